@@ -132,7 +132,7 @@ impl Chat {
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
             let window = engine.positions(&model);
-            let budget = TokenBudget { window, wanted, bound: bound.with_most(window as usize) };
+            let budget = TokenBudget { window, wanted, bound: bound.with_max_tokens(window as usize) };
             let fitted = context.prompt(&model, messages, tools, budget)?;
             Ok((model, fitted))
         });

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::errors;
-use crate::engine::{Message, Prompt, TextModel, TokenBound, Tool};
+use crate::engine::{Message, Prompt, TextModel, TokenizeLimits, Tool};
 use crate::error::Result;
 
 /// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
@@ -27,7 +27,7 @@ pub(super) struct TokenBudget {
     /// Requested completion tokens, if set.
     pub wanted: Option<u32>,
     /// The limit of tokenisation.
-    pub bound: TokenBound,
+    pub bound: TokenizeLimits,
 }
 
 /// A prompt, and the number of transcript messages that were left out.
@@ -118,7 +118,7 @@ impl PromptParts {
         self.system.iter().chain(history).chain(&self.own)
     }
 
-    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenBound) -> Result<Prompt> {
+    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenizeLimits) -> Result<Prompt> {
         let messages: Vec<Message> = self.messages(cut).cloned().collect();
         let prompt = model.prompt_within(&messages, &self.tools, bound);
         prompt.map_err(|error| errors::from_prompt_error(model.id(), error))

@@ -53,7 +53,7 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
 /// Authenticates a request. Requests without a key do not count as failed attempts: they always get 401.
 pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Access> {
     let secret = bearer(request.headers())?;
-    let access = api.keys.authenticate_from(api.proxies.client(request), secret).await?;
+    let access = api.services.keys.authenticate_from(api.proxies.client(request), secret).await?;
     if let Some(connection) = Connection::of(request) {
         connection.authenticated();
     }

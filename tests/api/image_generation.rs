@@ -320,7 +320,7 @@ fn a_picture_that_is_none_or_does_not_fit_is_refused_by_name() {
     let wide = file(RgbImage::new(9000, 1), ImageFormat::Png);
     let ask = |image: &[u8], mask: Option<&[u8]>| send(&server, "edits", &server.admin, &parts(image, mask));
     refused(&ask(b"<svg/>", None), "image", "PNG, JPEG or WebP");
-    refused(&ask(&whole[..whole.len() / 2], None), "image", "cannot be read");
+    refused(&ask(&whole[..whole.len() / 2], None), "image", "cannot be decoded");
     refused(&ask(&wide, None), "image", "9000x1");
     refused(&ask(&whole, Some(b"nothing")), "mask", "PNG, JPEG or WebP");
     refused(&ask(&whole, Some(&other)), "mask", "32x64");

@@ -168,8 +168,8 @@ fn what_is_wrong_with_a_form_is_named() {
         ("size", ("size", None, b"512"), "512x512"),
         ("stream", ("stream", None, b"perhaps"), "boolean"),
         ("scheduler", ("scheduler", None, b"heun"), "unipc"),
-        ("image", ("image", Some("b"), b"x"), "one picture"),
-        ("image", ("image[]", Some("b"), b"x"), "one picture"),
+        ("image", ("image", Some("b"), b"x"), "one image"),
+        ("image", ("image[]", Some("b"), b"x"), "one image"),
         ("prompt", ("prompt", None, b"again"), "more than once"),
         ("input_fidelity", ("input_fidelity", None, b"high"), "not supported"),
         ("mask", ("mask", Some("m"), b""), "empty"),
@@ -271,7 +271,7 @@ fn a_link_opens_its_picture_without_a_key_until_it_ends() {
     server.clock.advance(Duration::from_secs(3600));
     let ended = get(&path(&link));
     assert_eq!((ended.refusal().0, ended.refusal().1.as_str()), (404, "not_found"));
-    assert!(ended.text.contains("ended at"), "{}", ended.text);
+    assert!(ended.text.contains("expired at"), "{}", ended.text);
 }
 
 #[test]

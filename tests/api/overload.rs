@@ -105,7 +105,7 @@ fn what_memory_cannot_hold_is_told_from_what_the_context_cannot() {
         answer.json()["error"]["message"].as_str().unwrap().to_owned()
     };
     let message = refusal(400);
-    assert!(message.contains("need 110 kB of memory, 81 kB are there"), "{message}");
+    assert!(message.contains("needs 110 kB of memory; 81 kB are available"), "{message}");
     assert!(message.contains("--memory") && message.contains("--kv-type q8"), "{message}");
     let message = refusal(600);
     assert!(message.contains("context of 512 tokens") && !message.contains("--memory"), "{message}");
@@ -120,7 +120,11 @@ fn a_model_that_never_fits_says_what_it_takes() {
     let server = Server::start_as(&TinyModel::default(), |config| config.memory = 300_000);
     let answer = ask(&server, &chat("hello", 5));
     assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
-    assert!(answer.text.contains("300 kB are there for models. Give the server more with --memory"), "{}", answer.text);
+    assert!(
+        answer.text.contains("300 kB are available for models. Give the server more with --memory"),
+        "{}",
+        answer.text
+    );
 }
 
 #[test]

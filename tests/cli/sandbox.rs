@@ -81,9 +81,7 @@ fn a_malicious_template_is_an_error_that_names_the_model() {
     let sum = &*format!("{{{{ {}1 }}}}", "not ".repeat(200_000)).leak();
     tiny_model::write(&models, "deep", &TinyModel { template: Some(sum), ..TinyModel::default() });
     let serving = Serving::start(folder.path(), &[]);
-    for (id, word) in
-        [("cycle", "fails on this request"), ("deep", "reading its tokenizer or its chat template failed")]
-    {
+    for (id, word) in [("cycle", "fails on this request"), ("deep", "loading its tokenizer or chat template failed")] {
         for _ in 0..2 {
             let (status, answer) = chat(&serving, id);
             let error = &answer["error"];

@@ -1,5 +1,5 @@
-//! The networks that make vectors: encoders, which see a whole text, and decoders, of which the last token's
-//! vector has seen it.
+//! The networks of embedding models: encoders, whose tokens attend to the whole text, and decoders, whose last token
+//! does.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::models::hyper::Hyper;
 use crate::models::llama::{EncodePass, Llama, encode_pass_bytes};
 use crate::models::scratch::Cpu;
 
-/// What a model's files tell of its network.
+/// The network's dimensions, from the model's files.
 #[derive(Clone, Debug)]
 pub enum NetworkConfig {
     Encoder(EncoderConfig),
@@ -25,7 +25,7 @@ pub enum Network {
     Decoder(Box<Llama>),
 }
 
-/// A batch on its way through a network.
+/// A partly computed batch.
 pub enum Pass {
     Encoder(encoder::Pass),
     Decoder(EncodePass),
@@ -39,7 +39,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Tokens of a text, at most.
+    /// The most tokens of a text.
     pub fn context(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.context,
@@ -54,7 +54,7 @@ impl NetworkConfig {
         }
     }
 
-    /// An upper bound of what a batch of so many tokens takes beside the weights; bytes.
+    /// An upper bound of the scratch bytes of a batch with so many tokens and texts.
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
@@ -66,15 +66,15 @@ impl NetworkConfig {
 impl Network {
     pub fn load(
         files: &Checkpoint,
-        outline: &NetworkConfig,
+        config: &NetworkConfig,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
-        match outline {
+        match config {
             NetworkConfig::Decoder(_) => {
                 Ok(Self::Decoder(Box::new(Llama::load_headless(files.weights(), precision, cpu)?)))
             }
-            NetworkConfig::Encoder(sizes) => files.with_encoder(outline, |source| {
+            NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
                 let (encoder, head) =
                     Encoder::load(source, sizes.clone(), files.cross_encoder_config(), precision, cpu)?;
                 Ok(Self::Encoder(Box::new(encoder), head))
@@ -92,16 +92,16 @@ impl Network {
         }
     }
 
-    /// A part of the work that others may wait for. `true`: it was the last.
+    /// Computes a part of the batch, short enough for other workloads to wait for. `true`: it was the last part.
     pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
         match (self, pass) {
             (Self::Encoder(encoder, _), Pass::Encoder(pass)) => encoder.advance(pass),
             (Self::Decoder(network), Pass::Decoder(pass)) => network.advance(pass),
-            _ => candle_core::bail!("a batch of another network"),
+            _ => candle_core::bail!("the batch belongs to another network"),
         }
     }
 
-    /// What `pool` makes of each text's vectors, `[tokens, width]`; of a cross-encoder, one logit for each.
+    /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each text.
     pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>> {
         match (self, pass) {
             (Self::Encoder(encoder, head), Pass::Encoder(pass)) => {
@@ -115,7 +115,7 @@ impl Network {
             (Self::Decoder(network), Pass::Decoder(pass)) => {
                 Ok(network.last(pass).iter().map(|vector| pool(vector)).collect())
             }
-            _ => candle_core::bail!("a batch of another network"),
+            _ => candle_core::bail!("the batch belongs to another network"),
         }
     }
 }

@@ -151,17 +151,14 @@ impl ActiveRequest {
             }
         }
         let accepted = outcome.new.len().saturating_sub(1);
-        let source = if choice.draft.finish_round(row.draft, accepted) {
-            DraftSource::Draft
-        } else {
-            DraftSource::NgramProposer
-        };
+        let by =
+            if choice.draft.finish_round(row.draft, accepted) { DraftSource::DraftModel } else { DraftSource::Ngram };
         if row.draft > 0 {
-            metrics.guess(self.model.id(), source, row.draft, accepted);
+            metrics.record_drafts(self.model.id(), by, row.draft, accepted);
         }
-        match source {
-            DraftSource::NgramProposer => choice.ngrams.record(row.draft, accepted),
-            DraftSource::Draft => choice.ngrams.record_unchecked(&outcome.new),
+        match by {
+            DraftSource::Ngram => choice.ngrams.record(row.draft, accepted),
+            DraftSource::DraftModel => choice.ngrams.record_unchecked(&outcome.new),
         }
         choice.ngrams.push(&outcome.new);
         match choice.last_token_at.replace(now) {

@@ -8,13 +8,13 @@ use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::preprocessor::{ChatFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
-use crate::engine::runtime::panics::computed;
+use crate::engine::runtime::panics::catch_compute_panic;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
-use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
+use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::llama::{Llama, Logits, Row};
 use crate::models::scratch::Cpu;
@@ -49,7 +49,7 @@ impl TextModel {
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
-        let longest_token = vocabulary.longest();
+        let longest_token = vocabulary.max_token_bytes();
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
@@ -87,7 +87,7 @@ impl TextModel {
 
     /// Like [`Self::prompt`], with tools that the model may call.
     pub fn prompt_with(&self, messages: &[Message], tools: &[Tool]) -> Result<Vec<u32>, PromptError> {
-        self.prompt_within(messages, tools, &TokenBound::default()).map(|prompt| prompt.ids)
+        self.prompt_within(messages, tools, &TokenizeLimits::default()).map(|prompt| prompt.ids)
     }
 
     /// Like [`Self::prompt_with`], but tokenises a long prompt only up to `bound`.
@@ -95,7 +95,7 @@ impl TextModel {
         &self,
         messages: &[Message],
         tools: &[Tool],
-        bound: &TokenBound,
+        bound: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
         self.preprocessor.prompt(messages, tools, bound)
     }
@@ -128,7 +128,7 @@ impl TextModel {
 
     /// Tokenises plain text: special tokens are neither recognised nor added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
-        self.preprocessor.plain(text)
+        self.preprocessor.tokenize(text)
     }
 
     /// The bytes of a token; empty for an unknown ID.
@@ -138,7 +138,7 @@ impl TextModel {
 
     /// One forward pass of the network.
     pub(in crate::engine) fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
-        computed(|| self.network.forward(rows, arena))
+        catch_compute_panic(|| self.network.forward(rows, arena))
     }
 
     /// Bytes of one KV block, including that of the draft model.
@@ -170,7 +170,7 @@ impl DraftNetwork for TextModel {
     }
 
     fn ends_with(&self, token: u32) -> bool {
-        self.vocabulary.ends().contains(&token)
+        self.vocabulary.eos_ids().contains(&token)
     }
 
     fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {

@@ -58,7 +58,7 @@ impl Sequence {
         if let Some(grammar) = &mut self.grammar {
             grammar.restrict(logits)?;
         }
-        let ends = self.model.vocabulary.ends();
+        let ends = self.model.vocabulary.eos_ids();
         let id = self.sampler.next(logits, ends).ok_or_else(no_token_allowed)?;
         self.last_token = id;
         self.generated += 1;

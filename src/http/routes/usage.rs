@@ -2,6 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, get, web};
 use serde::{Deserialize, Serialize};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::clock_rng::Timestamp;
 use crate::display::shorten;
@@ -12,6 +13,10 @@ use crate::http::response::{ApiResult, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::{ProjectId, UsageId};
 use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, Sums, Width, seconds};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(get);
+}
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -256,7 +261,7 @@ impl CsvRow {
     content((UsageBody = "application/json"), (String = "text/csv")),
 )))]
 #[get("/projects/{project_id}/usage")]
-pub async fn get(
+async fn get(
     caller: Caller,
     id: ApiPath<ProjectId>,
     params: ApiParams<UsageParams>,
@@ -267,7 +272,7 @@ pub async fn get(
     let by = group_by.as_deref().map(Dimension::parse_list).transpose()?.unwrap_or_default();
     let query =
         ReportQuery { start: start_time, end: end_time, width: width(bucket_width.as_deref())?, group_by: by.clone() };
-    let report = api.usage.report(&caller.access, id.0, query).await?;
+    let report = api.services.usage.report(&caller.access, id.0, query).await?;
     if preferred(&request, &["application/json", "text/csv"]) == "text/csv" {
         return csv(report);
     }

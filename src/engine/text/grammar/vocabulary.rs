@@ -17,7 +17,7 @@ const MAX_TOTAL_BYTES: usize = 16 << 20;
 /// single token or in parts.
 pub(super) fn token_env(tokens: &Vocabulary) -> Result<TokEnv, String> {
     let count = u32::try_from(tokens.len()).map_err(|_| "the vocabulary is too large".to_owned())?;
-    let mut ends: Vec<u32> = tokens.ends().iter().copied().collect();
+    let mut ends: Vec<u32> = tokens.eos_ids().iter().copied().collect();
     ends.sort_unstable();
     let first = *ends.first().ok_or("the model has no end-of-sequence token")?;
     let mut words: Vec<Vec<u8>> = (0..count).map(|id| trie_bytes(tokens, id)).collect();
@@ -48,7 +48,7 @@ fn drop_unusable(words: &mut [Vec<u8>]) -> Result<(), String> {
 
 fn trie_bytes(tokens: &Vocabulary, id: u32) -> Vec<u8> {
     let bytes = tokens.bytes(id);
-    if tokens.is_control(id) || tokens.ends().contains(&id) {
+    if tokens.is_control(id) || tokens.eos_ids().contains(&id) {
         [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat()
     } else {
         bytes.to_vec()

@@ -1,14 +1,14 @@
-//! The row of a pipeline in one file with the names of its first code.
+//! Describes a pipeline in a single file, whose tensors have the names of the original implementation.
 
 use std::path::{Path, PathBuf};
 
 use super::entries::entries;
-use super::safetensors::{license, weigh_all};
+use super::safetensors::{count_weights, license};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::image::{self, ImageModelInfo};
 
-/// `path`: the file, or the folder that has no other.
+/// `path`: the file, or the folder in which it is the only safetensors file.
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     info.kind = ModelKind::Image;
     info.license = license(path);
@@ -20,7 +20,7 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
         Err(problem) => info.problem = Some(problem),
     }
     let files: Vec<PathBuf> = if path.is_dir() { entries(path) } else { vec![path.to_owned()] };
-    if let Err(problem) = weigh_all(&files, info) {
+    if let Err(problem) = count_weights(&files, info) {
         info.problem.get_or_insert(problem);
     }
 }

@@ -1,5 +1,5 @@
-//! Model files that are well formed, but make no network: tensors of a type that does not belong there, with numbers that
-//! are none. They are the model's fault and named as such; nothing panics, and no answer is made of them.
+//! Well-formed model files with unusable weights: tensors of unexpected types, or with NaN and infinity. The error names
+//! the model; nothing panics, and no output is returned.
 
 use std::fs;
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use outpost::engine::{Engine, Failure, ImageEvent, LoadError, ModelKind, Settings};
 
-use crate::images::{Rig, lay};
-use crate::support::{TestAmbient, greedy, pieces};
+use crate::harness::{TestClock, greedy, pieces};
+use crate::image_generation::{Rig, copy_folder};
 use crate::tiny_model::{self, TinyModel};
 
-/// Types of GGUF: the number, and how many bytes so many numbers take.
+/// GGUF types: the number, and the bytes of a block of so many weights.
 const TYPES: [(u32, usize, usize); 22] = [
     (0, 1, 4),
     (1, 1, 2),
@@ -43,10 +43,10 @@ fn small() -> TinyModel {
 
 fn start(folder: &Path) -> Engine {
     let settings = Settings { speculate: false, ..Settings::new(folder, 1 << 30) };
-    Engine::start(settings, Arc::new(TestAmbient::default())).unwrap()
+    Engine::start(settings, Arc::new(TestClock::default())).unwrap()
 }
 
-/// What a chat with the file comes to: `None` is an answer.
+/// The error of a chat with the file; `None` if it generates.
 async fn chat(file: &[u8]) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("odd.gguf"), file).unwrap();
@@ -71,7 +71,7 @@ async fn chat(file: &[u8]) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_tensor_of_any_type_with_any_bytes_makes_an_answer_or_a_reason() {
+async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
     let count = {
         let mut count = 0;
         tiny_model::changed(&small(), |tensors| count = tensors.len());
@@ -80,7 +80,7 @@ async fn a_tensor_of_any_type_with_any_bytes_makes_an_answer_or_a_reason() {
     let (mut answered, mut refused) = (0, 0);
     for place in 0..count {
         for (number, block, bytes) in TYPES {
-            // Bytes of a small generator: many of them are NaN in one type or another.
+            // Pseudo-random bytes: many are NaN in some type.
             let mut state = 0x9e37_79b9_u32.wrapping_mul(1 + place as u32) ^ number;
             let mut byte = || {
                 state ^= state << 13;
@@ -107,7 +107,7 @@ async fn a_tensor_of_any_type_with_any_bytes_makes_an_answer_or_a_reason() {
 }
 
 #[tokio::test]
-async fn numbers_that_are_none_are_found_wherever_they_are() {
+async fn nan_and_infinity_are_found_in_any_tensor() {
     let names: Vec<String> = {
         let mut names = Vec::new();
         tiny_model::changed(&small(), |tensors| names = tensors.iter().map(|tensor| tensor.0.clone()).collect());
@@ -120,13 +120,13 @@ async fn numbers_that_are_none_are_found_wherever_they_are() {
                 let whole = data.len() / 4;
                 *data = std::iter::repeat_n(number.to_le_bytes(), whole).flatten().collect();
             });
-            let reason = chat(&file).await.unwrap_or_else(|| panic!("{name} of {number} makes an answer"));
+            let reason = chat(&file).await.unwrap_or_else(|| panic!("{name} of {number} generates output"));
             assert!(reason.contains("not finite"), "{name} of {number}: {reason}");
-            // A vector is looked through when it is read, and named.
+            // Vectors are checked when they are loaded, so the error names them.
             assert!(!name.contains("norm") || reason.contains(name.as_str()), "{reason}");
         }
     }
-    // One number of the output head spoils one logit of each token.
+    // One NaN in the output head makes one logit of each token NaN.
     let file = tiny_model::changed(&small(), |tensors| {
         let head = tensors.iter_mut().find(|tensor| tensor.0 == "output.weight").unwrap();
         head.3[..4].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -134,8 +134,8 @@ async fn numbers_that_are_none_are_found_wherever_they_are() {
     assert!(chat(&file).await.unwrap().contains("not finite"));
 }
 
-/// Makes NaN of the tensors of a safetensors file whose names have this in them.
-fn spoil(path: &Path, wanted: &str) {
+/// Fills tensors of a safetensors file with NaN, those whose names contain `wanted`.
+fn fill_with_nan(path: &Path, wanted: &str) {
     let mut bytes = fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
@@ -144,15 +144,15 @@ fn spoil(path: &Path, wanted: &str) {
     assert!(!tensors.is_empty(), "{wanted}");
     for tensor in tensors {
         let offset = |place: usize| 8 + length + tensor["data_offsets"][place].as_u64().unwrap() as usize;
-        bytes[offset(0)..offset(1)].fill(0xff); // NaN in every type of floats
+        bytes[offset(0)..offset(1)].fill(0xff); // NaN in every float type
     }
     fs::write(path, bytes).unwrap();
 }
 
 #[test]
-fn no_vector_and_no_score_is_made_of_what_is_no_number() {
+fn no_vector_or_score_is_computed_from_nan() {
     let (embeds, ranks) = (ModelKind::Embedding, ModelKind::Reranker);
-    // Vectors are looked through while they are read, matrices are not.
+    // Vectors are checked while they are loaded, matrices are not.
     let cases = [
         ("bert-mean", embeds, "attention.output.LayerNorm.weight"),
         ("bert-mean", embeds, "layer.0.output.dense.weight"),
@@ -164,14 +164,14 @@ fn no_vector_and_no_score_is_made_of_what_is_no_number() {
     for (name, kind, tensor) in cases {
         let dir = tempfile::tempdir().unwrap();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders").join(name);
-        lay(&folder, &dir.path().join(name));
-        spoil(&dir.path().join(name).join("model.safetensors"), tensor);
+        copy_folder(&folder, &dir.path().join(name));
+        fill_with_nan(&dir.path().join(name).join("model.safetensors"), tensor);
         let engine = start(dir.path());
         let reason = match engine.models().load_encoder(name, kind) {
             Err(LoadError::Unusable { reason, .. }) => reason,
             Err(other) => panic!("{other:?}"),
             Ok(model) => {
-                let text = model.wrap(&[5, 6, 7]);
+                let text = model.add_special_tokens(&[5, 6, 7]);
                 match engine.embed(&model, 1, vec![text]).unwrap().blocking_recv().unwrap() {
                     Err(Failure::ModelUnusable { id, reason }) => {
                         assert_eq!(id, name);
@@ -186,18 +186,18 @@ fn no_vector_and_no_score_is_made_of_what_is_no_number() {
 }
 
 #[tokio::test]
-async fn no_picture_is_made_of_what_is_no_number() {
+async fn no_image_is_computed_from_nan() {
     for (part, tensor) in [("unet", "conv_in.weight"), ("vae", "decoder.conv_in.weight")] {
-        let rig = Rig::suited("sd1", |folder| {
+        let rig = Rig::with_files("sd1", |folder| {
             let files = fs::read_dir(folder.join(part)).unwrap().map(|entry| entry.unwrap().path());
             let weights = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
-            spoil(&weights.unwrap(), tensor);
+            fill_with_nan(&weights.unwrap(), tensor);
         });
         let case = rig.facts["cases"].as_array().unwrap().iter().find(|case| case.get("image").is_none()).unwrap();
         let mut events = rig.engine.generate_images(&rig.model, rig.request(case)).unwrap();
         let failure = loop {
             match events.next().await.expect("the image is generated or fails") {
-                Ok(ImageEvent::Done { .. }) => panic!("{part} {tensor}: a picture"),
+                Ok(ImageEvent::Done { .. }) => panic!("{part} {tensor}: an image was generated"),
                 Ok(_) => {}
                 Err(failure) => break failure,
             }

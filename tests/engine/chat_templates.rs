@@ -1,8 +1,8 @@
-//! Templates and tokens: what is special stays the template's privilege.
+//! Chat templates and tokenizing: special tokens are parsed only where the template writes them.
 
 use outpost::engine::{LoadError, Message, PromptError, TextModel, Tool};
 
-use crate::support::{TestAmbient, rig, tiny};
+use crate::harness::{TestClock, rig, tiny};
 use crate::tiny_model::TinyModel;
 
 fn user(content: &str) -> Message {
@@ -27,7 +27,7 @@ fn special_tokens_in_users_text_stay_text() {
 }
 
 #[test]
-fn encoding_and_bytes_are_each_others_inverse() {
+fn decoding_reverses_encoding() {
     let rig = tiny();
     for sample in ["hello the world", "", " \n\n\t x", "12345", "Grüße 🦀 あ", "it's  they'LL"] {
         assert_eq!(text(&rig.model, &rig.model.encode(sample).unwrap()), sample);
@@ -44,7 +44,7 @@ fn render(template: &'static str, messages: &[Message]) -> Result<String, Prompt
 }
 
 #[test]
-fn templates_have_what_hugging_face_gives_them() {
+fn templates_support_the_hugging_face_extensions() {
     let cases = [
         ("{{ {'a': [1, '<é>']} | tojson }}", "{\"a\": [1, \"<é>\"]}"),
         ("{{ messages[0].content.strip().upper() }}", "HI"),
@@ -61,7 +61,7 @@ fn templates_have_what_hugging_face_gives_them() {
 }
 
 #[test]
-fn tools_take_the_template_that_is_made_for_them() {
+fn requests_with_tools_use_the_tool_template() {
     let tool_template = Some("{% for t in tools %}{{ t.function.name }}{% endfor %} [TOOL_CALLS]");
     let rig = rig(&TinyModel { tool_template, ..TinyModel::default() }, |_| ());
     let definition = serde_json::json!({ "type": "function", "function": { "name": "look" } });
@@ -71,14 +71,14 @@ fn tools_take_the_template_that_is_made_for_them() {
 }
 
 #[test]
-fn a_template_may_refuse_and_its_words_are_passed_on() {
+fn a_templates_error_message_is_passed_on() {
     let template = "{{ raise_exception('Roles must alternate') }}";
     let Err(PromptError::Refused(message)) = render(template, &[user("hi")]) else { panic!("no refusal") };
     assert_eq!(message, "Roles must alternate");
 }
 
 #[test]
-fn a_templates_work_is_bounded() {
+fn a_templates_run_time_is_bounded() {
     let bombs = [
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
@@ -99,8 +99,8 @@ fn a_model_without_a_template_is_not_served() {
     crate::tiny_model::write(dir.path(), "bare", &TinyModel { template: None, ..TinyModel::default() });
     crate::tiny_model::write(dir.path(), "torn", &TinyModel { template: Some("{% for %}"), ..TinyModel::default() });
     let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
-    let engine = outpost::engine::Engine::start(settings, std::sync::Arc::new(TestAmbient::default())).unwrap();
-    for (id, word) in [("bare", "no chat template"), ("torn", "template is damaged")] {
+    let engine = outpost::engine::Engine::start(settings, std::sync::Arc::new(TestClock::default())).unwrap();
+    for (id, word) in [("bare", "no chat template"), ("torn", "template is invalid")] {
         let Err(LoadError::Unusable { reason, .. }) = engine.models().load(id) else { panic!("{id} was loaded") };
         assert!(reason.contains(word), "{reason}");
         assert_eq!(engine.models().find(id).unwrap().problem, Some(reason));

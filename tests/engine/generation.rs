@@ -1,20 +1,20 @@
-//! Whole answers: ends, stop strings, seeds, choices, log-probabilities, the context's edges.
+//! Text generation: finish reasons, stop strings, seeds, choices, log-probabilities, the context limit.
 
 use outpost::engine::{FinishReason, GenerationRequest, Refused};
 
-use crate::support::{Answer, answers, greedy, pieces, request, rig, slow, tiny};
+use crate::harness::{Answer, answers, greedy, pieces, request, rig, slow, tiny};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
-async fn an_answer_ends_at_its_length() {
+async fn generation_stops_at_max_tokens() {
     let rig = tiny();
     let answer = rig.one(request(rig.model.encode("hello").unwrap(), 20)).await;
     assert_eq!((answer.generated, answer.end), (20, Some(FinishReason::Length)));
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn the_models_own_end_ends_an_answer() {
+async fn the_eos_token_ends_generation() {
     let rig = tiny();
     let end = rig.model.vocabulary() as u32 - 1;
     let mut request = request(rig.model.encode("hello").unwrap(), 20);
@@ -27,7 +27,7 @@ async fn the_models_own_end_ends_an_answer() {
     let answer = &answers(&pieces, 1)[0];
     assert_eq!((answer.generated, answer.end), (4, Some(FinishReason::Stop)));
     assert!(!answer.text.contains("<|"), "{}", answer.text);
-    assert_eq!(pieces.iter().map(|piece| piece.tokens.len()).sum::<usize>(), 3, "the end has no log-probability");
+    assert_eq!(pieces.iter().map(|piece| piece.tokens.len()).sum::<usize>(), 3, "the EOS token has no log-probability");
 }
 
 #[tokio::test]
@@ -44,11 +44,11 @@ async fn seeds_reproduce_and_choices_differ() {
     assert_ne!(three[0].text, three[1].text);
     assert_ne!(three[1].text, three[2].text);
     assert_ne!(three[0], rig.one(ask(2, 1)).await);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn an_answer_does_not_depend_on_company() {
+async fn output_does_not_depend_on_other_requests_in_the_batch() {
     let rig = tiny();
     let ask = |text: &str| greedy(rig.model.encode(text).unwrap(), 40);
     let texts = ["hello", "and on the", "0123456789", "in a red hall"];
@@ -63,7 +63,7 @@ async fn an_answer_does_not_depend_on_company() {
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_the_answer_and_is_not_shown() {
+async fn a_stop_string_ends_generation_and_is_not_returned() {
     let rig = tiny();
     let whole = rig.one(request(rig.model.encode("hello").unwrap(), 60)).await.text;
     let letters: Vec<(usize, char)> = whole.char_indices().collect();
@@ -82,7 +82,7 @@ async fn a_stop_string_ends_the_answer_and_is_not_shown() {
 }
 
 #[tokio::test]
-async fn pieces_are_the_whole_text_in_whole_characters() {
+async fn deltas_are_the_full_text_in_whole_characters() {
     let rig = tiny();
     let mut request = request(rig.model.encode("hello").unwrap(), 200);
     request.sampling.temperature = 3.;
@@ -100,11 +100,11 @@ async fn log_probabilities_are_a_distribution() {
     let rig = tiny();
     let mut request = greedy(rig.model.encode("hello").unwrap(), 5);
     request.logprobs = Some(20);
-    // A bias moves the choice, not what the model believed.
+    // A logit bias changes the sampled token, not the reported log-probabilities.
     request.sampling.logit_bias = vec![(65, 1_000.)];
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     for piece in pieces(ticket.deltas).await.unwrap() {
-        let [info] = piece.tokens.as_slice() else { panic!("one token a piece") };
+        let [info] = piece.tokens.as_slice() else { panic!("one token for each delta") };
         assert_eq!((info.token.id, info.top.len()), (65, 20));
         assert!(info.token.logprob < 0. && info.top.is_sorted_by(|a, b| a.logprob >= b.logprob));
         let mass: f32 = info.top.iter().map(|one| one.logprob.exp()).sum();
@@ -113,7 +113,7 @@ async fn log_probabilities_are_a_distribution() {
 }
 
 #[tokio::test]
-async fn the_contexts_edge_is_exact() {
+async fn the_context_limit_is_exact() {
     let rig = rig(&TinyModel { context: 64, ..TinyModel::default() }, |_| ());
     let prompt = |count: usize| vec![7; count];
     for (count, tokens, fits) in
@@ -132,7 +132,7 @@ async fn the_contexts_edge_is_exact() {
 }
 
 #[tokio::test]
-async fn nonsense_is_refused() {
+async fn invalid_requests_are_refused() {
     let rig = tiny();
     let good = || request(vec![7], 4);
     let mut bad = vec![request(vec![], 4), request(vec![7], 0), request(vec![9_999], 4)];
@@ -151,29 +151,29 @@ async fn nonsense_is_refused() {
 }
 
 #[tokio::test]
-async fn when_nothing_can_be_chosen_only_that_request_fails() {
+async fn a_request_whose_tokens_are_all_banned_fails_alone() {
     let rig = tiny();
     let mut request = request(vec![7], 4);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     assert!(matches!(pieces(ticket.deltas).await, Err(outpost::engine::Failure::Grammar(_))));
     assert_eq!(rig.one(greedy(vec![7], 4)).await.generated, 4);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn a_slow_reader_pauses_only_itself() {
+async fn a_slow_client_pauses_only_its_own_response() {
     let rig = slow(|_| ());
-    let mut lazy = rig.engine.submit(&rig.model, request(vec![7; 5], 300)).unwrap();
+    let mut unread = rig.engine.submit(&rig.model, request(vec![7; 5], 300)).unwrap();
     let answer = rig.one(request(vec![7; 5], 200)).await;
     assert_eq!(answer.generated, 200);
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    assert_eq!(rig.engine.load().running, 1, "the lazy one waits for its reader");
+    assert_eq!(rig.engine.load().running, 1, "the unread response waits for its client");
     let mut all = Vec::new();
-    while let Some(piece) = lazy.deltas.recv().await {
+    while let Some(piece) = unread.deltas.recv().await {
         all.push(piece.unwrap());
     }
     let Answer { generated, .. } = answers(&all, 1)[0];
     assert_eq!(generated, 300);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }

@@ -1,4 +1,4 @@
-//! Pipelines with components outside their own folder, against diffusers.
+//! Pipelines with components outside their own folder, compared with diffusers.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use outpost::engine::{LoadError, Precision};
 use serde_json::{Value, json};
 
-use crate::images::{Rig, engine, fixtures, lay};
+use crate::image_generation::{Rig, copy_folder, engine, fixtures};
 
 fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
@@ -29,7 +29,7 @@ fn problem(models: &Path) -> String {
     let listed = engine.models().find("diffusion").unwrap().problem;
     match engine.models().load_image_model("diffusion").unwrap_err() {
         LoadError::Unusable { reason, .. } => {
-            assert!(listed.is_none_or(|listed| listed == reason), "the listing says another thing");
+            assert!(listed.is_none_or(|listed| listed == reason), "the listing gives another reason");
             reason
         }
         other => panic!("{other}"),
@@ -39,8 +39,8 @@ fn problem(models: &Path) -> String {
 /// The text encoder is an installed model.
 fn with_installed_text_encoder(models: &Path) {
     let (pipeline, reader) = (models.join("diffusion"), models.join("reader"));
-    lay(&pipeline.join("tokenizer"), &reader);
-    lay(&pipeline.join("text_encoder"), &reader);
+    copy_folder(&pipeline.join("tokenizer"), &reader);
+    copy_folder(&pipeline.join("text_encoder"), &reader);
     ["tokenizer", "text_encoder"].iter().for_each(|part| fs::remove_dir_all(pipeline.join(part)).unwrap());
     edit(&reader.join("config.json"), |config| {
         config.as_object_mut().unwrap().remove("use_attention_mask");
@@ -56,13 +56,13 @@ fn with_installed_text_encoder(models: &Path) {
 
 #[test]
 fn a_pipeline_with_bert_as_text_encoder_matches_diffusers() {
-    let rig = Rig::suited("bert", |_| {});
+    let rig = Rig::with_files("bert", |_| {});
     rig.facts["cases"].as_array().unwrap().iter().for_each(|case| rig.check("bert", case, 1., 8));
 }
 
 #[test]
-fn prompts_are_read_with_a_model_that_is_installed_beside() {
-    let rig = Rig::suited("bert", |pipeline| with_installed_text_encoder(pipeline.parent().unwrap()));
+fn an_installed_model_can_be_the_text_encoder() {
+    let rig = Rig::with_files("bert", |pipeline| with_installed_text_encoder(pipeline.parent().unwrap()));
     assert!(rig.engine.models().find("reader").unwrap().problem.is_none(), "it is a model of its own, too");
     for case in rig.facts["cases"].as_array().unwrap().iter().take(3) {
         rig.check("bert", case, 1., 8);
@@ -70,9 +70,9 @@ fn prompts_are_read_with_a_model_that_is_installed_beside() {
 }
 
 #[test]
-fn a_reader_that_is_not_installed_is_named() {
+fn a_missing_text_encoder_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    lay(&fixtures().join("bert"), &dir.path().join("diffusion"));
+    copy_folder(&fixtures().join("bert"), &dir.path().join("diffusion"));
     with_installed_text_encoder(dir.path());
     fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
     let missing = problem(dir.path());
@@ -89,12 +89,12 @@ fn a_reader_that_is_not_installed_is_named() {
 }
 
 #[test]
-fn a_reader_is_noticed_when_it_is_installed() {
+fn a_newly_installed_text_encoder_is_found() {
     let dir = tempfile::tempdir().unwrap();
-    lay(&fixtures().join("bert"), &dir.path().join("diffusion"));
+    copy_folder(&fixtures().join("bert"), &dir.path().join("diffusion"));
     with_installed_text_encoder(dir.path());
     fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
-    let clock = std::sync::Arc::new(crate::support::TestAmbient::default());
+    let clock = std::sync::Arc::new(crate::harness::TestClock::default());
     let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
     let engine = outpost::engine::Engine::start(settings, clock.clone()).unwrap();
     let problem = || engine.models().list().into_iter().find(|model| model.id == "diffusion").unwrap().problem;
@@ -121,7 +121,7 @@ fn in_one_file(pipeline: &Path, name: &str) {
 #[test]
 fn a_single_file_matches_the_folder() {
     for name in ["sd1", "sdxl"] {
-        let rig = Rig::suited(name, |pipeline| in_one_file(pipeline, name));
+        let rig = Rig::with_files(name, |pipeline| in_one_file(pipeline, name));
         let listed = rig.engine.models().find("diffusion").unwrap();
         assert_eq!((listed.format, listed.problem), ("safetensors", None));
         assert!(listed.parameters > 100_000 && listed.bytes > 300_000, "{} of {}", listed.parameters, listed.bytes);
@@ -132,8 +132,8 @@ fn a_single_file_matches_the_folder() {
 }
 
 #[test]
-fn a_single_file_may_lie_in_the_models_folder() {
-    let rig = Rig::suited("sd1", |pipeline| {
+fn a_single_file_can_be_in_the_models_folder() {
+    let rig = Rig::with_files("sd1", |pipeline| {
         in_one_file(pipeline, "sd1");
         fs::rename(pipeline.join("any-name.safetensors"), pipeline.with_extension("safetensors")).unwrap();
     });
@@ -141,12 +141,12 @@ fn a_single_file_may_lie_in_the_models_folder() {
 }
 
 #[test]
-fn a_single_file_borrows_the_tokenizer_of_another_pipeline() {
-    let rig = Rig::suited("sdxl", |pipeline| {
+fn a_single_file_uses_the_tokenizer_of_another_pipeline() {
+    let rig = Rig::with_files("sdxl", |pipeline| {
         in_one_file(pipeline, "sdxl");
         ["tokenizer", "tokenizer_2"].iter().for_each(|part| fs::remove_dir_all(pipeline.join(part)).unwrap());
-        lay(&fixtures().join("bert"), &pipeline.with_file_name("another"));
-        lay(&fixtures().join("sd1"), &pipeline.with_file_name("other"));
+        copy_folder(&fixtures().join("bert"), &pipeline.with_file_name("another"));
+        copy_folder(&fixtures().join("sd1"), &pipeline.with_file_name("other"));
     });
     rig.check("sdxl", &rig.facts["cases"][0], 1., 8);
 }
@@ -155,16 +155,16 @@ fn a_single_file_borrows_the_tokenizer_of_another_pipeline() {
 fn a_single_file_without_a_tokenizer_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let pipeline = dir.path().join("diffusion");
-    lay(&fixtures().join("sd1"), &pipeline);
+    copy_folder(&fixtures().join("sd1"), &pipeline);
     in_one_file(&pipeline, "sd1");
     fs::remove_dir_all(pipeline.join("tokenizer")).unwrap();
-    lay(&fixtures().join("bert"), &dir.path().join("other"));
+    copy_folder(&fixtures().join("bert"), &dir.path().join("other"));
     let problem = problem(dir.path());
     assert!(problem.contains("put a CLIP tokenizer (vocab.json and merges.txt) into diffusion/tokenizer"), "{problem}");
 }
 
 #[test]
-fn other_files_are_told_from_whole_checkpoints() {
+fn files_that_are_not_checkpoints_are_refused() {
     let refused = |name: &str| {
         let dir = tempfile::tempdir().unwrap();
         fs::copy(fixtures().join(name), dir.path().join("diffusion.safetensors")).unwrap();

@@ -1,4 +1,4 @@
-//! Images of small random pipelines, against diffusers with the same weights, prompts and seeds.
+//! Compares images of small random pipelines with diffusers, with the same weights, prompts and seeds.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ use outpost::engine::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::TestAmbient;
+use crate::harness::TestClock;
 
 pub fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
@@ -28,13 +28,13 @@ pub struct Rig {
     pub dir: TempDir,
 }
 
-pub fn lay(from: &Path, to: &Path) {
+pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         let place = to.join(path.file_name().unwrap());
         if path.is_dir() {
-            lay(&path, &place);
+            copy_folder(&path, &place);
         } else {
             fs::copy(&path, &place).unwrap();
         }
@@ -45,7 +45,7 @@ pub fn lay(from: &Path, to: &Path) {
 pub fn engine(models: &Path, precision: Precision) -> Engine {
     let mut settings = Settings::new(models, 1 << 30);
     settings.precisions.usual = precision;
-    Engine::start(settings, Arc::new(TestAmbient::default())).unwrap()
+    Engine::start(settings, Arc::new(TestClock::default())).unwrap()
 }
 
 impl Rig {
@@ -57,8 +57,8 @@ impl Rig {
         Self::open(name, change, |_| {})
     }
 
-    /// In full precision, with a folder that is changed first.
-    pub fn suited(name: &str, change: impl FnOnce(&Path)) -> Self {
+    /// In full precision, with changes to the folder first.
+    pub fn with_files(name: &str, change: impl FnOnce(&Path)) -> Self {
         Self::open(name, |settings| settings.precisions.usual = Precision::Full, change)
     }
 
@@ -71,13 +71,13 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("diffusion");
         if let Some(parts) = facts["parts"].as_str() {
-            lay(&fixtures().join(parts), &folder);
+            copy_folder(&fixtures().join(parts), &folder);
         }
-        lay(&fixtures().join(facts["folder"].as_str().unwrap_or(name)), &folder);
+        copy_folder(&fixtures().join(facts["folder"].as_str().unwrap_or(name)), &folder);
         change(&folder);
         let mut settings = Settings::new(dir.path(), 1 << 30);
         set(&mut settings);
-        let engine = Engine::start(settings, Arc::new(TestAmbient::default())).unwrap();
+        let engine = Engine::start(settings, Arc::new(TestClock::default())).unwrap();
         let model = engine.models().load_image_model("diffusion").unwrap();
         let tensors = fixtures().join(format!("{name}.reference.safetensors"));
         let tensors = candle_core::safetensors::load(tensors, &Device::Cpu).unwrap();
@@ -139,7 +139,7 @@ impl Rig {
         self.engine.generate_images(&self.model, request).unwrap_err().to_string()
     }
 
-    /// Compares a case's images with the reference; bounds the mean and the greatest difference.
+    /// Compares a case's images with the reference, with limits for the mean and the largest difference.
     pub fn check(&self, name: &str, case: &Value, mean_bound: f64, bound: u8) {
         let images = self.generate(self.request(case));
         let expected: Vec<Image> =
@@ -149,7 +149,7 @@ impl Rig {
         // reproduced alone.
         let compared = if case.get("mask_image").is_some() { 1 } else { expected.len() };
         for (found, expected) in images.iter().zip(&expected).take(compared) {
-            let (mean, most) = far(found, expected);
+            let (mean, most) = difference(found, expected);
             println!("{name} {} mean {mean:.4} most {most}", case["name"]);
             assert!(mean <= mean_bound && most <= bound, "{name} {}: mean {mean}, most {most}", case["name"]);
         }
@@ -165,8 +165,8 @@ fn loras(case: &Value) -> Vec<(String, f32)> {
     case["loras"].as_array().map_or_else(Vec::new, |all| all.iter().map(one).collect())
 }
 
-/// Mean and greatest difference of bytes.
-fn far(found: &Image, expected: &Image) -> (f64, u8) {
+/// The mean and the largest difference of bytes.
+fn difference(found: &Image, expected: &Image) -> (f64, u8) {
     assert_eq!((found.width, found.height), (expected.width, expected.height));
     let away = found.rgb.iter().zip(&expected.rgb).map(|(x, y)| x.abs_diff(*y));
     let sum: u64 = away.clone().map(u64::from).sum();
@@ -177,7 +177,7 @@ fn check(name: &str) {
     check_at(name, Precision::Full, 1., 8);
 }
 
-/// With these bounds of the mean and the greatest difference.
+/// With these limits for the mean and the largest difference.
 fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let rig = Rig::new(name, precision);
     let size: Vec<usize> = serde_json::from_value(rig.facts["default_size"].clone()).unwrap();
@@ -185,7 +185,7 @@ fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let cases = rig.facts["cases"].as_array().unwrap();
     assert!(cases.len() > 1);
     for case in cases {
-        // Some cases depend on settings that a request does not have.
+        // Some cases depend on settings that requests do not have.
         if case.get("without").is_some()
             || case.get("transformer").is_some()
             || name == "sd2v" && case["name"] == "zero-snr"
@@ -227,7 +227,7 @@ fn a_distilled_model_matches_diffusers() {
 }
 
 #[test]
-fn bf16_images_are_nearly_the_same() {
+fn bf16_images_differ_little() {
     // Rounding errors grow in random networks; a wrong operation would far exceed this.
     for name in ["sd1", "sdxl"] {
         check_at(name, Precision::Bf16, 5., 50);
@@ -259,19 +259,19 @@ fn wait(what: impl Fn() -> bool) {
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    panic!("it does not come about");
+    panic!("the condition was not met in time");
 }
 
 /// A metric of the engine.
-fn counted(engine: &Engine, name: &str) -> Option<String> {
+fn counter(engine: &Engine, name: &str) -> Option<String> {
     let metrics = engine.metrics();
     let line = metrics.lines().find(|line| line.starts_with(name))?;
     line.split(' ').next_back().map(str::to_owned)
 }
 
 #[test]
-fn cancelled_images_are_given_up() {
-    // Memory for one image at a time: if any were kept, the last would find none.
+fn cancelled_images_are_not_generated() {
+    // Memory for one image at a time: a leaked image would leave none for the last.
     let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for round in 0..500 {
@@ -285,33 +285,37 @@ fn cancelled_images_are_given_up() {
         drop((events, waiting));
     }
     assert_eq!(rig.generate(small(&[4])).len(), 1);
-    assert_eq!(counted(&rig.engine, "outpost_images_total").as_deref(), Some("1"), "none of the others was finished");
-    assert_eq!(counted(&rig.engine, "outpost_images_queued").as_deref(), Some("0"));
+    assert_eq!(
+        counter(&rig.engine, "outpost_images_total").as_deref(),
+        Some("1"),
+        "none of the cancelled images was finished"
+    );
+    assert_eq!(counter(&rig.engine, "outpost_images_queued").as_deref(), Some("0"));
 }
 
 #[test]
-fn images_that_are_not_received_are_given_up() {
-    let clock = Arc::new(TestAmbient::default());
+fn images_that_are_not_received_are_dropped() {
+    let clock = Arc::new(TestClock::default());
     let dir = tempfile::tempdir().unwrap();
-    lay(&fixtures().join("sd1"), &dir.path().join("diffusion"));
+    copy_folder(&fixtures().join("sd1"), &dir.path().join("diffusion"));
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
     let model = engine.models().load_image_model("diffusion").unwrap();
     let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
-    let finished = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
+    let finished = || counter(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
     wait(|| finished() == 2);
     // The third waits until the first is received; other requests do not wait for it.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
-    assert_eq!((finished(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
+    assert_eq!((finished(), counter(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
     clock.advance(std::time::Duration::from_secs(61));
-    wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
+    wait(|| counter(&engine, "outpost_images_queued").as_deref() == Some("0"));
     assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::ClientStalled)));
     assert_eq!((runtime.block_on(events.next()), events.leave(), finished()), (None, 2, 3));
 }
 
 #[test]
-fn steps_are_told_and_previews_shown() {
+fn progress_and_previews_are_reported() {
     let rig = Rig::new("sd1", Precision::Full);
     let asked = ImageRequest { steps: 8, previews: 3, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2]) };
     let mut events = rig.engine.generate_images(&rig.model, asked).unwrap();
@@ -371,7 +375,7 @@ fn an_image_that_exceeds_memory_is_refused_with_its_size() {
 type Damage = fn(&Path);
 
 #[test]
-fn folders_that_are_no_pipeline_say_why() {
+fn invalid_pipeline_folders_report_why() {
     let cases: [(&str, Damage, &str); 8] = [
         ("no part", |dir| fs::remove_dir_all(dir.join("vae")).unwrap(), "no folder vae"),
         ("no config", |dir| fs::remove_file(dir.join("unet/config.json")).unwrap(), "config.json"),
@@ -393,10 +397,10 @@ fn folders_that_are_no_pipeline_say_why() {
     let dir = tempfile::tempdir().unwrap();
     for (name, damage, _) in cases {
         let folder = dir.path().join(name);
-        lay(&fixtures().join("sd1"), &folder);
+        copy_folder(&fixtures().join("sd1"), &folder);
         damage(&folder);
     }
-    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestClock::default())).unwrap();
     for (name, _, expected) in cases {
         let found = engine.models().find(name).unwrap();
         let problem = found.problem.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Images with LoRA files, against weights to which diffusers' reference added the files.
+//! Compares images with LoRA adapters to diffusers with the adapters merged into the weights.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,8 +7,8 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use outpost::engine::{Image, ImageRequest};
 
-use crate::images::{Rig, fixtures};
-use crate::support::memory;
+use crate::harness::memory;
+use crate::image_generation::{Rig, fixtures};
 
 const PEFT: &str = "sd1.lora-peft";
 const KOHYA: &str = "sd1.lora-kohya";
@@ -24,16 +24,16 @@ fn tensors(name: &str) -> Tensors {
 }
 
 /// Copies a file into an adapter folder.
-fn lay(folder: &Path, name: &str, tensors: &Tensors) {
+fn write_adapter(folder: &Path, name: &str, tensors: &Tensors) {
     fs::create_dir_all(folder).unwrap();
     candle_core::safetensors::save(tensors, folder.join(format!("{name}.safetensors"))).unwrap();
 }
 
 /// One of the files is in the shared folder, the other in the model's own.
 fn rig() -> Rig {
-    Rig::suited("sd1-lora", |pipeline| {
-        lay(&pipeline.with_file_name("loras"), PEFT, &tensors(PEFT));
-        lay(&pipeline.join("loras"), KOHYA, &tensors(KOHYA));
+    Rig::with_files("sd1-lora", |pipeline| {
+        write_adapter(&pipeline.with_file_name("loras"), PEFT, &tensors(PEFT));
+        write_adapter(&pipeline.join("loras"), KOHYA, &tensors(KOHYA));
     })
 }
 
@@ -48,25 +48,25 @@ fn generate(rig: &Rig, names: &[&str]) -> Image {
 }
 
 #[test]
-fn adapters_act_as_if_added_to_the_weights() {
+fn adapters_match_merged_weights() {
     let rig = rig();
     let cases = rig.facts["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 6);
-    // The same loaded model serves all, and the first once more: no adapter leaves a trace.
+    // One loaded model serves all, and the first again: adapters leave no trace.
     for case in cases.iter().chain(cases.first()) {
         rig.check("sd1-lora", case, 1., 8);
     }
 }
 
 #[test]
-fn a_folder_of_adapters_is_no_model() {
+fn the_adapter_folder_is_not_a_model() {
     let rig = rig();
     let ids: Vec<String> = rig.engine.models().list().into_iter().map(|model| model.id).collect();
     assert_eq!(ids, ["diffusion"]);
 }
 
 #[test]
-fn adapters_take_memory_only_where_they_are_used() {
+fn adapters_take_memory_only_while_in_use() {
     let rig = rig();
     let before = memory(&rig.engine, "weights");
     generate(&rig, &[]);
@@ -85,31 +85,31 @@ fn adapters_take_memory_only_where_they_are_used() {
 }
 
 #[test]
-fn a_file_that_changed_is_read_again() {
+fn a_changed_file_is_read_again() {
     let rig = rig();
     let (peft, kohya) = (generate(&rig, &[PEFT]), generate(&rig, &[KOHYA]));
     assert_ne!(peft, kohya);
-    lay(&rig.dir.path().join("loras"), PEFT, &tensors(KOHYA));
+    write_adapter(&rig.dir.path().join("loras"), PEFT, &tensors(KOHYA));
     assert_eq!(generate(&rig, &[PEFT]), kohya);
 }
 
 #[test]
-fn layers_are_known_by_the_names_of_either_code() {
+fn both_layer_naming_schemes_are_supported() {
     let rig = rig();
     let (new, old) = ("lora_unet_down_blocks_0_attentions_0_", "lora_unet_input_blocks_1_1_");
     let some: Tensors = tensors(KOHYA).into_iter().filter(|(name, _)| name.starts_with(new)).collect();
     assert!(some.len() > 20);
     let renamed = some.iter().map(|(name, tensor)| (name.replace(new, old), tensor.clone())).collect();
     let folder = rig.dir.path().join("loras");
-    lay(&folder, "new", &some);
-    lay(&folder, "old", &renamed);
+    write_adapter(&folder, "new", &some);
+    write_adapter(&folder, "old", &renamed);
     let image = generate(&rig, &["new"]);
     assert_ne!(image, generate(&rig, &[]));
     assert_eq!(image, generate(&rig, &["old"]));
 }
 
 #[test]
-fn an_adapter_that_is_not_there_is_told_from_those_that_are() {
+fn the_error_for_an_unknown_adapter_lists_the_known_ones() {
     let rig = rig();
     let refusal = rig.refusal(with(&rig, &["style"]));
     assert!(refusal.contains(&format!("no adapter style; there are {KOHYA}, {PEFT}")), "{refusal}");
@@ -121,7 +121,7 @@ fn an_adapter_that_is_not_there_is_told_from_those_that_are() {
     let mut odd = with(&rig, &[PEFT]);
     odd.lora[0].1 = f32::NAN;
     assert!(rig.refusal(odd).contains("is not finite"));
-    let none = Rig::suited("sdxl", |_| {});
+    let none = Rig::with_files("sdxl", |_| {});
     let refusal = none.refusal(ImageRequest { lora: vec![("style".to_owned(), 1.)], ..with(&none, &[]) });
     assert!(refusal.contains("files in loras/ of the models folder"), "{refusal}");
 }
@@ -131,12 +131,12 @@ fn refused(change: impl FnOnce(&mut Tensors)) -> String {
     let rig = rig();
     let mut changed = tensors(KOHYA);
     change(&mut changed);
-    lay(&rig.dir.path().join("loras"), "odd", &changed);
+    write_adapter(&rig.dir.path().join("loras"), "odd", &changed);
     rig.refusal(with(&rig, &["odd"]))
 }
 
 #[test]
-fn an_adapter_that_does_not_fit_is_refused_by_the_tensor() {
+fn an_adapter_that_does_not_fit_is_refused_with_the_tensor_name() {
     let layer = "lora_unet_conv_in";
     let key = |end: &str| format!("{layer}{end}");
     let tensor = |shape: &[usize]| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu).unwrap();
@@ -148,7 +148,7 @@ fn an_adapter_that_does_not_fit_is_refused_by_the_tensor() {
     put(&[(".alpha", &[])], "lora_unet_conv_in.alpha has no matrices");
     put(&[(".lora_down.weight", &[2, 4, 1, 1]), (".lora_up.weight", &[8, 2, 1, 1])], "[2, 4, 1, 1]");
     put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 3, 1, 1])], "[8, 3, 1, 1]");
-    put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 2, 1, 1]), (".alpha", &[2])], "one number");
+    put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 2, 1, 1]), (".alpha", &[2])], "one element");
     put(&[(".hada_w1_a", &[2, 2])], "a LoHa");
     put(&[(".lokr_w1", &[2, 2])], "a LoKr");
     put(&[(".lora_mid.weight", &[2, 2, 3, 3])], "LoCon");
@@ -164,7 +164,7 @@ fn an_adapter_that_does_not_fit_is_refused_by_the_tensor() {
 }
 
 #[test]
-fn files_that_are_no_adapters_are_refused() {
+fn files_that_are_not_adapters_are_refused() {
     let rig = rig();
     let folder = rig.dir.path().join("loras");
     fs::write(folder.join("junk.safetensors"), b"nothing of that kind").unwrap();
@@ -172,7 +172,8 @@ fn files_that_are_no_adapters_are_refused() {
     fs::File::create(folder.join("long.safetensors")).unwrap().set_len(3 << 30).unwrap();
     let long = rig.refusal(with(&rig, &["long"]));
     assert!(long.contains("; at most"), "{long}");
-    let other = Rig::suited("sdxl", |pipeline| lay(&pipeline.with_file_name("loras"), PEFT, &tensors(PEFT)));
+    let other =
+        Rig::with_files("sdxl", |pipeline| write_adapter(&pipeline.with_file_name("loras"), PEFT, &tensors(PEFT)));
     let refusal = other.refusal(ImageRequest { lora: vec![(PEFT.to_owned(), 1.)], ..with(&other, &[]) });
     assert!(refusal.contains("its tensor"), "{refusal}");
 }

@@ -1,13 +1,13 @@
-//! Callers who leave: dropping the pieces frees everything, wherever the request is.
+//! Cancellation: dropping the output stream frees everything, whatever state the request is in.
 
 use std::time::Duration;
 
 use outpost::engine::{Failure, GenerationRequest, Refused};
 
-use crate::support::{Rig, pieces, request, slow};
+use crate::harness::{Rig, pieces, request, slow};
 
 #[tokio::test]
-async fn leaving_in_the_queue_in_prefill_and_in_decode_frees_the_place() {
+async fn cancelling_while_queued_prefilling_or_decoding_frees_the_slot() {
     let rig = slow(|settings| settings.max_running = 1);
     let mut running = rig.engine.submit(&rig.model, request(vec![7; 8], 3_000)).unwrap();
     running.deltas.recv().await.unwrap().unwrap();
@@ -17,17 +17,17 @@ async fn leaving_in_the_queue_in_prefill_and_in_decode_frees_the_place() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(rig.engine.load().queued, 0);
     drop(running);
-    rig.settle().await;
+    rig.wait_until_idle().await;
     let prefilling = rig.engine.submit(&rig.model, request(vec![7; 3_000], 100)).unwrap();
     tokio::time::sleep(Duration::from_millis(30)).await;
     assert_eq!(rig.engine.load().running, 1);
     assert!(rig.engine.load().kv_bytes > 0);
     drop(prefilling);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn after_two_hundred_departures_everything_is_back() {
+async fn two_hundred_cancellations_leak_nothing() {
     let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (4, 16));
     let mut taken = 0;
     for turn in 0..200u32 {
@@ -51,11 +51,11 @@ async fn after_two_hundred_departures_everything_is_back() {
         }
     }
     assert!(taken > 100);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn draining_lets_what_runs_finish() {
+async fn draining_lets_running_requests_finish() {
     let rig = slow(|settings| settings.max_running = 1);
     let mut running = rig.engine.submit(&rig.model, request(vec![7; 8], 100)).unwrap();
     running.deltas.recv().await.unwrap().unwrap();
@@ -64,26 +64,26 @@ async fn draining_lets_what_runs_finish() {
     assert_eq!(pieces(waiting.deltas).await, Err(Failure::ShuttingDown));
     assert_eq!(rig.engine.submit(&rig.model, request(vec![7], 1)).unwrap_err(), Refused::ShuttingDown);
     assert_eq!(pieces(running.deltas).await.unwrap().last().unwrap().generated, 100);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn aborting_tells_every_receiver_even_a_slow_one() {
+async fn aborting_reaches_every_client_even_a_slow_one() {
     let rig = slow(|settings| settings.max_running = 2);
     let tickets: Vec<_> = (0..4).map(|_| rig.engine.submit(&rig.model, request(vec![7; 8], 1_000)).unwrap()).collect();
     while rig.engine.load().running < 2 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    tokio::time::sleep(Duration::from_millis(300)).await; // Nobody reads: channels fill.
+    tokio::time::sleep(Duration::from_millis(300)).await; // Channels fill while nothing is read.
     rig.engine.abort();
     for ticket in tickets {
         assert_eq!(pieces(ticket.deltas).await, Err(Failure::ShuttingDown));
     }
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn the_last_handle_ends_the_engine() {
+async fn dropping_the_last_handle_stops_the_engine() {
     let rig = slow(|_| ());
     let ticket = rig.engine.submit(&rig.model, request(vec![7; 8], 3_000)).unwrap();
     drop(rig);
@@ -91,17 +91,17 @@ async fn the_last_handle_ends_the_engine() {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_loses_its_place_after_a_while() {
+async fn a_client_that_does_not_read_is_dropped_after_the_timeout() {
     let rig = slow(|settings| settings.max_running = 1);
     let mut unread = rig.engine.submit(&rig.model, request(vec![5; 8], 2_000)).unwrap();
-    // Until the channel is full the answer grows; then only time passes.
+    // The sequence grows until the channel is full; then it pauses.
     let stuck = async |rig: &Rig| {
         tokio::time::sleep(Duration::from_millis(700)).await;
         rig.engine.load().running
     };
     while stuck(&rig).await != 1 {}
     rig.clock.advance(Duration::from_secs(59));
-    assert_eq!(stuck(&rig).await, 1, "a slow reader has its time");
+    assert_eq!(stuck(&rig).await, 1, "a slow client has until the timeout");
     for _ in 0..20 {
         rig.clock.advance(Duration::from_secs(61));
         if stuck(&rig).await == 0 {

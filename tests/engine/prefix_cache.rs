@@ -1,16 +1,16 @@
-//! What was computed once is not computed again, and nobody else learns of it.
+//! The prefix cache: shared prefixes are computed once, and never shared between tenants.
 
 use outpost::engine::GenerationRequest;
 
-use crate::support::{Rig, answers, greedy, memory, pieces, short_of_memory, slow, tiny};
+use crate::harness::{Rig, answers, greedy, memory, pieces, slow, tiny, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
-/// Runs the request; gives the cached tokens that its pieces tell, and the text.
+/// Runs the request. Returns the number of cached tokens and the text.
 async fn run(rig: &Rig, request: GenerationRequest) -> (u32, String) {
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     let all = pieces(ticket.deltas).await.unwrap();
     let cached = all[0].cached;
-    assert!(all.iter().all(|piece| piece.cached == cached), "every piece tells the same");
+    assert!(all.iter().all(|piece| piece.cached == cached), "every delta has the same count");
     (cached, answers(&all, 1).remove(0).text)
 }
 
@@ -19,7 +19,7 @@ fn prompt(first: u32, count: u32) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_prompt_that_begins_like_an_earlier_one_takes_it_over() {
+async fn a_shared_prompt_prefix_is_reused() {
     let rig = tiny();
     let ask = |prompt: Vec<u32>| greedy(prompt, 12);
     let (cold, text) = run(&rig, ask(prompt(1, 100))).await;
@@ -28,23 +28,23 @@ async fn a_prompt_that_begins_like_an_earlier_one_takes_it_over() {
     assert_eq!(text, again, "the answer is the same");
     assert_eq!(run(&rig, ask(prompt(2, 100))).await.0, 0);
     assert_eq!(run(&rig, ask([prompt(1, 50), prompt(9, 50)].concat())).await.0, 48);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn answers_are_remembered_too() {
+async fn generated_tokens_are_cached_too() {
     let rig = tiny();
     let first = GenerationRequest { logprobs: Some(0), ..greedy(prompt(1, 60), 40) };
     let ticket = rig.engine.submit(&rig.model, first).unwrap();
     let all = pieces(ticket.deltas).await.unwrap();
     let answer: Vec<u32> = all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id).collect();
-    // The last token of an answer is never computed.
+    // The last generated token is never computed.
     let turn = [prompt(1, 60), answer, prompt(3, 20)].concat();
     assert_eq!(run(&rig, greedy(turn, 4)).await.0, 96);
 }
 
 #[tokio::test]
-async fn another_tenant_takes_over_nothing() {
+async fn cached_blocks_are_not_shared_between_tenants() {
     let rig = tiny();
     run(&rig, greedy(prompt(1, 100), 4)).await;
     let other = GenerationRequest { tenant: 2, ..greedy(prompt(1, 100), 4) };
@@ -53,21 +53,21 @@ async fn another_tenant_takes_over_nothing() {
 }
 
 #[tokio::test]
-async fn several_answers_compute_their_prompt_once() {
+async fn several_choices_prefill_their_prompt_once() {
     let rig = slow(|_| ());
     let ask = GenerationRequest { choices: 4, ..greedy(prompt(1, 1_000), 3) };
     let alone = rig.one(greedy(prompt(1, 1_000), 3)).await;
     assert!(rig.run(ask).await.iter().all(|answer| *answer == alone));
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn what_is_cached_gives_way_to_what_runs_and_to_models() {
+async fn cached_blocks_are_evicted_for_requests_and_models() {
     let weights = memory(&tiny().engine, "weights");
-    // Room for another model's weights, or for as many blocks more.
-    let rig = short_of_memory(20 + weights / 4_096, |_| ());
+    // Memory for another model's weights, or for as many blocks.
+    let rig = with_kv_blocks(20 + weights / 4_096, |_| ());
     crate::tiny_model::write(rig.dir.path(), "other", &TinyModel::default());
-    // More than the room, again and again: the oldest go.
+    // Exceeds the memory repeatedly: the oldest blocks are evicted.
     for at in 0..60 {
         assert_eq!(run(&rig, greedy(prompt(at, 100), 4)).await.0, 0);
     }
@@ -76,5 +76,5 @@ async fn what_is_cached_gives_way_to_what_runs_and_to_models() {
     rig.clock.advance(std::time::Duration::from_secs(2));
     rig.engine.models().load("other").unwrap();
     assert_eq!(run(&rig, greedy(prompt(3, 100), 4)).await.0, 0);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }

@@ -1,4 +1,4 @@
-//! Speed on the starter model, by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
+//! Benchmarks on the starter model, run by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
 use outpost::models::llama::{Llama, Row, Wanted};
 
-use crate::support::{cpu, real_model};
+use crate::harness::{cpu, real_model};
 
 #[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
@@ -36,7 +36,7 @@ fn speed() {
     println!("load: {took:?}");
     let prompt: Vec<u32> = (0..512).map(|index| 1_000 + 37 * index).collect();
     let (_, took) = timed(|| reference(&path, &prompt[..128]));
-    println!("candle's own, prefill 128 as a whole: {:.1} tokens/s", 128. / took.as_secs_f64());
+    println!("candle's implementation, prefill 128 at once: {:.1} tokens/s", 128. / took.as_secs_f64());
     for chunk in [32, 128] {
         let mut kv = cache(&model);
         let ((), took) =
@@ -67,21 +67,21 @@ fn speed() {
                 model.reuse(model.forward(&rows, &mut arena).unwrap());
             }
         });
-        println!("decode of {streams} at once: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
+        println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
     }
 }
 
-/// What each request pays for noticing that its model has changed on disk.
+/// The cost for each request of checking whether its model has changed on disk.
 #[test]
 #[ignore = "a measurement, not a test"]
-fn looking_at_a_models_files() {
+fn checking_a_models_files() {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     crate::tiny_model::write(dir.path(), "folder", &crate::tiny_model::TinyModel::default());
     std::fs::copy(dir.path().join("folder/folder.gguf"), dir.path().join("bare.gguf")).unwrap();
-    crate::images::lay(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
-    crate::images::lay(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
-    let engine = crate::images::engine(dir.path(), outpost::engine::Precision::Full);
+    crate::image_generation::copy_folder(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
+    crate::image_generation::copy_folder(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
+    let engine = crate::image_generation::engine(dir.path(), outpost::engine::Precision::Full);
     for id in ["bare", "folder", "encoder", "diffusion"] {
         engine.models().find(id).unwrap();
         let ((), took) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));

@@ -1,4 +1,4 @@
-//! Texts as tokens, with what an encoder wants around them.
+//! An encoder's tokenizer: tokenizes single texts and pairs, with special tokens.
 
 mod gguf;
 
@@ -9,20 +9,20 @@ use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
 use crate::engine::preprocessor::facts::EncoderFacts;
 use crate::engine::tokenizer::files::TextFiles;
-use crate::engine::tokenizer::{TokenBound, slices, tokenizer_json};
+use crate::engine::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 pub use gguf::check as check_gguf;
 use gguf::unusable;
 
 /// An encoder's tokenizer.
-pub struct TextTokens {
+pub struct EncoderTokenizer {
     tokenizer: Tokenizer,
     lower_case: bool,
     facts: EncoderFacts,
 }
 
-impl TextTokens {
+impl EncoderTokenizer {
     pub fn of_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
         Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(unusable)?, lower_case)
     }
@@ -38,10 +38,10 @@ impl TextTokens {
         let whole = tokenizer.encode_fast("a", true).map_err(unusable)?;
         let (bare, whole) = (bare.get_ids(), whole.get_ids());
         let at = whole.windows(bare.len().max(1)).position(|part| part == bare);
-        let at = at.ok_or_else(|| unusable("it does not keep texts in what it makes of them"))?;
-        let (before, behind) = (whole.get(..at), whole.get(at + bare.len()..));
-        let (before, behind) = (before.unwrap_or_default().to_vec(), behind.unwrap_or_default().to_vec());
-        let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), before, behind };
+        let at = at.ok_or_else(|| unusable("its post-processor drops the text"))?;
+        let (prefix, suffix) = (whole.get(..at), whole.get(at + bare.len()..));
+        let (prefix, suffix) = (prefix.unwrap_or_default().to_vec(), suffix.unwrap_or_default().to_vec());
+        let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), prefix, suffix };
         Ok(Self { tokenizer, lower_case, facts })
     }
 
@@ -49,47 +49,47 @@ impl TextTokens {
         &self.facts
     }
 
-    /// Each text by [`Self::encode`]. Unless `whole`, the first that goes beyond the bound is the last of the result.
+    /// Tokenizes each text with [`Self::encode`]. Unless `keep_going`, the first text over the limits is the last of the
+    /// result.
     pub fn encode_all(
         &self,
         texts: &[Cow<'_, str>],
-        whole: bool,
-        bound: &TokenBound,
+        keep_going: bool,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, String> {
-        until_beyond(texts.iter().map(|text| self.encode(text, bound)), whole, bound)
+        until_limits(texts.iter().map(|text| self.encode(text, limits)), keep_going, limits)
     }
 
-    /// Each document beside the question, by [`Self::encode_pair`]. Without a `limit`, the first pair that goes beyond
-    /// the bound is the last of the result.
+    /// Tokenizes the query with each document ([`Self::encode_pair`]). Without a `max_length`, the first pair over the
+    /// limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
-        limit: Option<usize>,
-        bound: &TokenBound,
+        max_length: Option<usize>,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, String> {
-        let pairs = documents.iter().map(|document| self.encode_pair(query, document, limit, bound));
-        until_beyond(pairs, limit.is_some(), bound)
+        let pairs = documents.iter().map(|document| self.encode_pair(query, document, max_length, limits));
+        until_limits(pairs, max_length.is_some(), limits)
     }
 
-    /// A text's tokens with what belongs around them, and whether these are all: a long text is tokenised only as far
-    /// as `bound` says.
-    fn encode(&self, text: &str, bound: &TokenBound) -> Result<(Tokenized, bool), String> {
-        let (encoding, complete) = self.bare(text, bound)?;
+    /// A text's tokens with special tokens, and whether they are complete: tokenizing stops at `limits`.
+    fn encode(&self, text: &str, limits: &TokenizeLimits) -> Result<(Tokenized, bool), String> {
+        let (encoding, complete) = self.tokenize(text, limits)?;
         let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
         Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
     }
 
-    /// A text's tokens with nothing around them.
-    fn bare(&self, text: &str, bound: &TokenBound) -> Result<(Encoding, bool), String> {
+    /// A text's tokens without special tokens.
+    fn tokenize(&self, text: &str, limits: &TokenizeLimits) -> Result<(Encoding, bool), String> {
         let (mut parts, mut count) = (Vec::new(), 0);
-        for slice in slices(text) {
-            if bound.is_reached(count) {
+        for chunk in chunks(text) {
+            if limits.are_reached(count) {
                 return Ok((Encoding::merge(parts, false), false));
             }
             let part = match self.lower_case {
-                true => self.tokenizer.encode_fast(slice.to_lowercase(), false),
-                false => self.tokenizer.encode_fast(slice, false),
+                true => self.tokenizer.encode_fast(chunk.to_lowercase(), false),
+                false => self.tokenizer.encode_fast(chunk, false),
             };
             let part = part.map_err(|error| error.to_string())?;
             count += part.len();
@@ -98,22 +98,24 @@ impl TextTokens {
         Ok((Encoding::merge(parts, false), true))
     }
 
-    /// A question and a text that may answer it, of `limit` tokens at most where there is one: then the longer text
-    /// loses its end first. Whether nothing is missing but for that, as with [`Self::encode`].
+    /// A query and a document, truncated to `max_length` tokens if given, the longer text first. Says whether the tokens
+    /// are otherwise complete, as [`Self::encode`] does.
     fn encode_pair(
         &self,
         first: &str,
         second: &str,
-        limit: Option<usize>,
-        bound: &TokenBound,
+        max_length: Option<usize>,
+        limits: &TokenizeLimits,
     ) -> Result<(Tokenized, bool), String> {
         let unusable = |error: tokenizers::Error| error.to_string();
-        let ((one, complete), (mut other, other_complete)) = (self.bare(first, bound)?, self.bare(second, bound)?);
+        let ((one, complete), (mut other, other_complete)) =
+            (self.tokenize(first, limits)?, self.tokenize(second, limits)?);
         other.set_type_ids(vec![1; other.len()]);
         let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
-        let (one, other) = match limit.filter(|limit| one.len() + other.len() + added > *limit) {
-            Some(limit) => {
-                let rule = TruncationParams { max_length: limit.saturating_sub(added), ..TruncationParams::default() };
+        let (one, other) = match max_length.filter(|max_length| one.len() + other.len() + added > *max_length) {
+            Some(max_length) => {
+                let rule =
+                    TruncationParams { max_length: max_length.saturating_sub(added), ..TruncationParams::default() };
                 truncate_encodings(one, Some(other), &rule).map_err(unusable)?
             }
             None => (one, Some(other)),
@@ -125,18 +127,18 @@ impl TextTokens {
     }
 }
 
-/// All results; unless `whole`, none after the first that goes beyond the bound.
-fn until_beyond(
+/// Collects the results. Unless `keep_going`, stops after the first that is over the limits.
+fn until_limits(
     results: impl Iterator<Item = Result<(Tokenized, bool), String>>,
-    whole: bool,
-    bound: &TokenBound,
+    keep_going: bool,
+    limits: &TokenizeLimits,
 ) -> Result<Vec<(Tokenized, bool)>, String> {
     let mut all = Vec::new();
     for result in results {
         let (text, complete) = result?;
-        let beyond = !complete || bound.is_reached(text.ids.len());
+        let is_over = !complete || limits.are_reached(text.ids.len());
         all.push((text, complete));
-        if beyond && !whole || bound.is_cancelled() {
+        if is_over && !keep_going || limits.is_cancelled() {
             break;
         }
     }

@@ -1,10 +1,10 @@
-//! Too much work is refused at once, with an honest time to come back, and nobody is starved.
+//! Request scheduling: queue limits, memory limits, preemption and fairness between tenants.
 
 use std::time::Duration;
 
 use outpost::engine::{GenerationRequest, Refused, TooLarge};
 
-use crate::support::{Rig, answers, greedy, memory, pieces, request, rig, short_of_memory, slow};
+use crate::harness::{Rig, answers, greedy, memory, pieces, request, rig, slow, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
@@ -12,7 +12,7 @@ async fn a_full_queue_refuses_at_once() {
     let rig =
         slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_divisor) = (2, 3, 1));
     let ask = || rig.engine.submit(&rig.model, request(vec![7; 40], 2_000));
-    // Two places and three that wait: the sixth is refused, however fast the worker starts them.
+    // Two slots and three queued: the sixth is refused, however fast requests start.
     let taken: Vec<_> = (0..5).map(|_| ask().unwrap()).collect();
     for _ in 0..50 {
         match ask() {
@@ -21,7 +21,7 @@ async fn a_full_queue_refuses_at_once() {
         }
     }
     drop(taken);
-    ask().unwrap(); // Those who left hold no place, not even for a moment.
+    ask().unwrap(); // Cancelled requests free their places at once.
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn waiting_tokens_are_bounded_too() {
 
 #[tokio::test]
 async fn memory_is_reserved_before_work_begins() {
-    let rig = short_of_memory(20, |_| ());
+    let rig = with_kv_blocks(20, |_| ());
     let refused = rig.engine.submit(&rig.model, request(vec![7; 300], 100));
     let Err(Refused::TooLarge(TooLarge { needed_bytes, budget_bytes, .. })) = refused else { panic!("{refused:?}") };
     assert_eq!((needed_bytes, budget_bytes), (25 * 4_096, 20 * 4_096));
@@ -47,11 +47,11 @@ async fn memory_is_reserved_before_work_begins() {
 }
 
 #[tokio::test]
-async fn steps_of_more_answers_leave_less_memory_to_keys_and_values() {
+async fn larger_batches_leave_less_memory_for_the_kv_cache() {
     let scratch = |rig: &Rig| memory(&rig.engine, "scratch");
     let few = rig(&TinyModel::default(), |settings| settings.max_running = 2);
     let many = rig(&TinyModel::default(), |settings| settings.max_running = 64);
-    // 62 answers more, each with its numbers in a block and its logits twice.
+    // 62 more sequences, each with its activations in a block and its logits twice.
     assert!(scratch(&many) - scratch(&few) > 62 * 4 * (2 * 290 + 4 * 64));
     let (weights, total) = (memory(&many.engine, "weights"), memory(&many.engine, "total"));
     let held = u64::from(many.engine.positions(&many.model)) / 16 * 4_096;
@@ -59,9 +59,9 @@ async fn steps_of_more_answers_leave_less_memory_to_keys_and_values() {
 }
 
 #[tokio::test]
-async fn answers_take_turns_where_memory_is_short() {
-    let rig = short_of_memory(20, |_| ());
-    // 16 blocks each at their ends: each fits alone, three never do.
+async fn requests_are_preempted_when_memory_is_short() {
+    let rig = with_kv_blocks(20, |_| ());
+    // 16 blocks each at the end: one fits, three do not.
     let ask = |at: u32| greedy(vec![7 + at, 8, 9], 240);
     let mut alone = Vec::new();
     for at in 0..3 {
@@ -72,20 +72,20 @@ async fn answers_take_turns_where_memory_is_short() {
         assert!(rig.engine.load().kv_bytes <= 4_096 * 20);
         assert_eq!(answers(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
     }
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn a_long_prompt_does_not_stall_a_running_answer() {
+async fn a_long_prompt_does_not_stall_a_running_request() {
     let rig = slow(|settings| settings.prefill_chunk = 32);
     let mut short = rig.engine.submit(&rig.model, request(vec![7; 4], 40)).unwrap();
     short.deltas.recv().await.unwrap().unwrap();
     let long = rig.engine.submit(&rig.model, request(vec![7; 3_900], 2)).unwrap();
     // 39 more tokens need 39 steps; the prompt needs 122.
     assert_eq!(pieces(short.deltas).await.unwrap().len(), 39);
-    assert!(rig.engine.load().running >= 1, "the long prompt is still being read");
+    assert!(rig.engine.load().running >= 1, "the long prompt is still in prefill");
     drop(long);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -100,9 +100,9 @@ async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
 }
 
 #[tokio::test]
-async fn more_choices_than_places_run_alone() {
+async fn more_choices_than_slots_run_alone() {
     let rig = rig(&TinyModel::default(), |settings| settings.max_running = 2);
     let answers = rig.run(GenerationRequest { choices: 9, ..request(vec![7; 4], 5) }).await;
     assert!(answers.iter().all(|answer| answer.generated == 5));
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }

@@ -1,6 +1,6 @@
-//! The process that interprets a model's files: `outpost sandbox`, started by the server.
+//! The sandbox process, `outpost sandbox`, which the server starts to run a model's tokenizer and chat template.
 //!
-//! It reads the files, gives up the right to open any, and only then interprets them.
+//! It reads the model's files, gives up the right to open files, and only then interprets them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,23 +13,23 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::interpreter::Interpreter;
 use super::spec::Spec;
-use super::wire::{self, Frame, WORKERS, lock};
+use super::wire::{self, Frame, MAX_CONCURRENT, lock};
 use crate::clock_rng::ClockRng;
-use crate::engine::runtime::panics::{guarded, interpreted};
-use crate::engine::tokenizer::TokenBound;
+use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
+use crate::engine::tokenizer::TokenizeLimits;
 
-/// Memory that the process may take beside the files that it has read; bytes.
-const MEMORY: u64 = 480 << 20;
-/// Processor time that building may take at most; seconds. The server's timeout is shorter.
-const BUILDING: u64 = 120;
+/// The memory limit of the process, on top of its size after reading the files; bytes.
+const MAX_MEMORY: u64 = 480 << 20;
+/// The CPU time limit for building the interpreter; seconds. The server's timeout is shorter.
+const BUILD_CPU_SECONDS: u64 = 120;
 /// Stack of each thread; bytes.
-const STACK: usize = 8 << 20;
+const STACK_BYTES: usize = 8 << 20;
 
 /// What the threads of the process share.
 struct Shared {
     interpreter: Interpreter,
     output: Mutex<File>,
-    /// The requests that are not answered; one that is taken out is cancelled.
+    /// The unanswered requests. Removing one cancels it.
     running: Mutex<HashMap<u64, Arc<()>>>,
 }
 
@@ -39,7 +39,7 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let Some(Frame { id, content }) = wire::read(&mut input)? else { return Ok(()) };
     let mut hard_cpu_limit = None;
-    let built = guarded(|| {
+    let built = catch_load_panic(|| {
         let spec: Spec = wire::decode(&content)?;
         let sources = spec.read()?;
         hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
@@ -49,15 +49,15 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
         Ok((interpreter, facts)) => (interpreter, Ok(facts)),
         Err(reason) => return wire::write(&mut output, id, &wire::content(Err(reason))),
     };
-    // From now on the end of the input is noticed at any time.
+    // From here on the end of the input is always noticed, so CPU time is no longer limited.
     setrlimit(Resource::Cpu, Rlimit { current: hard_cpu_limit, maximum: hard_cpu_limit })?;
     wire::write(&mut output, id, &wire::content(facts))?;
     let shared = Arc::new(Shared { interpreter, output: Mutex::new(output), running: Mutex::default() });
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
-    for _ in 0..WORKERS {
+    for _ in 0..MAX_CONCURRENT {
         let (shared, receiver) = (Arc::clone(&shared), Arc::clone(&receiver));
-        std::thread::Builder::new().stack_size(STACK).spawn(move || shared.work(&receiver))?;
+        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || shared.serve(&receiver))?;
     }
     while let Some(frame) = wire::read(&mut input)? {
         if frame.content.is_empty() {
@@ -69,18 +69,18 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
             break;
         }
     }
-    // The server is gone; whatever still runs is of no use.
+    // The server has exited; running requests are no longer needed.
     std::process::exit(0)
 }
 
 impl Shared {
-    fn work(&self, requests: &Mutex<Receiver<Frame>>) {
+    fn serve(&self, requests: &Mutex<Receiver<Frame>>) {
         loop {
             let next = lock(requests).recv();
             let Ok(Frame { id, content }) = next else { return };
             let request = lock(&self.running).get(&id).map(Arc::downgrade);
-            let bound = TokenBound::default().with_weak(request.unwrap_or_default());
-            let answer = interpreted(|| self.interpreter.answer(content, &bound));
+            let limits = TokenizeLimits::default().with_weak(request.unwrap_or_default());
+            let answer = catch_preprocess_panic(|| self.interpreter.answer(content, &limits));
             lock(&self.running).remove(&id);
             if wire::write(&mut *lock(&self.output), id, &wire::content(answer)).is_err() {
                 std::process::exit(0);
@@ -89,27 +89,27 @@ impl Shared {
     }
 }
 
-/// From here on: no file, no socket, no core dump, no more memory than [`MEMORY`], and for now no more time than
-/// [`BUILDING`]. Returns the hard limit of time.
+/// Forbids files, sockets and core dumps, limits memory to [`MAX_MEMORY`], and CPU time to [`BUILD_CPU_SECONDS`] for
+/// now. Returns the hard limit of CPU time.
 fn restrict() -> io::Result<Option<u64>> {
-    let most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
-    setrlimit(Resource::Data, most(held() + MEMORY))?;
-    // That of the main thread, which builds the interpreter; it may be unlimited by default.
-    setrlimit(Resource::Stack, most(STACK as u64))?;
-    setrlimit(Resource::Core, most(0))?;
-    setrlimit(Resource::Fsize, most(0))?;
-    setrlimit(Resource::Nofile, most(0))?;
-    // Should the server end meanwhile, nobody else stops a build that never ends.
+    let hard_limit = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
+    setrlimit(Resource::Data, hard_limit(data_size() + MAX_MEMORY))?;
+    // For the main thread, which builds the interpreter. Its stack may be unlimited by default.
+    setrlimit(Resource::Stack, hard_limit(STACK_BYTES as u64))?;
+    setrlimit(Resource::Core, hard_limit(0))?;
+    setrlimit(Resource::Fsize, hard_limit(0))?;
+    setrlimit(Resource::Nofile, hard_limit(0))?;
+    // If the server exits meanwhile, only this limit stops a build that never ends.
     let hard = getrlimit(Resource::Cpu).maximum;
     setrlimit(
         Resource::Cpu,
-        Rlimit { current: Some(hard.map_or(BUILDING, |hard| hard.min(BUILDING))), maximum: hard },
+        Rlimit { current: Some(hard.map_or(BUILD_CPU_SECONDS, |hard| hard.min(BUILD_CPU_SECONDS))), maximum: hard },
     )?;
     Ok(hard)
 }
 
 /// The process's current data size in bytes; 0 if unknown.
-fn held() -> u64 {
+fn data_size() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
     let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! A smaller model that guesses ahead changes nothing but the number of steps.
+//! A draft model changes only the number of steps, not the output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use outpost::engine::{Drafts, Engine, GenerationRequest, Settings};
 
-use crate::support::{Answer, Rig, TestAmbient, answers, greedy, memory, pieces, request};
+use crate::harness::{Answer, Rig, TestClock, answers, greedy, memory, pieces, request};
 use crate::tiny_model::{self, TinyModel};
 
-/// What drafts: a part of `LARGE` that says the same as the whole.
+/// The draft model: a part of `LARGE` with the same output.
 const SMALL: TinyModel = TinyModel { context: 2048, ..tiny_model::PLAIN };
 const LARGE: TinyModel = TinyModel { idle: 6, ..SMALL };
 
-/// Drafts that are hardly ever right.
-const STRANGER: TinyModel = TinyModel { seed: 9, ..SMALL };
+/// A draft model whose tokens are rarely accepted.
+const UNRELATED: TinyModel = TinyModel { seed: 9, ..SMALL };
 
-/// The label of what a model drafted.
-const BY: &str = "by=\"draft\"";
+/// The metric label of tokens from a draft model.
+const DRAFT_LABEL: &str = "by=\"draft\"";
 
 fn rig(draft: Option<&TinyModel>, change: impl FnOnce(&mut Settings)) -> Rig {
     let dir = tempfile::tempdir().unwrap();
@@ -27,31 +27,31 @@ fn rig(draft: Option<&TinyModel>, change: impl FnOnce(&mut Settings)) -> Rig {
     }
     let mut settings = Settings { speculate: draft.is_some(), ..Settings::new(dir.path(), 1 << 30) };
     change(&mut settings);
-    let clock = Arc::new(TestAmbient::default());
+    let clock = Arc::new(TestClock::default());
     let engine = Engine::start(settings, clock.clone()).unwrap();
     let model = engine.models().load("large").unwrap();
     Rig { engine, model, clock, dir }
 }
 
-/// Nothing in it stands twice.
+/// A prompt without repetitions.
 fn prompt(first: u32, count: u32) -> Vec<u32> {
     (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
 }
 
-/// Greedy and drawn ones, alone and several at once, of lengths around those of blocks.
-fn asks() -> Vec<GenerationRequest> {
-    let ask = |at: u32| {
-        let mut ask =
+/// Greedy and sampled requests, with one and several choices, of lengths around the block size.
+fn requests() -> Vec<GenerationRequest> {
+    let request = |at: u32| {
+        let mut request =
             GenerationRequest { choices: 1 + at % 3, logprobs: Some(0), ..request(prompt(at, 13 + at * 5), 60) };
-        (ask.sampling.temperature, ask.sampling.seed) = (at as f32 % 4. * 0.4, u64::from(at));
-        ask
+        (request.sampling.temperature, request.sampling.seed) = (at as f32 % 4. * 0.4, u64::from(at));
+        request
     };
-    (0..12).map(ask).collect()
+    (0..12).map(request).collect()
 }
 
-async fn all(rig: &Rig, asks: &[GenerationRequest]) -> Vec<Vec<Answer>> {
-    let one = |ask: &GenerationRequest| {
-        let (choices, ticket) = (ask.choices as usize, rig.engine.submit(&rig.model, ask.clone()).unwrap());
+async fn all(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<Answer>> {
+    let one = |request: &GenerationRequest| {
+        let (choices, ticket) = (request.choices as usize, rig.engine.submit(&rig.model, request.clone()).unwrap());
         async move {
             let all = pieces(ticket.deltas).await.unwrap();
             let explained: usize = all.iter().map(|piece| piece.tokens.len()).sum();
@@ -60,7 +60,7 @@ async fn all(rig: &Rig, asks: &[GenerationRequest]) -> Vec<Vec<Answer>> {
             answers
         }
     };
-    join_all(asks.iter().map(one).collect::<Vec<_>>()).await
+    join_all(requests.iter().map(one).collect::<Vec<_>>()).await
 }
 
 fn is_loaded(rig: &Rig, id: &str) -> bool {
@@ -68,88 +68,92 @@ fn is_loaded(rig: &Rig, id: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_draft_that_is_always_right_is_always_accepted() {
+async fn a_draft_model_that_is_always_right_is_always_accepted() {
     let (plain, drafting) = (rig(None, |_| ()), rig(Some(&SMALL), |_| ()));
     for at in 0..4 {
-        let mut ask = greedy(prompt(at, 40 + at), 100);
-        ask.sampling.ignore_eos = false;
-        assert_eq!(drafting.one(ask.clone()).await, plain.one(ask).await);
+        let mut request = greedy(prompt(at, 40 + at), 100);
+        request.sampling.ignore_eos = false;
+        assert_eq!(drafting.one(request.clone()).await, plain.one(request).await);
     }
-    let [drafted, accepted] = ["drafted_tokens", "accepted_tokens"].map(|name| drafting.counted_by(name, BY));
+    let [drafted, accepted] =
+        ["drafted_tokens", "accepted_tokens"].map(|name| drafting.counter_with_label(name, DRAFT_LABEL));
     assert!(drafted > 60, "{}", drafting.engine.metrics());
-    assert!(drafted - accepted <= 4, "{accepted} of {drafted}: at most the end of each answer");
-    drafting.settle().await;
+    assert!(
+        drafted - accepted <= 4,
+        "{accepted} of {drafted}: rejected drafts occur at most at the end of each sequence"
+    );
+    drafting.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn answers_are_the_same_whatever_drafts() {
-    let (plain, asks) = (rig(None, |_| ()), asks());
-    let expected = all(&plain, &asks).await;
-    for draft in [&SMALL, &STRANGER] {
+async fn output_does_not_depend_on_the_draft_model() {
+    let (plain, requests) = (rig(None, |_| ()), requests());
+    let expected = all(&plain, &requests).await;
+    for draft in [&SMALL, &UNRELATED] {
         let drafting = rig(Some(draft), |_| ());
         for _ in 0..2 {
-            assert_eq!(all(&drafting, &asks).await, expected, "the second time from cached prompts");
+            assert_eq!(all(&drafting, &requests).await, expected, "with cached prompts");
         }
-        for (ask, expected) in asks.iter().zip(&expected) {
-            assert_eq!(drafting.run(ask.clone()).await, *expected, "alone");
+        for (request, expected) in requests.iter().zip(&expected) {
+            assert_eq!(drafting.run(request.clone()).await, *expected, "alone");
         }
-        assert!(drafting.counted_by("drafted_tokens", BY) > 0, "{}", drafting.engine.metrics());
-        drafting.settle().await;
+        assert!(drafting.counter_with_label("drafted_tokens", DRAFT_LABEL) > 0, "{}", drafting.engine.metrics());
+        drafting.wait_until_idle().await;
     }
 }
 
 #[tokio::test]
-async fn a_draft_that_is_never_right_is_soon_left_alone() {
-    let drafting = rig(Some(&STRANGER), |_| ());
+async fn a_draft_model_that_is_never_right_is_soon_disabled() {
+    let drafting = rig(Some(&UNRELATED), |_| ());
     for at in 0..10 {
         drafting.one(greedy(prompt(at, 20), 200)).await;
     }
-    let drafted = drafting.counted_by("drafted_tokens", BY);
+    let drafted = drafting.counter_with_label("drafted_tokens", DRAFT_LABEL);
     assert!((1..200).contains(&drafted), "{drafted}");
 }
 
 #[tokio::test]
-async fn short_memory_takes_the_draft_first() {
-    let (plain, asks) = (rig(None, |_| ()), asks());
-    let expected = all(&plain, &asks).await;
-    // Both models, and keys and values of some of the answers.
+async fn the_draft_model_is_unloaded_first_when_memory_is_short() {
+    let (plain, requests) = (rig(None, |_| ()), requests());
+    let expected = all(&plain, &requests).await;
+    // Memory for both models and the KV cache of some of the requests.
     let free = rig(Some(&SMALL), |_| ()).engine;
     let both = memory(&free, "weights") + memory(&free, "scratch");
     let drafting = rig(Some(&SMALL), |settings| settings.memory_bytes = both + 400_000);
     assert!(is_loaded(&drafting, "small"));
-    assert_eq!(all(&drafting, &asks).await, expected);
+    assert_eq!(all(&drafting, &requests).await, expected);
     assert!(!is_loaded(&drafting, "small"), "{}", drafting.engine.metrics());
-    drafting.settle().await;
-    // It comes back when memory was enough for a while.
+    drafting.wait_until_idle().await;
+    // It is loaded again after a while with enough memory.
     drafting.engine.models().load("large").unwrap();
     assert!(!is_loaded(&drafting, "small"));
     drafting.clock.advance(Duration::from_secs(601));
     drafting.engine.models().load("large").unwrap();
     assert!(is_loaded(&drafting, "small"));
-    assert_eq!(all(&drafting, &asks[..2]).await, expected[..2]);
-    drafting.settle().await;
+    assert_eq!(all(&drafting, &requests[..2]).await, expected[..2]);
+    drafting.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn answers_that_leave_take_their_guesses_along() {
+async fn cancelled_requests_drop_their_drafts() {
     let drafting = rig(Some(&SMALL), |settings| settings.max_running = 3);
     let expected = drafting.one(greedy(prompt(0, 40), 60)).await;
     for at in 0..60 {
-        let ask = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 3), 300) };
-        let mut ticket = drafting.engine.submit(&drafting.model, ask).unwrap();
+        let request = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 3), 300) };
+        let mut ticket = drafting.engine.submit(&drafting.model, request).unwrap();
         for _ in 0..at % 9 {
             ticket.deltas.recv().await.unwrap().unwrap();
         }
     }
-    drafting.settle().await;
+    drafting.wait_until_idle().await;
     assert_eq!(drafting.one(greedy(prompt(0, 40), 60)).await, expected);
-    assert_eq!(drafting.engine.models().unload("small"), Ok(()), "what drafts serves nobody");
+    assert_eq!(drafting.engine.models().unload("small"), Ok(()), "the draft model is not in use");
     assert_eq!(drafting.one(greedy(prompt(0, 40), 60)).await, expected);
     assert!(!is_loaded(&drafting, "small"));
 }
 
 #[test]
-fn the_smallest_of_the_same_tokens_drafts() {
+fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model::write(dir.path(), "large", &TinyModel { width: 256, ..LARGE });
     tiny_model::write(dir.path(), "a-middle", &TinyModel { width: 128, ..LARGE });
@@ -161,7 +165,7 @@ fn the_smallest_of_the_same_tokens_drafts() {
     let drafts = |change: &dyn Fn(&mut Settings), target: &str| {
         let mut settings = Settings::new(dir.path(), 1 << 30);
         change(&mut settings);
-        let engine = Engine::start(settings, Arc::new(TestAmbient::default())).unwrap();
+        let engine = Engine::start(settings, Arc::new(TestClock::default())).unwrap();
         drop(engine.models().load(target).unwrap());
         let loaded = engine.models().list().into_iter().filter(|info| info.loaded && info.id != target);
         loaded.map(|info| info.id).collect::<Vec<_>>()
@@ -183,9 +187,9 @@ fn the_smallest_of_the_same_tokens_drafts() {
     assert_eq!(drafts(&named("b-small"), "a-middle"), [""; 0], "only what was named");
     let drafts_by_nobody = Drafts { auto: false, ..Drafts::default() };
     let alone = Settings { drafts: drafts_by_nobody, ..Settings::new(dir.path(), 1 << 30) };
-    let alone = Engine::start(alone, Arc::new(TestAmbient::default())).unwrap();
+    let alone = Engine::start(alone, Arc::new(TestClock::default())).unwrap();
     drop(alone.models().load("large").unwrap());
-    // Enough to read it, and less than what would draft.
+    // Enough memory to load it, but not its draft model.
     let short = memory(&alone, "weights") + memory(&alone, "scratch") + (2 << 20);
     let named_in_short = |settings: &mut Settings| {
         named("a-middle")(settings);

@@ -1,4 +1,4 @@
-//! A Hugging Face folder is listed, loaded and answers; what it asks for and nothing here can do is named.
+//! Hugging Face folders are listed, loaded and generate; unsupported settings are named in the error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use outpost::models::safetensors::Folder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::{TestAmbient, cpu, pieces, request};
+use crate::harness::{TestClock, cpu, pieces, request};
 
 const TEMPLATE: &str =
     "{{ bos_token }}{% for m in messages %}<u>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
@@ -20,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name)
 }
 
-/// A letter a token, and four special ones.
+/// A tokenizer with one token for each letter and four special tokens.
 fn tokenizer() -> Value {
     let letters: Vec<String> =
         ('a'..='z').map(|one| one.to_string()).chain(["Ġ", "<", ">", "/"].map(str::to_owned)).collect();
@@ -60,13 +60,13 @@ pub fn model(root: &Path, name: &str, of: &str) -> PathBuf {
 }
 
 fn start(root: &Path) -> Engine {
-    Engine::start(Settings::new(root, 1 << 30), Arc::new(TestAmbient::default())).unwrap()
+    Engine::start(Settings::new(root, 1 << 30), Arc::new(TestClock::default())).unwrap()
 }
 
-/// Names the tools; the marks of a form are in a comment.
+/// A template that names the tools; a comment has the markers of the call format.
 const TOOL_USE: &str = "<a>{% for t in tools %}{{ t.function.name }}{% endfor %}{# <tool_call> #}";
 
-/// What a model makes of a message without and with a tool of the name `bad`.
+/// The prompts of a message without and with a tool named `bad`.
 fn prompts(root: &Path) -> [Vec<u32>; 2] {
     let model = start(root).models().load("m").unwrap();
     let definition = json!({ "type": "function", "function": { "name": "bad" } });
@@ -75,7 +75,7 @@ fn prompts(root: &Path) -> [Vec<u32>; 2] {
 }
 
 #[tokio::test]
-async fn a_folder_is_listed_loaded_and_answers() {
+async fn a_folder_is_listed_loaded_and_generates() {
     let dir = tempfile::tempdir().unwrap();
     for (name, of) in [("shards", "llama-tied"), ("gemma", "gemma3"), ("long", "phi3"), ("experts", "mixtral")] {
         model(dir.path(), name, of);
@@ -102,7 +102,7 @@ async fn a_folder_is_listed_loaded_and_answers() {
 }
 
 #[test]
-fn a_template_of_its_own_file_comes_first() {
+fn a_template_file_takes_precedence() {
     let dir = tempfile::tempdir().unwrap();
     let folder = model(dir.path(), "m", "llama-tied");
     fs::write(folder.join("chat_template.jinja"), "{{ eos_token }}ab").unwrap();
@@ -110,7 +110,7 @@ fn a_template_of_its_own_file_comes_first() {
 }
 
 #[test]
-fn tools_take_the_template_that_is_made_for_them() {
+fn requests_with_tools_use_the_tool_template() {
     let dir = tempfile::tempdir().unwrap();
     let folder = model(dir.path(), "m", "llama-tied");
     let listed = |tool_use: &str| {
@@ -121,7 +121,7 @@ fn tools_take_the_template_that_is_made_for_them() {
     let plain = vec![30, 32, 7, 8, 33];
     listed(TOOL_USE);
     assert_eq!(prompts(dir.path()), [plain.clone(), vec![33, 1, 0, 3]]);
-    // One that writes calls in a form that nothing here reads is of no use: tools are described instead.
+    // A template with an unknown call format is not used: tools are described in the prompt instead.
     listed("{{ tools[0].function.name }}");
     let [without, described] = prompts(dir.path());
     assert_eq!((&without, described.len() > 100), (&plain, true));
@@ -137,7 +137,7 @@ fn tools_take_the_template_that_is_made_for_them() {
 fn a_change_of_any_file_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let folder = model(dir.path(), "m", "llama-tied");
-    let clock = Arc::new(TestAmbient::default());
+    let clock = Arc::new(TestClock::default());
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
     let prompt = || {
         clock.advance(Duration::from_secs(2));
@@ -158,7 +158,7 @@ fn a_change_of_any_file_is_noticed() {
 }
 
 #[test]
-fn what_cannot_be_computed_is_named_in_the_listing() {
+fn unsupported_settings_are_named_in_the_listing() {
     let cases: [(&str, Value, &str); 9] = [
         ("model_type", json!("mamba"), "the model type mamba is not supported: llama, mistral"),
         ("quantization_config", json!({"quant_method": "gptq"}), "weights quantised by gptq"),
@@ -182,7 +182,7 @@ fn what_cannot_be_computed_is_named_in_the_listing() {
 }
 
 #[test]
-fn a_folder_that_is_not_whole_says_so() {
+fn an_incomplete_folder_reports_what_is_missing() {
     let broken = |of: &str, spoil: &dyn Fn(&Path)| {
         let dir = tempfile::tempdir().unwrap();
         spoil(&model(dir.path(), "m", of));
@@ -201,7 +201,7 @@ fn a_folder_that_is_not_whole_says_so() {
     assert_eq!(listed.unwrap(), "the folder has no tokenizer.json");
     let (listed, _) = broken("llama", &|folder| fs::remove_file(folder.join("tokenizer_config.json")).unwrap());
     assert!(listed.unwrap().contains("no chat template"));
-    // Biases that the family has no place for are found when the weights are read.
+    // Biases that the family does not have are found when the weights are loaded.
     let (_, error) = broken("gemma3", &|folder| {
         fs::copy(fixture("gemma2").join("model.safetensors"), folder.join("model.safetensors")).map(drop).unwrap()
     });

@@ -1,11 +1,11 @@
-//! Broken model files are refused in words, and never by a panic or a huge allocation.
+//! Damaged GGUF files are refused with a clear error, never with a panic or a huge allocation.
 
 use outpost::models::gguf::{GgufFile, parse};
 use outpost::models::kv::{KvCache, KvType};
 use outpost::models::llama::Llama;
 use proptest::prelude::*;
 
-use crate::support::cpu;
+use crate::harness::cpu;
 use crate::tiny_model::{self, TinyModel};
 
 fn problem(bytes: &[u8]) -> String {
@@ -31,7 +31,7 @@ fn edit(key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_cut_file_says_what_is_missing() {
+fn a_truncated_file_reports_what_is_missing() {
     let bytes = whole();
     let length = bytes.len();
     let message = problem(&bytes[..length - 1]);
@@ -48,7 +48,7 @@ fn a_cut_file_says_what_is_missing() {
 }
 
 #[test]
-fn an_edited_file_says_what_is_wrong() {
+fn an_edited_file_reports_what_is_wrong() {
     let mut magic = whole();
     magic[0] = b'X';
     let mut version = whole();
@@ -81,7 +81,7 @@ fn an_edited_file_says_what_is_wrong() {
 }
 
 #[test]
-fn a_directory_or_a_fifo_is_no_file() {
+fn a_directory_or_a_fifo_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     assert!(GgufFile::open(dir.path()).unwrap_err().to_string().contains("not a regular file"));
 }
@@ -89,9 +89,9 @@ fn a_directory_or_a_fifo_is_no_file() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// A header that passes points only inside the file; one that does not is an error, no panic.
+    /// An accepted header points only inside the file; others give an error, not a panic.
     #[test]
-    fn a_damaged_header_never_points_outside(flips in prop::collection::vec((0usize..9_000, any::<u8>()), 1..6), cut in any::<prop::sample::Index>(), cuts: bool) {
+    fn a_damaged_header_never_points_outside_the_file(flips in prop::collection::vec((0usize..9_000, any::<u8>()), 1..6), cut in any::<prop::sample::Index>(), cuts: bool) {
         let mut bytes = whole_once().to_vec();
         for (at, value) in flips {
             let at = at % bytes.len();

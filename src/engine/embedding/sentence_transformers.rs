@@ -1,4 +1,4 @@
-//! What a model's sentence-transformers files say beside its network: pooling, the longest text, prompts.
+//! A model's sentence-transformers configuration: pooling, maximum text length, prompts.
 //!
 //! <https://sbert.net/docs/package_reference/sentence_transformer/models.html>
 
@@ -11,41 +11,41 @@ use crate::models::encoder::Pooling;
 use crate::models::gguf::Metadata;
 use crate::models::safetensors::read_json;
 
-/// Whether shortened vectors are of use.
+/// Whether vectors can be truncated (Matryoshka representation learning).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matryoshka {
     No,
-    /// Of any length.
+    /// To any length.
     Any,
-    /// Of these lengths.
-    These(Vec<usize>),
+    /// To these lengths.
+    Lengths(Vec<usize>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentenceConfig {
-    /// Vectors that stand one after another in the result.
+pub struct SentenceTransformersConfig {
+    /// The pooling modes; their vectors are concatenated.
     pub poolings: Vec<Pooling>,
-    /// Tokens of a text, where the files set a limit of their own.
+    /// The most tokens of a text, if the files set a limit.
     pub limit: Option<usize>,
     pub lower_case: bool,
-    /// By name.
+    /// Prompts by name.
     pub prompts: BTreeMap<String, String>,
-    /// What texts have before them where no prompt is named.
-    pub usual_prompt: String,
+    /// The prompt of texts of unspecified type.
+    pub default_prompt: String,
     pub matryoshka: Matryoshka,
 }
 
-/// The type of pooling in a GGUF file that is none: a head makes one number of the first token's vector.
+/// The GGUF pooling type of cross-encoders: a head computes one score from the first token's vector.
 pub const RANK: u64 = 4;
 
-/// A GGUF file's type of pooling; 0 where there is none.
+/// A GGUF file's pooling type; 0 means no pooling.
 pub fn pooling_type(metadata: &Metadata) -> Option<u64> {
     let name = metadata.text("general.architecture").unwrap_or_default();
     metadata.whole(&format!("{name}.pooling_type"))
 }
 
-/// Flags of a pooling's `config.json`, in the order in which vectors follow each other.
-const FLAGS: [(&str, &str, Pooling); 6] = [
+/// The flags and short names of a pooling module's `config.json`, in the order of concatenation.
+const POOLING_FLAGS: [(&str, &str, Pooling); 6] = [
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
     ("pooling_mode_max_tokens", "max", Pooling::Max),
     ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
@@ -54,19 +54,19 @@ const FLAGS: [(&str, &str, Pooling); 6] = [
     ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
 ];
 
-/// Models whose files say nothing of the prompts that they were trained with: a part of their name, and what
-/// their cards demand before queries and before documents.
-const CARDS: [(&str, &str, &str); 3] = [
+/// Models whose files lack the prompts that they were trained with: a part of their name, and the prompts of queries
+/// and of documents from their model cards.
+const KNOWN_PROMPTS: [(&str, &str, &str); 3] = [
     ("nomic-embed-text", "search_query: ", "search_document: "),
     ("multilingual-e5", "query: ", "passage: "),
     ("e5-", "query: ", "passage: "),
 ];
 
-/// Models whose cards tell that vectors may be cut, though no file does.
-const CUTTABLE: [&str; 2] = ["nomic-embed-text-v1.5", "qwen3-embedding"];
+/// Models whose vectors can be truncated according to their model cards, although no file says so.
+const MATRYOSHKA_MODELS: [&str; 2] = ["nomic-embed-text-v1.5", "qwen3-embedding"];
 
-impl SentenceConfig {
-    /// From the files beside the weights; without any, the mean of all tokens' vectors, as the library does.
+impl SentenceTransformersConfig {
+    /// Reads the files next to the weights. Without any, uses mean pooling, as the library does.
     pub fn of_folder(folder: &Path, id: &str, config: &Value) -> Result<Self, String> {
         let optional = |name: &str| match folder.join(name) {
             path if path.is_file() => read_json(&path).map_err(|error| error.to_string()),
@@ -77,13 +77,13 @@ impl SentenceConfig {
             let text = |key: &str| module.get(key).and_then(Value::as_str).unwrap_or_default();
             match text("type").rsplit('.').next().unwrap_or_default() {
                 "Transformer" | "Normalize" => {}
-                "Pooling" => poolings = pooling(&optional(&format!("{}/config.json", inside(text("path"))?))?)?,
+                "Pooling" => poolings = pooling(&optional(&format!("{}/config.json", module_folder(text("path"))?))?)?,
                 other => return Err(format!("its sentence-transformers module {other} is not supported")),
             }
         }
         let (sentences, texts) =
             (optional("sentence_bert_config.json")?, optional("config_sentence_transformers.json")?);
-        let usual = texts.get("default_prompt_name").and_then(Value::as_str);
+        let default_name = texts.get("default_prompt_name").and_then(Value::as_str);
         let prompts = texts.get("prompts").and_then(Value::as_object).into_iter().flatten();
         let prompts: BTreeMap<String, String> =
             prompts.filter_map(|(name, prompt)| Some((name.clone(), prompt.as_str()?.to_owned()))).collect();
@@ -93,100 +93,104 @@ impl SentenceConfig {
             poolings: if poolings.is_empty() { vec![Pooling::Mean] } else { poolings },
             limit: limit(&sentences, "max_seq_length").or_else(|| limit(&tokenizer, "model_max_length")),
             lower_case: sentences.get("do_lower_case").and_then(Value::as_bool).unwrap_or(false),
-            usual_prompt: usual.and_then(|name| prompts.get(name)).cloned().unwrap_or_default(),
-            prompts: if prompts.values().all(String::is_empty) { card(id) } else { prompts },
+            default_prompt: default_name.and_then(|name| prompts.get(name)).cloned().unwrap_or_default(),
+            prompts: if prompts.values().all(String::is_empty) { known_prompts(id) } else { prompts },
             matryoshka: matryoshka(id, config),
         })
     }
 
-    /// From a GGUF header, which has the way of pooling only.
+    /// Reads a GGUF header, which has only the pooling type.
     pub fn of_gguf(metadata: &Metadata, id: &str) -> Result<Self, String> {
         let pooling = match pooling_type(metadata) {
             None | Some(1) => Pooling::Mean,
             Some(2 | RANK) => Pooling::Cls,
             Some(3) => Pooling::Last,
-            Some(other) => return Err(format!("pooling of the type {other} is not supported")),
+            Some(other) => return Err(format!("the pooling type {other} is not supported")),
         };
         let named = metadata.text("general.name").unwrap_or(id).to_lowercase();
-        let id = if CARDS.iter().any(|(part, ..)| id.to_lowercase().contains(part)) { id } else { &named };
+        let id = if KNOWN_PROMPTS.iter().any(|(part, ..)| id.to_lowercase().contains(part)) { id } else { &named };
         Ok(Self {
             poolings: vec![pooling],
             limit: None,
             lower_case: false,
-            prompts: card(id),
-            usual_prompt: String::new(),
+            prompts: known_prompts(id),
+            default_prompt: String::new(),
             matryoshka: matryoshka(id, &Value::Null),
         })
     }
 
-    /// Tokens that a text may have, in a network that takes so many.
+    /// The most tokens of a text, given the network's context length.
     pub fn limit(&self, context: usize) -> usize {
         self.limit.map_or(context, |limit| limit.min(context))
     }
 
-    /// Numbers of a result, of tokens' vectors of so many.
+    /// The length of a pooled vector, given the width of token vectors.
     pub fn dimensions(&self, width: usize) -> usize {
         width * self.poolings.len()
     }
 
-    /// What stands before a text of this use.
+    /// The prompt that is prepended to a text of this type.
     pub fn prompt(&self, input: InputType) -> &str {
         let names: &[&str] = match input {
-            InputType::Unsaid => return &self.usual_prompt,
+            InputType::Unspecified => return &self.default_prompt,
             InputType::Query => &["query", "search_query"],
             InputType::Document => &["document", "passage", "search_document", "corpus"],
         };
-        names.iter().find_map(|name| self.prompts.get(*name)).map_or(self.usual_prompt.as_str(), String::as_str)
+        names.iter().find_map(|name| self.prompts.get(*name)).map_or(self.default_prompt.as_str(), String::as_str)
     }
 }
 
-/// What a text is for; models may have been trained with a prompt for each.
+/// What a text is used for. Some models are trained with a prompt for each type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputType {
     #[default]
-    Unsaid,
+    Unspecified,
     Query,
     Document,
 }
 
-/// A module's folder, which must not lead out of the model's.
-fn inside(path: &str) -> Result<&str, String> {
+/// A module's folder, which must be inside the model's folder.
+fn module_folder(path: &str) -> Result<&str, String> {
     match path.contains("..") || path.starts_with('/') || path.contains('\\') {
-        true => Err(format!("modules.json names the folder {path:?}")),
+        true => Err(format!("modules.json names the folder {path:?}, which is outside the model's folder")),
         false => Ok(path),
     }
 }
 
 fn pooling(config: &Value) -> Result<Vec<Pooling>, String> {
     if config.get("include_prompt").and_then(Value::as_bool) == Some(false) {
-        return Err("pooling that leaves the prompt out is not supported".to_owned());
+        return Err("pooling without the prompt (include_prompt: false) is not supported".to_owned());
     }
     if let Some(mode) = config.get("pooling_mode") {
         let names: Vec<&str> = match mode {
             Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
             one => one.as_str().into_iter().collect(),
         };
-        let find = |name: &str| FLAGS.iter().find(|(_, short, _)| *short == name).map(|(.., pooling)| *pooling);
+        let find = |name: &str| POOLING_FLAGS.iter().find(|(_, short, _)| *short == name).map(|(.., pooling)| *pooling);
         let found: Option<Vec<Pooling>> = names.iter().map(|name| find(name)).collect();
         return found.filter(|all| !all.is_empty()).ok_or_else(|| format!("the pooling mode {mode} is not supported"));
     }
     let set = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
-    Ok(FLAGS.iter().filter(|(flag, ..)| set(flag)).map(|(.., pooling)| *pooling).collect())
+    Ok(POOLING_FLAGS.iter().filter(|(flag, ..)| set(flag)).map(|(.., pooling)| *pooling).collect())
 }
 
-fn card(id: &str) -> BTreeMap<String, String> {
+fn known_prompts(id: &str) -> BTreeMap<String, String> {
     let id = id.to_lowercase();
-    let found = CARDS.iter().find(|(part, ..)| id.starts_with(part) || id.contains(&format!("-{part}")));
+    let found = KNOWN_PROMPTS.iter().find(|(part, ..)| id.starts_with(part) || id.contains(&format!("-{part}")));
     let pairs = found.map(|(_, query, document)| [("query", *query), ("document", *document)]);
     pairs.into_iter().flatten().map(|(name, prompt)| (name.to_owned(), prompt.to_owned())).collect()
 }
 
 fn matryoshka(id: &str, config: &Value) -> Matryoshka {
     if let Some(lengths) = config.get("matryoshka_dimensions").and_then(Value::as_array) {
-        return Matryoshka::These(lengths.iter().filter_map(Value::as_u64).map(|length| length as usize).collect());
+        return Matryoshka::Lengths(lengths.iter().filter_map(Value::as_u64).map(|length| length as usize).collect());
     }
-    let (id, told) = (id.to_lowercase(), config.get("is_matryoshka").and_then(Value::as_bool));
-    if told.unwrap_or_else(|| CUTTABLE.iter().any(|name| id.contains(name))) { Matryoshka::Any } else { Matryoshka::No }
+    let (id, flag) = (id.to_lowercase(), config.get("is_matryoshka").and_then(Value::as_bool));
+    if flag.unwrap_or_else(|| MATRYOSHKA_MODELS.iter().any(|name| id.contains(name))) {
+        Matryoshka::Any
+    } else {
+        Matryoshka::No
+    }
 }
 
 #[cfg(test)]
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn files_say_how_vectors_are_made() {
+    fn the_files_set_pooling_limit_and_prompts() {
         let folder = folder(&[
             ("modules.json", modules("Normalize")),
             ("1_Pooling/config.json", json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})),
@@ -222,31 +226,33 @@ mod tests {
                 json!({"prompts": {"query": "Q: ", "passage": "P: ", "other": "O: "}, "default_prompt_name": "other"}),
             ),
         ]);
-        let found = SentenceConfig::of_folder(folder.path(), "x", &json!({"matryoshka_dimensions": [8, 4]})).unwrap();
+        let found =
+            SentenceTransformersConfig::of_folder(folder.path(), "x", &json!({"matryoshka_dimensions": [8, 4]}))
+                .unwrap();
         assert_eq!(found.poolings, [Pooling::Cls, Pooling::Mean]);
         assert_eq!((found.limit, found.lower_case), (Some(99), true));
-        let uses = [InputType::Query, InputType::Document, InputType::Unsaid];
+        let uses = [InputType::Query, InputType::Document, InputType::Unspecified];
         assert_eq!(uses.map(|input| found.prompt(input)), ["Q: ", "P: ", "O: "]);
-        assert_eq!(found.matryoshka, Matryoshka::These(vec![8, 4]));
+        assert_eq!(found.matryoshka, Matryoshka::Lengths(vec![8, 4]));
     }
 
     #[test]
-    fn without_files_the_mean_is_taken_and_cards_are_known() {
+    fn defaults_are_mean_pooling_and_known_prompts() {
         let empty = folder(&[]);
-        let found = SentenceConfig::of_folder(empty.path(), "multilingual-e5-small", &Value::Null).unwrap();
+        let found = SentenceTransformersConfig::of_folder(empty.path(), "multilingual-e5-small", &Value::Null).unwrap();
         assert_eq!((found.poolings.as_slice(), found.limit), ([Pooling::Mean].as_slice(), None));
-        assert_eq!((found.prompt(InputType::Document), found.prompt(InputType::Unsaid)), ("passage: ", ""));
-        let plain = SentenceConfig::of_folder(empty.path(), "gte-5-small", &Value::Null).unwrap();
+        assert_eq!((found.prompt(InputType::Document), found.prompt(InputType::Unspecified)), ("passage: ", ""));
+        let plain = SentenceTransformersConfig::of_folder(empty.path(), "gte-5-small", &Value::Null).unwrap();
         assert_eq!(plain.prompt(InputType::Query), "");
     }
 
     #[test]
-    fn what_is_not_computed_is_refused() {
+    fn unsupported_modules_are_refused() {
         let dense = folder(&[("modules.json", modules("Dense")), ("1_Pooling/config.json", json!({}))]);
-        let told = SentenceConfig::of_folder(dense.path(), "x", &Value::Null).unwrap_err();
-        assert!(told.contains("Dense"), "{told}");
+        let error = SentenceTransformersConfig::of_folder(dense.path(), "x", &Value::Null).unwrap_err();
+        assert!(error.contains("Dense"), "{error}");
         let out = folder(&[("modules.json", json!([{"type": "a.Pooling", "path": "../.."}]))]);
-        assert!(SentenceConfig::of_folder(out.path(), "x", &Value::Null).unwrap_err().contains("../.."));
+        assert!(SentenceTransformersConfig::of_folder(out.path(), "x", &Value::Null).unwrap_err().contains("../.."));
         assert!(pooling(&json!({"pooling_mode": "odd"})).is_err());
         assert_eq!(pooling(&json!({"pooling_mode": "lasttoken"})), Ok(vec![Pooling::Last]));
     }

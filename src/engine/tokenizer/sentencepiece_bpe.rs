@@ -1,38 +1,38 @@
-//! SentencePiece's BPE (Kudo and Richardson 2018, <https://arxiv.org/abs/1808.06226>): of all
-//! neighbours whose joint text is a piece, those with the best score are joined first, the leftmost
-//! of equals; what is no piece in the end becomes bytes.
+//! SentencePiece's BPE (Kudo and Richardson 2018, <https://arxiv.org/abs/1808.06226>): of all adjacent symbols whose
+//! concatenation is a piece, the pair with the best score is merged first, the leftmost on ties. Symbols that are not
+//! pieces in the end become bytes.
 //!
-//! Not done by the `tokenizers` crate: it ranks pairs, and a vocabulary with scores ranks pieces.
+//! The `tokenizers` crate cannot do this: it ranks merges, while a vocabulary with scores ranks pieces.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use super::letters::SPACE;
+use super::byte_alphabet::META_SPACE;
 
-pub struct Pieces {
-    /// Normal pieces: id and score.
+pub struct SentencePieceBpe {
+    /// The ID and score of each normal piece.
     normal: HashMap<String, (u32, f32)>,
-    /// Pieces that are found before anything is joined.
+    /// The IDs of user-defined pieces, which are matched before merging.
     defined: Vec<u32>,
     finder: AhoCorasick,
-    /// The piece of each byte; without it the unknown piece stands for the character.
+    /// The piece ID of each byte. Without one, the unknown piece replaces the character.
     bytes: HashMap<u8, u32>,
     unknown: Option<u32>,
-    /// Whether text begins with a space of its own.
-    prefix: bool,
+    /// Whether a space is prepended to text.
+    adds_space: bool,
 }
 
-/// Neighbours that can be joined.
+/// Adjacent symbols that can be merged.
 struct Pair {
     score: f32,
     left: usize,
-    /// Bytes of both together: tells whether one of them has changed since.
+    /// The length of both in bytes, to detect that one of them has changed since.
     bytes: usize,
 }
 
-/// A part of the text, in a list of neighbours; those joined to their left have no bytes.
+/// A part of the text in a linked list. Symbols merged into their left neighbour have no bytes.
 struct Symbol {
     start: usize,
     bytes: usize,
@@ -40,47 +40,47 @@ struct Symbol {
     after: Option<usize>,
 }
 
-impl Pieces {
-    /// All texts are as SentencePiece writes them, spaces as `▁`.
+impl SentencePieceBpe {
+    /// Texts are as in SentencePiece, with spaces as `▁`.
     pub fn new(
         normal: HashMap<String, (u32, f32)>,
         defined: Vec<(String, u32)>,
         bytes: HashMap<u8, u32>,
         unknown: Option<u32>,
-        prefix: bool,
+        adds_space: bool,
     ) -> Result<Self, String> {
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(defined.iter().map(|(text, _)| text))
-            .map_err(|error| format!("the defined tokens cannot be searched for: {error}"))?;
+            .map_err(|error| format!("the user-defined tokens cannot be indexed: {error}"))?;
         let defined = defined.into_iter().map(|(_, id)| id).collect();
-        Ok(Self { normal, defined, finder, bytes, unknown, prefix })
+        Ok(Self { normal, defined, finder, bytes, unknown, adds_space })
     }
 
-    /// `begins`: the text is not the continuation of another.
-    pub fn encode(&self, text: &str, begins: bool) -> Vec<u32> {
+    /// `is_first`: the text does not continue another.
+    pub fn encode(&self, text: &str, is_first: bool) -> Vec<u32> {
         if text.is_empty() {
             return Vec::new();
         }
-        let prefix = if self.prefix && begins { SPACE } else { "" };
-        let text = format!("{prefix}{}", text.replace(' ', SPACE));
+        let adds_space = if self.adds_space && is_first { META_SPACE } else { "" };
+        let text = format!("{adds_space}{}", text.replace(' ', META_SPACE));
         let (mut ids, mut done) = (Vec::new(), 0);
         for found in self.finder.find_iter(&text) {
-            self.plain(text.get(done..found.start()).unwrap_or_default(), &mut ids);
+            self.encode_segment(text.get(done..found.start()).unwrap_or_default(), &mut ids);
             ids.extend(self.defined.get(found.pattern().as_usize()));
             done = found.end();
         }
-        self.plain(text.get(done..).unwrap_or_default(), &mut ids);
+        self.encode_segment(text.get(done..).unwrap_or_default(), &mut ids);
         ids
     }
 
-    fn plain(&self, text: &str, ids: &mut Vec<u32>) {
-        for symbol in self.join(text).iter().filter(|symbol| symbol.bytes > 0) {
-            self.emit(symbol.of(text), ids);
+    fn encode_segment(&self, text: &str, ids: &mut Vec<u32>) {
+        for symbol in self.merge_all(text).iter().filter(|symbol| symbol.bytes > 0) {
+            self.push_ids(symbol.text(text), ids);
         }
     }
 
-    fn emit(&self, part: &str, ids: &mut Vec<u32>) {
+    fn push_ids(&self, part: &str, ids: &mut Vec<u32>) {
         if let Some((id, _)) = self.normal.get(part) {
             return ids.push(*id);
         }
@@ -91,8 +91,8 @@ impl Pieces {
         }
     }
 
-    /// The text's characters, joined as far as they go.
-    fn join(&self, text: &str) -> Vec<Symbol> {
+    /// The text's characters, merged as far as possible.
+    fn merge_all(&self, text: &str) -> Vec<Symbol> {
         let mut symbols = Symbol::each(text);
         let mut heap = BinaryHeap::new();
         for left in 0..symbols.len().saturating_sub(1) {
@@ -109,7 +109,7 @@ impl Pieces {
         symbols
     }
 
-    /// The pair of this symbol and the one after it, if that is a piece.
+    /// The pair of this symbol and the next, if it is a piece.
     fn pair(&self, text: &str, symbols: &[Symbol], left: Option<usize>) -> Option<Pair> {
         let left = left?;
         let one = symbols.get(left)?;
@@ -119,7 +119,7 @@ impl Pieces {
     }
 }
 
-/// Joins a pair that is still as it was when it was found.
+/// Merges a pair if neither symbol has changed since it was found.
 fn merge(symbols: &mut [Symbol], pair: &Pair) -> bool {
     let Some(left) = symbols.get(pair.left).filter(|left| left.bytes > 0) else { return false };
     let (Some(right), left_bytes) = (left.after, left.bytes) else { return false };
@@ -148,7 +148,7 @@ impl Symbol {
         text.char_indices().enumerate().map(symbol).collect()
     }
 
-    fn of<'a>(&self, text: &'a str) -> &'a str {
+    fn text<'a>(&self, text: &'a str) -> &'a str {
         text.get(self.start..self.start + self.bytes).unwrap_or_default()
     }
 }

@@ -1,6 +1,6 @@
-//! Model files that were made to end the server, to hang it or to take its memory: whatever they do to the process
-//! that interprets them, the server answers, says which model is to blame, and serves other models.
-#![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
+//! Malicious model files that try to crash or hang the server or to exhaust its memory. Whatever they do to the sandbox
+//! process, the server responds with an error that names the model, and keeps serving other models.
+#![expect(clippy::disallowed_methods, reason = "a test measures real time")]
 
 use std::fs;
 use std::path::Path;
@@ -11,25 +11,25 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outpost::engine::{
     Engine, InputType, LoadError, Message, ModelKind, OutputSpec, PreprocessError, PromptError, Settings, TextFormat,
-    TokenBound,
+    TokenizeLimits,
 };
 use serde_json::{Value, json};
 
 use crate::children;
-use crate::hub;
+use crate::harness::TestClock;
+use crate::huggingface_folders;
 use crate::rng::TestRng;
-use crate::support::TestAmbient;
 use crate::tiny_model::{self, CHATML, TinyModel};
 
-/// More than the ten seconds that files have, for slow machines.
-const LONGEST: Duration = Duration::from_secs(25);
+/// More than the ten seconds that the sandbox allows, for slow machines.
+const TIMEOUT: Duration = Duration::from_secs(25);
 
-/// An engine that interprets models' files as the server does.
+/// An engine that uses sandboxes, as the server does.
 fn engine(folder: &Path) -> Engine {
     engine_at(folder, Arc::default())
 }
 
-fn engine_at(folder: &Path, clock: Arc<TestAmbient>) -> Engine {
+fn engine_at(folder: &Path, clock: Arc<TestClock>) -> Engine {
     let sandbox = Some(env!("CARGO_BIN_EXE_outpost").into());
     let settings = Settings { sandbox, speculate: false, ..Settings::new(folder, 1 << 30) };
     Engine::start(settings, clock).unwrap()
@@ -40,7 +40,7 @@ fn chat(folder: &Path, name: &str, template: &str) {
     tiny_model::write(folder, name, &TinyModel { template, ..TinyModel::default() });
 }
 
-/// What a model makes of a message: its prompt's length, or what is said instead.
+/// The length of a message's prompt, or the error.
 fn prompt(engine: &Engine, id: &str) -> Result<usize, String> {
     let model = engine.models().load(id).map_err(|error| {
         assert!(matches!(error, LoadError::Unusable { .. }), "{id}: {error}");
@@ -59,14 +59,14 @@ fn nested(depth: usize, then: &str) -> String {
     format!("{{% set n = namespace(x=0) %}}{{% for i in range({}) %}}{grow}{{% endfor %}}{then}", depth / 50)
 }
 
-/// A string that is doubled until it has `2^times` letters.
+/// A string that is doubled `times` times.
 fn doubled(times: usize, doubling: &str) -> String {
     format!(
         "{{% set n = namespace(x='aaaaaaaa') %}}{{% for i in range({times}) %}}{doubling}{{% endfor %}}{{{{ n.x|length }}}}"
     )
 }
 
-/// Templates that would end a process without a stack or memory of its own, by name.
+/// Templates that exhaust a process's stack or memory, by name.
 fn templates() -> Vec<(&'static str, String)> {
     let cycle = "{% set ns=namespace() %}{% set ns.x=ns %}";
     let lists = "{% set n = namespace(x=[1,2,3,4,5,6,7,8]) %}{% for i in range(60) %}";
@@ -103,7 +103,7 @@ fn templates() -> Vec<(&'static str, String)> {
 }
 
 #[test]
-fn no_template_ends_the_server() {
+fn no_template_crashes_the_server() {
     let dir = tempfile::tempdir().unwrap();
     chat(dir.path(), "sound", CHATML);
     let all = templates();
@@ -117,10 +117,10 @@ fn no_template_ends_the_server() {
         let id = format!("m{place}");
         let begun = Instant::now();
         let outcome = prompt(&engine, &id);
-        assert!(begun.elapsed() < LONGEST, "{name} took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < TIMEOUT, "{name} took {:?}", begun.elapsed());
         eprintln!("{name}: {outcome:?} in {:?}", begun.elapsed());
         failed += usize::from(outcome.is_err());
-        // A model that fails once is not locked out for good, and harms no other.
+        // A failure does not disable the model or affect other models.
         assert_eq!(prompt(&engine, "sound"), Ok(sound), "after {name}");
         engine.models().unload(&id).unwrap();
     }
@@ -143,7 +143,7 @@ fn sequence(steps: Vec<Value>) -> Value {
     json!({"type": "Sequence", "normalizers": steps})
 }
 
-/// Normalizers that make gigabytes of a few letters, or read what they were not given.
+/// Normalizers that expand a few letters to gigabytes or read out of bounds.
 fn normalizers() -> Vec<(&'static str, Value)> {
     let megabyte = "b".repeat(1 << 20);
     let map = |bytes: &[u8]| json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(bytes)});
@@ -163,12 +163,12 @@ fn normalizers() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn no_chat_tokenizer_ends_the_server() {
+fn no_chat_tokenizer_crashes_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let all = normalizers();
-    hub::model(dir.path(), "sound", "llama-tied");
+    huggingface_folders::model(dir.path(), "sound", "llama-tied");
     for (place, (_, normalizer)) in all.iter().enumerate() {
-        let folder = hub::model(dir.path(), &format!("m{place}"), "llama-tied");
+        let folder = huggingface_folders::model(dir.path(), &format!("m{place}"), "llama-tied");
         tokenizer(&folder, |json| json["normalizer"] = normalizer.clone());
     }
     let tokens = |count: usize| {
@@ -178,11 +178,11 @@ fn no_chat_tokenizer_ends_the_server() {
         };
         (0..count).map(one).collect::<Vec<_>>()
     };
-    let folder = hub::model(dir.path(), "many", "llama-tied");
+    let folder = huggingface_folders::model(dir.path(), "many", "llama-tied");
     tokenizer(&folder, |json| json["added_tokens"].as_array_mut().unwrap().extend(tokens(200_000)));
-    let folder = hub::model(dir.path(), "long", "llama-tied");
+    let folder = huggingface_folders::model(dir.path(), "long", "llama-tied");
     tokenizer(&folder, |json| json["added_tokens"][3]["content"] = "x".repeat(32_000).into());
-    let folder = hub::model(dir.path(), "deep", "llama-tied");
+    let folder = huggingface_folders::model(dir.path(), "deep", "llama-tied");
     let deep = format!("{}{}", "[".repeat(1 << 20), "]".repeat(1 << 20));
     fs::write(folder.join("tokenizer.json"), format!("{{\"decoder\":{{\"type\":\"ByteLevel\"}},\"model\":{deep}}}"))
         .unwrap();
@@ -194,7 +194,7 @@ fn no_chat_tokenizer_ends_the_server() {
         let begun = Instant::now();
         let outcome = prompt(&engine, &id);
         eprintln!("{name}: {outcome:?} in {:?}", begun.elapsed());
-        assert!(begun.elapsed() < LONGEST, "{name} took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < TIMEOUT, "{name} took {:?}", begun.elapsed());
         assert_eq!(prompt(&engine, "sound"), Ok(sound), "after {name}");
         if ["many", "long", "deep"].contains(&name) {
             assert!(outcome.is_err(), "{name}: {outcome:?}");
@@ -204,12 +204,12 @@ fn no_chat_tokenizer_ends_the_server() {
 }
 
 #[test]
-fn no_encoders_tokenizer_ends_the_server() {
+fn no_encoder_tokenizer_crashes_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders/bert-mean");
     let model = |name: &str, change: &dyn Fn(&mut Value)| {
         let folder = dir.path().join(name);
-        crate::images::lay(&fixture, &folder);
+        crate::image_generation::copy_folder(&fixture, &folder);
         tokenizer(&folder, |json| change(json));
     };
     model("sound", &|_| ());
@@ -226,7 +226,7 @@ fn no_encoders_tokenizer_ends_the_server() {
     let engine = engine(dir.path());
     let embed = |id: &str| -> Result<usize, String> {
         let model = engine.models().load_encoder(id, ModelKind::Embedding).map_err(|error| error.to_string())?;
-        let texts = model.encode(&["aaaa hello"], InputType::Unsaid, true, &TokenBound::default());
+        let texts = model.encode(&["aaaa hello"], InputType::Unspecified, true, &TokenizeLimits::default());
         texts.map(|texts| texts[0].0.ids.len()).map_err(|stopped| {
             assert!(matches!(stopped, PreprocessError::Crashed | PreprocessError::TimedOut(_)), "{stopped}");
             stopped.to_string()
@@ -236,7 +236,7 @@ fn no_encoders_tokenizer_ends_the_server() {
     for id in ["doubles", "around"] {
         let begun = Instant::now();
         let outcome = embed(id);
-        assert!(begun.elapsed() < LONGEST, "{id} took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < TIMEOUT, "{id} took {:?}", begun.elapsed());
         eprintln!("{id}: {outcome:?} in {:?}", begun.elapsed());
         assert!(outcome.is_err(), "{id}: {outcome:?}");
         assert_eq!(embed("sound"), Ok(sound), "after {id}");
@@ -244,7 +244,7 @@ fn no_encoders_tokenizer_ends_the_server() {
 }
 
 #[test]
-fn a_template_that_takes_too_long_is_stopped() {
+fn a_template_that_takes_too_long_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let slow = "{% set a = range(99999)|list %}{% set b = range(99999)|list %}\
         {% for i in range(99999) %}{% if a != b %}{% endif %}{% endfor %}";
@@ -255,21 +255,21 @@ fn a_template_that_takes_too_long_is_stopped() {
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| model.prompt(&[Message::new("user", "hello")]));
-        // Others do not wait for it.
+        // Other requests do not wait for it.
         assert!(prompt(&engine, "sound").is_ok() && !waiting.is_finished());
         assert_eq!(waiting.join().unwrap(), Err(PromptError::PreprocessError(PreprocessError::TimedOut(10))));
     });
-    assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < TIMEOUT, "{:?}", begun.elapsed());
     // Work for a disconnected client is killed at the timeout even if the template never checks for cancellation.
     let request = Arc::new(());
-    let bound = TokenBound::default().with_request(&request);
+    let bound = TokenizeLimits::default().with_request(&request);
     drop(request);
     assert!(model.prompt_within(&[Message::new("user", "hello")], &[], &bound).is_err());
 }
 
-/// A request that ends the process fails alone: those beside it are answered.
+/// A request that crashes the process fails alone; concurrent requests complete.
 #[test]
-fn others_are_answered_while_a_request_ends_the_process() {
+fn other_requests_complete_while_one_crashes_the_sandbox() {
     let dir = tempfile::tempdir().unwrap();
     let bomb = "{% if 'boom' in messages[0].content %}{% set ns=namespace() %}{% set ns.x=ns %}{{ ns }}{% endif %}";
     chat(dir.path(), "m", &format!("{bomb}{CHATML}"));
@@ -293,9 +293,9 @@ fn others_are_answered_while_a_request_ends_the_process() {
     });
 }
 
-/// The library that keeps answers to a form recurses as deep as a token is long.
+/// The grammar library recurses as deep as the longest token.
 #[test]
-fn a_vocabulary_with_a_very_long_token_serves_demanded_forms() {
+fn a_vocabulary_with_a_very_long_token_supports_structured_output() {
     let dir = tempfile::tempdir().unwrap();
     let long: &str = "x".repeat(400_000).leak();
     let markers = vec![(long, 1), ("twice", 1), ("twice", 1)].leak();
@@ -305,15 +305,15 @@ fn a_vocabulary_with_a_very_long_token_serves_demanded_forms() {
     assert!(model.compile_grammar(&OutputSpec { text: TextFormat::Object, ..OutputSpec::default() }).is_ok());
 }
 
-/// Both ways of running give the same prompts and the same errors.
+/// The sandbox and the in-process interpreter give the same prompts and errors.
 #[test]
-fn a_process_apart_gives_the_same_prompts() {
+fn the_sandbox_gives_the_same_prompts() {
     let dir = tempfile::tempdir().unwrap();
     chat(dir.path(), "m", CHATML);
     chat(dir.path(), "refuses", "{{ raise_exception('Roles must alternate') }}");
     chat(dir.path(), "torn", "{% for %}");
-    hub::model(dir.path(), "folder", "llama-tied");
-    let here = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    huggingface_folders::model(dir.path(), "folder", "llama-tied");
+    let here = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestClock::default())).unwrap();
     let apart = engine(dir.path());
     let messages = ["hello <|im_end|> \u{FDD0}", "", "Grüße 🦀\n\n12345", &"long text ".repeat(20_000)];
     for id in ["m", "refuses", "torn", "folder"] {
@@ -326,8 +326,8 @@ fn a_process_apart_gives_the_same_prompts() {
     }
 }
 
-/// The most memory of a process in MB, as Linux counts it.
-fn peak(process: u32) -> u64 {
+/// The peak memory of a process in MB.
+fn peak_memory_mb(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or_default() / 1024
@@ -336,7 +336,7 @@ fn peak(process: u32) -> u64 {
 /// Loads 2,800 mutated models: `cargo test --release --test engine mutated_model_files -- --ignored --nocapture`.
 #[test]
 #[ignore = "takes minutes; prints figures"]
-fn mutated_model_files_are_errors_and_no_more() {
+fn mutated_model_files_only_cause_errors() {
     const EACH: u64 = 700;
     let dir = tempfile::tempdir().unwrap();
     let parts = templates().into_iter().map(|(_, template)| template).filter(|template| template.len() < 500);
@@ -344,7 +344,7 @@ fn mutated_model_files_are_errors_and_no_more() {
     let steps: Vec<Value> =
         normalizers().into_iter().map(|(_, step)| step).filter(|step| step.to_string().len() < 5000).collect();
     let gguf = tiny_model::bytes(&TinyModel::default());
-    let clock = Arc::new(TestAmbient::default());
+    let clock = Arc::new(TestClock::default());
     let engine = engine_at(dir.path(), clock.clone());
     let done = std::sync::atomic::AtomicBool::new(false);
     let (mut counts, mut slowest) = ([0u64; 3], Duration::ZERO);
@@ -352,7 +352,7 @@ fn mutated_model_files_are_errors_and_no_more() {
         let watch = scope.spawn(|| {
             let mut most = 0;
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                most = children::of(std::process::id()).into_iter().map(peak).chain([most]).max().unwrap();
+                most = children::of(std::process::id()).into_iter().map(peak_memory_mb).chain([most]).max().unwrap();
                 std::thread::sleep(Duration::from_millis(2));
             }
             most
@@ -373,13 +373,13 @@ fn mutated_model_files_are_errors_and_no_more() {
                     chat(dir.path(), &id, &text.into_iter().collect::<String>());
                 }
                 1 => {
-                    let folder = hub::model(dir.path(), &id, "llama-tied");
+                    let folder = huggingface_folders::model(dir.path(), &id, "llama-tied");
                     let picked: Vec<Value> = (0..1 + below(6)).map(|_| steps[below(steps.len())].clone()).collect();
                     tokenizer(&folder, |json| json["normalizer"] = sequence(picked));
                     flip(&folder.join("tokenizer.json"), below(3), &mut below);
                 }
                 2 => {
-                    let folder = hub::model(dir.path(), &id, "llama-tied");
+                    let folder = huggingface_folders::model(dir.path(), &id, "llama-tied");
                     let files = [
                         "config.json",
                         "tokenizer_config.json",
@@ -395,7 +395,7 @@ fn mutated_model_files_are_errors_and_no_more() {
                     fs::write(dir.path().join(&id).join("m.gguf"), bytes).unwrap();
                 }
             }
-            // The folder is looked at once a second.
+            // The folder is scanned at most once a second.
             clock.advance(Duration::from_secs(2));
             let begun = Instant::now();
             let model = engine.models().load(&id);
@@ -415,8 +415,11 @@ fn mutated_model_files_are_errors_and_no_more() {
     });
     let [whole, prompts, loads] = counts;
     println!("{} variants: {whole} work, {prompts} fail at the prompt, {loads} at the load", 4 * EACH);
-    println!("slowest {slowest:?}; most memory: the server {} MB, a process {most} MB", peak(std::process::id()));
-    assert!(slowest < LONGEST && most < 600, "{slowest:?}, {most} MB");
+    println!(
+        "slowest {slowest:?}; most memory: the server {} MB, a process {most} MB",
+        peak_memory_mb(std::process::id())
+    );
+    assert!(slowest < TIMEOUT && most < 600, "{slowest:?}, {most} MB");
 }
 
 /// Changes so many bytes of a file.

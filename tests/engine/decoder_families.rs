@@ -1,5 +1,5 @@
-//! Every family, from both formats, against transformers: tiny random models and the logits that
-//! `tests/fixtures/make_families_reference.py` wrote for them.
+//! Compares every decoder family, in both formats, with transformers: tiny random models, with logits written by
+//! `tests/fixtures/make_families_reference.py`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,17 +27,17 @@ struct Case {
     runs: Vec<Run>,
 }
 
-/// The logits at the first so many positions.
+/// The logits at the first positions.
 #[derive(Deserialize)]
 struct Run {
     positions: usize,
     file: String,
 }
 
-/// How far logits may be from transformers', which computes in f32: then the order of sums is left. Products of
-/// quantised weights round their input to 8 bits on the way, and those of BF16 to bf16 where the CPU has an
-/// instruction for that; random weights make much of it.
-fn close(case: &str, isa: kernels::Isa) -> f32 {
+/// The tolerance to transformers, which computes in f32; with f32 weights only the order of sums differs. Products of
+/// quantized weights round their input to 8 bits, and those of BF16 weights to bf16 if the CPU has an instruction for
+/// it; random weights amplify the difference.
+fn tolerance(case: &str, isa: kernels::Isa) -> f32 {
     if case.ends_with("-quantised") || isa == kernels::Isa::Avx512Bf16 { 0.4 } else { 1e-4 }
 }
 
@@ -66,12 +66,12 @@ fn expected(case: &Case, run: &Run, vocabulary: usize) -> Vec<Vec<f32>> {
     numbers.chunks(vocabulary).map(<[f32]>::to_vec).collect()
 }
 
-fn far(one: &[f32], other: &[f32]) -> f32 {
+fn difference(one: &[f32], other: &[f32]) -> f32 {
     assert_eq!(one.len(), other.len());
     one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0., f32::max)
 }
 
-/// The largest difference at any position where the prompt comes in chunks of this size.
+/// The largest difference at any position when the prompt is prefilled in chunks of this size.
 fn in_chunks(model: &Llama, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
@@ -81,7 +81,7 @@ fn in_chunks(model: &Llama, prompt: &[u32], expected: &[Vec<f32>], size: usize) 
         let row = Row { tokens, start, blocks: &blocks, logits: Wanted::All, long };
         let mut logits = model.forward(&[row], &mut arena).unwrap();
         for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
-            largest = largest.max(far(logits, expected));
+            largest = largest.max(difference(logits, expected));
         }
         start += tokens.len();
     }
@@ -103,7 +103,7 @@ fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Llama, has: fn(&Case) -> bool
                 run.positions,
                 isa.name()
             );
-            if whole.max(chunked).max(stepped) > close(&case.name, isa) {
+            if whole.max(chunked).max(stepped) > tolerance(&case.name, isa) {
                 wrong.push(format!("{} {format} {}", case.name, isa.name()));
             }
         }
@@ -112,11 +112,11 @@ fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Llama, has: fn(&Case) -> bool
 }
 
 #[test]
-fn families_in_safetensors_compute_what_transformers_does() {
+fn safetensors_families_match_transformers() {
     check("safetensors", folder, |case| case.folder);
 }
 
 #[test]
-fn families_in_gguf_compute_what_transformers_does() {
+fn gguf_families_match_transformers() {
     check("gguf", gguf, |case| case.gguf);
 }

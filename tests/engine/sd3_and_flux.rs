@@ -1,4 +1,4 @@
-//! Images of small Stable Diffusion 3 and FLUX pipelines, against diffusers.
+//! Compares images of small Stable Diffusion 3 and FLUX pipelines with diffusers.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use outpost::engine::{Engine, ImageRequest, Settings};
 use serde_json::{Value, json};
 
-use crate::images::{Rig, fixtures, lay};
-use crate::support::TestAmbient;
+use crate::harness::TestClock;
+use crate::image_generation::{Rig, copy_folder, fixtures};
 
 fn change(path: &Path, to: impl Fn(&mut Value)) {
     let mut json: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -17,7 +17,7 @@ fn change(path: &Path, to: impl Fn(&mut Value)) {
 }
 
 /// Applies a case's settings that belong to the model rather than to a request.
-fn suit(folder: &Path, case: &Value, long: &str) {
+fn apply_case_settings(folder: &Path, case: &Value, long: &str) {
     let mut scheduler = case["scheduler_config"].clone();
     scheduler["_class_name"] = case["scheduler_class"].clone();
     fs::write(folder.join("scheduler/scheduler_config.json"), scheduler.to_string()).unwrap();
@@ -36,14 +36,14 @@ fn suit(folder: &Path, case: &Value, long: &str) {
     }
 }
 
-/// `long`: the folder of T5's tokenizer.
+/// `long`: the folder of the T5 tokenizer.
 fn check(name: &str, long: &str) {
-    let facts = Rig::suited(name, |_| {}).facts;
+    let facts = Rig::with_files(name, |_| {}).facts;
     let cases = facts["cases"].as_array().unwrap();
     assert!(cases.len() > 1);
     // FLUX's true CFG is not part of a request.
     for case in cases.iter().filter(|case| name != "flux" || case["name"] != "negative") {
-        let rig = Rig::suited(name, |folder| suit(folder, case, long));
+        let rig = Rig::with_files(name, |folder| apply_case_settings(folder, case, long));
         let size: Vec<usize> = serde_json::from_value(facts["default_size"].clone()).unwrap();
         assert_eq!(rig.model.default_size().to_vec(), size, "{name}");
         rig.check(name, case, 1., 8);
@@ -71,9 +71,9 @@ fn a_distilled_flux_matches_diffusers() {
 }
 
 #[test]
-fn defaults_are_those_of_the_family() {
+fn defaults_depend_on_the_family() {
     let defaults = |name: &str| {
-        let model = Rig::suited(name, |_| {}).model;
+        let model = Rig::with_files(name, |_| {}).model;
         (model.default_steps(), model.default_guidance())
     };
     assert_eq!(defaults("sd3"), (28, 7.));
@@ -83,14 +83,14 @@ fn defaults_are_those_of_the_family() {
 
 /// Why FLUX refuses a request after this change.
 fn refused(change: impl Fn(&mut ImageRequest)) -> String {
-    let rig = Rig::suited("flux", |_| {});
+    let rig = Rig::with_files("flux", |_| {});
     let mut request = rig.request(&rig.facts["cases"][0]);
     change(&mut request);
     rig.refusal(request)
 }
 
 #[test]
-fn what_flux_does_not_know_is_refused_in_words() {
+fn parameters_that_flux_does_not_support_are_refused() {
     let negative = refused(|request| request.negative_prompt = Some("blurry".to_owned()));
     assert!(negative.contains("takes no negative prompt"), "{negative}");
     let odd = refused(|request| request.size = [52, 48]);
@@ -103,14 +103,14 @@ fn what_flux_does_not_know_is_refused_in_words() {
 fn broken(change: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("diffusion");
-    lay(&fixtures().join("flux"), &folder);
+    copy_folder(&fixtures().join("flux"), &folder);
     change(&folder);
-    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestClock::default())).unwrap();
     engine.models().load_image_model("diffusion").unwrap_err().to_string()
 }
 
 #[test]
-fn parts_that_do_not_go_together_are_named() {
+fn incompatible_components_are_named() {
     let index = |folder: &Path, key: &'static str, value: Value| {
         change(&folder.join("model_index.json"), |index| index[key] = value.clone());
     };
