@@ -96,8 +96,8 @@ impl Settings {
 pub(super) const MAX_DRAFT_TOKENS: usize = 8;
 /// Deltas buffered for a slow client before its sequence pauses.
 pub(super) const DELTA_BUFFER: usize = 64;
-/// The same limit as OpenAI's API.
-pub(super) const MAX_CHOICES: u32 = 128;
-pub(super) const MAX_TOP_LOGPROBS: u8 = 20;
-pub(super) const MAX_STOPS: usize = 64;
-pub(super) const MAX_IMAGES: usize = 10;
+// Limits of one request. The API uses the same ones, so that its errors name the field.
+pub const MAX_CHOICES: u32 = 16;
+pub const MAX_TOP_LOGPROBS: u8 = 20;
+pub const MAX_STOPS: usize = 16;
+pub const MAX_IMAGES: u32 = 10;

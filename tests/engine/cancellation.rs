@@ -5,6 +5,7 @@ use std::time::Duration;
 use outpost::engine::{Failure, GenerationRequest, Refused};
 
 use crate::harness::{Rig, pieces, request, slow};
+use crate::wait::until;
 
 #[tokio::test]
 async fn cancelling_while_queued_prefilling_or_decoding_frees_the_slot() {
@@ -14,14 +15,11 @@ async fn cancelling_while_queued_prefilling_or_decoding_frees_the_slot() {
     let waiting = rig.engine.submit(&rig.model, request(vec![7; 2_000], 100)).unwrap();
     assert_eq!((rig.engine.load().running, rig.engine.load().queued), (1, 1));
     drop(waiting);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(rig.engine.load().queued, 0);
+    until(|| "the request leaves the queue", || rig.engine.load().queued == 0);
     drop(running);
     rig.wait_until_idle().await;
     let prefilling = rig.engine.submit(&rig.model, request(vec![7; 3_000], 100)).unwrap();
-    tokio::time::sleep(Duration::from_millis(30)).await;
-    assert_eq!(rig.engine.load().running, 1);
-    assert!(rig.engine.load().kv_bytes > 0);
+    until(|| "prefill begins", || rig.engine.load().running == 1 && rig.engine.load().kv_bytes > 0);
     drop(prefilling);
     rig.wait_until_idle().await;
 }
@@ -71,10 +69,8 @@ async fn draining_lets_running_requests_finish() {
 async fn aborting_reaches_every_client_even_a_slow_one() {
     let rig = slow(|settings| settings.max_running = 2);
     let tickets: Vec<_> = (0..4).map(|_| rig.engine.submit(&rig.model, request(vec![7; 8], 1_000)).unwrap()).collect();
-    while rig.engine.load().running < 2 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    tokio::time::sleep(Duration::from_millis(300)).await; // Channels fill while nothing is read.
+    until(|| "two run", || rig.engine.load().running == 2);
+    tokio::time::sleep(Duration::from_millis(300)).await; // Nobody reads: channels fill.
     rig.engine.abort();
     for ticket in tickets {
         assert_eq!(pieces(ticket.deltas).await, Err(Failure::ShuttingDown));

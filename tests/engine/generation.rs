@@ -1,6 +1,6 @@
 //! Text generation: finish reasons, stop strings, seeds, choices, log-probabilities, the context limit.
 
-use outpost::engine::{FinishReason, GenerationRequest, Refused};
+use outpost::engine::{FinishReason, GenerationRequest, MAX_CHOICES, MAX_STOPS, MAX_TOP_LOGPROBS, Refused};
 
 use crate::harness::{Answer, answers, greedy, pieces, request, rig, slow, tiny};
 use crate::tiny_model::TinyModel;
@@ -137,9 +137,10 @@ async fn invalid_requests_are_refused() {
     let good = || request(vec![7], 4);
     let mut bad = vec![request(vec![], 4), request(vec![7], 0), request(vec![9_999], 4)];
     bad.push(GenerationRequest { choices: 0, ..good() });
-    bad.push(GenerationRequest { choices: 129, ..good() });
+    bad.push(GenerationRequest { choices: MAX_CHOICES + 1, ..good() });
     bad.push(GenerationRequest { stop: vec![String::new()], ..good() });
-    bad.push(GenerationRequest { logprobs: Some(21), ..good() });
+    bad.push(GenerationRequest { stop: vec!["a".to_owned(); MAX_STOPS + 1], ..good() });
+    bad.push(GenerationRequest { logprobs: Some(MAX_TOP_LOGPROBS + 1), ..good() });
     for (temperature, top_p) in [(f32::NAN, 1.), (-1., 1.), (1., 0.), (1., 1.5)] {
         let mut request = good();
         (request.sampling.temperature, request.sampling.top_p) = (temperature, top_p);

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::TestClock;
+use crate::wait::until;
 
 pub fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
@@ -251,17 +252,6 @@ fn small(seeds: &[u64]) -> ImageRequest {
     }
 }
 
-/// Waits for an effect of other threads.
-fn wait(what: impl Fn() -> bool) {
-    for _ in 0..4000 {
-        if what() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    panic!("the condition was not met in time");
-}
-
 /// A metric of the engine.
 fn counter(engine: &Engine, name: &str) -> Option<String> {
     let metrics = engine.metrics();
@@ -302,14 +292,14 @@ fn images_that_are_not_received_are_dropped() {
     let model = engine.models().load_image_model("diffusion").unwrap();
     let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
     let finished = || counter(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
-    wait(|| finished() == 2);
+    until(|| "two are finished", || finished() == 2);
     // The third waits until the first is received; other requests do not wait for it.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
     assert_eq!((finished(), counter(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
     clock.advance(std::time::Duration::from_secs(61));
-    wait(|| counter(&engine, "outpost_images_queued").as_deref() == Some("0"));
+    until(|| "the queue is empty", || counter(&engine, "outpost_images_queued").as_deref() == Some("0"));
     assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::ClientStalled)));
     assert_eq!((runtime.block_on(events.next()), events.leave(), finished()), (None, 2, 3));
 }

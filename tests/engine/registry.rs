@@ -201,15 +201,12 @@ async fn requests_on_a_replaced_model_finish_and_free_its_memory() {
     rig.wait_until_idle().await;
     let crate::harness::Rig { engine, model, dir: _dir, .. } = rig;
     drop(model);
-    // The compute thread releases finished requests at its next step; the next use of any model frees the memory.
-    for _ in 0..2_000 {
+    // The worker lets go of what it has finished at its next step; the next use of any model frees the memory.
+    let freed = || {
         drop(engine.models().load("tiny").unwrap());
-        if memory(&engine, "weights") == weights {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{} bytes of weights", memory(&engine, "weights"));
+        memory(&engine, "weights") == weights
+    };
+    crate::wait::until(|| format!("{} bytes of weights", memory(&engine, "weights")), freed);
 }
 
 #[test]
