@@ -42,8 +42,8 @@ pub use registry::Registry;
 use runtime::worker::Worker;
 use runtime::workload::Workload;
 use runtime::{Runtime, ShutdownPhase};
-use settings::{DELTA_BUFFER, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS};
-pub use settings::{Drafts, Settings};
+use settings::DELTA_BUFFER;
+pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
 pub use text::chat_template::PromptError;
 pub use text::grammar::{CompiledGrammar, GrammarError};
 pub use text::message::Message;
@@ -137,7 +137,7 @@ impl Engine {
     /// Queues images to generate or refuses them. Tokenizes the prompts first, so it must not run on an async thread.
     /// Dropping the receiver cancels.
     pub fn generate_images(&self, model: &Arc<ImageModel>, request: ImageRequest) -> Result<ImageEvents, Refused> {
-        if !(1..=MAX_IMAGES).contains(&request.seeds.len()) {
+        if !(1..=MAX_IMAGES as usize).contains(&request.seeds.len()) {
             return Err(Refused::Invalid(format!(
                 "{} images were requested; the number must be 1 to {MAX_IMAGES}",
                 request.seeds.len()

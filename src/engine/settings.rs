@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::precision::Precisions;
 use crate::models::kv::KvType;
-use crate::models::scratch::Largest;
+use crate::models::scratch::StepLimits;
 
 /// The engine's settings.
 #[derive(Clone, Debug)]
@@ -85,10 +85,10 @@ impl Settings {
     }
 
     /// The size of the largest step, which decides the size of scratch buffers.
-    pub(super) fn largest_step(&self) -> Largest {
+    pub(super) fn step_limits(&self) -> StepLimits {
         let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };
         let logits = self.max_running * (1 + draft);
-        Largest { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
+        StepLimits { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
     }
 }
 
@@ -96,8 +96,8 @@ impl Settings {
 pub(super) const MAX_DRAFT_TOKENS: usize = 8;
 /// Deltas buffered for a slow client before its sequence pauses.
 pub(super) const DELTA_BUFFER: usize = 64;
-/// The same limit as OpenAI's API.
-pub(super) const MAX_CHOICES: u32 = 128;
-pub(super) const MAX_TOP_LOGPROBS: u8 = 20;
-pub(super) const MAX_STOPS: usize = 64;
-pub(super) const MAX_IMAGES: usize = 10;
+// Limits of one request. The API uses the same ones, so that its errors name the field.
+pub const MAX_CHOICES: u32 = 16;
+pub const MAX_TOP_LOGPROBS: u8 = 20;
+pub const MAX_STOPS: usize = 16;
+pub const MAX_IMAGES: u32 = 10;

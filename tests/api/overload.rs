@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::server::{Answer, MODEL, Server};
 use crate::slow;
 use crate::tiny_model::{self, TinyModel};
+use crate::wait::until;
 
 fn chat(content: &str, max_tokens: u32) -> Value {
     json!({ "model": MODEL, "messages": [{ "role": "user", "content": content }], "max_tokens": max_tokens, "ignore_eos": true })
@@ -32,11 +33,8 @@ fn storm(server: &Server, count: usize, body: &Value) -> Vec<Answer> {
 }
 
 fn wait_queued(server: &Server, queued: usize) {
-    let waited = (0..4_000).find(|_| {
-        thread::sleep(Duration::from_millis(5));
-        server.engine.load().queued == queued
-    });
-    assert!(waited.is_some(), "{queued} should wait: {:?}", server.engine.load());
+    let load = || server.engine.load();
+    until(|| format!("{queued} should wait: {:?}", load()), || load().queued == queued);
 }
 
 /// A server whose places and a project's half of the queue are taken, by these connections.
@@ -131,10 +129,9 @@ fn a_model_that_never_fits_says_what_it_takes() {
 fn memory_that_other_models_hold_is_worth_another_try() {
     let server = short_of_memory(2);
     tiny_model::write(&server.folder.path().join("models"), "other", &TinyModel::default());
-    thread::sleep(Duration::from_millis(1_100)); // the folder is read again after a second
-    // Both are read while no block is taken: reading needs room, too.
+    // Both are read while no block is taken: reading needs room, too. The folder is read again once a second.
     for id in [MODEL, "other"] {
-        drop(server.engine.models().load(id).unwrap());
+        until(|| format!("'{id}' is found"), || server.engine.models().load(id).is_ok());
     }
     // Answers that nobody reads pause, and keep both models in use.
     let hold = |id: &str| {
@@ -162,7 +159,6 @@ fn memory_that_other_models_hold_is_worth_another_try() {
     let answers = thread::scope(|scope| {
         let both = [MODEL, "other"].map(|id| scope.spawn(|| ask(&server, &body(id))));
         wait_queued(&server, 2);
-        thread::sleep(Duration::from_millis(100));
         drop(held);
         both.map(|one| one.join().unwrap())
     });

@@ -1,11 +1,12 @@
-//! Speed on the starter model, by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
+//! Benchmarks on the starter model, run by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
-use outpost::models::llama::{Llama, Row, Wanted};
 
 use crate::harness::{cpu, real_model};
 
@@ -15,11 +16,11 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (work(), began.elapsed())
 }
 
-fn load(path: &Path) -> Llama {
-    Llama::load(&GgufFile::open(path).unwrap(), cpu()).unwrap()
+fn load(path: &Path) -> Decoder {
+    Decoder::load(&GgufFile::open(path).unwrap(), cpu()).unwrap()
 }
 
-fn cache(model: &Llama) -> KvCache {
+fn cache(model: &Decoder) -> KvCache {
     KvCache::new(model.kv_shape(KvType::F16))
 }
 
@@ -36,7 +37,7 @@ fn speed() {
     println!("load: {took:?}");
     let prompt: Vec<u32> = (0..512).map(|index| 1_000 + 37 * index).collect();
     let (_, took) = timed(|| reference(&path, &prompt[..128]));
-    println!("candle's own, prefill 128 as a whole: {:.1} tokens/s", 128. / took.as_secs_f64());
+    println!("candle's implementation, prefill 128 at once: {:.1} tokens/s", 128. / took.as_secs_f64());
     for chunk in [32, 128] {
         let mut kv = cache(&model);
         let ((), took) =
@@ -62,16 +63,16 @@ fn speed() {
         let ((), took) = timed(|| {
             for start in 0..16 {
                 let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
-                let row = |blocks| Row { tokens: &[99], start, blocks, logits: Wanted::Last, long: false };
+                let row = |blocks| BatchRow { tokens: &[99], start, blocks, logits: LogitsAt::Last, long: false };
                 let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
                 model.reuse(model.forward(&rows, &mut arena).unwrap());
             }
         });
-        println!("decode of {streams} at once: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
+        println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
     }
 }
 
-/// What each request pays for noticing that its model has changed on disk.
+/// The cost for each request of checking whether its model has changed on disk.
 #[test]
 #[ignore = "a measurement, not a test"]
 fn checking_a_models_files() {

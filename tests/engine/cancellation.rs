@@ -1,10 +1,11 @@
-//! Callers who leave: dropping the pieces frees everything, wherever the request is.
+//! Cancellation: dropping the output stream frees everything, whatever state the request is in.
 
 use std::time::Duration;
 
 use outpost::engine::{Failure, GenerationRequest, Refused};
 
 use crate::harness::{Rig, pieces, request, slow};
+use crate::wait::until;
 
 #[tokio::test]
 async fn cancelling_while_queued_prefilling_or_decoding_frees_the_slot() {
@@ -14,14 +15,11 @@ async fn cancelling_while_queued_prefilling_or_decoding_frees_the_slot() {
     let waiting = rig.engine.submit(&rig.model, request(vec![7; 2_000], 100)).unwrap();
     assert_eq!((rig.engine.load().running, rig.engine.load().queued), (1, 1));
     drop(waiting);
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(rig.engine.load().queued, 0);
+    until(|| "the request leaves the queue", || rig.engine.load().queued == 0);
     drop(running);
     rig.wait_until_idle().await;
     let prefilling = rig.engine.submit(&rig.model, request(vec![7; 3_000], 100)).unwrap();
-    tokio::time::sleep(Duration::from_millis(30)).await;
-    assert_eq!(rig.engine.load().running, 1);
-    assert!(rig.engine.load().kv_bytes > 0);
+    until(|| "prefill begins", || rig.engine.load().running == 1 && rig.engine.load().kv_bytes > 0);
     drop(prefilling);
     rig.wait_until_idle().await;
 }
@@ -71,9 +69,7 @@ async fn draining_lets_running_requests_finish() {
 async fn aborting_reaches_every_client_even_a_slow_one() {
     let rig = slow(|settings| settings.max_running = 2);
     let tickets: Vec<_> = (0..4).map(|_| rig.engine.submit(&rig.model, request(vec![7; 8], 1_000)).unwrap()).collect();
-    while rig.engine.load().running < 2 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until(|| "two run", || rig.engine.load().running == 2);
     tokio::time::sleep(Duration::from_millis(300)).await; // Nobody reads: channels fill.
     rig.engine.abort();
     for ticket in tickets {
@@ -94,14 +90,14 @@ async fn dropping_the_last_handle_stops_the_engine() {
 async fn a_client_that_does_not_read_is_dropped_after_the_timeout() {
     let rig = slow(|settings| settings.max_running = 1);
     let mut unread = rig.engine.submit(&rig.model, request(vec![5; 8], 2_000)).unwrap();
-    // Until the channel is full the answer grows; then only time passes.
+    // The sequence grows until the channel is full; then it pauses.
     let stuck = async |rig: &Rig| {
         tokio::time::sleep(Duration::from_millis(700)).await;
         rig.engine.load().running
     };
     while stuck(&rig).await != 1 {}
     rig.clock.advance(Duration::from_secs(59));
-    assert_eq!(stuck(&rig).await, 1, "a slow reader has its time");
+    assert_eq!(stuck(&rig).await, 1, "a slow client has until the timeout");
     for _ in 0..20 {
         rig.clock.advance(Duration::from_secs(61));
         if stuck(&rig).await == 0 {

@@ -1,4 +1,4 @@
-//! Templates and tokens: what is special stays the template's privilege.
+//! Chat templates and tokenizing: special tokens are parsed only where the template writes them.
 
 use outpost::engine::{LoadError, Message, PromptError, TextModel, Tool};
 
@@ -100,7 +100,7 @@ fn a_model_without_a_template_is_not_served() {
     crate::tiny_model::write(dir.path(), "torn", &TinyModel { template: Some("{% for %}"), ..TinyModel::default() });
     let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
     let engine = outpost::engine::Engine::start(settings, std::sync::Arc::new(TestClock::default())).unwrap();
-    for (id, word) in [("bare", "no chat template"), ("torn", "template is damaged")] {
+    for (id, word) in [("bare", "no chat template"), ("torn", "template is invalid")] {
         let Err(LoadError::Unusable { reason, .. }) = engine.models().load(id) else { panic!("{id} was loaded") };
         assert!(reason.contains(word), "{reason}");
         assert_eq!(engine.models().find(id).unwrap().problem, Some(reason));

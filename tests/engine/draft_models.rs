@@ -1,4 +1,4 @@
-//! A smaller model that guesses ahead changes nothing but the number of steps.
+//! A draft model changes only the number of steps, not the output.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use outpost::engine::{Drafts, Engine, GenerationRequest, Settings};
 use crate::harness::{Answer, Rig, TestClock, answers, greedy, memory, pieces, request};
 use crate::tiny_model::{self, TinyModel};
 
-/// What drafts: a part of `LARGE` that says the same as the whole.
+/// The draft model: a part of `LARGE` with the same output.
 const SMALL: TinyModel = TinyModel { context: 2048, ..tiny_model::PLAIN };
 const LARGE: TinyModel = TinyModel { idle: 6, ..SMALL };
 
-/// Drafts that are hardly ever right.
+/// A draft model whose tokens are rarely accepted.
 const UNRELATED: TinyModel = TinyModel { seed: 9, ..SMALL };
 
-/// The label of what a model drafted.
+/// The metric label of tokens from a draft model.
 const DRAFT_LABEL: &str = "by=\"draft\"";
 
 fn rig(draft: Option<&TinyModel>, change: impl FnOnce(&mut Settings)) -> Rig {
@@ -33,12 +33,12 @@ fn rig(draft: Option<&TinyModel>, change: impl FnOnce(&mut Settings)) -> Rig {
     Rig { engine, model, clock, dir }
 }
 
-/// Nothing in it stands twice.
+/// A prompt without repetitions.
 fn prompt(first: u32, count: u32) -> Vec<u32> {
     (0..count).map(|at| (first * 53 + at * 7) % 251).collect()
 }
 
-/// Greedy and drawn ones, alone and several at once, of lengths around those of blocks.
+/// Greedy and sampled requests, with one and several choices, of lengths around the block size.
 fn requests() -> Vec<GenerationRequest> {
     let request = |at: u32| {
         let mut request =
@@ -78,7 +78,10 @@ async fn a_draft_model_that_is_always_right_is_always_accepted() {
     let [drafted, accepted] =
         ["drafted_tokens", "accepted_tokens"].map(|name| drafting.counter_with_label(name, DRAFT_LABEL));
     assert!(drafted > 60, "{}", drafting.engine.metrics());
-    assert!(drafted - accepted <= 4, "{accepted} of {drafted}: at most the end of each answer");
+    assert!(
+        drafted - accepted <= 4,
+        "{accepted} of {drafted}: rejected drafts occur at most at the end of each sequence"
+    );
     drafting.wait_until_idle().await;
 }
 
@@ -89,7 +92,7 @@ async fn output_does_not_depend_on_the_draft_model() {
     for draft in [&SMALL, &UNRELATED] {
         let drafting = rig(Some(draft), |_| ());
         for _ in 0..2 {
-            assert_eq!(all(&drafting, &requests).await, expected, "the second time from cached prompts");
+            assert_eq!(all(&drafting, &requests).await, expected, "with cached prompts");
         }
         for (request, expected) in requests.iter().zip(&expected) {
             assert_eq!(drafting.run(request.clone()).await, *expected, "alone");
@@ -113,7 +116,7 @@ async fn a_draft_model_that_is_never_right_is_soon_disabled() {
 async fn the_draft_model_is_unloaded_first_when_memory_is_short() {
     let (plain, requests) = (rig(None, |_| ()), requests());
     let expected = all(&plain, &requests).await;
-    // Both models, and keys and values of some of the answers.
+    // Memory for both models and the KV cache of some of the requests.
     let free = rig(Some(&SMALL), |_| ()).engine;
     let both = memory(&free, "weights") + memory(&free, "scratch");
     let drafting = rig(Some(&SMALL), |settings| settings.memory_bytes = both + 400_000);
@@ -121,7 +124,7 @@ async fn the_draft_model_is_unloaded_first_when_memory_is_short() {
     assert_eq!(all(&drafting, &requests).await, expected);
     assert!(!is_loaded(&drafting, "small"), "{}", drafting.engine.metrics());
     drafting.wait_until_idle().await;
-    // It comes back when memory was enough for a while.
+    // It is loaded again after a while with enough memory.
     drafting.engine.models().load("large").unwrap();
     assert!(!is_loaded(&drafting, "small"));
     drafting.clock.advance(Duration::from_secs(601));
@@ -144,7 +147,7 @@ async fn cancelled_requests_drop_their_drafts() {
     }
     drafting.wait_until_idle().await;
     assert_eq!(drafting.one(greedy(prompt(0, 40), 60)).await, expected);
-    assert_eq!(drafting.engine.models().unload("small"), Ok(()), "what drafts serves nobody");
+    assert_eq!(drafting.engine.models().unload("small"), Ok(()), "the draft model is not in use");
     assert_eq!(drafting.one(greedy(prompt(0, 40), 60)).await, expected);
     assert!(!is_loaded(&drafting, "small"));
 }
@@ -186,7 +189,7 @@ fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
     let alone = Settings { drafts: drafts_by_nobody, ..Settings::new(dir.path(), 1 << 30) };
     let alone = Engine::start(alone, Arc::new(TestClock::default())).unwrap();
     drop(alone.models().load("large").unwrap());
-    // Enough to read it, and less than what would draft.
+    // Enough memory to load it, but not its draft model.
     let short = memory(&alone, "weights") + memory(&alone, "scratch") + (2 << 20);
     let named_in_short = |settings: &mut Settings| {
         named("a-middle")(settings);

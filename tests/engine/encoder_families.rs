@@ -1,6 +1,5 @@
-//! Every family of encoders against sentence-transformers: tiny random models, and the vectors and scores that
-//! `tests/fixtures/make_encoders_reference.py` wrote for them; and some of them as GGUF files, by
-//! `make_encoders_gguf.py`.
+//! Compares every encoder family with sentence-transformers: tiny random models, with vectors and scores written by
+//! `tests/fixtures/make_encoders_reference.py`. Some are also tested as GGUF files, written by `make_encoders_gguf.py`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +37,7 @@ enum Row {
     Pair { query: String, document: String, ids: Vec<u32>, types: Vec<u32>, logit: f32 },
 }
 
-/// How far numbers may be off. Where the CPU multiplies bf16 numbers, texts' are rounded to those as well.
+/// The tolerance. On CPUs with bf16 products, activations are rounded to bf16 as well.
 fn tolerance(case: &Case) -> f32 {
     if case.dtype.as_deref() == Some("bfloat16") { 0.03 } else { 3e-6 }
 }
@@ -68,13 +67,13 @@ fn input(prompt: Option<&str>) -> InputType {
     }
 }
 
-/// What differs from the expected numbers, in words.
+/// Describes the differences from the expected values.
 fn check(engine: &Engine, case: &Case) -> Vec<String> {
     let Expected { rows } = read(&root().join(&case.name).join("expected.json"));
     check_as(engine, &case.name, case, &rows)
 }
 
-/// The same for the model of this id.
+/// The same for the model with this ID.
 fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String> {
     let kind = if case.ranks { ModelKind::Reranker } else { ModelKind::Embedding };
     let model = match engine.models().load_encoder(id, kind) {
@@ -107,7 +106,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
             }
         };
         if found != expected {
-            wrong.push(format!("{id}, {name:?}: tokens {found:?} and not {expected:?}"));
+            wrong.push(format!("{id}, {name:?}: tokens {found:?} instead of {expected:?}"));
         }
         texts.push(expected);
     }
@@ -119,9 +118,9 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
         };
         let alone = compute(engine, &model, vec![text]).remove(0);
         if alone != *found {
-            wrong.push(format!("{id}, {name:?}: other numbers alone than in company"));
+            wrong.push(format!("{id}, {name:?}: the vector depends on the other texts of the batch"));
         }
-        // Where the model's own files ask for no vectors of length one, these are all the same.
+        // The engine normalizes vectors even if the model's files do not ask for it.
         let length = if case.ranks { 1. } else { expected.iter().map(|x| x * x).sum::<f32>().sqrt() };
         let far = |(a, b): (&f32, &f32)| (a - b / length).abs() / b.abs().max(1.);
         let far = found.iter().zip(&expected).map(far).fold(0., f32::max);
@@ -152,7 +151,7 @@ fn gguf_files_match_the_folders_they_were_converted_from() {
             continue;
         }
         files += 1;
-        // A file says nothing of prompts, and of no limit but the context.
+        // A GGUF file has no prompts and no limit besides the context.
         let limit = case.limit.unwrap_or(usize::MAX);
         let Expected { mut rows } = read(&root().join(&case.name).join("expected.json"));
         rows.retain(|row| match row {
@@ -160,7 +159,7 @@ fn gguf_files_match_the_folders_they_were_converted_from() {
             Row::Pair { ids, .. } => ids.len() < limit,
         });
         assert!(rows.len() > 3, "{id}: {} rows", rows.len());
-        // Matrices in f16 are multiplied as they are.
+        // f16 matrices are multiplied without conversion.
         let case = Case { limit: None, dtype: None, ..case };
         wrong.extend(check_as(&engine, &id, &case, &rows));
     }

@@ -1,4 +1,4 @@
-//! Pipelines with components outside their own folder, against diffusers.
+//! Pipelines with components outside their own folder, compared with diffusers.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn problem(models: &Path) -> String {
     let listed = engine.models().find("diffusion").unwrap().problem;
     match engine.models().load_image_model("diffusion").unwrap_err() {
         LoadError::Unusable { reason, .. } => {
-            assert!(listed.is_none_or(|listed| listed == reason), "the listing says another thing");
+            assert!(listed.is_none_or(|listed| listed == reason), "the listing gives another reason");
             reason
         }
         other => panic!("{other}"),

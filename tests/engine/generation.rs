@@ -1,6 +1,6 @@
-//! Whole answers: ends, stop strings, seeds, choices, log-probabilities, the context's edges.
+//! Text generation: finish reasons, stop strings, seeds, choices, log-probabilities, the context limit.
 
-use outpost::engine::{FinishReason, GenerationRequest, Refused};
+use outpost::engine::{FinishReason, GenerationRequest, MAX_CHOICES, MAX_STOPS, MAX_TOP_LOGPROBS, Refused};
 
 use crate::harness::{Answer, answers, greedy, pieces, request, rig, slow, tiny};
 use crate::tiny_model::TinyModel;
@@ -27,7 +27,7 @@ async fn the_eos_token_ends_generation() {
     let answer = &answers(&pieces, 1)[0];
     assert_eq!((answer.generated, answer.end), (4, Some(FinishReason::Stop)));
     assert!(!answer.text.contains("<|"), "{}", answer.text);
-    assert_eq!(pieces.iter().map(|piece| piece.tokens.len()).sum::<usize>(), 3, "the end has no log-probability");
+    assert_eq!(pieces.iter().map(|piece| piece.tokens.len()).sum::<usize>(), 3, "the EOS token has no log-probability");
 }
 
 #[tokio::test]
@@ -100,11 +100,11 @@ async fn log_probabilities_are_a_distribution() {
     let rig = tiny();
     let mut request = greedy(rig.model.encode("hello").unwrap(), 5);
     request.logprobs = Some(20);
-    // A bias moves the choice, not what the model believed.
+    // A logit bias changes the sampled token, not the reported log-probabilities.
     request.sampling.logit_bias = vec![(65, 1_000.)];
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     for piece in pieces(ticket.deltas).await.unwrap() {
-        let [info] = piece.tokens.as_slice() else { panic!("one token a piece") };
+        let [info] = piece.tokens.as_slice() else { panic!("one token for each delta") };
         assert_eq!((info.token.id, info.top.len()), (65, 20));
         assert!(info.token.logprob < 0. && info.top.is_sorted_by(|a, b| a.logprob >= b.logprob));
         let mass: f32 = info.top.iter().map(|one| one.logprob.exp()).sum();
@@ -137,9 +137,10 @@ async fn invalid_requests_are_refused() {
     let good = || request(vec![7], 4);
     let mut bad = vec![request(vec![], 4), request(vec![7], 0), request(vec![9_999], 4)];
     bad.push(GenerationRequest { choices: 0, ..good() });
-    bad.push(GenerationRequest { choices: 129, ..good() });
+    bad.push(GenerationRequest { choices: MAX_CHOICES + 1, ..good() });
     bad.push(GenerationRequest { stop: vec![String::new()], ..good() });
-    bad.push(GenerationRequest { logprobs: Some(21), ..good() });
+    bad.push(GenerationRequest { stop: vec!["a".to_owned(); MAX_STOPS + 1], ..good() });
+    bad.push(GenerationRequest { logprobs: Some(MAX_TOP_LOGPROBS + 1), ..good() });
     for (temperature, top_p) in [(f32::NAN, 1.), (-1., 1.), (1., 0.), (1., 1.5)] {
         let mut request = good();
         (request.sampling.temperature, request.sampling.top_p) = (temperature, top_p);
@@ -168,7 +169,7 @@ async fn a_slow_client_pauses_only_its_own_response() {
     let answer = rig.one(request(vec![7; 5], 200)).await;
     assert_eq!(answer.generated, 200);
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    assert_eq!(rig.engine.load().running, 1, "the unread one waits for its reader");
+    assert_eq!(rig.engine.load().running, 1, "the unread response waits for its client");
     let mut all = Vec::new();
     while let Some(piece) = unread.deltas.recv().await {
         all.push(piece.unwrap());

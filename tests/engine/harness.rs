@@ -1,4 +1,4 @@
-//! What the tests share: an clock that they own, an engine over a tiny model, whole answers.
+//! The shared test harness: a test clock, an engine with a tiny model, and helpers that collect output.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};
 
-/// Every look at the clock moves it by a microsecond; tests move it further.
+/// A clock that advances by a microsecond with each reading. Tests advance it further.
 #[derive(Default)]
 pub struct TestClock(AtomicU64);
 
@@ -38,7 +38,7 @@ impl ClockRng for TestClock {
     }
 }
 
-/// For those who compute without an engine.
+/// A thread pool for tests that compute without an engine.
 pub fn cpu() -> Arc<Cpu> {
     Arc::new(Cpu::new(2))
 }
@@ -50,11 +50,11 @@ pub struct Rig {
     pub dir: TempDir,
 }
 
-/// An engine whose folder holds one tiny model, loaded.
+/// An engine with one tiny model, loaded.
 pub fn rig(options: &TinyModel, change: impl FnOnce(&mut Settings)) -> Rig {
     let dir = tempfile::tempdir().unwrap();
     tiny_model::write(dir.path(), "tiny", options);
-    // One piece a token, unless a test wants it otherwise.
+    // One delta for each token, unless a test changes it.
     let mut settings = Settings { speculate: false, ..Settings::new(dir.path(), 1 << 30) };
     change(&mut settings);
     let clock = Arc::new(TestClock::default());
@@ -67,7 +67,7 @@ pub fn tiny() -> Rig {
     rig(&TinyModel::default(), |_| ())
 }
 
-/// A model slow enough to be caught in the middle of its work.
+/// A model slow enough to observe it while it computes.
 pub fn slow(change: impl FnOnce(&mut Settings)) -> Rig {
     rig(&TinyModel { context: 4096, blocks: 6, width: 256, ..TinyModel::default() }, change)
 }
@@ -92,7 +92,7 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
     request
 }
 
-/// One choice's whole answer.
+/// The complete output of one choice.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     pub text: String,
@@ -102,14 +102,14 @@ pub struct Answer {
     pub end: Option<FinishReason>,
 }
 
-/// Bytes that something takes, as the engine's figures tell them: `weights`, `scratch`.
+/// The memory metric in bytes for one use: `weights`, `scratch`.
 pub fn memory(engine: &Engine, what: &str) -> u64 {
     let (text, name) = (engine.metrics(), format!("outpost_memory_bytes{{use=\"{what}\"}} "));
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
-/// A rig of the tiny model with memory for so many KV blocks beside it, of 4,096 bytes each: 16 positions,
-/// 2 layers, keys and values, 32 numbers, 2 bytes. 20 are enough to read the model.
+/// The tiny model with memory for `blocks` KV blocks, of 4,096 bytes each: 16 positions, 2 layers, keys and values,
+/// 32 numbers of 2 bytes. 20 blocks are enough memory to load the model.
 pub fn with_kv_blocks(blocks: u64, change: impl Fn(&mut Settings)) -> Rig {
     let free = rig(&TinyModel::default(), &change).engine;
     let resident = memory(&free, "weights") + memory(&free, "scratch");
@@ -131,7 +131,7 @@ pub fn answers(pieces: &[TextDelta], choices: usize) -> Vec<Answer> {
     let mut answers = vec![Answer::default(); choices];
     for piece in pieces {
         let answer = &mut answers[piece.choice as usize];
-        assert_eq!(answer.end, None, "nothing follows the last piece of a choice");
+        assert_eq!(answer.end, None, "no delta follows the last one of a choice");
         assert!(piece.generated > answer.generated);
         answer.text += &piece.text;
         for call in &piece.calls {
@@ -163,14 +163,14 @@ impl Rig {
         self.counter_with_label(name, "")
     }
 
-    /// The same of the series that carry this label.
+    /// A counter's value, summed over the series with this label.
     pub fn counter_with_label(&self, name: &str, label: &str) -> u64 {
         let (text, name) = (self.engine.metrics(), format!("outpost_{name}_total{{"));
         let lines = text.lines().filter(|line| line.starts_with(&name) && line.contains(label));
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
-    /// Waits until nothing runs, waits or is reserved.
+    /// Waits until nothing is running, queued or reserved.
     pub async fn wait_until_idle(&self) {
         for _ in 0..2_000 {
             if self.engine.load() == Load::default() {
@@ -178,11 +178,11 @@ impl Rig {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("the engine never came to rest: {:?}", self.engine.load());
+        panic!("the engine did not become idle: {:?}", self.engine.load());
     }
 }
 
-/// The starter model, where it was pulled.
+/// The starter model, if it was pulled.
 pub fn real_model() -> Option<PathBuf> {
     let folder = std::env::var_os("OUTPOST_TEST_MODELS").map_or_else(|| PathBuf::from("models"), PathBuf::from);
     let files = std::fs::read_dir(folder.join("smollm2-135m-instruct")).ok()?;

@@ -1,4 +1,4 @@
-//! A Hugging Face folder is listed, loaded and answers; what it asks for and nothing here can do is named.
+//! Hugging Face folders are listed, loaded and generate; unsupported settings are named in the error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost::engine::{Engine, Message, ModelKind, Settings, Tool};
-use outpost::models::llama::Llama;
-use outpost::models::safetensors::Folder;
+use outpost::models::decoder::Decoder;
+use outpost::models::safetensors::ModelFolder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families").join(name)
 }
 
-/// A letter a token, and four special ones.
+/// A tokenizer with one token for each letter and four special tokens.
 fn tokenizer() -> Value {
     let letters: Vec<String> =
         ('a'..='z').map(|one| one.to_string()).chain(["Ġ", "<", ">", "/"].map(str::to_owned)).collect();
@@ -63,10 +63,10 @@ fn start(root: &Path) -> Engine {
     Engine::start(Settings::new(root, 1 << 30), Arc::new(TestClock::default())).unwrap()
 }
 
-/// Names the tools; the marks of a form are in a comment.
+/// A template that names the tools; a comment has the markers of the call format.
 const TOOL_USE: &str = "<a>{% for t in tools %}{{ t.function.name }}{% endfor %}{# <tool_call> #}";
 
-/// What a model makes of a message without and with a tool of the name `bad`.
+/// The prompts of a message without and with a tool named `bad`.
 fn prompts(root: &Path) -> [Vec<u32>; 2] {
     let model = start(root).models().load("m").unwrap();
     let definition = json!({ "type": "function", "function": { "name": "bad" } });
@@ -121,7 +121,7 @@ fn requests_with_tools_use_the_tool_template() {
     let plain = vec![30, 32, 7, 8, 33];
     listed(TOOL_USE);
     assert_eq!(prompts(dir.path()), [plain.clone(), vec![33, 1, 0, 3]]);
-    // One that writes calls in a form that nothing here reads is of no use: tools are described instead.
+    // A template with an unknown call format is not used: tools are described in the prompt instead.
     listed("{{ tools[0].function.name }}");
     let [without, described] = prompts(dir.path());
     assert_eq!((&without, described.len() > 100), (&plain, true));
@@ -201,7 +201,7 @@ fn an_incomplete_folder_reports_what_is_missing() {
     assert_eq!(listed.unwrap(), "the folder has no tokenizer.json");
     let (listed, _) = broken("llama", &|folder| fs::remove_file(folder.join("tokenizer_config.json")).unwrap());
     assert!(listed.unwrap().contains("no chat template"));
-    // Biases that the family has no place for are found when the weights are read.
+    // Biases that the family does not have are found when the weights are loaded.
     let (_, error) = broken("gemma3", &|folder| {
         fs::copy(fixture("gemma2").join("model.safetensors"), folder.join("model.safetensors")).map(drop).unwrap()
     });
@@ -230,8 +230,8 @@ proptest! {
         }
         fs::copy(fixture("qwen2").join("config.json"), dir.path().join("config.json")).unwrap();
         fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
-        if let Ok(folder) = Folder::open(dir.path()) {
-            let _ = Llama::load(&folder, cpu());
+        if let Ok(folder) = ModelFolder::open(dir.path()) {
+            let _ = Decoder::load(&folder, cpu());
         }
     }
 }

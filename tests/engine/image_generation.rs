@@ -1,4 +1,4 @@
-//! Images of small random pipelines, against diffusers with the same weights, prompts and seeds.
+//! Compares images of small random pipelines with diffusers, with the same weights, prompts and seeds.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,6 +14,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::harness::TestClock;
+use crate::wait::until;
 
 pub fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
@@ -57,7 +58,7 @@ impl Rig {
         Self::open(name, change, |_| {})
     }
 
-    /// In full precision, with a folder that is changed first.
+    /// In full precision, with changes to the folder first.
     pub fn with_files(name: &str, change: impl FnOnce(&Path)) -> Self {
         Self::open(name, |settings| settings.precisions.usual = Precision::Full, change)
     }
@@ -139,7 +140,7 @@ impl Rig {
         self.engine.generate_images(&self.model, request).unwrap_err().to_string()
     }
 
-    /// Compares a case's images with the reference; bounds the mean and the greatest difference.
+    /// Compares a case's images with the reference, with limits for the mean and the largest difference.
     pub fn check(&self, name: &str, case: &Value, mean_bound: f64, bound: u8) {
         let images = self.generate(self.request(case));
         let expected: Vec<Image> =
@@ -165,7 +166,7 @@ fn loras(case: &Value) -> Vec<(String, f32)> {
     case["loras"].as_array().map_or_else(Vec::new, |all| all.iter().map(one).collect())
 }
 
-/// Mean and greatest difference of bytes.
+/// The mean and the largest difference of bytes.
 fn difference(found: &Image, expected: &Image) -> (f64, u8) {
     assert_eq!((found.width, found.height), (expected.width, expected.height));
     let away = found.rgb.iter().zip(&expected.rgb).map(|(x, y)| x.abs_diff(*y));
@@ -177,7 +178,7 @@ fn check(name: &str) {
     check_at(name, Precision::Full, 1., 8);
 }
 
-/// With these bounds of the mean and the greatest difference.
+/// With these limits for the mean and the largest difference.
 fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let rig = Rig::new(name, precision);
     let size: Vec<usize> = serde_json::from_value(rig.facts["default_size"].clone()).unwrap();
@@ -185,7 +186,7 @@ fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let cases = rig.facts["cases"].as_array().unwrap();
     assert!(cases.len() > 1);
     for case in cases {
-        // Some cases depend on settings that a request does not have.
+        // Some cases depend on settings that requests do not have.
         if case.get("without").is_some()
             || case.get("transformer").is_some()
             || name == "sd2v" && case["name"] == "zero-snr"
@@ -251,17 +252,6 @@ fn small(seeds: &[u64]) -> ImageRequest {
     }
 }
 
-/// Waits for an effect of other threads.
-fn wait(what: impl Fn() -> bool) {
-    for _ in 0..4000 {
-        if what() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    panic!("it does not come about");
-}
-
 /// A metric of the engine.
 fn counter(engine: &Engine, name: &str) -> Option<String> {
     let metrics = engine.metrics();
@@ -271,7 +261,7 @@ fn counter(engine: &Engine, name: &str) -> Option<String> {
 
 #[test]
 fn cancelled_images_are_not_generated() {
-    // Memory for one image at a time: if any were kept, the last would find none.
+    // Memory for one image at a time: a leaked image would leave none for the last.
     let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for round in 0..500 {
@@ -285,7 +275,11 @@ fn cancelled_images_are_not_generated() {
         drop((events, waiting));
     }
     assert_eq!(rig.generate(small(&[4])).len(), 1);
-    assert_eq!(counter(&rig.engine, "outpost_images_total").as_deref(), Some("1"), "none of the others was finished");
+    assert_eq!(
+        counter(&rig.engine, "outpost_images_total").as_deref(),
+        Some("1"),
+        "none of the cancelled images was finished"
+    );
     assert_eq!(counter(&rig.engine, "outpost_images_queued").as_deref(), Some("0"));
 }
 
@@ -298,14 +292,14 @@ fn images_that_are_not_received_are_dropped() {
     let model = engine.models().load_image_model("diffusion").unwrap();
     let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
     let finished = || counter(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
-    wait(|| finished() == 2);
+    until(|| "two are finished", || finished() == 2);
     // The third waits until the first is received; other requests do not wait for it.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
     assert_eq!((finished(), counter(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
     clock.advance(std::time::Duration::from_secs(61));
-    wait(|| counter(&engine, "outpost_images_queued").as_deref() == Some("0"));
+    until(|| "the queue is empty", || counter(&engine, "outpost_images_queued").as_deref() == Some("0"));
     assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::ClientStalled)));
     assert_eq!((runtime.block_on(events.next()), events.leave(), finished()), (None, 2, 3));
 }

@@ -1,5 +1,5 @@
-//! Model files that are well formed, but make no network: tensors of a type that does not belong there, with numbers that
-//! are none. They are the model's fault and named as such; nothing panics, and no answer is made of them.
+//! Well-formed model files with unusable weights: tensors of unexpected types, or with NaN and infinity. The error names
+//! the model; nothing panics, and no output is returned.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::harness::{TestClock, greedy, pieces};
 use crate::image_generation::{Rig, copy_folder};
 use crate::tiny_model::{self, TinyModel};
 
-/// Types of GGUF: the number, and how many bytes so many numbers take.
+/// GGUF types: the number, and the bytes of a block of so many weights.
 const TYPES: [(u32, usize, usize); 22] = [
     (0, 1, 4),
     (1, 1, 2),
@@ -46,7 +46,7 @@ fn start(folder: &Path) -> Engine {
     Engine::start(settings, Arc::new(TestClock::default())).unwrap()
 }
 
-/// What a chat with the file comes to: `None` is an answer.
+/// The error of a chat with the file; `None` if it generates.
 async fn chat(file: &[u8]) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("odd.gguf"), file).unwrap();
@@ -80,7 +80,7 @@ async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
     let (mut answered, mut refused) = (0, 0);
     for place in 0..count {
         for (number, block, bytes) in TYPES {
-            // Bytes of a small generator: many of them are NaN in one type or another.
+            // Pseudo-random bytes: many are NaN in some type.
             let mut state = 0x9e37_79b9_u32.wrapping_mul(1 + place as u32) ^ number;
             let mut byte = || {
                 state ^= state << 13;
@@ -120,13 +120,13 @@ async fn nan_and_infinity_are_found_in_any_tensor() {
                 let whole = data.len() / 4;
                 *data = std::iter::repeat_n(number.to_le_bytes(), whole).flatten().collect();
             });
-            let reason = chat(&file).await.unwrap_or_else(|| panic!("{name} of {number} makes an answer"));
+            let reason = chat(&file).await.unwrap_or_else(|| panic!("{name} of {number} generates output"));
             assert!(reason.contains("not finite"), "{name} of {number}: {reason}");
-            // A vector is looked through when it is read, and named.
+            // Vectors are checked when they are loaded, so the error names them.
             assert!(!name.contains("norm") || reason.contains(name.as_str()), "{reason}");
         }
     }
-    // One number of the output head spoils one logit of each token.
+    // One NaN in the output head makes one logit of each token NaN.
     let file = tiny_model::changed(&small(), |tensors| {
         let head = tensors.iter_mut().find(|tensor| tensor.0 == "output.weight").unwrap();
         head.3[..4].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -134,7 +134,7 @@ async fn nan_and_infinity_are_found_in_any_tensor() {
     assert!(chat(&file).await.unwrap().contains("not finite"));
 }
 
-/// Makes NaN of the tensors of a safetensors file whose names have this in them.
+/// Fills tensors of a safetensors file with NaN, those whose names contain `wanted`.
 fn fill_with_nan(path: &Path, wanted: &str) {
     let mut bytes = fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
@@ -144,7 +144,7 @@ fn fill_with_nan(path: &Path, wanted: &str) {
     assert!(!tensors.is_empty(), "{wanted}");
     for tensor in tensors {
         let offset = |place: usize| 8 + length + tensor["data_offsets"][place].as_u64().unwrap() as usize;
-        bytes[offset(0)..offset(1)].fill(0xff); // NaN in every type of floats
+        bytes[offset(0)..offset(1)].fill(0xff); // NaN in every float type
     }
     fs::write(path, bytes).unwrap();
 }
@@ -152,7 +152,7 @@ fn fill_with_nan(path: &Path, wanted: &str) {
 #[test]
 fn no_vector_or_score_is_computed_from_nan() {
     let (embeds, ranks) = (ModelKind::Embedding, ModelKind::Reranker);
-    // Vectors are looked through while they are read, matrices are not.
+    // Vectors are checked while they are loaded, matrices are not.
     let cases = [
         ("bert-mean", embeds, "attention.output.LayerNorm.weight"),
         ("bert-mean", embeds, "layer.0.output.dense.weight"),
@@ -197,7 +197,7 @@ async fn no_image_is_computed_from_nan() {
         let mut events = rig.engine.generate_images(&rig.model, rig.request(case)).unwrap();
         let failure = loop {
             match events.next().await.expect("the image is generated or fails") {
-                Ok(ImageEvent::Done { .. }) => panic!("{part} {tensor}: a picture"),
+                Ok(ImageEvent::Done { .. }) => panic!("{part} {tensor}: an image was generated"),
                 Ok(_) => {}
                 Err(failure) => break failure,
             }

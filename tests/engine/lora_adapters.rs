@@ -1,4 +1,4 @@
-//! Images with LoRA files, against weights to which diffusers' reference added the files.
+//! Compares images with LoRA adapters to diffusers with the adapters merged into the weights.
 
 use std::collections::HashMap;
 use std::fs;
@@ -52,7 +52,7 @@ fn adapters_match_merged_weights() {
     let rig = rig();
     let cases = rig.facts["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 6);
-    // The same loaded model serves all, and the first once more: no adapter leaves a trace.
+    // One loaded model serves all, and the first again: adapters leave no trace.
     for case in cases.iter().chain(cases.first()) {
         rig.check("sd1-lora", case, 1., 8);
     }
@@ -148,7 +148,7 @@ fn an_adapter_that_does_not_fit_is_refused_with_the_tensor_name() {
     put(&[(".alpha", &[])], "lora_unet_conv_in.alpha has no matrices");
     put(&[(".lora_down.weight", &[2, 4, 1, 1]), (".lora_up.weight", &[8, 2, 1, 1])], "[2, 4, 1, 1]");
     put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 3, 1, 1])], "[8, 3, 1, 1]");
-    put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 2, 1, 1]), (".alpha", &[2])], "one number");
+    put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 2, 1, 1]), (".alpha", &[2])], "one element");
     put(&[(".hada_w1_a", &[2, 2])], "a LoHa");
     put(&[(".lokr_w1", &[2, 2])], "a LoKr");
     put(&[(".lora_mid.weight", &[2, 2, 3, 3])], "LoCon");

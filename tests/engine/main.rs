@@ -7,6 +7,8 @@ mod children;
 mod rng;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
+#[path = "../common/wait.rs"]
+mod wait;
 
 mod benchmarks;
 mod cancellation;

@@ -1,6 +1,6 @@
-//! Model files that were made to end the server, to hang it or to take its memory: whatever they do to the process
-//! that interprets them, the server answers, says which model is to blame, and serves other models.
-#![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
+//! Malicious model files that try to crash or hang the server or to exhaust its memory. Whatever they do to the sandbox
+//! process, the server responds with an error that names the model, and keeps serving other models.
+#![expect(clippy::disallowed_methods, reason = "a test measures real time")]
 
 use std::fs;
 use std::path::Path;
@@ -21,10 +21,10 @@ use crate::huggingface_folders;
 use crate::rng::TestRng;
 use crate::tiny_model::{self, CHATML, TinyModel};
 
-/// More than the ten seconds that files have, for slow machines.
+/// More than the ten seconds that the sandbox allows, for slow machines.
 const TIMEOUT: Duration = Duration::from_secs(25);
 
-/// An engine that interprets models' files as the server does.
+/// An engine that uses sandboxes, as the server does.
 fn engine(folder: &Path) -> Engine {
     engine_at(folder, Arc::default())
 }
@@ -40,7 +40,7 @@ fn chat(folder: &Path, name: &str, template: &str) {
     tiny_model::write(folder, name, &TinyModel { template, ..TinyModel::default() });
 }
 
-/// What a model makes of a message: its prompt's length, or what is said instead.
+/// The length of a message's prompt, or the error.
 fn prompt(engine: &Engine, id: &str) -> Result<usize, String> {
     let model = engine.models().load(id).map_err(|error| {
         assert!(matches!(error, LoadError::Unusable { .. }), "{id}: {error}");
@@ -59,14 +59,14 @@ fn nested(depth: usize, then: &str) -> String {
     format!("{{% set n = namespace(x=0) %}}{{% for i in range({}) %}}{grow}{{% endfor %}}{then}", depth / 50)
 }
 
-/// A string that is doubled until it has `2^times` letters.
+/// A string that is doubled `times` times.
 fn doubled(times: usize, doubling: &str) -> String {
     format!(
         "{{% set n = namespace(x='aaaaaaaa') %}}{{% for i in range({times}) %}}{doubling}{{% endfor %}}{{{{ n.x|length }}}}"
     )
 }
 
-/// Templates that would end a process without a stack or memory of its own, by name.
+/// Templates that exhaust a process's stack or memory, by name.
 fn templates() -> Vec<(&'static str, String)> {
     let cycle = "{% set ns=namespace() %}{% set ns.x=ns %}";
     let lists = "{% set n = namespace(x=[1,2,3,4,5,6,7,8]) %}{% for i in range(60) %}";
@@ -120,7 +120,7 @@ fn no_template_crashes_the_server() {
         assert!(begun.elapsed() < TIMEOUT, "{name} took {:?}", begun.elapsed());
         eprintln!("{name}: {outcome:?} in {:?}", begun.elapsed());
         failed += usize::from(outcome.is_err());
-        // A model that fails once is not locked out for good, and harms no other.
+        // A failure does not disable the model or affect other models.
         assert_eq!(prompt(&engine, "sound"), Ok(sound), "after {name}");
         engine.models().unload(&id).unwrap();
     }
@@ -143,7 +143,7 @@ fn sequence(steps: Vec<Value>) -> Value {
     json!({"type": "Sequence", "normalizers": steps})
 }
 
-/// Normalizers that make gigabytes of a few letters, or read what they were not given.
+/// Normalizers that expand a few letters to gigabytes or read out of bounds.
 fn normalizers() -> Vec<(&'static str, Value)> {
     let megabyte = "b".repeat(1 << 20);
     let map = |bytes: &[u8]| json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(bytes)});
@@ -255,7 +255,7 @@ fn a_template_that_takes_too_long_is_killed() {
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| model.prompt(&[Message::new("user", "hello")]));
-        // Others do not wait for it.
+        // Other requests do not wait for it.
         assert!(prompt(&engine, "sound").is_ok() && !waiting.is_finished());
         assert_eq!(waiting.join().unwrap(), Err(PromptError::PreprocessError(PreprocessError::TimedOut(10))));
     });
@@ -267,7 +267,7 @@ fn a_template_that_takes_too_long_is_killed() {
     assert!(model.prompt_within(&[Message::new("user", "hello")], &[], &bound).is_err());
 }
 
-/// A request that ends the process fails alone: those beside it are answered.
+/// A request that crashes the process fails alone; concurrent requests complete.
 #[test]
 fn other_requests_complete_while_one_crashes_the_sandbox() {
     let dir = tempfile::tempdir().unwrap();
@@ -293,7 +293,7 @@ fn other_requests_complete_while_one_crashes_the_sandbox() {
     });
 }
 
-/// The library that keeps answers to a form recurses as deep as a token is long.
+/// The grammar library recurses as deep as the longest token.
 #[test]
 fn a_vocabulary_with_a_very_long_token_supports_structured_output() {
     let dir = tempfile::tempdir().unwrap();
@@ -305,7 +305,7 @@ fn a_vocabulary_with_a_very_long_token_supports_structured_output() {
     assert!(model.compile_grammar(&OutputSpec { text: TextFormat::Object, ..OutputSpec::default() }).is_ok());
 }
 
-/// Both ways of running give the same prompts and the same errors.
+/// The sandbox and the in-process interpreter give the same prompts and errors.
 #[test]
 fn the_sandbox_gives_the_same_prompts() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,7 +326,7 @@ fn the_sandbox_gives_the_same_prompts() {
     }
 }
 
-/// The most memory of a process in MB, as Linux counts it.
+/// The peak memory of a process in MB.
 fn peak_memory_mb(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -395,7 +395,7 @@ fn mutated_model_files_only_cause_errors() {
                     fs::write(dir.path().join(&id).join("m.gguf"), bytes).unwrap();
                 }
             }
-            // The folder is looked at once a second.
+            // The folder is scanned at most once a second.
             clock.advance(Duration::from_secs(2));
             let begun = Instant::now();
             let model = engine.models().load(&id);

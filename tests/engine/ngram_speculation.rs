@@ -1,10 +1,10 @@
-//! Tokens that are guessed ahead change nothing but the number of steps.
+//! N-gram speculation changes only the number of steps, not the output.
 
 use outpost::engine::GenerationRequest;
 
 use crate::harness::{answers, pieces, request, slow};
 
-/// A text that repeats itself, as a tiny model's answers do.
+/// A repetitive prompt; the output of a tiny model is repetitive, too.
 fn prompt() -> Vec<u32> {
     (0..90).map(|at| at % 9).collect()
 }

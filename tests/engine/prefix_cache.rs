@@ -1,16 +1,16 @@
-//! What was computed once is not computed again, and nobody else learns of it.
+//! The prefix cache: shared prefixes are computed once, and never shared between tenants.
 
 use outpost::engine::GenerationRequest;
 
 use crate::harness::{Rig, answers, greedy, memory, pieces, slow, tiny, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
-/// Runs the request; gives the cached tokens that its pieces tell, and the text.
+/// Runs the request. Returns the number of cached tokens and the text.
 async fn run(rig: &Rig, request: GenerationRequest) -> (u32, String) {
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     let all = pieces(ticket.deltas).await.unwrap();
     let cached = all[0].cached;
-    assert!(all.iter().all(|piece| piece.cached == cached), "every piece tells the same");
+    assert!(all.iter().all(|piece| piece.cached == cached), "every delta has the same count");
     (cached, answers(&all, 1).remove(0).text)
 }
 
@@ -38,7 +38,7 @@ async fn generated_tokens_are_cached_too() {
     let ticket = rig.engine.submit(&rig.model, first).unwrap();
     let all = pieces(ticket.deltas).await.unwrap();
     let answer: Vec<u32> = all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id).collect();
-    // The last token of an answer is never computed.
+    // The last generated token is never computed.
     let turn = [prompt(1, 60), answer, prompt(3, 20)].concat();
     assert_eq!(run(&rig, greedy(turn, 4)).await.0, 96);
 }
@@ -64,17 +64,17 @@ async fn several_choices_prefill_their_prompt_once() {
 #[tokio::test]
 async fn cached_blocks_are_evicted_for_requests_and_models() {
     let weights = memory(&tiny().engine, "weights");
-    // Room for another model's weights, or for as many blocks more.
+    // Memory for another model's weights, or for as many blocks.
     let rig = with_kv_blocks(20 + weights / 4_096, |_| ());
     crate::tiny_model::write(rig.dir.path(), "other", &TinyModel::default());
-    // More than the room, again and again: the oldest go.
+    // Exceeds the memory repeatedly: the oldest blocks are evicted.
     for at in 0..60 {
         assert_eq!(run(&rig, greedy(prompt(at, 100), 4)).await.0, 0);
     }
     assert_eq!(run(&rig, greedy(prompt(59, 100), 4)).await.0, 96);
-    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
     rig.clock.advance(std::time::Duration::from_secs(2));
-    rig.engine.models().load("other").unwrap();
+    // The models folder is read again once a second.
+    crate::wait::until(|| "the other model is found", || rig.engine.models().load("other").is_ok());
     assert_eq!(run(&rig, greedy(prompt(3, 100), 4)).await.0, 0);
     rig.wait_until_idle().await;
 }

@@ -1,4 +1,4 @@
-//! What lies in the folder is found and told; what is loaded fits the budget.
+//! The model registry: discovery, change detection, and loading within the memory budget.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -99,7 +99,7 @@ fn new_models_are_found_after_a_second() {
     assert_eq!(rig.engine.models().list().len(), 1);
 }
 
-/// Puts a file in another's place at once, as careful tools do.
+/// Replaces a file atomically.
 fn replace(path: &Path, bytes: &[u8]) {
     let new = path.with_extension("new");
     fs::write(&new, bytes).unwrap();
@@ -109,7 +109,7 @@ fn replace(path: &Path, bytes: &[u8]) {
 #[test]
 fn changes_on_disk_are_noticed_at_the_next_use() {
     let (small, large) = (TinyModel::default(), TinyModel { context: 1024, blocks: 3, ..TinyModel::default() });
-    // Of other sizes: what is written within the same tick of the clock has the same time.
+    // Of different sizes, because files written within one clock tick have the same modification time.
     let (small, large) = (tiny_model::bytes(&small), tiny_model::bytes(&large));
     let spoiled = tiny_model::changed(&TinyModel::default(), |tensors| {
         let norm = tensors.iter_mut().find(|tensor| tensor.0 == "output_norm.weight").unwrap();
@@ -117,7 +117,7 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
     });
     let spoiled = [spoiled, vec![0]].concat();
     for name in ["bare.gguf", "folder/model.gguf"] {
-        // The clock stands still: no listing is due.
+        // The clock does not advance, so no scan is due.
         let dir = tempfile::tempdir().unwrap();
         let (id, path) = (name.split(['.', '/']).next().unwrap(), dir.path().join(name));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -128,7 +128,7 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
         assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
         assert!(problem().unwrap().contains("truncated"));
 
-        // Its header is sound now, but loading fails, which is remembered.
+        // Its header is valid now, but loading fails, which is remembered.
         replace(&path, &spoiled);
         assert_eq!(problem(), None);
         assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
@@ -138,7 +138,7 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
         fs::write(&path, &small).unwrap();
         assert_eq!((models.load(id).unwrap().context_window(), problem()), (512, None));
         let old = models.load(id).unwrap();
-        assert!(Arc::ptr_eq(&old, &models.load(id).unwrap()), "{name}: it is read once");
+        assert!(Arc::ptr_eq(&old, &models.load(id).unwrap()), "{name}: it is loaded once");
         replace(&path, &large);
         let new = models.load(id).unwrap();
         assert_eq!((old.context_window(), new.context_window()), (512, 1024), "{name}");
@@ -190,7 +190,7 @@ async fn requests_on_a_replaced_model_finish_and_free_its_memory() {
     replace(&file, &[tiny_model::bytes(&replacement), vec![0]].concat());
     let new = rig.engine.models().load("tiny").unwrap();
     assert!(!Arc::ptr_eq(&new, &rig.model));
-    assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still at work");
+    assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still in use");
     for ticket in [ticket, running] {
         let answer = crate::harness::answers(&crate::harness::pieces(ticket.deltas).await.unwrap(), 1).remove(0);
         assert_eq!(answer, expected);
@@ -202,14 +202,11 @@ async fn requests_on_a_replaced_model_finish_and_free_its_memory() {
     let crate::harness::Rig { engine, model, dir: _dir, .. } = rig;
     drop(model);
     // The worker lets go of what it has finished at its next step; the next use of any model frees the memory.
-    for _ in 0..2_000 {
+    let freed = || {
         drop(engine.models().load("tiny").unwrap());
-        if memory(&engine, "weights") == weights {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{} bytes of weights", memory(&engine, "weights"));
+        memory(&engine, "weights") == weights
+    };
+    crate::wait::until(|| format!("{} bytes of weights", memory(&engine, "weights")), freed);
 }
 
 #[test]
@@ -232,7 +229,7 @@ async fn the_least_recently_used_model_is_evicted() {
     }
     let (free, _) = start(dir.path(), 1 << 30);
     free.models().load("a").unwrap();
-    // Two models, and 20 blocks of keys and values: enough to read one.
+    // Memory for two models and 20 KV blocks, enough to load one.
     let two = 2 * memory(&free, "weights") + memory(&free, "scratch") + 20 * 4_096;
     let (engine, _) = start(dir.path(), two);
     let models = engine.models();
@@ -247,7 +244,7 @@ async fn the_least_recently_used_model_is_evicted() {
     drop(a);
     models.load("b").unwrap();
     assert_eq!(loaded(), ["b", "c"]);
-    // 25 blocks are needed: the idle model goes.
+    // 25 blocks are needed: the idle model is unloaded.
     let ticket = engine.submit(&c, request(vec![7; 200], 200)).unwrap();
     crate::harness::pieces(ticket.deltas).await.unwrap();
     assert_eq!(loaded(), ["c"]);

@@ -1,4 +1,4 @@
-//! Too much work is refused at once, with an honest time to come back, and nobody is starved.
+//! Request scheduling: queue limits, memory limits, preemption and fairness between tenants.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ async fn a_full_queue_refuses_at_once() {
     let rig =
         slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_divisor) = (2, 3, 1));
     let ask = || rig.engine.submit(&rig.model, request(vec![7; 40], 2_000));
-    // Two places and three that wait: the sixth is refused, however fast the worker starts them.
+    // Two slots and three queued: the sixth is refused, however fast requests start.
     let taken: Vec<_> = (0..5).map(|_| ask().unwrap()).collect();
     for _ in 0..50 {
         match ask() {
@@ -21,7 +21,7 @@ async fn a_full_queue_refuses_at_once() {
         }
     }
     drop(taken);
-    ask().unwrap(); // Those who left hold no place, not even for a moment.
+    ask().unwrap(); // Cancelled requests free their places at once.
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn larger_batches_leave_less_memory_for_the_kv_cache() {
     let scratch = |rig: &Rig| memory(&rig.engine, "scratch");
     let few = rig(&TinyModel::default(), |settings| settings.max_running = 2);
     let many = rig(&TinyModel::default(), |settings| settings.max_running = 64);
-    // 62 answers more, each with its numbers in a block and its logits twice.
+    // 62 more sequences, each with its activations in a block and its logits twice.
     assert!(scratch(&many) - scratch(&few) > 62 * 4 * (2 * 290 + 4 * 64));
     let (weights, total) = (memory(&many.engine, "weights"), memory(&many.engine, "total"));
     let held = u64::from(many.engine.positions(&many.model)) / 16 * 4_096;
@@ -61,7 +61,7 @@ async fn larger_batches_leave_less_memory_for_the_kv_cache() {
 #[tokio::test]
 async fn requests_are_preempted_when_memory_is_short() {
     let rig = with_kv_blocks(20, |_| ());
-    // 16 blocks each at their ends: each fits alone, three never do.
+    // 16 blocks each at the end: one fits, three do not.
     let ask = |at: u32| greedy(vec![7 + at, 8, 9], 240);
     let mut alone = Vec::new();
     for at in 0..3 {
@@ -83,7 +83,7 @@ async fn a_long_prompt_does_not_stall_a_running_request() {
     let long = rig.engine.submit(&rig.model, request(vec![7; 3_900], 2)).unwrap();
     // 39 more tokens need 39 steps; the prompt needs 122.
     assert_eq!(pieces(short.deltas).await.unwrap().len(), 39);
-    assert!(rig.engine.load().running >= 1, "the long prompt is still being read");
+    assert!(rig.engine.load().running >= 1, "the long prompt is still in prefill");
     drop(long);
     rig.wait_until_idle().await;
 }

@@ -1,4 +1,4 @@
-//! Images of small Stable Diffusion 3 and FLUX pipelines, against diffusers.
+//! Compares images of small Stable Diffusion 3 and FLUX pipelines with diffusers.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn apply_case_settings(folder: &Path, case: &Value, long: &str) {
     }
 }
 
-/// `long`: the folder of T5's tokenizer.
+/// `long`: the folder of the T5 tokenizer.
 fn check(name: &str, long: &str) {
     let facts = Rig::with_files(name, |_| {}).facts;
     let cases = facts["cases"].as_array().unwrap();

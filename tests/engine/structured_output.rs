@@ -1,4 +1,4 @@
-//! Answers of a demanded form. The model's weights are random: nothing but the grammar makes sense.
+//! Structured output and tool calls. The model's weights are random, so only the grammar shapes the output.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn tool(name: &str, parameters: Value) -> Tool {
     Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }) }
 }
 
-/// A request that ends by its form alone.
+/// A request that ends only when its grammar is complete.
 fn constrained(rig: &Rig, form: CompiledGrammar, seed: u64) -> GenerationRequest {
     let mut request = request(rig.model.encode("hello the").unwrap(), 1900);
     request.sampling.ignore_eos = false;
@@ -96,11 +96,11 @@ async fn json_object_mode_returns_an_object() {
         }
         let blank = |text: &str| text.chars().all(|letter| " \n\t\r".contains(letter));
         let letters: Vec<char> = answer.text.chars().collect();
-        assert!(!letters.windows(60).any(|run| blank(&run.iter().collect::<String>())), "no desert of white space");
+        assert!(!letters.windows(60).any(|run| blank(&run.iter().collect::<String>())), "no long runs of white space");
     }
 }
 
-/// Templates that know tools, in each family's manner, reduced to what detection and rendering need.
+/// Tool templates in each family's style, reduced to what detection and rendering need.
 const HERMES: &str = "{% if tools %}<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools> use <tool_call>{% endif %}\
     {% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}\n</tool_call>{% endfor %}{% endfor %}[assistant]";
 const LLAMA: &str = "{% if tools %}Respond {\"name\": name, \"parameters\": values}.{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% endif %}\
@@ -126,7 +126,7 @@ fn check_calls(answer: &Answer) {
         match name.as_str() {
             "look" => assert!([json!("sea"), json!("land")].contains(&value["place"])),
             "count" => assert!((1..=99).contains(&value["n"].as_u64().unwrap())),
-            other => panic!("no tool is called {other}"),
+            other => panic!("there is no tool {other}"),
         }
         assert_eq!(value.as_object().unwrap().len(), 1);
     }
@@ -185,10 +185,10 @@ async fn the_start_of_a_tool_call_commits_the_model_to_one() {
         let shape = OutputSpec { tools: two_tools(), parallel: true, ..OutputSpec::default() };
         for seed in 0..4 {
             let mut request = constrained(&rig, rig.model.compile_grammar(&shape).unwrap(), seed);
-            // Some text first: with an even seed the opening waits until the bias pays.
+            // With an even seed the lower bias lets some text come first.
             request.sampling.logit_bias = vec![(opening, if seed % 2 == 0 { 6. } else { 100. })];
             request.max_tokens = 1500;
-            // A stop string that every call has, and text hardly ever.
+            // A stop string that occurs in every call, but rarely in text.
             request.stop = vec!["\"name\": ".to_owned()];
             let answer = rig.one(request).await;
             if answer.calls.is_empty() && seed % 2 == 0 {
@@ -285,7 +285,7 @@ async fn a_grammar_works_with_seeds_choices_and_min_tokens() {
     assert_eq!(three[0], rig.one(ask(1)).await);
     assert!(three[0].text != three[1].text || three[0].text != three[2].text);
 
-    // What is whole ends, whatever the request says about ends.
+    // A complete grammar ends generation, even with ignore_eos or min_tokens.
     let mut longer = ask(1);
     (longer.sampling.min_tokens, longer.sampling.ignore_eos) = (500, true);
     let answer = rig.one(longer).await;
@@ -307,7 +307,7 @@ async fn log_probabilities_are_computed_before_the_grammar_mask() {
     let pieces = pieces(ticket.deltas).await.unwrap();
     assert_eq!(pieces[0].text, "7");
     assert!(pieces[0].tokens[0].top.iter().all(|token| token.logprob.is_finite()));
-    assert!(pieces[0].tokens[0].top[0].bytes != b"7", "the likeliest token of a random model is another");
+    assert!(pieces[0].tokens[0].top[0].bytes != b"7", "the most likely token of a random model is another one");
 }
 
 #[tokio::test]
@@ -316,12 +316,12 @@ async fn a_logit_bias_that_bans_every_allowed_token_fails_clearly() {
     let mut request = constrained(&rig, rig.model.compile_grammar(&schema(json!({ "const": true }))).unwrap(), 1);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let Err(Failure::Grammar(reason)) = pieces(ticket.deltas).await else { panic!("no failure of the form") };
+    let Err(Failure::Grammar(reason)) = pieces(ticket.deltas).await else { panic!("expected a grammar failure") };
     assert!(reason.contains("logit_bias"), "{reason}");
     rig.wait_until_idle().await;
 }
 
-/// Schemas that mean harm; some may be taken all the same.
+/// Malicious schemas. Some may be accepted.
 #[test]
 fn grammars_are_cached_per_output_spec() {
     let rig = large_context();
@@ -426,7 +426,7 @@ async fn malicious_schemas_are_refused_or_compiled_in_bounded_time() {
         let began = Instant::now();
         let form = rig.model.compile_grammar(&schema(one));
         let took = began.elapsed();
-        // A second at most, with room for a busy test machine; without its bound each bomb takes minutes.
+        // The limit is a second; the test allows more for busy machines. Without the limit each takes minutes.
         assert!(took < Duration::from_secs(10), "{what}: {took:?}");
         let Ok(form) = form else { continue };
         let mut request = constrained(&rig, form, 1);

@@ -1,9 +1,9 @@
-//! What vocabularies write for bytes: GPT-2's letters, SentencePiece's pieces.
+//! How vocabularies write bytes: GPT-2's byte-level alphabet, and SentencePiece's pieces.
 
-/// SentencePiece's space.
+/// SentencePiece's character for a space.
 pub const META_SPACE: &str = "▁";
 
-/// GPT-2's letter for a byte: printable Latin-1 stands for itself, the rest moves up to U+0100.
+/// GPT-2's character for a byte: printable Latin-1 maps to itself, the rest to U+0100 and up.
 pub fn byte_to_char(byte: u8) -> char {
     let plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     if plain(byte) {
@@ -13,7 +13,7 @@ pub fn byte_to_char(byte: u8) -> char {
     char::from_u32(0x100 + moved).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The bytes of a token written in GPT-2's letters; other letters stand for themselves.
+/// The bytes of a token in GPT-2's alphabet; other characters are kept.
 pub fn decode_byte_level(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for one in text.chars() {
@@ -35,7 +35,7 @@ fn char_to_byte(one: char) -> Option<u8> {
     }
 }
 
-/// The bytes of a SentencePiece piece: spaces come back, and `<0x0A>` is a byte.
+/// The bytes of a SentencePiece piece: `▁` is a space, and `<0x0A>` is a byte.
 pub fn decode_piece(text: &str) -> Vec<u8> {
     match byte_fallback(text) {
         Some(byte) => vec![byte],
@@ -43,12 +43,12 @@ pub fn decode_piece(text: &str) -> Vec<u8> {
     }
 }
 
-/// A piece's text with spaces as they are.
+/// A piece's text with `▁` replaced by spaces.
 pub fn restore_spaces(text: &str) -> String {
     text.replace(META_SPACE, " ")
 }
 
-/// The byte of a piece such as `<0x0A>`.
+/// The byte of a byte-fallback piece such as `<0x0A>`.
 pub fn byte_fallback(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
@@ -59,7 +59,7 @@ mod tests {
     use super::{byte_to_char, char_to_byte, decode_piece};
 
     #[test]
-    fn letters_and_bytes_are_each_others_inverse() {
+    fn the_byte_alphabet_round_trips() {
         for one in 0..=u8::MAX {
             assert_eq!(char_to_byte(byte_to_char(one)), Some(one));
         }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_spaces_bytes_or_themselves() {
+    fn pieces_decode_spaces_and_bytes() {
         assert_eq!(decode_piece("▁the"), b" the");
         assert_eq!(decode_piece("<0x0A>"), b"\n");
         assert_eq!(decode_piece("<0x0>"), b"<0x0>");

@@ -1,14 +1,14 @@
-//! Long texts in chunks: tokenising one chunk takes little memory, and the rest can be left undone.
+//! Splits long texts into chunks, so that tokenizing takes little memory and can stop early.
 //!
-//! The tokenizers of the supported models join nothing across the space between two words, so a cut before such a space
-//! changes no token. A text without one is cut anywhere; its tokens still stand for exactly its bytes.
+//! The tokenizers of the supported models merge nothing across the space between two words, so a split before such a
+//! space changes no token. A text without one is split anywhere; its tokens still decode to exactly its bytes.
 
-/// A longer text is cut into chunks of at most this many bytes.
+/// Longer texts are split into chunks of at most this many bytes.
 pub const MAX_CHUNK: usize = 32 << 10;
-/// A chunk is cut at the first space between words after this many bytes.
+/// A chunk ends at the first space between words after this many bytes.
 const MIN_CHUNK: usize = 16 << 10;
 
-/// Cuts `text`; the chunks joined are the text.
+/// Splits `text`; the concatenated chunks are the text.
 pub fn chunks(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -36,7 +36,7 @@ mod tests {
     use super::{MAX_CHUNK, MIN_CHUNK, chunks};
 
     #[test]
-    fn slices_joined_are_the_text_and_none_is_too_long() {
+    fn concatenated_chunks_are_the_text_and_none_is_too_long() {
         let words = "two words, and 3 more. ".repeat(9000);
         for text in [words.as_str(), &"a".repeat(100_001), &"🦀é".repeat(30_000), &" ".repeat(70_000), "short", ""] {
             assert_eq!(chunks(text).collect::<String>(), text);

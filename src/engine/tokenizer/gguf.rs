@@ -1,5 +1,5 @@
-//! The vocabulary of a GGUF file: byte-level BPE (`tokenizer.ggml.model = gpt2`), merged by the
-//! `tokenizers` crate, or SentencePiece's (`llama`).
+//! Builds the tokenizer of a GGUF file: byte-level BPE (`tokenizer.ggml.model = gpt2`) with the `tokenizers` crate, or
+//! SentencePiece BPE (`llama`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,14 +19,14 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 const BYTE: i64 = 6;
 
-/// The kinds of vocabularies.
+/// The kinds of tokenizers.
 #[derive(Clone, Copy)]
 pub enum Kind {
     ByteLevelBpe(&'static PreTokenizer),
     SentencePiece,
 }
 
-/// Whether the file's tokenizer is one of those that can be built; cheap.
+/// Checks that the file's tokenizer is supported. Cheap.
 pub fn check(metadata: &Metadata) -> Result<Kind, String> {
     match metadata.text("tokenizer.ggml.model") {
         Some("gpt2") => {
@@ -37,13 +37,13 @@ pub fn check(metadata: &Metadata) -> Result<Kind, String> {
         }
         Some("llama") => Ok(Kind::SentencePiece),
         Some(other) => Err(format!(
-            "the tokenizer '{other}' is not supported: gpt2 (byte-level BPE) and llama (SentencePiece) are"
+            "the tokenizer '{other}' is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece)"
         )),
-        None => Err("the file carries no tokenizer (tokenizer.ggml.model)".to_owned()),
+        None => Err("the file has no tokenizer (tokenizer.ggml.model)".to_owned()),
     }
 }
 
-/// The file's tokens and what kind of token each is.
+/// The file's tokens and the type of each.
 pub struct GgufVocabulary<'a> {
     pub metadata: &'a Metadata,
     pub texts: &'a [String],
@@ -52,7 +52,7 @@ pub struct GgufVocabulary<'a> {
 }
 
 impl<'a> GgufVocabulary<'a> {
-    /// `template` tells which tokens are its own.
+    /// `template`: the chat template, whose tokens count as special.
     pub fn new(metadata: &'a Metadata, template: &'a str) -> Result<Self, String> {
         let texts = metadata.texts("tokenizer.ggml.tokens").ok_or("the file has no tokenizer.ggml.tokens")?;
         let kinds = metadata.numbers("tokenizer.ggml.token_type").unwrap_or_default();
@@ -63,7 +63,7 @@ impl<'a> GgufVocabulary<'a> {
         self.kinds.get(id) == Some(&kind)
     }
 
-    /// ChatTokenizer that are parsed in templates only.
+    /// Whether a token is parsed only in templates.
     fn special(&self, id: usize, text: &str) -> bool {
         self.is(id, CONTROL) || self.is(id, USER_DEFINED) && is_template_token(text, self.template)
     }
@@ -80,12 +80,12 @@ impl<'a> GgufVocabulary<'a> {
         self.each().filter(|(id, text)| self.special(*id, text) && !text.is_empty())
     }
 
-    /// User-defined tokens that are vocabulary like any other.
+    /// User-defined tokens that are not special.
     fn user_defined(&self) -> impl Iterator<Item = (usize, &String)> {
         self.of(USER_DEFINED).filter(|(id, text)| !self.special(*id, text) && !text.is_empty())
     }
 
-    /// ChatTokenizer that texts do not come to by themselves.
+    /// Tokens that merging does not produce: unknown, control and user-defined tokens.
     pub fn added_tokens(&self) -> impl Iterator<Item = (usize, &String)> {
         let named = |(id, text): &(usize, &String)| {
             !text.is_empty() && [UNKNOWN, CONTROL, USER_DEFINED].iter().any(|kind| self.is(*id, *kind))
@@ -93,13 +93,13 @@ impl<'a> GgufVocabulary<'a> {
         self.each().filter(named)
     }
 
-    /// The token whose id stands under this key.
+    /// The token ID in this metadata key.
     pub fn id(&self, key: &str) -> Option<u32> {
-        let id = self.metadata.whole(key).and_then(|id| u32::try_from(id).ok());
+        let id = self.metadata.integer(key).and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| (id as usize) < self.texts.len())
     }
 
-    /// A number for each token.
+    /// The score of each token.
     pub fn scores(&self) -> Result<Vec<f32>, String> {
         let array = match self.metadata.get("tokenizer.ggml.scores") {
             Some(Value::Array(array)) => Array::numbers(array),
@@ -112,14 +112,14 @@ impl<'a> GgufVocabulary<'a> {
         });
         match scores.collect::<Option<Vec<_>>>() {
             Some(scores) if scores.len() == self.texts.len() => Ok(scores),
-            _ => Err("tokenizer.ggml.scores has not one number a token".to_owned()),
+            _ => Err("tokenizer.ggml.scores must have one number for each token".to_owned()),
         }
     }
 
-    /// Byte-level BPE as a whole, which finds special tokens in texts, too.
+    /// A byte-level BPE tokenizer that also parses special tokens in texts.
     pub fn tokenizer(&self) -> Result<Tokenizer, String> {
         let Kind::ByteLevelBpe(pre_tokenizer) = check(self.metadata)? else {
-            return Err("the tokens are not of byte-level BPE".to_owned());
+            return Err("the tokenizer is not byte-level BPE".to_owned());
         };
         let mut tokenizer = byte_level_bpe(self, pre_tokenizer, |_, _| true)?;
         let special = self.special_tokens().map(|(_, text)| AddedToken::from(text.clone(), true).normalized(false));
@@ -127,8 +127,8 @@ impl<'a> GgufVocabulary<'a> {
         Ok(tokenizer)
     }
 
-    /// Phi-3's special tokens swallow the whitespace after them, which its files do not say; the
-    /// rule is llama.cpp's.
+    /// Phi-3's special tokens strip the whitespace after them, although its files do not say so. The rule is
+    /// llama.cpp's.
     fn rstrip(&self, id: usize, text: &str) -> bool {
         let name = self.metadata.text("general.name").unwrap_or_default().to_lowercase();
         let phi = name.contains("phi-3") || name.contains("phi3");
@@ -138,13 +138,13 @@ impl<'a> GgufVocabulary<'a> {
 }
 
 impl ChatTokenizer {
-    /// `rows` is the number of embeddings: no token may lie beyond. `template` tells which tokens
-    /// are its own.
+    /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat template,
+    /// whose tokens count as special.
     pub fn of_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let kind = check(metadata)?;
         let table = GgufVocabulary::new(metadata, template)?;
         if table.texts.is_empty() || table.texts.len() > rows {
-            return Err(format!("the tokenizer has {} tokens, the model {rows}", table.texts.len()));
+            return Err(format!("the tokenizer has {} tokens, but the model only {rows}", table.texts.len()));
         }
         let special_tokens = table.special_tokens().map(|(id, text)| SpecialToken {
             text: text.clone(),
@@ -190,7 +190,7 @@ fn token_bytes(table: &GgufVocabulary<'_>, kind: Kind, id: usize, text: &str) ->
     }
 }
 
-/// Of the tokens that `keep` says.
+/// Byte-level BPE of the tokens that `keep` selects.
 fn byte_level_bpe(
     table: &GgufVocabulary<'_>,
     pre_tokenizer: &PreTokenizer,
@@ -199,7 +199,7 @@ fn byte_level_bpe(
     let merges = table.metadata.texts("tokenizer.ggml.merges").ok_or("the file has no tokenizer.ggml.merges")?;
     let merges = merges.iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-        None => Err(format!("the merge '{merge}' has no two halves")),
+        None => Err(format!("the merge '{merge}' does not have two parts")),
     });
     let merges = merges.collect::<Result<Vec<_>, _>>()?;
     let vocabulary = table.each().filter(|(id, text)| keep(*id, text));

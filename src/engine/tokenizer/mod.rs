@@ -1,6 +1,6 @@
-//! Text to token ids, and the vocabulary that a checkpoint carries.
+//! Tokenizers: text to token IDs, and the vocabulary of a checkpoint.
 //!
-//! SpecialToken tokens are not in what encodes plain text: see [`crate::engine::tokenizer::special_tokens`].
+//! Plain text is encoded without special tokens: see [`crate::engine::tokenizer::special_tokens`].
 
 mod byte_alphabet;
 mod chunks;
@@ -25,34 +25,34 @@ pub use gguf::{GgufVocabulary, check};
 pub use hub::{check as check_hub, tokenizer_json};
 pub use vocabulary::Vocabulary;
 
-/// Control tokens that end an answer, whatever the file names as its end of sequence.
+/// Control tokens that end generation, in addition to the EOS token that the file names.
 const EOS_TOKENS: &[&str] =
     &["<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
 
-/// Encodes texts and prompts. What its tokens stand for is in the [`Vocabulary`] that is built with it.
+/// Encodes texts and prompts. The [`Vocabulary`] that is built with it decodes tokens.
 pub struct ChatTokenizer {
     encoder: Encoder,
     special_tokens: SpecialTokens,
-    /// Put before every prompt that does not begin with it.
+    /// The BOS token, prepended to every prompt that does not begin with it.
     prefix: Option<u32>,
 }
 
-/// How far tokenising goes. Prompts of up to [`chunks::MAX_CHUNK`] bytes are always tokenised to their end.
+/// When tokenizing stops early. Prompts of up to [`chunks::MAX_CHUNK`] bytes are always tokenized completely.
 #[derive(Clone, Debug, Default)]
 pub struct TokenizeLimits {
-    /// It stops once there are more tokens than this.
+    /// Stops once there are more tokens than this.
     max_tokens: Option<usize>,
-    /// It stops once the request is dropped.
+    /// Stops once the request is dropped.
     request: Option<Weak<()>>,
 }
 
 impl TokenizeLimits {
-    /// Stops, too, once there are more tokens than `most`.
+    /// Also stops once there are more tokens than `max_tokens`.
     pub fn with_max_tokens(self, max_tokens: usize) -> Self {
         Self { max_tokens: Some(max_tokens), ..self }
     }
 
-    /// Stops, too, once every clone of `request` is dropped.
+    /// Also stops once every clone of `request` is dropped.
     pub fn with_request(self, request: &Arc<()>) -> Self {
         self.with_weak(Arc::downgrade(request))
     }
@@ -65,7 +65,7 @@ impl TokenizeLimits {
         self.max_tokens
     }
 
-    /// Whether the request was dropped, so that its work is no longer wanted.
+    /// Whether the request was dropped.
     pub fn is_cancelled(&self) -> bool {
         self.request.as_ref().is_some_and(|request| request.strong_count() == 0)
     }
@@ -79,24 +79,24 @@ impl TokenizeLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
     pub ids: Vec<u32>,
-    /// Whether these are all tokens. `false`: tokenising stopped at its [`TokenizeLimits`], and there are more.
+    /// `false`: tokenizing stopped at its [`TokenizeLimits`], and there are more tokens.
     pub complete: bool,
 }
 
-/// Encodes text in which nothing is special.
+/// Encodes plain text, without special tokens.
 enum Encoder {
-    /// By the `tokenizers` crate. The other two are for text that does not begin a prompt, where they differ.
+    /// The `tokenizers` crate. The other two are for text that does not begin a prompt, if they differ.
     HuggingFace {
         tokenizer: Box<Tokenizer>,
         /// For text that follows a special token.
         after_special: Option<Box<Tokenizer>>,
-        /// For the chunks of a text after its first.
+        /// For the chunks of a text after the first.
         continuation: Option<Box<Tokenizer>>,
     },
     SentencePiece(Box<sentencepiece_bpe::SentencePieceBpe>),
 }
 
-/// Where a text stands: some tokenizers put a space before it in some of these places.
+/// Where a text is in the prompt. Some tokenizers prepend a space in some of these positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     /// At the beginning of the prompt.
@@ -121,7 +121,7 @@ impl Encoder {
         };
         match tokenizer.encode_fast(text, false) {
             Ok(encoding) => encoding.get_ids().to_vec(),
-            // Byte-level BPE has no input that it refuses; if it had one, bytes are still tokens.
+            // Byte-level BPE refuses no input; as a fallback, bytes are tokens.
             Err(_) => text
                 .bytes()
                 .filter_map(|byte| tokenizer.token_to_id(&byte_alphabet::byte_to_char(byte).to_string()))
@@ -141,14 +141,14 @@ impl Encoder {
     }
 }
 
-/// Whether an added token that is not marked as special still belongs to the template alone: it
-/// writes the token, or the token looks like one of control. Runs of spaces are vocabulary.
+/// Whether an added token that is not marked as special is still parsed only in templates: the template writes it, or
+/// it looks like a control token. Whitespace is ordinary vocabulary.
 fn is_template_token(text: &str, template: &str) -> bool {
     !text.trim().is_empty() && (text.starts_with("<|") || template.contains(text))
 }
 
 impl ChatTokenizer {
-    /// Plain text: nothing in it is special, nothing is added.
+    /// Encodes plain text: special tokens in it stay text, and none are added.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::new();
         self.encoder.append(text, Position::Start, &TokenizeLimits::default(), &mut ids);
@@ -160,7 +160,7 @@ impl ChatTokenizer {
         self.special_tokens.protect(text)
     }
 
-    /// A rendered template, whose messages were [`Self::protect`]ed.
+    /// Encodes a rendered template whose messages were [`Self::protect`]ed.
     pub fn encode_prompt(&self, rendered: &str, limits: &TokenizeLimits) -> Prompt {
         let limits = if rendered.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
         let (mut ids, mut complete) = (Vec::new(), true);

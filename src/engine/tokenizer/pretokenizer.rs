@@ -1,7 +1,7 @@
-//! How text is pre_tokenizer into words before merges, by the name in `tokenizer.ggml.pre`.
+//! Pre-tokenizers: how text is split into words before merging, by the name in `tokenizer.ggml.pre`.
 //!
-//! The patterns are those of llama.cpp's `llama-vocab.cpp` for the same names: token counts must
-//! be equal. Rules of one row are applied one after the other, each to the pieces of the last.
+//! The patterns are those of llama.cpp's `llama-vocab.cpp` for the same names, so that token counts are equal. The rules
+//! of a pre-tokenizer are applied in order, each to the pieces of the previous one.
 
 use tokenizers::SplitDelimiterBehavior::Isolated;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -9,13 +9,13 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
-/// One way of cutting text.
+/// A pre-tokenizer.
 pub struct PreTokenizer {
     names: &'static [&'static str],
     rules: &'static [&'static str],
-    /// A word that is a token as it stands needs no merges.
+    /// Whether a word that is a token is used without merging.
     pub ignore_merges: bool,
-    /// Whether prompts begin with the beginning-of-sequence token when the file does not say.
+    /// Whether prompts begin with the BOS token if the file does not say so.
     pub add_bos: bool,
 }
 
@@ -23,7 +23,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Mistral's Tekken and OpenAI's o200k are the models' own patterns, of which llama.cpp has approximations.
+/// Tekken and o200k are Mistral's and OpenAI's own patterns; llama.cpp has approximations.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -63,16 +63,16 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
     },
 ];
 
-/// The row for a name, or the names that there are.
+/// The pre-tokenizer of this name. The error lists the supported names.
 pub fn find(name: &str) -> Result<&'static PreTokenizer, String> {
     PRE_TOKENIZERS.iter().find(|pre_tokenizer| pre_tokenizer.names.contains(&name)).ok_or_else(|| {
         let known: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|pre_tokenizer| pre_tokenizer.names).copied().collect();
-        format!("the pre-tokenizer '{name}' is not supported: {} are", known.join(", "))
+        format!("the pre-tokenizer '{name}' is not supported; supported: {}", known.join(", "))
     })
 }
 
 impl PreTokenizer {
-    /// The cutting rules and the mapping of bytes to the vocabulary's letters.
+    /// The split rules, then the mapping of bytes to the byte-level alphabet.
     pub fn build(&self) -> Result<Sequence, tokenizers::Error> {
         let rules = self.rules.iter().map(|rule| {
             let pattern = SplitPattern::Regex((*rule).to_owned());

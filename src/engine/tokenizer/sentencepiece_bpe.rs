@@ -1,8 +1,8 @@
-//! SentencePiece's BPE (Kudo and Richardson 2018, <https://arxiv.org/abs/1808.06226>): of all
-//! neighbours whose joint text is a piece, those with the best score are joined first, the leftmost
-//! of equals; what is no piece in the end becomes bytes.
+//! SentencePiece's BPE (Kudo and Richardson 2018, <https://arxiv.org/abs/1808.06226>): of all adjacent symbols whose
+//! concatenation is a piece, the pair with the best score is merged first, the leftmost on ties. Symbols that are not
+//! pieces in the end become bytes.
 //!
-//! Not done by the `tokenizers` crate: it ranks pairs, and a vocabulary with scores ranks pieces.
+//! The `tokenizers` crate cannot do this: it ranks merges, while a vocabulary with scores ranks pieces.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
@@ -12,27 +12,27 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use super::byte_alphabet::META_SPACE;
 
 pub struct SentencePieceBpe {
-    /// Normal pieces: id and score.
+    /// The ID and score of each normal piece.
     normal: HashMap<String, (u32, f32)>,
-    /// SentencePieceBpe that are found before anything is joined.
+    /// The IDs of user-defined pieces, which are matched before merging.
     defined: Vec<u32>,
     finder: AhoCorasick,
-    /// The piece of each byte; without it the unknown piece stands for the character.
+    /// The piece ID of each byte. Without one, the unknown piece replaces the character.
     bytes: HashMap<u8, u32>,
     unknown: Option<u32>,
-    /// Whether text is_first with a space of its own.
+    /// Whether a space is prepended to text.
     adds_space: bool,
 }
 
-/// Neighbours that can be joined.
+/// Adjacent symbols that can be merged.
 struct Pair {
     score: f32,
     left: usize,
-    /// Bytes of both together: tells whether one of them has changed since.
+    /// The length of both in bytes, to detect that one of them has changed since.
     bytes: usize,
 }
 
-/// A part of the text, in a list of neighbours; those joined to their left have no bytes.
+/// A part of the text in a linked list. Symbols merged into their left neighbour have no bytes.
 struct Symbol {
     start: usize,
     bytes: usize,
@@ -41,7 +41,7 @@ struct Symbol {
 }
 
 impl SentencePieceBpe {
-    /// All texts are as SentencePiece writes them, spaces as `▁`.
+    /// Texts are as in SentencePiece, with spaces as `▁`.
     pub fn new(
         normal: HashMap<String, (u32, f32)>,
         defined: Vec<(String, u32)>,
@@ -52,12 +52,12 @@ impl SentencePieceBpe {
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(defined.iter().map(|(text, _)| text))
-            .map_err(|error| format!("the defined tokens cannot be searched for: {error}"))?;
+            .map_err(|error| format!("the user-defined tokens cannot be indexed: {error}"))?;
         let defined = defined.into_iter().map(|(_, id)| id).collect();
         Ok(Self { normal, defined, finder, bytes, unknown, adds_space })
     }
 
-    /// `is_first`: the text is not the continuation of another.
+    /// `is_first`: the text does not continue another.
     pub fn encode(&self, text: &str, is_first: bool) -> Vec<u32> {
         if text.is_empty() {
             return Vec::new();
@@ -91,7 +91,7 @@ impl SentencePieceBpe {
         }
     }
 
-    /// The text's characters, joined as far as they go.
+    /// The text's characters, merged as far as possible.
     fn merge_all(&self, text: &str) -> Vec<Symbol> {
         let mut symbols = Symbol::each(text);
         let mut heap = BinaryHeap::new();
@@ -109,7 +109,7 @@ impl SentencePieceBpe {
         symbols
     }
 
-    /// The pair of this symbol and the one after it, if that is a piece.
+    /// The pair of this symbol and the next, if it is a piece.
     fn pair(&self, text: &str, symbols: &[Symbol], left: Option<usize>) -> Option<Pair> {
         let left = left?;
         let one = symbols.get(left)?;
@@ -119,7 +119,7 @@ impl SentencePieceBpe {
     }
 }
 
-/// Joins a pair that is still as it was when it was found.
+/// Merges a pair if neither symbol has changed since it was found.
 fn merge(symbols: &mut [Symbol], pair: &Pair) -> bool {
     let Some(left) = symbols.get(pair.left).filter(|left| left.bytes > 0) else { return false };
     let (Some(right), left_bytes) = (left.after, left.bytes) else { return false };

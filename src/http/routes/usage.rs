@@ -28,7 +28,7 @@ pub struct UsageParams {
     /// End of the window, exclusive; absent: now.
     #[param(value_type = Option<String>, format = DateTime)]
     end_time: Option<Timestamp>,
-    /// `1m`, `1h` or `1d` (the default).
+    /// `1m`, `1h` or `1d`; absent: a day, or as many days as keep the report within 1,500 buckets.
     bucket_width: Option<String>,
     /// Some of `model`, `api_key_id`, `endpoint`, separated by commas.
     group_by: Option<String>,
@@ -41,7 +41,8 @@ pub struct UsageBody {
     project_id: String,
     start_time: Time,
     end_time: Time,
-    bucket_width: &'static str,
+    /// `1m`, `1h`, `1d`, or a number of days such as `7d`.
+    bucket_width: String,
     #[serde(flatten)]
     totals: Figures,
     storage: Storage,
@@ -160,14 +161,6 @@ fn width(text: Option<&str>) -> Result<Option<Width>> {
     }))
 }
 
-fn width_name(width: Width) -> &'static str {
-    match width {
-        Width::Minute => "1m",
-        Width::Hour => "1h",
-        Width::Day => "1d",
-    }
-}
-
 fn result((group, sums): (Group, Sums), by: &[Dimension]) -> UsageResult {
     let Group { model, api_key, endpoint } = group;
     // A request without a model says so, where models were asked for.
@@ -187,7 +180,7 @@ fn body(project: ProjectId, report: Report, by: &[Dimension], mount: Mount) -> U
         project_id: project.to_string(),
         start_time: mount.time(report.start),
         end_time: mount.time(report.end),
-        bucket_width: width_name(report.width),
+        bucket_width: report.width.to_string(),
         totals: Figures::from(&report.totals),
         storage: Storage { bytes: report.storage_now, bytes_at_end: report.storage_at_end },
         groups: (!by.is_empty()).then(|| results(report.groups)),
