@@ -1,4 +1,5 @@
 //! The layers: which module may import which, and that no files import each other in a circle.
+#![cfg(test)]
 
 mod module_graph;
 
