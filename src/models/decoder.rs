@@ -161,14 +161,11 @@ impl Decoder {
 
     fn check(&self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
-            return Err(ModelError::Compute(format!("a row without tokens")));
+            return Err(ModelError::Compute("a row without tokens".to_owned()));
         }
         match tokens.iter().find(|&&id| id as usize >= self.config.vocabulary) {
             Some(id) => {
-                return Err(ModelError::Compute(format!(
-                    "token {id} is not in the vocabulary of {}",
-                    self.config.vocabulary
-                )));
+                Err(ModelError::Compute(format!("token {id} is not in the vocabulary of {}", self.config.vocabulary)))
             }
             None => Ok(()),
         }

@@ -398,6 +398,7 @@ fn choices_count_in_the_queue() {
 /// `cargo test --release --lib step_cost -- --ignored --nocapture`
 #[test]
 #[ignore = "prints figures"]
+#[expect(clippy::disallowed_methods, reason = "measures")]
 fn step_cost_by_waiting_choices() {
     for waiting in [10, 1_000, 10_000] {
         let limits = Limits { running: 32, choices: 20_000, tokens: usize::MAX, tenant_divisor: 1 };
