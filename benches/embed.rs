@@ -16,7 +16,7 @@ use std::time::Instant;
 use clap::Parser;
 use outpost::app::SystemClockRng;
 use outpost::config::Precision;
-use outpost::engine::{Engine, InputType, ModelKind, Precisions, Settings, TokenBound};
+use outpost::engine::{Engine, InputType, ModelKind, Precisions, Settings, TokenizeLimits};
 
 /// Bytes for the model and its passes.
 const MEMORY: u64 = 8 << 30;
@@ -46,7 +46,11 @@ fn main() {
         let texts = texts
             .iter()
             .map(|text| {
-                model.encode(&[text], InputType::Unsaid, true, &TokenBound::default()).expect("tokens").remove(0).0
+                model
+                    .encode(&[text], InputType::Unspecified, true, &TokenizeLimits::default())
+                    .expect("tokens")
+                    .remove(0)
+                    .0
             })
             .collect();
         let receiver = engine.embed(&model, 1, texts).expect("a place in the queue");

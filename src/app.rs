@@ -28,13 +28,10 @@ use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
-use crate::service::limits::Limits;
 use crate::service::secrets::Secret;
-use crate::service::usage::{Meter, Retention, Usage};
-use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, fine_tuning::Jobs, keys::Keys,
-    projects::Projects, setup, stored_images::StoredImages,
-};
+use crate::service::stored_images::StoredImages;
+use crate::service::usage::{Retention, Usage};
+use crate::service::{Services, setup};
 use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 
 /// File with the first admin key, for scripts.
@@ -106,8 +103,8 @@ impl App {
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
         let engine = Engine::start(engine_settings(config), clock_rng.clone())?;
         let control = ControlSocket::listen(&data, store.clone())?;
-        let files = Files::start(store.clone(), clock_rng.clone()).await.map_err(StartError::Setup)?;
-        let api = Data::new(api(config, &store, &engine, files, clock_rng));
+        let services = Services::start(&store, &clock_rng, config.image_url_ttl).await.map_err(StartError::Setup)?;
+        let api = Data::new(api(config, store.clone(), &engine, services, clock_rng));
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
@@ -148,8 +145,8 @@ impl App {
     /// Serves until [`Stopper::stop`]. When it returns, everything acknowledged is durable.
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
-        let pruning = actix_web::rt::spawn(prune(api.usage.clone(), self.retention));
-        let sweeping = actix_web::rt::spawn(sweep(api.stored_images.clone()));
+        let pruning = actix_web::rt::spawn(prune(api.services.usage.clone(), self.retention));
+        let sweeping = actix_web::rt::spawn(sweep(api.services.stored_images.clone()));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let outcome = self.server.await;
         pruning.abort();
@@ -157,10 +154,10 @@ impl App {
         watching.inspect(|watching| watching.abort());
         drop(self.control);
         self.stopper.engine.abort();
-        if let Err(error) = api.meter.flush().await {
+        if let Err(error) = api.services.meter.flush().await {
             tracing::error!(%error, "the usage of abandoned requests is lost");
         }
-        if let Err(error) = api.keys.persist_time().await {
+        if let Err(error) = api.services.keys.persist_time().await {
             tracing::warn!(%error, "the time of this stop is not on disk");
         }
         let store = self.store;
@@ -298,31 +295,20 @@ fn drafts(choices: &[DraftModel]) -> engine::Drafts {
     })
 }
 
-fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng: Arc<dyn ClockRng>) -> Api {
-    let limits = Limits::new(store.clone(), clock_rng.clone());
-    let conversations = Conversations::new(store.clone(), clock_rng.clone());
-    let agents = Agents::new(store.clone(), clock_rng.clone());
-    let context_loader = ContextLoader { conversations: conversations.clone(), agents: agents.clone() };
+fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock_rng: Arc<dyn ClockRng>) -> Api {
+    let context_loader =
+        ContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     Api {
-        meter: Meter::new(store.clone(), clock_rng.clone(), limits.clone()),
-        usage: Usage::new(store.clone(), clock_rng.clone()),
-        limits,
-        projects: Projects::new(store.clone(), clock_rng.clone()),
-        keys: Keys::new(store.clone(), clock_rng.clone()),
-        audit: Audit::new(store.clone()),
-        conversations,
-        agents,
         models: Models::new(engine.clone()),
-        files,
-        fine_tuning: FineTuning::new(Jobs::new(store.clone(), clock_rng.clone()), Models::new(engine.clone())),
+        fine_tuning: FineTuning::new(services.jobs.clone(), Models::new(engine.clone())),
         chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
-        stored_images: StoredImages::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
-        hosts: hosts(config),
+        hosts: Data::new(hosts(config)),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
-        store: store.clone(),
+        services,
+        store,
         clock_rng,
         open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),

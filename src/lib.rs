@@ -1,8 +1,7 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
-//! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the leaf modules `error`,
-//! `ids`, `clock_rng`, `file_lock`, `ip_network` and `display` import no other module of the crate. `tests/layers.rs`
-//! enforces this.
+//! `main → cli → app → http → calls → service → storage` and `calls → engine → models`. docs/architecture.md lists what
+//! each module may import, and `tests/layers` enforces it.
 
 pub mod app;
 pub mod calls;

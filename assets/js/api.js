@@ -48,6 +48,12 @@ export async function send(method, path, { body, query, headers = {}, signal, ke
   throw error;
 }
 
+/**
+ * A template tag for paths: escapes each value, so that an ID from the URL hash stays one segment of the path. A browser
+ * resolves segments of dots even if they are escaped; they become a hyphen, which is no ID.
+ */
+export const apiPath = (strings, ...values) => String.raw({ raw: strings }, ...values.map((value) => encodeURIComponent(value).replace(/^\.{1,2}$/, "-")));
+
 const json = async (...request) => (await send(...request)).json();
 
 export const get = (path, query, options) => json("GET", path, { query, ...options });

@@ -132,7 +132,7 @@ impl Chat {
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
             let window = engine.positions(&model);
-            let budget = TokenBudget { window, wanted, bound: bound.with_most(window as usize) };
+            let budget = TokenBudget { window, wanted, bound: bound.with_max_tokens(window as usize) };
             let fitted = context.prompt(&model, messages, tools, budget)?;
             Ok((model, fitted))
         });
@@ -147,11 +147,11 @@ impl Chat {
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = GenerationRequest {
-            prompt: fitted.prompt.ids,
+            prompt: fitted.prompt.ids.into(),
             choices: call.choices,
             max_tokens,
             sampling,
-            form,
+            grammar: form,
             stop: call.stop,
             logprobs: call.logprobs,
             tenant,
@@ -172,7 +172,7 @@ impl Chat {
             may_call: !output.shape.tools.is_empty(),
             call_ids,
             turn_recorder,
-            pieces: ticket.pieces,
+            pieces: ticket.deltas,
             generated: vec![0; call.choices as usize],
             recorder,
         })
@@ -251,7 +251,7 @@ impl RunningChat {
 impl Drop for RunningChat {
     /// A client that disconnects is charged for all generated tokens, received or not.
     fn drop(&mut self) {
-        let left: Vec<TextDelta> = self.pieces.leave().collect();
+        let left: Vec<TextDelta> = self.pieces.close().collect();
         left.iter().for_each(|piece| self.count(piece));
     }
 }
@@ -299,7 +299,7 @@ struct Count {
 /// Refuses a request whose messages are too long for the context or the project's budget, by an estimate made before
 /// rendering.
 fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], recorder: &UsageRecorder) -> Result<()> {
-    let fewest = model.fewest_tokens(messages);
+    let fewest = model.min_prompt_tokens(messages);
     if fewest > u64::from(engine.positions(model)) {
         let tokens = u32::try_from(fewest).unwrap_or(u32::MAX);
         completion_limit(engine, model, Count { tokens, exact: false }, None, "")?;

@@ -6,7 +6,7 @@ use super::errors;
 use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
-    EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenBound, Tokenized, truncate_dimensions,
+    EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
@@ -68,7 +68,7 @@ impl Embeddings {
         access.require_model(&call.model)?;
         let engine = self.engine.clone();
         let bytes = call.inputs.iter().map(Input::bytes).sum();
-        let prepare = move |bound: TokenBound| {
+        let prepare = move |bound: TokenizeLimits| {
             let id = call.model.as_str();
             let model = engine
                 .models()
@@ -92,7 +92,7 @@ impl Embeddings {
         access: &Access,
         recorder: &UsageRecorder,
         bytes: usize,
-        prepare: impl FnOnce(TokenBound) -> Result<(T, Arc<EncoderModel>, Vec<Tokenized>)> + Send + 'static,
+        prepare: impl FnOnce(TokenizeLimits) -> Result<(T, Arc<EncoderModel>, Vec<Tokenized>)> + Send + 'static,
     ) -> Result<(T, Vec<Vec<f32>>, u64)> {
         let (call, model, texts) = self.preparing.run(access.project(), bytes, prepare).await?;
         recorder.set_model(model.id());
@@ -117,8 +117,8 @@ fn check_dimensions(model: &EncoderModel, asked: Option<u32>) -> Result<()> {
         Matryoshka::No => format!("makes vectors of {own} numbers and was not trained for shorter ones"),
         Matryoshka::Any if (asked as usize) < own => return Ok(()),
         Matryoshka::Any => format!("makes vectors of 1 to {own} numbers"),
-        Matryoshka::These(lengths) if lengths.contains(&(asked as usize)) && (asked as usize) < own => return Ok(()),
-        Matryoshka::These(lengths) => {
+        Matryoshka::Lengths(lengths) if lengths.contains(&(asked as usize)) && (asked as usize) < own => return Ok(()),
+        Matryoshka::Lengths(lengths) => {
             let all: Vec<String> = lengths.iter().chain([&own]).map(usize::to_string).collect();
             format!("makes vectors of {} numbers", all.join(", "))
         }
@@ -127,7 +127,7 @@ fn check_dimensions(model: &EncoderModel, asked: Option<u32>) -> Result<()> {
     Err(Error::invalid("dimensions", message))
 }
 
-fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenBound) -> Result<Vec<Tokenized>> {
+fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) -> Result<Vec<Tokenized>> {
     let texts = call.inputs.iter().filter_map(|input| match input {
         Input::Text(text) => Some(text.as_str()),
         Input::Tokens(_) => None,
@@ -142,14 +142,14 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenBound) -> R
             Input::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
                 foreign.map_or(Ok(()), |id| Err(foreign_token(&field(place), *id, model)))?;
-                (model.wrap(ids), true)
+                (model.add_special_tokens(ids), true)
             }
         };
         let (count, limit) = (text.ids.len(), model.limit());
         if count > limit && !call.truncate {
             return Err(too_long(&field(place), "", count, complete, model));
         }
-        model.cut(&mut text);
+        model.truncate(&mut text);
         Ok(text)
     };
     call.inputs.iter().enumerate().map(one).collect()

@@ -9,7 +9,7 @@ use crate::service::fine_tuning::{Job, Jobs};
 
 /// The fine-tuning API.
 pub struct FineTuning {
-    pub jobs: Jobs,
+    jobs: Jobs,
     models: Models,
 }
 

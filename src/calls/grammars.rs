@@ -33,7 +33,7 @@ impl GrammarCompiler {
         if output.shape.is_free() {
             return Ok(None);
         }
-        if let Some(kept) = model.kept_form(&output.shape) {
+        if let Some(kept) = model.cached_grammar(&output.shape) {
             return Ok(Some(kept));
         }
         let _place = self.waiting.try_acquire().map_err(|_| busy())?;
@@ -45,13 +45,13 @@ impl GrammarCompiler {
         let turn = self.compiling.clone().acquire_owned().await;
         let turn = turn.map_err(|error| Error::internal(error.to_string()))?;
         // Another request may have compiled the same grammar meanwhile.
-        if let Some(kept) = model.kept_form(&output.shape) {
+        if let Some(kept) = model.cached_grammar(&output.shape) {
             return Ok(kept);
         }
         let (model, shape) = (Arc::clone(model), output.shape.clone());
         let compiled = run_blocking(move || {
             let _turn = turn;
-            Ok(model.form(&shape))
+            Ok(model.compile_grammar(&shape))
         });
         compiled.await?.map_err(|error| output.grammar_error(error))
     }

@@ -104,7 +104,7 @@ impl ResolvedOutput {
                 let text = format!("'{field}' {what}.");
                 Error::invalid(field, text)
             }
-            GrammarError::Together(text) => Error::invalid(self.offending_field(), text),
+            GrammarError::Combination(text) => Error::invalid(self.offending_field(), text),
             GrammarError::Model(reason) => Error::internal(reason),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::blocking::run_blocking;
-use crate::engine::TokenBound;
+use crate::engine::TokenizeLimits;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::concurrency_limit::ConcurrencyLimit;
@@ -41,13 +41,13 @@ impl PromptPreparation {
         &self,
         project: ProjectId,
         bytes: usize,
-        work: impl FnOnce(TokenBound) -> Result<T> + Send + 'static,
+        work: impl FnOnce(TokenizeLimits) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let slot = self.slots.acquire(project)?;
         let turn = self.turn(bytes).await?;
         // Held by this future alone, so the work notices when the client disconnects.
         let request = Arc::new(());
-        let bound = TokenBound::default().with_request(&request);
+        let bound = TokenizeLimits::default().with_request(&request);
         let done = run_blocking(move || {
             let _held = (slot, turn);
             work(bound)

@@ -2,7 +2,7 @@
 
 use super::embeddings::{Embeddings, too_long};
 use super::errors;
-use crate::engine::{ModelKind, TokenBound, Tokenized};
+use crate::engine::{ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
@@ -39,7 +39,7 @@ impl Embeddings {
         access.require_model(&call.model)?;
         let engine = self.engine.clone();
         let bytes = call.documents.iter().map(|document| call.query.len() + document.len()).sum();
-        let prepare = move |bound: TokenBound| {
+        let prepare = move |bound: TokenizeLimits| {
             let id = call.model.as_str();
             let model = engine
                 .models()

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::errors;
-use crate::engine::{Message, Prompt, TextModel, TokenBound, Tool};
+use crate::engine::{Message, Prompt, TextModel, TokenizeLimits, Tool};
 use crate::error::Result;
 
 /// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
@@ -27,7 +27,7 @@ pub(super) struct TokenBudget {
     /// Requested completion tokens, if set.
     pub wanted: Option<u32>,
     /// The limit of tokenisation.
-    pub bound: TokenBound,
+    pub bound: TokenizeLimits,
 }
 
 /// A prompt, and the number of transcript messages that were left out.
@@ -53,7 +53,7 @@ pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBud
     let cuts = cut_points(&parts.history);
     let last = cuts.len() - 1;
     // Cuts before `low` keep too much. Initially these are cuts whose messages are too long by size alone.
-    let mut low = cuts.partition_point(|cut| model.fewest_tokens(parts.messages(cut.at)) > window).min(last);
+    let mut low = cuts.partition_point(|cut| model.min_prompt_tokens(parts.messages(cut.at)) > window).min(last);
     let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &budget.bound)?);
     if !fits(&prompt) && low < last {
         (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &budget.bound)?);
@@ -118,7 +118,7 @@ impl PromptParts {
         self.system.iter().chain(history).chain(&self.own)
     }
 
-    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenBound) -> Result<Prompt> {
+    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenizeLimits) -> Result<Prompt> {
         let messages: Vec<Message> = self.messages(cut).cloned().collect();
         let prompt = model.prompt_within(&messages, &self.tools, bound);
         prompt.map_err(|error| errors::from_prompt_error(model.id(), error))

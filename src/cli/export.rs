@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
-use super::{Outcome, maintenance};
+use super::maintenance;
+use super::output::{Outcome, print_reply};
 use crate::app::SystemClockRng;
 use crate::clock_rng::Timestamp;
 use crate::control_socket::{self, Request};
@@ -58,7 +59,7 @@ fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> O
     // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
     if let Some(answer) = control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
-        maintenance::print_reply(answer, out)?;
+        print_reply(answer, out)?;
     } else {
         let opened = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
         let bytes = actix_web::rt::System::new().block_on(order.run(&opened, &to));

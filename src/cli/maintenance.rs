@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Outcome;
+use super::output::{Outcome, print_lines, print_reply};
 use crate::app::SystemClockRng;
 use crate::clock_rng::ClockRng;
 use crate::control_socket::{self, Reply, Request};
@@ -71,25 +71,4 @@ fn require_store(data: &Path) -> Outcome {
         return Ok(());
     }
     Err(format!("there is no store in {}; --data names the folder", data.display()).into())
-}
-
-pub(super) fn print_reply(answer: Reply, out: &mut dyn Write) -> Outcome {
-    match answer {
-        Reply::Done { lines: report, problems } => {
-            print_lines(&report, out)?;
-            print_lines(&problems, out)?;
-            if problems.is_empty() {
-                return Ok(());
-            }
-            Err(format!("{} problems were found; restore the latest good backup", problems.len()).into())
-        }
-        Reply::Failed { message } => Err(message.into()),
-    }
-}
-
-fn print_lines(report: &[String], out: &mut dyn Write) -> Outcome {
-    for line in report {
-        writeln!(out, "{line}")?;
-    }
-    Ok(())
 }

@@ -3,10 +3,10 @@
 mod export;
 mod maintenance;
 pub mod models;
+mod output;
 mod sandbox;
 mod serve;
 
-use std::error::Error;
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use crate::config::{DataPaths, ServeArgs};
 use crate::display::SanitizedWriter;
 use export::{AuditCommand, UsageCommand};
 use models::ModelsCommand;
+use output::Outcome;
 
 #[derive(Parser)]
 #[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
@@ -61,10 +62,7 @@ enum Command {
     AdminKey,
 }
 
-/// Exit codes: 0 done, 1 failed, 2 wrong arguments.
-type Outcome = Result<(), Box<dyn Error>>;
-
-/// Parses `arguments` and runs the command.
+/// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Outcome;
+use super::output::Outcome;
 use crate::app::{ADMIN_KEY_FILE, App, Reloader, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
 use crate::config::{Config, DataPaths, ServeArgs};

@@ -1,4 +1,4 @@
-//! A model's files, opened: a GGUF file, or a Hugging Face folder of safetensors.
+//! An opened checkpoint: a GGUF file, or a Hugging Face folder of safetensors.
 
 use std::path::Path;
 
@@ -19,14 +19,14 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gguf")
 }
 
-/// Whether a GGUF header describes a model that can be served; cheap, for listings.
+/// Checks that a GGUF header describes a chat model that can be served. Cheap, so listings can use it.
 pub fn check_gguf(header: &Header) -> Result<(), String> {
     DecoderConfig::from_gguf(header).map_err(|error| error.to_string())?;
     tokenizer::check(&header.metadata)?;
     Templates::of_gguf(&header.metadata).map(drop)
 }
 
-/// Whether a folder holds a model that can be served; reads headers and small files only.
+/// Checks that a folder holds a chat model that can be served. Reads only headers and small files.
 pub fn check_hub(folder: &ModelFolder) -> Result<(), String> {
     DecoderConfig::from_folder(folder).map_err(|error| error.to_string())?;
     let files = TextFiles::read(&folder.path)?;
@@ -35,16 +35,16 @@ pub fn check_hub(folder: &ModelFolder) -> Result<(), String> {
 }
 
 impl Checkpoint {
-    /// Opens the model that this file stands for.
+    /// Opens the model whose main file is `path`.
     pub fn open(path: &Path) -> Result<Self, String> {
         if is_gguf(path) {
             return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
         }
-        let folder = path.parent().ok_or("the model is in no folder")?;
+        let folder = path.parent().ok_or("the model file has no parent folder")?;
         Ok(Self::Hub(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))
     }
 
-    /// The same, and checks that it can be served as a chat model.
+    /// Like [`Self::open`], and checks that the model can be served as a chat model.
     pub fn open_chat(path: &Path) -> Result<Self, String> {
         let checkpoint = Self::open(path)?;
         match &checkpoint {

@@ -1,4 +1,4 @@
-//! Errors of the engine: why a request was refused, why a running one failed, why a model cannot be loaded.
+//! The engine's errors: why a request was refused, why a running one failed, why a model cannot be loaded.
 
 use std::time::Duration;
 
@@ -8,95 +8,95 @@ use super::model_info::ModelKind;
 use crate::display::format_bytes;
 use crate::models::kv::KvType;
 
-/// Why an answer broke off.
+/// Why a running request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// Nobody took the pieces for too long.
-    #[error("the answer was not read")]
+    /// The client read nothing for too long.
+    #[error("the client stopped reading the response")]
     ClientStalled,
-    /// Nothing that may come next fits the form that was demanded, or finding out takes too long.
-    #[error("the demanded form cannot be kept: {0}")]
+    /// No token is allowed by the grammar, or computing the allowed tokens takes too long.
+    #[error("the requested output format could not be satisfied: {0}")]
     Grammar(String),
-    /// The memory that it takes is held by other models in use.
-    #[error("the memory that it takes is held by other models in use")]
+    /// Other models in use hold the memory that the request needs.
+    #[error("other models in use hold the memory that the request needs")]
     OutOfMemory,
-    /// The model cannot be computed, or makes no numbers: its files are damaged, or not what they say.
+    /// The network cannot be computed or gives values that are not finite: the model's files are damaged.
     #[error("the model {id} cannot be used: {reason}")]
     ModelUnusable { id: String, reason: String },
-    /// A defect, for the log.
+    /// A bug; the text is for the log.
     #[error("generation failed: {0}")]
     Internal(String),
 }
 
 impl Failure {
-    /// Of a request that was being computed when a defect made its workload panic.
+    /// The failure of requests that a panic of their workload affects.
     pub(super) fn panicked() -> Self {
         Self::Internal("the computation panicked".to_owned())
     }
 
-    /// Of a model whose network makes no numbers.
+    /// The failure of a model whose network gives NaN or infinity.
     pub(super) fn not_finite(id: &str) -> Self {
         Self::ModelUnusable { id: id.to_owned(), reason: NOT_FINITE.to_owned() }
     }
 }
 
-/// What is wrong with a model where NaN or infinity comes out.
+/// The reason given for a model whose output has NaN or infinity.
 pub const NOT_FINITE: &str = "its network computes values that are not finite numbers";
 
-/// Whether there is neither NaN nor infinity among these. Compares bits, so that many are compared at once.
+/// Whether all numbers are finite. Compares bits, which the compiler vectorizes.
 pub fn are_finite(numbers: &[f32]) -> bool {
     let largest = numbers.iter().map(|number| number.to_bits() & 0x7fff_ffff).fold(0, u32::max);
     largest < f32::INFINITY.to_bits()
 }
 
-/// Why a request was not taken. Nothing of it remains.
+/// Why a request was refused. It leaves no state behind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("the queue is full")]
     QueueFull { retry_after: Duration },
-    /// Its keys and values would not fit if it were alone.
+    /// The request's KV cache would not fit even if it ran alone.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
     #[error("the server is shutting down")]
     ShuttingDown,
     #[error("{0}")]
     Invalid(String),
-    /// The fault of the model's files.
+    /// Preprocessing failed because of the model's files.
     #[error(transparent)]
     Preprocess(#[from] PreprocessError),
 }
 
-/// Keys and values of one answer take more memory than is left beside the model.
+/// The KV cache of one sequence takes more memory than the model's weights leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its keys and values need {} of memory, {} are there beside the model", format_bytes(*needed_bytes), format_bytes(*budget_bytes))]
+#[error("its KV cache needs {} of memory; {} are available besides the model's weights", format_bytes(*needed_bytes), format_bytes(*budget_bytes))]
 pub struct TooLarge {
     pub needed_bytes: u64,
     pub budget_bytes: u64,
-    /// How they would be kept.
+    /// The data type of the KV cache.
     pub kv_type: KvType,
 }
 
-/// Why a model is not there to answer.
+/// Why a model cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    #[error("no model of this name is in the models folder")]
+    #[error("the models folder has no model with this ID")]
     NotFound,
-    /// The model makes something else than what is wanted.
-    #[error("the model {id} is no {} model: its architecture is {architecture}", wanted.name())]
+    /// The model is of another kind than requested.
+    #[error("the model {id} is not of the kind '{}': its architecture is {architecture}", wanted.name())]
     WrongKind { id: String, architecture: String, wanted: ModelKind },
     #[error("the model {id} cannot be used: {reason}")]
     Unusable { id: String, reason: String },
-    /// Bytes: of the weights and of a step, and of all memory for models.
-    #[error("it takes {} of the {} of memory for models, which other models in use hold", format_bytes(*needed), format_bytes(*budget))]
+    /// In bytes: `needed` for weights and scratch buffers, `budget` for all models.
+    #[error("it needs {} of the {} of memory for models, which other models in use hold", format_bytes(*needed), format_bytes(*budget))]
     OutOfMemory { needed: u64, budget: u64 },
-    /// The same where there are no other models to wait for.
-    #[error("it takes {} of memory, {} are there for models", format_bytes(*needed), format_bytes(*budget))]
+    /// It would not fit even if it were the only loaded model.
+    #[error("it needs {} of memory; {} are available for models", format_bytes(*needed), format_bytes(*budget))]
     TooLarge { needed: u64, budget: u64 },
 }
 
-/// The model answers somebody at the moment.
+/// The model cannot be unloaded because requests are using it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model is in use")]
 pub struct InUse;
@@ -106,9 +106,9 @@ pub struct InUse;
 pub enum PreprocessError {
     #[error("it was stopped after {0} seconds")]
     TimedOut(u64),
-    #[error("it takes too much memory or nests too deeply")]
+    #[error("it uses too much memory or recurses too deeply")]
     Crashed,
-    #[error("its process cannot be started: {0}")]
+    #[error("the sandbox process cannot be started: {0}")]
     NotStarted(String),
     #[error("{0}")]
     Failed(String),

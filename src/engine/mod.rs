@@ -1,8 +1,8 @@
-//! Requests become tokens: the models in memory, the queue, the worker that computes, the sampler.
+//! The inference engine: loaded models, request queues, the compute thread and the workloads it runs.
 //!
-//! [`Engine::submit`] takes a request or refuses it at once; what was taken is read from its
-//! [`Generation`] piece by piece, and dropping that cancels. One owned thread computes, with a pool of
-//! [`Settings::threads`] threads.
+//! [`Engine::submit`] accepts a request or refuses it at once. An accepted request streams its output through a
+//! [`Generation`]; dropping that cancels the request. One thread owned by the engine drives all computation, on a pool
+//! of [`Settings::threads`] threads.
 
 mod checkpoint;
 mod discovery;
@@ -37,13 +37,13 @@ pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitIm
 use image::{ImageQueue, ImageWorkload};
 pub use model_info::{ModelInfo, ModelKind};
 pub use precision::{Precision, Precisions};
-pub use preprocessor::child::run as run_sandbox;
+pub use preprocessor::sandbox_child::run as run_sandbox;
 pub use registry::Registry;
 use runtime::worker::Worker;
 use runtime::workload::Workload;
 use runtime::{Runtime, ShutdownPhase};
-use settings::{DELTA_BUFFER, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS};
-pub use settings::{Drafts, Settings};
+use settings::DELTA_BUFFER;
+pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
 pub use text::chat_template::PromptError;
 pub use text::grammar::{CompiledGrammar, GrammarError};
 pub use text::message::Message;
@@ -55,9 +55,9 @@ pub use text::request::{
 };
 pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 use text::workload::TextWorkload;
-pub use tokenizer::{Prompt, TokenBound};
+pub use tokenizer::{Prompt, TokenizeLimits};
 
-/// A handle; the engine ends with the last of them.
+/// A handle to the engine. The engine stops when the last handle is dropped.
 #[derive(Clone)]
 pub struct Engine {
     owner: Arc<Owner>,
@@ -73,7 +73,7 @@ struct Owner {
 }
 
 impl Engine {
-    /// Starts the compute thread. Errors come from the operating system refusing it.
+    /// Starts the compute thread. Fails if the operating system cannot start it.
     pub fn start(settings: Settings, clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
         let runtime = Arc::new(Runtime::new(settings, clock));
         let texts = TextQueue::new(Arc::clone(&runtime));
@@ -98,25 +98,25 @@ impl Engine {
         &self.owner.registry
     }
 
-    /// Refuses a request that [`Self::submit`] would refuse whatever its prompt, before work is put into one.
+    /// Checks whether [`Self::submit`] would refuse a request with any prompt, so that callers can skip tokenizing one.
     pub fn check_queue(&self, model: &TextModel, tenant: u128) -> Result<(), Refused> {
         self.owner.texts.check(model, tenant)
     }
 
-    /// Queues the request, or says at once why not. Never blocks.
+    /// Queues the request or refuses it at once. Never blocks.
     pub fn submit(&self, model: &Arc<TextModel>, request: GenerationRequest) -> Result<Generation, Refused> {
         let Owner { runtime, texts, .. } = &*self.owner;
         check(model, &request).map_err(Refused::Invalid)?;
-        // Answers take turns where memory is short: one of them must fit.
+        // Requests are preempted when memory is short, so it is enough that one sequence fits.
         self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let capacity = DELTA_BUFFER.max(request.choices as usize);
         let receiver = texts.push(model, request, capacity)?;
-        Ok(Generation { prompt_tokens, pieces: DeltaStream::new(receiver, capacity, Arc::clone(runtime)) })
+        Ok(Generation { prompt_tokens, deltas: DeltaStream::new(receiver, capacity, Arc::clone(runtime)) })
     }
 
-    /// Queues texts to become vectors, each of [`EncoderModel::limit`] tokens at most, or says at once why not.
-    /// Never blocks; dropping the receiver cancels.
+    /// Queues texts to embed or score, each of at most [`EncoderModel::limit`] tokens, or refuses them at once.
+    /// Never blocks. Dropping the receiver cancels.
     pub fn embed(
         &self,
         model: &Arc<EncoderModel>,
@@ -126,23 +126,29 @@ impl Engine {
         let fits = |text: &Tokenized| (1..=model.limit()).contains(&text.ids.len());
         let known = |text: &Tokenized| text.ids.iter().all(|id| (*id as usize) < model.vocabulary());
         if texts.is_empty() || !texts.iter().all(|text| fits(text) && known(text)) {
-            return Err(Refused::Invalid("there are no texts, or texts that the model does not take".to_owned()));
+            return Err(Refused::Invalid(
+                "the input must have at least one text, and each text must be tokens that fit the model's limit"
+                    .to_owned(),
+            ));
         }
         self.owner.embeddings.push(model, tenant, texts)
     }
 
-    /// Queues images to be generated, or says why not. Tokenises the prompts first: not for an async thread. Dropping
-    /// the receiver cancels.
+    /// Queues images to generate or refuses them. Tokenizes the prompts first, so it must not run on an async thread.
+    /// Dropping the receiver cancels.
     pub fn generate_images(&self, model: &Arc<ImageModel>, request: ImageRequest) -> Result<ImageEvents, Refused> {
-        if !(1..=MAX_IMAGES).contains(&request.seeds.len()) {
-            return Err(Refused::Invalid(format!("{} images, 1 to {MAX_IMAGES} are possible", request.seeds.len())));
+        if !(1..=MAX_IMAGES as usize).contains(&request.seeds.len()) {
+            return Err(Refused::Invalid(format!(
+                "{} images were requested; the number must be 1 to {MAX_IMAGES}",
+                request.seeds.len()
+            )));
         }
         model.check(&request).map_err(Refused::Invalid)?;
         let prompts = model.tokenize(&request)?;
         self.owner.images.push(model, request, prompts)
     }
 
-    /// Whether the memory beside the model holds the keys and values of so many positions.
+    /// Checks that the KV cache of `positions` positions fits into the memory that the model's weights leave.
     pub fn fits(&self, model: &TextModel, positions: u64) -> Result<(), TooLarge> {
         let (needed_bytes, budget_bytes) = (self.kv_bytes(model, positions), self.kv_budget(model));
         if needed_bytes <= budget_bytes {
@@ -153,7 +159,7 @@ impl Engine {
         Err(TooLarge { needed_bytes, budget_bytes, kv_type: runtime.settings.kv_type })
     }
 
-    /// Positions that a sequence of this model can have: its context, or what the memory holds of it.
+    /// The most positions that a sequence of this model can have: limited by its context window and by memory.
     pub fn positions(&self, model: &TextModel) -> u32 {
         let block = self.kv_bytes(model, 1).max(1);
         let held = (self.kv_budget(model) / block).saturating_mul(BLOCK as u64);
@@ -165,22 +171,22 @@ impl Engine {
         positions.div_ceil(BLOCK as u64).saturating_mul(shape.block_bytes())
     }
 
-    /// What the model's keys and values could take if no other model were there.
+    /// Bytes that the model's KV cache could take if no other model were loaded.
     fn kv_budget(&self, model: &TextModel) -> u64 {
         self.owner.runtime.memory.total().saturating_sub(model.lease.bytes())
     }
 
-    /// Takes nothing new and fails what waits; what runs goes on.
+    /// Accepts no new requests and fails queued ones. Running requests continue.
     pub fn drain(&self) {
         self.owner.runtime.advance(ShutdownPhase::Draining);
     }
 
-    /// Fails what runs, too.
+    /// Also fails running requests.
     pub fn abort(&self) {
         self.owner.runtime.advance(ShutdownPhase::Aborting);
     }
 
-    /// Whether every workload works; `false` from a panic until its workload has recovered.
+    /// Whether every workload is running. `false` after a panic until the workload has recovered.
     pub fn is_healthy(&self) -> bool {
         self.owner.runtime.is_healthy()
     }
@@ -190,7 +196,7 @@ impl Engine {
         self.owner.texts.load()
     }
 
-    /// The engine's figures as OpenMetrics text.
+    /// The engine's metrics as OpenMetrics text.
     pub fn metrics(&self) -> String {
         let Owner { runtime, registry, texts, embeddings, images, .. } = &*self.owner;
         let (metrics, memory) = (&runtime.metrics, &runtime.memory);
@@ -202,14 +208,14 @@ impl Engine {
         let counts = state.scheduler.counts();
         metrics.speed(state.speed().unwrap_or(0.));
         drop(state);
-        metrics.texts(embeddings.waiting());
-        metrics.waiting_pictures(images.waiting());
+        metrics.set_queued_text_tokens(embeddings.waiting_tokens());
+        metrics.set_queued_images(images.waiting());
         metrics.memory("weights", memory.weights());
         metrics.memory("scratch", memory.scratch());
         metrics.memory("kv_held", counts.held_bytes);
         metrics.memory("kv_cached", counts.cached_bytes);
         metrics.memory("total", memory.total());
-        metrics.text()
+        metrics.encode()
     }
 }
 
@@ -232,25 +238,25 @@ fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {
     let GenerationRequest { prompt, choices, max_tokens, stop, logprobs, .. } = request;
     let (context, vocabulary) = (u64::from(model.context_window()), model.vocabulary());
     if prompt.is_empty() || *max_tokens == 0 {
-        return Err("a prompt and at least one token to generate are needed".to_owned());
+        return Err("the prompt must not be empty, and max_tokens must be at least 1".to_owned());
     }
     if prompt.len() as u64 + u64::from(*max_tokens) > context {
         return Err(format!(
-            "{} prompt tokens and {max_tokens} to generate exceed the context of {context}",
+            "{} prompt tokens and max_tokens {max_tokens} exceed the context window of {context}",
             prompt.len()
         ));
     }
     if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
-        return Err(format!("the prompt has the token {id}, the vocabulary has {vocabulary}"));
+        return Err(format!("the prompt has the token ID {id}, but the vocabulary has only {vocabulary} tokens"));
     }
     if !(1..=MAX_CHOICES).contains(choices) {
-        return Err(format!("{choices} choices, 1 to {MAX_CHOICES} are possible"));
+        return Err(format!("{choices} choices were requested; the number must be 1 to {MAX_CHOICES}"));
     }
     if logprobs.is_some_and(|count| count > MAX_TOP_LOGPROBS) {
-        return Err(format!("at most {MAX_TOP_LOGPROBS} alternatives have log-probabilities"));
+        return Err(format!("at most {MAX_TOP_LOGPROBS} top log-probabilities can be returned for each token"));
     }
     if stop.len() > MAX_STOPS || stop.iter().any(String::is_empty) {
-        return Err(format!("at most {MAX_STOPS} stop strings, none of them empty"));
+        return Err(format!("at most {MAX_STOPS} stop strings are allowed, and none may be empty"));
     }
     request.sampling.check(vocabulary)
 }

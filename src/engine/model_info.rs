@@ -1,18 +1,18 @@
-//! What is known of a model without loading it.
+//! What is known about a model without loading it.
 
 use crate::clock_rng::Timestamp;
 
-/// The folder of adapters, which is no model.
+/// The folder for adapters. It is not a model.
 pub const LORAS: &str = "loras";
 
-/// What a model is for.
+/// What a model does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
     Text,
     Embedding,
-    /// Judges how well a text answers a question.
+    /// A cross-encoder: scores how well a document answers a query.
     Reranker,
-    /// Paints pictures.
+    /// Generates images.
     Image,
     Unknown,
 }
@@ -33,23 +33,23 @@ impl ModelKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelInfo {
     pub id: String,
-    /// When the file was last written.
+    /// When the newest file was last written.
     pub created: Timestamp,
     pub owned_by: String,
     pub architecture: String,
     pub kind: ModelKind,
     /// `gguf` or `safetensors`.
     pub format: &'static str,
-    /// The type of most weights: `Q4_1`, `F32`.
+    /// The data type of most weights: `Q4_1`, `F32`.
     pub quantization: Option<String>,
     pub parameters: u64,
     pub bytes: u64,
     pub context_window: Option<u32>,
     pub embedding_dimensions: Option<u32>,
-    /// Width and height of pictures, where nobody asks for others.
+    /// The default width and height of images, in pixels.
     pub image_size: Option<[usize; 2]>,
     pub loaded: bool,
-    /// Why it cannot be used.
+    /// Why the model cannot be used; `None` if it can.
     pub problem: Option<String>,
     pub license: Option<String>,
 }

@@ -1,22 +1,22 @@
-//! How the weights of models that make no text are kept.
+//! The precision of the weights of embedding, reranking and image models.
 
 use std::collections::BTreeMap;
 
 use outpost_kernels::DType;
 
-/// What weights are rounded to when they are read.
+/// What weights are rounded to when they are loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// As the file has them: 32 bits, in most.
+    /// As in the file: 32 bits in most cases.
     #[default]
     Full,
-    /// 16 bits with the range of 32.
+    /// bfloat16: 16 bits with the exponent range of f32.
     Bf16,
-    /// 8 bits, with a scale for each 32 weights.
+    /// 8 bits, with one scale for each 32 weights.
     Int8,
 }
 
-/// By model.
+/// The precision by model ID, and the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Precisions {
     pub usual: Precision,

@@ -1,4 +1,4 @@
-//! How the engine is set up.
+//! Engine settings and fixed limits.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,50 +8,50 @@ use super::precision::Precisions;
 use crate::models::kv::KvType;
 use crate::models::scratch::StepLimits;
 
-/// How the engine is set up.
+/// The engine's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The folder with a folder a model.
+    /// The models folder: each entry is one model.
     pub models_dir: PathBuf,
-    /// Threads that compute, the worker among them.
+    /// Compute threads, including the engine's own.
     pub threads: usize,
-    /// For weights, caches and the scratch of steps together.
+    /// Memory budget for weights, KV cache and scratch buffers together; bytes.
     pub memory_bytes: u64,
-    /// Answers generated at the same time.
+    /// The most sequences generated at the same time.
     pub max_running: usize,
-    /// Requests of a model that may wait beyond those.
+    /// The most requests of a model that may be queued.
     pub max_queued_requests: usize,
-    /// Prompt tokens of a model that may wait.
+    /// The most prompt tokens of a model that may be queued.
     pub max_queued_tokens: usize,
-    /// One tenant may take one part in so many of a queue.
+    /// One tenant may fill at most `1 / tenant_divisor` of a queue.
     pub tenant_divisor: usize,
-    /// Most prompt tokens computed in one step; while answers run, as many as do not stall them.
+    /// The most prompt tokens prefilled in one step; fewer while other sequences decode, so that they do not stall.
     pub prefill_chunk: usize,
-    /// How keys and values are kept.
+    /// The data type of the KV cache.
     pub kv_type: KvType,
-    /// Whether tokens are guessed ahead where that saves time. Answers are the same.
+    /// Whether to use speculative decoding where it saves time. It does not change the output.
     pub speculate: bool,
-    /// Which models guess for others.
+    /// Which draft models to use.
     pub drafts: Drafts,
-    /// How the weights of models that make no text are kept.
+    /// The precision of the weights of embedding, reranking and image models.
     pub precisions: Precisions,
-    /// Tokens of texts to be embedded that may wait.
+    /// The most tokens of texts to embed or rank that may be queued.
     pub max_queued_texts: usize,
-    /// Pictures that may wait.
+    /// The most images that may be queued.
     pub max_queued_images: usize,
-    /// How long a reader may take nothing while its answer waits, before the answer is given up.
+    /// How long a client may read nothing before its request is cancelled.
     pub client_timeout: Duration,
-    /// The `outpost` program: models' tokenizers and chat templates run in child processes of it, with limits on time
-    /// and memory. `None`: they run in this process, which a malicious model file can then end.
+    /// The `outpost` program. Tokenizers and chat templates run in child processes of it, with time and memory limits.
+    /// `None`: they run in this process, which a malicious model file can then crash.
     pub sandbox: Option<PathBuf>,
 }
 
-/// Which models guess the tokens of larger ones.
+/// Which draft models to use for speculative decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drafts {
-    /// Whether one is chosen where none is named.
+    /// Whether to choose a draft model for models that `pairs` does not name.
     pub auto: bool,
-    /// By the larger model's id.
+    /// The draft model's ID by the target model's ID.
     pub pairs: BTreeMap<String, String>,
 }
 
@@ -62,7 +62,7 @@ impl Default for Drafts {
 }
 
 impl Settings {
-    /// Sensible limits for a folder of models and the memory that the caller grants.
+    /// Default limits for a models folder and a memory budget in bytes.
     pub fn new(models_dir: impl Into<PathBuf>, memory_bytes: u64) -> Self {
         Self {
             models_dir: models_dir.into(),
@@ -84,7 +84,7 @@ impl Settings {
         }
     }
 
-    /// The most that a step is made of.
+    /// The size of the largest step, which decides the size of scratch buffers.
     pub(super) fn step_limits(&self) -> StepLimits {
         let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };
         let logits = self.max_running * (1 + draft);
@@ -92,12 +92,12 @@ impl Settings {
     }
 }
 
-/// Most tokens of an answer that are guessed for one check, whoever guesses.
+/// The most draft tokens of a sequence that one step verifies.
 pub(super) const MAX_DRAFT_TOKENS: usize = 8;
-/// DeltaStream that wait for a slow reader before its sequence pauses.
+/// Deltas buffered for a slow client before its sequence pauses.
 pub(super) const DELTA_BUFFER: usize = 64;
-/// As OpenAI has them.
-pub(super) const MAX_CHOICES: u32 = 128;
-pub(super) const MAX_TOP_LOGPROBS: u8 = 20;
-pub(super) const MAX_STOPS: usize = 64;
-pub(super) const MAX_IMAGES: usize = 10;
+// Limits of one request. The API uses the same ones, so that its errors name the field.
+pub const MAX_CHOICES: u32 = 16;
+pub const MAX_TOP_LOGPROBS: u8 = 20;
+pub const MAX_STOPS: usize = 16;
+pub const MAX_IMAGES: u32 = 10;

@@ -13,7 +13,6 @@ use actix_web::http::header;
 use actix_web::middleware::Next;
 use actix_web::web::Data;
 
-use super::Api;
 use crate::display::shorten;
 use crate::error::{Code, Error};
 
@@ -84,7 +83,7 @@ pub async fn check_host<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<actix_web::body::EitherBody<B>>, ActixError> {
     let foreign = {
-        let hosts = request.app_data::<Data<Api>>().map(|api| &api.hosts);
+        let hosts = request.app_data::<Data<AllowedHosts>>();
         // HTTP/2 has the name in the request's target, and so may HTTP/1.1.
         let target = request.uri().authority().map(|authority| authority.as_str());
         let header = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or_default());

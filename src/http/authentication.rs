@@ -1,19 +1,25 @@
 //! Authentication: resolves the bearer token to an [`Access`] before any handler runs or body is read.
 
+use std::fmt::Display;
 use std::future::{Ready, ready};
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
-use actix_web::http::header::{self, HeaderMap};
+use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web};
+use serde::Serialize;
 
 use super::Api;
 use super::connections::Connection;
 use super::metering::SharedRecorder;
-use super::response::Mount;
+use super::response::{ApiResult, Head, List, Mount};
 use crate::error::{Code, Error, Result};
+use crate::ids::ListId;
 use crate::service::access::Access;
+
+/// Set on a response that is replayed for an idempotency key.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// An authenticated caller and the mount it came through.
 pub struct Caller {
@@ -47,7 +53,7 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
 /// Authenticates a request. Requests without a key do not count as failed attempts: they always get 401.
 pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Access> {
     let secret = bearer(request.headers())?;
-    let access = api.keys.authenticate_from(api.proxies.client(request), secret).await?;
+    let access = api.services.keys.authenticate_from(api.proxies.client(request), secret).await?;
     if let Some(connection) = Connection::of(request) {
         connection.authenticated();
     }
@@ -80,5 +86,21 @@ impl FromRequest for Caller {
             (Some(access), Some(mount), Some(recorder)) => Ok(Self { access, mount, recorder }),
             _ => Err(Error::internal("a handler that needs a caller stands outside the two mounts")),
         })
+    }
+}
+
+impl Caller {
+    /// [`Mount::reply`] on the caller's mount; marked if it is a replay.
+    pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> ApiResult {
+        let mut reply = self.mount.reply(head, body);
+        if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {
+            reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        }
+        Ok(reply)
+    }
+
+    /// A page of a listing.
+    pub fn list<T: Serialize>(&self, id: ListId, list: List<T>) -> ApiResult {
+        Ok(self.mount.result(id, "list", list))
     }
 }

@@ -80,7 +80,8 @@ pub fn render(error: &Error, request_id: RequestId) -> HttpResponse {
     if let Some(wait) = error.wait() {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
-        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        // Rounded up, because a retry before the end of the wait fails again.
+        let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         headers.insert(header::HeaderName::from_static("retry-after-ms"), HeaderValue::from(millis));
     }
     response

@@ -17,6 +17,7 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 
 use super::strict_objects::StrictObjects;
+use super::unknown_fields::known_fields;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 
@@ -43,7 +44,8 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiJson<T> {
 }
 
 /// The parameters of a GET: the query string, and a JSON object as the body if one is sent.
-/// A field given in both with different values is refused.
+/// A field given in both with different values is refused. Unknown parameters of the query string are ignored, because
+/// clients add their own; unknown fields of the body are refused.
 pub struct ApiParams<T>(pub T);
 
 impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
@@ -53,7 +55,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (request, payload) = (request.clone(), payload.take());
         Box::pin(async move {
-            let mut fields = query_fields(request.query_string())?;
+            let mut fields = query_fields(request.query_string(), known_fields::<T>())?;
             let body = read_body(&request, payload).await?;
             if !body.is_empty() {
                 merge(&mut fields, from_json(&body)?)?;
@@ -64,10 +66,11 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
     }
 }
 
-fn query_fields(query: &str) -> Result<Map<String, Value>> {
+/// The parameters in `known`.
+fn query_fields(query: &str, known: &[&str]) -> Result<Map<String, Value>> {
     let mut fields = Map::new();
     let pairs = serde_urlencoded_pairs(query)?;
-    for (name, value) in pairs {
+    for (name, value) in pairs.into_iter().filter(|(name, _)| known.contains(&name.as_str())) {
         if fields.contains_key(&name) {
             let message = format!("The query parameter '{name}' is given more than once. Give it once.");
             return Err(Error::invalid(name, message));

@@ -36,7 +36,7 @@ pub async fn meter<B: MessageBody + 'static>(
     };
     let pattern = request.match_pattern();
     let route = pattern.as_deref().and_then(Mount::of).map(|(_, route)| route).filter(|route| route.len() > 1);
-    let recorder = Arc::new(api.meter.open(&access, endpoint(request.method(), route)));
+    let recorder = Arc::new(api.services.meter.open(&access, endpoint(request.method(), route)));
     request.extensions_mut().insert(recorder.clone());
     let (status, admitted) = match admit(&api, &access, route).await {
         Ok(found) => found,
@@ -62,9 +62,9 @@ fn caller(request: &ServiceRequest) -> Option<Access> {
 
 async fn admit(api: &Api, access: &Access, route: Option<&str>) -> Result<(RateLimitStatus, Result<()>)> {
     if route == Some(UNMETERED_ROUTE) {
-        return Ok((api.limits.status(access.project()).await?, Ok(())));
+        return Ok((api.services.limits.status(access.project()).await?, Ok(())));
     }
-    api.limits.admit(access.project()).await
+    api.services.limits.admit(access.project()).await
 }
 
 /// Method and path below the mount, as the route table spells it; both come from small sets,

@@ -35,40 +35,28 @@ mod unknown_fields;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use actix_web::web::Data;
+
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
 use crate::clock_rng::ClockRng;
 use crate::ids::ListId;
-use crate::service::limits::Limits;
-use crate::service::usage::{Meter, Usage};
-use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, projects::Projects,
-    stored_images::StoredImages,
-};
+use crate::service::Services;
 use crate::storage::Store;
 
 /// What the handlers call.
 pub struct Api {
     pub clock_rng: Arc<dyn ClockRng>,
     pub store: Store,
-    pub keys: Keys,
-    pub projects: Projects,
-    pub audit: Audit,
-    pub limits: Limits,
-    pub meter: Meter,
-    pub usage: Usage,
-    pub files: Files,
+    pub services: Services,
     pub fine_tuning: FineTuning,
-    pub conversations: Conversations,
-    pub agents: Agents,
     pub models: Models,
     pub chat: Chat,
     pub embeddings: Embeddings,
     pub images: Images,
-    pub stored_images: StoredImages,
     /// The names that this server answers to.
-    pub hosts: AllowedHosts,
+    pub hosts: Data<AllowedHosts>,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,
     /// Public base URL of this server; if not set, the request's host is used.

@@ -3,16 +3,10 @@
 use std::fmt::Display;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
-use super::authentication::Caller;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
-use crate::ids::ListId;
-
-/// Set on a response that is replayed for an idempotency key.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// What a handler returns.
 pub type ApiResult = Result<HttpResponse>;
@@ -173,21 +167,5 @@ impl<T> List<T> {
         let first_id = data.first().map(|item| item.id.clone());
         let last_id = data.last().map(|item| item.id.clone());
         Self { has_more: next_cursor.is_some(), data, next_cursor, first_id, last_id }
-    }
-}
-
-impl Caller {
-    /// [`Mount::reply`] on the caller's mount; marked if it is a replay.
-    pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> ApiResult {
-        let mut reply = self.mount.reply(head, body);
-        if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {
-            reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-        }
-        Ok(reply)
-    }
-
-    /// A page of a listing.
-    pub fn list<T: Serialize>(&self, id: ListId, list: List<T>) -> ApiResult {
-        Ok(self.mount.result(id, "list", list))
     }
 }

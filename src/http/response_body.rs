@@ -11,9 +11,7 @@ use actix_web::web::Bytes;
 
 use super::connections::{ActiveRequest, Connection};
 use super::http1::{ConnectionState, InFlight};
-
-/// The most that the HTTP layer copies before it writes to the socket.
-pub const CHUNK_BYTES: usize = 32 << 10;
+use super::transport::CHUNK_BYTES;
 
 /// A body that comes in pieces.
 struct ChunkedBody {

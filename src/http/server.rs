@@ -27,7 +27,7 @@ use super::http1::ValidatedStream;
 use super::metering::meter;
 use super::request_logging::log_request;
 use super::response::Mount;
-use super::transport::{HTTP2, Transport};
+use super::transport::{CHUNK_BYTES, HTTP2, Transport};
 use super::{Api, allowed_hosts, dashboard, http2, openapi, response_body, routes};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -111,10 +111,12 @@ fn app(
         InitError = (),
     >,
 > {
+    let hosts = api.hosts.clone();
     let (app, document) = App::new()
         .into_utoipa_app()
         .openapi(openapi::base())
         .app_data(api)
+        .app_data(hosts)
         // Must precede the mount that contains it, where every request needs a key.
         .service(routes::images::fetch)
         .service(mount(Mount::Spec))
@@ -155,7 +157,7 @@ where
         .client_disconnect_timeout(Duration::from_secs(1))
         // A client that closes its side has disconnected, so its work is cancelled.
         .h1_allow_half_closed(false)
-        .h1_write_buffer_size(response_body::CHUNK_BYTES)
+        .h1_write_buffer_size(CHUNK_BYTES)
         .graceful_shutdown_signal(move || {
             let stopping = stopping.clone();
             async move { stopping.notified().await }

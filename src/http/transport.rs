@@ -10,7 +10,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::connections::{Connection, Stream};
-use super::response_body::CHUNK_BYTES;
+
+/// The most that the HTTP layer copies before it writes to the socket.
+pub const CHUNK_BYTES: usize = 32 << 10;
 
 /// The name of HTTP/2 in a TLS handshake.
 pub const HTTP2: &[u8] = b"h2";

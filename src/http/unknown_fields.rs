@@ -1,5 +1,8 @@
 //! Fields of a request that this server does not know.
 
+use serde::de::value::Error as Stop;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
+use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
 use crate::display::shorten;
@@ -22,4 +25,58 @@ pub fn unsupported(name: &str) -> Error {
         _ => format!("'{name}' is not supported by this server. Leave it out."),
     };
     Error::invalid(name, message)
+}
+
+/// The names of a struct's fields, as its derived `Deserialize` asks for them. Empty for any other type.
+pub fn known_fields<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut fields: &'static [&'static str] = &[];
+    let _stopped = T::deserialize(FieldNames(&mut fields));
+    fields
+}
+
+/// Notes the names of the fields and ends with an error.
+struct FieldNames<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for FieldNames<'_> {
+    type Error = Stop;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Stop> {
+        Err(Stop::custom("only the names of a struct's fields are asked for"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Stop> {
+        *self.0 = fields;
+        self.deserialize_any(visitor)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::known_fields;
+
+    #[derive(Deserialize)]
+    struct Parameters {
+        #[serde(rename = "limit")]
+        _most: Option<u32>,
+        #[serde(rename = "cursor")]
+        _cursor: String,
+    }
+
+    #[test]
+    fn the_fields_of_a_struct_are_known_by_their_serialized_names() {
+        assert_eq!(known_fields::<Parameters>(), ["limit", "cursor"]);
+        assert!(known_fields::<String>().is_empty());
+    }
 }

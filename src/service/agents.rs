@@ -14,7 +14,7 @@ use super::pagination::{Listing, Page, PageRequest, page};
 use super::patch::Patch;
 use super::precondition::Precondition;
 use super::quotas::{self, QuotaKind, signed};
-use super::{authorize, idempotency, message_validation, tool_definitions, validation};
+use super::{authorize, message_validation, tool_definitions, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
@@ -137,7 +137,7 @@ impl Agents {
         let id = AgentId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "agent.created");
         let permit = authorize::manage_project(project);
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let owner = authorize::named_project(tx, caller, project)?;
             authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
             let bytes = content.bytes();
@@ -164,7 +164,7 @@ impl Agents {
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
         let entry = self.audit_entry(access, "agent.updated");
         let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
@@ -187,7 +187,7 @@ impl Agents {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "agent.deleted");
         let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::access::Access;
 use super::authorize;
-use super::export::{Export, Format};
 use super::pagination::{Listing, Page, PageRequest};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
@@ -124,7 +123,7 @@ pub(super) fn scan(
 /// Reads the audit log.
 #[derive(Clone)]
 pub struct Audit {
-    store: Store,
+    pub(super) store: Store,
 }
 
 impl Audit {
@@ -146,19 +145,9 @@ impl Audit {
         let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
         Ok(Page { items: events, has_more: next_cursor.is_some(), next_cursor })
     }
-
-    /// All matching rows, as text.
-    pub async fn export(&self, access: &Access, filter: AuditFilter, format: Format) -> Result<Export> {
-        admit(access, &filter)?;
-        if let Some(project) = filter.project {
-            let access = access.clone();
-            self.store.read(move |tx| authorize::named_project(tx, &access, project).map(drop)).await?;
-        }
-        Ok(Export::new(self.store.clone(), filter, format))
-    }
 }
 
-fn admit(access: &Access, filter: &AuditFilter) -> Result<()> {
+pub(super) fn admit(access: &Access, filter: &AuditFilter) -> Result<()> {
     filter.check()?;
     if filter.project.is_none() { access.require_admin() } else { Ok(()) }
 }

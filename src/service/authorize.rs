@@ -1,6 +1,10 @@
-//! Authorization checks of management writes, made inside the transaction.
+//! Management writes, and the authorization checks made inside their transaction.
 
 use std::fmt::Display;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
@@ -8,10 +12,35 @@ use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self, KeyRecord};
 use crate::storage::project_resources::{self, ProjectResource};
 use crate::storage::projects::{self, ProjectRecord};
-use crate::storage::{Reader, WriteTx};
+use crate::storage::{Reader, Store, WriteTx};
 
 use super::access::{Access, Scope, Scopes};
+use super::idempotency::IdempotencyKey;
 use super::secrets;
+
+/// Runs a management write: checks the caller's key inside the transaction, and runs `f` once for all requests with one
+/// idempotency key. Equal requests get an equal result while the caller still has the permission that `permit` checks.
+/// Both closures get the key's current access.
+pub(super) async fn write<T, P, F>(store: &Store, access: &Access, now: Timestamp, permit: P, mut f: F) -> Result<T>
+where
+    T: Serialize + DeserializeOwned + Send + 'static,
+    P: Fn(&WriteTx, &Access) -> Result<()> + Send + 'static,
+    F: FnMut(&WriteTx, &Access) -> Result<T> + Send + 'static,
+{
+    let access = access.clone();
+    let key: Option<Arc<IdempotencyKey>> = access.idempotency_key().cloned();
+    let run = move |tx: &WriteTx| {
+        let access = current_access(tx, &access, now)?;
+        let Some(key) = &key else { return f(tx, &access) };
+        if let Some(result) = key.replay(tx, now)? {
+            return permit(tx, &access).map(|()| result);
+        }
+        let result = f(tx, &access)?;
+        key.store_result(tx, now, &result)?;
+        Ok(result)
+    };
+    store.write(run).await
+}
 
 /// The caller's current permissions; 401 if the key is no longer valid. A request may have been authenticated long
 /// before its body arrived; a key revoked meanwhile must not create another key.

@@ -10,14 +10,12 @@ use serde_json::json;
 
 pub use search::ConversationSummary;
 
-use self::search::{Search, SearchResult};
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::message_validation::{self, UnknownFields};
-use super::pagination::{Listing, Page, PageRequest};
 use super::precondition::Precondition;
 use super::quotas::{self, QuotaKind, signed};
-use super::{authorize, idempotency, validation};
+use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
@@ -96,7 +94,7 @@ impl Conversations {
         let id = ConversationId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "conversation.created");
         let permit = authorize::manage_project(project);
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let owner = authorize::named_project(tx, caller, project)?;
             authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
             insert(tx, &entry, id, project, &content, now)
@@ -117,7 +115,7 @@ impl Conversations {
         let created = self.audit_entry(access, "conversation.created");
         let replaced = self.audit_entry(access, "conversation.replaced");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let Some(record) = project_resources::find::<ConversationRecord>(tx, id.to_bytes())? else {
                 caller.require(caller.project(), Scope::Project)?;
                 precondition.check(None)?;
@@ -157,7 +155,7 @@ impl Conversations {
         let added = Content::check(messages, None)?;
         let entry = self.audit_entry(access, "conversation.appended");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
@@ -178,7 +176,7 @@ impl Conversations {
         validation::metadata(metadata.as_ref().and_then(Option::as_deref))?;
         let entry = self.audit_entry(access, "conversation.updated");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
@@ -201,7 +199,7 @@ impl Conversations {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "conversation.deleted");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
@@ -221,29 +219,6 @@ impl Conversations {
             Ok(Transcript { conversation: Conversation::new(id, record), messages })
         });
         read.await
-    }
-
-    /// A page of a project's conversations, newest first; with `search`, of those that contain this text. Default
-    /// project: that of the key.
-    pub async fn list(
-        &self,
-        access: &Access,
-        project: Option<ProjectId>,
-        search: Option<&str>,
-        request: PageRequest,
-    ) -> Result<Page<ConversationSummary>> {
-        let project = project.unwrap_or_else(|| access.project());
-        let listing = Listing { name: "conversations", owner: Some(project.to_bytes()) };
-        let window = request.window(self.store.pepper(), listing, ConversationId::to_bytes)?;
-        let search = search.map(Search::new).transpose()?;
-        let access = access.clone();
-        let read = self.store.read(move |tx| {
-            authorize::named_project(tx, &access, project)?;
-            search::search_page(tx, project, search.as_ref(), window)
-        });
-        let SearchResult { found, next } = read.await?;
-        let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
-        Ok(Page { items: found, has_more: next_cursor.is_some(), next_cursor })
     }
 
     fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {

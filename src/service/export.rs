@@ -8,7 +8,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::audit::{AuditEvent, AuditFilter, scan};
+use super::access::Access;
+use super::audit::{Audit, AuditEvent, AuditFilter, admit, scan};
+use super::authorize;
 use super::usage::{ExportFilter, UsageRow};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
@@ -42,6 +44,18 @@ impl FromStr for Format {
     }
 }
 
+impl Audit {
+    /// All matching rows, as text.
+    pub async fn export(&self, access: &Access, filter: AuditFilter, format: Format) -> Result<Export> {
+        admit(access, &filter)?;
+        if let Some(project) = filter.project {
+            let access = access.clone();
+            self.store.read(move |tx| authorize::named_project(tx, &access, project).map(drop)).await?;
+        }
+        Ok(Export::new(self.store.clone(), filter, format))
+    }
+}
+
 /// A running export of the audit log.
 pub struct Export {
     store: Store,
@@ -57,7 +71,7 @@ enum Position {
 }
 
 impl Export {
-    pub(super) fn new(store: Store, filter: AuditFilter, format: Format) -> Self {
+    fn new(store: Store, filter: AuditFilter, format: Format) -> Self {
         Self { store, filter, format, position: Position::Start }
     }
 

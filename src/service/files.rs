@@ -14,7 +14,7 @@ use super::pagination::{Listing, Page, PageRequest, page};
 use super::quotas::{self, QuotaKind, signed};
 use super::training_data::ExampleFormat;
 use super::upload::{CompletedUpload, Sweeper, Upload};
-use super::{authorize, idempotency, validation};
+use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
@@ -174,7 +174,7 @@ impl Files {
         };
         let entry = self.audit_entry(access, "file.created");
         let permit = authorize::manage_project(project);
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, new.project.is_some())?;
             quotas::charge(tx, project, now, QuotaKind::File, 1, signed(record.bytes))?;
             file_records::insert(tx, id, &record)?;
@@ -223,7 +223,7 @@ impl Files {
         // Its chunks are removed in small steps, even if the caller does not wait.
         let _chunks = self.sweeper.guard(id);
         let permit = authorize::manage_owner::<FileRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             quotas::charge(tx, record.project, now, QuotaKind::File, -1, -signed(record.bytes))?;

@@ -3,20 +3,17 @@
 //! The result is stored in the transaction of the effect, so a crash leaves both or neither. The writer runs closures
 //! one at a time: of concurrent requests with one key, the first takes effect and the others find its result.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ring::digest::{Context, SHA256};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::access::Access;
-use super::authorize;
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::KeyId;
+use crate::storage::WriteTx;
 use crate::storage::idempotency::{self as stored, IdempotencyRecord};
-use crate::storage::{Store, WriteTx};
 
 const MAX_KEY_LENGTH: usize = 255;
 
@@ -49,7 +46,7 @@ impl IdempotencyKey {
         self.replayed.load(Ordering::Relaxed)
     }
 
-    fn replay<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
+    pub(super) fn replay<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
         // The closure may run more than once.
         self.replayed.store(false, Ordering::Relaxed);
         let Some(found) = stored::find(tx, &self.id, now)? else { return Ok(None) };
@@ -61,7 +58,7 @@ impl IdempotencyKey {
         serde_json::from_str(&found.result).map(Some).map_err(Error::internal)
     }
 
-    fn store_result(&self, tx: &WriteTx, now: Timestamp, result: &impl Serialize) -> Result<()> {
+    pub(super) fn store_result(&self, tx: &WriteTx, now: Timestamp, result: &impl Serialize) -> Result<()> {
         let result = serde_json::to_string(result).map_err(Error::internal)?;
         stored::put(tx, &self.id, &IdempotencyRecord { at: now, request: self.request, result })
     }
@@ -77,28 +74,4 @@ fn digest(parts: &[&[u8]]) -> [u8; 32] {
     let mut out = [0; 32];
     out.copy_from_slice(context.finish().as_ref());
     out
-}
-
-/// Runs a management write: checks the caller's key inside the transaction, and runs `f` once for all requests with one
-/// idempotency key. Equal requests get an equal result while the caller still has the permission that `permit` checks.
-/// Both closures get the key's current access.
-pub(super) async fn write<T, P, F>(store: &Store, access: &Access, now: Timestamp, permit: P, mut f: F) -> Result<T>
-where
-    T: Serialize + DeserializeOwned + Send + 'static,
-    P: Fn(&WriteTx, &Access) -> Result<()> + Send + 'static,
-    F: FnMut(&WriteTx, &Access) -> Result<T> + Send + 'static,
-{
-    let access = access.clone();
-    let key: Option<Arc<IdempotencyKey>> = access.idempotency_key().cloned();
-    let run = move |tx: &WriteTx| {
-        let access = authorize::current_access(tx, &access, now)?;
-        let Some(key) = &key else { return f(tx, &access) };
-        if let Some(result) = key.replay(tx, now)? {
-            return permit(tx, &access).map(|()| result);
-        }
-        let result = f(tx, &access)?;
-        key.store_result(tx, now, &result)?;
-        Ok(result)
-    };
-    store.write(run).await
 }

@@ -16,7 +16,7 @@ use super::patch::Patch;
 use super::projects::Project;
 use super::quotas::{self, QuotaKind};
 use super::secrets::{self, Secret};
-use super::{authorize, idempotency, validation};
+use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
@@ -254,7 +254,7 @@ impl Keys {
             caller.require(project, Scope::Project)?;
             caller.require_grantable(scopes, models.as_deref())
         };
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let project = authorize::named_project(tx, caller, record.project)?;
             authorize::require_active(&project).map_err(|error| error.param("project_id"))?;
             caller.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
@@ -360,7 +360,7 @@ impl Keys {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "api_key.revoked");
         let permit = authorize::manage_key(id);
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
             if record.revoked_at.is_some() {
                 return Key::with_last_use(tx, (id, record));
@@ -391,7 +391,7 @@ impl Keys {
     ) -> Result<Key> {
         let (entry, moment) = (self.audit_entry(access, action), self.monotonic.now(&*self.clock_rng));
         let permit = authorize::manage_key(id);
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
             let project = projects::find(tx, record.project)?;
             project.as_ref().map_or(Ok(()), authorize::require_active)?;

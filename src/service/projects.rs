@@ -8,7 +8,7 @@ use serde_json::json;
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::pagination::{Listing, Page, PageRequest, page};
-use super::{authorize, idempotency, validation};
+use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
@@ -79,7 +79,7 @@ impl Projects {
         let record = new.record(self.clock_rng.now())?;
         let id = ProjectId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "project.created");
-        let written = idempotency::write(&self.store, access, record.created_at, authorize::admin, move |tx, _| {
+        let written = authorize::write(&self.store, access, record.created_at, authorize::admin, move |tx, _| {
             projects::put(tx, id, &record)?;
             entry.write(tx, id, id, &json!({ "name": record.name }))?;
             Ok(Project::new(id, record.clone()))
@@ -94,7 +94,7 @@ impl Projects {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "project.updated");
         let permit = authorize::manage_project(id);
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::project(tx, caller, id)?;
             authorize::require_active(&record)?;
             let detail = json!({
@@ -139,7 +139,7 @@ impl Projects {
         access.require_admin()?;
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "project.archived");
-        let written = idempotency::write(&self.store, access, now, authorize::admin, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, authorize::admin, move |tx, caller| {
             let mut record = authorize::project(tx, caller, id)?;
             if id == caller.project() {
                 let text = "You cannot archive the project of the API key that you are using. Use an admin key of another project.";

@@ -1,5 +1,6 @@
-//! Opening redb, and mapping its errors.
+//! Locking the data folder, opening redb, and mapping its errors.
 
+use std::fs::TryLockError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,18 @@ use redb::{Builder, Database, DatabaseError};
 use super::error::OpenError;
 use super::private_files;
 use crate::error::{Code, Error};
+use crate::file_lock::FileLock;
+
+/// Locks the data folder for this process. redb's own lock is not enough, because it is released while the database is
+/// reopened after a disk error.
+pub(super) fn lock_folder(dir: &Path) -> Result<FileLock, OpenError> {
+    let path = dir.join("lock");
+    let file = private_files::open_or_create(&path).map_err(|error| OpenError::io(&path, error))?;
+    FileLock::try_acquire(file).map_err(|error| match error {
+        TryLockError::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
+        TryLockError::Error(error) => OpenError::io(&path, error),
+    })
+}
 
 /// Opens the database, at the start and again after a disk error. Fault injection passes an opener with its own
 /// `StorageBackend`.

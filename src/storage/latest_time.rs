@@ -1,7 +1,7 @@
 //! The latest known time of the installation, which a clock that is set back cannot undo.
 
 use super::database::unavailable;
-use super::migrations::meta;
+use super::meta::meta;
 use super::tables::META;
 use super::transaction::{Reader, WriteTx};
 use crate::clock_rng::Timestamp;

@@ -11,29 +11,18 @@ use redb::Database;
 
 use super::error::OpenError;
 use super::keys::KeyRecord;
+use super::meta::{LAYOUT_KEY, PEPPER_CHECK_KEY, meta};
 use super::pepper::Pepper;
 use super::quota_usage::QuotaUsageRecord;
 use super::transaction::{ReadTx, Reader as _, WriteTx};
-use super::{backup, database, private_files, tables};
+use super::{database, private_files, snapshot_copy, tables};
 use crate::ids::ProjectId;
 
 /// The layout version that this program writes.
 pub const LAYOUT: u32 = 3;
 
-/// Encoded manually and never changed, because every older program must be able to read it.
-const META_VERSION: u8 = 1;
-pub(super) const LAYOUT_KEY: &[u8] = b"layout";
-const PEPPER_CHECK_KEY: &[u8] = b"pepper_check";
-/// Only in backups.
-pub(super) const PEPPER_KEY: &[u8] = b"pepper";
-
 /// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
 const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys, begin_checksums];
-
-/// Encodes a value of the table `meta`.
-pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
-    [&[META_VERSION], bytes].concat()
-}
 
 /// Creates an empty database at `path` atomically.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {
@@ -80,7 +69,8 @@ fn back_up_old_layout(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u
     let kept = path.with_extension(format!("layout-{found}.redb"));
     let partial = private_files::partial(&kept);
     let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
-    let copied = ReadTx::begin(db, pepper.clone()).and_then(|tx| backup::copy(&tx, file, backup::Pepper::LeaveOut));
+    let copied = ReadTx::begin(db, pepper.clone())
+        .and_then(|tx| snapshot_copy::copy(&tx, file, snapshot_copy::Pepper::LeaveOut));
     copied.map_err(|error| OpenError::database(path, error))?;
     match private_files::publish(&partial, &kept) {
         // An earlier attempt created this copy.

@@ -1,11 +1,8 @@
 //! Files that only their owner may read, written atomically.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-
-use super::error::OpenError;
-use crate::file_lock::FileLock;
 
 pub const DATABASE: &str = "outpost.redb";
 
@@ -61,6 +58,11 @@ fn private() -> OpenOptions {
 pub(super) fn open_existing(path: &Path) -> io::Result<File> {
     close_to_others(path, 0o600);
     private().open(path)
+}
+
+/// Opens a file, or creates it empty.
+pub(super) fn open_or_create(path: &Path) -> io::Result<File> {
+    private().create(true).truncate(false).open(path)
 }
 
 /// Creates an empty file to be filled and then renamed; removes what a crash left of an earlier one.
@@ -144,15 +146,4 @@ pub(super) fn publish(partial: &Path, path: &Path) -> io::Result<()> {
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if cfg!(unix) { File::open(parent)?.sync_all() } else { Ok(()) }
-}
-
-/// Locks the data folder for this process. redb's own lock is not enough, because it is released while the database is
-/// reopened after a disk error.
-pub(super) fn lock(dir: &Path) -> Result<FileLock, OpenError> {
-    let path = dir.join("lock");
-    let file = private().create(true).truncate(false).open(&path).map_err(|error| OpenError::io(&path, error))?;
-    FileLock::try_acquire(file).map_err(|error| match error {
-        TryLockError::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
-        TryLockError::Error(error) => OpenError::io(&path, error),
-    })
 }

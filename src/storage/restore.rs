@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use redb::Database;
 
-use super::backup::{self, copy};
 use super::database::{self, DatabaseFile, catch_panic};
 use super::error::{CheckError, OpenError, RestoreError};
-use super::migrations::PEPPER_KEY;
+use super::meta::PEPPER_KEY;
 use super::pepper::{self, Pepper};
 use super::transaction::{ReadTx, Reader as _};
 use super::verify::check_database;
-use super::{private_files, tables};
+use super::{private_files, snapshot_copy, tables};
 
 /// The report of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub struct RestoreReport {
 /// Checks every record of the backup `from`, then restores it to `data_dir`. Blocking.
 pub fn restore(from: &Path, data_dir: &Path) -> Result<RestoreReport, RestoreError> {
     private_files::private_dir(data_dir).map_err(|error| OpenError::io(data_dir, error))?;
-    let _lock = private_files::lock(data_dir)?;
+    let _lock = database::lock_folder(data_dir)?;
     let path = data_dir.join(private_files::DATABASE);
     if path.symlink_metadata().is_ok() {
         return Err(RestoreError::NotEmpty { dir: data_dir.to_owned() });
@@ -78,7 +77,7 @@ fn reason(error: OpenError) -> String {
 
 fn copied(db: &Database, pepper: &Arc<Pepper>, file: File) -> Result<(), redb::Error> {
     let tx = ReadTx::begin(db, pepper.clone())?;
-    copy(&tx, file, backup::Pepper::LeaveOut)
+    snapshot_copy::copy(&tx, file, snapshot_copy::Pepper::LeaveOut)
 }
 
 fn read_pepper(db: &Database) -> Option<Pepper> {

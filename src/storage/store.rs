@@ -2,21 +2,18 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use redb::Database;
 use tokio::sync::oneshot;
 
-use super::database::{self, DatabaseFile, Health, Opener, unavailable};
+use super::database::{self, DatabaseFile, Health, Opener};
 use super::error::OpenError;
 use super::pepper::{self, Pepper};
-use super::tables::{self, Table};
-use super::transaction::{Change, ReadTx, Reader as _, WriteTx};
+use super::shared_state::{SharedState, Watcher, shutting_down};
+use super::transaction::{ReadTx, WriteTx};
 use super::writer::{Message, Task, Writer};
 use super::{migrations, private_files};
 use crate::clock_rng::ClockRng;
@@ -41,126 +38,8 @@ pub struct WriteStats {
     pub writes: u64,
 }
 
-/// Notified of every write to a record that decides access, after its commit and before its acknowledgement.
-pub trait Watcher: Send + Sync {
-    fn changed(&self, table: Table, key: &[u8]);
-
-    /// A commit failed, so anything may have changed.
-    fn changes_unknown(&self);
-}
-
-/// State shared by the handles and the writer thread.
-pub(super) struct Shared {
-    /// `None` while the database is being reopened, and after the store is closed.
-    db: ArcSwapOption<Database>,
-    source: DatabaseFile,
-    pub pepper: Arc<Pepper>,
-    pub commits: AtomicU64,
-    pub writes: AtomicU64,
-    /// Failed commits since the last successful one.
-    pub failed_commits: AtomicU64,
-    /// Number of reads and writes that hit damaged pages.
-    damages: AtomicU64,
-    closing: AtomicBool,
-    /// A reader has reported a disk error or damage that the writer has not handled yet.
-    suspect: AtomicBool,
-    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
-}
-
-impl Shared {
-    pub fn database(&self) -> Option<Arc<Database>> {
-        self.db.load_full()
-    }
-
-    /// A snapshot. It does not keep the database open, so reopening never waits for readers.
-    fn snapshot(&self) -> Result<ReadTx> {
-        let Some(db) = self.database() else { return Err(self.absent()) };
-        ReadTx::begin(&db, self.pepper.clone()).map_err(|error| database::failed(&error))
-    }
-
-    fn absent(&self) -> Error {
-        if self.closing.load(Acquire) { shutting_down() } else { unavailable("the database is being reopened") }
-    }
-
-    /// Closes the database, even if it is being read.
-    pub fn close_database(&self) {
-        let Some(mut db) = self.db.swap(None) else { return };
-        loop {
-            match Arc::try_unwrap(db) {
-                Ok(db) => {
-                    let closed = database::catch_panic(|| db.close());
-                    if let Some(Err(error)) = closed {
-                        tracing::warn!(%error, "the database did not close cleanly");
-                    }
-                    return;
-                }
-                // Another thread is beginning a transaction, which takes microseconds.
-                Err(shared) => db = shared,
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    pub fn reopen_database(&self) -> Result<(), OpenError> {
-        self.db.store(Some(Arc::new(self.source.open()?)));
-        self.clear_suspicion();
-        Ok(())
-    }
-
-    /// Allows readers to report again.
-    pub fn clear_suspicion(&self) {
-        self.suspect.store(false, Release);
-    }
-
-    /// Whether the handle can still run transactions.
-    pub fn is_working(&self) -> bool {
-        let Some(db) = self.database() else { return false };
-        let tried = database::catch_panic(|| {
-            let tx = WriteTx::begin(&db, self.pepper.clone()).ok()?;
-            let read = tx.raw(tables::META, migrations::LAYOUT_KEY).ok()?;
-            tx.abort().ok()?;
-            read
-        });
-        tried.flatten().is_some()
-    }
-
-    /// Logs the first, second, fourth occurrence and so on, because damage may be hit by every request.
-    pub fn log_damage(&self) {
-        let times = self.damages.fetch_add(1, Relaxed) + 1;
-        if times.is_power_of_two() {
-            tracing::error!(times, "the database is damaged: run `outpost check`, and restore a backup");
-        }
-    }
-
-    pub fn log_failed_commit(&self, reason: &str) {
-        let times = self.failed_commits.fetch_add(1, Relaxed) + 1;
-        if times.is_power_of_two() {
-            tracing::error!(reason, times, "a commit failed; reopening the database");
-        }
-    }
-
-    pub fn close(&self) {
-        self.closing.store(true, Release);
-        self.close_database();
-    }
-
-    pub fn announce(&self, changes: &[Change], changes_unknown: bool) {
-        if changes.is_empty() && !changes_unknown {
-            return;
-        }
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        watchers.retain(|watcher| watcher.strong_count() > 0);
-        for watcher in watchers.iter().filter_map(Weak::upgrade) {
-            if changes_unknown {
-                watcher.changes_unknown();
-            }
-            changes.iter().for_each(|(table, key)| watcher.changed(*table, key));
-        }
-    }
-}
-
 struct Inner {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     // Dropped before the thread is joined, because the writer ends when no sender is left.
     sender: SyncSender<Message>,
     thread: WriterThread,
@@ -203,7 +82,7 @@ impl Store {
     pub fn open_with(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>, opener: Opener) -> Result<Self, OpenError> {
         let StoreSettings { dir, cache_bytes, queue } = settings;
         private_files::private_dir(&dir).map_err(|error| OpenError::io(&dir, error))?;
-        let lock = private_files::lock(&dir)?;
+        let lock = database::lock_folder(&dir)?;
         let path = dir.join(private_files::DATABASE);
         let pepper = Arc::new(pepper::load_or_create(&dir, path.exists(), &*clock_rng)?);
         if !path.exists() {
@@ -230,18 +109,7 @@ impl Store {
         lock: FileLock,
     ) -> Result<Self, OpenError> {
         let path = source.path.clone();
-        let shared = Arc::new(Shared {
-            db: ArcSwapOption::from_pointee(db),
-            source,
-            pepper,
-            commits: AtomicU64::new(0),
-            writes: AtomicU64::new(0),
-            failed_commits: AtomicU64::new(0),
-            damages: AtomicU64::new(0),
-            closing: AtomicBool::new(false),
-            suspect: AtomicBool::new(false),
-            watchers: Mutex::default(),
-        });
+        let shared = Arc::new(SharedState::new(db, source, pepper));
         let (sender, inbox) = sync_channel(queue.max(1));
         let writer = Writer { shared: shared.clone(), inbox, _lock: lock };
         let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
@@ -268,7 +136,7 @@ impl Store {
         F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
     {
         let shared = &self.inner.shared;
-        if shared.closing.load(Acquire) || shared.db.load().is_none() {
+        if shared.closing.load(Acquire) || !shared.is_open() {
             return Err(shared.absent());
         }
         let (reply, answer) = oneshot::channel();
@@ -357,8 +225,4 @@ impl Inner {
             self.shared.clear_suspicion();
         }
     }
-}
-
-fn shutting_down() -> Error {
-    Error::new(Code::ShuttingDown, "The server is shutting down. Try again shortly.")
 }

@@ -9,7 +9,7 @@ use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
 use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditIndexRow, AuditRecord};
-use super::codec::{self, Record};
+use super::check_report::{CheckReport, cause, records};
 use super::conversations::{ConversationRecord, MessageRecord};
 use super::database::{self, DatabaseFile, catch_panic};
 use super::error::{CheckError, OpenError};
@@ -28,36 +28,6 @@ use super::transaction::{ReadTx, Reader};
 use super::{migrations, private_files, tables, verify_usage_sums};
 use crate::error::{Error, Result};
 
-/// Max problems listed in a report.
-const MAX_PROBLEMS: usize = 100;
-
-/// The report of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CheckReport {
-    /// Records by table.
-    pub records: BTreeMap<String, u64>,
-    /// Size of the database file.
-    pub bytes: u64,
-    /// Problems, one sentence each; empty if none.
-    pub problems: Vec<String>,
-    /// redb had to rebuild its own bookkeeping (offline check only).
-    pub repaired: bool,
-}
-
-impl CheckReport {
-    pub fn is_clean(&self) -> bool {
-        self.problems.is_empty()
-    }
-
-    pub(super) fn problem(&mut self, text: String) {
-        match self.problems.len() {
-            ..MAX_PROBLEMS => self.problems.push(text),
-            MAX_PROBLEMS => self.problems.push("further problems are not shown".into()),
-            _ => {}
-        }
-    }
-}
-
 impl Store {
     /// Reads every record of one snapshot while the server continues. Blocking.
     pub fn verify(&self) -> Result<CheckReport, CheckError> {
@@ -72,7 +42,7 @@ impl Store {
 pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
     let path = data_dir.join(private_files::DATABASE);
     let bytes = std::fs::metadata(&path).map_err(|error| OpenError::io(&path, error))?.len();
-    let _lock = private_files::lock(data_dir)?;
+    let _lock = database::lock_folder(data_dir)?;
     let pepper = pepper::load(data_dir)?.ok_or_else(|| OpenError::MissingPepper { path: pepper::path(data_dir) })?;
     let source = DatabaseFile { path: path.clone(), cache_bytes: 64 << 20, opener: database::from_file() };
     let mut db = source.open()?;
@@ -91,11 +61,6 @@ pub(super) fn check_database(db: &mut Database, path: &Path, pepper: &Arc<Pepper
     let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))?;
     let report = verify(&tx).map_err(|error| CheckError::Unfinished { reason: cause(&error) })?;
     Ok(CheckReport { repaired: !intact, ..report })
-}
-
-/// The cause of an error, for the operator.
-pub(super) fn cause(error: &Error) -> String {
-    error.cause().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 fn verify(tx: &ReadTx) -> Result<CheckReport> {
@@ -135,22 +100,6 @@ pub(super) fn count(tx: &ReadTx) -> Result<BTreeMap<String, u64>> {
         Ok(counts)
     });
     counts.map_err(|error| database::failed(&error))
-}
-
-/// Checks one record; returns the problem, if any.
-type Inspect<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<Option<String>>;
-
-/// Decodes every record of a table. Damaged records are reported and skipped.
-pub(super) fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: Inspect<'_, R>) -> Result<()> {
-    tx.visit(R::TABLE, &[], None, &mut |key, bytes| {
-        let found = codec::decode(tx.pepper(), key, bytes).and_then(|record| each(key, record));
-        match found {
-            Ok(None) => {}
-            Ok(Some(problem)) => report.problem(problem),
-            Err(error) => report.problem(cause(&error)),
-        }
-        Ok(ControlFlow::Continue(()))
-    })
 }
 
 fn projects(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {

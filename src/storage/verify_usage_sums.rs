@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::check_report::{CheckReport, records};
 use super::codec::Record;
 use super::tables;
 use super::transaction::{ReadTx, Reader as _};
 use super::usage::{self, Horizon, SeriesRecord, Sums, UsageRecord, Width};
-use super::verify::{CheckReport, records};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;

@@ -15,7 +15,7 @@ use redb::Database;
 use tokio::sync::oneshot;
 
 use super::database::{Health, catch_panic, unavailable};
-use super::store::Shared;
+use super::shared_state::SharedState;
 use super::transaction::{Change, WriteTx};
 use crate::error::{Error, Result};
 use crate::file_lock::FileLock;
@@ -90,7 +90,7 @@ enum Attempt {
 }
 
 pub(super) struct Writer {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
     pub inbox: Receiver<Message>,
     /// Held until the database is closed.
     pub _lock: FileLock,

@@ -1,3 +1,4 @@
+use outpost::engine;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -143,6 +144,35 @@ fn limits_of_length_are_kept_and_told() {
     let long = json!({ "messages": [{ "role": "user", "content": "sea ".repeat(5000) }] });
     let (status, code, param) = server.post("/v1/chat/completions", &ask(long)).refusal();
     assert_eq!((status, code.as_str(), param.as_deref()), (400, "context_length_exceeded", Some("messages")));
+}
+
+/// The engine refuses what is above its limits without naming a field, so the API must have the same limits.
+#[test]
+fn the_engine_s_limits_are_the_api_s() {
+    let server = Server::start();
+    let (choices, stops, top) = (engine::MAX_CHOICES, engine::MAX_STOPS, engine::MAX_TOP_LOGPROBS);
+    let stop = |count: usize| (0..count).map(|at| format!("zq{at}")).collect::<Vec<_>>();
+    let chat = |more: Value| {
+        let mut body = ask(json!({ "max_completion_tokens": 1 }));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/chat/completions", &body)
+    };
+    let most = json!({ "n": choices, "stop": stop(stops), "logprobs": true, "top_logprobs": top });
+    assert_eq!(chat(most).ok()["choices"].as_array().unwrap().len(), choices as usize);
+    for (more, param) in [
+        (json!({ "n": choices + 1 }), "n"),
+        (json!({ "stop": stop(stops + 1) }), "stop"),
+        (json!({ "logprobs": true, "top_logprobs": top + 1 }), "top_logprobs"),
+    ] {
+        assert_eq!(chat(more).refusal(), (400, "invalid_parameter".to_owned(), Some(param.to_owned())));
+    }
+    // As the document has them.
+    let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
+    let about = |schema: &str, field: &str| document["components"]["schemas"][schema]["properties"][field].to_string();
+    assert!(about("ChatRequest", "n").contains(&format!("1–{choices}")));
+    assert!(about("ChatRequest", "stop").contains(&format!("up to {stops}")));
+    assert!(about("ChatRequest", "top_logprobs").contains(&format!("0–{top}")));
+    assert!(about("ImageRequest", "n").contains(&format!("1–{}", engine::MAX_IMAGES)));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::image_generation::painter;
 use crate::server::{MODEL, Server};
 use crate::slow;
+use crate::wait::until;
 
 /// Sends a chat request and leaves the connection open.
 fn begin(server: &Server, stream: bool, prompt_words: usize) -> TcpStream {
@@ -16,6 +17,13 @@ fn begin(server: &Server, stream: bool, prompt_words: usize) -> TcpStream {
         "model": MODEL, "stream": stream, "ignore_eos": true, "max_tokens": 1500,
         "messages": [{ "role": "user", "content": "zq ".repeat(prompt_words) }],
     }))
+}
+
+/// Tokens generated since the start.
+fn generated(server: &Server) -> u64 {
+    let metrics = server.engine.metrics();
+    let counts = metrics.lines().filter(|line| line.starts_with("outpost_generated_tokens_total{"));
+    counts.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
 }
 
 /// Leaves by FIN, or by RST.
@@ -38,7 +46,8 @@ fn leaving_frees_the_engine_in_prefill_and_in_decode() {
                     let mut first = [0; 512];
                     assert!(connection.read(&mut first).unwrap() > 0);
                 } else if in_decode {
-                    std::thread::sleep(Duration::from_millis(100));
+                    let before = generated(&server);
+                    until(|| "a token is generated", || generated(&server) > before);
                 }
                 leave(connection, abruptly);
                 // One step plus 100 ms, with room for a busy test machine.

@@ -1,7 +1,6 @@
 //! The image endpoints with a tiny pipeline.
 
 use std::io::Cursor;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +12,7 @@ use crate::images::{refused, send};
 use crate::server::{Answer, Server, add_fixture};
 use crate::tiny_model::TinyModel;
 use crate::upload::{Part, set_quotas};
+use crate::wait::until;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 /// The pipeline in `tests/fixtures/pipelines`.
@@ -258,11 +258,7 @@ fn a_client_that_leaves_pays_for_the_pictures_that_were_finished() {
     let mut seen = [0; 2048];
     assert!(std::io::Read::read(&mut connection, &mut seen).unwrap() > 0);
     drop(connection);
-    let begun = std::time::Instant::now();
-    while usage(&server, &project).0 != 1 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the request is not recorded");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until(|| "the request is recorded", || usage(&server, &project).0 == 1);
     let images = usage(&server, &project).1.as_u64().unwrap();
     assert!(images < 10, "{images} pictures were painted for nobody");
 }
@@ -320,7 +316,7 @@ fn a_picture_that_is_none_or_does_not_fit_is_refused_by_name() {
     let wide = file(RgbImage::new(9000, 1), ImageFormat::Png);
     let ask = |image: &[u8], mask: Option<&[u8]>| send(&server, "edits", &server.admin, &parts(image, mask));
     refused(&ask(b"<svg/>", None), "image", "PNG, JPEG or WebP");
-    refused(&ask(&whole[..whole.len() / 2], None), "image", "cannot be read");
+    refused(&ask(&whole[..whole.len() / 2], None), "image", "cannot be decoded");
     refused(&ask(&wide, None), "image", "9000x1");
     refused(&ask(&whole, Some(b"nothing")), "mask", "PNG, JPEG or WebP");
     refused(&ask(&whole, Some(&other)), "mask", "32x64");

@@ -1,7 +1,7 @@
 //! Endpoint 12 and its siblings, as far as no model is needed: what is wrong is said by name, and links are
 //! checked. What a model paints is in `image_generation.rs`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outpost::ids::{KeyId, ProjectId};
 use outpost::service::stored_images::{Format, SignedUrl, StoredImages};
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, MODEL, Server};
 use crate::upload::{Part, form, held, records, within};
+use crate::wait::until;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
@@ -168,8 +169,8 @@ fn what_is_wrong_with_a_form_is_named() {
         ("size", ("size", None, b"512"), "512x512"),
         ("stream", ("stream", None, b"perhaps"), "boolean"),
         ("scheduler", ("scheduler", None, b"heun"), "unipc"),
-        ("image", ("image", Some("b"), b"x"), "one picture"),
-        ("image", ("image[]", Some("b"), b"x"), "one picture"),
+        ("image", ("image", Some("b"), b"x"), "one image"),
+        ("image", ("image[]", Some("b"), b"x"), "one image"),
         ("prompt", ("prompt", None, b"again"), "more than once"),
         ("input_fidelity", ("input_fidelity", None, b"high"), "not supported"),
         ("mask", ("mask", Some("m"), b""), "empty"),
@@ -271,7 +272,7 @@ fn a_link_opens_its_picture_without_a_key_until_it_ends() {
     server.clock.advance(Duration::from_secs(3600));
     let ended = get(&path(&link));
     assert_eq!((ended.refusal().0, ended.refusal().1.as_str()), (404, "not_found"));
-    assert!(ended.text.contains("ended at"), "{}", ended.text);
+    assert!(ended.text.contains("expired at"), "{}", ended.text);
 }
 
 #[test]
@@ -283,11 +284,8 @@ fn pictures_that_ended_while_the_server_was_down_go_at_its_start() {
     let new = keep(folder.path(), &project, Format::Png, &[2; 10], Duration::ZERO);
     assert_eq!(held(folder.path(), &project).bytes, 110);
     let server = Server::start_in(folder);
-    let (begun, limits) = (Instant::now(), format!("/v1/projects/{project}/rate-limits"));
-    while server.get(&limits).ok()["holds"]["storage_bytes"] != 10 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the old picture is still there");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let limits = format!("/v1/projects/{project}/rate-limits");
+    until(|| "the old picture is removed", || server.get(&limits).ok()["holds"]["storage_bytes"] == 10);
     assert_eq!(server.raw(Method::GET, &path(&old), None, &[], None).refusal().0, 404);
     assert_eq!(server.raw(Method::GET, &path(&new), None, &[], None).bytes, [2; 10]);
     assert_eq!(records(server.stop().path())["pictures"], 1);

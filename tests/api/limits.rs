@@ -132,13 +132,36 @@ fn a_limited_project_is_told_where_it_stands_and_when_to_come_back() {
     assert_eq!(refused.headers["retry-after"], wait.div_ceil(1000).to_string().as_str());
     assert_eq!(models(&server, &other).status, 200, "another project is not touched");
     // The wait is honest: not earlier, and then at once.
-    std::thread::sleep(std::time::Duration::from_millis(wait + 1));
+    server.clock.pass(std::time::Duration::from_millis(wait));
     assert_eq!(models(&server, &key).status, 200);
     // Whatever else is refused, the limit itself can be read and raised.
     let path = format!("/v1/projects/{project}/rate-limits");
     let raised = server.call(Method::PATCH, &path, Some(&key), Some(&json!({ "requests_per_minute": null })));
     raised.ok();
     assert_eq!(models(&server, &key).status, 200, "a change holds from the next request on");
+}
+
+#[test]
+fn a_raised_rate_refills_from_the_change_on() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    set(&server, &project, &json!({ "requests_per_minute": 1, "burst_limit": 1 }));
+    assert_eq!(models(&server, &key).status, 200);
+    assert_eq!(models(&server, &key).status, 429);
+    set(&server, &project, &json!({ "requests_per_minute": 600, "burst_limit": 600 }));
+    // Ten a second from now on. At the old rate there would not be a tenth of a request.
+    server.clock.pass(std::time::Duration::from_secs(5));
+    let first = models(&server, &key);
+    assert_eq!(first.status, 200, "{}", first.text);
+    let left: u64 = first.headers["x-ratelimit-remaining-requests"].to_str().unwrap().parse().unwrap();
+    assert!((48..=200).contains(&left), "{left}");
+    // A change gives nothing away: a lowered rate holds from its change on as well.
+    set(&server, &project, &json!({ "requests_per_minute": 1, "burst_limit": 1 }));
+    assert_eq!(models(&server, &key).status, 200);
+    server.clock.pass(std::time::Duration::from_secs(5));
+    let refused = models(&server, &key);
+    assert_eq!(refused.status, 429);
+    assert!(refused.headers["retry-after-ms"].to_str().unwrap().parse::<u64>().unwrap() > 40_000);
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod clock;
 mod server;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
+#[path = "../common/wait.rs"]
+mod wait;
 
 mod access;
 mod agents;
@@ -33,6 +35,7 @@ mod models;
 mod overload;
 mod projects;
 mod routes;
+mod schemas;
 mod structured_output;
 mod upload;
 mod usage;

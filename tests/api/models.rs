@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
 use crate::slow;
+use crate::wait::until;
 
 #[test]
 fn a_model_tells_what_it_is_and_can() {
@@ -44,9 +45,10 @@ fn the_list_names_models_and_why_a_broken_one_cannot_be_used() {
     std::fs::create_dir(&folder).unwrap();
     let whole = std::fs::read(server.folder.path().join(format!("models/{MODEL}/{MODEL}.gguf"))).unwrap();
     std::fs::write(folder.join("cut.gguf"), &whole[..whole.len() / 2]).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1100)); // the folder is read again after a second
-
-    let list = server.get("/openai/v1/models").ok();
+    // The folder is read again once a second.
+    let list = || server.get("/openai/v1/models").ok();
+    until(|| "the new folder is found", || list()["data"].as_array().unwrap().len() == 2);
+    let list = list();
     assert_eq!(list["object"], "list");
     let ids: Vec<&Value> = list["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
     assert_eq!(ids, [&json!("cut"), &json!(MODEL)]);
@@ -75,11 +77,7 @@ fn a_model_that_is_repaired_replaced_or_deleted_is_noticed_by_the_next_request()
     assert_eq!(server.get(&format!("/v1/models/{MODEL}")).refusal().0, 404);
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     // A name that is not known is looked for once a second.
-    let found = (0..1_000).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        ask().status != 404
-    });
-    assert!(found);
+    until(|| "the model is found again", || ask().status != 404);
     assert_eq!(ask().refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
     std::fs::write(&file, &whole).unwrap();
     ask().ok();

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::server::{Answer, MODEL, Server};
 use crate::slow;
 use crate::tiny_model::{self, TinyModel};
+use crate::wait::until;
 
 fn chat(content: &str, max_tokens: u32) -> Value {
     json!({ "model": MODEL, "messages": [{ "role": "user", "content": content }], "max_tokens": max_tokens, "ignore_eos": true })
@@ -32,11 +33,8 @@ fn storm(server: &Server, count: usize, body: &Value) -> Vec<Answer> {
 }
 
 fn wait_queued(server: &Server, queued: usize) {
-    let waited = (0..4_000).find(|_| {
-        thread::sleep(Duration::from_millis(5));
-        server.engine.load().queued == queued
-    });
-    assert!(waited.is_some(), "{queued} should wait: {:?}", server.engine.load());
+    let load = || server.engine.load();
+    until(|| format!("{queued} should wait: {:?}", load()), || load().queued == queued);
 }
 
 /// A server whose places and a project's half of the queue are taken, by these connections.
@@ -105,7 +103,7 @@ fn what_memory_cannot_hold_is_told_from_what_the_context_cannot() {
         answer.json()["error"]["message"].as_str().unwrap().to_owned()
     };
     let message = refusal(400);
-    assert!(message.contains("need 110 kB of memory, 81 kB are there"), "{message}");
+    assert!(message.contains("needs 110 kB of memory; 81 kB are available"), "{message}");
     assert!(message.contains("--memory") && message.contains("--kv-type q8"), "{message}");
     let message = refusal(600);
     assert!(message.contains("context of 512 tokens") && !message.contains("--memory"), "{message}");
@@ -120,28 +118,31 @@ fn a_model_that_never_fits_says_what_it_takes() {
     let server = Server::start_as(&TinyModel::default(), |config| config.memory = 300_000);
     let answer = ask(&server, &chat("hello", 5));
     assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
-    assert!(answer.text.contains("300 kB are there for models. Give the server more with --memory"), "{}", answer.text);
+    assert!(
+        answer.text.contains("300 kB are available for models. Give the server more with --memory"),
+        "{}",
+        answer.text
+    );
 }
 
 #[test]
 fn memory_that_other_models_hold_is_worth_another_try() {
     let server = short_of_memory(2);
     tiny_model::write(&server.folder.path().join("models"), "other", &TinyModel::default());
-    thread::sleep(Duration::from_millis(1_100)); // the folder is read again after a second
-    // Both are read while no block is taken: reading needs room, too.
+    // Both are read while no block is taken: reading needs room, too. The folder is read again once a second.
     for id in [MODEL, "other"] {
-        drop(server.engine.models().load(id).unwrap());
+        until(|| format!("'{id}' is found"), || server.engine.models().load(id).is_ok());
     }
     // Answers that nobody reads pause, and keep both models in use.
     let hold = |id: &str| {
         let model = server.engine.models().load(id).unwrap();
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
         let request = GenerationRequest {
-            prompt: vec![7; 4],
+            prompt: vec![7; 4].into(),
             choices: 1,
             max_tokens: 200,
             sampling,
-            form: None,
+            grammar: None,
             stop: Vec::new(),
             logprobs: None,
             tenant: 1,
@@ -158,7 +159,6 @@ fn memory_that_other_models_hold_is_worth_another_try() {
     let answers = thread::scope(|scope| {
         let both = [MODEL, "other"].map(|id| scope.spawn(|| ask(&server, &body(id))));
         wait_queued(&server, 2);
-        thread::sleep(Duration::from_millis(100));
         drop(held);
         both.map(|one| one.join().unwrap())
     });

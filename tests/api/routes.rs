@@ -108,6 +108,33 @@ fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
     }
 }
 
+/// Clients add parameters of their own, such as Codex's `client_version`.
+#[test]
+fn unknown_query_parameters_are_ignored_on_every_get() {
+    let server = Server::start();
+    let gets: Vec<String> =
+        routes(&server).into_iter().filter(|(method, _)| *method == Method::GET).map(|(_, path)| path).collect();
+    assert!(gets.len() >= 20, "{gets:?}");
+    for path in gets {
+        let plain = server.get(&path);
+        let more = server.get(&format!("{path}?client_version=1.0&client_version=%5B%5D&x[y]"));
+        assert_eq!(plain.status, more.status, "{path}: {}", more.text);
+        if plain.status != 200 {
+            assert_eq!(plain.refusal(), more.refusal(), "{path}");
+        }
+    }
+    for mount in ["/v1", "/openai/v1"] {
+        server.get(&format!("{mount}/models?client_version=0.46.0&include_limits=true")).ok();
+        let known = server.get(&format!("{mount}/models?client_version=0.46.0&include_limits=perhaps")).refusal();
+        assert_eq!(known, (400, "invalid_parameter".to_owned(), Some("include_limits".to_owned())));
+        // In a body, a field that is unknown is a mistake.
+        let path = format!("{mount}/models?client_version=0.46.0");
+        let body = json!({ "client_version": "0.46.0" });
+        let refused = server.call(Method::GET, &path, Some(&server.admin), Some(&body)).refusal();
+        assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some("client_version".to_owned())));
+    }
+}
+
 #[test]
 fn every_operation_has_a_name_of_its_own_and_says_how_it_fails() {
     let server = Server::start();

@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use outpost::control_socket;
 use outpost::ids::{FileId, JobId, ProjectId};
@@ -21,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::clock::ShiftedClock;
 use crate::server::{Answer, Headers, Server};
+use crate::wait::until;
 
 pub const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#;
 
@@ -101,20 +101,24 @@ pub fn records(folder: &Path) -> BTreeMap<String, u64> {
     report.records
 }
 
+/// Files whose chunks are stored but which do not exist: uploads that run or broke off.
+fn unfinished(server: &Server) -> Option<u64> {
+    match control_socket::send(&server.folder.path().join("data"), &control_socket::Request::Check).unwrap() {
+        Some(control_socket::Reply::Done { lines, .. }) => {
+            lines.iter().find_map(|line| line.strip_prefix("file_remains: ")?.parse().ok())
+        }
+        _ => None,
+    }
+}
+
+/// Waits until so many uploads have stored a part of their content.
+pub fn wait_for_chunks(server: &Server, uploads: u64) {
+    until(|| "the uploads store their first chunks", || unfinished(server) == Some(uploads));
+}
+
 /// Stops a server once what belongs to no file is removed.
 pub fn stop_swept(server: Server) -> TempDir {
-    // A client that has just left must be noticed first.
-    std::thread::sleep(Duration::from_millis(500));
-    let data = server.folder.path().join("data");
-    let begun = Instant::now();
-    let swept = || match control_socket::send(&data, &control_socket::Request::Check).unwrap() {
-        Some(control_socket::Reply::Done { lines, .. }) => lines.iter().any(|line| line == "file_remains: 0"),
-        _ => false,
-    };
-    while !swept() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "chunks of no file are still there");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until(|| "chunks of no file are removed", || unfinished(&server) == Some(0));
     server.stop()
 }
 

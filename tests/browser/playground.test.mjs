@@ -116,13 +116,13 @@ test("a conversation with an agent stores its messages", async () => {
   const body = nextRequest("/chat/completions");
   await sendMessage("Where are you?");
   await page.getByText(/\d+ input, \d+ output tokens/).waitFor();
-  const { agent_id, conversation_id, model } = await body;
+  const { agent_id, model } = await body;
   assert.deepEqual([agent_id, model], [agent.id, undefined]);
   const next = nextRequest("/chat/completions");
   await sendMessage("And now?");
   await page.getByText(/\d+ input, \d+ output tokens/).nth(1).waitFor();
-  const second = await next;
-  assert.deepEqual([second.conversation_id, second.messages.length], [conversation_id, 1], "stored messages are not sent again");
+  const { conversation_id, messages } = await next;
+  assert.equal(messages.length, 1, "stored messages are not sent again");
   const stored = await server.api("GET", `/conversations/${conversation_id}`);
   assert.deepEqual(stored.messages.map((message) => message.role), ["user", "assistant", "user", "assistant"]);
 
@@ -131,6 +131,36 @@ test("a conversation with an agent stores its messages", async () => {
   // The previous page shows the same messages, so wait for the heading first.
   await page.getByRole("heading", { level: 1, name: "Playground" }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll(".message").length === 4);
+  assert.deepEqual(problems, []);
+});
+
+test("a new conversation is created with its first complete response", async () => {
+  const count = async () => (await server.api("GET", "/conversations?limit=100")).data.length;
+  const before = await count();
+  await openChat();
+  await page.getByLabel("Conversation").selectOption({ label: "New conversation" });
+  await fill({ Temperature: "9", "System prompt": "Be brief." });
+  for (let attempt = 0; attempt < 2; attempt++) {
+    await sendMessage("Hello?");
+    await page.getByText(/temperature[^]*must be/).waitFor();
+    assert.equal(await page.getByLabel("Message").inputValue(), "Hello?");
+  }
+  assert.equal(await count(), before, "a failed attempt leaves nothing");
+  await fill({ Temperature: "1", "Max tokens": "6000" });
+  await sendMessage("Write a very long story about the sea.");
+  await page.waitForFunction(() => (document.querySelector(".message.assistant .multiline")?.textContent.length ?? 0) > 20);
+  await click("Stop");
+  await page.getByText("stopped").waitFor();
+  assert.equal(await count(), before, "a stopped response is not stored");
+  await click("Clear chat");
+  await page.getByLabel("Conversation").selectOption({ label: "New conversation" });
+  await fill({ Temperature: "0", "Max tokens": "10" });
+  await sendMessage("Where are you?");
+  await page.waitForFunction(() => [...document.querySelectorAll("option:checked")].some((option) => option.value.startsWith("conv_")));
+  assert.equal(await count(), before + 1);
+  const id = await page.getByLabel("Conversation").inputValue();
+  const stored = await server.api("GET", `/conversations/${id}`);
+  assert.deepEqual(stored.messages.map((message) => message.role), ["system", "user", "assistant"]);
   assert.deepEqual(problems, []);
 });
 

@@ -181,3 +181,19 @@ test("the loss curve is drawn from events as they arrive", async () => {
   await page.unrouteAll();
   assert.deepEqual(problems, []);
 });
+
+test("an ID in the URL hash stays one segment of the API path", async () => {
+  // What the hash contains, and the segment that is requested.
+  const ids = [["..%2Fprojects%3Fx", "..%2Fprojects%3Fx"], ["%2E%2E", "-"], ["a%25b", "a%25b"]];
+  const pages = [["conversations", "Conversation", "conversations"], ["agents", "Agents", "agents"], ["tuning", "Job", "fine_tuning/jobs"], ["playground/chat/conversation", "Playground", "conversations"]];
+  for (const [name, heading, resource] of pages) {
+    for (const [id, segment] of ids) {
+      await goTo(page, "start", "Get started");
+      const request = page.waitForRequest((one) => new URL(one.url()).pathname === `/v1/${resource}/${segment}`);
+      await goTo(page, `${name}/${id}`, heading);
+      await request;
+      await page.getByRole("alert").waitFor();
+    }
+  }
+  assert.deepEqual(problems, []);
+});

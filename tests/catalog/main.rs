@@ -4,6 +4,8 @@
 
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
+#[path = "../common/wait.rs"]
+mod wait;
 
 mod catalog_toml;
 mod malicious_archives;

@@ -1,11 +1,11 @@
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{Catalog, PullError, PullOptions, installed, pull_with};
 
 use crate::support::{Bench, catalog, file, part, tree, zip_of};
+use crate::wait::until;
 
 /// A model in three parts, on the index.
 fn three_parts(bench: &Bench) -> outpost::catalog::Catalog {
@@ -181,12 +181,16 @@ fn a_model_that_is_there_is_left_alone_and_hashed_on_demand() {
 fn two_pulls_of_one_model_do_not_meet() {
     let bench = Bench::new();
     let catalog = three_parts(&bench);
-    let slow = fs::read_to_string(bench.pip_dir().join("pip")).unwrap().replace("here=", "sleep 0.3; here=");
-    fs::write(bench.pip_dir().join("pip"), slow).unwrap();
+    // A download that ends when the test says so.
+    let recorded = "echo \"$1\" >> \"$here/calls\"";
+    let held = format!("{recorded}\nwhile [ ! -f \"$here/go\" ]; do sleep 0.01; done");
+    let pip = bench.pip_dir().join("pip");
+    fs::write(&pip, fs::read_to_string(&pip).unwrap().replace(recorded, &held)).unwrap();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| bench.pull(&catalog));
-        std::thread::sleep(Duration::from_millis(400));
+        until(|| "the first pull begins", || bench.pip_dir().join("calls").exists());
         let second = bench.pull(&catalog);
+        fs::write(bench.pip_dir().join("go"), "").unwrap();
         assert!(second.unwrap_err().to_string().contains("another outpost process is bringing in 'm'"));
         first.join().unwrap().unwrap();
     });

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::process::{Serving, folder, mode, run, said};
 use crate::tiny_model::TinyModel;
+use crate::wait::until;
 
 fn make_project(serving: &Serving, name: &str) -> String {
     let body: Value =
@@ -88,11 +89,8 @@ fn a_backup_made_while_clients_write_holds_all_up_to_one_point_in_time() {
     let serving = Serving::start(origin.path(), &[]);
     let (log, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let wait_for_more = || {
-        let (begun, had) = (Instant::now(), log.lock().unwrap().len());
-        while log.lock().unwrap().len() < had + 40 {
-            assert!(begun.elapsed() < Duration::from_secs(60), "the clients do not get on");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let had = log.lock().unwrap().len();
+        until(|| "the clients write more", || log.lock().unwrap().len() >= had + 40);
     };
     let backups: Vec<(String, Instant, Instant)> = std::thread::scope(|scope| {
         (0..8).for_each(|_| drop(scope.spawn(|| keep_writing(&serving, &log, &stop))));

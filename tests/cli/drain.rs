@@ -1,25 +1,40 @@
 //! T19: SIGTERM with streams open.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::process::{MODEL, Serving, folder, rest, run};
 use crate::tiny_model::TinyModel;
+use crate::wait::until;
 
-/// What a hundred clients with a stream each got, when the stop came soon after they began.
+/// Sum of a metric's series.
+fn metric(serving: &Serving, name: &str) -> usize {
+    let text = rest(serving.request(reqwest::Method::GET, "/metrics", None));
+    let lines = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
+    lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()).sum()
+}
+
+/// What a hundred clients with a stream each got, when the stop came while some were answered and the others waited.
 fn crowd_at_a_stop(serving: &Serving, tokens: u32) -> Vec<(u16, String)> {
     let body = json!({
         "model": MODEL, "stream": true, "max_tokens": tokens, "ignore_eos": true,
         "messages": [{ "role": "user", "content": "go on" }],
     });
+    let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let ask = || {
             let response = serving.request(reqwest::Method::POST, "/v1/chat/completions", Some(&body));
-            (response.status().as_u16(), rest(response))
+            let outcome = (response.status().as_u16(), rest(response));
+            ended.fetch_add(1, Ordering::Relaxed);
+            outcome
         };
         let crowd: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
-        std::thread::sleep(Duration::from_millis(1500));
+        let count = |name: &str| metric(serving, name);
+        let active = || count("outpost_answers_running") + count("outpost_requests_queued");
+        until(|| "all have been taken in", || active() + ended.load(Ordering::Relaxed) >= 100);
+        until(|| "some are answered", || count("outpost_generated_tokens_total") > 0);
         serving.signal("TERM");
         crowd.into_iter().map(|one| one.join().unwrap()).collect()
     })

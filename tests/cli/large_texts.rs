@@ -1,13 +1,13 @@
 //! Requests with megabytes of text: refused soon, in little memory, beside other work.
 
 use std::fs;
-use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::process::{MODEL, Serving, folder};
 use crate::tiny_model::TinyModel;
+use crate::wait::until;
 
 /// Bytes of text in a request: near the limit of a body.
 const LARGE: usize = 7_900_000;
@@ -135,9 +135,8 @@ fn a_small_budget_refuses_a_large_prompt_before_it_is_counted() {
     let path = format!("/v1/projects/{project}/rate-limits");
     assert_eq!(serving.request(Method::PATCH, &path, Some(&limits)).status(), 200);
     // Spends the minute's tokens.
-    while serving.request(Method::POST, "/v1/chat/completions", Some(&chat(&"word ".repeat(40)))).status() == 200 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let more = || serving.request(Method::POST, "/v1/chat/completions", Some(&chat(&"word ".repeat(40)))).status();
+    until(|| "the tokens are spent", || more() != 200);
     let words = "word ".repeat(LARGE / 5);
     let (answers, cost) = three_at_once(&serving, "/v1/chat/completions", &chat(&words));
     assert!(answers.iter().all(|(status, _)| *status == 429), "{answers:?}");

@@ -10,6 +10,8 @@ mod process;
 mod rng;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
+#[path = "../common/wait.rs"]
+mod wait;
 
 mod audit;
 mod backup_and_check;

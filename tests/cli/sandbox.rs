@@ -1,26 +1,19 @@
 //! The processes that run models' tokenizers and chat templates for the server.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::process::{MODEL, Serving, folder};
 use crate::tiny_model::{self, TinyModel};
+use crate::wait::until;
 
 fn chat(serving: &Serving, model: &str) -> (u16, Value) {
     let body = json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1 });
     let response = serving.request(Method::POST, "/v1/chat/completions", Some(&body));
     (response.status().as_u16(), response.json().unwrap())
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn is_alive(id: u32) -> bool {
@@ -51,14 +44,14 @@ fn a_process_has_no_rights_and_ends_with_the_server() {
     assert!(paths.iter().all(|path| harmless(&path)), "{paths:?}");
     // Killed from outside, it is replaced.
     std::process::Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
-    until("the process is gone", || !is_alive(id));
+    until(|| "the process is gone", || !is_alive(id));
     assert_eq!(chat(&serving, MODEL).0, 200);
     let [other] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
     assert_ne!(other, id);
     // The server has no chance to end it.
     serving.signal("KILL");
     serving.wait(Duration::from_secs(10));
-    until("the process ends after its server", || !is_alive(other));
+    until(|| "the process ends after its server", || !is_alive(other));
 }
 
 #[test]
@@ -68,8 +61,8 @@ fn a_model_in_memory_has_a_process_and_one_that_is_unloaded_has_none() {
     assert_eq!(chat(&serving, MODEL).0, 200);
     let [id] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
     let unload = format!("/v1/models/{MODEL}/unload");
-    until("the model is unloaded", || serving.request(Method::POST, &unload, None).status() == 200);
-    until("the process ends", || !is_alive(id));
+    until(|| "the model is unloaded", || serving.request(Method::POST, &unload, None).status() == 200);
+    until(|| "the process ends", || !is_alive(id));
 }
 
 #[test]
@@ -81,9 +74,7 @@ fn a_malicious_template_is_an_error_that_names_the_model() {
     let sum = &*format!("{{{{ {}1 }}}}", "not ".repeat(200_000)).leak();
     tiny_model::write(&models, "deep", &TinyModel { template: Some(sum), ..TinyModel::default() });
     let serving = Serving::start(folder.path(), &[]);
-    for (id, word) in
-        [("cycle", "fails on this request"), ("deep", "reading its tokenizer or its chat template failed")]
-    {
+    for (id, word) in [("cycle", "fails on this request"), ("deep", "loading its tokenizer or chat template failed")] {
         for _ in 0..2 {
             let (status, answer) = chat(&serving, id);
             let error = &answer["error"];

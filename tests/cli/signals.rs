@@ -2,10 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::process::{Serving, command, folder, said};
 use crate::tiny_model::TinyModel;
+use crate::wait::until;
 
 const HARMLESS: [&str; 3] = ["HUP", "USR1", "USR2"];
 
@@ -32,12 +33,7 @@ fn signals_before_the_server_listens_are_harmless_too() {
     std::fs::set_permissions(&pip, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
     let child = start.env("OUTPOST_PIP", &pip).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let began = Instant::now();
-    let begun = || std::fs::read_dir(folder.path()).unwrap().any(|file| file.unwrap().path().ends_with("begun"));
-    while !begun() {
-        assert!(began.elapsed() < Duration::from_secs(20), "nothing was pulled");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until(|| "the pull begins", || folder.path().join("begun").exists());
     for name in HARMLESS {
         let kill = format!("kill -{name} {}", child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());

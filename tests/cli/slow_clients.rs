@@ -9,6 +9,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::process::{Serving, command, folder};
 use crate::tiny_model::TinyModel;
+use crate::wait::until;
 
 fn address(serving: &Serving) -> SocketAddr {
     serving.url.trim_start_matches("http://").parse().unwrap()
@@ -60,17 +61,9 @@ fn clients_that_do_not_read_are_closed() {
         client.write_all(request.as_bytes()).unwrap();
     }
     let idle = connect(&serving);
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(open_files(&serving) >= before + 50);
-    let begun = Instant::now();
-    while open_files(&serving) >= before + 10 {
-        assert!(
-            begun.elapsed() < Duration::from_secs(40),
-            "{} files are open, {before} at first",
-            open_files(&serving)
-        );
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let open = || open_files(&serving);
+    until(|| "all are connected", || open() >= before + 50);
+    until(|| format!("{} files are open, {before} at first", open()), || open() < before + 10);
     // What was sent before is cut off.
     let mut rest = Vec::new();
     clients[0].set_read_timeout(Some(Duration::from_secs(5))).unwrap();

@@ -14,6 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use crate::process::{MODEL, Serving, command, folder, mode, run, said};
 use crate::tiny_model::TinyModel;
 use crate::tls::session;
+use crate::wait::until;
 
 #[test]
 fn the_first_start_prints_the_key_once_and_the_second_does_not() {
@@ -84,15 +85,14 @@ fn of_two_first_starts_at_once_one_serves_with_the_only_key() {
         };
         let mut both = [start(), start()];
         let begun = Instant::now();
-        let loser = loop {
-            if let Some(ended) = both.iter_mut().position(|one| one.try_wait().unwrap().is_some()) {
-                break ended;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(60), "both go on");
-            std::thread::sleep(Duration::from_millis(10));
+        let mut loser = None;
+        let ended = || {
+            loser = both.iter_mut().position(|one| one.try_wait().unwrap().is_some());
+            loser.is_some()
         };
+        until(|| "one of the two ends", ended);
         let [first, second] = both;
-        let (winner, loser) = if loser == 0 { (second, first) } else { (first, second) };
+        let (winner, loser) = if loser == Some(0) { (second, first) } else { (first, second) };
         let loser = loser.wait_with_output().unwrap();
         assert_eq!(loser.status.code(), Some(1));
         let text = said(&loser);

@@ -14,8 +14,7 @@ use serde_json::json;
 
 use crate::process::{MODEL, Serving, command, folder};
 use crate::tiny_model::TinyModel;
-
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::wait::until;
 
 /// A certificate of its own and its key, as PEM.
 struct Pair {
@@ -106,11 +105,7 @@ impl Secure {
     }
 
     fn wait_for(&self, what: &str, met: impl Fn(&Self) -> bool) {
-        let began = Instant::now();
-        while !met(self) {
-            assert!(began.elapsed() < PATIENCE, "{what}: {}", self.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until(|| format!("{what}: {}", self.log()), || met(self));
     }
 
     fn log(&self) -> String {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use reqwest::Method;
 use reqwest::blocking::Client;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::process::{MODEL, Serving, folder, run, said};
 use crate::rng::TestRng;
 use crate::tiny_model::{self, TinyModel};
+use crate::wait::until;
 
 const CLIENTS: usize = 16;
 const SLOW: &str = "slow";
@@ -275,11 +276,8 @@ fn two_thousand_mixed_requests_are_recorded_as_the_clients_counted_them() {
 
 /// Abandoned requests are recorded when the server notices.
 fn wait_for(serving: &Serving, project: &str, requests: u64) {
-    let before = Instant::now();
-    while recorded(serving, project).total() != requests {
-        assert!(before.elapsed() < Duration::from_secs(20), "{:?} of {requests}", recorded(serving, project));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let recorded = || recorded(serving, project);
+    until(|| format!("{:?} of {requests}", recorded()), || recorded().total() == requests);
 }
 
 /// `outpost usage export` beside the running server.

@@ -37,6 +37,8 @@ pub struct Server {
 /// A model that makes vectors of 32 numbers, and one that judges pairs, where a test asks for them.
 pub const VECTORS: &str = "bert-mean";
 pub const JUDGE: &str = "rank-bert";
+/// An image model of `tests/fixtures/pipelines`, where a test asks for it.
+pub const IMAGES: &str = "sd1";
 
 /// Header names and values of a raw request.
 pub type Headers<'a> = &'a [(&'a str, &'a str)];
@@ -96,6 +98,14 @@ impl Server {
     pub fn with_encoders() -> Self {
         Self::start_as(&TinyModel::default(), |config| {
             [VECTORS, JUDGE].into_iter().for_each(|name| add_encoder(&config.paths.models, name));
+        })
+    }
+
+    /// Starts with a model for each kind of call: text, embeddings, reranking and images.
+    pub fn with_all_workloads() -> Self {
+        Self::start_as(&TinyModel::default(), |config| {
+            [VECTORS, JUDGE].into_iter().for_each(|name| add_encoder(&config.paths.models, name));
+            add_fixture("pipelines", &config.paths.models, IMAGES);
         })
     }
 

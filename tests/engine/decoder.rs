@@ -1,4 +1,4 @@
-//! The decoder against candle's own, and against itself in other slices.
+//! Compares the decoder with candle's implementation, and with itself in other chunkings.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -11,7 +11,7 @@ use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
 
-use crate::support::cpu;
+use crate::harness::cpu;
 use crate::tiny_model::{self, TinyModel};
 
 const PROMPT: [u32; 11] = [5, 17, 200, 3, 3, 90, 41, 250, 8, 120, 77];
@@ -53,13 +53,13 @@ fn assert_close(one: &[f32], other: &[f32], within: f32) {
 }
 
 #[test]
-fn logits_equal_those_of_the_reference() {
+fn logits_match_the_reference() {
     for options in variants() {
         let dir = tempfile::tempdir().unwrap();
         let path = tiny_model::write(dir.path(), "m", &options);
         let (ours, mut oracle) = (Decoder::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap(), oracle(&path));
         let mut kv = cache(&ours);
-        // Both round the input of quantised products to 8 bits, each in its own way.
+        // Both round the input of quantized products to 8 bits, but differently.
         let within = if options.quantized { 0.3 } else { 1e-3 };
         assert_close(&ours.extend(&PROMPT, &mut kv).unwrap(), &oracle_logits(&mut oracle, &PROMPT, 0), within);
         for (step, token) in [9u32, 33, 128].into_iter().enumerate() {
@@ -70,10 +70,10 @@ fn logits_equal_those_of_the_reference() {
 }
 
 #[test]
-fn a_prompt_in_chunks_is_the_prompt_as_a_whole() {
+fn chunked_prefill_matches_a_single_prefill() {
     for options in variants().into_iter().chain([TinyModel { architecture: "qwen2", ..TinyModel::default() }]) {
         let model = load(&options);
-        // Longer than the cache's first room, so that it grows on the way.
+        // Longer than the cache's initial capacity, so that it grows.
         let prompt: Vec<u32> = (0..300).map(|index| (index * 7) % 256).collect();
         let whole = model.extend(&prompt, &mut cache(&model)).unwrap();
         for size in [1, 7, 32, 299] {
@@ -88,7 +88,7 @@ fn a_prompt_in_chunks_is_the_prompt_as_a_whole() {
 }
 
 #[test]
-fn rows_of_a_batch_do_not_see_each_other() {
+fn rows_of_a_batch_are_independent() {
     let model = load(&TinyModel::default());
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     (0..3).for_each(|block| arena.ensure(block));
@@ -110,7 +110,7 @@ fn rows_of_a_batch_do_not_see_each_other() {
 }
 
 #[test]
-fn a_block_can_be_the_past_of_several_rows() {
+fn several_rows_can_share_a_kv_block() {
     let model = load(&TinyModel::default());
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     (0..3).for_each(|block| arena.ensure(block));
@@ -125,7 +125,7 @@ fn a_block_can_be_the_past_of_several_rows() {
 }
 
 #[test]
-fn keys_and_values_in_fewer_bits_move_logits_little() {
+fn a_quantized_kv_cache_changes_logits_little() {
     let model = load(&TinyModel::default());
     let prompt: Vec<u32> = (0..100).map(|index| (index * 7) % 256).collect();
     let exact = model.extend(&[&prompt[..], &[9]].concat(), &mut cache(&model)).unwrap();
@@ -137,7 +137,7 @@ fn keys_and_values_in_fewer_bits_move_logits_little() {
 }
 
 #[test]
-fn a_failed_step_leaves_the_cache_as_it_was() {
+fn a_failed_step_leaves_the_kv_cache_unchanged() {
     let model = load(&TinyModel::default());
     let mut kv = cache(&model);
     model.extend(&PROMPT, &mut kv).unwrap();

@@ -1,4 +1,4 @@
-//! What lies in the folder is found and told; what is loaded fits the budget.
+//! The model registry: discovery, change detection, and loading within the memory budget.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use outpost::engine::{Engine, LoadError, ModelKind, Settings};
 
-use crate::support::{TestAmbient, memory, request, tiny};
+use crate::harness::{TestClock, memory, request, tiny};
 use crate::tiny_model::{self, TinyModel};
 
-fn start(dir: &Path, memory: u64) -> (Engine, Arc<TestAmbient>) {
-    let clock = Arc::new(TestAmbient::default());
+fn start(dir: &Path, memory: u64) -> (Engine, Arc<TestClock>) {
+    let clock = Arc::new(TestClock::default());
     (Engine::start(Settings::new(dir, memory), clock.clone()).unwrap(), clock)
 }
 
@@ -36,7 +36,7 @@ fn safetensors(folder: &Path) {
 }
 
 #[test]
-fn the_listing_tells_the_truth() {
+fn the_listing_describes_every_model() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let root = dir.path();
     tiny_model::write(root, "chat", &TinyModel::default());
@@ -75,7 +75,7 @@ fn the_listing_tells_the_truth() {
 }
 
 #[test]
-fn no_id_leads_out_of_the_folder() {
+fn no_id_escapes_the_models_folder() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model::write(dir.path(), "outside", &TinyModel::default());
     let inside = dir.path().join("models");
@@ -99,7 +99,7 @@ fn new_models_are_found_after_a_second() {
     assert_eq!(rig.engine.models().list().len(), 1);
 }
 
-/// Puts a file in another's place at once, as careful tools do.
+/// Replaces a file atomically.
 fn replace(path: &Path, bytes: &[u8]) {
     let new = path.with_extension("new");
     fs::write(&new, bytes).unwrap();
@@ -107,9 +107,9 @@ fn replace(path: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
+fn changes_on_disk_are_noticed_at_the_next_use() {
     let (small, large) = (TinyModel::default(), TinyModel { context: 1024, blocks: 3, ..TinyModel::default() });
-    // Of other sizes: what is written within the same tick of the clock has the same time.
+    // Of different sizes, because files written within one clock tick have the same modification time.
     let (small, large) = (tiny_model::bytes(&small), tiny_model::bytes(&large));
     let spoiled = tiny_model::changed(&TinyModel::default(), |tensors| {
         let norm = tensors.iter_mut().find(|tensor| tensor.0 == "output_norm.weight").unwrap();
@@ -117,7 +117,7 @@ fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
     });
     let spoiled = [spoiled, vec![0]].concat();
     for name in ["bare.gguf", "folder/model.gguf"] {
-        // The clock stands still: no listing is due.
+        // The clock does not advance, so no scan is due.
         let dir = tempfile::tempdir().unwrap();
         let (id, path) = (name.split(['.', '/']).next().unwrap(), dir.path().join(name));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -128,7 +128,7 @@ fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
         assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
         assert!(problem().unwrap().contains("truncated"));
 
-        // Its header is sound now, but loading fails, which is remembered.
+        // Its header is valid now, but loading fails, which is remembered.
         replace(&path, &spoiled);
         assert_eq!(problem(), None);
         assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
@@ -138,7 +138,7 @@ fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
         fs::write(&path, &small).unwrap();
         assert_eq!((models.load(id).unwrap().context_window(), problem()), (512, None));
         let old = models.load(id).unwrap();
-        assert!(Arc::ptr_eq(&old, &models.load(id).unwrap()), "{name}: it is read once");
+        assert!(Arc::ptr_eq(&old, &models.load(id).unwrap()), "{name}: it is loaded once");
         replace(&path, &large);
         let new = models.load(id).unwrap();
         assert_eq!((old.context_window(), new.context_window()), (512, 1024), "{name}");
@@ -154,11 +154,11 @@ fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
 }
 
 #[test]
-fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
+fn a_change_of_any_file_of_a_model_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     for (kind, name) in [("encoders", "bert-mean"), ("pipelines", "sd1")] {
-        crate::images::lay(&fixtures.join(kind).join(name), &dir.path().join(name));
+        crate::image_generation::copy_folder(&fixtures.join(kind).join(name), &dir.path().join(name));
     }
     let (engine, _) = start(dir.path(), 1 << 30);
     let models = engine.models();
@@ -179,41 +179,38 @@ fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
 }
 
 #[tokio::test]
-async fn what_runs_on_a_replaced_model_ends_on_it_and_then_its_memory_is_free() {
-    let rig = crate::support::slow(|_| ());
+async fn requests_on_a_replaced_model_finish_and_free_its_memory() {
+    let rig = crate::harness::slow(|_| ());
     let weights = memory(&rig.engine, "weights");
-    let ticket = rig.engine.submit(&rig.model, crate::support::greedy(vec![7; 20], 64)).unwrap();
-    let mut expected = rig.one(crate::support::greedy(vec![7; 20], 64)).await;
+    let ticket = rig.engine.submit(&rig.model, crate::harness::greedy(vec![7; 20], 64)).unwrap();
+    let mut expected = rig.one(crate::harness::greedy(vec![7; 20], 64)).await;
     let file = rig.dir.path().join("tiny/tiny.gguf");
     let replacement = TinyModel { context: 4096, blocks: 6, width: 256, seed: 9, ..TinyModel::default() };
-    let running = rig.engine.submit(&rig.model, crate::support::greedy(vec![7; 20], 64)).unwrap();
+    let running = rig.engine.submit(&rig.model, crate::harness::greedy(vec![7; 20], 64)).unwrap();
     replace(&file, &[tiny_model::bytes(&replacement), vec![0]].concat());
     let new = rig.engine.models().load("tiny").unwrap();
     assert!(!Arc::ptr_eq(&new, &rig.model));
-    assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still at work");
+    assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still in use");
     for ticket in [ticket, running] {
-        let answer = crate::support::answers(&crate::support::pieces(ticket.pieces).await.unwrap(), 1).remove(0);
+        let answer = crate::harness::answers(&crate::harness::pieces(ticket.deltas).await.unwrap(), 1).remove(0);
         assert_eq!(answer, expected);
     }
-    let other = rig.engine.submit(&new, crate::support::greedy(vec![7; 20], 64)).unwrap();
-    let answer = crate::support::answers(&crate::support::pieces(other.pieces).await.unwrap(), 1).remove(0);
+    let other = rig.engine.submit(&new, crate::harness::greedy(vec![7; 20], 64)).unwrap();
+    let answer = crate::harness::answers(&crate::harness::pieces(other.deltas).await.unwrap(), 1).remove(0);
     assert_ne!(std::mem::take(&mut expected.text), answer.text);
-    rig.settle().await;
-    let crate::support::Rig { engine, model, dir: _dir, .. } = rig;
+    rig.wait_until_idle().await;
+    let crate::harness::Rig { engine, model, dir: _dir, .. } = rig;
     drop(model);
     // The worker lets go of what it has finished at its next step; the next use of any model frees the memory.
-    for _ in 0..2_000 {
+    let freed = || {
         drop(engine.models().load("tiny").unwrap());
-        if memory(&engine, "weights") == weights {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{} bytes of weights", memory(&engine, "weights"));
+        memory(&engine, "weights") == weights
+    };
+    crate::wait::until(|| format!("{} bytes of weights", memory(&engine, "weights")), freed);
 }
 
 #[test]
-fn loading_at_once_loads_once() {
+fn concurrent_loads_read_the_model_once() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model::write(dir.path(), "m", &TinyModel::default());
     let (engine, _) = start(dir.path(), 1 << 30);
@@ -225,14 +222,14 @@ fn loading_at_once_loads_once() {
 }
 
 #[tokio::test]
-async fn the_longest_unused_model_makes_room() {
+async fn the_least_recently_used_model_is_evicted() {
     let dir = tempfile::tempdir().unwrap();
     for id in ["a", "b", "c"] {
         tiny_model::write(dir.path(), id, &TinyModel::default());
     }
     let (free, _) = start(dir.path(), 1 << 30);
     free.models().load("a").unwrap();
-    // Two models, and 20 blocks of keys and values: enough to read one.
+    // Memory for two models and 20 KV blocks, enough to load one.
     let two = 2 * memory(&free, "weights") + memory(&free, "scratch") + 20 * 4_096;
     let (engine, _) = start(dir.path(), two);
     let models = engine.models();
@@ -247,8 +244,8 @@ async fn the_longest_unused_model_makes_room() {
     drop(a);
     models.load("b").unwrap();
     assert_eq!(loaded(), ["b", "c"]);
-    // 25 blocks are needed: the idle model goes.
+    // 25 blocks are needed: the idle model is unloaded.
     let ticket = engine.submit(&c, request(vec![7; 200], 200)).unwrap();
-    crate::support::pieces(ticket.pieces).await.unwrap();
+    crate::harness::pieces(ticket.deltas).await.unwrap();
     assert_eq!(loaded(), ["c"]);
 }

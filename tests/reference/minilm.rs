@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::f16;
 use outpost::app::SystemClockRng;
-use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Precision, Settings, TokenBound, Tokenized};
+use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Precision, Settings, TokenizeLimits, Tokenized};
 use serde::Deserialize;
 
 use crate::starter;
@@ -52,8 +52,9 @@ fn the_starter_model_makes_the_vectors_of_the_reference() {
     for (precision, least) in [(Precision::Full, 0.9999), (Precision::Bf16, 0.9998), (Precision::Int8, 0.997)] {
         let (engine, model) = load(precision);
         let tokenise = |text: &String| {
-            let mut text = model.encode(&[text], InputType::Unsaid, true, &TokenBound::default()).unwrap().remove(0).0;
-            model.cut(&mut text);
+            let mut text =
+                model.encode(&[text], InputType::Unspecified, true, &TokenizeLimits::default()).unwrap().remove(0).0;
+            model.truncate(&mut text);
             text
         };
         let texts: Vec<Tokenized> = reference.texts.iter().map(tokenise).collect();

@@ -1,7 +1,7 @@
 // Agents and their versions.
 
 import { html, useState } from "../html.js";
-import { all, get, patch, post, remove } from "../api.js";
+import { all, apiPath, get, patch, post, remove } from "../api.js";
 import { fromJson, toJson } from "../json.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
@@ -46,7 +46,7 @@ function EditAgent({ project, agent, close }) {
   const set = (name) => (value) => setForm((form) => ({ ...form, [name]: value }));
   const [save, busy, error] = useAction(async () => {
     const body = fromForm(form);
-    return agent ? patch(`/agents/${agent.id}`, { ...body, version: agent.version }) : post("/agents", { ...body, project_id: project.id });
+    return agent ? patch(apiPath`/agents/${agent.id}`, { ...body, version: agent.version }) : post("/agents", { ...body, project_id: project.id });
   });
   const submit = async () => {
     const saved = await save();
@@ -65,15 +65,15 @@ function EditAgent({ project, agent, close }) {
 }
 
 function AgentPage({ id }) {
-  const [agent, error, reload] = useLoad(() => get(`/agents/${id}`), [id]);
-  const [versions, , reloadVersions] = useLoad(() => all(`/agents/${id}/versions`), [id]);
+  const [agent, error, reload] = useLoad(() => get(apiPath`/agents/${id}`), [id]);
+  const [versions, , reloadVersions] = useLoad(() => all(apiPath`/agents/${id}/versions`), [id]);
   const [open, setOpen] = useState(null);
   const close = (changed) => {
     setOpen(null);
     if (changed) reload().then(reloadVersions);
   };
   const [restore, busy, restoreError] = useAction(async (version) => {
-    await patch(`/agents/${id}`, { ...fromForm(toForm(version)), version: agent.version });
+    await patch(apiPath`/agents/${id}`, { ...fromForm(toForm(version)), version: agent.version });
     close(true);
   });
   const columns = [
@@ -83,7 +83,7 @@ function AgentPage({ id }) {
     { title: html`<span class="visually-hidden">${t.actions}</span>`, cell: (one) => html`<button type="button" class="text-button" onClick=${() => setOpen(one)}>${t.agents.view}<span class="visually-hidden"> ${t.agents.versionTitle(one.version)}</span></button>` },
   ];
   const actions = agent && html`
-    ${session.hasScope("inference") && html`<a class="button" href=${`#/playground/chat/agent/${id}`}>${t.agents.try}</a>`}
+    ${session.hasScope("inference") && html`<a class="button" href=${`#/playground/chat/agent/${encodeURIComponent(id)}`}>${t.agents.try}</a>`}
     <button type="button" onClick=${() => setOpen("edit")}>${t.edit}</button>
     <button type="button" class="text-button error" onClick=${() => setOpen("delete")}>${t.delete}</button>`;
   return html`<${Page} title=${agent ? (agent.name ?? t.agents.unnamed) : t.pages.agents} about=${html`<a href="#/agents">${t.back}</a> · <code>${id}</code>`} actions=${actions}>
@@ -115,4 +115,4 @@ function AgentDetails({ agent }) {
 }
 
 const DeleteAgent = ({ agent, close }) => html`<${ConfirmDialog} title=${t.agents.deleteTitle(agent.name ?? agent.id)} action=${t.delete} close=${() => close(false)}
-  run=${() => remove(`/agents/${agent.id}`)} onDone=${() => (location.hash = "#/agents")}>${t.agents.deleteAbout}<//>`;
+  run=${() => remove(apiPath`/agents/${agent.id}`)} onDone=${() => (location.hash = "#/agents")}>${t.agents.deleteAbout}<//>`;

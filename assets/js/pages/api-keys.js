@@ -1,7 +1,7 @@
 // API keys of a project: create, edit, rotate, revoke.
 
 import { html, useState } from "../html.js";
-import { all, patch, post, put, remove } from "../api.js";
+import { all, apiPath, patch, post, put, remove } from "../api.js";
 import { toTime } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
@@ -102,7 +102,7 @@ function EditKey({ apiKey, close }) {
   const [name, setName] = useState(apiKey.name);
   const [expires, setExpires] = useState(toLocal(apiKey.expires_at));
   const [save, busy, error] = useAction(() =>
-    patch(`/api-keys/${apiKey.id}`, { name, expires_at: expires === toLocal(apiKey.expires_at) ? undefined : (toTime(expires) ?? null) }));
+    patch(apiPath`/api-keys/${apiKey.id}`, { name, expires_at: expires === toLocal(apiKey.expires_at) ? undefined : (toTime(expires) ?? null) }));
   const submit = async () => (await save()) && close(true);
   return html`<${FormDialog} title=${t.keys.editTitle(apiKey.name)} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
     <${TextField} label=${t.name} value=${name} onInput=${setName} required maxlength="200" />
@@ -115,7 +115,7 @@ function RotateKey({ apiKey, me, close }) {
   const [reason, setReason] = useState("");
   const [secret, setSecret] = useState(null);
   const [rotate, busy, error] = useAction(() =>
-    put(`/api-keys/${apiKey.id}`, { grace_period_seconds: Number(grace), reason: reason || undefined }));
+    put(apiPath`/api-keys/${apiKey.id}`, { grace_period_seconds: Number(grace), reason: reason || undefined }));
   const submit = async () => {
     const rotated = await rotate();
     if (!rotated) return;
@@ -132,4 +132,4 @@ function RotateKey({ apiKey, me, close }) {
 }
 
 const RevokeKey = ({ apiKey, close }) => html`<${ConfirmDialog} title=${t.keys.revokeTitle(apiKey.name)} action=${t.keys.revoke} close=${() => close(false)}
-  run=${() => remove(`/api-keys/${apiKey.id}`)} onDone=${() => close(true)}>${t.keys.revokeAbout}<//>`;
+  run=${() => remove(apiPath`/api-keys/${apiKey.id}`)} onDone=${() => close(true)}>${t.keys.revokeAbout}<//>`;

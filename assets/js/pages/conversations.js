@@ -1,7 +1,7 @@
 // Conversations: search, view, edit, export.
 
 import { html, useState } from "../html.js";
-import { get, patch, put, remove } from "../api.js";
+import { apiPath, get, patch, put, remove } from "../api.js";
 import { fromJson, toJson } from "../json.js";
 import { Message } from "../message.js";
 import { session } from "../session.js";
@@ -37,14 +37,14 @@ function ConversationList({ project }) {
 }
 
 function ConversationPage({ id }) {
-  const [conversation, error, reload] = useLoad(() => get(`/conversations/${id}`), [id]);
+  const [conversation, error, reload] = useLoad(() => get(apiPath`/conversations/${id}`), [id]);
   const [draft, setDraft] = useState(null);
   const [open, setOpen] = useState(null);
   const messages = draft ?? conversation?.messages;
   const edit = (index, message) => setDraft(messages.map((other, position) => (position === index ? message : other)));
   const [save, busy, saveError] = useAction(async () => {
     // The server compares the version, so concurrent changes are not overwritten.
-    await put(`/conversations/${id}`, { messages, metadata: conversation.metadata ?? undefined, version: conversation.version });
+    await put(apiPath`/conversations/${id}`, { messages, metadata: conversation.metadata ?? undefined, version: conversation.version });
     setDraft(null);
     await reload();
   });
@@ -53,7 +53,7 @@ function ConversationPage({ id }) {
     if (changed) reload();
   };
   const actions = conversation && html`
-    ${session.hasScope("inference") && html`<a class="button" href=${`#/playground/chat/conversation/${id}`}>${t.conversations.continue}</a>`}
+    ${session.hasScope("inference") && html`<a class="button" href=${`#/playground/chat/conversation/${encodeURIComponent(id)}`}>${t.conversations.continue}</a>`}
     <button type="button" onClick=${() => downloadJson(`${id}.json`, toJson(conversation))}>${t.conversations.export}</button>
     <button type="button" onClick=${() => setOpen("metadata")}>${t.conversations.editMetadata}</button>
     ${!draft && html`<button type="button" onClick=${() => setDraft(conversation.messages)}>${t.edit}</button>`}
@@ -98,7 +98,7 @@ function EditMessage({ position, message, change, remove }) {
 
 function EditMetadata({ conversation, close }) {
   const [text, setText] = useState(toJson(conversation.metadata));
-  const [save, busy, error] = useAction(() => patch(`/conversations/${conversation.id}`, { metadata: fromJson(t.metadata, text), version: conversation.version }));
+  const [save, busy, error] = useAction(() => patch(apiPath`/conversations/${conversation.id}`, { metadata: fromJson(t.metadata, text), version: conversation.version }));
   const submit = async () => (await save()) && close(true);
   return html`<${FormDialog} title=${t.conversations.editMetadata} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
     <${TextArea} class="code" label=${t.metadata} hint=${t.metadataHint} value=${text} onInput=${setText} rows="6" spellcheck="false" />
@@ -106,4 +106,4 @@ function EditMetadata({ conversation, close }) {
 }
 
 const DeleteConversation = ({ id, close }) => html`<${ConfirmDialog} title=${t.conversations.deleteTitle} action=${t.delete} close=${() => close(false)}
-  run=${() => remove(`/conversations/${id}`)} onDone=${() => (location.hash = "#/conversations")}>${t.conversations.deleteAbout}<//>`;
+  run=${() => remove(apiPath`/conversations/${id}`)} onDone=${() => (location.hash = "#/conversations")}>${t.conversations.deleteAbout}<//>`;

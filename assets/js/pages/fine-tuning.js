@@ -1,7 +1,7 @@
 // Fine-tuning: training files, jobs and their progress.
 
 import { html, useMemo, useState } from "../html.js";
-import { all, get, patch, post, remove } from "../api.js";
+import { all, apiPath, get, patch, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { bytes, number } from "../format.js";
 import { fromJson, toJson } from "../json.js";
@@ -69,7 +69,7 @@ function Upload({ project, close }) {
 }
 
 const DeleteFile = ({ file, close }) => html`<${ConfirmDialog} title=${t.tuning.deleteTitle(file.filename)} action=${t.delete} close=${() => close(false)}
-  run=${() => remove(`/files/${file.id}`)} onDone=${() => close(true)}>${t.tuning.deleteAbout}<//>`;
+  run=${() => remove(apiPath`/files/${file.id}`)} onDone=${() => close(true)}>${t.tuning.deleteAbout}<//>`;
 
 function StartJob({ project, files, close }) {
   const [form, setForm] = useState({ name: "", model: "", training: files[0].id, validation: "", epochs: "", suffix: "" });
@@ -101,12 +101,12 @@ function lossCurve(events) {
 }
 
 function Job({ id }) {
-  const [job, error, reload] = useLoad(() => get(`/fine_tuning/jobs/${id}`), [id]);
-  const [events, , reloadEvents] = useLoad(() => all(`/fine_tuning/jobs/${id}/events`), [id]);
+  const [job, error, reload] = useLoad(() => get(apiPath`/fine_tuning/jobs/${id}`), [id]);
+  const [events, , reloadEvents] = useLoad(() => all(apiPath`/fine_tuning/jobs/${id}/events`), [id]);
   const [editing, setEditing] = useState(false);
   useInterval(POLL_MS, () => isActive(job) && Promise.all([reload(), reloadEvents()]));
   const [cancel, busy, cancelError] = useAction(async () => {
-    await post(`/fine_tuning/jobs/${id}/cancel`, {});
+    await post(apiPath`/fine_tuning/jobs/${id}/cancel`, {});
     await Promise.all([reload(), reloadEvents()]);
   });
   const columns = [
@@ -137,7 +137,7 @@ function Job({ id }) {
 function EditJob({ job, close }) {
   const [name, setName] = useState(job.name ?? "");
   const [metadata, setMetadata] = useState(toJson(job.metadata));
-  const [save, busy, error] = useAction(async () => patch(`/fine_tuning/jobs/${job.id}`, { name: name || null, metadata: fromJson(t.metadata, metadata) }));
+  const [save, busy, error] = useAction(async () => patch(apiPath`/fine_tuning/jobs/${job.id}`, { name: name || null, metadata: fromJson(t.metadata, metadata) }));
   const submit = async () => (await save()) && close(true);
   return html`<${FormDialog} title=${t.tuning.editJob} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
     <${TextField} label=${t.name} value=${name} onInput=${setName} maxlength="256" autofocus />

@@ -1,7 +1,7 @@
 // The default page: from a key to a first request in three steps.
 
 import { html } from "../html.js";
-import { all, get } from "../api.js";
+import { all, apiPath, get } from "../api.js";
 import { codeSample } from "../code-samples.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
@@ -10,7 +10,7 @@ import { Badge, CodeBlock, ErrorAlert, Page, useLoad, useModels } from "../ui.js
 export function GetStarted({ project, me }) {
   const [models, error, reload] = useModels();
   const [keys] = useLoad(async () => (session.hasScope("project") ? all("/api-keys", { project_id: project.id }) : []), [project.id]);
-  const [usage] = useLoad(async () => (session.hasScope("project") ? get(`/projects/${project.id}/usage`) : null), [project.id]);
+  const [usage] = useLoad(async () => (session.hasScope("project") ? get(apiPath`/projects/${project.id}/usage`) : null), [project.id]);
   const chatModel = models?.find((model) => model.capabilities.chat_completions);
   const hasUsage = usage && (usage.tokens.total > 0 || usage.image_generations > 0);
   const body = { model: chatModel?.id ?? "MODEL", messages: [{ role: "user", content: "What is an outpost?" }] };

@@ -1,7 +1,7 @@
 // Installed models, and the catalog of models to pull.
 
 import { html, useState } from "../html.js";
-import { get, post } from "../api.js";
+import { apiPath, get, post } from "../api.js";
 import { bytes, compact, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
@@ -22,7 +22,7 @@ export function Models() {
   const [run, , runError] = useAction(async (model, action) => {
     setBusy(model.id);
     try {
-      await post(`/models/${encodeURIComponent(model.id)}/${action}`, {});
+      await post(apiPath`/models/${model.id}/${action}`, {});
       await reload();
     } finally {
       setBusy(null);

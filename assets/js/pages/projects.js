@@ -1,7 +1,7 @@
 // Projects, with their limits and quotas.
 
 import { html, useState } from "../html.js";
-import { get, patch, post, put } from "../api.js";
+import { apiPath, get, patch, post, put } from "../api.js";
 import { bytes, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
@@ -42,7 +42,7 @@ function EditProject({ project, close }) {
   const [name, setName] = useState(project?.name ?? "");
   const [environment, setEnvironment] = useState(project?.environment ?? "");
   const body = { name, environment: environment || undefined };
-  const [save, busy, error] = useAction(() => (project ? put(`/projects/${project.id}`, body) : post("/projects", body)));
+  const [save, busy, error] = useAction(() => (project ? put(apiPath`/projects/${project.id}`, body) : post("/projects", body)));
   const submit = async () => (await save()) && close(true);
   return html`<${FormDialog} title=${project ? t.projects.editTitle(project.name) : t.projects.create} action=${project ? t.save : t.create}
       ...${{ close: () => close(false), submit, busy, error }}>
@@ -52,13 +52,13 @@ function EditProject({ project, close }) {
 }
 
 const ArchiveProject = ({ project, close }) => html`<${ConfirmDialog} title=${t.projects.archiveTitle(project.name)} action=${t.projects.archive} close=${() => close(false)}
-  run=${() => post(`/projects/${project.id}/archive`, {})} onDone=${() => close(true)}>${t.projects.archiveAbout}<//>`;
+  run=${() => post(apiPath`/projects/${project.id}/archive`, {})} onDone=${() => close(true)}>${t.projects.archiveAbout}<//>`;
 
 /** The number in a field, or null when it is empty. */
 const toLimit = (text) => (text.trim() === "" ? null : Number(text));
 
 function Limits({ project }) {
-  const path = `/projects/${project.id}/rate-limits`;
+  const path = apiPath`/projects/${project.id}/rate-limits`;
   const [limits, error, reload] = useLoad(() => get(path), [project.id]);
   if (!limits) return html`<${ErrorAlert} error=${error} retry=${reload} />${!error && html`<${Loading} />`}`;
   const { effective, ceiling, quotas, holds } = limits;

@@ -1,7 +1,7 @@
 // Usage of a project: totals, a chart, and a table by group.
 
 import { html, useMemo, useState } from "../html.js";
-import { all, download, get } from "../api.js";
+import { all, apiPath, download, get } from "../api.js";
 import { Chart } from "../chart.js";
 import { bytes, compact, duration, number, toTime } from "../format.js";
 import { t } from "../strings.js";
@@ -48,7 +48,7 @@ export function Usage({ project }) {
   const [metric, setMetric] = useState("requests");
   const ready = range !== "custom" || from;
   const query = () => ({ ...timeRange(range, from, to), group_by: group });
-  const path = `/projects/${project.id}/usage`;
+  const path = apiPath`/projects/${project.id}/usage`;
   const [usage, error, reload] = useLoad(() => (ready ? get(path, query()) : null), [project.id, range, from, to, group]);
   const [keys] = useLoad(() => all("/api-keys", { project_id: project.id }), [project.id]);
   const [exportCsv, exporting, exportError] = useAction(() => download(path, query(), { accept: "text/csv" }, `usage-${project.id}.csv`));

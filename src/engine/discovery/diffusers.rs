@@ -1,9 +1,9 @@
-//! The row of a pipeline's folder: `model_index.json`, and a folder for each of its parts.
+//! Describes a diffusers pipeline: `model_index.json` and one folder for each component.
 
 use std::path::{Path, PathBuf};
 
 use super::entries::entries;
-use super::safetensors::{license, weigh_all};
+use super::safetensors::{count_weights, license};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint::is_gguf;
@@ -21,21 +21,21 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
         Ok(components) => info.image_size = Some(ImageModelInfo::of(&components).size),
         Err(problem) => info.problem = Some(problem),
     }
-    let files: Vec<PathBuf> = entries(folder).iter().flat_map(|part| weights(part)).collect();
-    if let Err(problem) = weigh_all(&files, info).and_then(|()| weigh_ggufs(&files, info)) {
+    let files: Vec<PathBuf> = entries(folder).iter().flat_map(|part| weight_files(part)).collect();
+    if let Err(problem) = count_weights(&files, info).and_then(|()| count_gguf_weights(&files, info)) {
         info.problem.get_or_insert(problem);
     }
 }
 
-/// The files of a part: a GGUF file stands in for what else is there.
-fn weights(part: &Path) -> Vec<PathBuf> {
+/// The weight files of a component. A GGUF file replaces all others.
+fn weight_files(part: &Path) -> Vec<PathBuf> {
     let files = entries(part);
     let ggufs: Vec<PathBuf> = files.iter().filter(|path| is_gguf(path)).cloned().collect();
     if ggufs.is_empty() { files } else { ggufs }
 }
 
-/// Counts weights in GGUF files beside those that are counted.
-fn weigh_ggufs(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
+/// Adds the weights in GGUF files to those already counted.
+fn count_gguf_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
     for path in files.iter().filter(|path| is_gguf(path)) {
         let file = GgufFile::open(path).map_err(|error| error.to_string())?;
         info.bytes += file.length;

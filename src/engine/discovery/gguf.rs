@@ -1,4 +1,4 @@
-//! A GGUF file's row in the listing.
+//! Describes a GGUF file.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::engine::embedding;
 use crate::models::decoder_family;
 use crate::models::gguf::{GgufFile, Header};
 
-/// Architectures that make vectors, not text.
-const EMBEDDERS: &[&str] = &[
+/// Architectures of embedding models.
+const EMBEDDING_ARCHITECTURES: &[&str] = &[
     "bert",
     "modern-bert",
     "nomic-bert",
@@ -41,7 +41,7 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     if let Some(owner) = text("general.organization").or_else(|| text("general.author")) {
         info.owned_by = owner;
     }
-    if EMBEDDERS.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
+    if EMBEDDING_ARCHITECTURES.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
         let cross_encoder = embedding::gguf_is_cross_encoder(metadata);
         info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         info.embedding_dimensions = small("embedding_length").filter(|_| !cross_encoder);

@@ -1,12 +1,12 @@
-//! What lies in the models folder, told truthfully: also what cannot be served, and why.
+//! Finds the models in the models folder, including those that cannot be served, with the reason.
 //!
-//! Ids come from names on disk; nothing from outside is ever joined to a path.
+//! IDs come from file names on disk. Input from clients is never joined to a path.
 
 mod diffusers;
 mod entries;
 mod gguf;
 mod safetensors;
-mod single;
+mod single_file;
 
 use crate::engine::model_info::ModelInfo;
 use crate::engine::model_info::ModelKind;
@@ -22,12 +22,13 @@ use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
 use entries::entries;
 
-/// A model found, and the file that stands for it.
+/// A model in the models folder.
 #[derive(Clone, Debug)]
 pub struct DiscoveredModel {
     pub info: ModelInfo,
-    /// The model's own file or folder in the models folder.
+    /// The model's entry in the models folder.
     entry: PathBuf,
+    /// The model's main file.
     pub path: PathBuf,
     pub fingerprint: Fingerprint,
 }
@@ -37,44 +38,44 @@ impl DiscoveredModel {
         matches!(self.info.kind, ModelKind::Embedding | ModelKind::Reranker)
     }
 
-    /// Whether the same files are still there. Asks the file system about them, and reads none.
+    /// Whether the files are unchanged. Reads only their metadata.
     pub fn is_current(&self) -> bool {
-        // A folder of the same name hides a bare file.
+        // A folder takes precedence over a file with the same ID.
         let hidden = self.path == self.entry && self.entry.with_extension("").is_dir();
-        !hidden && candidate(&self.entry).is_some_and(|now| self.is_of(&now))
+        !hidden && candidate(&self.entry).is_some_and(|now| self.matches(&now))
     }
 
-    /// Whether it was read from these files, as they are.
-    pub fn is_of(&self, candidate: &Candidate) -> bool {
+    /// Whether this model was read from the candidate's files in their current state.
+    pub fn matches(&self, candidate: &Candidate) -> bool {
         (self.info.id == candidate.id) && (self.path == candidate.path) && (self.fingerprint == candidate.fingerprint)
     }
 
-    /// The error for a model that is not of the kind that is wanted.
-    pub fn other_than(&self, wanted: ModelKind) -> LoadError {
+    /// The error for a model that is not of the `wanted` kind.
+    pub fn wrong_kind(&self, wanted: ModelKind) -> LoadError {
         let ModelInfo { id, architecture, .. } = &self.info;
         LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), wanted }
     }
 }
 
-/// Tells whether a model's files are still those that were read.
+/// Identifies the state of a model's files, to detect changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// Of all files.
+    /// The size of all files.
     bytes: u64,
-    /// Of the newest; milliseconds since 1970.
+    /// When the newest file was written; milliseconds since 1970.
     modified: u128,
-    /// Of names, sizes and times.
+    /// A hash of names, sizes and modification times.
     hash: u64,
 }
 
 impl Fingerprint {
-    /// That of a model that is made of these files, too, which are no part of it.
-    fn beside(self, files: &[PathBuf]) -> Option<Self> {
+    /// Also covers `files`, which the model uses although they are not part of it.
+    fn with_dependencies(self, files: &[PathBuf]) -> Option<Self> {
         Some(Self { hash: self.hash ^ fingerprint(files)?.hash, ..self })
     }
 }
 
-/// A folder's entry that may be a model, before anything in it is read.
+/// An entry of the models folder that may be a model. None of its files has been read.
 pub struct Candidate {
     pub id: String,
     layout: Layout,
@@ -86,18 +87,18 @@ pub struct Candidate {
 enum Layout {
     Gguf,
     Safetensors,
-    /// A pipeline of several models, each in a folder of its own.
+    /// A pipeline of several components, each in its own folder.
     Diffusers,
-    /// A pipeline in one file.
-    Single,
-    /// Something is there, but not one model.
-    Unclear(String),
+    /// A pipeline in a single file.
+    SingleFile,
+    /// It cannot be told which file is the model; the text says why.
+    Ambiguous(String),
 }
 
-/// Entries of the folder that may be models, sorted by id; no file is opened.
+/// The entries of the folder that may be models, sorted by ID. Opens no file.
 pub fn candidates(folder: &Path) -> Vec<Candidate> {
     let mut found: Vec<_> = entries(folder).into_iter().filter_map(|path| candidate(&path)).collect();
-    // A folder comes before a bare file of the same id, and hides it.
+    // `entries` lists folders first, so a folder wins over a file with the same ID.
     found.sort_by(|one, other| one.id.cmp(&other.id));
     found.dedup_by(|later, earlier| later.id == earlier.id);
     found
@@ -112,7 +113,7 @@ fn candidate(path: &Path) -> Option<Candidate> {
         return folder(name, path);
     }
     if let Some(id) = name.strip_suffix(".safetensors").filter(|id| !id.is_empty() && path.is_file()) {
-        return single(id, path, path);
+        return single_file(id, path, path);
     }
     let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
     let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
@@ -131,43 +132,47 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
             folders.iter().flat_map(|folder| entries(folder)).filter(|path| path.is_file()).collect()
         };
         let parts = inside(&files);
-        let fingerprint =
-            fingerprint(std::iter::once(&index).chain(&parts))?.beside(&inside(&referenced_models(folder)))?;
+        let fingerprint = fingerprint(std::iter::once(&index).chain(&parts))?
+            .with_dependencies(&inside(&referenced_models(folder)))?;
         let entry = folder.to_owned();
         return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, fingerprint, entry, path: index });
     }
     let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
         ([one], _) => (Layout::Gguf, (*one).clone()),
-        ([first, ..], _) => {
-            (Layout::Unclear(format!("the folder holds {} .gguf files, a model is one", ggufs.len())), (*first).clone())
-        }
+        ([first, ..], _) => (
+            Layout::Ambiguous(format!(
+                "the folder has {} .gguf files; a model's folder must have exactly one",
+                ggufs.len()
+            )),
+            (*first).clone(),
+        ),
         ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
-        ([], [only]) => return single(id, folder, only),
+        ([], [only]) => return single_file(id, folder, only),
         _ => return None,
     };
     let tool_use = folder.join(TOOL_USE_FILE);
     let fingerprint = match layout {
-        Layout::Safetensors => fingerprint(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
-        Layout::Unclear(_) => fingerprint(ggufs),
+        Layout::Safetensors => fingerprint(files.iter().chain([&tool_use]).filter(|path| is_model_file(path))),
+        Layout::Ambiguous(_) => fingerprint(ggufs),
         _ => fingerprint([&path]),
     };
     Some(Candidate { id: id.to_owned(), layout, fingerprint: fingerprint?, entry: folder.to_owned(), path })
 }
 
-/// A pipeline in one `file`: `path` is that, or its folder.
-fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
-    let fingerprint = fingerprint([&file.to_owned()])?.beside(&sidecar_files(path))?;
+/// A pipeline in a single `file`. `path` is the file or its folder.
+fn single_file(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
+    let fingerprint = fingerprint([&file.to_owned()])?.with_dependencies(&sidecar_files(path))?;
     Some(Candidate {
         id: id.to_owned(),
-        layout: Layout::Single,
+        layout: Layout::SingleFile,
         fingerprint,
         entry: path.to_owned(),
         path: path.to_owned(),
     })
 }
 
-/// Whether a file of a folder of safetensors is one that a model is made of.
-fn is_read(path: &Path) -> bool {
+/// Whether a file in a safetensors folder is part of the model.
+fn is_model_file(path: &Path) -> bool {
     path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja") && path.is_file()
 }
 
@@ -185,20 +190,20 @@ fn fingerprint<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Finge
 }
 
 impl Candidate {
-    /// Reads the header.
+    /// Reads the headers and describes the model.
     pub fn inspect(self) -> DiscoveredModel {
-        let mut info = self.blank();
+        let mut info = self.empty_info();
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
-            Layout::Single => single::describe(&self.path, &mut info),
+            Layout::SingleFile => single_file::describe(&self.path, &mut info),
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
-            Layout::Unclear(problem) => info.problem = Some(problem.clone()),
+            Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
         }
         DiscoveredModel { info, entry: self.entry, path: self.path, fingerprint: self.fingerprint }
     }
 
-    fn blank(&self) -> ModelInfo {
+    fn empty_info(&self) -> ModelInfo {
         ModelInfo {
             id: self.id.clone(),
             created: Timestamp::from_millis(i64::try_from(self.fingerprint.modified).unwrap_or(i64::MAX)),
@@ -206,8 +211,8 @@ impl Candidate {
             architecture: "unknown".to_owned(),
             kind: ModelKind::Unknown,
             format: match self.layout {
-                Layout::Safetensors | Layout::Diffusers | Layout::Single => "safetensors",
-                Layout::Gguf | Layout::Unclear(_) => "gguf",
+                Layout::Safetensors | Layout::Diffusers | Layout::SingleFile => "safetensors",
+                Layout::Gguf | Layout::Ambiguous(_) => "gguf",
             },
             quantization: None,
             parameters: 0,

@@ -1,6 +1,6 @@
-//! The row of a Hugging Face folder: `config.json` and safetensors, of which only headers are read.
+//! Describes a Hugging Face folder: `config.json`, and the headers of its safetensors files.
 //!
-//! Format: <https://huggingface.co/docs/safetensors>: eight bytes of length, a JSON header, data.
+//! The format (<https://huggingface.co/docs/safetensors>) is an eight-byte length, a JSON header and the data.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::engine::embedding;
 use crate::models::encoder::Family;
 use crate::models::safetensors::{ModelFolder, read_header, read_json};
 
-const LONGEST_CONFIG: u64 = 4 << 20;
+const MAX_MODEL_CARD_BYTES: u64 = 4 << 20;
 
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     let Some(folder) = path.parent() else { return };
@@ -52,16 +52,16 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     } else {
         info.problem = Some(format!("the architecture {} is not supported", info.architecture));
     }
-    weigh(folder, info)
+    count_folder_weights(folder, info)
 }
 
-/// Counts all weights in the folder, of which a model may use a part.
-fn weigh(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
-    weigh_all(&entries(folder), info)
+/// Counts all weights in the folder. The model may use only some of them.
+fn count_folder_weights(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
+    count_weights(&entries(folder), info)
 }
 
-/// Counts all weights in those of the files that have some.
-pub(super) fn weigh_all(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
+/// Counts all weights in the safetensors files among `files`.
+pub(super) fn count_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
     let mut kinds: HashMap<String, u64> = HashMap::new();
     info.bytes = 0;
     for path in files.iter().filter(|path| path.extension().is_some_and(|one| one == "safetensors")) {
@@ -83,20 +83,20 @@ fn json(path: &Path) -> Result<Value, String> {
 
 /// The model card's `license:` line.
 pub(super) fn license(folder: &Path) -> Option<String> {
-    let card = String::from_utf8_lossy(&head(&folder.join("README.md"))).into_owned();
+    let card = String::from_utf8_lossy(&read_prefix(&folder.join("README.md"))).into_owned();
     let front = card.strip_prefix("---")?.split("\n---").next()?.to_owned();
     let line = front.lines().find_map(|line| line.strip_prefix("license:"))?;
     let name = line.trim().trim_matches(['"', '\'']);
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// A small file; nothing where it cannot be read.
-fn head(path: &Path) -> Vec<u8> {
+/// The beginning of a file; empty if it cannot be read.
+fn read_prefix(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
         && let Ok(file) = File::open(path)
     {
-        let _ = file.take(LONGEST_CONFIG).read_to_end(&mut bytes);
+        let _ = file.take(MAX_MODEL_CARD_BYTES).read_to_end(&mut bytes);
     }
     bytes
 }

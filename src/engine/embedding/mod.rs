@@ -1,19 +1,19 @@
-//! Embeddings and reranking: texts become vectors or scores.
+//! Embeddings and reranking: computes vectors of texts, or scores of pairs of texts.
 
 mod model;
 mod network;
 mod queue;
 mod scheduler;
-mod sentence;
-mod tokens;
+mod sentence_transformers;
+mod tokenizer;
 mod workload;
 
 pub use model::{EncoderModel, check_gguf, check_hub, gguf_is_cross_encoder, is_cross_encoder};
 pub use queue::EmbeddingQueue;
 pub use scheduler::Vectors;
-pub use sentence::{InputType, Matryoshka, pooling_type};
-pub use tokens::TextTokens;
+pub use sentence_transformers::{InputType, Matryoshka, pooling_type};
+pub use tokenizer::EncoderTokenizer;
 pub use workload::EmbeddingWorkload;
 
-/// Texts of a batch. Even a short one takes a whole block for its keys and values.
+/// The most texts of a batch. In a decoder even a short text takes a whole KV block.
 const MAX_BATCH_TEXTS: usize = 256;

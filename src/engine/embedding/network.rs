@@ -1,5 +1,5 @@
-//! The networks that make vectors: encoders, which see a whole text, and decoders, of which the last token's
-//! vector has seen it.
+//! The networks of embedding models: encoders, whose tokens attend to the whole text, and decoders, whose last token
+//! does.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::models::decoder_config::DecoderConfig;
 use crate::models::encoder::{self, Encoder, EncoderConfig, Head, Tokenized};
 use crate::models::scratch::Cpu;
 
-/// What a model's files tell of its network.
+/// The network's dimensions, from the model's files.
 #[derive(Clone, Debug)]
 pub enum NetworkConfig {
     Encoder(EncoderConfig),
@@ -24,7 +24,7 @@ pub enum Network {
     Decoder(Box<Decoder>),
 }
 
-/// A batch on its way through a network.
+/// A partly computed batch.
 pub enum Pass {
     Encoder(encoder::Pass),
     Decoder(EncodePass),
@@ -38,7 +38,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Tokens of a text, at most.
+    /// The most tokens of a text.
     pub fn context(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.context,
@@ -53,7 +53,7 @@ impl NetworkConfig {
         }
     }
 
-    /// An upper bound of what a batch of so many tokens takes beside the weights; bytes.
+    /// An upper bound of the scratch bytes of a batch with so many tokens and texts.
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
@@ -65,15 +65,15 @@ impl NetworkConfig {
 impl Network {
     pub fn load(
         files: &Checkpoint,
-        outline: &NetworkConfig,
+        config: &NetworkConfig,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> Result<Self, ModelError> {
-        match outline {
+        match config {
             NetworkConfig::Decoder(_) => {
                 Ok(Self::Decoder(Box::new(Decoder::load_headless(files.weights(), precision, cpu)?)))
             }
-            NetworkConfig::Encoder(sizes) => files.with_encoder(outline, |source| {
+            NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
                 let (encoder, head) =
                     Encoder::load(source, sizes.clone(), files.cross_encoder_config(), precision, cpu)?;
                 Ok(Self::Encoder(Box::new(encoder), head))
@@ -91,16 +91,16 @@ impl Network {
         }
     }
 
-    /// A part of the work that others may wait for. `true`: it was the last.
+    /// Computes a part of the batch, short enough for other workloads to wait for. `true`: it was the last part.
     pub fn advance(&self, pass: &mut Pass) -> Result<bool, ModelError> {
         match (self, pass) {
             (Self::Encoder(encoder, _), Pass::Encoder(pass)) => encoder.advance(pass),
             (Self::Decoder(network), Pass::Decoder(pass)) => network.advance(pass),
-            _ => return Err(ModelError::Compute(format!("a batch of another network"))),
+            _ => Err(ModelError::Compute(format!("the batch belongs to another network"))),
         }
     }
 
-    /// What `pool` makes of each text's vectors, `[tokens, width]`; of a cross-encoder, one logit for each.
+    /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each text.
     pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
         match (self, pass) {
             (Self::Encoder(encoder, head), Pass::Encoder(pass)) => {
@@ -114,7 +114,7 @@ impl Network {
             (Self::Decoder(network), Pass::Decoder(pass)) => {
                 Ok(network.last_hidden_states(pass).iter().map(|vector| pool(vector)).collect())
             }
-            _ => return Err(ModelError::Compute(format!("a batch of another network"))),
+            _ => Err(ModelError::Compute(format!("the batch belongs to another network"))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The queue of texts to embed or rank: what callers and the compute thread both touch.
+//! The queue of texts to embed or rank, shared by callers and the compute thread.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -26,7 +26,7 @@ impl EmbeddingQueue {
         &self.runtime
     }
 
-    /// The scheduler. A panic may have left it in any state: then all requests fail, and it starts anew.
+    /// Locks the scheduler. If a panic poisoned it, its requests fail and it is replaced with an empty one.
     pub fn lock(&self) -> MutexGuard<'_, EmbeddingScheduler> {
         self.scheduler.lock().unwrap_or_else(|poisoned| {
             let mut scheduler = poisoned.into_inner();
@@ -38,12 +38,12 @@ impl EmbeddingQueue {
         })
     }
 
-    /// Tokens that wait.
-    pub fn waiting(&self) -> usize {
-        self.lock().waiting()
+    /// The number of queued tokens.
+    pub fn waiting_tokens(&self) -> usize {
+        self.lock().waiting_tokens()
     }
 
-    /// Takes the texts or refuses them, at once. Dropping the receiver cancels.
+    /// Queues the texts or refuses them at once. Dropping the receiver cancels.
     pub fn push(
         &self,
         model: &Arc<EncoderModel>,
@@ -57,16 +57,17 @@ impl EmbeddingQueue {
             return Err(Refused::ShuttingDown);
         }
         let is_full = |scheduler: &EmbeddingScheduler| {
-            let backlog = Backlog { new, waiting: scheduler.waiting(), own: scheduler.waiting_of(tenant) };
+            let backlog =
+                Backlog { new, waiting: scheduler.waiting_tokens(), own: scheduler.waiting_tokens_of(tenant) };
             backlog.is_full(settings.max_queued_texts, settings.tenant_divisor)
         };
         if is_full(&scheduler) {
-            // Requests whose clients have left hold no place.
+            // Cancelled requests do not count.
             scheduler.sweep();
         }
         if is_full(&scheduler) {
             metrics.refuse(model.id(), "model_queue");
-            let seconds = model.speed().map(|speed| scheduler.waiting() as f64 / speed);
+            let seconds = model.speed().map(|speed| scheduler.waiting_tokens() as f64 / speed);
             return Err(Refused::QueueFull { retry_after: retry_after(seconds) });
         }
         let receiver = scheduler.push(Arc::clone(model), tenant, texts);

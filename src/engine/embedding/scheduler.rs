@@ -1,8 +1,8 @@
-//! Which texts are computed next: a pure state machine.
+//! Schedules texts into batches: a pure state machine.
 //!
-//! Each request's texts go in their order; between requests it is the turn of whoever was served the fewest
-//! tokens, first among tenants and then among a tenant's requests. A newcomer begins where the least served of
-//! those who wait stands: it neither waits for a huge request to end nor starves it.
+//! A request's texts are computed in order. Between requests, the next text comes from the tenant with the fewest served
+//! tokens, and within a tenant from the request with the fewest. A new tenant or request starts at the lowest count
+//! among the waiting ones, so it neither waits for a huge request to end nor starves it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::engine::error::Failure;
 use crate::engine::text::scheduler::{RequestId, Tenant};
 use crate::models::encoder::Tokenized;
 
-/// What becomes of a request: a vector for each of its texts.
+/// The result of a request: one vector for each text.
 pub type Vectors = Result<Vec<Vec<f32>>, Failure>;
 
-/// The texts that wait, and their requests.
+/// The requests and their queued texts.
 pub struct EmbeddingScheduler<M = EncoderModel> {
     requests: BTreeMap<RequestId, Request<M>>,
     next: RequestId,
-    /// Tokens of texts that nobody has taken.
-    waiting: usize,
+    /// Tokens of queued texts.
+    waiting_tokens: usize,
     /// Tokens served to each tenant that has requests.
     served: HashMap<Tenant, u64>,
 }
@@ -31,20 +31,20 @@ pub struct EmbeddingScheduler<M = EncoderModel> {
 struct Request<M> {
     model: Arc<M>,
     tenant: Tenant,
-    /// Those not taken yet, the first one last.
+    /// Queued texts in reverse order.
     texts: Vec<Tokenized>,
     vectors: Vec<Vec<f32>>,
-    /// Vectors that are not there yet.
-    missing: usize,
+    /// The number of vectors that are not computed yet.
+    pending: usize,
     served: u64,
     sender: oneshot::Sender<Vectors>,
 }
 
-/// A text of a batch: whose it is, and which.
+/// A text of a batch, with its request and its index in the request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BatchItem {
     pub request: RequestId,
-    pub place: usize,
+    pub index: usize,
     pub text: Tokenized,
 }
 
@@ -52,38 +52,38 @@ pub struct BatchItem {
 #[derive(Debug)]
 pub struct Batch<M = EncoderModel> {
     pub model: Arc<M>,
-    pub members: Vec<BatchItem>,
+    pub items: Vec<BatchItem>,
 }
 
 impl<M> EmbeddingScheduler<M> {
     pub fn new() -> Self {
-        Self { requests: BTreeMap::new(), next: 0, waiting: 0, served: HashMap::new() }
+        Self { requests: BTreeMap::new(), next: 0, waiting_tokens: 0, served: HashMap::new() }
     }
 
-    /// One without requests. It numbers requests on from where this one is.
+    /// An empty scheduler that continues this one's request IDs.
     pub fn fresh(&self) -> Self {
         Self { next: self.next, ..Self::new() }
     }
 
-    /// The channels of all requests.
+    /// The result channels of all requests.
     pub fn into_senders(self) -> impl Iterator<Item = oneshot::Sender<Vectors>> {
         self.requests.into_values().map(|request| request.sender)
     }
 
-    /// Tokens that wait.
-    pub fn waiting(&self) -> usize {
-        self.waiting
+    /// The number of queued tokens.
+    pub fn waiting_tokens(&self) -> usize {
+        self.waiting_tokens
     }
 
-    /// Tokens of a tenant that wait.
-    pub fn waiting_of(&self, tenant: Tenant) -> usize {
+    /// The number of queued tokens of a tenant.
+    pub fn waiting_tokens_of(&self, tenant: Tenant) -> usize {
         let own = self.requests.values().filter(|request| request.tenant == tenant);
         own.flat_map(|request| &request.texts).map(|text| text.ids.len()).sum()
     }
 
     pub fn push(&mut self, model: Arc<M>, tenant: Tenant, mut texts: Vec<Tokenized>) -> oneshot::Receiver<Vectors> {
         let (sender, receiver) = oneshot::channel();
-        self.waiting += texts.iter().map(|text| text.ids.len()).sum::<usize>();
+        self.waiting_tokens += texts.iter().map(|text| text.ids.len()).sum::<usize>();
         let least = self.served.values().copied().min().unwrap_or(0);
         self.served.entry(tenant).or_insert(least);
         let own = self.requests.values().filter(|request| request.tenant == tenant);
@@ -91,35 +91,36 @@ impl<M> EmbeddingScheduler<M> {
         let count = texts.len();
         texts.reverse();
         let request =
-            Request { model, tenant, texts, vectors: vec![Vec::new(); count], missing: count, served, sender };
+            Request { model, tenant, texts, vectors: vec![Vec::new(); count], pending: count, served, sender };
         self.requests.insert(self.next, request);
         self.next += 1;
         receiver
     }
 
-    /// The next batch: one text at least, and more of the same model as long as they have no more tokens than
-    /// `limit` says for it.
-    pub fn take(&mut self, limit: impl Fn(&M) -> usize) -> Option<Batch<M>> {
-        let first = self.turn(None)?;
+    /// The next batch: at least one text, and further texts of the same model up to `limit(model)` tokens.
+    pub fn next_batch(&mut self, limit: impl Fn(&M) -> usize) -> Option<Batch<M>> {
+        let first = self.next_request(None)?;
         let model = Arc::clone(&self.requests.get(&first)?.model);
-        let (most, mut tokens, mut members) = (limit(&model), 0, Vec::new());
-        let mut whose = Some(first);
-        while let Some(id) = whose.filter(|_| members.len() < MAX_BATCH_TEXTS) {
+        let (max_tokens, mut tokens, mut items) = (limit(&model), 0, Vec::new());
+        let mut next = Some(first);
+        while let Some(id) = next.filter(|_| items.len() < MAX_BATCH_TEXTS) {
             let Some(request) = self.requests.get_mut(&id) else { break };
-            let Some(text) = request.texts.pop_if(|text| tokens == 0 || tokens + text.ids.len() <= most) else { break };
-            let (count, place) = (text.ids.len(), request.vectors.len() - request.texts.len() - 1);
+            let Some(text) = request.texts.pop_if(|text| tokens == 0 || tokens + text.ids.len() <= max_tokens) else {
+                break;
+            };
+            let (count, index) = (text.ids.len(), request.vectors.len() - request.texts.len() - 1);
             tokens += count;
             request.served += count as u64;
-            self.waiting -= count;
+            self.waiting_tokens -= count;
             *self.served.entry(request.tenant).or_default() += count as u64;
-            members.push(BatchItem { request: id, place, text });
-            whose = self.turn(Some(&model));
+            items.push(BatchItem { request: id, index, text });
+            next = self.next_request(Some(&model));
         }
-        Some(Batch { model, members })
+        Some(Batch { model, items })
     }
 
-    /// Whose turn it is, of those with texts for this model.
-    fn turn(&self, model: Option<&Arc<M>>) -> Option<RequestId> {
+    /// The request whose text is computed next, among those of this model.
+    fn next_request(&self, model: Option<&Arc<M>>) -> Option<RequestId> {
         let fits = |request: &Request<M>| {
             !request.texts.is_empty() && model.is_none_or(|model| Arc::ptr_eq(model, &request.model))
         };
@@ -130,19 +131,19 @@ impl<M> EmbeddingScheduler<M> {
         waiting.min_by_key(rank).map(|(id, _)| *id)
     }
 
-    /// Whether somebody still waits for one of these.
-    pub fn wants(&self, members: &[BatchItem]) -> bool {
-        members.iter().any(|member| self.requests.contains_key(&member.request))
+    /// Whether any request of these items is still waiting.
+    pub fn is_wanted(&self, items: &[BatchItem]) -> bool {
+        items.iter().any(|item| self.requests.contains_key(&item.request))
     }
 
-    /// A text's vector. With a request's last one its caller is told.
-    pub fn done(&mut self, request: RequestId, place: usize, vector: Vec<f32>) {
+    /// Stores a text's vector. The last vector of a request completes it.
+    pub fn complete(&mut self, request: RequestId, index: usize, vector: Vec<f32>) {
         let Some(entry) = self.requests.get_mut(&request) else { return };
-        if let Some(slot) = entry.vectors.get_mut(place) {
+        if let Some(slot) = entry.vectors.get_mut(index) {
             *slot = vector;
-            entry.missing -= 1;
+            entry.pending -= 1;
         }
-        if entry.missing == 0
+        if entry.pending == 0
             && let Some(Request { sender, vectors, .. }) = self.remove(request)
         {
             drop(sender.send(Ok(vectors)));
@@ -155,22 +156,22 @@ impl<M> EmbeddingScheduler<M> {
         }
     }
 
-    /// Ends all of these.
-    pub fn fail_all(&mut self, failure: &Failure, begun: bool) {
-        let untouched = |request: &Request<M>| request.texts.len() == request.vectors.len();
-        let ids = self.requests.iter().filter(|(_, request)| begun || untouched(request));
+    /// Fails queued requests and, with `running`, partly computed ones too.
+    pub fn fail_all(&mut self, failure: &Failure, running: bool) {
+        let is_queued = |request: &Request<M>| request.texts.len() == request.vectors.len();
+        let ids = self.requests.iter().filter(|(_, request)| running || is_queued(request));
         let ids: Vec<RequestId> = ids.map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.fail(id, failure.clone()));
     }
 
-    /// Fails the requests that have texts in a batch whose vectors are not there yet.
+    /// Fails the requests that have texts in the running batch.
     pub fn fail_computing(&mut self, failure: &Failure) {
-        let computing = self.requests.iter().filter(|(_, request)| request.missing > request.texts.len());
+        let computing = self.requests.iter().filter(|(_, request)| request.pending > request.texts.len());
         let ids: Vec<RequestId> = computing.map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.fail(id, failure.clone()));
     }
 
-    /// Forgets requests whose callers have left.
+    /// Removes cancelled requests.
     pub fn sweep(&mut self) {
         let left = self.requests.iter().filter(|(_, request)| request.sender.is_closed());
         let left: Vec<RequestId> = left.map(|(id, _)| *id).collect();
@@ -179,7 +180,7 @@ impl<M> EmbeddingScheduler<M> {
 
     fn remove(&mut self, id: RequestId) -> Option<Request<M>> {
         let request = self.requests.remove(&id)?;
-        self.waiting -= request.texts.iter().map(|text| text.ids.len()).sum::<usize>();
+        self.waiting_tokens -= request.texts.iter().map(|text| text.ids.len()).sum::<usize>();
         if !self.requests.values().any(|other| other.tenant == request.tenant) {
             self.served.remove(&request.tenant);
         }
@@ -191,7 +192,7 @@ impl<M> EmbeddingScheduler<M> {
 mod tests {
     use super::*;
 
-    /// Stands for a model.
+    /// A stub model.
     #[derive(Debug)]
     struct Name;
 
@@ -203,10 +204,10 @@ mod tests {
         (EmbeddingScheduler::new(), [(); 2].map(|()| Arc::new(Name)))
     }
 
-    /// Requests and places of the next batch.
+    /// The request and index of each text of the next batch.
     fn taken(texts: &mut EmbeddingScheduler<Name>, limit: usize) -> Vec<(u64, usize)> {
-        let batch = texts.take(|_| limit);
-        batch.into_iter().flat_map(|batch| batch.members).map(|member| (member.request, member.place)).collect()
+        let batch = texts.next_batch(|_| limit);
+        batch.into_iter().flat_map(|batch| batch.items).map(|item| (item.request, item.index)).collect()
     }
 
     #[test]
@@ -214,17 +215,17 @@ mod tests {
         let (mut texts, [model, _]) = queue();
         let mut receiver = texts.push(model, 1, vec![text(3), text(4), text(5)]);
         assert_eq!(taken(&mut texts, 7), [(0, 0), (0, 1)]);
-        assert_eq!((taken(&mut texts, 7), texts.waiting()), (vec![(0, 2)], 0));
-        for place in [2, 0, 1] {
+        assert_eq!((taken(&mut texts, 7), texts.waiting_tokens()), (vec![(0, 2)], 0));
+        for index in [2, 0, 1] {
             assert!(receiver.try_recv().is_err());
-            texts.done(0, place, vec![place as f32]);
+            texts.complete(0, index, vec![index as f32]);
         }
         assert_eq!(receiver.try_recv().unwrap().unwrap(), [[0.], [1.], [2.]]);
         assert_eq!(texts.requests.len(), 0);
     }
 
     #[test]
-    fn a_text_longer_than_a_batch_goes_alone() {
+    fn a_text_longer_than_a_batch_is_computed_alone() {
         let (mut texts, [model, _]) = queue();
         drop(texts.push(Arc::clone(&model), 1, vec![text(100), text(1)]));
         assert_eq!(taken(&mut texts, 10), [(0, 0)]);
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn small_requests_go_beside_a_huge_one_and_do_not_starve_it() {
+    fn small_requests_share_batches_with_a_huge_one_and_do_not_starve_it() {
         let (mut texts, [model, _]) = queue();
         let _huge = texts.push(Arc::clone(&model), 1, vec![text(10); 100]);
         for _ in 0..20 {
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_share_whatever_they_bring() {
+    fn tenants_get_equal_shares() {
         let (mut texts, [model, _]) = queue();
         let _many: Vec<_> = (0..9).map(|_| texts.push(Arc::clone(&model), 1, vec![text(10); 9])).collect();
         let _few = texts.push(Arc::clone(&model), 2, vec![text(10); 9]);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_of_one_model() {
+    fn a_batch_has_one_model() {
         let (mut texts, [small, large]) = queue();
         let _kept = [
             texts.push(Arc::clone(&small), 1, vec![text(1)]),
@@ -270,34 +271,34 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_forgotten_with_his_texts() {
+    fn cancelled_requests_are_removed_with_their_texts() {
         let (mut texts, [model, _]) = queue();
         drop(texts.push(Arc::clone(&model), 1, vec![text(3); 2]));
         let mut other = texts.push(Arc::clone(&model), 2, vec![text(4)]);
-        assert_eq!((texts.waiting(), texts.waiting_of(2)), (10, 4));
+        assert_eq!((texts.waiting_tokens(), texts.waiting_tokens_of(2)), (10, 4));
         texts.sweep();
-        assert_eq!((texts.requests.len(), texts.waiting()), (1, 4));
-        texts.done(0, 0, vec![1.]);
+        assert_eq!((texts.requests.len(), texts.waiting_tokens()), (1, 4));
+        texts.complete(0, 0, vec![1.]);
         texts.fail_all(&Failure::ShuttingDown, false);
         assert_eq!(other.try_recv().unwrap(), Err(Failure::ShuttingDown));
-        assert_eq!((texts.requests.len(), texts.waiting(), texts.served.len()), (0, 0, 0));
+        assert_eq!((texts.requests.len(), texts.waiting_tokens(), texts.served.len()), (0, 0, 0));
     }
 
     #[test]
-    fn a_batch_is_wanted_as_long_as_one_of_its_callers_waits() {
+    fn a_batch_is_wanted_while_one_of_its_requests_waits() {
         let (mut texts, [model, _]) = queue();
         let [one, other] = [1, 2].map(|tenant| texts.push(Arc::clone(&model), tenant, vec![text(3)]));
-        let batch = texts.take(|_| 10).unwrap();
+        let batch = texts.next_batch(|_| 10).unwrap();
         drop(one);
         texts.sweep();
-        assert!(texts.wants(&batch.members));
+        assert!(texts.is_wanted(&batch.items));
         drop(other);
         texts.sweep();
-        assert!(!texts.wants(&batch.members));
+        assert!(!texts.is_wanted(&batch.items));
     }
 
     #[test]
-    fn what_has_begun_may_end_when_the_rest_is_sent_away() {
+    fn running_requests_can_finish_when_queued_ones_fail() {
         let (mut texts, [model, _]) = queue();
         let mut begun = texts.push(Arc::clone(&model), 1, vec![text(3); 2]);
         assert_eq!(taken(&mut texts, 3), [(0, 0)]);

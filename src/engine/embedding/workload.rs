@@ -1,7 +1,7 @@
 //! Embeddings and reranking on the compute thread.
 //!
-//! A batch goes layer by layer, so that other workloads wait for one layer at most, and of a decoder for one layer of
-//! some of its texts.
+//! A batch is computed layer by layer, so that other workloads wait for at most one layer (in a decoder: one layer of
+//! some of the texts).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::workload::Workload;
 use crate::models::encoder::Tokenized;
 
-/// How long layers are computed before other workloads have their turn.
+/// How long layers are computed before other workloads run.
 const SLICE: Duration = Duration::from_millis(4);
 
 pub struct EmbeddingWorkload {
@@ -25,12 +25,12 @@ pub struct EmbeddingWorkload {
     batch: Option<RunningBatch>,
 }
 
-/// A batch of which some layers are computed.
+/// A partly computed batch.
 struct RunningBatch {
     model: Arc<EncoderModel>,
-    members: Vec<BatchItem>,
+    items: Vec<BatchItem>,
     pass: Pass,
-    /// Time that its layers have taken.
+    /// The compute time so far.
     took: Duration,
 }
 
@@ -43,9 +43,9 @@ impl Workload for EmbeddingWorkload {
         self.queue.lock().sweep();
     }
 
-    /// Some layers of a batch of texts.
+    /// Computes some layers of a batch.
     fn step(&mut self, _busy: bool) -> bool {
-        let begun = self.batch.take().filter(|batch| self.queue.lock().wants(&batch.members));
+        let begun = self.batch.take().filter(|batch| self.queue.lock().is_wanted(&batch.items));
         let Some(mut batch) = begun.or_else(|| self.next_batch()) else { return false };
         let began = self.runtime.clock.uptime();
         loop {
@@ -65,7 +65,7 @@ impl Workload for EmbeddingWorkload {
                     return true;
                 }
                 Err(reason) => {
-                    self.fail_batch(&batch.model, &batch.members, &reason);
+                    self.fail_batch(&batch.model, &batch.items, &reason);
                     return true;
                 }
             }
@@ -88,41 +88,41 @@ impl EmbeddingWorkload {
         Self { queue, runtime, batch: None }
     }
 
-    /// The next batch, begun. One that cannot begin fails, and then the one after it is tried.
+    /// Starts the next batch. A batch that cannot start fails, and the one after it is tried.
     fn next_batch(&mut self) -> Option<RunningBatch> {
         loop {
-            let Batch { model, members } = self.queue.lock().take(EncoderModel::batch)?;
-            let texts: Vec<&Tokenized> = members.iter().map(|member| &member.text).collect();
+            let Batch { model, items } = self.queue.lock().next_batch(EncoderModel::batch_tokens)?;
+            let texts: Vec<&Tokenized> = items.iter().map(|item| &item.text).collect();
             match model.begin(&texts) {
-                Ok(pass) => return Some(RunningBatch { model, members, pass, took: Duration::ZERO }),
-                Err(reason) => self.fail_batch(&model, &members, &reason),
+                Ok(pass) => return Some(RunningBatch { model, items, pass, took: Duration::ZERO }),
+                Err(reason) => self.fail_batch(&model, &items, &reason),
             }
         }
     }
 
     fn deliver(&mut self, batch: RunningBatch) {
-        let RunningBatch { model, members, pass, took } = batch;
+        let RunningBatch { model, items, pass, took } = batch;
         let vectors = match model.vectors(&pass) {
             Ok(vectors) => vectors,
-            Err(reason) => return self.fail_batch(&model, &members, &reason),
+            Err(reason) => return self.fail_batch(&model, &items, &reason),
         };
-        let tokens = members.iter().map(|member| member.text.ids.len()).sum();
-        model.measure(tokens, took);
+        let tokens = items.iter().map(|item| item.text.ids.len()).sum();
+        model.record_speed(tokens, took);
         self.runtime.metrics.step(model.id(), Step { prompt: tokens as u64, ..Step::default() });
         let mut scheduler = self.queue.lock();
         self.runtime.faults.point("embedding.deliver");
-        for (member, vector) in members.iter().zip(vectors) {
+        for (item, vector) in items.iter().zip(vectors) {
             match are_finite(&vector) {
-                true => scheduler.done(member.request, member.place, vector),
-                false => scheduler.fail(member.request, Failure::not_finite(model.id())),
+                true => scheduler.complete(item.request, item.index, vector),
+                false => scheduler.fail(item.request, Failure::not_finite(model.id())),
             }
         }
     }
 
-    fn fail_batch(&self, model: &EncoderModel, members: &[BatchItem], reason: &str) {
+    fn fail_batch(&self, model: &EncoderModel, items: &[BatchItem], reason: &str) {
         tracing::error!(model = model.id(), reason, "texts could not be embedded");
         let mut scheduler = self.queue.lock();
         let failure = || Failure::ModelUnusable { id: model.id().to_owned(), reason: reason.to_owned() };
-        members.iter().for_each(|member| scheduler.fail(member.request, failure()));
+        items.iter().for_each(|item| scheduler.fail(item.request, failure()));
     }
 }

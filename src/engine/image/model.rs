@@ -14,7 +14,7 @@ use crate::engine::error::NOT_FINITE;
 use crate::engine::error::PreprocessError;
 use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
-use crate::engine::preprocessor::{Isolation, Preprocessor, TextSpec};
+use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
 use crate::models::ModelError;
@@ -114,7 +114,7 @@ impl ImageModel {
         total: u64,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
-        let spec = |text: &pipeline::TextComponent| TextSpec {
+        let spec = |text: &pipeline::TextComponent| PromptTokenizerSpec {
             folder: text.tokenizer.clone(),
             positions: text.tokens,
             padding: text.padding.map(str::to_owned),
@@ -260,7 +260,7 @@ impl ImageModel {
     pub(in crate::engine) fn tokenize(&self, request: &ImageRequest) -> Result<PromptIds, PreprocessError> {
         let texts = [request.negative_prompt.as_deref().unwrap_or_default(), &request.prompt];
         let pair = |ids: Vec<Vec<u32>>| <[Vec<u32>; 2]>::try_from(ids);
-        let all: Result<PromptIds, _> = self.preprocessor.image(texts)?.into_iter().map(pair).collect();
+        let all: Result<PromptIds, _> = self.preprocessor.encode_image_prompts(texts)?.into_iter().map(pair).collect();
         all.map_err(|_| PreprocessError::Failed("it lost a prompt".to_owned()))
     }
 

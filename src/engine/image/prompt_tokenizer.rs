@@ -11,7 +11,7 @@ use tokenizers::{
     TruncationStrategy,
 };
 
-use crate::engine::preprocessor::facts::TextSpec;
+use crate::engine::preprocessor::facts::PromptTokenizerSpec;
 use crate::engine::tokenizer::files::TextFiles;
 use files::{text, unusable};
 
@@ -39,8 +39,8 @@ impl PromptTokenizer {
     }
 
     /// Reads a tokenizer's files.
-    pub fn new(files: &TextFiles, spec: &TextSpec) -> Result<Self, String> {
-        let TextSpec { positions, ref padding, .. } = *spec;
+    pub fn new(files: &TextFiles, spec: &PromptTokenizerSpec) -> Result<Self, String> {
+        let PromptTokenizerSpec { positions, ref padding, .. } = *spec;
         let mut tokenizer = read(files)?;
         let json = |name: &str| files.json(name).map_err(unusable);
         let (config, named) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
@@ -152,7 +152,7 @@ mod tests {
     use crate::models::safetensors::read_json;
 
     fn tokens(folder: &Path, positions: usize) -> PromptTokenizer {
-        let spec = TextSpec { folder: folder.to_owned(), positions, padding: None };
+        let spec = PromptTokenizerSpec { folder: folder.to_owned(), positions, padding: None };
         PromptTokenizer::new(&TextFiles::read(folder).unwrap(), &spec).unwrap()
     }
 

@@ -11,7 +11,7 @@ use super::thread::{ImageThread, Pause};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
-use crate::engine::runtime::panics::generated;
+use crate::engine::runtime::panics::catch_generate_panic;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;
 
@@ -111,14 +111,14 @@ impl ImageRunner {
         let stopped = || sender.is_closed() || self.runtime.is_aborting();
         let pause = || if stopped() { Err(ModelError::Interrupted) } else { pause() };
         let outcome = match self.memory(&job) {
-            Some(_lease) => generated(|| self.generate(&mut job, &pause)),
+            Some(_lease) => catch_generate_panic(|| self.generate(&mut job, &pause)),
             None => Ok(None),
         };
         match outcome {
             Ok(None) => job.fail(Failure::OutOfMemory),
             Ok(Some(event)) => {
                 job.sender.send(Ok(event));
-                self.runtime.metrics.picture(job.model.id());
+                self.runtime.metrics.image_generated(job.model.id());
                 let took = self.runtime.clock.uptime().saturating_sub(began).as_secs_f64();
                 let mut scheduler = self.queue.lock();
                 self.runtime.faults.point("image.requeue");

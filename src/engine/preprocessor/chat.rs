@@ -1,4 +1,4 @@
-//! Conversations become prompts: the model's chat template, then its tokenizer.
+//! Turns conversations into prompts: applies the model's chat template, then its tokenizer.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ use super::templates::Templates;
 use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
-use crate::engine::text::tools::{Tool, Wording};
-use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenBound};
+use crate::engine::text::tools::{Tool, ToolPromptStyle};
+use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
 
 /// A chat model's tokenizer and templates.
 pub struct ChatPreprocessor {
     tokens: ChatTokenizer,
-    plain: Prompting,
-    /// For requests with tools, where the model has a template apart that shows how it calls.
-    calling: Option<Prompting>,
+    default: PromptTemplate,
+    /// For requests with tools, if the model has a separate template that shows its call format.
+    tool_use: Option<PromptTemplate>,
 }
 
-/// A template, and how it is told of tools.
-struct Prompting {
+/// A template, and how tools are described to it.
+struct PromptTemplate {
     template: Template,
-    wording: Wording,
+    wording: ToolPromptStyle,
 }
 
 impl ChatPreprocessor {
-    /// `rows` is the number of embeddings: no token may lie beyond.
+    /// `rows` is the number of rows of the token embedding; token IDs must be below it.
     pub fn new(source: &Source, rows: usize, clock: &Arc<dyn ClockRng>) -> Result<(Self, ChatFacts), String> {
         let templates = match source {
             Source::Gguf(metadata) => Templates::of_gguf(metadata)?,
@@ -38,54 +38,55 @@ impl ChatPreprocessor {
             Source::Gguf(metadata) => ChatTokenizer::of_gguf(metadata, rows, &templates.joined())?,
             Source::Folder(files) => ChatTokenizer::of_hub(files, rows, &templates.joined())?,
         };
-        let prompting = |source: &str, wording| {
+        let prompt_template = |source: &str, wording| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));
             let template = Template::new(source, bos, eos, Arc::clone(clock))?;
-            Ok::<_, String>(Prompting { template, wording })
+            Ok::<_, String>(PromptTemplate { template, wording })
         };
-        let plain = prompting(&templates.default, Wording::of(&templates.default))?;
-        let calling = templates.calling().map(|(source, wording)| prompting(source, wording)).transpose()?;
-        let call_format = calling.as_ref().unwrap_or(&plain).wording.format();
-        Ok((Self { tokens, plain, calling }, ChatFacts { vocabulary, call_format }))
+        let default = prompt_template(&templates.default, ToolPromptStyle::of(&templates.default))?;
+        let tool_use =
+            templates.tool_use_template().map(|(source, wording)| prompt_template(source, wording)).transpose()?;
+        let call_format = tool_use.as_ref().unwrap_or(&default).wording.format();
+        Ok((Self { tokens, default, tool_use }, ChatFacts { vocabulary, call_format }))
     }
 
-    /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `bound` says.
-    pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
+    /// Renders the conversation with the generation prompt and tokenizes it. Tokenizing stops at `limits`.
+    pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
         let rendered = match self.render(messages, tools, false) {
-            // Some templates reject system messages. Merge the tool descriptions into another message then.
+            // Some templates reject system messages. Then merge the tool descriptions into another message.
             Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
             rendered => rendered?,
         };
-        let prompt = self.tokens.encode_prompt(&rendered, bound);
+        let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {
-            return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
+            return Err(PromptError::Broken("it renders these messages to an empty prompt".to_owned()));
         }
         Ok(prompt)
     }
 
-    /// Plain text as tokens: nothing in it is special, nothing is added.
+    /// Tokenizes plain text: special tokens in it stay text, and none are added.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         self.tokens.encode(text)
     }
 
     fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
-        let calling = self.calling.as_ref().filter(|_| !tools.is_empty());
-        let Prompting { template, wording } = calling.unwrap_or(&self.plain);
-        let (messages, tools) = wording.arrange(messages, tools, merged);
+        let tool_use = self.tool_use.as_ref().filter(|_| !tools.is_empty());
+        let PromptTemplate { template, wording } = tool_use.unwrap_or(&self.default);
+        let (messages, tools) = wording.template_input(messages, tools, merged);
         let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
-            values.into_iter().map(|value| Value::from(Serde(self.safe(value)))).collect()
+            values.into_iter().map(|value| Value::from(Serde(self.protect(value)))).collect()
         };
         template.render(Value::from(safe(messages)), safe(tools))
     }
 
-    /// The same value with every text of it made safe for the template: a name of a field, too.
-    fn safe(&self, value: serde_json::Value) -> serde_json::Value {
+    /// Escapes special tokens in all strings of the value, including field names.
+    fn protect(&self, value: serde_json::Value) -> serde_json::Value {
         use serde_json::Value::{Array, Object, String};
         match value {
             String(text) => String(self.tokens.protect(&text)),
-            Array(all) => all.into_iter().map(|one| self.safe(one)).collect(),
+            Array(all) => all.into_iter().map(|one| self.protect(one)).collect(),
             Object(fields) => {
-                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.safe(one))).collect()
+                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.protect(one))).collect()
             }
             plain => plain,
         }

@@ -1,36 +1,36 @@
-//! What is known of a model's tokenizers and templates in the server's own process.
+//! What the server's own process knows about a model's tokenizers and templates.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::text::tools::Format;
+use crate::engine::text::tools::CallFormat;
 use crate::engine::tokenizer::Vocabulary;
 
-/// A text encoder's tokenizer in a pipeline for images.
+/// The tokenizer of a text encoder in an image pipeline.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TextSpec {
+pub struct PromptTokenizerSpec {
     pub folder: PathBuf,
-    /// ChatTokenizer that the encoder takes.
+    /// The number of tokens that the encoder takes.
     pub positions: usize,
     /// The padding token; overrides the folder's.
     pub padding: Option<String>,
 }
 
-/// What the server has to know of a chat model's tokenizer and templates.
+/// Facts about a chat model's tokenizer and templates.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ChatFacts {
     pub vocabulary: Vocabulary,
-    /// How the model writes calls of tools.
-    pub call_format: Format,
+    /// How the model writes tool calls.
+    pub call_format: CallFormat,
 }
 
-/// What an encoder's tokenizer puts around texts.
+/// Facts about an encoder's tokenizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderFacts {
-    /// How many tokens there are.
+    /// The vocabulary size.
     pub vocabulary: usize,
-    /// What stands before and behind every single text.
-    pub before: Vec<u32>,
-    pub behind: Vec<u32>,
+    /// The special tokens before and after every single text.
+    pub prefix: Vec<u32>,
+    pub suffix: Vec<u32>,
 }

@@ -1,5 +1,5 @@
-//! The tokenizers and templates of one model, built from its files. What happens here is decided by whoever made the
-//! files: it may take any time and memory, or end the process.
+//! The tokenizers and templates of one model, built from its files. The files control what happens here: it may take
+//! any time and memory, or crash the process.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use super::request::Request;
 use super::spec::{Source, Spec};
 use super::wire;
 use crate::clock_rng::ClockRng;
-use crate::engine::embedding::TextTokens;
+use crate::engine::embedding::EncoderTokenizer;
 use crate::engine::image::PromptTokenizer;
-use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::TokenizeLimits;
 
 pub enum Interpreter {
     Chat(Box<ChatPreprocessor>),
-    Encoder(Box<TextTokens>),
+    Encoder(Box<EncoderTokenizer>),
     Image(Vec<PromptTokenizer>),
 }
 
 impl Interpreter {
-    /// Builds what `spec` says from what [`Spec::read`] gave; and encoded, what the server is told of it.
+    /// Builds the interpreter from the files that [`Spec::read`] gave. Also returns the encoded facts for the server.
     pub fn new(spec: &Spec, sources: &[Source], clock: &Arc<dyn ClockRng>) -> Result<(Self, Vec<u8>), String> {
-        let only = || sources.first().ok_or("there are no files");
+        let only = || sources.first().ok_or("the model has no files");
         match spec {
             Spec::Chat { rows, .. } => {
                 let (chat, facts) = ChatPreprocessor::new(only()?, *rows, clock)?;
@@ -29,8 +29,8 @@ impl Interpreter {
             }
             Spec::Encoder { lower_case, .. } => {
                 let tokens = match only()? {
-                    Source::Gguf(metadata) => TextTokens::of_gguf(metadata)?,
-                    Source::Folder(files) => TextTokens::of_folder(files, *lower_case)?,
+                    Source::Gguf(metadata) => EncoderTokenizer::of_gguf(metadata)?,
+                    Source::Folder(files) => EncoderTokenizer::of_folder(files, *lower_case)?,
                 };
                 let facts = wire::encode(&tokens.facts())?;
                 Ok((Self::Encoder(Box::new(tokens)), facts))
@@ -48,28 +48,29 @@ impl Interpreter {
         }
     }
 
-    /// Answers an encoded [`Request`]; the answer is encoded, too. Its type belongs to the request.
-    pub fn answer(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, String> {
-        let (most, decoded): (Option<usize>, Request<'_>) = wire::decode(&request)?;
-        // Large requests are in memory once.
-        drop(request);
-        let bound = &most.map_or_else(|| bound.clone(), |most| bound.clone().with_most(most));
-        match (decoded, self) {
+    /// Answers an encoded [`Request`]. The answer is encoded, too; its type depends on the request.
+    pub fn answer(&self, encoded: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
+        let (max_tokens, request): (Option<usize>, Request<'_>) = wire::decode(&encoded)?;
+        // Do not keep large requests in memory twice.
+        drop(encoded);
+        let limits =
+            &max_tokens.map_or_else(|| limits.clone(), |max_tokens| limits.clone().with_max_tokens(max_tokens));
+        match (request, self) {
             (Request::Prompt { messages, tools }, Self::Chat(chat)) => {
-                wire::encode(&chat.prompt(&messages, &tools, bound))
+                wire::encode(&chat.prompt(&messages, &tools, limits))
             }
-            (Request::Plain { text }, Self::Chat(chat)) => wire::encode(&chat.encode(&text)),
-            (Request::Texts { texts, whole }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_all(&texts, whole, bound))
+            (Request::Text { text }, Self::Chat(chat)) => wire::encode(&chat.encode(&text)),
+            (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
+                wire::encode(&tokens.encode_all(&texts, keep_going, limits))
             }
-            (Request::Pairs { query, documents, limit }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_pairs(&query, &documents, limit, bound))
+            (Request::Pairs { query, documents, max_length }, Self::Encoder(tokens)) => {
+                wire::encode(&tokens.encode_pairs(&query, &documents, max_length, limits))
             }
             (Request::Image { texts }, Self::Image(all)) => {
                 let one = |tokens: &PromptTokenizer| texts.iter().map(|text| tokens.encode(text)).collect();
                 wire::encode(&all.iter().map(one).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
             }
-            _ => Err("the model does not answer such requests".to_owned()),
+            _ => Err("the model does not support this kind of request".to_owned()),
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Preprocessing: conversations and texts become tokens, by the tokenizer and the chat template in a model's files.
+//! Preprocessing: turns conversations and texts into tokens with the tokenizer and the chat template in a model's files.
 //!
-//! Both are untrusted code from the model's author. The libraries that run them bound neither their time nor their memory
-//! nor how deep they recurse, so `outpost serve` runs them in a child process: one for each loaded model, with its
-//! memory limited and without the right to open a file or a socket ([`sandbox`]). A request that takes too long, or
-//! with which the process ends, fails alone; the next one gets a new process. Without a program to start
-//! ([`crate::engine::settings::Settings::sandbox`]) the same code runs in this process.
+//! Both are untrusted code from the model's author. The libraries that run them limit neither time nor memory nor
+//! recursion depth, so `outpost serve` runs them in child processes: one for each loaded model, with limited memory and
+//! without the right to open files or sockets ([`sandbox`]). A request that takes too long or crashes the process fails
+//! alone; the next one gets a new process. Without a program to start
+//! ([`crate::engine::settings::Settings::sandbox`]) the same code runs in the server's process.
 
 mod chat;
-pub(super) mod child;
 pub(super) mod facts;
 mod interpreter;
 mod request;
 mod sandbox;
+pub(super) mod sandbox_child;
 mod spec;
 mod templates;
 pub(super) mod wire;
@@ -24,13 +24,13 @@ use serde::de::DeserializeOwned;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::error::PreprocessError;
-use crate::engine::runtime::panics::{guarded, interpreted};
+use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
-use crate::engine::tokenizer::{Prompt, TokenBound};
+use crate::engine::tokenizer::{Prompt, TokenizeLimits};
 use crate::models::encoder::Tokenized;
-pub(super) use facts::{ChatFacts, EncoderFacts, TextSpec};
+pub(super) use facts::{ChatFacts, EncoderFacts, PromptTokenizerSpec};
 use interpreter::Interpreter;
 use request::Request;
 use sandbox::Sandbox;
@@ -38,107 +38,108 @@ use spec::Spec;
 pub(super) use templates::Templates;
 
 /// A model's tokenizers and templates, ready for requests.
-pub(super) struct Preprocessor(Place);
+pub(super) struct Preprocessor(Backend);
 
-enum Place {
-    Local(Interpreter),
-    Sandboxed(Sandbox),
+enum Backend {
+    InProcess(Interpreter),
+    Sandbox(Sandbox),
 }
 
 /// Where preprocessors run.
 #[derive(Clone)]
 pub(super) struct Isolation {
-    /// The program to start; `None`: in this process.
+    /// The program to start as a sandbox; `None`: run in this process.
     pub program: Option<PathBuf>,
     pub clock: Arc<dyn ClockRng>,
 }
 
 impl Preprocessor {
-    /// Of a chat model. `path`: the file that stands for it; `rows`: its embeddings.
+    /// The preprocessor of a chat model. `path`: its main file; `rows`: the rows of its token embedding.
     pub fn chat(isolation: &Isolation, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
         Self::start(isolation, Spec::Chat { path: path.to_owned(), rows })
     }
 
-    /// Of an embedding model or a reranker.
+    /// The preprocessor of an embedding model or reranker.
     pub fn encoder(isolation: &Isolation, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
         Self::start(isolation, Spec::Encoder { path: path.to_owned(), lower_case })
     }
 
-    /// Of a pipeline for images; and how many tokens each of its tokenizers has.
-    pub fn pipeline(isolation: &Isolation, texts: Vec<TextSpec>) -> Result<(Self, Vec<usize>), String> {
+    /// The preprocessor of an image pipeline. Also returns the vocabulary size of each tokenizer.
+    pub fn pipeline(isolation: &Isolation, texts: Vec<PromptTokenizerSpec>) -> Result<(Self, Vec<usize>), String> {
         Self::start(isolation, Spec::Image { texts })
     }
 
     fn start<F: DeserializeOwned>(isolation: &Isolation, spec: Spec) -> Result<(Self, F), String> {
-        let (place, facts) = match &isolation.program {
+        let (backend, facts) = match &isolation.program {
             None => {
-                let (interpreter, facts) = guarded(|| Interpreter::new(&spec, &spec.read()?, &isolation.clock))?;
-                (Place::Local(interpreter), facts)
+                let (interpreter, facts) =
+                    catch_load_panic(|| Interpreter::new(&spec, &spec.read()?, &isolation.clock))?;
+                (Backend::InProcess(interpreter), facts)
             }
             Some(program) => {
-                let stopped = |stopped: PreprocessError| match stopped {
+                let reason = |error: PreprocessError| match error {
                     PreprocessError::Failed(reason) => reason,
-                    stopped => format!("reading its tokenizer or its chat template failed: {stopped}"),
+                    error => format!("loading its tokenizer or chat template failed: {error}"),
                 };
-                let (sandbox, facts) = Sandbox::start(program.clone(), spec).map_err(stopped)?;
-                (Place::Sandboxed(sandbox), facts)
+                let (sandbox, facts) = Sandbox::start(program.clone(), spec).map_err(reason)?;
+                (Backend::Sandbox(sandbox), facts)
             }
         };
-        Ok((Self(place), wire::decode(&facts)?))
+        Ok((Self(backend), wire::decode(&facts)?))
     }
 
-    fn ask<T: DeserializeOwned>(&self, request: &Request<'_>, bound: &TokenBound) -> Result<T, PreprocessError> {
-        let request = wire::encode(&(bound.most(), request)).map_err(PreprocessError::Failed)?;
+    fn call<T: DeserializeOwned>(&self, request: &Request<'_>, limits: &TokenizeLimits) -> Result<T, PreprocessError> {
+        let request = wire::encode(&(limits.max_tokens(), request)).map_err(PreprocessError::Failed)?;
         let answer = match &self.0 {
-            Place::Local(interpreter) => {
-                interpreted(|| interpreter.answer(request, bound)).map_err(PreprocessError::Failed)?
+            Backend::InProcess(interpreter) => {
+                catch_preprocess_panic(|| interpreter.answer(request, limits)).map_err(PreprocessError::Failed)?
             }
-            Place::Sandboxed(sandbox) => sandbox.ask(request, bound)?,
+            Backend::Sandbox(sandbox) => sandbox.call(request, limits)?,
         };
         wire::decode(&answer).map_err(PreprocessError::Failed)
     }
 
-    /// The prompt of a conversation, up to where the answer begins.
-    pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
+    /// The prompt of a conversation, including the generation prompt.
+    pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
         let request = Request::Prompt { messages: messages.into(), tools: tools.into() };
-        self.ask(&request, bound).unwrap_or_else(|stopped| Err(PromptError::PreprocessError(stopped)))
+        self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
     }
 
-    /// A text as tokens: nothing in it is special, nothing is added.
-    pub fn plain(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
-        self.ask(&Request::Plain { text: text.into() }, &TokenBound::default())
+    /// Tokenizes plain text: special tokens in it stay text, and none are added.
+    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
+        self.call(&Request::Text { text: text.into() }, &TokenizeLimits::default())
     }
 
-    /// Texts for an encoder, and of each whether these are all of its tokens. Unless `whole`, the first text that goes
-    /// beyond the bound is the last of the result.
-    pub fn texts(
+    /// Tokenizes texts for an encoder, and says for each whether its tokens are complete. Unless `keep_going`, the first
+    /// text over the limits is the last of the result.
+    pub fn encode_texts(
         &self,
         texts: Vec<Cow<'_, str>>,
-        whole: bool,
-        bound: &TokenBound,
+        keep_going: bool,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
-        let answer: Result<_, String> = self.ask(&Request::Texts { texts, whole }, bound)?;
+        let answer: Result<_, String> = self.call(&Request::Texts { texts, keep_going }, limits)?;
         answer.map_err(PreprocessError::Failed)
     }
 
-    /// A question beside each of the documents; with a `limit` the longer text of a pair loses its end. Without one,
-    /// the first pair that goes beyond the bound is the last of the result.
-    pub fn pairs(
+    /// Tokenizes the query with each document. With a `max_length`, the longer text of a pair is truncated first. Without
+    /// one, the first pair over the limits is the last of the result.
+    pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
-        limit: Option<usize>,
-        bound: &TokenBound,
+        max_length: Option<usize>,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let (query, documents) = (query.into(), documents.into());
-        let answer: Result<_, String> = self.ask(&Request::Pairs { query, documents, limit }, bound)?;
+        let answer: Result<_, String> = self.call(&Request::Pairs { query, documents, max_length }, limits)?;
         answer.map_err(PreprocessError::Failed)
     }
 
-    /// Texts by each of a pipeline's tokenizers: `[tokenizer][text]`.
-    pub fn image(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, PreprocessError> {
+    /// Tokenizes the texts with each of a pipeline's tokenizers: `[tokenizer][text]`.
+    pub fn encode_image_prompts(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, PreprocessError> {
         let answer: Result<_, String> =
-            self.ask(&Request::Image { texts: texts.map(Cow::from) }, &TokenBound::default())?;
+            self.call(&Request::Image { texts: texts.map(Cow::from) }, &TokenizeLimits::default())?;
         answer.map_err(PreprocessError::Failed)
     }
 }

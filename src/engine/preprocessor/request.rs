@@ -1,4 +1,4 @@
-//! Requests to a model's tokenizers and templates.
+//! Requests to the interpreter of a model's tokenizers and templates.
 
 use std::borrow::Cow;
 
@@ -7,19 +7,18 @@ use serde::{Deserialize, Serialize};
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
 
-/// A request to an [`Interpreter`](super::interpreter::Interpreter). With it goes how many tokens are wanted of a text at most: no text is tokenised
-/// much further.
+/// A request to an [`Interpreter`](super::interpreter::Interpreter). It is sent with the token limit of each text.
 #[derive(Serialize, Deserialize)]
 pub enum Request<'a> {
     /// The prompt of a conversation.
     Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]> },
-    /// A text in which nothing is special.
-    Plain { text: Cow<'a, str> },
-    /// Texts for an encoder. Unless `whole`, those after the first with too many tokens are left out.
-    Texts { texts: Vec<Cow<'a, str>>, whole: bool },
-    /// A question and texts that may answer it, cut to `limit` tokens if there is one. Without it those after the first
-    /// with too many tokens are left out.
-    Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, limit: Option<usize> },
-    /// Texts by each of a pipeline's tokenizers.
+    /// A plain text: special tokens in it stay text.
+    Text { text: Cow<'a, str> },
+    /// Texts for an encoder. Unless `keep_going`, those after the first with too many tokens are skipped.
+    Texts { texts: Vec<Cow<'a, str>>, keep_going: bool },
+    /// A query and documents, truncated to `max_length` tokens if given. Without it, documents after the first with too
+    /// many tokens are skipped.
+    Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, max_length: Option<usize> },
+    /// Texts for each of a pipeline's tokenizers.
     Image { texts: [Cow<'a, str>; 2] },
 }

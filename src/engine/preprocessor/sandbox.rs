@@ -1,7 +1,7 @@
-//! A child process that interprets one model's files, seen from the server.
+//! The server's side of a sandbox: a child process that interprets one model's files.
 //!
-//! The process answers several requests at a time. If it ends, each request that it has not answered is tried once more,
-//! alone in a new process. So only those fail that end it, and none if something else did.
+//! The process answers several requests at a time. If it exits, each unanswered request is retried once, alone in a new
+//! process, so that only requests that crash the process fail.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,30 +14,30 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::spec::Spec;
-use super::wire::{self, WORKERS, lock};
+use super::wire::{self, MAX_CONCURRENT, lock};
 use crate::engine::error::PreprocessError;
-use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::TokenizeLimits;
 
-/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_A_SECOND`].
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// A tenth of what a tokenizer reads in a second on a slow machine.
-const BYTES_A_SECOND: u64 = 2 << 20;
-/// The subcommand of `outpost` that is such a process.
+/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_PER_SECOND`].
+const BASE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A tenth of a tokenizer's speed on a slow machine.
+const BYTES_PER_SECOND: u64 = 2 << 20;
+/// The subcommand of `outpost` that runs as the sandbox process.
 pub const SUBCOMMAND: &str = "sandbox";
 /// How often a waiting request checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// An answer, or why there is none.
+/// The answer, or the reason for the failure.
 type Answer = Result<Vec<u8>, String>;
 
 pub struct Sandbox {
     program: PathBuf,
     spec: Spec,
     process: Mutex<Arc<Process>>,
-    /// Held by all requests at once on their first attempt, by one alone on its second.
+    /// Requests hold it shared on their first attempt and exclusively on their second.
     attempts: RwLock<()>,
-    turns: Turns,
-    /// Tells what the first process said of the files from what a later one says.
+    semaphore: Semaphore,
+    /// The hash of the facts that the first process reported, to detect changed files.
     facts: u64,
 }
 
@@ -46,53 +46,53 @@ struct Process {
     files: String,
     child: Mutex<std::process::Child>,
     input: Mutex<ChildStdin>,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<Pending>,
 }
 
-/// The requests that a process has not answered.
+/// The unanswered requests of a process.
 #[derive(Default)]
-struct Waiting {
-    /// The number of the next. The first says what to interpret.
-    next: u64,
+struct Pending {
+    /// The ID of the next request. The first request is the spec.
+    next_id: u64,
     senders: HashMap<u64, SyncSender<Answer>>,
     has_ended: bool,
 }
 
-/// How long work on so many bytes may take.
+/// The timeout for work on so many bytes.
 fn timeout(bytes: u64) -> Duration {
-    TIMEOUT + Duration::from_secs(bytes / BYTES_A_SECOND)
+    BASE_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND)
 }
 
 impl Sandbox {
-    /// Starts a process; and what it tells of the files.
+    /// Starts a process. Also returns the facts that it reports.
     pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), PreprocessError> {
         let (process, facts) = Process::start(&program, &spec)?;
         let (process, attempts) = (Mutex::new(process), RwLock::default());
-        let sandbox = Self { program, spec, process, attempts, turns: Turns::default(), facts: digest(&facts) };
+        let sandbox = Self { program, spec, process, attempts, semaphore: Semaphore::default(), facts: digest(&facts) };
         Ok((sandbox, facts))
     }
 
-    /// Answers a request. Blocks until then, for as long as its length allows. Once the request that the bound belongs
-    /// to is dropped, the process stops early.
-    pub fn ask(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, PreprocessError> {
+    /// Answers a request. Blocks up to a timeout that depends on its length. If the client's request is dropped, the
+    /// process stops early.
+    pub fn call(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
-        let turn = self.turns.take();
-        match self.process()?.ask(&request, bound) {
-            Err(PreprocessError::Crashed) if !bound.is_cancelled() => drop((turn, shared)),
+        let permit = self.semaphore.acquire();
+        match self.process()?.call(&request, limits) {
+            Err(PreprocessError::Crashed) if !limits.is_cancelled() => drop((permit, shared)),
             outcome => return outcome,
         }
         let _alone = self.attempts.write().unwrap_or_else(PoisonError::into_inner);
-        self.process()?.ask(&request, bound)
+        self.process()?.call(&request, limits)
     }
 
     /// The process, or a new one if it has ended.
     fn process(&self) -> Result<Arc<Process>, PreprocessError> {
         let mut process = lock(&self.process);
-        if lock(&process.waiting).has_ended {
+        if lock(&process.pending).has_ended {
             let (new, facts) = Process::start(&self.program, &self.spec)?;
             if digest(&facts) != self.facts {
                 new.kill();
-                return Err(PreprocessError::Failed("its files have changed since it was loaded".to_owned()));
+                return Err(PreprocessError::Failed("the model's files have changed since it was loaded".to_owned()));
             }
             *process = new;
         }
@@ -106,28 +106,28 @@ fn digest(facts: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Lets [`WORKERS`] requests at once to a process, so that the time of a request counts from when it is worked on.
+/// Sends at most [`MAX_CONCURRENT`] requests at a time to a process, so that a request's timeout starts with its work.
 #[derive(Default)]
-struct Turns {
+struct Semaphore {
     taken: Mutex<usize>,
-    given_back: Condvar,
+    released: Condvar,
 }
 
-struct Turn<'a>(&'a Turns);
+struct Permit<'a>(&'a Semaphore);
 
-impl Turns {
-    fn take(&self) -> Turn<'_> {
+impl Semaphore {
+    fn acquire(&self) -> Permit<'_> {
         let taken = lock(&self.taken);
-        let taken = self.given_back.wait_while(taken, |taken| *taken >= WORKERS);
+        let taken = self.released.wait_while(taken, |taken| *taken >= MAX_CONCURRENT);
         *taken.unwrap_or_else(PoisonError::into_inner) += 1;
-        Turn(self)
+        Permit(self)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         *lock(&self.0.taken) -= 1;
-        self.0.given_back.notify_one();
+        self.0.released.notify_one();
     }
 }
 
@@ -151,7 +151,7 @@ impl Process {
         }
         let facts = process
             .submit(&spec_bytes)
-            .and_then(|(id, receiver)| process.wait(id, &receiver, timeout(spec.bytes()), &TokenBound::default()));
+            .and_then(|(id, receiver)| process.wait(id, &receiver, timeout(spec.bytes()), &TokenizeLimits::default()));
         let facts = facts.inspect_err(|_| process.kill())?;
         Ok((process, facts))
     }
@@ -159,7 +159,7 @@ impl Process {
     fn spawn(program: &Path, files: String) -> io::Result<(Self, ChildStdout)> {
         let mut command = Command::new(program);
         command.arg0("outpost").arg(SUBCOMMAND).env_clear();
-        // Has glibc give the memory of large texts back at once.
+        // Makes glibc return the memory of large texts to the system at once.
         command.env("MALLOC_MMAP_THRESHOLD_", "262144").env("MALLOC_ARENA_MAX", "2");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Ctrl-C must reach only the server, which drains its requests first.
@@ -168,26 +168,26 @@ impl Process {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("it has no pipes"));
         };
-        let waiting = Mutex::default();
-        Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), waiting }, output))
+        let pending = Mutex::default();
+        Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), pending }, output))
     }
 
-    fn ask(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, PreprocessError> {
+    fn call(&self, request: &[u8], limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let (id, receiver) = self.submit(request)?;
-        self.wait(id, &receiver, timeout(request.len() as u64), bound)
+        self.wait(id, &receiver, timeout(request.len() as u64), limits)
     }
 
     /// Sends a request; returns its number, and where its answer arrives.
     fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Answer>), PreprocessError> {
         let (sender, receiver) = sync_channel(1);
-        let mut waiting = lock(&self.waiting);
-        if waiting.has_ended {
+        let mut pending = lock(&self.pending);
+        if pending.has_ended {
             return Err(PreprocessError::Crashed);
         }
-        let id = waiting.next;
-        waiting.next += 1;
-        waiting.senders.insert(id, sender);
-        drop(waiting);
+        let id = pending.next_id;
+        pending.next_id += 1;
+        pending.senders.insert(id, sender);
+        drop(pending);
         self.write(id, content);
         Ok((id, receiver))
     }
@@ -204,7 +204,7 @@ impl Process {
         id: u64,
         receiver: &Receiver<Answer>,
         timeout: Duration,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<u8>, PreprocessError> {
         let (mut waited, mut cancelled) = (Duration::ZERO, false);
         loop {
@@ -218,7 +218,7 @@ impl Process {
                 return Err(PreprocessError::TimedOut(timeout.as_secs()));
             }
             // Keep waiting after a cancellation, so that a process that ignores it is still killed at the timeout.
-            if bound.is_cancelled() && !cancelled {
+            if limits.is_cancelled() && !cancelled {
                 cancelled = true;
                 self.write(id, &[]);
             }
@@ -226,26 +226,26 @@ impl Process {
     }
 
     fn kill(&self) {
-        // An error says that it has ended already.
+        // An error means that it has already exited.
         let _ = lock(&self.child).kill();
     }
 
-    /// Hands on answers until the process ends.
+    /// Delivers answers until the process exits.
     fn listen(&self, output: ChildStdout) {
         let mut output = io::BufReader::with_capacity(64 << 10, output);
         while let Ok(Some(frame)) = wire::read(&mut output) {
-            let sender = lock(&self.waiting).senders.remove(&frame.id);
+            let sender = lock(&self.pending).senders.remove(&frame.id);
             if let (Some(sender), Some(answer)) = (sender, wire::answer(frame.content)) {
                 let _ = sender.send(answer);
             }
         }
         self.kill();
         let status = lock(&self.child).wait();
-        let mut waiting = lock(&self.waiting);
-        let unanswered = waiting.senders.len();
-        waiting.has_ended = true;
-        waiting.senders.clear();
-        drop(waiting);
+        let mut pending = lock(&self.pending);
+        let unanswered = pending.senders.len();
+        pending.has_ended = true;
+        pending.senders.clear();
+        drop(pending);
         if unanswered > 0 {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             tracing::warn!(files = self.files, unanswered, status, "a sandbox process ended with unanswered requests");

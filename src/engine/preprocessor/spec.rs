@@ -1,18 +1,18 @@
-//! Which files a model's tokenizers and templates are made of.
+//! Names the files from which a model's tokenizers and templates are built.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::TextSpec;
+use super::facts::PromptTokenizerSpec;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, MAX_HEADER_BYTES, Metadata};
 
-/// What is interpreted, and where its files are.
+/// What to interpret, and where its files are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Spec {
-    /// `rows` is the number of embeddings: no token may lie beyond.
+    /// `rows` is the number of rows of the token embedding; token IDs must be below it.
     Chat {
         path: PathBuf,
         rows: usize,
@@ -21,9 +21,9 @@ pub enum Spec {
         path: PathBuf,
         lower_case: bool,
     },
-    /// The tokenizers of a pipeline.
+    /// The tokenizers of an image pipeline.
     Image {
-        texts: Vec<TextSpec>,
+        texts: Vec<PromptTokenizerSpec>,
     },
 }
 
@@ -34,18 +34,18 @@ pub enum Source {
 }
 
 impl Source {
-    /// `path`: the file that stands for a model.
+    /// `path`: the model's main file.
     fn read(path: &Path) -> Result<Self, String> {
         if is_gguf(path) {
             let file = GgufFile::open(path).map_err(|error| error.to_string())?;
             return Ok(Self::Gguf(file.header.metadata));
         }
-        TextFiles::read(path.parent().ok_or("the model is in no folder")?).map(Self::Folder)
+        TextFiles::read(path.parent().ok_or("the model file has no parent folder")?).map(Self::Folder)
     }
 }
 
 impl Spec {
-    /// Reads the files; the last time that any is opened.
+    /// Reads the files. No file is opened afterwards.
     pub fn read(&self) -> Result<Vec<Source>, String> {
         match self {
             Self::Chat { path, .. } | Self::Encoder { path, .. } => Source::read(path).map(|source| vec![source]),
@@ -55,7 +55,7 @@ impl Spec {
         }
     }
 
-    /// Where the files are.
+    /// The path of the files, for logs.
     pub fn files(&self) -> String {
         match self {
             Self::Chat { path, .. } | Self::Encoder { path, .. } => path.display().to_string(),
@@ -63,7 +63,7 @@ impl Spec {
         }
     }
 
-    /// Bytes of the files at most; a GGUF file's header is a part of it.
+    /// An upper bound of the bytes to read; of a GGUF file only the header counts.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Chat { path, .. } | Self::Encoder { path, .. } if is_gguf(path) => {

@@ -1,16 +1,16 @@
-//! The chat templates that a model's files carry.
+//! The chat templates in a model's files.
 
 use serde_json::Value;
 
-use crate::engine::text::tools::Wording;
+use crate::engine::text::tools::ToolPromptStyle;
 use crate::engine::tokenizer::files::{TOOL_USE_FILE, TextFiles};
 use crate::models::gguf::Metadata;
 
-/// The chat templates of a model, as text.
+/// A model's chat templates as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Templates {
     pub default: String,
-    /// For conversations with tools, where the model has one apart.
+    /// For conversations with tools, if the model has a separate one.
     pub tool_use: Option<String>,
 }
 
@@ -18,13 +18,13 @@ impl Templates {
     pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
         let text = |key: &str| metadata.text(key).map(str::to_owned);
         let default = text("tokenizer.chat_template").ok_or_else(|| {
-            "the file has no chat template (tokenizer.chat_template): it is not a model made for chat".to_owned()
+            "the file has no chat template (tokenizer.chat_template): it is not a chat model".to_owned()
         })?;
         Ok(Self { default, tool_use: text("tokenizer.chat_template.tool_use") })
     }
 
-    /// `chat_template.jinja` and those in the folder beside it, else `chat_template` in
-    /// `tokenizer_config.json`: a text, or a list of named ones.
+    /// Reads `chat_template.jinja` and the additional templates next to it, else `chat_template` in
+    /// `tokenizer_config.json`: a string, or a list of named templates.
     pub fn of_folder(files: &TextFiles) -> Result<Self, String> {
         if let Some(default) = files.text("chat_template.jinja")? {
             let tool_use = files.text(TOOL_USE_FILE)?.map(str::to_owned);
@@ -36,19 +36,18 @@ impl Templates {
             Some(Value::Array(templates)) => (named(templates, "default"), named(templates, "tool_use")),
             _ => (None, None),
         };
-        let default =
-            default.ok_or_else(|| "the folder has no chat template: it is not a model made for chat".to_owned())?;
+        let default = default.ok_or_else(|| "the folder has no chat template: it is not a chat model".to_owned())?;
         Ok(Self { default, tool_use })
     }
 
-    /// The template for conversations with tools where it is another than the default one, and how it is told of
-    /// tools.
-    pub fn calling(&self) -> Option<(&str, Wording)> {
+    /// The separate template for conversations with tools, and how tools are described to it. `None` if there is none
+    /// or its call format is unknown.
+    pub fn tool_use_template(&self) -> Option<(&str, ToolPromptStyle)> {
         let template = self.tool_use.as_deref()?;
-        Some((template, Wording::of(template))).filter(|(_, wording)| *wording != Wording::Described)
+        Some((template, ToolPromptStyle::of(template))).filter(|(_, wording)| *wording != ToolPromptStyle::Described)
     }
 
-    /// All templates, one after another: what they write tells which tokens are theirs.
+    /// All templates concatenated, to find the special tokens that they write.
     pub fn joined(&self) -> String {
         [self.default.as_str(), self.tool_use.as_deref().unwrap_or_default()].concat()
     }

@@ -1,7 +1,7 @@
-//! How the server and a sandbox write to each other: frames over pipes.
+//! The protocol between the server and a sandbox: frames over pipes.
 //!
-//! A frame is the length of its content, the number of the request that it belongs to, and the content, which is
-//! bincode. Both ends are the same program, so the format may change with every version.
+//! A frame is the length of its content, the request ID, and the content in bincode. Both ends are the same program, so
+//! the format may change with every version.
 
 use std::io::{self, Read, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use bincode::config::standard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A longer frame is refused; bytes. Requests to the server are shorter, and so is everything that a sandbox can hold.
-const LONGEST: u64 = 512 << 20;
+/// The longest frame; bytes. Requests to the server are shorter, and a sandbox cannot hold more.
+const MAX_FRAME_BYTES: u64 = 512 << 20;
 
-/// The last byte of an answer's frame.
-const GIVEN: u8 = 1;
+/// The last byte of an answer's content.
+const SUCCEEDED: u8 = 1;
 const FAILED: u8 = 0;
 
-/// A message, and the number of its request.
+/// A message and its request ID.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
     pub id: u64,
@@ -25,7 +25,7 @@ pub struct Frame {
 }
 
 pub fn write(output: &mut impl Write, id: u64, content: &[u8]) -> io::Result<()> {
-    // One write for what fits into a pipe at once: the reader wakes once.
+    // A small frame is one write, so that the reader wakes only once.
     let mut head = Vec::with_capacity(16 + content.len().min(32 << 10));
     head.extend((content.len() as u64).to_le_bytes());
     head.extend(id.to_le_bytes());
@@ -45,7 +45,7 @@ pub fn read(input: &mut impl Read) -> io::Result<Option<Frame>> {
     }
     input.read_exact(&mut id)?;
     let (length, id) = (u64::from_le_bytes(length), u64::from_le_bytes(id));
-    if length > LONGEST {
+    if length > MAX_FRAME_BYTES {
         return Err(io::Error::other(format!("a frame of {length} bytes")));
     }
     let mut content = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
@@ -58,17 +58,17 @@ pub fn read(input: &mut impl Read) -> io::Result<Option<Frame>> {
 /// The content of an answer's frame.
 pub fn content(answer: Result<Vec<u8>, String>) -> Vec<u8> {
     let (kind, mut content) = match answer {
-        Ok(answer) => (GIVEN, answer),
+        Ok(answer) => (SUCCEEDED, answer),
         Err(reason) => (FAILED, reason.into_bytes()),
     };
     content.push(kind);
     content
 }
 
-/// The answer in a frame's content; `None`: it is none.
+/// Parses a frame's content as an answer; `None` if it is not one.
 pub fn answer(mut content: Vec<u8>) -> Option<Result<Vec<u8>, String>> {
     match content.pop()? {
-        GIVEN => Some(Ok(content)),
+        SUCCEEDED => Some(Ok(content)),
         FAILED => String::from_utf8(content).ok().map(Err),
         _ => None,
     }
@@ -83,7 +83,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     decoded.map(|(value, _)| value).map_err(|error| error.to_string())
 }
 
-/// JSON values in bincode, which needs to be told of what kind each value is. For `#[serde(with)]`.
+/// JSON values in bincode, which is not self-describing, so each value is tagged. For `#[serde(with)]`.
 pub mod json {
     use std::borrow::Cow;
 
@@ -147,8 +147,8 @@ pub mod json {
     }
 }
 
-/// Requests that a process answers at once at most; further ones wait for their turn.
-pub const WORKERS: usize = 4;
+/// The most requests that a process answers at a time.
+pub const MAX_CONCURRENT: usize = 4;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -162,7 +162,7 @@ mod tests {
     use super::{Frame, decode, encode, read, write};
 
     #[test]
-    fn frames_come_out_as_they_went_in() {
+    fn frames_round_trip() {
         let mut pipe = Vec::new();
         for (id, length) in [(1, 0), (2, 5), (u64::MAX, 100_000)] {
             write(&mut pipe, id, &vec![7; length]).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn json_keeps_the_kind_and_the_order_of_everything() {
+    fn json_round_trips_with_types_and_order() {
         #[derive(Serialize, Deserialize)]
         struct Holder(#[serde(with = "super::json")] Value);
         let value = json!({"z": [null, true, 1, -1, 0.1, 1.0, u64::MAX, 1e300], "a": {"": "é"}, "m": []});

@@ -1,12 +1,12 @@
-//! The models on disk and those in memory.
+//! The model registry: the models on disk and those in memory.
 //!
-//! Listing reads headers, once a file. Loading is lazy and happens once however many ask; when the
-//! memory budget is short, models that nobody uses go first, the longest unused before others.
+//! Listing reads each file's header once. Models are loaded on first use, once for any number of concurrent requests.
+//! When the memory budget is short, idle models are unloaded, least recently used first.
 //!
-//! Whoever names a model has its files looked at again, so that one that was repaired, replaced or deleted is noticed at
-//! once. What runs on the old one ends on it.
+//! Each use of a model checks its files, so a repaired, replaced or deleted model is noticed at once. Running requests
+//! finish on the old one.
 
-mod draft_pairs;
+mod draft_models;
 
 use crate::engine::error::InUse;
 use crate::engine::error::LoadError;
@@ -29,33 +29,33 @@ use crate::engine::preprocessor::Isolation;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::memory::Reclaim;
-use crate::engine::runtime::panics::guarded;
+use crate::engine::runtime::panics::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;
 use crate::models::scratch::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
 
-/// How old the listing may be.
-const FRESH: Duration = Duration::from_secs(1);
+/// How old the listing, or the last check of a model's files, may be.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The models folder and what is loaded of it.
+/// The models folder and the loaded models.
 pub struct Registry {
     folder: PathBuf,
     clock: Arc<dyn ClockRng>,
     runtime: Arc<Runtime>,
     texts: Arc<TextQueue>,
     snapshot: ArcSwap<Snapshot>,
-    scanning: Mutex<()>,
+    scan_lock: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
-    /// Models whose files are no longer those on disk, until what runs on them has ended.
-    retired: Mutex<Vec<Model>>,
-    /// One lock a model: whoever holds it loads, the others wait for the outcome.
-    gates: Mutex<HashMap<String, Arc<Mutex<()>>>>,
-    /// Models whose header was sound but whose loading failed; until the file changes.
+    /// Loaded models whose files on disk have changed, until their running requests end.
+    stale: Mutex<Vec<Model>>,
+    /// One lock for each model: one thread loads it, the others wait for the result.
+    load_locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    /// Models with a valid header that failed to load, and why. Valid until the files change.
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
-    loads: AtomicU64,
-    /// Computes for all models, one at a time.
+    next_key: AtomicU64,
+    /// The thread pool that all models share.
     cpu: Arc<Cpu>,
 }
 
@@ -79,8 +79,8 @@ impl Model {
         if let Self::Text(model) = self { Some(model) } else { None }
     }
 
-    /// Whether somebody beside the registry holds it.
-    fn is_held(&self) -> bool {
+    /// Whether anything besides the registry holds a reference to it.
+    fn is_in_use(&self) -> bool {
         match self {
             Self::Text(model) => Arc::strong_count(model) > 1,
             Self::Encoder(model) => Arc::strong_count(model) > 1,
@@ -92,20 +92,20 @@ impl Model {
 struct Loaded {
     model: Model,
     fingerprint: Fingerprint,
-    used: Duration,
-    /// When its files were last found to be those that were read.
-    confirmed: Duration,
-    /// What guesses its tokens.
+    last_used: Duration,
+    /// When its files were last found unchanged.
+    verified: Duration,
+    /// The ID of its draft model.
     draft: Option<String>,
 }
 
-/// Where the memory for weights comes from.
+/// What may be evicted to make room for weights. Cached KV blocks always are.
 #[derive(Clone, Copy)]
-enum Memory {
-    /// From whoever does not need it: models that nobody uses go.
-    Claimed,
-    /// From what is left; at most cached blocks go.
-    Spare,
+enum Eviction {
+    /// Idle models.
+    IdleModels,
+    /// No models.
+    Never,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,30 +122,30 @@ impl Registry {
             runtime,
             texts,
             snapshot: ArcSwap::default(),
-            scanning: Mutex::default(),
+            scan_lock: Mutex::default(),
             loaded: Mutex::default(),
-            retired: Mutex::default(),
-            gates: Mutex::default(),
+            stale: Mutex::default(),
+            load_locks: Mutex::default(),
             failed: Mutex::default(),
-            loads: AtomicU64::new(1),
+            next_key: AtomicU64::new(1),
             cpu,
         }
     }
 
-    /// Every model on disk, by id. Reads the folder when the last look is a second old.
+    /// Every model on disk, sorted by ID. Scans the folder if the last scan is more than a second old.
     pub fn list(&self) -> Vec<ModelInfo> {
         self.refresh();
         let snapshot = self.snapshot.load();
         snapshot.models.values().map(|found| self.describe(found)).collect()
     }
 
-    /// One model as it is now. Looks at its files; reads the folder where those have changed, and for an unknown id at
-    /// most once a second.
+    /// The current state of one model. Checks its files, and scans the folder if they have changed; for an unknown ID
+    /// at most once a second.
     pub fn find(&self, id: &str) -> Option<ModelInfo> {
-        self.found(id).map(|found| self.describe(&found))
+        self.lookup(id).map(|found| self.describe(&found))
     }
 
-    fn found(&self, id: &str) -> Option<DiscoveredModel> {
+    fn lookup(&self, id: &str) -> Option<DiscoveredModel> {
         let snapshot = self.snapshot.load_full();
         match snapshot.models.get(id) {
             Some(found) if found.is_current() => return Some(found.clone()),
@@ -159,12 +159,12 @@ impl Registry {
         let mut info = found.info.clone();
         info.loaded = lock(&self.loaded).contains_key(&info.id);
         if info.problem.is_none() {
-            info.problem = self.failure(found);
+            info.problem = self.load_failure(found);
         }
         info
     }
 
-    fn failure(&self, found: &DiscoveredModel) -> Option<String> {
+    fn load_failure(&self, found: &DiscoveredModel) -> Option<String> {
         let failed = lock(&self.failed);
         failed
             .get(&found.info.id)
@@ -173,17 +173,17 @@ impl Registry {
     }
 
     fn refresh(&self) {
-        let _one = lock(&self.scanning);
+        let _one = lock(&self.scan_lock);
         let old = self.snapshot.load_full();
         let now = self.clock.uptime();
-        if old.at.is_none_or(|at| now.saturating_sub(at) >= FRESH) {
+        if old.at.is_none_or(|at| now.saturating_sub(at) >= MAX_AGE) {
             self.scan(&old, now);
         }
     }
 
-    /// Reads the folder, of which `seen` is no longer true, unless another thread has done so.
+    /// Scans the folder because `seen` is out of date, unless another thread has already done so.
     fn refresh_after(&self, seen: &Arc<Snapshot>) {
-        let _one = lock(&self.scanning);
+        let _one = lock(&self.scan_lock);
         let old = self.snapshot.load_full();
         if Arc::ptr_eq(&old, seen) {
             self.scan(&old, self.clock.uptime());
@@ -192,7 +192,7 @@ impl Registry {
 
     fn scan(&self, old: &Snapshot, now: Duration) {
         let models = discovery::candidates(&self.folder).into_iter().map(|candidate| {
-            let known = old.models.get(&candidate.id).filter(|found| found.is_of(&candidate));
+            let known = old.models.get(&candidate.id).filter(|found| found.matches(&candidate));
             (candidate.id.clone(), known.cloned().unwrap_or_else(|| candidate.inspect()))
         });
         let models: BTreeMap<_, _> = models.collect();
@@ -202,114 +202,114 @@ impl Registry {
         };
         let outdated: Vec<_> = lock(&self.loaded).iter().filter_map(is_outdated).collect();
         self.snapshot.store(Arc::new(Snapshot { models, at: Some(now) }));
-        outdated.iter().for_each(|id| self.retire(id));
+        outdated.iter().for_each(|id| self.mark_stale(id));
     }
 
-    /// Gives out a model no more, and its memory back once nobody uses it.
-    fn retire(&self, id: &str) {
+    /// Stops handing out a model whose files have changed. Its memory is freed when its last request ends.
+    fn mark_stale(&self, id: &str) {
         tracing::info!(model = id, "the files of a loaded model have changed or are gone");
-        self.drop_drafts_by(id);
-        self.take_drafter(id, None);
-        let gone = lock(&self.loaded).remove(id);
-        lock(&self.retired).extend(gone.map(|gone| gone.model));
-        self.drop_retired();
+        self.detach_draft_from_all(id);
+        self.detach_draft_model(id, None);
+        let removed = lock(&self.loaded).remove(id);
+        lock(&self.stale).extend(removed.map(|removed| removed.model));
+        self.drop_stale();
     }
 
-    /// Drops the retired models that nobody uses any more. `false`: there was none.
-    fn drop_retired(&self) -> bool {
-        let unused: Vec<Model> = lock(&self.retired).extract_if(.., |model| !model.is_held()).collect();
-        unused.iter().filter_map(Model::text).for_each(|model| self.texts.forget(model.key));
+    /// Drops the stale models that are no longer in use. `false`: there was none.
+    fn drop_stale(&self) -> bool {
+        let unused: Vec<Model> = lock(&self.stale).extract_if(.., |model| !model.is_in_use()).collect();
+        unused.iter().filter_map(Model::text).for_each(|model| self.texts.remove_model(model.key));
         !unused.is_empty()
     }
 
-    /// The chat model if it is loaded and its files were looked at not long ago. Touches no disk.
+    /// The chat model if it is loaded and its files were checked recently. Does not access the disk.
     pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
         let fingerprint = self.snapshot.load().models.get(id)?.fingerprint;
         let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
-        (now.saturating_sub(entry.confirmed) < FRESH).then_some(())?;
-        entry.used = now;
+        (now.saturating_sub(entry.verified) < MAX_AGE).then_some(())?;
+        entry.last_used = now;
         entry.model.text().cloned()
     }
 
-    /// The chat model, loaded. BlockPool while its weights are read, and those of what drafts for it.
+    /// Loads the chat model. Blocks while its weights and those of its draft model are read.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
-        let found = self.found(id).ok_or(LoadError::NotFound)?;
-        let model = self.obtain_text(&found, Memory::Claimed)?;
+        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
+        let model = self.get_or_load_text(&found, Eviction::IdleModels)?;
         self.attach_draft_model(&model, &found);
         Ok(model)
     }
 
-    /// The encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`], loaded. BlockPool while its weights are
+    /// Loads an encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`]. Blocks while its weights are
     /// read.
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
-        let found = self.found(id).ok_or(LoadError::NotFound)?;
+        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != kind {
-            return Err(found.other_than(kind));
+            return Err(found.wrong_kind(kind));
         }
-        match self.obtain(&found, Memory::Claimed)? {
+        match self.get_or_load(&found, Eviction::IdleModels)? {
             Model::Encoder(model) => Ok(model),
-            _ => Err(found.other_than(kind)),
+            _ => Err(found.wrong_kind(kind)),
         }
     }
 
-    /// The model that paints, loaded. BlockPool while its weights are read.
+    /// Loads an image model. Blocks while its weights are read.
     pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
-        let found = self.found(id).ok_or(LoadError::NotFound)?;
+        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != ModelKind::Image {
-            return Err(found.other_than(ModelKind::Image));
+            return Err(found.wrong_kind(ModelKind::Image));
         }
-        match self.obtain(&found, Memory::Claimed)? {
+        match self.get_or_load(&found, Eviction::IdleModels)? {
             Model::Image(model) => Ok(model),
-            _ => Err(found.other_than(ModelKind::Image)),
+            _ => Err(found.wrong_kind(ModelKind::Image)),
         }
     }
 
     /// Loads a model of any kind.
     pub fn preload(&self, id: &str) -> Result<(), LoadError> {
-        match self.found(id).ok_or(LoadError::NotFound)?.info.kind {
+        match self.lookup(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
             ModelKind::Image => self.load_image_model(id).map(drop),
             ModelKind::Text | ModelKind::Unknown => self.load(id).map(drop),
         }
     }
 
-    fn obtain_text(&self, found: &DiscoveredModel, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+    fn get_or_load_text(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Arc<TextModel>, LoadError> {
         if !matches!(found.info.kind, ModelKind::Text | ModelKind::Unknown) {
-            return Err(found.other_than(ModelKind::Text));
+            return Err(found.wrong_kind(ModelKind::Text));
         }
-        match self.obtain(found, memory)? {
+        match self.get_or_load(found, eviction)? {
             Model::Text(model) => Ok(model),
-            _ => Err(found.other_than(ModelKind::Text)),
+            _ => Err(found.wrong_kind(ModelKind::Text)),
         }
     }
 
-    fn obtain(&self, found: &DiscoveredModel, memory: Memory) -> Result<Model, LoadError> {
+    fn get_or_load(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Model, LoadError> {
         let id = &found.info.id;
-        if let Some(model) = self.ready(id, found.fingerprint) {
+        if let Some(model) = self.get_loaded(id, found.fingerprint) {
             return Ok(model);
         }
-        let gate = Arc::clone(lock(&self.gates).entry(id.to_owned()).or_default());
-        let _one = lock(&gate);
-        match self.ready(id, found.fingerprint) {
+        let load_lock = Arc::clone(lock(&self.load_locks).entry(id.to_owned()).or_default());
+        let _one = lock(&load_lock);
+        match self.get_loaded(id, found.fingerprint) {
             Some(model) => Ok(model),
-            None => self.read(found, memory),
+            None => self.load_checkpoint(found, eviction),
         }
     }
 
-    fn ready(&self, id: &str, fingerprint: Fingerprint) -> Option<Model> {
-        self.drop_retired();
+    fn get_loaded(&self, id: &str, fingerprint: Fingerprint) -> Option<Model> {
+        self.drop_stale();
         let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
-        (entry.used, entry.confirmed) = (now, now);
+        (entry.last_used, entry.verified) = (now, now);
         Some(entry.model.clone())
     }
 
-    fn read(&self, found: &DiscoveredModel, memory: Memory) -> Result<Model, LoadError> {
+    fn load_checkpoint(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Model, LoadError> {
         let id = &found.info.id;
-        if let Some(reason) = found.info.problem.clone().or_else(|| self.failure(found)) {
+        if let Some(reason) = found.info.problem.clone().or_else(|| self.load_failure(found)) {
             return Err(LoadError::Unusable { id: id.clone(), reason });
         }
         let broken = |reason: String| {
@@ -317,14 +317,14 @@ impl Registry {
             LoadError::Unusable { id: id.clone(), reason }
         };
         if found.info.kind == ModelKind::Image {
-            return self.read_image_model(found, memory, broken);
+            return self.load_image_checkpoint(found, eviction, broken);
         }
         let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
-        let files = guarded(|| files(&found.path)).map_err(broken)?;
-        let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.needs(&files) };
-        let (footprint, scratch) = guarded(needs).map_err(broken)?;
-        let lease = self.lease(footprint.weights + footprint.loading, scratch, memory)?;
+        let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
+        let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.text_needs(&files) };
+        let (footprint, scratch) = catch_load_panic(needs).map_err(broken)?;
+        let lease = self.lease(footprint.weights + footprint.loading, scratch, eviction)?;
         let isolation = self.isolation();
         let open = || {
             if encoder {
@@ -334,30 +334,30 @@ impl Registry {
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
-            let key = self.loads.fetch_add(1, Ordering::Relaxed);
+            let key = self.next_key.fetch_add(1, Ordering::Relaxed);
             let mut model = TextModel::open(id, key, &found.path, &files, &isolation, lease, Arc::clone(&cpu))?;
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
-        let model = guarded(open).map_err(broken)?;
+        let model = catch_load_panic(open).map_err(broken)?;
         self.insert(found, &model);
         Ok(model)
     }
 
-    fn read_image_model(
+    fn load_image_checkpoint(
         &self,
         found: &DiscoveredModel,
-        memory: Memory,
+        eviction: Eviction,
         broken: impl Fn(String) -> LoadError,
     ) -> Result<Model, LoadError> {
         let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
         let precision = self.runtime.settings.precisions.of(id);
-        let components = guarded(|| image::open(&found.path)).map_err(&broken)?;
+        let components = catch_load_panic(|| image::open(&found.path)).map_err(&broken)?;
         let footprint = image::footprint(&components, cpu.pool().threads(), precision);
-        let lease = self.lease(footprint.weights + footprint.loading, 0, memory)?;
+        let lease = self.lease(footprint.weights + footprint.loading, 0, eviction)?;
         let total = self.runtime.memory.total();
         let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);
-        let mut model = guarded(open).map_err(&broken)?;
+        let mut model = catch_load_panic(open).map_err(&broken)?;
         model.lease.shrink(footprint.weights);
         let model = Model::Image(Arc::new(model));
         self.insert(found, &model);
@@ -371,13 +371,13 @@ impl Registry {
     fn insert(&self, found: &DiscoveredModel, model: &Model) {
         let now = self.clock.uptime();
         let entry =
-            Loaded { model: model.clone(), fingerprint: found.fingerprint, used: now, confirmed: now, draft: None };
+            Loaded { model: model.clone(), fingerprint: found.fingerprint, last_used: now, verified: now, draft: None };
         let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
-        lock(&self.retired).extend(former.map(|former| former.model));
+        lock(&self.stale).extend(former.map(|former| former.model));
     }
 
-    /// What the model takes in memory, and the scratch of its steps.
-    fn needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
+    /// The memory for the model's weights, and the bytes of scratch buffers for its steps.
+    fn text_needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
         let weights = checkpoint.weights();
         let config = weights.decoder_config().map_err(|error| error.to_string())?;
         Ok((
@@ -386,35 +386,35 @@ impl Registry {
         ))
     }
 
-    /// The chat models in memory: what tells this load from others, and the name.
+    /// The keys and IDs of the loaded chat models. Each load of a model has its own key.
     pub(in crate::engine) fn loaded(&self) -> Vec<(ModelId, String)> {
         let loaded = lock(&self.loaded);
         loaded.iter().filter_map(|(id, entry)| Some((entry.model.text()?.key, id.clone()))).collect()
     }
 
-    /// Drops a model from memory unless somebody uses it. One that is not loaded is fine.
+    /// Unloads a model unless it is in use. Succeeds if it is not loaded.
     pub fn unload(&self, id: &str) -> Result<(), InUse> {
-        self.drop_drafts_by(id);
+        self.detach_draft_from_all(id);
         let mut loaded = lock(&self.loaded);
-        // Only the registry can hand out new handles, and it is locked: a count of one stays one.
-        if loaded.get(id).is_some_and(|entry| entry.model.is_held()) {
+        // Only the registry hands out new references, and it is locked: a count of one stays one.
+        if loaded.get(id).is_some_and(|entry| entry.model.is_in_use()) {
             return Err(InUse);
         }
-        let gone = loaded.remove(id);
+        let removed = loaded.remove(id);
         drop(loaded);
-        if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
-            model.draft_slot.take(None);
-            self.texts.forget(model.key);
+        if let Some(model) = removed.as_ref().and_then(|removed| removed.model.text()) {
+            model.draft_slot.unload(None);
+            self.texts.remove_model(model.key);
         }
         Ok(())
     }
 
-    fn lease(&self, weights: u64, scratch: u64, memory: Memory) -> Result<Lease, LoadError> {
+    fn lease(&self, weights: u64, scratch: u64, eviction: Eviction) -> Result<Lease, LoadError> {
         loop {
             if let Some(lease) = self.runtime.lease(weights, scratch) {
                 return Ok(lease);
             }
-            if matches!(memory, Memory::Spare) || !self.unload_idle() {
+            if matches!(eviction, Eviction::Never) || !self.unload_idle() {
                 let (needed, budget) = (weights.saturating_add(scratch), self.runtime.memory.total());
                 return Err(match needed > budget {
                     true => LoadError::TooLarge { needed, budget },
@@ -424,18 +424,18 @@ impl Registry {
         }
     }
 
-    /// Drops a draft_slot; where there is none, the model that is longest unused, of those that nobody
-    /// holds. `false`: there is nothing to drop.
+    /// Frees memory: drops stale models, else a draft model, else the least recently used idle model.
+    /// `false`: there is nothing to free.
     pub(in crate::engine) fn unload_idle(&self) -> bool {
-        if self.drop_retired() || self.drop_drafter() {
+        if self.drop_stale() || self.drop_draft_model() {
             return true;
         }
         let oldest = || {
             let loaded = lock(&self.loaded);
-            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_held());
-            idle.min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone())
+            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_in_use());
+            idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
         };
-        // Whoever takes it up in between keeps it; then the next is tried.
+        // If a request takes the model up in between, try the next one.
         while let Some(id) = oldest() {
             if self.unload(&id).is_ok() {
                 return true;

@@ -1,32 +1,33 @@
-//! Queues that are bounded by the work that waits in them, not by requests: tokens to embed, images to generate.
+//! Limits of queues that count work rather than requests: tokens to embed, images to generate.
 
 use std::time::Duration;
 
-/// When to come again, in seconds, while it is not known how fast the model is.
-const UNKNOWN: f64 = 5.;
+/// The retry delay in seconds while the model's speed is unknown.
+const DEFAULT_RETRY_SECONDS: f64 = 5.;
 
-/// Work that waits, and work that a new request adds; in tokens, or in images.
+/// Queued work and the work of a new request, in tokens or images.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
+    /// Of the new request.
     pub new: usize,
-    /// Of all tenants.
+    /// Queued by all tenants.
     pub waiting: usize,
-    /// Of the request's tenant.
+    /// Queued by the request's tenant.
     pub own: usize,
 }
 
 impl Backlog {
-    /// Whether there is no room for the new work: the queue holds `limit`, and of one tenant one part in `tenant_divisor`.
-    /// An empty queue takes whatever one request may ask for.
+    /// Whether the new request exceeds `limit`, or its tenant's share of `limit / tenant_divisor`. An empty queue
+    /// accepts any request.
     pub fn is_full(&self, limit: usize, tenant_divisor: usize) -> bool {
         let Self { new, waiting, own } = *self;
         (waiting > 0 && waiting + new > limit) || (own > 0 && own + new > limit / tenant_divisor)
     }
 }
 
-/// When to come again: half of the work that stands before a new request, which takes `seconds`, is done by then.
+/// The retry delay: half the time in `seconds` that the queued work takes, between 1 s and 10 min.
 pub fn retry_after(seconds: Option<f64>) -> Duration {
-    Duration::from_secs_f64(seconds.map_or(UNKNOWN, |seconds| (seconds / 2.).clamp(1., 600.).ceil()))
+    Duration::from_secs_f64(seconds.map_or(DEFAULT_RETRY_SECONDS, |seconds| (seconds / 2.).clamp(1., 600.).ceil()))
 }
 
 #[cfg(test)]
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_refused_before_anything_is_known_comes_again_soon() {
+    fn the_retry_delay_is_half_the_queue_time_within_bounds() {
         assert_eq!(retry_after(None), Duration::from_secs(5));
         assert_eq!(retry_after(Some(0.5)), Duration::from_secs(1));
         assert_eq!(retry_after(Some(31.)), Duration::from_secs(16));

@@ -1,16 +1,16 @@
-//! The memory that models and caches may take. Weights are leased before they are read, with the scratch of the model's
-//! steps. What is left is the room for KV blocks, which the text scheduler keeps to.
+//! The memory budget for models and caches. Weights and scratch buffers are leased before the weights are read. The
+//! remainder is available for KV blocks; the text scheduler stays within it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Cached KV blocks: memory that gives way to leases.
+/// The KV cache, which frees cached blocks for leases.
 pub trait KvCache: Send + Sync {
-    /// Drops cached blocks until all blocks together take at most `room` bytes, as far as that goes, and calls `then`
-    /// with the bytes that they still take. No block is taken until `then` returns.
+    /// Evicts cached blocks until all blocks together take at most `room` bytes, as far as possible, and calls `then`
+    /// with the bytes that they still take. No block is allocated until `then` returns.
     fn shrink(&self, room: u64, then: &mut dyn FnMut(u64));
 }
 
-/// Memory whose owner can do without it.
+/// An owner of memory that it can free on request.
 pub trait Reclaim: Send + Sync {
     /// Frees some of it. `false`: there is nothing to free.
     fn reclaim(&self) -> bool;
@@ -19,17 +19,17 @@ pub trait Reclaim: Send + Sync {
 #[derive(Debug)]
 pub struct MemoryBudget {
     total: u64,
-    taken: Mutex<Taken>,
+    leased: Mutex<Leased>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct Leased {
     weights: u64,
-    /// Of each lease. Models compute one after another: only the largest counts.
+    /// Scratch bytes of each lease. Models compute one after another, so only the largest counts.
     scratch: Vec<u64>,
 }
 
-/// Memory that is taken as long as this lives; bytes.
+/// Reserved memory in bytes, released on drop.
 #[derive(Debug)]
 pub struct Lease {
     budget: Arc<MemoryBudget>,
@@ -37,7 +37,7 @@ pub struct Lease {
     scratch: u64,
 }
 
-impl Taken {
+impl Leased {
     fn scratch(&self) -> u64 {
         self.scratch.iter().copied().max().unwrap_or(0)
     }
@@ -45,7 +45,7 @@ impl Taken {
 
 impl MemoryBudget {
     pub fn new(total: u64) -> Arc<Self> {
-        Arc::new(Self { total, taken: Mutex::default() })
+        Arc::new(Self { total, leased: Mutex::default() })
     }
 
     pub fn total(&self) -> u64 {
@@ -56,33 +56,33 @@ impl MemoryBudget {
         self.lock().weights
     }
 
-    /// The most that any model's step takes.
+    /// Bytes of the largest scratch buffer among the leases.
     pub fn scratch(&self) -> u64 {
         self.lock().scratch()
     }
 
-    /// What weights and scratch leave to KV blocks.
+    /// Bytes that weights and scratch leave for KV blocks.
     pub fn room(&self) -> u64 {
-        let taken = self.lock();
-        self.total.saturating_sub(taken.weights).saturating_sub(taken.scratch())
+        let leased = self.lock();
+        self.total.saturating_sub(leased.weights).saturating_sub(leased.scratch())
     }
 
-    /// Takes memory for weights and for a model's steps if `blocks` bytes of KV blocks still fit beside them.
+    /// Reserves memory for weights and scratch if they fit together with `blocks` bytes of KV blocks.
     pub fn lease(self: &Arc<Self>, weights: u64, scratch: u64, blocks: u64) -> Option<Lease> {
-        let mut taken = self.lock();
-        let parts = [taken.weights, weights, taken.scratch().max(scratch), blocks];
+        let mut leased = self.lock();
+        let parts = [leased.weights, weights, leased.scratch().max(scratch), blocks];
         let sum = parts.into_iter().try_fold(0u64, u64::checked_add)?;
         if sum > self.total {
             return None;
         }
-        taken.weights += weights;
-        taken.scratch.push(scratch);
-        drop(taken);
+        leased.weights += weights;
+        leased.scratch.push(scratch);
+        drop(leased);
         Some(Lease { budget: Arc::clone(self), weights, scratch })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Leased> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -91,12 +91,12 @@ impl Lease {
         self.weights
     }
 
-    /// All of it.
+    /// Weights and scratch together.
     pub fn bytes(&self) -> u64 {
         self.weights + self.scratch
     }
 
-    /// Gives back what was taken for weights beyond `weights`.
+    /// Reduces the lease for weights to `weights` bytes.
     pub fn shrink(&mut self, weights: u64) {
         let less = self.weights.saturating_sub(weights);
         self.budget.lock().weights -= less;
@@ -106,10 +106,10 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut taken = self.budget.lock();
-        taken.weights -= self.weights;
-        if let Some(at) = taken.scratch.iter().position(|one| *one == self.scratch) {
-            taken.scratch.swap_remove(at);
+        let mut leased = self.budget.lock();
+        leased.weights -= self.weights;
+        if let Some(at) = leased.scratch.iter().position(|one| *one == self.scratch) {
+            leased.scratch.swap_remove(at);
         }
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::MemoryBudget;
 
     #[test]
-    fn leases_end_with_their_owner() {
+    fn a_dropped_lease_is_released() {
         let budget = MemoryBudget::new(100);
         let weights = budget.lease(60, 0, 30).unwrap();
         assert_eq!(budget.room(), 40);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_reading_took_is_given_back() {
+    fn memory_used_only_for_loading_is_released() {
         let budget = MemoryBudget::new(100);
         let mut lease = budget.lease(90, 5, 0).unwrap();
         lease.shrink(60);

@@ -1,6 +1,6 @@
-//! What the engine tells a monitoring system: counts, gauges and histograms by model.
+//! The engine's metrics: counters, gauges and histograms by model.
 //!
-//! The text is OpenMetrics, made by `prometheus-client`. Gauges are read when somebody asks.
+//! `prometheus-client` encodes them as OpenMetrics text. Gauges are set at each scrape.
 
 use std::time::Duration;
 
@@ -14,76 +14,76 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::engine::text::scheduler::Counts;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Model {
+struct ModelLabel {
     model: String,
 }
 
-/// Who guesses tokens.
+/// Where draft tokens come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftSource {
-    /// The text's own past.
-    NgramProposer,
+    /// N-gram lookup in the sequence's own tokens.
+    Ngram,
     /// A draft model.
-    Draft,
+    DraftModel,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Guess {
+struct DraftLabel {
     model: String,
     by: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refusal {
+struct RefusalLabel {
     model: String,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Use {
+struct MemoryLabel {
     r#use: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Work {
+struct WorkloadLabel {
     workload: &'static str,
 }
 
-type Seconds = Family<Model, Histogram, fn() -> Histogram>;
+type Seconds = Family<ModelLabel, Histogram, fn() -> Histogram>;
 
-/// Names a model's series; `Default` of a family cannot say which buckets.
+/// A family's `Default` cannot set the buckets.
 fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2., 18))
 }
 
-/// What one step made of a model's rows.
+/// Token counts of one step of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Prompt tokens that were computed.
     pub prompt: u64,
     pub generated: u64,
-    /// Prompt tokens that were taken over from the prefix cache.
+    /// Prompt tokens taken from the prefix cache.
     pub cached: u64,
 }
 
 pub struct Metrics {
     registry: Registry,
-    queued: Family<Model, Gauge>,
-    queued_texts: Gauge,
-    queued_pictures: Gauge,
-    pictures: Family<Model, Counter>,
-    running: Family<Model, Gauge>,
-    prompt: Family<Model, Counter>,
-    generated: Family<Model, Counter>,
-    cached: Family<Model, Counter>,
-    drafted: Family<Guess, Counter>,
-    accepted: Family<Guess, Counter>,
-    refused: Family<Refusal, Counter>,
+    queued: Family<ModelLabel, Gauge>,
+    queued_text_tokens: Gauge,
+    queued_images: Gauge,
+    images: Family<ModelLabel, Counter>,
+    running: Family<ModelLabel, Gauge>,
+    prompt: Family<ModelLabel, Counter>,
+    generated: Family<ModelLabel, Counter>,
+    cached: Family<ModelLabel, Counter>,
+    drafted: Family<DraftLabel, Counter>,
+    accepted: Family<DraftLabel, Counter>,
+    refused: Family<RefusalLabel, Counter>,
     preempted: Counter,
-    panics: Family<Work, Counter>,
-    first: Seconds,
-    between: Seconds,
-    memory: Family<Use, Gauge>,
+    panics: Family<WorkloadLabel, Counter>,
+    time_to_first_token: Seconds,
+    time_between_tokens: Seconds,
+    memory: Family<MemoryLabel, Gauge>,
     speed: Gauge<f64, std::sync::atomic::AtomicU64>,
 }
 
@@ -92,9 +92,9 @@ impl Metrics {
         let mut registry = Registry::with_prefix("outpost");
         let all = Self {
             queued: Family::default(),
-            queued_texts: Gauge::default(),
-            queued_pictures: Gauge::default(),
-            pictures: Family::default(),
+            queued_text_tokens: Gauge::default(),
+            queued_images: Gauge::default(),
+            images: Family::default(),
             running: Family::default(),
             prompt: Family::default(),
             generated: Family::default(),
@@ -104,41 +104,51 @@ impl Metrics {
             refused: Family::default(),
             preempted: Counter::default(),
             panics: Family::default(),
-            first: Seconds::new_with_constructor(histogram),
-            between: Seconds::new_with_constructor(histogram),
+            time_to_first_token: Seconds::new_with_constructor(histogram),
+            time_between_tokens: Seconds::new_with_constructor(histogram),
             memory: Family::default(),
             speed: Gauge::default(),
             registry: Registry::default(),
         };
-        registry.register("requests_queued", "Requests of which nothing has run yet", all.queued.clone());
-        let help = "Tokens of texts that wait to be embedded or ranked";
-        registry.register("text_tokens_queued", help, all.queued_texts.clone());
-        let help = "Pictures that wait to be painted";
-        registry.register("images_queued", help, all.queued_pictures.clone());
-        registry.register("images", "Pictures painted", all.pictures.clone());
-        registry.register("answers_running", "Answers being generated", all.running.clone());
+        registry.register("requests_queued", "Queued requests", all.queued.clone());
+        let help = "Queued tokens of texts to embed or rank";
+        registry.register("text_tokens_queued", help, all.queued_text_tokens.clone());
+        let help = "Queued images";
+        registry.register("images_queued", help, all.queued_images.clone());
+        registry.register("images", "Images generated", all.images.clone());
+        registry.register("answers_running", "Sequences being generated", all.running.clone());
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
         registry.register("generated_tokens", "Tokens generated", all.generated.clone());
-        registry.register("drafted_tokens", "Tokens guessed ahead, by who guessed", all.drafted.clone());
-        registry.register("accepted_tokens", "Guessed tokens that came true", all.accepted.clone());
-        registry.register("refusals", "Requests refused at once, by reason", all.refused.clone());
+        registry.register("drafted_tokens", "Draft tokens proposed, by source", all.drafted.clone());
+        registry.register("accepted_tokens", "Draft tokens accepted", all.accepted.clone());
+        registry.register("refusals", "Requests refused, by reason", all.refused.clone());
         let help = "Panics on the compute thread, by workload";
         registry.register("workload_panics", help, all.panics.clone());
-        registry.register("preemptions", "Answers put back to wait", all.preempted.clone());
+        registry.register("preemptions", "Sequences preempted", all.preempted.clone());
         let seconds = |registry: &mut Registry, name: &str, help: &str, family: &Seconds| {
             registry.register_with_unit(name, help, Unit::Seconds, family.clone());
         };
-        seconds(&mut registry, "time_to_first_token", "From the request to its first token", &all.first);
-        seconds(&mut registry, "time_between_tokens", "Between two tokens of an answer", &all.between);
+        seconds(
+            &mut registry,
+            "time_to_first_token",
+            "Time from a request to its first token",
+            &all.time_to_first_token,
+        );
+        seconds(
+            &mut registry,
+            "time_between_tokens",
+            "Time between two tokens of a sequence",
+            &all.time_between_tokens,
+        );
         registry.register_with_unit("memory", "Memory for models, by use", Unit::Bytes, all.memory.clone());
-        registry.register("tokens_per_second", "Tokens computed a second, lately", all.speed.clone());
+        registry.register("tokens_per_second", "Tokens computed per second, moving average", all.speed.clone());
         Self { registry, ..all }
     }
 
     pub fn step(&self, model: &str, step: Step) {
-        let label = Model { model: model.to_owned() };
-        let add = |family: &Family<Model, Counter>, count: u64| {
+        let label = ModelLabel { model: model.to_owned() };
+        let add = |family: &Family<ModelLabel, Counter>, count: u64| {
             family.get_or_create(&label).inc_by(count);
         };
         add(&self.prompt, step.prompt);
@@ -146,39 +156,39 @@ impl Metrics {
         add(&self.cached, step.cached);
     }
 
-    /// So many tokens of texts wait.
-    pub fn texts(&self, waiting: usize) {
-        self.queued_texts.set(whole(waiting as u64));
+    /// Sets the number of queued tokens of texts.
+    pub fn set_queued_text_tokens(&self, waiting: usize) {
+        self.queued_text_tokens.set(to_gauge(waiting as u64));
     }
 
-    /// So many pictures wait.
-    pub fn waiting_pictures(&self, waiting: usize) {
-        self.queued_pictures.set(whole(waiting as u64));
+    /// Sets the number of queued images.
+    pub fn set_queued_images(&self, waiting: usize) {
+        self.queued_images.set(to_gauge(waiting as u64));
     }
 
-    /// One more was painted.
-    pub fn picture(&self, model: &str) {
-        self.pictures.get_or_create(&Model { model: model.to_owned() }).inc();
+    /// Counts a generated image.
+    pub fn image_generated(&self, model: &str) {
+        self.images.get_or_create(&ModelLabel { model: model.to_owned() }).inc();
     }
 
-    /// Of `drafted` tokens that were guessed, `accepted` came true.
-    pub fn guess(&self, model: &str, by: DraftSource, drafted: usize, accepted: usize) {
-        let by = if by == DraftSource::Draft { "draft" } else { "lookup" };
-        let label = Guess { model: model.to_owned(), by };
+    /// Counts `drafted` draft tokens, of which `accepted` were accepted.
+    pub fn record_drafts(&self, model: &str, by: DraftSource, drafted: usize, accepted: usize) {
+        let by = if by == DraftSource::DraftModel { "draft" } else { "lookup" };
+        let label = DraftLabel { model: model.to_owned(), by };
         self.drafted.get_or_create(&label).inc_by(drafted as u64);
         self.accepted.get_or_create(&label).inc_by(accepted as u64);
     }
 
     pub fn first_token(&self, model: &str, took: Duration) {
-        self.first.get_or_create(&Model { model: model.to_owned() }).observe(took.as_secs_f64());
+        self.time_to_first_token.get_or_create(&ModelLabel { model: model.to_owned() }).observe(took.as_secs_f64());
     }
 
     pub fn next_token(&self, model: &str, took: Duration) {
-        self.between.get_or_create(&Model { model: model.to_owned() }).observe(took.as_secs_f64());
+        self.time_between_tokens.get_or_create(&ModelLabel { model: model.to_owned() }).observe(took.as_secs_f64());
     }
 
     pub fn refuse(&self, model: &str, reason: &'static str) {
-        self.refused.get_or_create(&Refusal { model: model.to_owned(), reason }).inc();
+        self.refused.get_or_create(&RefusalLabel { model: model.to_owned(), reason }).inc();
     }
 
     pub fn preempt(&self, count: u64) {
@@ -186,26 +196,26 @@ impl Metrics {
     }
 
     pub fn panic(&self, workload: &'static str) {
-        self.panics.get_or_create(&Work { workload }).inc();
+        self.panics.get_or_create(&WorkloadLabel { workload }).inc();
     }
 
-    /// A model's queue and running answers, as they are now.
+    /// Sets a model's queued and running counts.
     pub fn load(&self, model: &str, counts: &Counts) {
-        let label = Model { model: model.to_owned() };
-        self.queued.get_or_create(&label).set(whole(counts.queued as u64));
-        self.running.get_or_create(&label).set(whole(counts.running as u64));
+        let label = ModelLabel { model: model.to_owned() };
+        self.queued.get_or_create(&label).set(to_gauge(counts.queued as u64));
+        self.running.get_or_create(&label).set(to_gauge(counts.running as u64));
     }
 
-    /// Bytes that something takes now.
+    /// Sets the bytes in use for one purpose.
     pub fn memory(&self, r#use: &'static str, bytes: u64) {
-        self.memory.get_or_create(&Use { r#use }).set(whole(bytes));
+        self.memory.get_or_create(&MemoryLabel { r#use }).set(to_gauge(bytes));
     }
 
     pub fn speed(&self, tokens_per_second: f64) {
         self.speed.set(tokens_per_second);
     }
 
-    pub fn text(&self) -> String {
+    pub fn encode(&self) -> String {
         let mut out = String::new();
         // Writing into a string does not fail.
         let _ = text::encode(&mut out, &self.registry);
@@ -213,7 +223,7 @@ impl Metrics {
     }
 }
 
-fn whole(number: u64) -> i64 {
+fn to_gauge(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -223,15 +233,15 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_text_says_what_was_counted() {
+    fn encoded_text_has_the_recorded_values() {
         let metrics = Metrics::new();
         metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
-        metrics.guess("m", DraftSource::Draft, 5, 2);
+        metrics.record_drafts("m", DraftSource::DraftModel, 5, 2);
         metrics.step("m", Step { generated: 1, ..Step::default() });
         metrics.first_token("m", Duration::from_millis(3));
         metrics.refuse("m", "model_queue");
         metrics.memory("weights", 5);
-        let text = metrics.text();
+        let text = metrics.encode();
         for line in [
             "outpost_prompt_tokens_total{model=\"m\"} 7",
             "outpost_generated_tokens_total{model=\"m\"} 4",

@@ -1,7 +1,7 @@
-//! What every workload shares: the compute thread, the memory budget, the metrics and the way to shut down.
+//! What all workloads share: the compute thread, the memory budget, the metrics and the shutdown phase.
 //!
-//! A [`Workload`](workload::Workload) brings its own queue. Callers put requests into that queue from any thread and
-//! [wake](Runtime::wake) the compute thread, which gives each workload its turn ([`worker`]).
+//! Each [`Workload`](workload::Workload) has its own queue. Callers push requests to it from any thread and
+//! [wake](Runtime::wake) the compute thread, which runs the workloads in turn ([`worker`]).
 
 pub mod backlog;
 pub mod faults;
@@ -20,7 +20,7 @@ use faults::Faults;
 use memory::{KvCache, Lease, MemoryBudget, Reclaim};
 use metrics::Metrics;
 
-/// How often a compute thread without work looks at slow clients, although nothing woke it.
+/// How often an idle compute thread checks for stalled clients.
 const POLL: Duration = Duration::from_millis(250);
 
 pub struct Runtime {
@@ -29,31 +29,31 @@ pub struct Runtime {
     pub metrics: Metrics,
     pub clock: Arc<dyn ClockRng>,
     pub faults: Faults,
-    /// Memory that leases may take over. Set once, by their owners.
+    /// Memory that can be freed for leases. Set once, by its owners.
     kv_cache: OnceLock<Weak<dyn KvCache>>,
     idle_models: OnceLock<Weak<dyn Reclaim>>,
     state: Mutex<State>,
     wake: Condvar,
 }
 
-/// How far shutting down has come. It only goes forward.
+/// The phase of a shutdown. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShutdownPhase {
     Running,
-    /// No new requests; those that have begun go on.
+    /// No new requests; running ones continue.
     Draining,
-    /// Requests that have begun end, too.
+    /// Running requests fail, too.
     Aborting,
-    /// The compute thread ends.
+    /// The compute thread exits.
     Closed,
 }
 
 #[derive(Debug)]
 struct State {
     phase: ShutdownPhase,
-    /// Something changed since the compute thread looked last.
+    /// Whether the compute thread was woken since its last round.
     signal: bool,
-    /// Workloads that have panicked and are not working again yet.
+    /// The number of workloads that have panicked and not yet recovered.
     down: usize,
 }
 
@@ -73,17 +73,17 @@ impl Runtime {
         }
     }
 
-    /// Nothing in here can panic while the lock is held.
+    /// No code panics while it holds this lock, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cached KV blocks give way to leases.
+    /// Sets the KV cache whose cached blocks are evicted for leases.
     pub fn set_kv_cache(&self, cache: Weak<dyn KvCache>) {
         let _ = self.kv_cache.set(cache);
     }
 
-    /// Models that nobody uses give way to leases that ask for it.
+    /// Sets the owner of idle models, which [`Self::lease_reclaiming`] unloads.
     pub fn set_idle_models(&self, models: Weak<dyn Reclaim>) {
         let _ = self.idle_models.set(models);
     }
@@ -94,7 +94,7 @@ impl Runtime {
         self.wake.notify_one();
     }
 
-    /// Moves shutting down forward.
+    /// Advances the shutdown to this phase. Never goes back.
     pub fn advance(&self, phase: ShutdownPhase) {
         let mut state = self.lock();
         state.phase = state.phase.max(phase);
@@ -106,17 +106,17 @@ impl Runtime {
         self.lock().phase
     }
 
-    /// Whether no new requests are taken.
+    /// Whether new requests are refused.
     pub fn is_shutting_down(&self) -> bool {
         self.phase() > ShutdownPhase::Running
     }
 
-    /// Whether requests that have begun must end.
+    /// Whether running requests must fail.
     pub fn is_aborting(&self) -> bool {
         self.phase() >= ShutdownPhase::Aborting
     }
 
-    /// Whether every workload works; `false` from a panic until the workload has recovered from it.
+    /// Whether every workload is running. `false` after a panic until the workload has recovered.
     pub fn is_healthy(&self) -> bool {
         self.lock().down == 0
     }
@@ -125,7 +125,7 @@ impl Runtime {
         self.lock().down = down;
     }
 
-    /// Memory for weights, and for the scratch of steps, both in bytes. Cached KV blocks give way to it.
+    /// Leases memory for weights and for scratch buffers, both in bytes. Evicts cached KV blocks if needed.
     pub fn lease(&self, weights: u64, scratch: u64) -> Option<Lease> {
         let more = weights.saturating_add(scratch.saturating_sub(self.memory.scratch()));
         let room = self.memory.room().saturating_sub(more);
@@ -139,7 +139,7 @@ impl Runtime {
         lease
     }
 
-    /// The same for bytes that idle models give way to, too.
+    /// Leases memory, unloading idle models if needed.
     pub fn lease_reclaiming(&self, bytes: u64) -> Option<Lease> {
         loop {
             if let Some(lease) = self.lease(bytes, 0) {
@@ -151,13 +151,13 @@ impl Runtime {
         }
     }
 
-    /// Unloads a model that nobody uses. `false`: there is none.
+    /// Unloads an idle model. `false`: there is none.
     pub fn unload_idle(&self) -> bool {
         self.idle_models.get().and_then(Weak::upgrade).is_some_and(|models| models.reclaim())
     }
 
-    /// Where the compute thread waits for work. `idle`: it found none in its last round. `poll`: a client that does not
-    /// read may have to be looked at even if nothing changes.
+    /// Waits for work if the last round was `idle`. With `poll`, waits only for a short time, to check for stalled
+    /// clients.
     fn wait(&self, idle: bool, poll: bool) -> ShutdownPhase {
         let mut state = self.lock();
         while idle && !state.signal {

@@ -1,29 +1,29 @@
-//! A panic in a library, or in a computation, is an error like others: the program lives on.
+//! Turns panics in libraries and computations into errors, so that the server keeps running.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::models::ModelError;
 
-/// Whatever a library does with a damaged file.
-pub fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    caught(load, "loading it failed")
+/// For loading a model's files, which may be damaged.
+pub fn catch_load_panic<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_panic(load, "loading it panicked")
 }
 
-/// What a model's tokenizer and chat template are at.
-pub fn interpreted<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    caught(work, "it is damaged")
+/// For running a model's tokenizer or chat template.
+pub fn catch_preprocess_panic<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_panic(work, "running it panicked: it may be damaged")
 }
 
-/// What a network is at; unread blocks of keys and values may be left behind.
-pub fn computed<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String> {
-    caught(|| work().map_err(|error| error.to_string()), "the computation panicked")
+/// For running a network. KV blocks that it was writing may be left incomplete.
+pub fn catch_compute_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String> {
+    catch_panic(|| work().map_err(|error| error.to_string()), "the computation panicked")
 }
 
-/// What the image thread is doing.
-pub fn generated<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, ModelError> {
-    caught(work, "the computation panicked")
+/// For generating an image.
+pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, ModelError> {
+    catch_panic(work, "the computation panicked")
 }
 
-fn caught<T, E: From<String>>(work: impl FnOnce() -> Result<T, E>, panicked: &str) -> Result<T, E> {
+fn catch_panic<T, E: From<String>>(work: impl FnOnce() -> Result<T, E>, panicked: &str) -> Result<T, E> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked.to_owned().into()))
 }

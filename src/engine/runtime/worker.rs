@@ -1,4 +1,4 @@
-//! The compute thread. It gives each workload its turn, round after round, and brings a workload that panics back.
+//! The compute thread. It runs the workloads in turn, round after round, and recovers a workload that panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,15 +12,15 @@ pub struct Worker {
     workloads: Vec<Supervised>,
 }
 
-/// A workload, and whether it works.
+/// A workload and its health.
 struct Supervised {
     workload: Box<dyn Workload>,
-    /// It has panicked, and panicked again as it recovered.
+    /// It panicked, and its recovery panicked too.
     is_down: bool,
 }
 
 impl Worker {
-    /// Turns are given in this order.
+    /// Each round runs the workloads in this order.
     pub fn new(runtime: Arc<Runtime>, workloads: Vec<Box<dyn Workload>>) -> Self {
         let supervised = |workload| Supervised { workload, is_down: false };
         Self { runtime, workloads: workloads.into_iter().map(supervised).collect() }
@@ -39,7 +39,7 @@ impl Worker {
         }
     }
 
-    /// A turn for each workload. `false`: none had anything to do.
+    /// Runs each workload once. `false`: none had anything to do.
     fn round(&mut self, phase: ShutdownPhase) -> bool {
         let mut busy = false;
         for one in &mut self.workloads {
@@ -66,7 +66,7 @@ impl Supervised {
         };
         catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|_| {
             let name = self.workload.name();
-            tracing::error!(workload = name, "a workload panicked; its requests fail, and it starts anew");
+            tracing::error!(workload = name, "a workload panicked; its requests fail and it restarts");
             runtime.metrics.panic(name);
             runtime.set_down(1);
             self.recover(runtime);
@@ -74,7 +74,7 @@ impl Supervised {
         })
     }
 
-    /// `false`: it panicked again; the next round tries once more.
+    /// `false`: it panicked again, and the next round retries.
     fn recover(&mut self, runtime: &Runtime) -> bool {
         let workload = &mut self.workload;
         let recovered = catch_unwind(AssertUnwindSafe(|| workload.recover(&Failure::panicked()))).is_ok();

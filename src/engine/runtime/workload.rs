@@ -1,8 +1,8 @@
-//! A kind of work on the compute thread: text generation, embeddings, images.
+//! The interface of the compute thread's workloads: text generation, embeddings, images.
 
 use crate::engine::error::Failure;
 
-/// What the compute thread needs to know of a kind of work.
+/// A kind of work that the compute thread runs.
 ///
 /// Its methods run on the compute thread, one at a time. A method that panics is followed by
 /// [`recover`](Self::recover).
@@ -10,21 +10,21 @@ pub trait Workload: Send {
     /// The name in logs and metrics.
     fn name(&self) -> &'static str;
 
-    /// Drops requests that were cancelled, and those whose clients do not read.
+    /// Drops requests that were cancelled or whose clients have stalled.
     fn sweep(&mut self);
 
-    /// Computes for a bounded time, a few milliseconds where others have work. `busy`: another workload has computed
-    /// in this round. `false`: there was nothing to do.
+    /// Computes for a bounded time: a few milliseconds if other workloads have work. `busy`: another workload has
+    /// computed in this round. Returns `false` if there was nothing to do.
     fn step(&mut self, busy: bool) -> bool;
 
-    /// Whether clients must be looked at from time to time although there is nothing to compute.
+    /// Whether [`sweep`](Self::sweep) must run from time to time even if there is nothing to compute.
     fn needs_polling(&self) -> bool {
         false
     }
 
-    /// Fails requests: those of which nothing has run, and with `running` all others, too.
+    /// Fails queued requests and, with `running`, running ones too.
     fn fail(&mut self, failure: &Failure, running: bool);
 
-    /// After a panic: fails the requests that may be affected with `failure` and drops all state that may be wrong.
+    /// Called after a panic: fails the affected requests with `failure` and discards state that may be inconsistent.
     fn recover(&mut self, failure: &Failure);
 }

@@ -1,4 +1,4 @@
-//! A request that runs: who reads it, and what becomes of each of its answers.
+//! A running request: its client's channel and the state of each choice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::engine::error::Failure;
 use crate::engine::runtime::metrics::{DraftSource, Metrics};
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::QueuedRequest;
-use crate::engine::text::request::{Sent, TextDelta};
+use crate::engine::text::request::{DeltaResult, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
 use crate::engine::text::speculative::draft_stats::DraftState;
@@ -18,67 +18,68 @@ use crate::engine::text::step_cost::SpeculationCosts;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,
-    sender: Sender<Sent>,
-    last: Option<OwnedPermit<Sent>>,
-    /// By choice; `None` where one has ended.
+    sender: Sender<DeltaResult>,
+    final_permit: Option<OwnedPermit<DeltaResult>>,
+    /// By choice; `None` once it has ended.
     choices: Vec<Option<Choice>>,
-    /// Prompt tokens that were in the cache.
+    /// Prompt tokens that were in the prefix cache.
     cached: u32,
-    /// Since when an answer cannot go on because nobody reads.
-    unread_since: Option<Duration>,
+    /// Since when a choice is paused because the client does not read.
+    stalled_since: Option<Duration>,
     submitted: Duration,
 }
 
 struct Choice {
     sequence: Sequence,
-    /// Room in the channel for what the next step makes.
-    permit: Option<OwnedPermit<Sent>>,
+    /// Reserved room in the channel for the next delta.
+    permit: Option<OwnedPermit<DeltaResult>>,
     ngrams: NgramProposer,
     draft: DraftState,
-    /// When its last_token_at token was made.
+    /// When its last token was sampled.
     last_token_at: Option<Duration>,
 }
 
-/// What a row came to.
+/// The outcome of one row.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Tokens of the row that are part of the text.
+    /// Tokens of the row that stay in the sequence; the rest are rejected draft tokens.
     pub positions: usize,
     pub new: Vec<u32>,
     pub ended: bool,
 }
 
 impl ActiveRequest {
-    /// `cached`: prompt tokens that were in the cache.
+    /// `cached`: prompt tokens that were in the prefix cache.
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
-        let QueuedRequest { model, request, sender, last, at } = queued;
+        let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
         let choice = |choice| {
-            let (sequence, ngrams) = (Sequence::new(&model, &request, choice), NgramProposer::new(&request.prompt));
+            let (sequence, ngrams) =
+                (Sequence::new(&model, &request, choice), NgramProposer::new(Arc::clone(&request.prompt)));
             Some(Choice { sequence, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
-        Self { model, sender, last: Some(last), choices, cached, unread_since: None, submitted: at }
+        Self { model, sender, final_permit: Some(failure_permit), choices, cached, stalled_since: None, submitted }
     }
 
-    pub fn caller_left(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.sender.is_closed()
     }
 
-    /// All of its answers have ended.
-    pub fn is_over(&self) -> bool {
+    /// Whether all choices have ended.
+    pub fn is_finished(&self) -> bool {
         self.choices.iter().all(Option::is_none)
     }
 
-    /// Tells the caller that it ends here.
+    /// Ends the request with a failure.
     pub fn fail(mut self, failure: Failure) {
-        if let Some(last) = self.last.take() {
-            drop(last.send(Err(failure)));
+        if let Some(permit) = self.final_permit.take() {
+            drop(permit.send(Err(failure)));
         }
     }
 
-    /// Reserves room for the next piece of each choice. Adds to `paused` which choices cannot go on, because their
-    /// client is slow, and which can. `false`: it has been slow for longer than `timeout`.
+    /// Reserves channel room for the next delta of each choice. Appends to `paused` for each choice whether it must
+    /// pause because the client is slow. `false`: the client has been slow for longer than `timeout`.
     pub fn reserve(
         &mut self,
         request: RequestId,
@@ -87,44 +88,44 @@ impl ActiveRequest {
         timeout: Duration,
     ) -> bool {
         let mut slow = false;
-        for (choice, one) in (0..).zip(&mut self.choices) {
-            let Some(one) = one else { continue };
-            if one.permit.is_none() {
-                // Left or slow: the next sweep tells which.
-                one.permit = self.sender.clone().try_reserve_owned().ok();
+        for (choice, slot) in (0..).zip(&mut self.choices) {
+            let Some(state) = slot else { continue };
+            if state.permit.is_none() {
+                // The client is gone or slow: the next sweep tells which.
+                state.permit = self.sender.clone().try_reserve_owned().ok();
             }
-            paused.push((SequenceId { request, choice }, one.permit.is_none()));
-            slow |= one.permit.is_none();
+            paused.push((SequenceId { request, choice }, state.permit.is_none()));
+            slow |= state.permit.is_none();
         }
-        self.unread_since = if slow { Some(self.unread_since.unwrap_or(now)) } else { None };
-        self.unread_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
+        self.stalled_since = if slow { Some(self.stalled_since.unwrap_or(now)) } else { None };
+        self.stalled_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
     }
 
-    /// The n-gram proposals for each choice that has begun, where such proposals were accepted often enough.
+    /// N-gram proposals for each choice with a token; empty if too few of its proposals were accepted.
     pub fn propose_ngrams(&mut self, request: RequestId, costs: &SpeculationCosts) -> Vec<(SequenceId, Vec<u32>)> {
-        let propose = |(choice, one): (u32, &mut Option<Choice>)| {
-            let one = one.as_mut().filter(|one| one.last_token_at.is_some())?;
-            let tokens = one.ngrams.propose(costs.break_even_acceptance());
-            let saved = f64::from(one.ngrams.acceptance()) * costs.token - costs.check;
-            one.draft.skip_round(tokens.len() as f64 * saved);
+        let propose = |(choice, slot): (u32, &mut Option<Choice>)| {
+            let state = slot.as_mut().filter(|state| state.last_token_at.is_some())?;
+            let tokens = state.ngrams.propose(costs.break_even_acceptance());
+            let saved = f64::from(state.ngrams.acceptance()) * costs.token - costs.check;
+            state.draft.skip_round(tokens.len() as f64 * saved);
             Some((SequenceId { request, choice }, tokens))
         };
         (0..).zip(&mut self.choices).filter_map(propose).collect()
     }
 
-    /// How guessing with a draft model goes in each answer.
+    /// The draft model state of each choice.
     pub fn draft_states(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut DraftState)> {
         let choices = (0..).zip(&mut self.choices);
-        choices.filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.draft)))
+        choices.filter_map(move |(choice, slot)| Some((SequenceId { request, choice }, &mut slot.as_mut()?.draft)))
     }
 
-    /// The same of one answer, if it has not ended.
+    /// The draft model state of one choice, if it has not ended.
     pub fn draft_state_of(&mut self, choice: u32) -> Option<&mut DraftState> {
-        self.choices.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.draft)
+        self.choices.get_mut(choice as usize)?.as_mut().map(|choice| &mut choice.draft)
     }
 
-    /// Takes the distributions that a row came to: one, or one after each token of a draft. Those
-    /// after the first token that was not foreseen are of no use.
+    /// Samples from the logits of a row: one distribution, plus one for each draft token. Stops at the first sampled
+    /// token that differs from the draft, as later logits depend on rejected tokens.
     pub fn accept(
         &mut self,
         row: &Row,
@@ -132,43 +133,40 @@ impl ActiveRequest {
         now: Duration,
         metrics: &Metrics,
     ) -> Result<Outcome, Failure> {
-        let own = row.tokens.len() - row.draft;
-        let mut outcome = Outcome { positions: own, ..Outcome::default() };
+        let known = row.tokens.len() - row.draft;
+        let mut outcome = Outcome { positions: known, ..Outcome::default() };
         let slot = self.choices.get_mut(row.sequence.choice as usize);
-        let Some(Some(answer)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
-        let draft = row.tokens.get(own..).unwrap_or_default();
-        let mut whole: Option<TextDelta> = None;
+        let Some(Some(choice)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
+        let draft = row.tokens.get(known..).unwrap_or_default();
+        let mut combined: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
-            let piece = answer.sequence.accept(logits)?;
-            let token = answer.sequence.newest;
+            let delta = choice.sequence.sample(logits)?;
+            let token = choice.sequence.last_token;
             outcome.new.push(token);
-            outcome.positions = own + at;
-            outcome.ended = piece.end.is_some();
-            whole = Some(join(whole, piece));
+            outcome.positions = known + at;
+            outcome.ended = delta.end.is_some();
+            combined = Some(merge(combined, delta));
             if outcome.ended || draft.get(at) != Some(&token) {
                 break;
             }
         }
         let accepted = outcome.new.len().saturating_sub(1);
-        let by = if answer.draft.finish_round(row.draft, accepted) {
-            DraftSource::Draft
-        } else {
-            DraftSource::NgramProposer
-        };
+        let by =
+            if choice.draft.finish_round(row.draft, accepted) { DraftSource::DraftModel } else { DraftSource::Ngram };
         if row.draft > 0 {
-            metrics.guess(self.model.id(), by, row.draft, accepted);
+            metrics.record_drafts(self.model.id(), by, row.draft, accepted);
         }
         match by {
-            DraftSource::NgramProposer => answer.ngrams.record(row.draft, accepted),
-            DraftSource::Draft => answer.ngrams.record_unchecked(&outcome.new),
+            DraftSource::Ngram => choice.ngrams.record(row.draft, accepted),
+            DraftSource::DraftModel => choice.ngrams.record_unchecked(&outcome.new),
         }
-        answer.ngrams.push(&outcome.new);
-        match answer.last_token_at.replace(now) {
+        choice.ngrams.push(&outcome.new);
+        match choice.last_token_at.replace(now) {
             Some(before) => metrics.next_token(self.model.id(), now.saturating_sub(before)),
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),
         }
-        if let (Some(permit), Some(piece)) = (answer.permit.take(), whole) {
-            drop(permit.send(Ok(TextDelta { cached: self.cached, ..piece })));
+        if let (Some(permit), Some(delta)) = (choice.permit.take(), combined) {
+            drop(permit.send(Ok(TextDelta { cached: self.cached, ..delta })));
         }
         if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize)
             && outcome.ended
@@ -179,11 +177,11 @@ impl ActiveRequest {
     }
 }
 
-/// Two pieces of one answer as one.
-fn join(before: Option<TextDelta>, piece: TextDelta) -> TextDelta {
-    let Some(mut whole) = before else { return piece };
-    whole.text.push_str(&piece.text);
-    whole.calls.extend(piece.calls);
-    whole.tokens.extend(piece.tokens);
-    TextDelta { text: whole.text, calls: whole.calls, tokens: whole.tokens, ..piece }
+/// Merges two deltas of one choice.
+fn merge(earlier: Option<TextDelta>, delta: TextDelta) -> TextDelta {
+    let Some(mut combined) = earlier else { return delta };
+    combined.text.push_str(&delta.text);
+    combined.calls.extend(delta.calls);
+    combined.tokens.extend(delta.tokens);
+    TextDelta { text: combined.text, calls: combined.calls, tokens: combined.tokens, ..delta }
 }

@@ -1,8 +1,7 @@
-//! The chat template that a model carries, rendered as the model's makers meant it.
+//! Renders a model's own chat template, compatibly with Hugging Face's transformers.
 //!
-//! A template is a program from a stranger: it gets no files, bounded work (fuel), bounded output,
-//! and filters that cannot be asked for a gigabyte. What it makes on its way is not bounded here, but by the
-//! process that it runs in: see [`crate::engine::preprocessor`].
+//! A template is untrusted code: it gets no files, bounded work (fuel), bounded output and filters with bounded
+//! arguments. Its memory is bounded by the process that runs it: see [`crate::engine::preprocessor`].
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,22 +14,22 @@ use serde::{Deserialize, Serialize};
 use crate::clock_rng::ClockRng;
 use crate::engine::error::PreprocessError;
 
-/// Instructions; a conversation of a thousand messages takes some ten thousand.
+/// In template instructions; a conversation of a thousand messages takes about ten thousand.
 const FUEL: u64 = 5_000_000;
-const LONGEST_PROMPT: usize = 16 << 20;
-const LONGEST_TEMPLATE: usize = 1 << 20;
-const WIDEST_INDENT: usize = 64;
+const MAX_PROMPT_BYTES: usize = 16 << 20;
+const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+const MAX_INDENT: usize = 64;
 
-/// Why a conversation has no prompt.
+/// Why a conversation could not be rendered to a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PromptError {
-    /// The template itself refuses this conversation, with a message for the caller.
-    #[error("the model's chat template refuses these messages: {0}")]
+    /// The template rejects this conversation, with a message for the caller.
+    #[error("the model's chat template rejects these messages: {0}")]
     Refused(String),
-    /// The template fails: the model's fault, not the caller's.
+    /// The template fails. This is the model's fault, not the caller's.
     #[error("the model's chat template fails: {0}")]
     Broken(String),
-    /// It was stopped, or what tokenises its prompt: the model's fault, too.
+    /// The template or the tokenizer was stopped or crashed. This is the model's fault, too.
     #[error("the model's chat template or its tokenizer fails: {0}")]
     PreprocessError(PreprocessError),
 }
@@ -41,15 +40,15 @@ pub struct Template {
     eos: String,
 }
 
-/// What `raise_exception` was called with.
+/// The argument of the template's `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
 
 impl Template {
     pub fn new(source: &str, bos: String, eos: String, clock: Arc<dyn ClockRng>) -> Result<Self, String> {
-        if source.len() > LONGEST_TEMPLATE {
-            return Err(format!("the chat template has {} bytes, {LONGEST_TEMPLATE} are the most", source.len()));
+        if source.len() > MAX_TEMPLATE_BYTES {
+            return Err(format!("the chat template has {} bytes; the maximum is {MAX_TEMPLATE_BYTES}", source.len()));
         }
         let mut environment = Environment::new();
         environment.set_fuel(Some(FUEL));
@@ -65,14 +64,14 @@ impl Template {
         environment.remove_filter("format");
         environment
             .add_template_owned("chat", source.to_owned())
-            .map_err(|error| format!("the chat template is damaged: {error}"))?;
+            .map_err(|error| format!("the chat template is invalid: {error}"))?;
         Ok(Self { environment, bos, eos })
     }
 
-    /// `messages` is a list of `{role, content, name?, tool_calls?, tool_call_id?}`, `tools` one of
+    /// `messages` is a list of `{role, content, name?, tool_calls?, tool_call_id?}`, `tools` a list of
     /// `{type, function}`.
     pub fn render(&self, messages: Value, tools: Vec<Value>) -> Result<String, PromptError> {
-        let template = self.environment.get_template("chat").map_err(|error| failure(&error))?;
+        let template = self.environment.get_template("chat").map_err(|error| prompt_error(&error))?;
         let context = context! {
             messages,
             add_generation_prompt => true,
@@ -81,19 +80,19 @@ impl Template {
             tools => Some(tools).filter(|tools| !tools.is_empty()),
             documents => (),
         };
-        let mut out = Bounded(Vec::new());
-        template.render_captured_to(context, &mut out).map_err(|error| failure(&error))?;
+        let mut out = BoundedWriter(Vec::new());
+        template.render_captured_to(context, &mut out).map_err(|error| prompt_error(&error))?;
         String::from_utf8(out.0).map_err(|error| PromptError::Broken(error.to_string()))
     }
 }
 
-/// Hugging Face renders with blocks' own lines removed; templates count on it.
+/// Hugging Face removes the lines that consist of block tags only; templates rely on it.
 fn syntax() -> Result<SyntaxConfig, String> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    syntax.map_err(|error| format!("the template syntax cannot be set up: {error}"))
+    syntax.map_err(|error| format!("the template syntax cannot be configured: {error}"))
 }
 
-fn failure(error: &Error) -> PromptError {
+fn prompt_error(error: &Error) -> PromptError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(one) = cause {
         if let Some(Raised(message)) = one.downcast_ref() {
@@ -104,13 +103,13 @@ fn failure(error: &Error) -> PromptError {
     PromptError::Broken(error.to_string())
 }
 
-/// Stops a template that never stops writing.
-struct Bounded(Vec<u8>);
+/// Stops a template whose output is too long.
+struct BoundedWriter(Vec<u8>);
 
-impl Write for Bounded {
+impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > LONGEST_PROMPT {
-            return Err(io::Error::other(format!("its output exceeds {LONGEST_PROMPT} bytes")));
+        if self.0.len() + bytes.len() > MAX_PROMPT_BYTES {
+            return Err(io::Error::other(format!("its output exceeds {MAX_PROMPT_BYTES} bytes")));
         }
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -121,44 +120,46 @@ impl Write for Bounded {
     }
 }
 
-fn wrong(message: impl std::fmt::Display) -> Error {
+fn invalid(message: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.to_string())
 }
 
-/// The date in UTC: a server has no better idea of the user's place.
+/// The date in UTC: the server does not know the user's time zone.
 fn strftime(clock: &dyn ClockRng, format: &str) -> Result<String, Error> {
-    let now = jiff::Timestamp::from_millisecond(clock.now().as_millis()).map_err(wrong)?;
-    jiff::fmt::strtime::format(format, &now.to_zoned(jiff::tz::TimeZone::UTC)).map_err(wrong)
+    let now = jiff::Timestamp::from_millisecond(clock.now().as_millis()).map_err(invalid)?;
+    jiff::fmt::strtime::format(format, &now.to_zoned(jiff::tz::TimeZone::UTC)).map_err(invalid)
 }
 
-/// As Python's `json.dumps(ensure_ascii=False)` writes it, which is what models were trained on.
+/// JSON as Python's `json.dumps(ensure_ascii=False)` writes it, which models were trained on.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let mut out = Vec::new();
     match indent {
-        Some(width) if width > WIDEST_INDENT => return Err(wrong("tojson: the indent is too wide")),
+        Some(width) if width > MAX_INDENT => return Err(invalid("tojson: the indent is too wide")),
         Some(width) => {
             let spaces = " ".repeat(width);
             let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
             serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, formatter))
         }
-        None => serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, Spaced)),
+        None => {
+            serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, SpacedFormatter))
+        }
     }
-    .map_err(wrong)?;
-    String::from_utf8(out).map_err(wrong)
+    .map_err(invalid)?;
+    String::from_utf8(out).map_err(invalid)
 }
 
-/// The same of a value that is no template's.
-pub fn json(value: &serde_json::Value) -> serde_json::Result<String> {
+/// JSON in the same format, for a value from outside a template.
+pub fn spaced_json(value: &serde_json::Value) -> serde_json::Result<String> {
     let mut out = Vec::new();
-    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, Spaced))?;
+    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, SpacedFormatter))?;
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// `", "` and `": "` between items.
-struct Spaced;
+/// Writes `", "` and `": "` as separators.
+struct SpacedFormatter;
 
-impl serde_json::ser::Formatter for Spaced {
+impl serde_json::ser::Formatter for SpacedFormatter {
     fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
         if first { Ok(()) } else { writer.write_all(b", ") }
     }
@@ -172,11 +173,11 @@ impl serde_json::ser::Formatter for Spaced {
     }
 }
 
-/// Jinja's `indent` for the widths that a prompt can want.
+/// Jinja's `indent`, up to a maximum width.
 fn indent(text: &str, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
     let width = width.unwrap_or(4);
-    if width > WIDEST_INDENT {
-        return Err(wrong(format!("indent: {width} is too wide, {WIDEST_INDENT} is the most")));
+    if width > MAX_INDENT {
+        return Err(invalid(format!("indent: {width} is too wide; the maximum is {MAX_INDENT}")));
     }
     let pad = " ".repeat(width);
     let mut out = String::with_capacity(text.len());

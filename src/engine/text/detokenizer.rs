@@ -1,13 +1,13 @@
-//! Bytes of tokens become text without ever splitting a character.
+//! Decodes token bytes to text without splitting a character.
 
-/// Holds the beginning of a character until the rest of it is generated.
+/// Holds back an incomplete character until the rest of it is generated.
 #[derive(Debug, Default)]
 pub struct Detokenizer {
     pending: Vec<u8>,
 }
 
 impl Detokenizer {
-    /// The text that is complete with these bytes; bytes that can be no text become U+FFFD.
+    /// The text that these bytes complete; invalid UTF-8 becomes U+FFFD.
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.pending.extend_from_slice(bytes);
         let mut text = String::new();
@@ -32,7 +32,7 @@ impl Detokenizer {
         }
     }
 
-    /// What is left when nothing follows.
+    /// The held bytes as text, at the end of the output.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }
@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_add_up_to_the_whole(bytes: Vec<u8>, cut in 1usize..5) {
+        fn chunks_add_up_to_the_whole_text(bytes: Vec<u8>, cut in 1usize..5) {
             let mut detokenizer = Detokenizer::default();
             let mut text: String = bytes.chunks(cut).map(|part| detokenizer.push(part)).collect();
             text += &detokenizer.finish();

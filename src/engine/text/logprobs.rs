@@ -1,17 +1,16 @@
 //! Log-probabilities of the model's own distribution.
 //!
-//! They are taken from the raw logits, before bias, penalties and temperature: what the model
-//! believes, not what the request made of it (vLLM calls these raw logprobs).
+//! They come from the raw logits, before bias, penalties and temperature (vLLM calls these raw logprobs).
 
-/// `ln Σ exp(logit)`, what turns a logit into a log-probability when it is taken off.
-pub fn normalizer(logits: &[f32]) -> f32 {
+/// `ln Σ exp(logit)`. A log-probability is the logit minus this.
+pub fn log_sum_exp(logits: &[f32]) -> f32 {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - best).exp()).sum();
     best + sum.ln() as f32
 }
 
-/// The `count` likeliest tokens with their logits, the likeliest first.
-pub fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+/// The `count` most likely tokens with their logits, most likely first.
+pub fn top_tokens(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let mut all: Vec<(u32, f32)> = logits.iter().enumerate().map(|(id, &logit)| (id as u32, logit)).collect();
     let order = |one: &(u32, f32), other: &(u32, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));
     if count > 0 && count < all.len() {
@@ -24,14 +23,14 @@ pub fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{likeliest, normalizer};
+    use super::{log_sum_exp, top_tokens};
 
     #[test]
-    fn probabilities_are_what_the_logits_say() {
+    fn logprobs_match_the_logits() {
         let logits = [0.5f32.ln() + 7., 0.125f32.ln() + 7., 0.375f32.ln() + 7.];
-        let norm = normalizer(&logits);
-        let top: Vec<_> = likeliest(&logits, 2).into_iter().map(|(id, logit)| (id, (logit - norm).exp())).collect();
+        let norm = log_sum_exp(&logits);
+        let top: Vec<_> = top_tokens(&logits, 2).into_iter().map(|(id, logit)| (id, (logit - norm).exp())).collect();
         assert!(matches!(top[..], [(0, a), (2, b)] if (a - 0.5).abs() < 1e-5 && (b - 0.375).abs() < 1e-5), "{top:?}");
-        assert!(likeliest(&logits, 0).is_empty());
+        assert!(top_tokens(&logits, 0).is_empty());
     }
 }

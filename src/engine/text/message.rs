@@ -4,21 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::tools::ToolCall;
 
-/// One message of a conversation, as the template sees it.
+/// One message of a conversation, as the chat template sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     pub role: String,
-    /// Empty where an assistant only called.
+    /// Empty if an assistant message consists of tool calls only.
     pub content: String,
     pub name: Option<String>,
-    /// What an assistant called.
+    /// The tool calls of an assistant message.
     pub tool_calls: Vec<ToolCall>,
-    /// The call whose result this is.
+    /// The tool call whose result this message is.
     pub tool_call_id: Option<String>,
 }
 
 impl Message {
-    /// A message of nothing but text.
+    /// A message with text only.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! A loaded chat model: the network, its tokenizer and its template.
+//! A loaded chat model: the network, its tokenizer and its chat template.
 
 use crate::engine::text::message::Message;
 use std::path::Path;
@@ -8,13 +8,13 @@ use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::preprocessor::{ChatFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
-use crate::engine::runtime::panics::computed;
+use crate::engine::runtime::panics::catch_compute_panic;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
-use crate::engine::text::tools::{Format, OutputSpec, Syntax, Tool};
-use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
+use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
+use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
 use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::load_causal_lm;
@@ -22,19 +22,19 @@ use crate::models::scratch::Cpu;
 
 pub struct TextModel {
     id: String,
-    /// Tells this load from every other.
+    /// Unique to this load of the model.
     pub(in crate::engine) key: ModelId,
     pub(in crate::engine) network: Box<dyn CausalLm>,
     pub(in crate::engine) vocabulary: Vocabulary,
     /// Bytes of the longest token.
     longest_token: usize,
     preprocessor: Preprocessor,
-    /// How it writes calls of tools.
-    call_format: Format,
+    /// How it writes tool calls.
+    call_format: CallFormat,
     grammars: GrammarCache,
-    /// The share of the memory budget of weights and steps, given back with the model.
+    /// The share of the memory budget for weights and activations; released with the model.
     pub(in crate::engine) lease: Lease,
-    /// What guesses its tokens, if a smaller model does.
+    /// The draft model for speculative decoding, if one is loaded.
     pub(in crate::engine) draft_slot: Arc<DraftSlot>,
 }
 
@@ -50,7 +50,7 @@ impl TextModel {
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
-        let longest_token = vocabulary.longest();
+        let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
@@ -70,84 +70,84 @@ impl TextModel {
         &self.id
     }
 
-    /// Positions that prompt and answer share.
+    /// The max positions of prompt and generated tokens together.
     pub fn context_window(&self) -> u32 {
         u32::try_from(self.network.context()).unwrap_or(u32::MAX)
     }
 
-    /// How many tokens have a text; ids are below this.
+    /// The number of tokens; token IDs are below this.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary.len()
     }
 
-    /// Renders the conversation with the model's own template, up to where the answer begins.
-    /// Takes time in proportion to its length: not for an async thread.
+    /// Renders the conversation with the model's chat template, up to where the assistant's turn begins, and tokenises
+    /// it. Takes time proportional to its length: do not call on an async thread.
     pub fn prompt(&self, messages: &[Message]) -> Result<Vec<u32>, PromptError> {
         self.prompt_with(messages, &[])
     }
 
-    /// The same with tools that the answer may call.
+    /// Like [`Self::prompt`], with tools that the model may call.
     pub fn prompt_with(&self, messages: &[Message], tools: &[Tool]) -> Result<Vec<u32>, PromptError> {
-        self.prompt_within(messages, tools, &TokenBound::default()).map(|prompt| prompt.ids)
+        self.prompt_within(messages, tools, &TokenizeLimits::default()).map(|prompt| prompt.ids)
     }
 
-    /// The same, but a long prompt is tokenised only as far as `bound` says.
+    /// Like [`Self::prompt_with`], but tokenises a long prompt only up to `bound`.
     pub fn prompt_within(
         &self,
         messages: &[Message],
         tools: &[Tool],
-        bound: &TokenBound,
+        bound: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
         self.preprocessor.prompt(messages, tools, bound)
     }
 
-    /// A lower bound on the tokens of a prompt with these messages, found without rendering it.
+    /// A lower bound on the tokens of a prompt with these messages, without rendering it.
     ///
-    /// Only what users and tools wrote counts, without the whitespace around it: templates may leave out parts of
-    /// assistants' messages. The margin is for tokenizers that shorten texts before they cut them into tokens.
-    pub fn fewest_tokens<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> u64 {
+    /// Counts only the trimmed text of users and tools: templates may leave out parts of assistant messages. The margin
+    /// allows for tokenizers that normalise text to fewer bytes.
+    pub fn min_prompt_tokens<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> u64 {
         const MARGIN: usize = 4;
-        let kept = |message: &&Message| message.role == "user" || message.role == "tool";
-        let bytes: usize = messages.into_iter().filter(kept).map(|message| message.content.trim().len()).sum();
+        let counted = |message: &&Message| message.role == "user" || message.role == "tool";
+        let bytes: usize = messages.into_iter().filter(counted).map(|message| message.content.trim().len()).sum();
         (bytes / (self.longest_token * MARGIN)) as u64
     }
 
-    /// What an answer of this shape is held to. Takes time in proportion to the schemas, up to some
-    /// seconds, and the first some tenths more: not for an async thread, nor the engine's.
-    pub fn form(&self, shape: &OutputSpec) -> Result<CompiledGrammar, GrammarError> {
-        self.grammars.form(&self.vocabulary, shape, self.syntax(shape))
+    /// Compiles the grammar of an output format, or takes it from the cache. Takes time proportional to the schemas, up
+    /// to some seconds: do not call on an async thread or the compute thread.
+    pub fn compile_grammar(&self, spec: &OutputSpec) -> Result<CompiledGrammar, GrammarError> {
+        self.grammars.get_or_compile(&self.vocabulary, spec, self.syntax(spec))
     }
 
-    /// The same if it was compiled lately, and at once.
-    pub fn kept_form(&self, shape: &OutputSpec) -> Option<CompiledGrammar> {
-        self.grammars.kept(shape, || self.syntax(shape))
+    /// The grammar of an output format, if it is in the cache. Returns at once.
+    pub fn cached_grammar(&self, spec: &OutputSpec) -> Option<CompiledGrammar> {
+        self.grammars.get(spec, || self.syntax(spec))
     }
 
-    fn syntax(&self, shape: &OutputSpec) -> Option<Syntax> {
-        Syntax::new(self.call_format, &self.vocabulary, shape)
+    fn syntax(&self, spec: &OutputSpec) -> Option<CallSyntax> {
+        CallSyntax::new(self.call_format, &self.vocabulary, spec)
     }
 
-    /// Plain text as tokens: nothing in it is special, nothing is added.
+    /// Tokenises plain text: special tokens are neither recognised nor added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
-        self.preprocessor.plain(text)
+        self.preprocessor.tokenize(text)
     }
 
-    /// The bytes that a token stands for; empty for an id without a token.
+    /// The bytes of a token; empty for an unknown ID.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.vocabulary.bytes(id)
     }
 
-    /// A step of the network.
+    /// One forward pass of the network.
     pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {
-        computed(|| self.network.forward(rows, arena))
+        catch_compute_panic(|| self.network.forward(rows, arena))
     }
 
-    /// Bytes of a block of keys and values, those of its draft_slot among them.
+    /// Bytes of one KV block, including that of the draft model.
     pub(in crate::engine) fn block_bytes(&self, kind: KvType) -> u64 {
         self.kv_shape(kind).block_bytes() + self.draft_slot.block_bytes()
     }
 
-    /// The sizes of its own keys and values.
+    /// The KV sizes of the model itself.
     pub(in crate::engine) fn kv_shape(&self, kind: KvType) -> KvShape {
         self.network.kv_shape(kind)
     }
@@ -171,7 +171,7 @@ impl DraftNetwork for TextModel {
     }
 
     fn ends_with(&self, token: u32) -> bool {
-        self.vocabulary.ends().contains(&token)
+        self.vocabulary.eos_ids().contains(&token)
     }
 
     fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {

@@ -1,6 +1,6 @@
-//! The queue of chat requests: what callers and the compute thread both touch.
+//! The queue of generation requests, shared by callers and the compute thread.
 //!
-//! The lock is held for moments only, never while a network computes, so [`TextQueue::push`] answers at once.
+//! The lock is held only briefly, never while a network computes, so [`TextQueue::push`] returns at once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,17 +9,17 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::model::TextModel;
-use super::request::{GenerationRequest, Sent};
+use super::request::{DeltaResult, GenerationRequest};
 use super::scheduler::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::retry_after;
 use crate::engine::runtime::memory::KvCache;
 
-/// Tokens of an answer that are assumed before any has ended.
-const DEFAULT_ANSWER_TOKENS: f64 = 256.;
-/// Weight of the newest step or answer in the moving averages.
-const NEWEST: f64 = 0.1;
+/// Assumed length of a choice, in tokens, before any has ended.
+const DEFAULT_CHOICE_TOKENS: f64 = 256.;
+/// Weight of the newest step or choice in the moving averages.
+const NEWEST_WEIGHT: f64 = 0.1;
 
 pub struct TextQueue {
     runtime: Arc<Runtime>,
@@ -30,44 +30,44 @@ pub struct State {
     pub scheduler: Scheduler,
     /// Requests of which nothing has run.
     pub waiting: BTreeMap<RequestId, QueuedRequest>,
-    /// How often a panic has made the scheduler start anew. What runs then has no place in it any more.
+    /// How often the scheduler was reset after a panic. Requests that ran before are unknown to the new one.
     pub resets: u64,
     speed: Speed,
-    /// Moving average of the tokens of an answer; `None` before any has ended.
-    answer_tokens: Option<f64>,
+    /// Moving average of the tokens per choice; `None` before any has ended.
+    choice_tokens: Option<f64>,
 }
 
 /// A request in the queue.
 pub struct QueuedRequest {
     pub model: Arc<TextModel>,
     pub request: GenerationRequest,
-    pub sender: mpsc::Sender<Sent>,
-    /// A place in the channel kept for a failure, so that a slow client learns of it, too.
-    pub last: mpsc::OwnedPermit<Sent>,
+    pub sender: mpsc::Sender<DeltaResult>,
+    /// Channel room reserved for a failure, so that a slow client receives it too.
+    pub failure_permit: mpsc::OwnedPermit<DeltaResult>,
     /// When it was submitted.
-    pub at: Duration,
+    pub submitted_at: Duration,
 }
 
 impl QueuedRequest {
     pub fn fail(self, failure: Failure) {
-        drop(self.last.send(Err(failure)));
+        drop(self.failure_permit.send(Err(failure)));
     }
 }
 
 /// The load of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Requests that wait.
+    /// Waiting requests.
     pub queued: usize,
-    /// Prompt tokens of those.
+    /// Their prompt tokens.
     pub queued_tokens: usize,
-    /// Answers being generated, each choice counted.
+    /// Running choices.
     pub running: usize,
-    /// Memory that their keys and values take.
+    /// Bytes of their KV blocks.
     pub kv_bytes: u64,
 }
 
-/// Tokens computed a second, as a moving average over steps. The first step that is measured counts in full.
+/// Tokens per second, as a moving average over steps. The first measured step counts in full.
 #[derive(Debug, Default)]
 struct Speed {
     tokens: f64,
@@ -76,8 +76,8 @@ struct Speed {
 
 impl Speed {
     fn measure(&mut self, tokens: usize, took: Duration) {
-        self.tokens += tokens as f64 - self.tokens * NEWEST;
-        self.seconds += took.as_secs_f64() - self.seconds * NEWEST;
+        self.tokens += tokens as f64 - self.tokens * NEWEST_WEIGHT;
+        self.seconds += took.as_secs_f64() - self.seconds * NEWEST_WEIGHT;
     }
 
     fn tokens_per_second(&self) -> Option<f64> {
@@ -86,7 +86,7 @@ impl Speed {
 }
 
 impl State {
-    /// Drops requests whose clients left before anything ran.
+    /// Drops waiting requests whose clients have disconnected.
     pub fn sweep(&mut self) {
         let gone = self.waiting.extract_if(.., |_, queued| queued.sender.is_closed());
         gone.for_each(|(id, _)| self.scheduler.cancel(id));
@@ -100,47 +100,47 @@ impl State {
         }
     }
 
-    /// Tokens computed a second; `None` before any step was measured.
+    /// Tokens computed per second; `None` before the first measurement.
     pub fn speed(&self) -> Option<f64> {
         self.speed.tokens_per_second()
     }
 
-    /// A step of so many tokens took so long.
+    /// Records a step of `tokens` tokens that took `took`.
     pub fn measure(&mut self, tokens: usize, took: Duration) {
         self.speed.measure(tokens, took);
     }
 
-    /// An answer has ended after so many tokens.
-    pub fn answer_ended(&mut self, generated: usize) {
+    /// Records the length of a choice that has ended.
+    pub fn record_choice_length(&mut self, generated: usize) {
         let newest = generated as f64;
-        self.answer_tokens = Some(self.answer_tokens.map_or(newest, |mean| mean + (newest - mean) * NEWEST));
+        self.choice_tokens = Some(self.choice_tokens.map_or(newest, |mean| mean + (newest - mean) * NEWEST_WEIGHT));
     }
 
-    /// Tokens that an answer is expected to have.
+    /// The expected length of a choice, in tokens.
     pub fn expected_tokens(&self) -> u32 {
-        self.answer_tokens.unwrap_or(DEFAULT_ANSWER_TOKENS).ceil() as u32
+        self.choice_tokens.unwrap_or(DEFAULT_CHOICE_TOKENS).ceil() as u32
     }
 
-    /// When half of the work before a new request will be done, at the present speed and length of answers.
+    /// When half of the work ahead of a new request will be done, at the current speed and choice length.
     fn retry_after(&self, full: Full, tenant: Tenant) -> Duration {
         let expected = self.expected_tokens();
         let work = match full {
-            Full::Model => self.scheduler.work(expected, |_| true),
+            Full::Model => self.scheduler.remaining_work(expected, |_| true),
             Full::Tenant => {
-                let own = self.scheduler.work(expected, |one| one == tenant);
-                own.saturating_mul(self.scheduler.tenants() as u64)
+                let of_tenant = self.scheduler.remaining_work(expected, |one| one == tenant);
+                of_tenant.saturating_mul(self.scheduler.tenants() as u64)
             }
         };
         let seconds = self.speed().map(|speed| work as f64 / speed.max(0.1));
-        retry_after(seconds.filter(|_| self.answer_tokens.is_some()))
+        retry_after(seconds.filter(|_| self.choice_tokens.is_some()))
     }
 
-    /// A new scheduler with the requests of which nothing has run. What has run must be failed by its owner.
+    /// Replaces the scheduler and resubmits requests of which nothing has run. The caller must fail running ones.
     fn reset(&mut self, runtime: &Runtime) {
         self.resets += 1;
-        self.scheduler = self.scheduler.fresh();
+        self.scheduler = self.scheduler.new_empty();
         for (_, queued) in std::mem::take(&mut self.waiting) {
-            match self.scheduler.submit(schedule(runtime, &queued.model, &queued.request)) {
+            match self.scheduler.submit(scheduler_request(runtime, &queued.model, &queued.request)) {
                 Ok(id) => drop(self.waiting.insert(id, queued)),
                 Err(_) => queued.fail(Failure::panicked()),
             }
@@ -149,12 +149,12 @@ impl State {
 }
 
 /// A request as the scheduler sees it.
-fn schedule(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
+fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
     Request {
         model: model.key,
         block_bytes: model.block_bytes(runtime.settings.kv_type),
         tenant: request.tenant,
-        prompt: request.prompt.clone(),
+        prompt: Arc::clone(&request.prompt),
         choices: request.choices,
         max_tokens: request.max_tokens,
         long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
@@ -166,7 +166,7 @@ impl TextQueue {
         let settings = &runtime.settings;
         let limits = Limits {
             running: settings.max_running,
-            requests: settings.max_queued_requests,
+            choices: settings.max_queued_requests,
             tokens: settings.max_queued_tokens,
             tenant_divisor: settings.tenant_divisor,
         };
@@ -175,7 +175,7 @@ impl TextQueue {
             waiting: BTreeMap::new(),
             resets: 0,
             speed: Speed::default(),
-            answer_tokens: None,
+            choice_tokens: None,
         };
         Arc::new(Self { runtime, state: Mutex::new(state) })
     }
@@ -184,7 +184,7 @@ impl TextQueue {
         &self.runtime
     }
 
-    /// The state. Where a panic has left it, nobody knows: then the scheduler starts anew.
+    /// Locks the state. After a panic under the lock its contents are unreliable, so the scheduler is reset.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| {
             let mut state = poisoned.into_inner();
@@ -194,7 +194,7 @@ impl TextQueue {
         })
     }
 
-    /// After a panic: the scheduler starts anew with the requests of which nothing has run.
+    /// After a panic: resets the scheduler and keeps the requests of which nothing has run.
     pub fn reset(&self) {
         self.lock().reset(&self.runtime);
     }
@@ -205,59 +205,61 @@ impl TextQueue {
         Load { queued, queued_tokens, running: counts.running, kv_bytes: counts.held_bytes }
     }
 
-    /// Drops what is cached of a model that is no longer loaded.
-    pub fn forget(&self, model: ModelId) {
-        self.lock().scheduler.forget(model);
+    /// Drops the prefix cache of a model that is no longer loaded.
+    pub fn remove_model(&self, model: ModelId) {
+        self.lock().scheduler.remove_model(model);
         self.runtime.wake();
     }
 
-    /// BlockPool of the model take so many bytes from now on.
+    /// Sets the bytes of one KV block of the model.
     pub fn set_block_bytes(&self, model: ModelId, bytes: u64) {
         self.lock().scheduler.set_block_bytes(model, bytes);
     }
 
-    /// Refuses a request that the queue has no place for now, whatever its prompt.
+    /// Refuses a request if the queue is full, whatever its prompt.
     pub fn check(&self, model: &TextModel, tenant: Tenant) -> Result<(), Refused> {
-        self.ask(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0))
+        self.admit(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0, 1))
     }
 
-    fn ask<T>(
+    fn admit<T>(
         &self,
         state: &mut State,
         model: &TextModel,
         tenant: Tenant,
-        ask: impl Fn(&mut Scheduler) -> Result<T, Full>,
+        attempt: impl Fn(&mut Scheduler) -> Result<T, Full>,
     ) -> Result<T, Refused> {
         if self.runtime.is_shutting_down() {
             return Err(Refused::ShuttingDown);
         }
-        let asked = ask(&mut state.scheduler).or_else(|_| {
-            // Requests whose clients have left hold no place.
+        let result = attempt(&mut state.scheduler).or_else(|_| {
+            // Requests whose clients have disconnected must not take room.
             state.sweep();
-            ask(&mut state.scheduler)
+            attempt(&mut state.scheduler)
         });
-        asked.map_err(|full| {
+        result.map_err(|full| {
             let reason = if full == Full::Model { "model_queue" } else { "project_queue" };
             self.runtime.metrics.refuse(model.id(), reason);
             Refused::QueueFull { retry_after: state.retry_after(full, tenant) }
         })
     }
 
-    /// Takes the request or refuses it, at once. `capacity`: pieces that may wait for the client.
+    /// Accepts or refuses the request at once. `capacity`: deltas buffered for a slow client.
     pub fn push(
         &self,
         model: &Arc<TextModel>,
         request: GenerationRequest,
         capacity: usize,
-    ) -> Result<mpsc::Receiver<Sent>, Refused> {
+    ) -> Result<mpsc::Receiver<DeltaResult>, Refused> {
         let (sender, receiver) = mpsc::channel(capacity + 1);
-        let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
-        let (tenant, at) = (request.tenant, self.runtime.clock.uptime());
+        let Ok(failure_permit) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
+        let (tenant, submitted_at) = (request.tenant, self.runtime.clock.uptime());
         let mut state = self.lock();
         self.runtime.faults.point("text.push");
-        let new = || schedule(&self.runtime, model, &request);
-        let id = self.ask(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
-        state.waiting.insert(id, QueuedRequest { model: Arc::clone(model), request, sender, last, at });
+        let new = || scheduler_request(&self.runtime, model, &request);
+        let id = self.admit(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
+        state
+            .waiting
+            .insert(id, QueuedRequest { model: Arc::clone(model), request, sender, failure_permit, submitted_at });
         drop(state);
         self.runtime.wake();
         Ok(receiver)

@@ -1,4 +1,4 @@
-//! What callers hand in and get back.
+//! Generation requests and the stream of deltas they return.
 
 use crate::engine::error::Failure;
 use std::sync::Arc;
@@ -10,46 +10,46 @@ use crate::engine::text::grammar::CompiledGrammar;
 pub use crate::engine::text::sampler::Sampling;
 use crate::engine::text::tools::ToolCallDelta;
 
-/// A request for text.
+/// A request to generate text.
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
-    pub prompt: Vec<u32>,
-    /// Answers to the one prompt; they share its computation.
+    pub prompt: Arc<[u32]>,
+    /// Number of choices for the prompt; they share its prefill.
     pub choices: u32,
     pub max_tokens: u32,
     pub sampling: Sampling,
-    /// What every answer is held to; `None` is free text.
-    pub form: Option<CompiledGrammar>,
-    /// Texts that end an answer and are not part of it; they are not looked for in calls.
+    /// The grammar that constrains every choice; `None` is free text.
+    pub grammar: Option<CompiledGrammar>,
+    /// Stop strings: they end a choice and are not part of it. Not searched for in tool calls.
     pub stop: Vec<String>,
-    /// `Some(n)`: log-probabilities of the chosen tokens and of the `n` likeliest, 0 to 20.
+    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20.
     pub logprobs: Option<u8>,
-    /// Whoever shares the machine fairly with the others.
+    /// The tenant that fair scheduling charges.
     pub tenant: u128,
 }
 
-/// A request that was taken.
+/// An accepted request.
 #[derive(Debug)]
 pub struct Generation {
     pub prompt_tokens: u32,
-    pub pieces: DeltaStream,
+    pub deltas: DeltaStream,
 }
 
-/// What one step made of one choice.
+/// What one step adds to one choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextDelta {
     pub choice: u32,
     /// Whole characters; empty while a character is incomplete or a stop string may have begun.
     pub text: String,
-    /// What it made of calls, which come after all text.
+    /// Tool call deltas; they come after all text.
     pub calls: Vec<ToolCallDelta>,
-    /// Filled only when log-probabilities were asked for; never with the end-of-sequence token.
+    /// Empty unless log-probabilities were requested; never includes the end-of-sequence token.
     pub tokens: Vec<TokenInfo>,
-    /// Tokens of this choice so far, the end-of-sequence token included.
+    /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
-    /// Prompt tokens that were taken over from an earlier prompt of the tenant.
+    /// Prompt tokens that came from the tenant's prefix cache.
     pub cached: u32,
-    /// Set in the choice's last piece.
+    /// Set in the last delta of the choice.
     pub end: Option<FinishReason>,
 }
 
@@ -66,43 +66,47 @@ pub struct TokenLogprob {
     pub logprob: f32,
 }
 
-/// How an answer ended.
+/// Why a choice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// By the model's own end, or a stop string.
+    /// The model generated an end-of-sequence token or a stop string, or the grammar is complete.
     Stop,
-    /// By calls that wait for their results.
-    Calls,
-    /// `max_tokens` were generated.
+    /// The model called tools and waits for their results.
+    ToolCalls,
+    /// `max_tokens` tokens were generated.
     Length,
 }
 
-pub type Sent = Result<TextDelta, Failure>;
+pub type DeltaResult = Result<TextDelta, Failure>;
 
-/// The answer, piece by piece. Dropping it cancels the request: there is no other signal.
+/// The deltas of a generation. Dropping the stream cancels the request; there is no other signal.
 pub struct DeltaStream {
-    receiver: mpsc::Receiver<Sent>,
-    /// How many pieces may wait; the sequence pauses when they do.
+    receiver: mpsc::Receiver<DeltaResult>,
+    /// How many deltas may be buffered; the sequence pauses when the buffer is full.
     capacity: usize,
     runtime: Arc<Runtime>,
 }
 
 impl DeltaStream {
-    pub(in crate::engine) fn new(receiver: mpsc::Receiver<Sent>, capacity: usize, runtime: Arc<Runtime>) -> Self {
+    pub(in crate::engine) fn new(
+        receiver: mpsc::Receiver<DeltaResult>,
+        capacity: usize,
+        runtime: Arc<Runtime>,
+    ) -> Self {
         Self { receiver, capacity, runtime }
     }
 
-    /// The next piece; `None` after the last piece of the last choice, or after a failure.
+    /// The next delta; `None` after the last delta of the last choice, or after a failure.
     pub async fn recv(&mut self) -> Option<Result<TextDelta, Failure>> {
-        let piece = self.receiver.recv().await;
+        let delta = self.receiver.recv().await;
         if self.receiver.len() + 1 >= self.capacity {
             self.runtime.wake();
         }
-        piece
+        delta
     }
 
-    /// Takes no more, and gives what was made already but not received.
-    pub fn leave(&mut self) -> impl Iterator<Item = TextDelta> {
+    /// Closes the stream. Returns the deltas that were sent but not received yet.
+    pub fn close(&mut self) -> impl Iterator<Item = TextDelta> {
         self.receiver.close();
         std::iter::from_fn(|| self.receiver.try_recv().ok()).filter_map(Result::ok)
     }

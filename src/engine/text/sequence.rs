@@ -1,4 +1,4 @@
-//! One answer being generated: its sampler, and what becomes of its tokens.
+//! One choice being generated: its sampler, grammar, detokenizer and stop strings.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::engine::text::tools::{CallParser, ToolCallDelta};
 pub struct Sequence {
     model: Arc<TextModel>,
     choice: u32,
-    /// The newest token.
-    pub newest: u32,
+    /// The last sampled token.
+    pub last_token: u32,
     sampler: Sampler,
-    /// Where the answer stands in the form that was demanded.
-    grammar: Option<grammar::State>,
+    /// The state in the grammar of the requested output format.
+    grammar: Option<grammar::GrammarState>,
     calls: Option<CallParser>,
     text: Detokenizer,
     stop: StopMatcher,
@@ -34,10 +34,10 @@ impl Sequence {
         Self {
             model: Arc::clone(model),
             choice,
-            newest: 0,
+            last_token: 0,
             sampler: Sampler::new(request.sampling.clone(), &request.prompt, choice),
-            grammar: request.form.as_ref().map(|form| form.state()),
-            calls: request.form.as_ref().and_then(|form| form.syntax.clone()).map(CallParser::new),
+            grammar: request.grammar.as_ref().map(|grammar| grammar.state()),
+            calls: request.grammar.as_ref().and_then(|grammar| grammar.syntax.clone()).map(CallParser::new),
             text: Detokenizer::default(),
             stop: StopMatcher::new(request.stop.clone()),
             logprobs: request.logprobs,
@@ -46,9 +46,9 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token and says what it adds to the answer. The logits are changed on the way.
-    pub fn accept(&mut self, logits: &mut [f32]) -> Result<TextDelta, Failure> {
-        // Rows that pad the embedding stand for no token.
+    /// Samples the next token and returns what it adds to the choice. `logits` (`[vocabulary]`) are modified.
+    pub fn sample(&mut self, logits: &mut [f32]) -> Result<TextDelta, Failure> {
+        // The output layer may be padded beyond the vocabulary.
         let tokens = self.model.vocabulary().min(logits.len());
         let logits = logits.get_mut(..tokens).unwrap_or_default();
         if !are_finite(logits) {
@@ -58,96 +58,96 @@ impl Sequence {
         if let Some(grammar) = &mut self.grammar {
             grammar.restrict(logits)?;
         }
-        let ends = self.model.vocabulary.ends();
-        let id = self.sampler.next(logits, ends).ok_or_else(banned)?;
-        self.newest = id;
+        let ends = self.model.vocabulary.eos_ids();
+        let id = self.sampler.next(logits, ends).ok_or_else(no_token_allowed)?;
+        self.last_token = id;
         self.generated += 1;
         if ends.contains(&id) {
-            return Ok(self.finish(Shown::default(), Vec::new(), FinishReason::Stop));
+            return Ok(self.finish(Output::default(), Vec::new(), FinishReason::Stop));
         }
         if let Some(grammar) = &mut self.grammar {
-            grammar.take(id)?;
+            grammar.consume(id)?;
         }
-        let tokens = raw.map(|raw| self.explain(id, &raw)).into_iter().collect();
+        let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
         let decoded = self.text.push(self.model.vocabulary.visible(id));
-        let (shown, stopped) = self.show(id, &decoded);
+        let (output, stopped) = self.parse(id, &decoded);
         if stopped {
-            return Ok(self.last(shown, tokens, FinishReason::Stop));
+            return Ok(self.final_delta(output, tokens, FinishReason::Stop));
         }
-        if self.grammar.as_ref().is_some_and(grammar::State::is_complete) {
-            return Ok(self.finish(shown, tokens, FinishReason::Stop));
+        if self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
+            return Ok(self.finish(output, tokens, FinishReason::Stop));
         }
         if self.generated >= self.max_tokens {
-            return Ok(self.finish(shown, tokens, FinishReason::Length));
+            return Ok(self.finish(output, tokens, FinishReason::Length));
         }
-        Ok(self.piece(shown, tokens, None))
+        Ok(self.delta(output, tokens, None))
     }
 
-    /// What a token adds to text and calls, and whether the answer ends with it.
-    fn show(&mut self, id: u32, decoded: &str) -> (Shown, bool) {
+    /// What a token adds to text and tool calls, and whether the choice ends with it.
+    fn parse(&mut self, id: u32, decoded: &str) -> (Output, bool) {
         let Some(parser) = &mut self.calls else {
             let (text, stopped) = self.stop.push(decoded);
-            return (Shown { text, calls: Vec::new() }, stopped);
+            return (Output { text, calls: Vec::new() }, stopped);
         };
         let parsed = parser.push(id, decoded);
         let (mut text, stopped) = self.stop.push(&parsed.text);
         if stopped {
-            return (Shown { text, calls: Vec::new() }, true);
+            return (Output { text, calls: Vec::new() }, true);
         }
         if parser.is_calling() {
             text.push_str(&self.stop.finish());
         }
-        (Shown { text, calls: parsed.calls }, parsed.over)
+        (Output { text, calls: parsed.calls }, parsed.done)
     }
 
-    /// The answer ends here, with whatever was held back.
-    fn finish(&mut self, mut shown: Shown, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
+    /// Ends the choice and flushes the text that was held back.
+    fn finish(&mut self, mut output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
         let mut rest = self.text.finish();
         if let Some(parser) = &mut self.calls {
-            // An incomplete character inside of a call is no text.
+            // An incomplete character inside a call is not text.
             rest = if parser.is_calling() { String::new() } else { parser.finish() + &rest };
         }
         let (more, stopped) = self.stop.push(&rest);
-        shown.text.push_str(&more);
+        output.text.push_str(&more);
         if stopped {
-            return self.last(shown, tokens, FinishReason::Stop);
+            return self.final_delta(output, tokens, FinishReason::Stop);
         }
-        shown.text.push_str(&self.stop.finish());
-        self.last(shown, tokens, end)
+        output.text.push_str(&self.stop.finish());
+        self.final_delta(output, tokens, end)
     }
 
-    fn last(&self, shown: Shown, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
-        let called = self.calls.as_ref().is_some_and(CallParser::called);
-        let end = if called && end == FinishReason::Stop { FinishReason::Calls } else { end };
-        self.piece(shown, tokens, Some(end))
+    fn final_delta(&self, output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
+        let called = self.calls.as_ref().is_some_and(CallParser::has_calls);
+        let end = if called && end == FinishReason::Stop { FinishReason::ToolCalls } else { end };
+        self.delta(output, tokens, Some(end))
     }
 
-    fn piece(&self, shown: Shown, tokens: Vec<TokenInfo>, end: Option<FinishReason>) -> TextDelta {
-        let Shown { text, calls } = shown;
+    fn delta(&self, output: Output, tokens: Vec<TokenInfo>, end: Option<FinishReason>) -> TextDelta {
+        let Output { text, calls } = output;
         TextDelta { choice: self.choice, text, calls, tokens, generated: self.generated, cached: 0, end }
     }
 
-    fn explain(&self, id: u32, raw: &[f32]) -> TokenInfo {
-        let norm = logprobs::normalizer(raw);
+    fn token_info(&self, id: u32, raw: &[f32]) -> TokenInfo {
+        let norm = logprobs::log_sum_exp(raw);
         let describe = |id: u32, logit: f32| TokenLogprob {
             id,
             bytes: self.model.token_bytes(id).to_vec(),
             logprob: logit - norm,
         };
-        let top = logprobs::likeliest(raw, usize::from(self.logprobs.unwrap_or(0)));
+        let top = logprobs::top_tokens(raw, usize::from(self.logprobs.unwrap_or(0)));
         let logit = raw.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
         TokenInfo { token: describe(id, logit), top: top.into_iter().map(|(id, logit)| describe(id, logit)).collect() }
     }
 }
 
-/// What a step adds to what a caller sees.
+/// What a step adds to the client's output.
 #[derive(Default)]
-struct Shown {
+struct Output {
     text: String,
     calls: Vec<ToolCallDelta>,
 }
 
-/// The failure where nothing can be chosen.
-fn banned() -> Failure {
+/// The failure if no token can be sampled.
+fn no_token_allowed() -> Failure {
     Failure::Grammar("logit_bias bans every token that could come next".to_owned())
 }

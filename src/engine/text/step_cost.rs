@@ -1,31 +1,30 @@
-//! How many prompt tokens a step takes, so that nobody who reads an answer notices them.
+//! How many prompt tokens a step may prefill without a noticeable delay for decoding sequences.
 
 use std::time::Duration;
 
 use crate::engine::text::scheduler::Row;
 
-/// The longest that a step may take while nobody waits for the next token of an answer: prefilling
-/// and cancellations are seen between steps.
+/// The longest that a step may take while nothing decodes: new requests and cancellations are seen between steps.
 const MAX_STEP_SECONDS: f64 = 0.25;
-/// A step with prompt tokens in it may take so many times as long as one without.
+/// A step with prompt tokens may take this many times as long as one without.
 const MAX_SLOWDOWN: f64 = 2.5;
-/// Where more wait for their first token than for their next, the prompts' part of a step may be longer
-/// by that ratio, up to this: a crowd that arrives together is served sooner, and then all at once.
+/// If more sequences prefill than decode, the prompt part of a step grows by that ratio, up to this factor: a burst of
+/// requests gets its first tokens sooner.
 const MAX_PREFILL_SHARE: f64 = 4.;
-/// How much the newest measurement counts.
+/// Weight of the newest measurement in a moving average.
 const NEWEST_WEIGHT: f64 = 0.2;
-/// Below this, prompts would never come to their end.
+/// With fewer, prompts would take too many steps.
 const MIN_PREFILL_TOKENS: usize = 16;
-/// As long as nothing is known.
+/// The chunk size before anything is measured.
 const INITIAL_PREFILL_TOKENS: usize = 32;
 
-/// What a step is made of, in tokens.
+/// The composition of a step, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepSizes {
     pub prompt: usize,
-    /// The newest tokens of decoding.
+    /// Newest tokens of decoding sequences.
     pub decoding: usize,
-    /// Tokens guessed after those.
+    /// Draft tokens after those.
     pub draft: usize,
 }
 
@@ -38,51 +37,50 @@ impl StepSizes {
     }
 }
 
-/// What guessing is measured by, in seconds.
+/// The costs that decide whether speculation pays, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct SpeculationCosts {
-    /// What a guess that comes true saves: an answer's share of a step.
+    /// What an accepted draft token saves: one sequence's share of a step.
     pub token: f64,
-    /// To check a guess.
+    /// The cost of verifying one draft token.
     pub check: f64,
-    /// A step of one answer alone.
+    /// A decode step of a single sequence.
     pub step: f64,
     /// One prompt token.
     pub prompt: f64,
 }
 
 impl SpeculationCosts {
-    /// How often guesses that cost nothing must come true, so that checking them saves what it costs.
+    /// The acceptance rate at which verifying free proposals saves as much as it costs.
     pub fn break_even_acceptance(&self) -> f32 {
         (self.check / self.token) as f32
     }
 }
 
-/// What steps have cost of late, in seconds.
+/// Moving averages of recent step costs, in seconds.
 #[derive(Debug)]
 pub struct StepCostModel {
     max_prefill: usize,
-    /// A step of one answer alone. Each further answer costs about as much as a prompt token.
+    /// A decode step of a single sequence. Each further sequence costs about as much as a prompt token.
     decode: Option<f64>,
     /// One prompt token.
     prompt: Option<f64>,
-    /// One guessed token.
+    /// One draft token.
     draft: Option<f64>,
 }
 
 impl StepCostModel {
-    /// `most`: prompt tokens of a step at best.
+    /// `max_prefill`: max prompt tokens per step.
     pub fn new(max_prefill: usize) -> Self {
         Self { max_prefill, decode: None, prompt: None, draft: None }
     }
 
-    /// A step of so many decoding alone.
+    /// A decode step of `decoding` sequences without prompt tokens.
     fn decode(&self, decoding: usize) -> Option<f64> {
         Some(self.decode? + decoding.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.))
     }
 
-    /// Prompt tokens that the next step may take decode_seconds so many decoding, while so many wait for their
-    /// first token.
+    /// The max prompt tokens of the next step, with `decoding` sequences that decode and `prefilling` that prefill.
     pub fn prefill_chunk(&self, decoding: usize, prefilling: usize) -> usize {
         let Some(token) = self.prompt else { return INITIAL_PREFILL_TOKENS.min(self.max_prefill) };
         let room = match self.decode(decoding) {
@@ -94,8 +92,8 @@ impl StepCostModel {
         ((room / token) as usize).max(MIN_PREFILL_TOKENS).min(self.max_prefill)
     }
 
-    /// What guessing costs and saves if `decoding` decoding share a step. `None`: nothing is known yet,
-    /// or checking a guess costs more than a step.
+    /// What speculation costs and saves if `decoding` sequences share a step. `None`: nothing is measured yet,
+    /// or verifying a draft token costs more than it can save.
     pub fn speculation_costs(&self, decoding: usize) -> Option<SpeculationCosts> {
         let token = self.decode(decoding)? / decoding.max(1) as f64;
         let check = self.draft.or(self.prompt)?;
@@ -103,7 +101,7 @@ impl StepCostModel {
         (check < token).then_some(SpeculationCosts { token, check, step: self.decode?, prompt })
     }
 
-    /// A step took so long.
+    /// Records the duration of a step.
     pub fn measure(&mut self, sizes: StepSizes, took: Duration) {
         let took = took.as_secs_f64();
         let StepSizes { prompt, decoding, draft } = sizes;
@@ -124,7 +122,7 @@ impl StepCostModel {
     }
 }
 
-/// Takes a new measurement into a mean of those of late.
+/// Adds a measurement to a moving average.
 pub fn update_average(mean: &mut Option<f64>, new: f64) {
     *mean = Some(mean.map_or(new, |old| old + (new - old) * NEWEST_WEIGHT));
 }
@@ -134,55 +132,55 @@ mod tests {
     use super::{StepCostModel, StepSizes};
     use std::time::Duration;
 
-    fn measured(prompt: usize, decoding: usize, draft: usize, millis: u64, pace: &mut StepCostModel) {
-        (0..50).for_each(|_| pace.measure(StepSizes { prompt, decoding, draft }, Duration::from_millis(millis)));
+    fn measure_often(prompt: usize, decoding: usize, draft: usize, millis: u64, costs: &mut StepCostModel) {
+        (0..50).for_each(|_| costs.measure(StepSizes { prompt, decoding, draft }, Duration::from_millis(millis)));
     }
 
-    fn break_even_acceptance(pace: &StepCostModel, decoding: usize) -> Option<f32> {
-        pace.speculation_costs(decoding).map(|speculation_costs| speculation_costs.break_even_acceptance())
+    fn break_even_acceptance(costs: &StepCostModel, decoding: usize) -> Option<f32> {
+        costs.speculation_costs(decoding).map(|found| found.break_even_acceptance())
     }
 
     #[test]
-    fn prompts_take_what_running_answers_leave() {
-        let mut pace = StepCostModel::new(512);
-        assert_eq!(pace.prefill_chunk(1, 1), 32, "careful before anything is known");
-        measured(0, 1, 0, 20, &mut pace);
-        measured(100, 0, 0, 50, &mut pace);
-        assert_eq!(pace.prefill_chunk(1, 1), 60, "30 ms at half a millisecond each");
-        assert_eq!(pace.prefill_chunk(21, 1), 90, "many decoding take longer by themselves");
+    fn prefill_chunks_follow_the_measured_costs() {
+        let mut costs = StepCostModel::new(512);
+        assert_eq!(costs.prefill_chunk(1, 1), 32, "small before anything is measured");
+        measure_often(0, 1, 0, 20, &mut costs);
+        measure_often(100, 0, 0, 50, &mut costs);
+        assert_eq!(costs.prefill_chunk(1, 1), 60, "30 ms at half a millisecond each");
+        assert_eq!(costs.prefill_chunk(21, 1), 90, "many decoding sequences make a step longer anyway");
         assert_eq!(
-            (pace.prefill_chunk(1, 2), pace.prefill_chunk(1, 9)),
+            (costs.prefill_chunk(1, 2), costs.prefill_chunk(1, 9)),
             (120, 240),
-            "where more wait than run, but within bounds"
+            "more if more prefill than decode, within bounds"
         );
-        assert_eq!(pace.prefill_chunk(21, 21), 90);
-        assert_eq!(pace.prefill_chunk(0, 1), 500, "a quarter of a second");
-        measured(0, 21, 0, 30, &mut pace);
-        assert_eq!(pace.prefill_chunk(1, 1), 60, "which says the same of one");
-        measured(100, 0, 0, 1_000, &mut pace);
-        assert_eq!((pace.prefill_chunk(1, 1), pace.prefill_chunk(0, 1)), (16, 25));
+        assert_eq!(costs.prefill_chunk(21, 21), 90);
+        assert_eq!(costs.prefill_chunk(0, 1), 500, "a quarter of a second");
+        measure_often(0, 21, 0, 30, &mut costs);
+        assert_eq!(costs.prefill_chunk(1, 1), 60, "consistent with the cost of one sequence");
+        measure_often(100, 0, 0, 1_000, &mut costs);
+        assert_eq!((costs.prefill_chunk(1, 1), costs.prefill_chunk(0, 1)), (16, 25));
     }
 
     #[test]
-    fn the_setting_is_the_most() {
-        let mut pace = StepCostModel::new(32);
-        measured(32, 0, 0, 1, &mut pace);
-        assert_eq!((pace.prefill_chunk(0, 1), StepCostModel::new(8).prefill_chunk(1, 1)), (32, 8));
+    fn the_setting_is_the_maximum() {
+        let mut costs = StepCostModel::new(32);
+        measure_often(32, 0, 0, 1, &mut costs);
+        assert_eq!((costs.prefill_chunk(0, 1), StepCostModel::new(8).prefill_chunk(1, 1)), (32, 8));
     }
 
     #[test]
-    fn guesses_are_worth_it_while_a_step_is_not_shared_by_many() {
-        let mut pace = StepCostModel::new(512);
-        assert_eq!(break_even_acceptance(&pace, 1), None, "nothing is known");
-        measured(0, 1, 0, 20, &mut pace);
-        measured(100, 0, 0, 400, &mut pace);
-        assert!((break_even_acceptance(&pace, 1).unwrap() - 0.2).abs() < 1e-3);
+    fn speculation_pays_only_in_small_batches() {
+        let mut costs = StepCostModel::new(512);
+        assert_eq!(break_even_acceptance(&costs, 1), None, "nothing is measured");
+        measure_often(0, 1, 0, 20, &mut costs);
+        measure_often(100, 0, 0, 400, &mut costs);
+        assert!((break_even_acceptance(&costs, 1).unwrap() - 0.2).abs() < 1e-3);
         assert!(
-            (break_even_acceptance(&pace, 5).unwrap() - 4. / 7.2).abs() < 1e-3,
+            (break_even_acceptance(&costs, 5).unwrap() - 4. / 7.2).abs() < 1e-3,
             "{:?}",
-            break_even_acceptance(&pace, 5)
+            break_even_acceptance(&costs, 5)
         );
-        measured(0, 1, 5, 60, &mut pace);
-        assert_eq!(break_even_acceptance(&pace, 5), None, "eight milliseconds to save seven");
+        measure_often(0, 1, 5, 60, &mut costs);
+        assert_eq!(break_even_acceptance(&costs, 5), None, "eight milliseconds to save seven");
     }
 }

@@ -1,9 +1,9 @@
-//! Stop strings: found across pieces, never shown, and nothing shown that may begin one.
+//! Stop strings: found across token boundaries and removed. Text that may begin one is held back.
 
 #[derive(Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    /// Text that is the beginning of a stop string, so far.
+    /// Text held back because a stop string may begin in it.
     held: String,
 }
 
@@ -12,32 +12,32 @@ impl StopMatcher {
         Self { stops, held: String::new() }
     }
 
-    /// The text that may be shown now, and whether a stop string ended it.
+    /// The text that may be emitted now, and whether a stop string ended it.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
         if let Some(start) = self.first_match() {
             self.held.truncate(start);
             return (std::mem::take(&mut self.held), true);
         }
-        let keep = self.undecided();
+        let keep = self.partial_match_bytes();
         let rest = self.held.split_off(self.held.len() - keep);
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// What was held back, when nothing follows.
+    /// The text that was held back, at the end of the output.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the match that is complete first begins: so it does not matter how text is cut.
+    /// The start of the match that ends first, so the result does not depend on how the text is chunked.
     fn first_match(&self) -> Option<usize> {
         let matches =
             self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start)));
         matches.min().map(|(_, start)| start)
     }
 
-    /// Length of the longest end of the held text that begins a stop string.
-    fn undecided(&self) -> usize {
+    /// Bytes of the longest suffix of the held text that is a prefix of a stop string.
+    fn partial_match_bytes(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0).saturating_sub(1);
         let from = self.held.len().saturating_sub(longest);
         let starts = self.held.char_indices().map(|(start, _)| start).filter(|&start| start >= from);
@@ -55,20 +55,20 @@ mod tests {
 
     fn run(stops: &[&str], text: &str, cut: usize) -> (String, bool) {
         let mut matcher = StopMatcher::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
-        let mut shown = String::new();
-        let letters: Vec<char> = text.chars().collect();
-        for part in letters.chunks(cut) {
+        let mut output = String::new();
+        let chars: Vec<char> = text.chars().collect();
+        for part in chars.chunks(cut) {
             let (more, stopped) = matcher.push(&part.iter().collect::<String>());
-            shown += &more;
+            output += &more;
             if stopped {
-                return (shown, true);
+                return (output, true);
             }
         }
-        (shown + &matcher.finish(), false)
+        (output + &matcher.finish(), false)
     }
 
     #[test]
-    fn a_stop_string_is_found_across_pieces_and_not_shown() {
+    fn a_stop_string_is_found_across_chunks_and_removed() {
         for cut in 1..8 {
             assert_eq!(run(&["END"], "abcENxENDy", cut), ("abcENx".to_owned(), true));
             assert_eq!(run(&["END"], "abcEN", cut), ("abcEN".to_owned(), false));
@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_cut_of_the_text_does_not_matter(text in "[ab]{0,12}", one in "[ab]{1,4}", two in "[ab]{1,4}", cut in 1usize..5) {
+        fn chunking_does_not_matter(text in "[ab]{0,12}", one in "[ab]{1,4}", two in "[ab]{1,4}", cut in 1usize..5) {
             let stops = [one.as_str(), two.as_str()];
             prop_assert_eq!(run(&stops, &text, cut), run(&stops, &text, 1));
         }

@@ -1,7 +1,7 @@
 //! Text generation on the compute thread.
 //!
-//! Each step the scheduler packs the newest token of every running answer and slices of prompts into one ragged batch for
-//! each model. So a long prompt delays others by a slice at most, and weights are read once for all rows.
+//! Each step, the scheduler packs the newest token of every decoding sequence and chunks of prompts into one ragged
+//! batch per model. A long prompt delays others by one chunk at most, and weights are read once for all rows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,18 +26,18 @@ pub struct TextWorkload {
     /// Requests of which something has run.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
     arenas: HashMap<ModelId, KvArena>,
-    /// Where the draft models of the models in use are.
+    /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
-    /// Whether a model that was idle computes in this step, which takes longer than others.
+    /// Whether a model that was idle computes in this step; such a step is slow and not measured.
     warming: bool,
     pub(super) step_costs: StepCostModel,
-    /// How often the queue's scheduler had started anew when this was last in step with it.
+    /// The queue's reset count when this state last matched its scheduler.
     resets: u64,
 }
 
-/// A row, and what it came to.
-type Done = (Row, Result<Outcome, Failure>);
-/// A row, and the logits that it asked for.
+/// A row and its outcome.
+type RowResult = (Row, Result<Outcome, Failure>);
+/// A row and its logits.
 type Computed<'a> = (Row, Vec<&'a mut [f32]>);
 
 impl Workload for TextWorkload {
@@ -49,7 +49,7 @@ impl Workload for TextWorkload {
         let mut state = self.queue.lock();
         self.runtime.faults.point("text.sweep");
         state.sweep();
-        let left = self.active.extract_if(.., |_, request| request.caller_left());
+        let left = self.active.extract_if(.., |_, request| request.is_cancelled());
         left.for_each(|(id, _)| state.scheduler.cancel(id));
         let resets = state.resets;
         drop(state);
@@ -58,21 +58,21 @@ impl Workload for TextWorkload {
         }
     }
 
-    /// One step of every model in use.
+    /// Runs one step of every model in use.
     fn step(&mut self, _busy: bool) -> bool {
         self.drop_stalled();
         self.runtime.faults.point("text.propose");
         self.propose();
-        let began = self.runtime.clock.uptime();
-        let plan = self.plan(began);
+        let started = self.runtime.clock.uptime();
+        let plan = self.plan(started);
         self.reserve_blocks(&plan);
-        let mut done: Vec<Done> = Vec::new();
+        let mut done: Vec<RowResult> = Vec::new();
         let busy = !plan.batches.is_empty();
         for batch in plan.batches {
             done.extend(self.compute(batch));
         }
         if busy {
-            self.commit_step(done, began);
+            self.commit_step(done, started);
         }
         let freed = plan.memory_short && self.free_memory(plan.stuck);
         busy || freed
@@ -108,7 +108,7 @@ impl TextWorkload {
         Self { queue, runtime, active, arenas, drafts, warming: false, step_costs, resets: 0 }
     }
 
-    /// Fails what runs, and drops all keys and values: the scheduler has no account of them any more.
+    /// Fails running requests and drops all keys and values, which the reset scheduler does not know.
     fn drop_active(&mut self, failure: &Failure) {
         self.resets = self.queue.lock().resets;
         self.arenas.clear();
@@ -132,7 +132,7 @@ impl TextWorkload {
         }
     }
 
-    /// Gives up answers that no client reads, and pauses those whose clients are slow.
+    /// Fails requests whose clients have stalled, and pauses choices whose clients are slow.
     fn drop_stalled(&mut self) {
         let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.client_timeout);
         let mut paused = Vec::new();
@@ -154,17 +154,17 @@ impl TextWorkload {
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             let id = row.sequence.request;
             if let Some(queued) = state.waiting.remove(&id) {
-                begun.push((id, queued, state.scheduler.hit(row.sequence)));
+                begun.push((id, queued, state.scheduler.prefix_hit(row.sequence)));
             }
         }
-        self.arenas.retain(|model, _| state.scheduler.knows(*model));
-        self.drafts.retain(|model, _| state.scheduler.knows(*model));
+        self.arenas.retain(|model, _| state.scheduler.has_model(*model));
+        self.drafts.retain(|model, _| state.scheduler.has_model(*model));
         drop(state);
         for (id, queued, cached) in begun {
             let mut request = ActiveRequest::new(queued, cached);
             let step = Step { cached: cached as u64, ..Step::default() };
             self.runtime.metrics.step(request.model.id(), step);
-            // The channel is empty: none of its answers pauses.
+            // The channel is empty, so no choice pauses.
             request.reserve(id, &mut Vec::new(), now, self.runtime.settings.client_timeout);
             self.active.insert(id, request);
         }
@@ -172,7 +172,7 @@ impl TextWorkload {
         plan
     }
 
-    /// Gives back the memory of blocks that are free and takes that of blocks to be written.
+    /// Releases the memory of free blocks and allocates that of blocks to be written.
     fn reserve_blocks(&mut self, plan: &StepPlan) {
         self.release(&plan.released);
         self.runtime.faults.point("text.reserve_blocks");
@@ -189,7 +189,7 @@ impl TextWorkload {
         }
     }
 
-    /// Gives back the memory of blocks that are free.
+    /// Releases the memory of free blocks.
     pub(super) fn release(&mut self, released: &[(ModelId, BlockId)]) {
         for (model, block) in released {
             if let Some(arena) = self.arenas.get_mut(model) {
@@ -206,8 +206,8 @@ impl TextWorkload {
         self.active.get(&row.sequence.request).map(|request| Arc::clone(&request.model))
     }
 
-    /// Runs the batch. When it fails as a whole, each row runs alone, so that only the faulty ones fail.
-    fn compute(&mut self, batch: Batch) -> Vec<Done> {
+    /// Runs the batch. If it fails, each row runs alone, so that only the faulty rows fail.
+    fn compute(&mut self, batch: Batch) -> Vec<RowResult> {
         let Some(model) = self.model(&batch) else { return Vec::new() };
         match self.forward(&model, batch.model, &batch.rows) {
             Ok(mut logits) => {
@@ -221,20 +221,20 @@ impl TextWorkload {
                 batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
             }
             Err(_) => {
-                let alone = |row| Batch { model: batch.model, rows: vec![row] };
-                batch.rows.into_iter().flat_map(|row| self.compute(alone(row))).collect()
+                let single = |row| Batch { model: batch.model, rows: vec![row] };
+                batch.rows.into_iter().flat_map(|row| self.compute(single(row))).collect()
             }
         }
     }
 
-    /// Chooses tokens, all requests side by side.
-    fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<Done> {
+    /// Samples tokens, requests in parallel.
+    fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<RowResult> {
         let (now, metrics) = (self.runtime.clock.uptime(), &self.runtime.metrics);
-        let mut parts: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
+        let mut by_request: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
         for (row, logits) in rows.into_iter().zip(logits) {
-            parts.entry(row.sequence.request).or_default().push((row, logits));
+            by_request.entry(row.sequence.request).or_default().push((row, logits));
         }
-        let active = self.active.iter_mut().filter_map(|(id, request)| Some((request, parts.remove(id)?)));
+        let active = self.active.iter_mut().filter_map(|(id, request)| Some((request, by_request.remove(id)?)));
         let tasks: Vec<_> = active.map(|(request, rows)| Mutex::new((request, rows, Vec::new()))).collect();
         model.network.cpu().pool().run(tasks.len(), |index| {
             let Some(task) = tasks.get(index) else { return };
@@ -246,7 +246,7 @@ impl TextWorkload {
             }
         });
         let done = tasks.into_iter().flat_map(|task| task.into_inner().unwrap_or_else(PoisonError::into_inner).2);
-        let done: Vec<Done> = done.collect();
+        let done: Vec<RowResult> = done.collect();
         let mut step = Step::default();
         for (row, outcome) in done.iter().filter_map(|(row, outcome)| Some((row, outcome.as_ref().ok()?))) {
             step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
@@ -272,9 +272,9 @@ impl TextWorkload {
         model.forward(&rows, arena)
     }
 
-    /// Tells the scheduler what became of the rows, and drops the requests that have ended.
-    fn commit_step(&mut self, done: Vec<Done>, began: Duration) {
-        let took = self.runtime.clock.uptime().saturating_sub(began);
+    /// Commits the outcomes to the scheduler and drops requests that have ended.
+    fn commit_step(&mut self, done: Vec<RowResult>, started: Duration) {
+        let took = self.runtime.clock.uptime().saturating_sub(started);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
         let mut sizes = StepSizes::default();
         let mut state = self.queue.lock();
@@ -286,8 +286,8 @@ impl TextWorkload {
                 Ok(Outcome { positions, new, ended }) => {
                     state.scheduler.commit(id, positions, &new);
                     if ended {
-                        let generated = state.scheduler.end(id);
-                        state.answer_ended(generated);
+                        let generated = state.scheduler.finish(id);
+                        state.record_choice_length(generated);
                     }
                 }
                 Err(failure) => failed.push((id, failure)),
@@ -299,11 +299,11 @@ impl TextWorkload {
         drop(state);
         self.step_costs.measure(sizes, took);
         failed.into_iter().for_each(|(id, failure)| self.fail_request(id.request, failure));
-        self.active.retain(|_, request| !request.is_over());
+        self.active.retain(|_, request| !request.is_finished());
     }
 
-    /// Memory was short: an idle model goes, or the one request that cannot be helped. `false`: there is nothing to do
-    /// but wait.
+    /// Memory was short: unloads an idle model, or else fails the request that does not fit. `false`: all that is left
+    /// is to wait.
     fn free_memory(&mut self, stuck: Option<SequenceId>) -> bool {
         if self.runtime.unload_idle() {
             return true;

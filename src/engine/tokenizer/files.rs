@@ -1,4 +1,4 @@
-//! The small files of a model's folder that its tokenizer and its chat template are made of, in memory.
+//! The files in a model's folder from which its tokenizer and chat template are built, in memory.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,42 +9,42 @@ use serde_json::Value;
 
 use crate::models::safetensors::parse_json;
 
-/// Where transformers puts the template for tools beside `chat_template.jinja`.
+/// Where transformers saves the tool template next to `chat_template.jinja`.
 pub const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 
-/// A larger file is refused; bytes.
-const LARGE: u64 = 64 << 20;
-/// The same of files that become JSON values, which take up to 16 times their bytes in memory.
-const SMALL: u64 = 8 << 20;
+/// Larger files are refused; bytes.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// The limit for files parsed into JSON values, which take up to 16 times the file's size in memory; bytes.
+const MAX_JSON_BYTES: u64 = 8 << 20;
 
-/// The files, and how large each may be.
+/// The files and their size limits.
 const FILES: [(&str, u64); 10] = [
-    (TOOL_USE_FILE, LARGE),
-    ("chat_template.jinja", LARGE),
-    ("config.json", SMALL),
-    ("generation_config.json", SMALL),
-    ("merges.txt", LARGE),
-    ("special_tokens_map.json", SMALL),
-    ("tokenizer.json", LARGE),
-    ("tokenizer_config.json", SMALL),
-    ("vocab.json", LARGE),
-    ("vocab.txt", LARGE),
+    (TOOL_USE_FILE, MAX_FILE_BYTES),
+    ("chat_template.jinja", MAX_FILE_BYTES),
+    ("config.json", MAX_JSON_BYTES),
+    ("generation_config.json", MAX_JSON_BYTES),
+    ("merges.txt", MAX_FILE_BYTES),
+    ("special_tokens_map.json", MAX_JSON_BYTES),
+    ("tokenizer.json", MAX_FILE_BYTES),
+    ("tokenizer_config.json", MAX_JSON_BYTES),
+    ("vocab.json", MAX_FILE_BYTES),
+    ("vocab.txt", MAX_FILE_BYTES),
 ];
 
-/// The files by their names. Those that the folder does not have are missing.
+/// The files of a folder by name.
 #[derive(Debug, Default)]
 pub struct TextFiles(BTreeMap<&'static str, Vec<u8>>);
 
 impl TextFiles {
-    /// Reads the files that the folder has.
+    /// Reads those of the files that the folder has.
     pub fn read(folder: &Path) -> Result<Self, String> {
         let read = |(name, largest): &(&'static str, u64)| {
-            Some(file(&folder.join(name), name, *largest).transpose()?.map(|bytes| (*name, bytes)))
+            Some(read_file(&folder.join(name), name, *largest).transpose()?.map(|bytes| (*name, bytes)))
         };
         FILES.iter().filter_map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Bytes of the files that the folder has.
+    /// The total size of those of the files that the folder has; bytes.
     pub fn size_on_disk(folder: &Path) -> u64 {
         FILES.iter().filter_map(|(name, _)| Some(fs::metadata(folder.join(name)).ok()?.len())).sum()
     }
@@ -57,21 +57,21 @@ impl TextFiles {
         self.0.get(name).map(Vec::as_slice)
     }
 
-    /// A file's text.
+    /// A file's text; `None` if the folder does not have it.
     pub fn text(&self, name: &str) -> Result<Option<&str>, String> {
         let text = self.bytes(name).map(std::str::from_utf8).transpose();
         text.map_err(|error| format!("{name} is not valid UTF-8: {error}"))
     }
 
-    /// A file's JSON; `null` where the folder does not have the file.
+    /// A file's JSON; `null` if the folder does not have it.
     pub fn json(&self, name: &str) -> Result<Value, String> {
         let Some(bytes) = self.bytes(name) else { return Ok(Value::Null) };
         parse_json(bytes).map_err(|error| format!("{name}: it is damaged: {error}"))
     }
 }
 
-/// A regular file's content; `None` where there is none.
-fn file(path: &Path, name: &str, largest: u64) -> Result<Option<Vec<u8>>, String> {
+/// A regular file's content; `None` if it does not exist.
+fn read_file(path: &Path, name: &str, largest: u64) -> Result<Option<Vec<u8>>, String> {
     let Ok(metadata) = fs::metadata(path) else { return Ok(None) };
     if !metadata.is_file() {
         return Err(format!("{name}: not a regular file"));

@@ -1,15 +1,15 @@
-//! The vocabulary of a GGUF file: byte-level BPE (`tokenizer.ggml.model = gpt2`), merged by the
-//! `tokenizers` crate, or SentencePiece's (`llama`).
+//! Builds the tokenizer of a GGUF file: byte-level BPE (`tokenizer.ggml.model = gpt2`) with the `tokenizers` crate, or
+//! SentencePiece BPE (`llama`).
 
 use std::collections::{HashMap, HashSet};
 
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::letters::{SPACE, fallback, letters, piece, spaces};
-use super::pieces::Pieces;
-use super::{ChatTokenizer, ENDS, Encoder, Vocabulary, privileged};
-use crate::engine::tokenizer::pretokenizer::{self, Cut};
+use super::byte_alphabet::{META_SPACE, byte_fallback, decode_byte_level, decode_piece, restore_spaces};
+use super::sentencepiece_bpe::SentencePieceBpe;
+use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
+use crate::engine::tokenizer::pretokenizer::{self, PreTokenizer};
 use crate::engine::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
 use crate::models::gguf::{Array, Metadata, Value};
 
@@ -19,38 +19,40 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 const BYTE: i64 = 6;
 
-/// The kinds of vocabularies.
+/// The kinds of tokenizers.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    Merges(&'static Cut),
-    Pieces,
+    ByteLevelBpe(&'static PreTokenizer),
+    SentencePiece,
 }
 
-/// Whether the file's tokenizer is one of those that can be built; cheap.
+/// Checks that the file's tokenizer is supported. Cheap.
 pub fn check(metadata: &Metadata) -> Result<Kind, String> {
     match metadata.text("tokenizer.ggml.model") {
-        Some("gpt2") => pretokenizer::find(metadata.text("tokenizer.ggml.pre").unwrap_or("default")).map(Kind::Merges),
+        Some("gpt2") => {
+            pretokenizer::find(metadata.text("tokenizer.ggml.pre").unwrap_or("default")).map(Kind::ByteLevelBpe)
+        }
         Some("llama") if metadata.flag("tokenizer.ggml.remove_extra_whitespaces") == Some(true) => {
             Err("a tokenizer that removes whitespace is not supported".to_owned())
         }
-        Some("llama") => Ok(Kind::Pieces),
+        Some("llama") => Ok(Kind::SentencePiece),
         Some(other) => Err(format!(
-            "the tokenizer '{other}' is not supported: gpt2 (byte-level BPE) and llama (SentencePiece) are"
+            "the tokenizer '{other}' is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece)"
         )),
-        None => Err("the file carries no tokenizer (tokenizer.ggml.model)".to_owned()),
+        None => Err("the file has no tokenizer (tokenizer.ggml.model)".to_owned()),
     }
 }
 
-/// The file's tokens and what kind of token each is.
-pub struct Table<'a> {
+/// The file's tokens and the type of each.
+pub struct GgufVocabulary<'a> {
     pub metadata: &'a Metadata,
     pub texts: &'a [String],
     kinds: Vec<i64>,
     template: &'a str,
 }
 
-impl<'a> Table<'a> {
-    /// `template` tells which tokens are its own.
+impl<'a> GgufVocabulary<'a> {
+    /// `template`: the chat template, whose tokens count as special.
     pub fn new(metadata: &'a Metadata, template: &'a str) -> Result<Self, String> {
         let texts = metadata.texts("tokenizer.ggml.tokens").ok_or("the file has no tokenizer.ggml.tokens")?;
         let kinds = metadata.numbers("tokenizer.ggml.token_type").unwrap_or_default();
@@ -61,9 +63,9 @@ impl<'a> Table<'a> {
         self.kinds.get(id) == Some(&kind)
     }
 
-    /// ChatTokenizer that are parsed in templates only.
+    /// Whether a token is parsed only in templates.
     fn special(&self, id: usize, text: &str) -> bool {
-        self.is(id, CONTROL) || self.is(id, USER_DEFINED) && privileged(text, self.template)
+        self.is(id, CONTROL) || self.is(id, USER_DEFINED) && is_template_token(text, self.template)
     }
 
     pub fn each(&self) -> impl Iterator<Item = (usize, &String)> {
@@ -78,26 +80,26 @@ impl<'a> Table<'a> {
         self.each().filter(|(id, text)| self.special(*id, text) && !text.is_empty())
     }
 
-    /// User-defined tokens that are vocabulary like any other.
-    fn defined(&self) -> impl Iterator<Item = (usize, &String)> {
+    /// User-defined tokens that are not special.
+    fn user_defined(&self) -> impl Iterator<Item = (usize, &String)> {
         self.of(USER_DEFINED).filter(|(id, text)| !self.special(*id, text) && !text.is_empty())
     }
 
-    /// ChatTokenizer that texts do not come to by themselves.
-    pub fn named(&self) -> impl Iterator<Item = (usize, &String)> {
+    /// Tokens that merging does not produce: unknown, control and user-defined tokens.
+    pub fn added_tokens(&self) -> impl Iterator<Item = (usize, &String)> {
         let named = |(id, text): &(usize, &String)| {
             !text.is_empty() && [UNKNOWN, CONTROL, USER_DEFINED].iter().any(|kind| self.is(*id, *kind))
         };
         self.each().filter(named)
     }
 
-    /// The token whose id stands under this key.
+    /// The token ID in this metadata key.
     pub fn id(&self, key: &str) -> Option<u32> {
         let id = self.metadata.integer(key).and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| (id as usize) < self.texts.len())
     }
 
-    /// A number for each token.
+    /// The score of each token.
     pub fn scores(&self) -> Result<Vec<f32>, String> {
         let array = match self.metadata.get("tokenizer.ggml.scores") {
             Some(Value::Array(array)) => Array::numbers(array),
@@ -110,24 +112,24 @@ impl<'a> Table<'a> {
         });
         match scores.collect::<Option<Vec<_>>>() {
             Some(scores) if scores.len() == self.texts.len() => Ok(scores),
-            _ => Err("tokenizer.ggml.scores has not one number a token".to_owned()),
+            _ => Err("tokenizer.ggml.scores must have one number for each token".to_owned()),
         }
     }
 
-    /// Byte-level BPE as a whole, which finds special tokens in texts, too.
-    pub fn whole(&self) -> Result<Tokenizer, String> {
-        let Kind::Merges(cut) = check(self.metadata)? else {
-            return Err("the tokens are not of byte-level BPE".to_owned());
+    /// A byte-level BPE tokenizer that also parses special tokens in texts.
+    pub fn tokenizer(&self) -> Result<Tokenizer, String> {
+        let Kind::ByteLevelBpe(pre_tokenizer) = check(self.metadata)? else {
+            return Err("the tokenizer is not byte-level BPE".to_owned());
         };
-        let mut tokenizer = merges(self, cut, |_, _| true)?;
+        let mut tokenizer = byte_level_bpe(self, pre_tokenizer, |_, _| true)?;
         let special = self.special_tokens().map(|(_, text)| AddedToken::from(text.clone(), true).normalized(false));
         tokenizer.add_special_tokens(special.collect::<Vec<_>>()).map_err(|error| error.to_string())?;
         Ok(tokenizer)
     }
 
-    /// Phi-3's special tokens swallow the whitespace after them, which its files do not say; the
-    /// rule is llama.cpp's.
-    fn strips_right(&self, id: usize, text: &str) -> bool {
+    /// Phi-3's special tokens strip the whitespace after them, although its files do not say so. The rule is
+    /// llama.cpp's.
+    fn rstrip(&self, id: usize, text: &str) -> bool {
         let name = self.metadata.text("general.name").unwrap_or_default().to_lowercase();
         let phi = name.contains("phi-3") || name.contains("phi3");
         phi && (self.is(id, CONTROL) || self.is(id, USER_DEFINED) || text == "</s>")
@@ -136,35 +138,40 @@ impl<'a> Table<'a> {
 }
 
 impl ChatTokenizer {
-    /// `rows` is the number of embeddings: no token may lie beyond. `template` tells which tokens
-    /// are its own.
+    /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat template,
+    /// whose tokens count as special.
     pub fn of_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let kind = check(metadata)?;
-        let table = Table::new(metadata, template)?;
+        let table = GgufVocabulary::new(metadata, template)?;
         if table.texts.is_empty() || table.texts.len() > rows {
-            return Err(format!("the tokenizer has {} tokens, the model {rows}", table.texts.len()));
+            return Err(format!("the tokenizer has {} tokens, but the model only {rows}", table.texts.len()));
         }
         let special_tokens = table.special_tokens().map(|(id, text)| SpecialToken {
             text: text.clone(),
             id: id as u32,
-            strips_left: false,
-            strips_right: table.strips_right(id, text),
+            lstrip: false,
+            rstrip: table.rstrip(id, text),
         });
         let special_tokens = SpecialTokens::new(special_tokens.collect())?;
         let (encoder, bos, eos, add_bos) = match kind {
-            Kind::Merges(cut) => {
-                let tokenizer = Box::new(merges(&table, cut, |id, text| !table.special(id, text))?);
-                (Encoder::Merges { tokenizer, inside: None, continued: None }, None, None, cut.add_bos)
+            Kind::ByteLevelBpe(pre_tokenizer) => {
+                let tokenizer = Box::new(byte_level_bpe(&table, pre_tokenizer, |id, text| !table.special(id, text))?);
+                (
+                    Encoder::HuggingFace { tokenizer, after_special: None, continuation: None },
+                    None,
+                    None,
+                    pre_tokenizer.add_bos,
+                )
             }
-            Kind::Pieces => (pieces(&table)?, Some(1), Some(2), true),
+            Kind::SentencePiece => (sentencepiece(&table)?, Some(1), Some(2), true),
         };
         let eos = table.id("tokenizer.ggml.eos_token_id").or(eos);
-        let ends = ENDS.iter().filter_map(|text| special_tokens.id(text)).chain(eos);
-        let ends: HashSet<u32> = ends.chain(table.id("tokenizer.ggml.eot_token_id")).collect();
+        let eos_ids = EOS_TOKENS.iter().filter_map(|text| special_tokens.id(text)).chain(eos);
+        let eos_ids: HashSet<u32> = eos_ids.chain(table.id("tokenizer.ggml.eot_token_id")).collect();
         let vocabulary = Vocabulary {
-            bytes: table.each().map(|(id, text)| bytes(&table, kind, id, text)).collect(),
+            bytes: table.each().map(|(id, text)| token_bytes(&table, kind, id, text)).collect(),
             control: table.of(CONTROL).chain(table.of(UNKNOWN)).map(|(id, _)| id as u32).collect(),
-            ends,
+            eos_ids,
             bos: table.id("tokenizer.ggml.bos_token_id").or(bos),
             eos,
         };
@@ -173,43 +180,48 @@ impl ChatTokenizer {
     }
 }
 
-fn bytes(table: &Table<'_>, kind: Kind, id: usize, text: &str) -> Vec<u8> {
+fn token_bytes(table: &GgufVocabulary<'_>, kind: Kind, id: usize, text: &str) -> Vec<u8> {
     match kind {
         _ if table.special(id, text) => text.as_bytes().to_vec(),
-        Kind::Pieces if table.is(id, BYTE) => piece(text),
-        Kind::Pieces => spaces(text).into_bytes(),
-        Kind::Merges(_) if table.is(id, USER_DEFINED) => text.as_bytes().to_vec(),
-        Kind::Merges(_) => letters(text),
+        Kind::SentencePiece if table.is(id, BYTE) => decode_piece(text),
+        Kind::SentencePiece => restore_spaces(text).into_bytes(),
+        Kind::ByteLevelBpe(_) if table.is(id, USER_DEFINED) => text.as_bytes().to_vec(),
+        Kind::ByteLevelBpe(_) => decode_byte_level(text),
     }
 }
 
-/// Of the tokens that `keep` says.
-fn merges(table: &Table<'_>, cut: &Cut, keep: impl Fn(usize, &str) -> bool) -> Result<Tokenizer, String> {
+/// Byte-level BPE of the tokens that `keep` selects.
+fn byte_level_bpe(
+    table: &GgufVocabulary<'_>,
+    pre_tokenizer: &PreTokenizer,
+    keep: impl Fn(usize, &str) -> bool,
+) -> Result<Tokenizer, String> {
     let merges = table.metadata.texts("tokenizer.ggml.merges").ok_or("the file has no tokenizer.ggml.merges")?;
     let merges = merges.iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
-        None => Err(format!("the merge '{merge}' has no two halves")),
+        None => Err(format!("the merge '{merge}' does not have two parts")),
     });
     let merges = merges.collect::<Result<Vec<_>, _>>()?;
     let vocabulary = table.each().filter(|(id, text)| keep(*id, text));
     let vocabulary: Vocab = vocabulary.map(|(id, text)| (text.clone(), id as u32)).collect();
     let wrong = |error: tokenizers::Error| format!("the tokenizer cannot be built: {error}");
-    let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(cut.ignore_merges);
+    let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(pre_tokenizer.ignore_merges);
     let mut tokenizer = Tokenizer::new(bpe.build().map_err(wrong)?);
-    tokenizer.with_pre_tokenizer(Some(cut.build().map_err(wrong)?));
-    let defined = table.defined().map(|(_, text)| AddedToken::from(text.clone(), false).normalized(false));
+    tokenizer.with_pre_tokenizer(Some(pre_tokenizer.build().map_err(wrong)?));
+    let defined = table.user_defined().map(|(_, text)| AddedToken::from(text.clone(), false).normalized(false));
     tokenizer.add_tokens(defined.collect::<Vec<_>>()).map_err(wrong)?;
     Ok(tokenizer)
 }
 
-fn pieces(table: &Table<'_>) -> Result<Encoder, String> {
+fn sentencepiece(table: &GgufVocabulary<'_>) -> Result<Encoder, String> {
     let scores = table.scores()?;
     let ordinary = |id: usize| ![UNKNOWN, CONTROL, USER_DEFINED, BYTE].iter().any(|kind| table.is(id, *kind));
     let normal = table.each().zip(scores).filter(|((id, _), _)| ordinary(*id));
     let normal: HashMap<_, _> = normal.map(|((id, text), score)| (text.clone(), (id as u32, score))).collect();
-    let defined = table.defined().map(|(id, text)| (text.replace(' ', SPACE), id as u32)).collect();
-    let bytes = table.of(BYTE).filter_map(|(id, text)| Some((fallback(text)?, id as u32))).collect();
+    let defined = table.user_defined().map(|(id, text)| (text.replace(' ', META_SPACE), id as u32)).collect();
+    let bytes = table.of(BYTE).filter_map(|(id, text)| Some((byte_fallback(text)?, id as u32))).collect();
     let unknown = table.id("tokenizer.ggml.unknown_token_id").or(Some(0));
     let prefix = table.metadata.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
-    Pieces::new(normal, defined, bytes, unknown, prefix).map(|pieces| Encoder::Pieces(Box::new(pieces)))
+    SentencePieceBpe::new(normal, defined, bytes, unknown, prefix)
+        .map(|pieces| Encoder::SentencePiece(Box::new(pieces)))
 }

@@ -1,14 +1,14 @@
-//! Text to token ids, and the vocabulary that a checkpoint carries.
+//! Tokenizers: text to token IDs, and the vocabulary of a checkpoint.
 //!
-//! SpecialToken tokens are not in what encodes plain text: see [`crate::engine::tokenizer::special_tokens`].
+//! Plain text is encoded without special tokens: see [`crate::engine::tokenizer::special_tokens`].
 
+mod byte_alphabet;
+mod chunks;
 pub mod files;
 mod gguf;
 mod hub;
-mod letters;
-mod pieces;
 pub mod pretokenizer;
-mod slices;
+mod sentencepiece_bpe;
 pub mod special_tokens;
 #[cfg(test)]
 mod tests;
@@ -20,39 +20,39 @@ use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
 use crate::engine::tokenizer::special_tokens::{Part, SpecialTokens};
-pub use gguf::{Table, check};
+pub use chunks::chunks;
+pub use gguf::{GgufVocabulary, check};
 pub use hub::{check as check_hub, tokenizer_json};
-pub use slices::slices;
 pub use vocabulary::Vocabulary;
 
-/// Control tokens that end an answer, whatever the file names as its end of sequence.
-const ENDS: &[&str] =
+/// Control tokens that end generation, in addition to the EOS token that the file names.
+const EOS_TOKENS: &[&str] =
     &["<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
 
-/// Encodes texts and prompts. What its tokens stand for is in the [`Vocabulary`] that is built with it.
+/// Encodes texts and prompts. The [`Vocabulary`] that is built with it decodes tokens.
 pub struct ChatTokenizer {
     encoder: Encoder,
     special_tokens: SpecialTokens,
-    /// Put before every prompt that does not begin with it.
+    /// The BOS token, prepended to every prompt that does not begin with it.
     prefix: Option<u32>,
 }
 
-/// How far tokenising goes. Prompts of up to [`slices::LONGEST`] bytes are always tokenised to their end.
+/// When tokenizing stops early. Prompts of up to [`chunks::MAX_CHUNK`] bytes are always tokenized completely.
 #[derive(Clone, Debug, Default)]
-pub struct TokenBound {
-    /// It stops once there are more tokens than this.
-    most: Option<usize>,
-    /// It stops once the request is dropped.
+pub struct TokenizeLimits {
+    /// Stops once there are more tokens than this.
+    max_tokens: Option<usize>,
+    /// Stops once the request is dropped.
     request: Option<Weak<()>>,
 }
 
-impl TokenBound {
-    /// Stops, too, once there are more tokens than `most`.
-    pub fn with_most(self, most: usize) -> Self {
-        Self { most: Some(most), ..self }
+impl TokenizeLimits {
+    /// Also stops once there are more tokens than `max_tokens`.
+    pub fn with_max_tokens(self, max_tokens: usize) -> Self {
+        Self { max_tokens: Some(max_tokens), ..self }
     }
 
-    /// Stops, too, once every clone of `request` is dropped.
+    /// Also stops once every clone of `request` is dropped.
     pub fn with_request(self, request: &Arc<()>) -> Self {
         self.with_weak(Arc::downgrade(request))
     }
@@ -61,17 +61,17 @@ impl TokenBound {
         Self { request: Some(request), ..self }
     }
 
-    pub fn most(&self) -> Option<usize> {
-        self.most
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.max_tokens
     }
 
-    /// Whether the request was dropped, so that its work is no longer wanted.
+    /// Whether the request was dropped.
     pub fn is_cancelled(&self) -> bool {
         self.request.as_ref().is_some_and(|request| request.strong_count() == 0)
     }
 
-    pub fn is_reached(&self, tokens: usize) -> bool {
-        self.most.is_some_and(|most| tokens > most) || self.is_cancelled()
+    pub fn are_reached(&self, tokens: usize) -> bool {
+        self.max_tokens.is_some_and(|max_tokens| tokens > max_tokens) || self.is_cancelled()
     }
 }
 
@@ -79,74 +79,79 @@ impl TokenBound {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
     pub ids: Vec<u32>,
-    /// Whether these are all tokens. `false`: tokenising stopped at its [`TokenBound`], and there are more.
+    /// `false`: tokenizing stopped at its [`TokenizeLimits`], and there are more tokens.
     pub complete: bool,
 }
 
-/// Encodes text in which nothing is special.
+/// Encodes plain text, without special tokens.
 enum Encoder {
-    /// By the `tokenizers` crate. The other two are for text that does not begin a prompt, where they differ.
-    Merges {
+    /// The `tokenizers` crate. The other two are for text that does not begin a prompt, if they differ.
+    HuggingFace {
         tokenizer: Box<Tokenizer>,
         /// For text that follows a special token.
-        inside: Option<Box<Tokenizer>>,
-        /// For the slices of a text after its first.
-        continued: Option<Box<Tokenizer>>,
+        after_special: Option<Box<Tokenizer>>,
+        /// For the chunks of a text after the first.
+        continuation: Option<Box<Tokenizer>>,
     },
-    Pieces(Box<pieces::Pieces>),
+    SentencePiece(Box<sentencepiece_bpe::SentencePieceBpe>),
 }
 
-/// Where a text stands: some tokenizers put a space before it in some of these places.
+/// Where a text is in the prompt. Some tokenizers prepend a space in some of these positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// At the beginning of the prompt.
-    First,
+    Start,
     /// After a special token.
-    Inside,
-    /// After another slice of the same text.
-    Continued,
+    AfterSpecial,
+    /// After another chunk of the same text.
+    Continuation,
 }
 
 impl Encoder {
-    fn encode(&self, text: &str, place: Place) -> Vec<u32> {
+    fn encode(&self, text: &str, position: Position) -> Vec<u32> {
         let tokenizer = match self {
-            Self::Pieces(pieces) => return pieces.encode(text, place != Place::Continued),
-            Self::Merges { continued: Some(continued), .. } if place == Place::Continued => continued,
-            Self::Merges { inside: Some(inside), .. } if place != Place::First => inside,
-            Self::Merges { tokenizer, .. } => tokenizer,
+            Self::SentencePiece(pieces) => return pieces.encode(text, position != Position::Continuation),
+            Self::HuggingFace { continuation: Some(continuation), .. } if position == Position::Continuation => {
+                continuation
+            }
+            Self::HuggingFace { after_special: Some(after_special), .. } if position != Position::Start => {
+                after_special
+            }
+            Self::HuggingFace { tokenizer, .. } => tokenizer,
         };
         match tokenizer.encode_fast(text, false) {
             Ok(encoding) => encoding.get_ids().to_vec(),
-            // Byte-level BPE has no input that it refuses; if it had one, bytes are still tokens.
-            Err(_) => {
-                text.bytes().filter_map(|byte| tokenizer.token_to_id(&letters::letter(byte).to_string())).collect()
-            }
+            // Byte-level BPE refuses no input; as a fallback, bytes are tokens.
+            Err(_) => text
+                .bytes()
+                .filter_map(|byte| tokenizer.token_to_id(&byte_alphabet::byte_to_char(byte).to_string()))
+                .collect(),
         }
     }
 
-    /// Appends the tokens of a text. `false`: it stopped at the bound before the end.
-    fn append(&self, text: &str, first: Place, bound: &TokenBound, ids: &mut Vec<u32>) -> bool {
-        for (index, slice) in slices(text).enumerate() {
-            if bound.is_reached(ids.len()) {
+    /// Appends the tokens of a text. `false`: it stopped at the limits before the end.
+    fn append(&self, text: &str, first: Position, limits: &TokenizeLimits, ids: &mut Vec<u32>) -> bool {
+        for (index, chunk) in chunks(text).enumerate() {
+            if limits.are_reached(ids.len()) {
                 return false;
             }
-            ids.extend(self.encode(slice, if index == 0 { first } else { Place::Continued }));
+            ids.extend(self.encode(chunk, if index == 0 { first } else { Position::Continuation }));
         }
         true
     }
 }
 
-/// Whether an added token that is not marked as special still belongs to the template alone: it
-/// writes the token, or the token looks like one of control. Runs of spaces are vocabulary.
-fn privileged(text: &str, template: &str) -> bool {
+/// Whether an added token that is not marked as special is still parsed only in templates: the template writes it, or
+/// it looks like a control token. Whitespace is ordinary vocabulary.
+fn is_template_token(text: &str, template: &str) -> bool {
     !text.trim().is_empty() && (text.starts_with("<|") || template.contains(text))
 }
 
 impl ChatTokenizer {
-    /// Plain text: nothing in it is special, nothing is added.
+    /// Encodes plain text: special tokens in it stay text, and none are added.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::new();
-        self.encoder.append(text, Place::First, &TokenBound::default(), &mut ids);
+        self.encoder.append(text, Position::Start, &TokenizeLimits::default(), &mut ids);
         ids
     }
 
@@ -155,16 +160,16 @@ impl ChatTokenizer {
         self.special_tokens.protect(text)
     }
 
-    /// A rendered template, whose messages were [`Self::protect`]ed.
-    pub fn encode_prompt(&self, rendered: &str, bound: &TokenBound) -> Prompt {
-        let bound = if rendered.len() > slices::LONGEST { bound } else { &TokenBound::default() };
+    /// Encodes a rendered template whose messages were [`Self::protect`]ed.
+    pub fn encode_prompt(&self, rendered: &str, limits: &TokenizeLimits) -> Prompt {
+        let limits = if rendered.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
         let (mut ids, mut complete) = (Vec::new(), true);
         for (index, part) in self.special_tokens.split(rendered).enumerate() {
             match part {
                 Part::SpecialToken(id) => ids.push(id),
                 Part::Text(text) => {
-                    let place = if index == 0 { Place::First } else { Place::Inside };
-                    complete = self.encoder.append(&text, place, bound, &mut ids);
+                    let position = if index == 0 { Position::Start } else { Position::AfterSpecial };
+                    complete = self.encoder.append(&text, position, limits, &mut ids);
                 }
             }
             if !complete {

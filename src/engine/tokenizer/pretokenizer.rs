@@ -1,7 +1,7 @@
-//! How text is cut into words before merges, by the name in `tokenizer.ggml.pre`.
+//! Pre-tokenizers: how text is split into words before merging, by the name in `tokenizer.ggml.pre`.
 //!
-//! The patterns are those of llama.cpp's `llama-vocab.cpp` for the same names: token counts must
-//! be equal. Rules of one row are applied one after the other, each to the pieces of the last.
+//! The patterns are those of llama.cpp's `llama-vocab.cpp` for the same names, so that token counts are equal. The rules
+//! of a pre-tokenizer are applied in order, each to the pieces of the previous one.
 
 use tokenizers::SplitDelimiterBehavior::Isolated;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -9,13 +9,13 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
-/// One way of cutting text.
-pub struct Cut {
+/// A pre-tokenizer.
+pub struct PreTokenizer {
     names: &'static [&'static str],
     rules: &'static [&'static str],
-    /// A word that is a token as it stands needs no merges.
+    /// Whether a word that is a token is used without merging.
     pub ignore_merges: bool,
-    /// Whether prompts begin with the beginning-of-sequence token when the file does not say.
+    /// Whether prompts begin with the BOS token if the file does not say so.
     pub add_bos: bool,
 }
 
@@ -23,34 +23,39 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Mistral's Tekken and OpenAI's o200k are the models' own patterns, of which llama.cpp has approximations.
+/// Tekken and o200k are Mistral's and OpenAI's own patterns; llama.cpp has approximations.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const CUTS: &[Cut] = &[
-    Cut {
+const PRE_TOKENIZERS: &[PreTokenizer] = &[
+    PreTokenizer {
         names: &["gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais"],
         rules: &[GPT2],
         ignore_merges: false,
         add_bos: false,
     },
-    Cut {
+    PreTokenizer {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
         rules: &[r"\p{N}", GPT2],
         ignore_merges: false,
         add_bos: false,
     },
-    Cut {
+    PreTokenizer {
         names: &["default"],
         rules: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
         ignore_merges: false,
         add_bos: false,
     },
-    Cut { names: &["qwen2", "deepseek-r1-qwen", "stablelm2"], rules: &[QWEN2], ignore_merges: false, add_bos: false },
-    Cut { names: &["qwen35"], rules: &[QWEN35], ignore_merges: false, add_bos: false },
-    Cut { names: &["tekken"], rules: &[TEKKEN], ignore_merges: true, add_bos: true },
-    Cut { names: &["gpt-4o", "llama4"], rules: &[GPT4O], ignore_merges: false, add_bos: false },
-    Cut {
+    PreTokenizer {
+        names: &["qwen2", "deepseek-r1-qwen", "stablelm2"],
+        rules: &[QWEN2],
+        ignore_merges: false,
+        add_bos: false,
+    },
+    PreTokenizer { names: &["qwen35"], rules: &[QWEN35], ignore_merges: false, add_bos: false },
+    PreTokenizer { names: &["tekken"], rules: &[TEKKEN], ignore_merges: true, add_bos: true },
+    PreTokenizer { names: &["gpt-4o", "llama4"], rules: &[GPT4O], ignore_merges: false, add_bos: false },
+    PreTokenizer {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe"],
         rules: &[LLAMA3],
         ignore_merges: true,
@@ -58,16 +63,16 @@ const CUTS: &[Cut] = &[
     },
 ];
 
-/// The row for a name, or the names that there are.
-pub fn find(name: &str) -> Result<&'static Cut, String> {
-    CUTS.iter().find(|cut| cut.names.contains(&name)).ok_or_else(|| {
-        let known: Vec<_> = CUTS.iter().flat_map(|cut| cut.names).copied().collect();
-        format!("the pre-tokenizer '{name}' is not supported: {} are", known.join(", "))
+/// The pre-tokenizer of this name. The error lists the supported names.
+pub fn find(name: &str) -> Result<&'static PreTokenizer, String> {
+    PRE_TOKENIZERS.iter().find(|pre_tokenizer| pre_tokenizer.names.contains(&name)).ok_or_else(|| {
+        let known: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|pre_tokenizer| pre_tokenizer.names).copied().collect();
+        format!("the pre-tokenizer '{name}' is not supported; supported: {}", known.join(", "))
     })
 }
 
-impl Cut {
-    /// The cutting rules and the mapping of bytes to the vocabulary's letters.
+impl PreTokenizer {
+    /// The split rules, then the mapping of bytes to the byte-level alphabet.
     pub fn build(&self) -> Result<Sequence, tokenizers::Error> {
         let rules = self.rules.iter().map(|rule| {
             let pattern = SplitPattern::Regex((*rule).to_owned());

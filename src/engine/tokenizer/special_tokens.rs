@@ -1,19 +1,18 @@
-//! SpecialToken tokens: parsed where the model's template wrote them, never where a user did.
+//! Special tokens: parsed where the chat template writes them, never in user text.
 //!
-//! Before rendering, every special token's text inside a message is replaced by a placeholder
-//! made of Unicode noncharacters, which no template looks for; after rendering, what is left of
-//! special text is the template's own, and placeholders become plain text again. Noncharacters
-//! that a message itself contains are escaped the same way, so nothing can be forged.
+//! Before rendering, each special token's text in a message is replaced by a placeholder of Unicode noncharacters, which
+//! no template looks for. After rendering, the remaining special tokens are the template's own, and placeholders become
+//! plain text again. Noncharacters in messages are escaped the same way, so placeholders cannot be forged.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-/// A longer special token is refused; bytes.
-const LONGEST: usize = 1024;
-const FIRST: u32 = 0xFDD0;
+/// Longer special tokens are refused; bytes.
+const MAX_TOKEN_BYTES: usize = 1024;
+const FIRST_NONCHARACTER: u32 = 0xFDD0;
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
 const ESCAPE: char = '\u{FDD2}';
-/// Sixteen noncharacters from here on are hexadecimal digits.
+/// The first of sixteen noncharacters that encode hexadecimal digits.
 const DIGITS: u32 = 0xFDD3;
 
 pub struct SpecialTokens {
@@ -26,9 +25,9 @@ pub struct SpecialTokens {
 pub struct SpecialToken {
     pub text: String,
     pub id: u32,
-    /// Whether it swallows whitespace before it, and after it.
-    pub strips_left: bool,
-    pub strips_right: bool,
+    /// Whether it strips whitespace before and after it, as in `tokenizer.json`.
+    pub lstrip: bool,
+    pub rstrip: bool,
 }
 
 /// A rendered prompt's parts.
@@ -40,14 +39,14 @@ pub enum Part {
 
 impl SpecialTokens {
     pub fn new(all: Vec<SpecialToken>) -> Result<Self, String> {
-        // Their search takes time in proportion to the square of the longest.
-        if let Some(long) = all.iter().map(|special| special.text.len()).find(|length| *length > LONGEST) {
-            return Err(format!("a special token has {long} bytes, {LONGEST} are the most"));
+        // The search takes time proportional to the square of the longest token.
+        if let Some(long) = all.iter().map(|special| special.text.len()).find(|length| *length > MAX_TOKEN_BYTES) {
+            return Err(format!("a special token has {long} bytes; the limit is {MAX_TOKEN_BYTES}"));
         }
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(all.iter().map(|special| &special.text))
-            .map_err(|error| format!("the special tokens cannot be searched for: {error}"))?;
+            .map_err(|error| format!("the special tokens cannot be indexed: {error}"))?;
         Ok(Self { all, finder })
     }
 
@@ -56,7 +55,7 @@ impl SpecialTokens {
         self.all.iter().find(|special| special.text == text).map(|special| special.id)
     }
 
-    /// Text of a user, made safe to be rendered into a template.
+    /// Escapes user text so that it can be rendered into a template.
     pub fn protect(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut done = 0;
@@ -84,20 +83,20 @@ impl SpecialTokens {
         })
     }
 
-    /// The text between two special tokens, less the whitespace that they swallow.
+    /// The text between two special tokens, without the whitespace that they strip.
     fn between(&self, before: Option<&SpecialToken>, text: &str, after: Option<&SpecialToken>) -> Option<Part> {
-        let revealed = self.reveal(text);
+        let revealed = self.unprotect(text);
         let mut text = revealed.as_str();
-        if before.is_some_and(|special| special.strips_right) {
+        if before.is_some_and(|special| special.rstrip) {
             text = text.trim_start();
         }
-        if after.is_some_and(|special| special.strips_left) {
+        if after.is_some_and(|special| special.lstrip) {
             text = text.trim_end();
         }
         (!text.is_empty()).then(|| Part::Text(text.to_owned()))
     }
 
-    fn reveal(&self, text: &str) -> String {
+    fn unprotect(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut chars = text.chars();
         while let Some(letter) = chars.next() {
@@ -110,7 +109,7 @@ impl SpecialTokens {
                 }
                 ESCAPE => {
                     let (high, low) = (chars.next().map_or(0, value), chars.next().map_or(0, value));
-                    out.extend(char::from_u32(FIRST + high * 16 + low));
+                    out.extend(char::from_u32(FIRST_NONCHARACTER + high * 16 + low));
                 }
                 other => out.push(other),
             }
@@ -121,8 +120,8 @@ impl SpecialTokens {
 
 fn escape(text: &str, out: &mut String) {
     for letter in text.chars() {
-        if (FIRST..FIRST + 32).contains(&u32::from(letter)) {
-            let offset = u32::from(letter) - FIRST;
+        if (FIRST_NONCHARACTER..FIRST_NONCHARACTER + 32).contains(&u32::from(letter)) {
+            let offset = u32::from(letter) - FIRST_NONCHARACTER;
             out.push(ESCAPE);
             out.extend([offset / 16, offset % 16].iter().filter_map(|&number| char::from_u32(DIGITS + number)));
         } else {
@@ -144,7 +143,7 @@ mod tests {
     use super::{Part, SpecialToken, SpecialTokens};
 
     fn special(text: &str, id: u32, strips: bool) -> SpecialToken {
-        SpecialToken { text: text.to_owned(), id, strips_left: strips, strips_right: strips }
+        SpecialToken { text: text.to_owned(), id, lstrip: strips, rstrip: strips }
     }
 
     fn special_tokens() -> SpecialTokens {
@@ -152,17 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn users_text_comes_back_as_text() {
+    fn user_text_round_trips() {
         let special_tokens = special_tokens();
         for text in ["<s>", "a<s>x<s>", "\u{FDD0}\u{FDD3}\u{FDD1}", "\u{FDEF}<s>\u{FDD2}", "", "plain"] {
             let safe = special_tokens.protect(text);
             assert!(!safe.contains("<s>"), "{safe:?}");
-            assert_eq!(special_tokens.reveal(&safe), text);
+            assert_eq!(special_tokens.unprotect(&safe), text);
         }
     }
 
     #[test]
-    fn only_the_templates_specials_are_parsed() {
+    fn only_the_templates_special_tokens_are_parsed() {
         let special_tokens = special_tokens();
         let rendered = format!("<s>x{}<s>", special_tokens.protect("hi <s>"));
         let expected = [Part::SpecialToken(8), Part::Text("hi <s>".to_owned()), Part::SpecialToken(7)];
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn some_swallow_the_whitespace_around_them() {
+    fn some_special_tokens_strip_whitespace_around_them() {
         let special_tokens = SpecialTokens::new(vec![special("<a>", 1, true), special("<s>", 7, false)]).unwrap();
         let text = |text: &str| Part::Text(text.to_owned());
         let expected = [

@@ -1,5 +1,5 @@
-//! Ids against `sentencepiece` and `tokenizers`, which wrote those under `tests/fixtures/tokenizers`
-//! (`make_tokenizers_reference.py`).
+//! Compares token IDs with those of `sentencepiece` and `tokenizers` in `tests/fixtures/tokenizers`, written by
+//! `make_tokenizers_reference.py`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ChatTokenizer, Place, TokenBound, Vocabulary};
+use super::{ChatTokenizer, Position, TokenizeLimits, Vocabulary};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::GgufFile;
 
-/// What the prompts' special tokens look like in a template.
+/// A template with the prompts' special tokens.
 const TEMPLATE: &str = "[INST] [/INST]";
 
 #[derive(Deserialize)]
@@ -45,7 +45,7 @@ fn check(name: &str, tokens: &ChatTokenizer) {
         assert_eq!(tokens.encode(text), expected, "{name}: {text:?}");
     }
     for (text, expected) in prompts {
-        assert_eq!(tokens.encode_prompt(&text, &TokenBound::default()).ids, expected, "{name}: {text:?}");
+        assert_eq!(tokens.encode_prompt(&text, &TokenizeLimits::default()).ids, expected, "{name}: {text:?}");
     }
 }
 
@@ -54,7 +54,7 @@ fn bytes(vocabulary: &Vocabulary, ids: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn sentencepiece_in_gguf_gives_sentencepieces_ids() {
+fn sentencepiece_in_gguf_matches_sentencepiece() {
     for (name, prefix) in [("spm-llama", " "), ("spm-gemma", "")] {
         let (tokens, vocabulary) = gguf(name);
         check(name, &tokens);
@@ -66,14 +66,14 @@ fn sentencepiece_in_gguf_gives_sentencepieces_ids() {
 }
 
 #[test]
-fn byte_level_vocabularies_in_gguf_give_the_ids_of_their_tokenizer_json() {
+fn byte_level_bpe_in_gguf_matches_tokenizer_json() {
     for name in ["smollm", "llama3", "qwen2", "tekken", "gpt2"] {
         check(name, &gguf(name).0);
     }
 }
 
 #[test]
-fn tokenizer_json_gives_the_ids_of_its_own_library() {
+fn tokenizer_json_matches_the_tokenizers_library() {
     for name in ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "hub-legacy", "hub-first", "hub-strips"] {
         let (tokens, vocabulary) = hub(name);
         check(name, &tokens);
@@ -86,7 +86,7 @@ fn tokenizer_json_gives_the_ids_of_its_own_library() {
 }
 
 #[test]
-fn a_folders_files_say_which_tokens_end_an_answer() {
+fn all_files_of_a_folder_contribute_eos_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, value: Value| std::fs::write(dir.path().join(name), value.to_string()).unwrap();
     std::fs::copy(root().join("hub-first/tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
@@ -96,12 +96,12 @@ fn a_folders_files_say_which_tokens_end_an_answer() {
     let (_, tokens) = ChatTokenizer::of_hub(&TextFiles::read(dir.path()).unwrap(), 1 << 20, "").unwrap();
     let end = tokens.eos.unwrap();
     assert_eq!((tokens.text(tokens.bos), tokens.text(tokens.eos)), ("<s>".to_owned(), "</s>".to_owned()));
-    assert!([7, 9, 11, end].iter().all(|id| tokens.ends().contains(id)));
+    assert!([7, 9, 11, end].iter().all(|id| tokens.eos_ids().contains(id)));
     assert!(tokens.visible(end).is_empty() && !tokens.visible(100).is_empty());
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn unsupported_features_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let problem = |change: &dyn Fn(&mut Value)| {
         let mut json: Value = read(root().join("hub-first/tokenizer.json"));
@@ -110,7 +110,7 @@ fn what_is_not_supported_is_named() {
         let files = TextFiles::read(dir.path()).unwrap();
         let built = ChatTokenizer::of_hub(&files, 1 << 20, "").err().unwrap_or_default();
         let listed = super::check_hub(&files).err().unwrap_or_else(|| built.clone());
-        assert_eq!(listed, built, "a listing says the same, or nothing");
+        assert_eq!(listed, built, "a listing gives the same error, or none");
         built
     };
     let none = ChatTokenizer::of_hub(&TextFiles::default(), 1 << 20, "").err().unwrap();
@@ -123,9 +123,9 @@ fn what_is_not_supported_is_named() {
     assert!(problem(&|json| json["model"] = json!(3)).contains("tokenizer.json cannot be used"));
 }
 
-/// The tokens of a long text are those of the text as a whole, whatever its tokenizer: slices change nothing.
+/// Splitting a long text into chunks does not change its tokens, with any tokenizer.
 #[test]
-fn long_texts_have_the_tokens_of_the_whole() {
+fn chunks_do_not_change_tokens() {
     let texts: Vec<String> = read(root().join("texts.json"));
     let plain = |text: &&String| !["<", "[", "\u{2581}"].iter().any(|odd| text.contains(odd));
     let long: String = texts.iter().filter(plain).flat_map(|text| [text.as_str(), " a sentence of words. "]).collect();
@@ -135,7 +135,7 @@ fn long_texts_have_the_tokens_of_the_whole() {
     for folder in folders.filter(|path| path.is_dir()) {
         let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
         let (tokens, _) = if folder.join("tokenizer.gguf").exists() { gguf(&name) } else { hub(&name) };
-        let whole = tokens.encoder.encode(&long, Place::First);
+        let whole = tokens.encoder.encode(&long, Position::Start);
         assert!(tokens.encode(&long) == whole, "{name}: {} and {} tokens", tokens.encode(&long).len(), whole.len());
         checked += 1;
     }
@@ -143,19 +143,19 @@ fn long_texts_have_the_tokens_of_the_whole() {
 }
 
 #[test]
-fn a_long_prompt_is_tokenised_no_further_than_its_bound() {
+fn tokenizing_a_long_prompt_stops_at_its_limits() {
     let (tokens, _) = gguf("spm-llama");
     let long = "many words ".repeat(20_000);
-    let whole = tokens.encode_prompt(&long, &TokenBound::default());
+    let whole = tokens.encode_prompt(&long, &TokenizeLimits::default());
     assert!(whole.complete);
-    let some = tokens.encode_prompt(&long, &TokenBound::default().with_most(100));
+    let some = tokens.encode_prompt(&long, &TokenizeLimits::default().with_max_tokens(100));
     assert!(!some.complete && some.ids.len() > 100 && some.ids.len() < whole.ids.len() / 2);
     assert!(whole.ids.starts_with(&some.ids));
-    let just = tokens.encode_prompt(&long, &TokenBound::default().with_most(whole.ids.len()));
+    let just = tokens.encode_prompt(&long, &TokenizeLimits::default().with_max_tokens(whole.ids.len()));
     assert_eq!(just, whole);
     let request = Arc::new(());
-    let bound = TokenBound::default().with_request(&request);
-    assert!(tokens.encode_prompt(&long, &bound).complete);
+    let limits = TokenizeLimits::default().with_request(&request);
+    assert!(tokens.encode_prompt(&long, &limits).complete);
     drop(request);
-    assert!(!tokens.encode_prompt(&long, &bound).complete);
+    assert!(!tokens.encode_prompt(&long, &limits).complete);
 }

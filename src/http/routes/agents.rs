@@ -3,6 +3,7 @@
 use actix_web::{delete, get, patch, post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::http::body_ids::parse_project_id;
 use crate::http::etag::{IfMatchHeader, with_etag};
@@ -14,6 +15,10 @@ use crate::http::{Api, authentication::Caller};
 use crate::ids::AgentId;
 use crate::service::agents::{Agent, AgentPatch, Memory, NewAgent, VersionId};
 use crate::service::patch::Patch;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(list).service(get).service(versions).service(update).service(delete);
+}
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -161,7 +166,7 @@ fn reply(caller: &Caller, agent: Agent) -> ApiResult {
 /// Create an agent.
 #[utoipa::path(tag = "agents", request_body = CreateAgent, responses((status = 200, body = AgentBody)))]
 #[post("/agents")]
-pub async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiResult {
+async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: new } = sent;
     let new = NewAgent {
         project: new.project_id.as_deref().map(parse_project_id).transpose()?,
@@ -172,16 +177,16 @@ pub async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> A
         memory: new.memory.map(Memory::from),
         metadata: new.metadata.map(object_text),
     };
-    let agent = api.agents.create(&caller.access, new).await?;
+    let agent = api.services.agents.create(&caller.access, new).await?;
     reply(&caller, agent)
 }
 
 /// List a project's agents, newest first.
 #[utoipa::path(tag = "agents", params(ProjectPaging), responses((status = 200, body = [AgentBody])))]
 #[get("/agents")]
-pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> ApiResult {
     let (project, wanted) = params.0.into_parts()?;
-    let page = api.agents.list(&caller.access, project, wanted).await?;
+    let page = api.services.agents.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -190,8 +195,8 @@ pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Da
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), GetAgent),
     responses((status = 200, body = AgentBody)))]
 #[get("/agents/{agent_id}")]
-pub async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> ApiResult {
-    let agent = api.agents.get(&caller.access, id.0, params.0.version).await?;
+async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> ApiResult {
+    let agent = api.services.agents.get(&caller.access, id.0, params.0.version).await?;
     reply(&caller, agent)
 }
 
@@ -199,13 +204,8 @@ pub async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgen
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), Paging),
     responses((status = 200, body = [AgentBody])))]
 #[get("/agents/{agent_id}/versions")]
-pub async fn versions(
-    caller: Caller,
-    id: ApiPath<AgentId>,
-    paging: ApiParams<Paging>,
-    api: web::Data<Api>,
-) -> ApiResult {
-    let page = api.agents.versions(&caller.access, id.0, paging.0.into()).await?;
+async fn versions(caller: Caller, id: ApiPath<AgentId>, paging: ApiParams<Paging>, api: web::Data<Api>) -> ApiResult {
+    let page = api.services.agents.versions(&caller.access, id.0, paging.0.into()).await?;
     let item = |agent: Agent| {
         let id = VersionId { agent: agent.id, version: agent.version };
         caller.mount.item(Head { id, object: "agent.version", state: None }, body(agent, caller.mount))
@@ -218,7 +218,7 @@ pub async fn versions(
     params(("agent_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = AgentBody)))]
 #[patch("/agents/{agent_id}")]
-pub async fn update(
+async fn update(
     id: ApiPath<AgentId>,
     if_match: IfMatchHeader,
     sent: IdempotentJson<UpdateAgent>,
@@ -233,7 +233,7 @@ pub async fn update(
         memory: Patch::from(sent.memory).map(Memory::from),
         metadata: Patch::from(sent.metadata).map(object_text),
     };
-    let agent = api.agents.update(&caller.access, id.0, change, if_match.and(sent.version)).await?;
+    let agent = api.services.agents.update(&caller.access, id.0, change, if_match.and(sent.version)).await?;
     reply(&caller, agent)
 }
 
@@ -241,7 +241,7 @@ pub async fn update(
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = Deleted)))]
 #[delete("/agents/{agent_id}")]
-pub async fn delete(caller: Caller, id: ApiPath<AgentId>, if_match: IfMatchHeader, api: web::Data<Api>) -> ApiResult {
-    api.agents.delete(&caller.access, id.0, if_match.and(None)).await?;
+async fn delete(caller: Caller, id: ApiPath<AgentId>, if_match: IfMatchHeader, api: web::Data<Api>) -> ApiResult {
+    api.services.agents.delete(&caller.access, id.0, if_match.and(None)).await?;
     caller.reply(Head { id: id.0, object: "agent.deleted", state: None }, Deleted { deleted: true })
 }

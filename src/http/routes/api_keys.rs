@@ -2,6 +2,7 @@
 
 use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::clock_rng::Timestamp;
 use crate::http::body_ids::parse_project_id;
@@ -13,6 +14,10 @@ use crate::ids::KeyId;
 use crate::service::keys::{Key, KeyPatch, NewKey, Rotation};
 use crate::service::pagination::PageRequest;
 use crate::service::secrets::Secret;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(list).service(own).service(get).service(rotate).service(update).service(revoke);
+}
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -154,20 +159,23 @@ fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secre
 /// Create a key. Its secret is shown only in this response.
 #[utoipa::path(tag = "api keys", request_body = CreateKey, responses((status = 200, body = NewKeyBody)))]
 #[post("/api-keys")]
-pub async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> ApiResult {
+async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateKey { name, project_id, expires_at, scopes, models } } = sent;
     let new = NewKey { name, project: parse_project_id(&project_id)?, expires_at, scopes, models };
-    let (key, secret) = api.keys.create(&caller.access, new).await?;
+    let (key, secret) = api.services.keys.create(&caller.access, new).await?;
     reply_with_secret(&caller, &api, key, secret.as_ref())
 }
 
 /// List a project's keys, newest first. Secrets are never included.
 #[utoipa::path(tag = "api keys", params(ListKeys), responses((status = 200, body = [KeyBody])))]
 #[get("/api-keys")]
-pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> ApiResult {
     let ListKeys { project_id, limit, cursor, after } = params.0;
-    let page =
-        api.keys.list(&caller.access, parse_project_id(&project_id)?, PageRequest { limit, cursor, after }).await?;
+    let page = api
+        .services
+        .keys
+        .list(&caller.access, parse_project_id(&project_id)?, PageRequest { limit, cursor, after })
+        .await?;
     let now = api.clock_rng.now();
     let item = |key: Key| caller.mount.item(head(&key, now), body(key, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
@@ -176,8 +184,8 @@ pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Ap
 /// Read the metadata of the request's own key; allowed for every key.
 #[utoipa::path(tag = "api keys", responses((status = 200, body = OwnKeyBody)))]
 #[get("/me")]
-pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
-    let (key, project) = api.keys.own(&caller.access).await?;
+async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
+    let (key, project) = api.services.keys.own(&caller.access).await?;
     let project = OwnProject { id: project.id.to_string(), name: project.name, environment: project.environment };
     let head = head(&key, api.clock_rng.now());
     caller.reply(head, OwnKeyBody { key: body(key, caller.mount), project })
@@ -186,8 +194,8 @@ pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> 
 /// Read a key's metadata.
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
 #[get("/api-keys/{api_key_id}")]
-pub async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
-    let key = api.keys.get(&caller.access, id.0).await?;
+async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
+    let key = api.services.keys.get(&caller.access, id.0).await?;
     reply(&caller, &api, key)
 }
 
@@ -195,10 +203,10 @@ pub async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> Api
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = RotateKey,
     responses((status = 200, body = NewKeyBody)))]
 #[put("/api-keys/{api_key_id}")]
-pub async fn rotate(id: ApiPath<KeyId>, sent: IdempotentJson<RotateKey>, api: web::Data<Api>) -> ApiResult {
+async fn rotate(id: ApiPath<KeyId>, sent: IdempotentJson<RotateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: RotateKey { grace_period_seconds, reason } } = sent;
     let rotation = Rotation { grace_period_seconds, reason };
-    let (key, secret) = api.keys.rotate(&caller.access, id.0, rotation).await?;
+    let (key, secret) = api.services.keys.rotate(&caller.access, id.0, rotation).await?;
     reply_with_secret(&caller, &api, key, secret.as_ref())
 }
 
@@ -206,17 +214,17 @@ pub async fn rotate(id: ApiPath<KeyId>, sent: IdempotentJson<RotateKey>, api: we
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = UpdateKey,
     responses((status = 200, body = KeyBody)))]
 #[patch("/api-keys/{api_key_id}")]
-pub async fn update(id: ApiPath<KeyId>, sent: IdempotentJson<UpdateKey>, api: web::Data<Api>) -> ApiResult {
+async fn update(id: ApiPath<KeyId>, sent: IdempotentJson<UpdateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: UpdateKey { name, expires_at } } = sent;
     let change = KeyPatch { name, expires_at: expires_at.into() };
-    let key = api.keys.update(&caller.access, id.0, change).await?;
+    let key = api.services.keys.update(&caller.access, id.0, change).await?;
     reply(&caller, &api, key)
 }
 
 /// Revoke a key, from the next request on.
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
 #[delete("/api-keys/{api_key_id}")]
-pub async fn revoke(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
-    let key = api.keys.revoke(&caller.access, id.0).await?;
+async fn revoke(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
+    let key = api.services.keys.revoke(&caller.access, id.0).await?;
     reply(&caller, &api, key)
 }

@@ -6,6 +6,7 @@ use actix_web::{HttpRequest, HttpResponse, get};
 use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::clock_rng::Timestamp;
 use crate::display::shorten;
@@ -17,6 +18,10 @@ use crate::http::{Api, authentication::Caller};
 use crate::service::audit::{AuditEvent, AuditFilter};
 use crate::service::export::{Export, Format};
 use crate::service::pagination::PageRequest;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(list);
+}
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -98,20 +103,20 @@ fn item(event: AuditEvent, mount: Mount) -> Item<AuditBody> {
 #[utoipa::path(tag = "audit", params(ListAudit), responses((status = 200, content(
     ([AuditBody] = "application/json"), (String = "text/csv"), (String = "application/jsonl")))))]
 #[get("/audit-events")]
-pub async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAudit>, api: Data<Api>) -> ApiResult {
+async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAudit>, api: Data<Api>) -> ApiResult {
     let (filter, wanted) = params.0.into_parts()?;
     let kind = preferred(&request, &["application/json", "text/csv", "application/jsonl", "application/x-ndjson"]);
     let format = match kind {
         "text/csv" => Format::Csv,
         "application/jsonl" | "application/x-ndjson" => Format::Jsonl,
         _ => {
-            let page = api.audit.list(&caller.access, filter, wanted).await?;
+            let page = api.services.audit.list(&caller.access, filter, wanted).await?;
             let data = page.items.into_iter().map(|event| item(event, caller.mount)).collect();
             return caller.list(api.list_id(), List::new(data, page.next_cursor));
         }
     };
     unpaged(&wanted, kind)?;
-    Ok(export(api.audit.export(&caller.access, filter, format).await?, kind))
+    Ok(export(api.services.audit.export(&caller.access, filter, format).await?, kind))
 }
 
 /// An export has no pages, so a limit is rejected instead of ignored.

@@ -2,11 +2,16 @@
 
 use actix_web::{get, web};
 use serde::Serialize;
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::models::CatalogEntry;
 use crate::http::extractors::ApiParams;
 use crate::http::response::{ApiResult, Head, List};
 use crate::http::{Api, authentication::Caller, idempotent_body::Nothing};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(list);
+}
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct OfferBody {
@@ -24,7 +29,7 @@ pub struct OfferBody {
 /// List the models that can be pulled.
 #[utoipa::path(tag = "catalog", responses((status = 200, body = [OfferBody])))]
 #[get("/catalog")]
-pub async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
+async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
     let item = |CatalogEntry { name, description, bytes, license, installed }: CatalogEntry| {
         let command = format!("outpost models pull {name}");
         let head = Head { id: name, object: "catalog.model", state: None };

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::message_schema::{self, Message};
+use utoipa_actix_web::service_config::ServiceConfig;
+
 use crate::http::body_ids::parse_project_id;
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
@@ -16,6 +18,10 @@ use crate::http::{Api, authentication::Caller};
 use crate::ids::ConversationId;
 use crate::service::conversations::{Conversation, ConversationSummary, NewConversation, Replacement};
 use crate::service::pagination::PageRequest;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(list).service(get).service(replace).service(append).service(update).service(delete);
+}
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -137,23 +143,23 @@ fn reply(caller: &Caller, conversation: Conversation) -> ApiResult {
 #[utoipa::path(tag = "conversations", request_body = CreateConversation,
     responses((status = 200, body = ConversationBody)))]
 #[post("/conversations")]
-pub async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -> ApiResult {
+async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let messages = message_schema::to_json(&messages.unwrap_or_default());
     let new = NewConversation { project, messages, metadata: metadata.map(object_text) };
-    let conversation = api.conversations.create(&caller.access, new).await?;
+    let conversation = api.services.conversations.create(&caller.access, new).await?;
     reply(&caller, conversation)
 }
 
 /// List a project's conversations, newest first, without their messages; or search them.
 #[utoipa::path(tag = "conversations", params(ListConversations), responses((status = 200, body = [ListedBody])))]
 #[get("/conversations")]
-pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> ApiResult {
     let ListConversations { project_id, search, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let wanted = PageRequest { limit, cursor, after };
-    let page = api.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
+    let page = api.services.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
     let item = |ConversationSummary { conversation, preview }: ConversationSummary| {
         let head = head(&conversation);
         caller.mount.item(head, ListedBody { conversation: body(conversation, caller.mount), preview })
@@ -165,8 +171,8 @@ pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web
 #[utoipa::path(tag = "conversations", params(("conversation_id" = String, Path)),
     responses((status = 200, body = TranscriptBody)))]
 #[get("/conversations/{conversation_id}")]
-pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> ApiResult {
-    let transcript = api.conversations.get(&caller.access, id.0).await?;
+async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> ApiResult {
+    let transcript = api.services.conversations.get(&caller.access, id.0).await?;
     let (head, version) = (head(&transcript.conversation), transcript.conversation.version);
     let conversation = body(transcript.conversation, caller.mount);
     let body = TranscriptBody { conversation, messages: message_schema::from_json(transcript.messages) };
@@ -179,7 +185,7 @@ pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = ConversationBody)))]
 #[put("/conversations/{conversation_id}")]
-pub async fn replace(
+async fn replace(
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
     sent: IdempotentJson<ReplaceConversation>,
@@ -187,7 +193,7 @@ pub async fn replace(
 ) -> ApiResult {
     let IdempotentJson { caller, body: ReplaceConversation { messages, metadata, version } } = sent;
     let new = Replacement { messages: message_schema::to_json(&messages), metadata: metadata.map(object_text) };
-    let conversation = api.conversations.replace(&caller.access, id.0, new, if_match.and(version)).await?;
+    let conversation = api.services.conversations.replace(&caller.access, id.0, new, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -196,7 +202,7 @@ pub async fn replace(
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = ConversationBody)))]
 #[post("/conversations/{conversation_id}/messages")]
-pub async fn append(
+async fn append(
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
     sent: IdempotentJson<AppendMessages>,
@@ -204,7 +210,7 @@ pub async fn append(
 ) -> ApiResult {
     let IdempotentJson { caller, body: AppendMessages { messages, version } } = sent;
     let messages = message_schema::to_json(&messages);
-    let conversation = api.conversations.append(&caller.access, id.0, messages, if_match.and(version)).await?;
+    let conversation = api.services.conversations.append(&caller.access, id.0, messages, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -213,7 +219,7 @@ pub async fn append(
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = ConversationBody)))]
 #[patch("/conversations/{conversation_id}")]
-pub async fn update(
+async fn update(
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
     sent: IdempotentJson<UpdateConversation>,
@@ -221,7 +227,7 @@ pub async fn update(
 ) -> ApiResult {
     let IdempotentJson { caller, body: UpdateConversation { metadata, version } } = sent;
     let metadata = metadata.map(|metadata| metadata.map(object_text));
-    let conversation = api.conversations.update(&caller.access, id.0, metadata, if_match.and(version)).await?;
+    let conversation = api.services.conversations.update(&caller.access, id.0, metadata, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -230,13 +236,13 @@ pub async fn update(
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = Deleted)))]
 #[delete("/conversations/{conversation_id}")]
-pub async fn delete(
+async fn delete(
     caller: Caller,
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
     api: web::Data<Api>,
 ) -> ApiResult {
-    api.conversations.delete(&caller.access, id.0, if_match.and(None)).await?;
+    api.services.conversations.delete(&caller.access, id.0, if_match.and(None)).await?;
     let head = Head { id: id.0, object: "conversation.deleted", state: None };
     caller.reply(head, Deleted { deleted: true })
 }

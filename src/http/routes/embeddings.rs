@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::embeddings::{EmbeddingCall, Input};
 use crate::engine::InputType;
@@ -14,6 +15,10 @@ use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
 use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create);
+}
 
 const MAX_INPUTS: usize = 2048;
 /// Max vectors encoded on an async thread; more would block other requests for too long.
@@ -114,7 +119,7 @@ impl EmbeddingRequest {
         };
         check_inputs(&inputs, single)?;
         let input_type = match self.input_type {
-            None => InputType::Unsaid,
+            None => InputType::Unspecified,
             Some(Purpose::Query) => InputType::Query,
             Some(Purpose::Document) => InputType::Document,
         };
@@ -159,7 +164,7 @@ impl Encoding {
 /// Create embeddings, normalized to length 1.
 #[utoipa::path(tag = "embeddings", request_body = EmbeddingRequest, responses((status = 200, body = EmbeddingBody)))]
 #[post("/embeddings")]
-pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> ApiResult {
+async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> ApiResult {
     let (call, encoding) = body.0.check()?;
     let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await?;
     let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };

@@ -8,6 +8,7 @@ use actix_web::web::{Bytes, Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, delete, get, post};
 use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::display::shorten;
 use crate::error::{Error, Result};
@@ -21,6 +22,10 @@ use crate::service::access::Access;
 use crate::service::files::{Content, File, NewFile, Purpose};
 use crate::service::pagination::PageRequest;
 use crate::service::upload::{self, CompletedUpload, MAX_FILE_BYTES};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(list).service(get).service(content).service(delete);
+}
 
 /// Room for the other parts and the boundaries around a file.
 const FRAME: u64 = 64 << 10;
@@ -151,7 +156,7 @@ async fn receive(
     let name = part.file_name().ok_or_else(|| {
         Error::invalid("file", "'file' has no filename. Send it as a file, for example with -F file=@train.jsonl.")
     })?;
-    let mut upload = api.files.begin(access, address, project, &name).await?;
+    let mut upload = api.services.files.begin(access, address, project, &name).await?;
     while let Some(bytes) = part.next().await? {
         upload.write(&bytes).await?;
     }
@@ -162,7 +167,7 @@ async fn receive(
 #[utoipa::path(tag = "files", request_body(content = UploadFile, content_type = "multipart/form-data"),
     responses((status = 200, body = FileBody)))]
 #[post("/files")]
-pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> ApiResult {
+async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> ApiResult {
     // An invalid idempotency key is rejected before the content is read.
     let caller = caller.with_idempotency_key(&request, &[])?;
     let address = api.proxies.client(&request);
@@ -171,19 +176,19 @@ pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api:
     // The boundary differs between retries, so the parts themselves are compared.
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
     let caller = caller.with_idempotency_key(&request, &same)?;
-    let file = api.files.create(&caller.access, arrived, new).await?;
+    let file = api.services.files.create(&caller.access, arrived, new).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }
 
 /// List a project's files, newest first.
 #[utoipa::path(tag = "files", params(ListFiles), responses((status = 200, body = [FileBody])))]
 #[get("/files")]
-pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> ApiResult {
     let ListFiles { project_id, purpose, order: None | Some(Order::Desc), limit, cursor, after } = params.0;
     // There is only one purpose; others are rejected, as for uploads.
     purpose.as_deref().map(Purpose::from_name).transpose()?;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
-    let page = api.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let page = api.services.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let item = |file: File| caller.mount.item(head(&file), body(file, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
@@ -191,8 +196,8 @@ pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) 
 /// Read a file's metadata.
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = FileBody)))]
 #[get("/files/{file_id}")]
-pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
-    let file = api.files.get(&caller.access, id.0).await?;
+async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
+    let file = api.services.files.get(&caller.access, id.0).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }
 
@@ -200,8 +205,8 @@ pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResu
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)),
     responses((status = 200, body = String, content_type = "application/octet-stream")))]
 #[get("/files/{file_id}/content")]
-pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
-    let content = api.files.content(&caller.access, id.0).await?;
+async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
+    let content = api.services.files.content(&caller.access, id.0).await?;
     let bytes = content.bytes;
     let chunks = stream::try_unfold(content, |mut content: Content| async move {
         let chunk = content.next().await?;
@@ -219,7 +224,7 @@ pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Api
 /// Delete a file.
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = Deleted)))]
 #[delete("/files/{file_id}")]
-pub async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
-    let id = api.files.delete(&caller.access, id.0).await?;
+async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
+    let id = api.services.files.delete(&caller.access, id.0).await?;
     caller.reply(Head { id, object: "file", state: None }, Deleted { deleted: true })
 }

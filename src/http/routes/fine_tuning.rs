@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
+use utoipa_actix_web::service_config::ServiceConfig;
+
 use crate::error::{Error, Result};
 use crate::http::body_ids::{parse_id, parse_project_id};
 use crate::http::extractors::{ApiParams, ApiPath, nullable, object_text};
@@ -22,6 +24,10 @@ use crate::ids::JobId;
 use crate::service::fine_tuning::NewJob;
 use crate::service::fine_tuning::{Job, JobEvent, JobPatch};
 use crate::service::patch::Patch;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(list).service(get).service(update).service(cancel).service(events);
+}
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -177,7 +183,7 @@ impl CreateJob {
 /// Create a fine-tuning job. This server cannot train yet: the job fails at once and says so.
 #[utoipa::path(tag = "fine-tuning", request_body = CreateJob, responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs")]
-pub async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResult {
+async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body } = sent;
     let job = api.fine_tuning.create(&caller.access, body.into_new()?).await?;
     reply(&caller, job)
@@ -186,9 +192,9 @@ pub async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResul
 /// List a project's fine-tuning jobs, newest first.
 #[utoipa::path(tag = "fine-tuning", params(ProjectPaging), responses((status = 200, body = [JobBody])))]
 #[get("/fine_tuning/jobs")]
-pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> ApiResult {
     let (project, wanted) = params.0.into_parts()?;
-    let page = api.fine_tuning.jobs.list(&caller.access, project, wanted).await?;
+    let page = api.services.jobs.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -196,8 +202,8 @@ pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Ap
 /// Read a fine-tuning job.
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
 #[get("/fine_tuning/jobs/{job_id}")]
-pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> ApiResult {
-    let job = api.fine_tuning.jobs.get(&caller.access, id.0).await?;
+async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> ApiResult {
+    let job = api.services.jobs.get(&caller.access, id.0).await?;
     reply(&caller, job)
 }
 
@@ -205,18 +211,18 @@ pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> ApiResul
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), request_body = UpdateJob,
     responses((status = 200, body = JobBody)))]
 #[patch("/fine_tuning/jobs/{job_id}")]
-pub async fn update(id: ApiPath<JobId>, sent: IdempotentJson<UpdateJob>, api: Data<Api>) -> ApiResult {
+async fn update(id: ApiPath<JobId>, sent: IdempotentJson<UpdateJob>, api: Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: UpdateJob { name, metadata } } = sent;
     let change = JobPatch { name: name.into(), metadata: Patch::from(metadata).map(object_text) };
-    let job = api.fine_tuning.jobs.update(&caller.access, id.0, change).await?;
+    let job = api.services.jobs.update(&caller.access, id.0, change).await?;
     reply(&caller, job)
 }
 
 /// Cancel a fine-tuning job that is queued or running.
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs/{job_id}/cancel")]
-pub async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api>) -> ApiResult {
-    let job = api.fine_tuning.jobs.cancel(&sent.caller.access, id.0).await?;
+async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api>) -> ApiResult {
+    let job = api.services.jobs.cancel(&sent.caller.access, id.0).await?;
     reply(&sent.caller, job)
 }
 
@@ -224,8 +230,8 @@ pub async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path), Paging),
     responses((status = 200, body = [JobEventBody])))]
 #[get("/fine_tuning/jobs/{job_id}/events")]
-pub async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> ApiResult {
-    let page = api.fine_tuning.jobs.events(&caller.access, id.0, paging.0.into()).await?;
+async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> ApiResult {
+    let page = api.services.jobs.events(&caller.access, id.0, paging.0.into()).await?;
     let item = |event: JobEvent| {
         let created_at = caller.mount.time(event.at);
         let body = JobEventBody {

@@ -2,6 +2,7 @@
 
 use actix_web::{get, patch, web};
 use serde::{Deserialize, Serialize};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::http::extractors::{ApiPath, nullable};
 use crate::http::response::{ApiResult, Head, Mount, Time};
@@ -10,6 +11,10 @@ use crate::ids::ProjectId;
 use crate::service::limits::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
 use crate::service::patch::Patch;
 use crate::storage::limits::{Quotas, Rates};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(get).service(update);
+}
 
 /// Absent fields are unchanged; null removes a limit.
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -198,8 +203,8 @@ fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
 /// Read a project's limits, quotas and quota usage.
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), responses((status = 200, body = LimitsBody)))]
 #[get("/projects/{project_id}/rate-limits")]
-pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
-    let limits = api.limits.get(&caller.access, id.0).await?;
+async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
+    let limits = api.services.limits.get(&caller.access, id.0).await?;
     reply(&caller, limits)
 }
 
@@ -207,8 +212,8 @@ pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) ->
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), request_body = UpdateLimits,
     responses((status = 200, body = LimitsBody)))]
 #[patch("/projects/{project_id}/rate-limits")]
-pub async fn update(id: ApiPath<ProjectId>, sent: IdempotentJson<UpdateLimits>, api: web::Data<Api>) -> ApiResult {
+async fn update(id: ApiPath<ProjectId>, sent: IdempotentJson<UpdateLimits>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body } = sent;
-    let limits = api.limits.update(&caller.access, id.0, body.into()).await?;
+    let limits = api.services.limits.update(&caller.access, id.0, body.into()).await?;
     reply(&caller, limits)
 }

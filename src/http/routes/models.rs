@@ -2,6 +2,7 @@
 
 use actix_web::{get, post, web};
 use serde::{Deserialize, Serialize};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
@@ -9,6 +10,10 @@ use crate::http::extractors::{ApiParams, lenient};
 use crate::http::response::{ApiResult, Head, List};
 use crate::http::{Api, authentication::Caller, idempotent_body::Nothing};
 use crate::ids::ProjectId;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(list).service(get).service(load).service(unload);
+}
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -139,7 +144,7 @@ fn limits(model: &ModelInfo) -> Limits {
 /// List the models that the key may use.
 #[utoipa::path(tag = "models", params(ListModels), responses((status = 200, body = [ModelBody])))]
 #[get("/models")]
-pub async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>) -> ApiResult {
     let models = api.models.list(&caller.access).await?;
     let wanted = params.0.include_limits.unwrap_or(false);
     let item = |model: ModelInfo| {
@@ -152,7 +157,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<
 /// Retrieve a model's capabilities and metadata.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path), GetModel), responses((status = 200, body = ModelBody)))]
 #[get("/models/{model_id}")]
-pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetModel>, api: web::Data<Api>) -> ApiResult {
+async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetModel>, api: web::Data<Api>) -> ApiResult {
     let model = api.models.get(&caller.access, &id).await?;
     let limits = params.0.include_limits.unwrap_or(false).then(|| limits(&model));
     let access = match params.0.project_id {
@@ -165,7 +170,7 @@ pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetMod
 /// Load a model into memory before the first request.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
 #[post("/models/{model_id}/load")]
-pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
+async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
     let model = api.models.load(&caller.access, &id).await?;
     caller.reply(head(model.id.clone()), body(model))
 }
@@ -173,7 +178,7 @@ pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, 
 /// Unload a model from memory; the next request loads it again.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
 #[post("/models/{model_id}/unload")]
-pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
+async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
     let model = api.models.unload(&caller.access, &id).await?;
     caller.reply(head(model.id.clone()), body(model))
 }
@@ -181,7 +186,7 @@ pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>
 /// A project may use every installed model; only keys restrict that, and this key was checked.
 async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAccess> {
     let id: ProjectId = crate::http::body_ids::parse_project_id(project_id)?;
-    let project = api.projects.get(&caller.access, id).await.map_err(|error| match error.code() {
+    let project = api.services.projects.get(&caller.access, id).await.map_err(|error| match error.code() {
         Code::NotFound => Error::not_found("project", id).param("project_id"),
         _ => error.param("project_id"),
     })?;

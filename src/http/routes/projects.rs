@@ -3,6 +3,7 @@
 use actix_web::{get, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::http::extractors::{ApiParams, ApiPath, object_text};
 use crate::http::response::{ApiResult, Head, Item, List, Mount, Time};
@@ -14,6 +15,10 @@ use crate::http::{
 };
 use crate::ids::ProjectId;
 use crate::service::projects::{NewProject, Project, ProjectSettings};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(list).service(get).service(replace).service(archive);
+}
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -76,18 +81,18 @@ fn reply(caller: &Caller, project: Project) -> ApiResult {
 /// Create a project. Needs a key with the scope `admin`.
 #[utoipa::path(tag = "projects", request_body = CreateProject, responses((status = 200, body = ProjectBody)))]
 #[post("/projects")]
-pub async fn create(sent: IdempotentJson<CreateProject>, api: web::Data<Api>) -> ApiResult {
+async fn create(sent: IdempotentJson<CreateProject>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateProject { name, environment, metadata } } = sent;
     let metadata = metadata.map(object_text);
-    let project = api.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
+    let project = api.services.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
     reply(&caller, project)
 }
 
 /// List projects, newest first: all of them for an admin, else the key's own.
 #[utoipa::path(tag = "projects", params(Paging), responses((status = 200, body = [ProjectBody])))]
 #[get("/projects")]
-pub async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>) -> ApiResult {
-    let page = api.projects.list(&caller.access, paging.0.into()).await?;
+async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>) -> ApiResult {
+    let page = api.services.projects.list(&caller.access, paging.0.into()).await?;
     let data = page.items.into_iter().map(|project| item(project, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -95,8 +100,8 @@ pub async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>
 /// Read a project.
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
 #[get("/projects/{project_id}")]
-pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
-    let project = api.projects.get(&caller.access, id.0).await?;
+async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
+    let project = api.services.projects.get(&caller.access, id.0).await?;
     reply(&caller, project)
 }
 
@@ -104,17 +109,17 @@ pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) ->
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), request_body = ReplaceProject,
     responses((status = 200, body = ProjectBody)))]
 #[put("/projects/{project_id}")]
-pub async fn replace(id: ApiPath<ProjectId>, sent: IdempotentJson<ReplaceProject>, api: web::Data<Api>) -> ApiResult {
+async fn replace(id: ApiPath<ProjectId>, sent: IdempotentJson<ReplaceProject>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: ReplaceProject { name, environment } } = sent;
-    let project = api.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
+    let project = api.services.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
     reply(&caller, project)
 }
 
 /// Archive a project and disable its keys. Needs a key with the scope `admin`.
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
 #[post("/projects/{project_id}/archive")]
-pub async fn archive(id: ApiPath<ProjectId>, sent: IdempotentJson<Nothing>, api: web::Data<Api>) -> ApiResult {
+async fn archive(id: ApiPath<ProjectId>, sent: IdempotentJson<Nothing>, api: web::Data<Api>) -> ApiResult {
     let caller = sent.caller;
-    let project = api.projects.archive(&caller.access, id.0).await?;
+    let project = api.services.projects.archive(&caller.access, id.0).await?;
     reply(&caller, project)
 }

@@ -3,6 +3,7 @@
 use actix_web::{post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::rerank::{RerankCall, Reranked};
 use crate::error::{Error, Result};
@@ -10,6 +11,10 @@ use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
 use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create);
+}
 
 const MAX_DOCUMENTS: usize = 2048;
 /// Fields that do not affect the output of this server.
@@ -105,7 +110,7 @@ impl RerankRequest {
 /// Rank documents by relevance to a query.
 #[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
-pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
+async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
     let (call, returned) = body.0.check()?;
     let Reranked { id, model, results, mut documents, tokens } =
         api.embeddings.rerank(&caller.access, call, &caller.recorder).await?;

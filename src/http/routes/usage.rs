@@ -2,6 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, get, web};
 use serde::{Deserialize, Serialize};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::clock_rng::Timestamp;
 use crate::display::shorten;
@@ -13,6 +14,10 @@ use crate::http::{Api, authentication::Caller};
 use crate::ids::{ProjectId, UsageId};
 use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, Sums, Width, seconds};
 
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(get);
+}
+
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -23,7 +28,7 @@ pub struct UsageParams {
     /// End of the window, exclusive; absent: now.
     #[param(value_type = Option<String>, format = DateTime)]
     end_time: Option<Timestamp>,
-    /// `1m`, `1h` or `1d` (the default).
+    /// `1m`, `1h` or `1d`; absent: a day, or as many days as keep the report within 1,500 buckets.
     bucket_width: Option<String>,
     /// Some of `model`, `api_key_id`, `endpoint`, separated by commas.
     group_by: Option<String>,
@@ -36,7 +41,8 @@ pub struct UsageBody {
     project_id: String,
     start_time: Time,
     end_time: Time,
-    bucket_width: &'static str,
+    /// `1m`, `1h`, `1d`, or a number of days such as `7d`.
+    bucket_width: String,
     #[serde(flatten)]
     totals: Figures,
     storage: Storage,
@@ -155,14 +161,6 @@ fn width(text: Option<&str>) -> Result<Option<Width>> {
     }))
 }
 
-fn width_name(width: Width) -> &'static str {
-    match width {
-        Width::Minute => "1m",
-        Width::Hour => "1h",
-        Width::Day => "1d",
-    }
-}
-
 fn result((group, sums): (Group, Sums), by: &[Dimension]) -> UsageResult {
     let Group { model, api_key, endpoint } = group;
     // A request without a model says so, where models were asked for.
@@ -182,7 +180,7 @@ fn body(project: ProjectId, report: Report, by: &[Dimension], mount: Mount) -> U
         project_id: project.to_string(),
         start_time: mount.time(report.start),
         end_time: mount.time(report.end),
-        bucket_width: width_name(report.width),
+        bucket_width: report.width.to_string(),
         totals: Figures::from(&report.totals),
         storage: Storage { bytes: report.storage_now, bytes_at_end: report.storage_at_end },
         groups: (!by.is_empty()).then(|| results(report.groups)),
@@ -256,7 +254,7 @@ impl CsvRow {
     content((UsageBody = "application/json"), (String = "text/csv")),
 )))]
 #[get("/projects/{project_id}/usage")]
-pub async fn get(
+async fn get(
     caller: Caller,
     id: ApiPath<ProjectId>,
     params: ApiParams<UsageParams>,
@@ -267,7 +265,7 @@ pub async fn get(
     let by = group_by.as_deref().map(Dimension::parse_list).transpose()?.unwrap_or_default();
     let query =
         ReportQuery { start: start_time, end: end_time, width: width(bucket_width.as_deref())?, group_by: by.clone() };
-    let report = api.usage.report(&caller.access, id.0, query).await?;
+    let report = api.services.usage.report(&caller.access, id.0, query).await?;
     if preferred(&request, &["application/json", "text/csv"]) == "text/csv" {
         return csv(report);
     }

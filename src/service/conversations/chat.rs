@@ -4,8 +4,8 @@ use super::{Content, Conversation, ConversationRecord, Conversations, Transcript
 use crate::error::{Code, Error, Result};
 use crate::ids::ConversationId;
 use crate::service::access::{Access, Scope};
+use crate::service::authorize;
 use crate::service::precondition::{IfMatch, Precondition};
-use crate::service::{authorize, idempotency};
 use crate::storage::{Reader, project_resources};
 
 impl Conversations {
@@ -37,7 +37,7 @@ impl Conversations {
         let added = Content::check(messages, None)?;
         let entry = self.audit_entry(access, "conversation.appended");
         let permit = authorize::manage_owner::<ConversationRecord>(seen.id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
             // A conversation that was deleted and created again may have the same version.
             let same = record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));

@@ -2,10 +2,12 @@
 
 use serde_json::Value;
 
-use super::{Conversation, ConversationRecord, stored};
+use super::{Conversation, ConversationRecord, Conversations, stored};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
-use crate::service::pagination::Window;
+use crate::service::access::Access;
+use crate::service::authorize;
+use crate::service::pagination::{Listing, Page, PageRequest, Window};
 use crate::storage::{Reader, project_resources};
 
 /// Transcript bytes that one page of a search may read. A longer search continues with the next page, so that no
@@ -31,13 +33,38 @@ pub struct ConversationSummary {
     pub preview: Option<String>,
 }
 
+impl Conversations {
+    /// A page of a project's conversations, newest first; with `search`, of those that contain this text. Default
+    /// project: that of the key.
+    pub async fn list(
+        &self,
+        access: &Access,
+        project: Option<ProjectId>,
+        search: Option<&str>,
+        request: PageRequest,
+    ) -> Result<Page<ConversationSummary>> {
+        let project = project.unwrap_or_else(|| access.project());
+        let listing = Listing { name: "conversations", owner: Some(project.to_bytes()) };
+        let window = request.window(self.store.pepper(), listing, ConversationId::to_bytes)?;
+        let search = search.map(Search::new).transpose()?;
+        let access = access.clone();
+        let read = self.store.read(move |tx| {
+            authorize::named_project(tx, &access, project)?;
+            search_page(tx, project, search.as_ref(), window)
+        });
+        let SearchResult { found, next } = read.await?;
+        let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
+        Ok(Page { items: found, has_more: next_cursor.is_some(), next_cursor })
+    }
+}
+
 /// A case-insensitive text search.
-pub(super) struct Search {
+struct Search {
     text: String,
 }
 
 impl Search {
-    pub fn new(text: &str) -> Result<Self> {
+    fn new(text: &str) -> Result<Self> {
         let length = text.chars().count();
         match length {
             1..=MAX_SEARCH_CHARS => Ok(Self { text: text.to_lowercase() }),
@@ -80,18 +107,13 @@ impl Search {
 }
 
 /// Conversations of a page, and the id below which the list continues, if it does.
-pub(super) struct SearchResult {
-    pub found: Vec<ConversationSummary>,
-    pub next: Option<[u8; 16]>,
+struct SearchResult {
+    found: Vec<ConversationSummary>,
+    next: Option<[u8; 16]>,
 }
 
 /// Up to `window.limit` conversations; fewer, with a `next`, if the read limit is reached.
-pub(super) fn search_page(
-    tx: &impl Reader,
-    project: ProjectId,
-    search: Option<&Search>,
-    window: Window,
-) -> Result<SearchResult> {
+fn search_page(tx: &impl Reader, project: ProjectId, search: Option<&Search>, window: Window) -> Result<SearchResult> {
     let (mut found, mut read, mut before, mut budget) = (Vec::new(), 0, window.before, MAX_PREVIEW_BYTES);
     loop {
         let rows = project_resources::newest::<ConversationRecord>(tx, project, before, window.rows())?;

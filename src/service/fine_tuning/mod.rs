@@ -17,7 +17,7 @@ use super::files::{self, Purpose};
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::patch::Patch;
 use super::quotas::{self, QuotaKind};
-use super::{authorize, idempotency, validation};
+use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
@@ -49,7 +49,7 @@ impl Jobs {
         let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let entry = self.audit_entry(access, "fine_tuning_job.created");
         let permit = authorize::manage_project(project);
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, named)?;
             file_of(tx, caller, project, record.training_file, "training_file")?;
             record.validation_file.map_or(Ok(()), |file| file_of(tx, caller, project, file, "validation_file"))?;
@@ -154,7 +154,7 @@ impl Jobs {
     ) -> Result<Job> {
         let entry = self.audit_entry(access, action);
         let permit = authorize::manage_owner::<JobRecord>(id.to_bytes());
-        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             let detail = change(tx, &mut record)?;

@@ -18,8 +18,8 @@ use project_limiter::{MonthlyTokens, ProjectLimiter, StoredLimits};
 
 use super::access::Access;
 use super::audit::AuditEntry;
+use super::authorize;
 use super::usage::window;
-use super::{authorize, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -37,8 +37,8 @@ pub struct Limits {
 }
 
 /// An entry per project that has sent a request since the start.
-#[derive(Default)]
 struct ProjectLimiters {
+    clock_rng: Arc<dyn ClockRng>,
     shards: [Mutex<HashMap<ProjectId, Arc<ProjectLimiter>>>; SHARDS],
 }
 
@@ -60,14 +60,15 @@ impl Watcher for ProjectLimiters {
         }
         let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.changes_unknown() };
         if let Some(limiter) = self.with(project, |limiters| limiters.get(&project).cloned()) {
-            limiter.invalidate();
+            limiter.invalidate(self.clock_rng.uptime());
         }
     }
 
     fn changes_unknown(&self) {
+        let now = self.clock_rng.uptime();
         for shard in &self.shards {
             let limiters = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            limiters.values().for_each(|limiter| limiter.invalidate());
+            limiters.values().for_each(|limiter| limiter.invalidate(now));
         }
     }
 }
@@ -80,7 +81,7 @@ pub(super) struct TokenReservation {
 
 impl Limits {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let limiters = Arc::new(ProjectLimiters::default());
+        let limiters = Arc::new(ProjectLimiters { clock_rng: clock_rng.clone(), shards: Default::default() });
         let watcher: Arc<dyn Watcher> = limiters.clone();
         store.watch(Arc::downgrade(&watcher));
         Self { store, clock_rng, limiters }
@@ -148,7 +149,7 @@ impl Limits {
         read.await
     }
 
-    /// Updates limits, effective from the next request.
+    /// Updates limits, effective immediately: from now on the buckets refill at the new rates.
     pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsPatch) -> Result<ProjectLimits> {
         let now = self.clock_rng.now();
         let entry = AuditEntry::new(&self.clock_rng, Some(access), "project.limits_updated");
@@ -168,7 +169,7 @@ impl Limits {
             entry.write(tx, project, project, &policy::difference(&old, &new))?;
             view(tx, project, new, now)
         };
-        idempotency::write(&self.store, access, now, permit, run).await
+        authorize::write(&self.store, access, now, permit, run).await
     }
 }
 

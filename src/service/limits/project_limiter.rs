@@ -20,6 +20,9 @@ pub(super) struct ProjectLimiter {
 struct State {
     /// The generation of the loaded rates.
     loaded: u64,
+    /// A change that is not loaded yet: the latest generation, and the uptime of the first change since the last load.
+    /// Until it is loaded the buckets stand still at that time, because only then the new rates are known.
+    changed: Option<(u64, Duration)>,
     rates: Rates,
     requests: Option<TokenBucket>,
     tokens: Option<TokenBucket>,
@@ -62,9 +65,13 @@ impl ProjectLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the loaded limits as outdated.
-    pub fn invalidate(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
+    /// Marks the loaded limits as outdated since `now`.
+    pub fn invalidate(&self, now: Duration) {
+        let mut guard = self.state();
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        if let Some(state) = &mut *guard {
+            state.changed = Some((generation, state.refill_until(now)));
+        }
     }
 
     /// The generation to load, if the loaded limits are outdated.
@@ -89,6 +96,7 @@ impl ProjectLimiter {
                 let levels = read.levels;
                 *empty = Some(State {
                     loaded: generation,
+                    changed: None,
                     rates: read.rates,
                     requests: requests(&read.rates, now).map(|b| resume(b, levels.and_then(|levels| levels.requests))),
                     tokens: tokens(&read.rates, now).map(|b| resume(b, levels.and_then(|levels| levels.tokens))),
@@ -102,7 +110,8 @@ impl ProjectLimiter {
     pub fn take_request(&self, now: Duration) -> (RateLimitStatus, Result<()>) {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return (RateLimitStatus::default(), Ok(())) };
-        let taken = state.requests.as_mut().map_or(Ok(()), |bucket| bucket.take(1, now));
+        let until = state.refill_until(now);
+        let taken = state.requests.as_mut().map_or(Ok(()), |bucket| bucket.take(1, until));
         let rate = state.rates.requests_per_minute.unwrap_or_default();
         (state.status(), taken.map_err(|wait| limited(format!("{rate} requests a minute"), wait)))
     }
@@ -125,9 +134,10 @@ impl ProjectLimiter {
             );
             return Err(Error::new(Code::InsufficientQuota, text));
         }
+        let until = state.refill_until(now.1);
         if let Some(bucket) = &mut state.tokens {
             let rate = bucket.rate();
-            bucket.take(prompt, now.1).map_err(|wait| limited(format!("{rate} tokens a minute"), wait))?;
+            bucket.take(prompt, until).map_err(|wait| limited(format!("{rate} tokens a minute"), wait))?;
         }
         state.month.held = state.month.held.saturating_add(prompt);
         Ok(())
@@ -140,8 +150,9 @@ impl ProjectLimiter {
         state.month.roll(now.0);
         state.month.held = state.month.held.saturating_sub(held);
         state.month.used = state.month.used.saturating_add(used);
+        let until = state.refill_until(now.1);
         if let Some(bucket) = &mut state.tokens {
-            bucket.settle(i128::from(used) - i128::from(held), now.1);
+            bucket.settle(i128::from(used) - i128::from(held), until);
         }
     }
 
@@ -156,11 +167,19 @@ impl ProjectLimiter {
 }
 
 impl State {
+    /// The uptime until which the buckets refill at the loaded rates.
+    fn refill_until(&self, now: Duration) -> Duration {
+        self.changed.map_or(now, |(_, at)| at.min(now))
+    }
+
     fn change(&mut self, generation: u64, rates: Rates, now: Duration) {
         // Of two concurrent loads the later one may finish first.
         if generation < self.loaded {
             return;
         }
+        // The old rates hold until the change, the new ones since.
+        let now = self.refill_until(now);
+        self.changed = self.changed.filter(|(latest, _)| *latest > generation);
         let keep = |old: Option<TokenBucket>, new: Option<TokenBucket>, burst: Option<u64>| match (old, new) {
             (Some(old), Some(new)) => Some(old.changed(new.rate(), burst.unwrap_or(new.rate()), now)),
             (_, new) => new,

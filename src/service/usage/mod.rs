@@ -13,4 +13,4 @@ pub use crate::storage::usage::{Amounts, Outcome, Sums, Width};
 pub use export::{ExportFilter, UsageRow, seconds};
 pub use meter::{Meter, UsageRecorder};
 pub use prune::Retention;
-pub use report::{Bucket, Dimension, Group, Report, ReportQuery, Usage};
+pub use report::{Bucket, BucketWidth, Dimension, Group, Report, ReportQuery, Usage};

@@ -1,6 +1,7 @@
 //! Usage reports: totals and buckets of a window.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,9 +65,51 @@ pub struct ReportQuery {
     pub start: Option<Timestamp>,
     /// Exclusive; default now.
     pub end: Option<Timestamp>,
-    /// Default a day.
+    /// Default a day, or as many days as make a long window fit into a report.
     pub width: Option<Width>,
     pub group_by: Vec<Dimension>,
+}
+
+/// The width of a report's buckets: a number of slots of stored sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketWidth {
+    unit: Width,
+    slots: i64,
+}
+
+impl BucketWidth {
+    /// The requested width, or the least number of whole days with which the window has at most [`MAX_BUCKETS`] buckets.
+    fn of(requested: Option<Width>, start: Timestamp, end: Timestamp) -> Self {
+        requested.map_or_else(
+            || Self { unit: Width::Day, slots: rounded_up(slots_between(Width::Day, start, end), MAX_BUCKETS) },
+            |unit| Self { unit, slots: 1 },
+        )
+    }
+
+    fn millis(self) -> i64 {
+        self.unit.millis() * self.slots
+    }
+}
+
+/// As `bucket_width` has it: `1m`, `1h`, `1d`, or a number of days.
+impl fmt::Display for BucketWidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = match self.unit {
+            Width::Minute => 'm',
+            Width::Hour => 'h',
+            Width::Day => 'd',
+        };
+        write!(f, "{}{unit}", self.slots)
+    }
+}
+
+fn rounded_up(count: i64, by: i64) -> i64 {
+    (count + by - 1) / by
+}
+
+/// Slots of stored sums that a window touches.
+fn slots_between(unit: Width, start: Timestamp, end: Timestamp) -> i64 {
+    (unit.ceil(end).as_millis() - unit.floor(start).as_millis()) / unit.millis()
 }
 
 /// Values of the requested dimensions; the model may be absent.
@@ -90,7 +133,7 @@ pub struct Bucket {
 pub struct Report {
     pub start: Timestamp,
     pub end: Timestamp,
-    pub width: Width,
+    pub width: BucketWidth,
     pub totals: Sums,
     /// Totals by group, if groups were requested.
     pub groups: Vec<(Group, Sums)>,
@@ -113,7 +156,7 @@ pub struct Usage {
 struct CheckedQuery {
     start: Timestamp,
     end: Timestamp,
-    width: Width,
+    width: BucketWidth,
     group_by: Vec<Dimension>,
 }
 
@@ -143,8 +186,8 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
         let text = format!("'start_time' is {start}, which must be before 'end_time', {end}.");
         return Err(Error::invalid("start_time", text));
     }
-    let width = query.width.unwrap_or(Width::Day);
-    let buckets = (width.ceil(end).as_millis() - width.floor(start).as_millis()) / width.millis();
+    let width = BucketWidth::of(query.width, start, end);
+    let buckets = rounded_up(slots_between(width.unit, start, end), width.slots);
     if buckets > MAX_BUCKETS {
         let text = format!(
             "The window has {buckets} buckets of this width; at most {MAX_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
@@ -159,8 +202,8 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report
     let mut groups = Groups::new(tx, project, &plan.group_by);
     let mut cells: BTreeMap<(i64, usize), Sums> = BTreeMap::new();
     let mut totals = Sums::default();
-    window::each(tx, project, (start, end), width, |at, series, sums| {
-        let cell = (width.floor(at).as_millis(), groups.of(series)?);
+    window::each(tx, project, (start, end), width.unit, |at, series, sums| {
+        let cell = (slot_of(plan, at), groups.of(series)?);
         cells.entry(cell).or_default().add(sums);
         totals.add(sums);
         require_few(cells.len())
@@ -204,10 +247,21 @@ fn require_few(results: usize) -> Result<()> {
     Err(Error::invalid("group_by", text))
 }
 
+/// Start of the first bucket before it is clipped to the window.
+fn first_slot(plan: &CheckedQuery) -> i64 {
+    plan.width.unit.floor(plan.start).as_millis()
+}
+
+/// Start of the bucket that contains `at`, before it is clipped to the window.
+fn slot_of(plan: &CheckedQuery, at: Timestamp) -> i64 {
+    let (first, width) = (first_slot(plan), plan.width.millis());
+    first + (at.as_millis() - first) / width * width
+}
+
 /// The start of the slot, and the bucket's start and end.
 fn slots(plan: &CheckedQuery) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
     let CheckedQuery { start, end, width, .. } = *plan;
-    let first = width.floor(start).as_millis();
+    let first = first_slot(plan);
     let starts = (0..).map(move |slot| first + slot * width.millis()).take_while(move |at| *at < end.as_millis());
     starts.map(move |at| {
         let next = Timestamp::from_millis(at + width.millis());

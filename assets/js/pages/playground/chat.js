@@ -1,7 +1,7 @@
 // Chat: streaming, cancellation, tools, agents and conversations.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { all, get, post, stream } from "../../api.js";
+import { all, apiPath, get, post, stream } from "../../api.js";
 import { fromJson } from "../../json.js";
 import { Message } from "../../message.js";
 import { session } from "../../session.js";
@@ -43,8 +43,8 @@ function appendChunk(reply, chunk) {
   return next;
 }
 
-/** A message with only the fields of the API. */
-const toApi = ({ role, content, tool_calls, tool_call_id }) => ({ role, content: content ?? null, tool_calls, tool_call_id });
+/** A message with only the fields of the API. Only tool calls may stand without content. */
+const toApi = ({ role, content, tool_calls, tool_call_id }) => ({ role, content: content ?? (tool_calls ? null : ""), tool_calls, tool_call_id });
 
 export function Chat({ project, models, initial, showCode }) {
   const preset = Object.fromEntries([initial.slice(0, 2)].filter(([name]) => ["agent", "conversation"].includes(name)));
@@ -62,7 +62,7 @@ export function Chat({ project, models, initial, showCode }) {
   const [selectConversation, , conversationError] = useAction(async (id) => {
     setMessages([]);
     set("conversation")(id);
-    if (id && id !== "new") setMessages((await get(`/conversations/${id}`)).messages.map((message) => ({ ...message, stored: true })));
+    if (id && id !== "new") setMessages((await get(apiPath`/conversations/${id}`)).messages.map((message) => ({ ...message, stored: true })));
   });
   useEffect(() => {
     if (preset.conversation) selectConversation(preset.conversation);
@@ -77,13 +77,10 @@ export function Chat({ project, models, initial, showCode }) {
 
   const [send, busy, error, clearError] = useAction(async (added) => {
     const all = [...messages, ...added];
+    const isNew = settings.conversation === "new";
+    const conversation = isNew ? "" : settings.conversation;
     // Validates the settings before the messages are shown as sent.
-    request(added, "");
-    let { conversation } = settings;
-    if (conversation === "new") {
-      conversation = (await post("/conversations", { project_id: project.id, messages: [] })).id;
-      await reloadConversations();
-    }
+    const body = request(conversation ? all.filter((message) => !message.stored) : all, conversation);
     setMessages(all);
     setText("");
     abort.current = new AbortController();
@@ -91,8 +88,7 @@ export function Chat({ project, models, initial, showCode }) {
     let [reply, firstChunk] = [{ role: "assistant" }, null];
     const show = throttle(UPDATE_MS, setPartial);
     try {
-      const unsent = conversation ? all.filter((message) => !message.stored) : all;
-      for await (const { data } of stream("/chat/completions", request(unsent, conversation), abort.current.signal)) {
+      for await (const { data } of stream("/chat/completions", body, abort.current.signal)) {
         firstChunk ??= performance.now();
         reply = appendChunk(reply, data);
         show(reply);
@@ -108,11 +104,18 @@ export function Chat({ project, models, initial, showCode }) {
       show.cancel();
       setPartial(null);
     }
-    // The server stores a turn when the response completes. It does not store a stopped one.
-    const stored = Boolean(conversation) && reply.finish !== "stopped";
     const seconds = (performance.now() - (firstChunk ?? started)) / 1000;
-    setMessages([...all.map((message) => ({ ...message, stored: message.stored || stored })), { ...reply, stored, seconds }]);
-    if (conversation !== settings.conversation) set("conversation")(conversation);
+    const showTurn = (stored) => setMessages([...all.map((message) => ({ ...message, stored: message.stored || stored })), { ...reply, stored, seconds }]);
+    // The server stores a turn when the response completes. It does not store a stopped one.
+    const complete = reply.finish !== "stopped";
+    showTurn(complete && Boolean(conversation));
+    if (complete && isNew) {
+      // Created with its first complete turn, so that a failed attempt leaves no empty conversation.
+      const created = await post("/conversations", { project_id: project.id, messages: [...body.messages, toApi(reply)] });
+      showTurn(true);
+      set("conversation")(created.id);
+      await reloadConversations();
+    }
   });
 
   const last = messages.at(-1);
@@ -134,7 +137,7 @@ export function Chat({ project, models, initial, showCode }) {
       ${!messages.length && !partial && html`<${EmptyState} title=${t.chat.empty}><p>${t.chat.emptyHint}</p><//>`}
       <div class="message-list" role="log" aria-label=${t.chat.log} aria-busy=${Boolean(partial)}>
         ${messages.map((message, index) => html`<${Message} key=${index} message=${message} />`)}
-        ${busy && html`<${Message} message=${partial ?? { role: "assistant" }} streaming />`}
+        ${busy && last?.role !== "assistant" && html`<${Message} message=${partial ?? { role: "assistant" }} streaming />`}
       </div>
       <${ErrorAlert} error=${error ?? conversationError ?? codeError} />
       ${calls.length ? html`<${ToolResults} key=${messages.length} calls=${calls} submit=${(results) => send(results)} busy=${busy} />` : html`<${Composer} ...${{ text, setText, send: sendText, busy }} />`}

@@ -1,7 +1,7 @@
 // Image generation with progress and previews. The gallery lasts as long as the page is open.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { get, stream } from "../../api.js";
+import { apiPath, get, stream } from "../../api.js";
 import { t } from "../../strings.js";
 import { TextArea, EmptyState, ErrorAlert, throttle, SelectField, TextField, useAction, useLoad } from "../../ui.js";
 
@@ -30,7 +30,7 @@ export function Images({ models, showCode }) {
   const abort = useRef(null);
   const generated = useRef(0);
   const set = (name) => (value) => setSettings((settings) => ({ ...settings, [name]: value }));
-  const [model] = useLoad(() => get(`/models/${encodeURIComponent(settings.model)}`, { include_limits: true }), [settings.model]);
+  const [model] = useLoad(() => get(apiPath`/models/${settings.model}`, { include_limits: true }), [settings.model]);
   useEffect(() => () => abort.current?.abort(), []);
 
   const [generate, busy, error] = useAction(async () => {

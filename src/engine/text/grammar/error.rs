@@ -1,18 +1,18 @@
-//! Why a schema or a demanded tool call cannot be enforced.
+//! Why an output format cannot be enforced.
 
-/// Why a demanded form cannot be enforced.
+/// Why an output format cannot be enforced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    /// The schema of the answer's text; `path` leads to the place inside of it.
+    /// The schema of the text is invalid at `path`.
     #[error("the schema{path} {what}")]
     Schema { path: String, what: String },
-    /// The parameters of the tool with this index.
+    /// The parameters of the tool with this index are invalid at `path`.
     #[error("the parameters{path} of the tool {tool} {what}")]
     Tool { tool: usize, path: String, what: String },
-    /// The demands as a whole.
+    /// The combination of formats and tools.
     #[error("{0}")]
-    Together(String),
-    /// The model's fault, not the caller's.
+    Combination(String),
+    /// The model cannot be used with grammars; not the caller's fault.
     #[error("{0}")]
     Model(String),
 }

@@ -1,9 +1,8 @@
-//! Answers of a demanded form: JSON that obeys a schema, and calls of tools.
+//! Constrained decoding: JSON that is valid under a schema, and tool calls.
 //!
-//! What a request demands becomes a grammar (llguidance, an Earley parser over a derivative-based
-//! lexer); at each step it says which tokens may come next, and the sampler never sees the others.
-//! GrammarCache are compiled off the engine's thread, on one with a stack of its own, under limits on
-//! the schema's size before and on the work after: a schema is a stranger's program like a template.
+//! The output format becomes a grammar (llguidance, an Earley parser over a derivative-based lexer). In each step it
+//! masks the tokens that cannot come next before sampling. Grammars are compiled off the compute thread, on a thread
+//! with a large stack. Schemas are untrusted input: their size is limited before compilation, the work during it.
 
 mod error;
 mod schema;
@@ -19,33 +18,33 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use toktrie::TokEnv;
 
-use crate::engine::text::tools::{OutputSpec, Syntax};
+use crate::engine::text::tools::{CallSyntax, OutputSpec};
 use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
-pub use state::State;
+pub use state::GrammarState;
 
-/// GrammarCache that a model keeps compiled.
-const KEPT: usize = 16;
-/// Characters of the library's words that a caller is told.
-const LONGEST_REASON: usize = 200;
-/// Room for the recursion over the largest schema that is let in; only what is touched is used.
-const STACK: usize = 256 << 20;
+/// Compiled grammars kept per model.
+const CACHE_SIZE: usize = 16;
+/// Max characters of a library error message that a caller sees.
+const MAX_REASON_CHARS: usize = 200;
+/// Enough for the recursion over the largest accepted schema; only touched pages use memory.
+const STACK_BYTES: usize = 256 << 20;
 
-/// A form that an answer is held to. Cheap to clone.
+/// A compiled grammar that constrains the output. Cheap to clone.
 #[derive(Clone)]
 pub struct CompiledGrammar {
     compiled: Arc<Compiled>,
-    /// How calls are told from text, where calls may come.
-    pub(in crate::engine) syntax: Option<Arc<Syntax>>,
+    /// How tool calls are written, if there may be any.
+    pub(in crate::engine) syntax: Option<Arc<CallSyntax>>,
 }
 
-/// A grammar before its first token. Behind a lock because its lexer is shared by plain copies.
+/// A grammar in its initial state. Behind a lock because shallow copies share its lexer.
 struct Compiled(Mutex<Matcher>);
 
 impl CompiledGrammar {
-    /// The grammar at its beginning, with caches of its own.
-    pub(in crate::engine) fn state(&self) -> State {
-        State::new(self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+    /// A copy of the grammar in its initial state, with its own caches.
+    pub(in crate::engine) fn state(&self) -> GrammarState {
+        GrammarState::new(self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
 }
 
@@ -55,106 +54,106 @@ impl std::fmt::Debug for CompiledGrammar {
     }
 }
 
-/// The grammars of one model.
+/// Compiled grammars of one model, least recently used evicted first.
 #[derive(Default)]
 pub struct GrammarCache {
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// The newest first, by [`OutputSpec::key`].
-    kept: Mutex<Vec<(String, Arc<Compiled>)>>,
+    /// Most recently used first, by [`OutputSpec::key`].
+    cached: Mutex<Vec<(String, Arc<Compiled>)>>,
 }
 
 impl GrammarCache {
-    /// Reads the vocabulary, once. Takes some tenths of a second for a large one.
+    /// Reads the vocabulary, once. Takes a few tenths of a second for a large one.
     fn prepare(&self, tokens: &Vocabulary) -> Result<&ParserFactory, GrammarError> {
-        let factory = self.factory.get_or_init(|| factory(&vocabulary::environment(tokens)?));
+        let factory = self.factory.get_or_init(|| factory(&vocabulary::token_env(tokens)?));
         factory.as_ref().map_err(|reason| GrammarError::Model(reason.clone()))
     }
 
-    /// The form of `shape`, compiled or found. Takes time in proportion to the schemas.
-    pub fn form(
+    /// The grammar of `spec`, from the cache or compiled. Takes time proportional to the schemas.
+    pub fn get_or_compile(
         &self,
         tokens: &Vocabulary,
-        shape: &OutputSpec,
-        syntax: Option<Syntax>,
+        spec: &OutputSpec,
+        syntax: Option<CallSyntax>,
     ) -> Result<CompiledGrammar, GrammarError> {
-        let key = shape.key();
+        let key = spec.key();
         let compiled = match self.find(&key) {
             Some(found) => found,
-            None => self.keep(key, self.compile(tokens, shape, syntax.as_ref())?),
+            None => self.insert(key, self.compile(tokens, spec, syntax.as_ref())?),
         };
         Ok(CompiledGrammar { compiled, syntax: syntax.map(Arc::new) })
     }
 
-    /// The form of `shape` if it is kept.
-    pub fn kept(&self, shape: &OutputSpec, syntax: impl FnOnce() -> Option<Syntax>) -> Option<CompiledGrammar> {
-        let compiled = self.find(&shape.key())?;
+    /// The grammar of `spec`, if it is cached.
+    pub fn get(&self, spec: &OutputSpec, syntax: impl FnOnce() -> Option<CallSyntax>) -> Option<CompiledGrammar> {
+        let compiled = self.find(&spec.key())?;
         Some(CompiledGrammar { compiled, syntax: syntax().map(Arc::new) })
     }
 
     fn compile(
         &self,
         tokens: &Vocabulary,
-        shape: &OutputSpec,
-        syntax: Option<&Syntax>,
+        spec: &OutputSpec,
+        syntax: Option<&CallSyntax>,
     ) -> Result<Compiled, GrammarError> {
         let factory = self.prepare(tokens)?;
-        on_large_stack(|| compile(factory, &source::write(shape, syntax)?))
+        on_large_stack(|| compile(factory, &source::build(spec, syntax)?))
     }
 
     fn find(&self, key: &str) -> Option<Arc<Compiled>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(one, _)| one == key)?;
-        kept.get_mut(..=at)?.rotate_right(1);
-        kept.first().map(|(_, compiled)| Arc::clone(compiled))
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = cached.iter().position(|(one, _)| one == key)?;
+        cached.get_mut(..=at)?.rotate_right(1);
+        cached.first().map(|(_, compiled)| Arc::clone(compiled))
     }
 
-    fn keep(&self, key: String, compiled: Compiled) -> Arc<Compiled> {
+    fn insert(&self, key: String, compiled: Compiled) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.insert(0, (key, Arc::clone(&compiled)));
-        kept.truncate(KEPT);
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.insert(0, (key, Arc::clone(&compiled)));
+        cached.truncate(CACHE_SIZE);
         compiled
     }
 }
 
 fn compile(factory: &ParserFactory, source: &source::Source) -> Result<Compiled, GrammarError> {
-    let matcher = parse(factory, source, None).map_err(|reason| blame(factory, source, &reason))?;
+    let matcher = parse(factory, source, None).map_err(|reason| failing_schema(factory, source, &reason))?;
     Ok(Compiled(Mutex::new(matcher)))
 }
 
-/// The whole grammar, or that of one of its schemas alone.
+/// Parses the whole grammar, or only that of the schema `part`.
 fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) -> Result<Matcher, String> {
     let matcher = Matcher::new(factory.create_parser(source.grammar(part)));
     match matcher.get_error() {
         None => Ok(matcher),
-        Some(error) => Err(gist(&error)),
+        Some(error) => Err(summarize(&error)),
     }
 }
 
-/// The line of a message that says what is wrong; around it the library quotes what it was given.
-fn gist(error: &str) -> String {
+/// The line of a library error that states the problem; the other lines quote the grammar.
+fn summarize(error: &str) -> String {
     if error.starts_with("panic:") {
-        return "it has more parts than the compiler has room for".to_owned();
+        return "it is too large for the compiler".to_owned();
     }
     let line = error.lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| error.lines().next());
-    line.unwrap_or_default().trim().chars().take(LONGEST_REASON).collect()
+    line.unwrap_or_default().trim().chars().take(MAX_REASON_CHARS).collect()
 }
 
-/// The schema that cannot be compiled, where one of several is to blame.
-fn blame(factory: &ParserFactory, source: &source::Source, reason: &str) -> GrammarError {
+/// The error for a grammar that does not compile: of the first schema that fails alone, else of the combination.
+fn failing_schema(factory: &ParserFactory, source: &source::Source, reason: &str) -> GrammarError {
     let parts = 0..source.schemas.len();
-    let guilty = parts.filter_map(|part| Some((part, parse(factory, source, Some(part)).err()?))).next();
-    match guilty {
+    let failing = parts.filter_map(|part| Some((part, parse(factory, source, Some(part)).err()?))).next();
+    match failing {
         Some((part, reason)) => source.error(part, String::new(), format!("cannot be enforced: {reason}")),
-        None => GrammarError::Together(format!("The demanded form cannot be enforced: {reason}.")),
+        None => GrammarError::Combination(format!("The requested output format cannot be enforced: {reason}.")),
     }
 }
 
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);
+        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
         let running = thread.spawn_scoped(scope, work).map_err(|error| GrammarError::Model(error.to_string()))?;
-        let crashed = |_| Err(GrammarError::Together("The demanded form cannot be enforced.".to_owned()));
+        let crashed = |_| Err(GrammarError::Combination("The requested output format cannot be enforced.".to_owned()));
         running.join().unwrap_or_else(crashed)
     })
 }
@@ -162,14 +161,14 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send
 fn factory(environment: &TokEnv) -> Result<ParserFactory, String> {
     let slices = SlicedBiasComputer::json_slices();
     let mut factory = ParserFactory::new(environment, InferenceCapabilities::default(), &slices)
-        .map_err(|error| format!("the vocabulary cannot be used for demanded forms: {error}"))?;
+        .map_err(|error| format!("the vocabulary cannot be used for constrained decoding: {error}"))?;
     factory.quiet();
     *factory.limits_mut() = limits();
     Ok(factory)
 }
 
-/// Well below the library's own: a step must not hold up the answers of others, and a grammar must
-/// not take more memory than a cache of some hundred tokens.
+/// Well below the library's defaults: a step must not delay other sequences, and a grammar must not take more memory
+/// than the KV cache of a few hundred tokens.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 1_000,

@@ -1,41 +1,41 @@
-//! JSON schemas before they are compiled: bounded, free of what cannot be enforced, made ready.
+//! Checks and rewrites JSON schemas before they are compiled: limits, unsupported keywords, formats and references.
 //!
-//! An error names the place as a path inside of the schema, such as `.properties.tags.uniqueItems`.
+//! An error has the path inside the schema, such as `.properties.tags.uniqueItems`.
 
 mod common;
 mod dates;
-mod ends;
 mod inline;
+mod merged_constraints;
 mod multiples;
 mod patterns;
-mod together;
+mod satisfiability;
 
 use serde_json::{Map, Value, json};
 
 pub(super) use self::common::SchemaError;
-use self::common::{target, wrong};
+use self::common::{invalid, target};
+use self::merged_constraints::MAX_NESTED_STEPS;
 pub(super) use self::multiples::Multiples;
-use self::together::MOST_STEPS_INSIDE;
 use crate::display::shorten;
 
-/// Levels of JSON, and schemas inside of a schema. They bound the compiler's recursion.
-const DEEPEST: usize = 64;
-const MOST_SCHEMAS: usize = 5_000;
-const MOST_BYTES: usize = 256 << 10;
-const MOST_VALUES: usize = 10_000;
-/// Pairs of alternatives of a `oneOf` are compared.
-const MOST_ALTERNATIVES: usize = 100;
-const MOST_PROPERTIES: usize = 1_000;
-/// Each is compared with each.
-const MOST_NAME_PATTERNS: usize = 10;
-const LONGEST_PATTERN: usize = 1_000;
-/// Each item or character up to a bound is a state.
-const MOST_COUNTED: u64 = 10_000;
+/// Max nesting of schemas, which bounds the compiler's recursion, and max number of subschemas.
+const MAX_DEPTH: usize = 64;
+const MAX_SCHEMAS: usize = 5_000;
+const MAX_BYTES: usize = 256 << 10;
+const MAX_VALUES: usize = 10_000;
+/// Max alternatives of a `oneOf`; the compiler compares all pairs.
+const MAX_ALTERNATIVES: usize = 100;
+const MAX_PROPERTIES: usize = 1_000;
+/// The compiler compares all pairs.
+const MAX_NAME_PATTERNS: usize = 10;
+const MAX_PATTERN_BYTES: usize = 1_000;
+/// Max value of a count or length bound; each item or character up to it is a state.
+const MAX_BOUND: u64 = 10_000;
 
-/// White space between tokens of JSON: a blank, or a line break with an indent. Without a bound a
-/// small model may never get out of it.
+/// Whitespace between JSON tokens: a space, or a line break with an indent. Bounded, as a small model may otherwise
+/// generate whitespace endlessly.
 pub(super) const WHITE_SPACE: &str = "[ ]|\\n[ ]{0,40}";
-/// Without `\u` every string has but one spelling, so no name can pass for another.
+/// Without `\u`, every string has only one spelling, so no property name has an alias.
 const ESCAPES: &str = "nrbtf\\\"";
 
 const UNSUPPORTED: [&str; 20] = [
@@ -61,7 +61,7 @@ const UNSUPPORTED: [&str; 20] = [
     "x-guidance",
 ];
 
-/// The schema as the compiler takes it. `multiples`: those of the request's other schemas.
+/// Checks a schema and prepares it for the compiler. `multiples`: the sum over the request's schemas so far.
 pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value, SchemaError> {
     let mut schema = match schema {
         Value::Bool(true) => json!({}),
@@ -69,19 +69,19 @@ pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value
     };
     let written = schema.to_string();
     let bytes = written.len();
-    if bytes > MOST_BYTES {
-        return wrong("", format!("has {bytes} bytes; {MOST_BYTES} are the most"));
+    if bytes > MAX_BYTES {
+        return invalid("", format!("has {bytes} bytes; the maximum is {MAX_BYTES}"));
     }
-    let patterned = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));
+    let has_patterns = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));
     let multiples = written.contains("\"multipleOf\":").then_some(multiples);
-    let mut checker = Checker { root: &schema, patterned, multiples, schemas: 0, left: MOST_STEPS_INSIDE };
+    let mut checker = Checker { root: &schema, has_patterns, multiples, schemas: 0, left: MAX_NESTED_STEPS };
     checker.check(&schema, "", 0)?;
-    if !ends::can_end(&schema) {
-        return wrong("", "can never be fulfilled: it demands values inside of values without end");
+    if !satisfiability::is_satisfiable(&schema) {
+        return invalid("", "can never be satisfied: it requires values nested without end");
     }
-    inline::alternatives(&mut schema);
-    dates::spell_out(&mut schema);
-    let Some(fields) = schema.as_object_mut() else { return wrong("", "must be an object") };
+    inline::expand_references(&mut schema);
+    dates::expand_formats(&mut schema);
+    let Some(fields) = schema.as_object_mut() else { return invalid("", "must be an object") };
     fields.insert(
         "x-guidance".to_owned(),
         json!({
@@ -94,30 +94,30 @@ pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value
 
 struct Checker<'a> {
     root: &'a Value,
-    /// Whether there are patterns or formats anywhere.
-    patterned: bool,
-    /// Where there are any.
+    /// Whether the schema has patterns or formats anywhere.
+    has_patterns: bool,
+    /// `None` if the schema has no `multipleOf`.
     multiples: Option<&'a mut Multiples>,
     schemas: usize,
-    /// Steps of walks to what is inside of values.
+    /// Steps left for walks into nested values.
     left: u32,
 }
 
 impl Checker<'_> {
     fn check(&mut self, schema: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
         self.schemas += 1;
-        if self.schemas > MOST_SCHEMAS {
-            return wrong("", format!("has more than {MOST_SCHEMAS} schemas inside"));
+        if self.schemas > MAX_SCHEMAS {
+            return invalid("", format!("has more than {MAX_SCHEMAS} subschemas"));
         }
-        if depth > DEEPEST {
-            return wrong("", format!("is nested more than {DEEPEST} levels deep"));
+        if depth > MAX_DEPTH {
+            return invalid("", format!("is nested more than {MAX_DEPTH} levels deep"));
         }
         let fields = match schema {
             Value::Bool(_) => return Ok(()),
             Value::Object(fields) => fields,
-            _ => return wrong(path, "must be an object, true or false"),
+            _ => return invalid(path, "must be an object, true or false"),
         };
-        if self.patterned {
+        if self.has_patterns {
             patterns::check(self.root, fields, path, &mut self.left)?;
         }
         if let Some(multiples) = &mut self.multiples {
@@ -139,82 +139,82 @@ impl Checker<'_> {
     ) -> Result<(), SchemaError> {
         match name {
             "uniqueItems" if value == false => Ok(()),
-            name if UNSUPPORTED.contains(&name) => wrong(path, "is a keyword that this server cannot enforce"),
-            "properties" if value.as_object().is_some_and(|all| all.len() > MOST_PROPERTIES) => {
-                wrong(path, format!("has more than {MOST_PROPERTIES} properties"))
+            name if UNSUPPORTED.contains(&name) => invalid(path, "is a keyword that this server cannot enforce"),
+            "properties" if value.as_object().is_some_and(|all| all.len() > MAX_PROPERTIES) => {
+                invalid(path, format!("has more than {MAX_PROPERTIES} properties"))
             }
-            "patternProperties" if value.as_object().is_some_and(|all| all.len() > MOST_NAME_PATTERNS) => {
-                wrong(path, format!("has more than {MOST_NAME_PATTERNS} patterns"))
+            "patternProperties" if value.as_object().is_some_and(|all| all.len() > MAX_NAME_PATTERNS) => {
+                invalid(path, format!("has more than {MAX_NAME_PATTERNS} patterns"))
             }
-            "properties" | "patternProperties" | "$defs" | "definitions" => self.named(value, path, depth),
-            "items" if value.is_array() => self.list(value, path, depth),
+            "properties" | "patternProperties" | "$defs" | "definitions" => self.check_map(value, path, depth),
+            "items" if value.is_array() => self.check_list(value, path, depth),
             "items" | "additionalItems" | "additionalProperties" => self.check(value, path, depth + 1),
-            "oneOf" if value.as_array().is_some_and(|all| all.len() > MOST_ALTERNATIVES) => {
-                wrong(path, format!("has more than {MOST_ALTERNATIVES} alternatives"))
+            "oneOf" if value.as_array().is_some_and(|all| all.len() > MAX_ALTERNATIVES) => {
+                invalid(path, format!("has more than {MAX_ALTERNATIVES} alternatives"))
             }
-            "prefixItems" | "anyOf" | "oneOf" | "allOf" => self.list(value, path, depth),
-            "enum" => values(value, path),
-            "pattern" if value.as_str().is_some_and(|text| text.len() > LONGEST_PATTERN) => {
-                wrong(path, format!("is longer than {LONGEST_PATTERN} bytes"))
+            "prefixItems" | "anyOf" | "oneOf" | "allOf" => self.check_list(value, path, depth),
+            "enum" => check_enum(value, path),
+            "pattern" if value.as_str().is_some_and(|text| text.len() > MAX_PATTERN_BYTES) => {
+                invalid(path, format!("is longer than {MAX_PATTERN_BYTES} bytes"))
             }
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
-                counted(fields, name, value, path)
+                check_bound(fields, name, value, path)
             }
-            "$ref" => self.reference(value, path),
+            "$ref" => self.check_reference(value, path),
             _ => Ok(()),
         }
     }
 
-    fn named(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
+    fn check_map(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
         match value.as_object() {
             Some(all) => all.iter().try_for_each(|(name, one)| {
                 let name = shorten(name);
                 self.check(one, &format!("{path}.{name}"), depth + 1)
             }),
-            None => wrong(path, "must be an object of schemas"),
+            None => invalid(path, "must be an object of schemas"),
         }
     }
 
-    fn list(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
+    fn check_list(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
         match value.as_array() {
             Some(all) if !all.is_empty() => {
                 all.iter().enumerate().try_for_each(|(at, one)| self.check(one, &format!("{path}[{at}]"), depth + 1))
             }
-            _ => wrong(path, "must be an array of at least one schema"),
+            _ => invalid(path, "must be an array of at least one schema"),
         }
     }
 
-    fn reference(&self, value: &Value, path: &str) -> Result<(), SchemaError> {
+    fn check_reference(&self, value: &Value, path: &str) -> Result<(), SchemaError> {
         match value.as_str() {
             Some(text) if target(self.root, text).is_some() => Ok(()),
             Some(text) => {
                 let text = shorten(text);
-                wrong(
+                invalid(
                     path,
-                    format!("is '{text}', which is no place in this schema. References look like '#/$defs/name'"),
+                    format!("is '{text}', which does not exist in this schema. References look like '#/$defs/name'"),
                 )
             }
-            None => wrong(path, "must be a string"),
+            None => invalid(path, "must be a string"),
         }
     }
 }
 
-fn values(value: &Value, path: &str) -> Result<(), SchemaError> {
+fn check_enum(value: &Value, path: &str) -> Result<(), SchemaError> {
     match value.as_array() {
-        Some(all) if all.len() > MOST_VALUES => wrong(path, format!("has more than {MOST_VALUES} values")),
+        Some(all) if all.len() > MAX_VALUES => invalid(path, format!("has more than {MAX_VALUES} values")),
         Some(all) if !all.is_empty() => Ok(()),
-        _ => wrong(path, "must be an array of at least one value"),
+        _ => invalid(path, "must be an array of at least one value"),
     }
 }
 
-fn counted(fields: &Map<String, Value>, name: &str, value: &Value, path: &str) -> Result<(), SchemaError> {
+fn check_bound(fields: &Map<String, Value>, name: &str, value: &Value, path: &str) -> Result<(), SchemaError> {
     let required = fields.get("required").and_then(Value::as_array).map_or(0, |names| names.len() as u64);
     match value.as_u64() {
-        None => wrong(path, "must be a whole number from 0 on"),
-        Some(count) if count > MOST_COUNTED => wrong(path, format!("is {count}; {MOST_COUNTED} is the most")),
-        // The same name twice would count as one.
+        None => invalid(path, "must be a non-negative integer"),
+        Some(count) if count > MAX_BOUND => invalid(path, format!("is {count}; the maximum is {MAX_BOUND}")),
+        // Further properties may repeat a name and would then count as one.
         Some(count) if name == "minProperties" && count > required + 1 => {
-            wrong(path, format!("is {count}, which cannot be enforced: name the properties in 'required'"))
+            invalid(path, format!("is {count}, which cannot be enforced: name the properties in 'required'"))
         }
         Some(_) => Ok(()),
     }

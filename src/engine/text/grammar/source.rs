@@ -1,4 +1,4 @@
-//! What a request demands, written as a grammar: Lark for calls, JSON schemas for what is in them.
+//! Builds the grammar of an output format: Lark rules for tool calls, JSON schemas for their arguments and for text.
 
 use std::fmt::Write;
 
@@ -7,60 +7,60 @@ use serde_json::{Value, json};
 
 use super::error::GrammarError;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
-use crate::engine::text::tools::{Format, OutputSpec, PYTHON, Syntax, TextFormat, Tool, bare};
+use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
 
-/// Calls that one answer may have: a small model that likes calling would go on for ever.
+/// Max calls per choice: a small model may otherwise call tools endlessly.
 const MAX_CALLS: usize = 16;
 
-/// A grammar's text.
+/// The source of a grammar.
 pub(super) struct Source {
-    /// Absent where the answer is one schema.
+    /// Absent if the output is a single schema.
     lark: Option<String>,
     pub schemas: Vec<Part>,
 }
 
-/// A schema inside of the grammar.
+/// A schema in the grammar.
 pub(super) struct Part {
-    /// What [`Source::lark`] calls it.
+    /// Its name in [`Source::lark`].
     name: String,
     schema: Value,
     /// The index of the tool whose parameters these are; `None` for the text.
     tool: Option<usize>,
 }
 
-/// The grammar of `shape`, its schemas checked.
-pub(super) fn write(shape: &OutputSpec, syntax: Option<&Syntax>) -> Result<Source, GrammarError> {
-    let has_text = syntax.is_none_or(|syntax| !syntax.at_once);
+/// Builds the grammar of `spec` and checks its schemas.
+pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<Source, GrammarError> {
+    let has_text = syntax.is_none_or(|syntax| !syntax.call_required);
     let mut multiples = Multiples::default();
     let mut schemas = Vec::new();
     if has_text {
-        schemas.extend(text(shape, &mut multiples)?);
+        schemas.extend(text(spec, &mut multiples)?);
     }
     let Some(syntax) = syntax else { return Ok(Source { lark: None, schemas }) };
     for (index, tool) in &syntax.callable {
         schemas.push(parameters(*index, tool, &mut multiples)?);
     }
-    if syntax.format == Format::Llama && !syntax.at_once && !matches!(shape.text, TextFormat::Free) {
-        let what = "This model begins calls as it begins JSON, so response_format cannot be combined with tools it may call or not. Send tool_choice \"required\" or \"none\", or leave response_format out.";
-        return Err(GrammarError::Together(what.to_owned()));
+    if syntax.format == CallFormat::Llama && !syntax.call_required && !matches!(spec.text, TextFormat::Free) {
+        let what = "This model starts tool calls the same way as JSON text, so response_format cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit response_format.";
+        return Err(GrammarError::Combination(what.to_owned()));
     }
     Ok(Source { lark: Some(lark(syntax)), schemas })
 }
 
-fn text(shape: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
-    let schema = match &shape.text {
+fn text(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
+    let schema = match &spec.text {
         TextFormat::Free => return Ok(None),
         TextFormat::Object => json!({ "type": "object" }),
         TextFormat::Schema(schema) => schema.clone(),
     };
-    let wrong = |SchemaError { path, what }| GrammarError::Schema { path, what };
-    let schema = schema::prepare(&schema, multiples).map_err(wrong)?;
+    let invalid = |SchemaError { path, what }| GrammarError::Schema { path, what };
+    let schema = schema::prepare(&schema, multiples).map_err(invalid)?;
     Ok(Some(Part { name: "text".to_owned(), schema, tool: None }))
 }
 
-/// The schema of a tool's arguments: always an object, and an empty one where the tool takes none.
+/// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
 fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
-    let wrong = |SchemaError { path, what }| GrammarError::Tool { tool: index, path, what };
+    let invalid = |SchemaError { path, what }| GrammarError::Tool { tool: index, path, what };
     let mut schema = match tool.parameters() {
         None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
         Some(parameters) => parameters.clone(),
@@ -69,26 +69,26 @@ fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Pa
         Some(kind) if kind == "object" => {}
         _ => {
             let what = "must describe an object: its type must be 'object'".to_owned();
-            return Err(wrong(SchemaError { path: String::new(), what }));
+            return Err(invalid(SchemaError { path: String::new(), what }));
         }
     }
-    let schema = schema::prepare(&schema, multiples).map_err(wrong)?;
+    let schema = schema::prepare(&schema, multiples).map_err(invalid)?;
     Ok(Part { name: format!("arguments_{index}"), schema, tool: Some(index) })
 }
 
-/// Rules for text, calls, or either.
-fn lark(syntax: &Syntax) -> String {
+/// Lark rules for text, calls, or both.
+fn lark(syntax: &CallSyntax) -> String {
     let format = syntax.format;
     let opening = literal(format.opening(), syntax);
     let lead = literal(format.lead(), syntax);
-    let several = if syntax.several { format!("(separator call){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
+    let several = if syntax.parallel { format!("(separator call){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let mut out = String::from("%llguidance {}\n");
     let mut rule = |name: &str, body: &str| {
         let _ = writeln!(out, "{name}: {body}");
     };
     rule("start", &start(syntax, &opening));
     rule("calls", &format!("{lead} call {several} {}", literal(format.closing(), syntax)));
-    if let (true, Some(separator)) = (syntax.several, format.separator()) {
+    if let (true, Some(separator)) = (syntax.parallel, format.separator()) {
         rule("separator", &literal(separator, syntax));
     }
     let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("call_{index}")).collect();
@@ -100,14 +100,14 @@ fn lark(syntax: &Syntax) -> String {
     if syntax.bare {
         plain(syntax, &opening, &mut out);
         bare_calls(syntax, &mut out);
-    } else if format == Format::Llama && !syntax.at_once {
+    } else if format == CallFormat::Llama && !syntax.call_required {
         out.push_str("TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{\"name\"(?s:.*)/\n");
     }
     out
 }
 
-/// Text, also with calls after it. It never has the format's opening, which a lexeme of its own waits for.
-fn plain(syntax: &Syntax, opening: &str, out: &mut String) {
+/// Text, optionally followed by calls. The text never contains the format's opening, which is a separate lexeme.
+fn plain(syntax: &CallSyntax, opening: &str, out: &mut String) {
     let rules = match syntax.opening_id() {
         Some(_) => format!("plain: TEXT | TEXT {opening} calls\nTEXT: /(?s:.*)/\n"),
         None => {
@@ -119,12 +119,11 @@ fn plain(syntax: &Syntax, opening: &str, out: &mut String) {
     out.push_str(&rules);
 }
 
-/// Calls without an opening of the format. A lazy lexeme ends as soon as it is whole, whatever else could go on: so an
-/// answer may be text up to where a tool's arguments begin, and is a call from there on. All that names do not differ in
-/// are lexemes that they share, for 128 long ones at once would exceed the lexer's limits. What follows the last call
-/// does not begin like one.
-fn bare_calls(syntax: &Syntax, out: &mut String) {
-    let more = if syntax.several { format!("(bare_opening bare){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
+/// Calls without the format's opening. A lazy lexeme ends at its first match: the output may be text up to where a
+/// tool's arguments begin, and is a call from there on. The tools share all lexemes except their names, as 128 long
+/// lexemes at once would exceed the lexer's limits. The text after the last call must not begin like a call.
+fn bare_calls(syntax: &CallSyntax, out: &mut String) {
+    let more = if syntax.parallel { format!("(bare_opening bare){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let all = |rule: &str| syntax.callable.iter().map(|(index, _)| format!("{rule}_{index}")).collect::<Vec<_>>();
     let _ = writeln!(out, "bare_calls: bare_opening bare {more} REST\nbare: {}", all("bare").join(" | "));
     let _ = writeln!(out, "bare_name: {}", all("name").join(" | "));
@@ -132,26 +131,31 @@ fn bare_calls(syntax: &Syntax, out: &mut String) {
         let _ = writeln!(out, "bare_{index}: name_{index} bare_middle BLANK? @arguments_{index} bare_tail");
         let _ = writeln!(out, "name_{index}[lazy]: {}", quote(&format!("{}\"", tool.name)));
     }
-    let _ = writeln!(out, "bare_opening[lazy]: /{}/\nbare_middle[lazy]: /{}/", bare::opening(), bare::middle());
+    let _ = writeln!(
+        out,
+        "bare_opening[lazy]: /{}/\nbare_middle[lazy]: /{}/",
+        bare_call::opening_regex(),
+        bare_call::middle_regex()
+    );
     let _ = writeln!(out, "bare_tail[lazy]: /({WHITE_SPACE})?\\}}/\nBLANK: /{WHITE_SPACE}/");
-    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare::likeness());
+    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare_call::prefix_regex());
 }
 
-fn start(syntax: &Syntax, opening: &str) -> String {
-    let python = syntax.marks.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
+fn start(syntax: &CallSyntax, opening: &str) -> String {
+    let python = syntax.control_tokens.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
     let python = python.map(|token| format!("{token}? ")).unwrap_or_default();
     match syntax.format {
-        Format::Llama if syntax.at_once => format!("{python} calls"),
-        Format::Llama => format!("TEXT | {python} calls"),
-        _ if syntax.at_once => format!("{opening} calls"),
+        CallFormat::Llama if syntax.call_required => format!("{python} calls"),
+        CallFormat::Llama => format!("TEXT | {python} calls"),
+        _ if syntax.call_required => format!("{opening} calls"),
         _ if syntax.bare => "plain | bare_opening (plain | bare_name plain) | bare_calls".to_owned(),
         _ => format!("@text | {opening} calls"),
     }
 }
 
-/// Text of the format, in which marks that are control tokens stand for these.
-fn literal(text: &str, syntax: &Syntax) -> String {
-    let found = syntax.marks.iter().filter_map(|(mark, id)| Some((text.find(mark)?, *mark, *id))).min();
+/// Text of the format as a Lark expression; markers that are control tokens become token IDs.
+fn literal(text: &str, syntax: &CallSyntax) -> String {
+    let found = syntax.control_tokens.iter().filter_map(|(mark, id)| Some((text.find(mark)?, *mark, *id))).min();
     match found {
         None if text.is_empty() => String::new(),
         None => quote(text),
@@ -167,12 +171,12 @@ fn quote(text: &str) -> String {
 }
 
 fn escape(text: &str) -> String {
-    let special = |letter: char| !letter.is_ascii_alphanumeric() && !matches!(letter, '_' | '<' | '>');
-    text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
+    let special = |ch: char| !ch.is_ascii_alphanumeric() && !matches!(ch, '_' | '<' | '>');
+    text.chars().flat_map(|ch| special(ch).then_some('\\').into_iter().chain([ch])).collect()
 }
 
 impl Source {
-    /// All of it, or one of its schemas alone.
+    /// The whole grammar, or only the schema `part`.
     pub fn grammar(&self, part: Option<usize>) -> TopLevelGrammar {
         let named = |part: &Part| GrammarWithLexer {
             name: Some(part.name.clone()),

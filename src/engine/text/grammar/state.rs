@@ -1,20 +1,20 @@
-//! Where one answer stands in its grammar.
+//! The grammar state of one choice.
 
 use llguidance::Matcher;
 
 use crate::engine::error::Failure;
 
-/// The grammar of one choice, moved on token by token.
-pub struct State(Matcher);
+/// The grammar of one choice, advanced token by token.
+pub struct GrammarState(Matcher);
 
-impl State {
+impl GrammarState {
     pub fn new(matcher: Matcher) -> Self {
         Self(matcher)
     }
 
-    /// Bans every token that cannot come next; an end stays where the grammar may end.
+    /// Masks every token that cannot come next. End-of-sequence tokens stay allowed where the grammar may end.
     pub fn restrict(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
-        let mask = self.0.compute_mask_or_eos().map_err(|_| too_hard(&self.0))?;
+        let mask = self.0.compute_mask_or_eos().map_err(|_| limit_error(&self.0))?;
         for (id, logit) in logits.iter_mut().enumerate() {
             if !u32::try_from(id).is_ok_and(|id| (id as usize) < mask.len() && mask.is_allowed(id)) {
                 *logit = f32::NEG_INFINITY;
@@ -23,19 +23,19 @@ impl State {
         Ok(())
     }
 
-    /// Goes on past a token that was allowed; ends of the answer need not be told.
-    pub fn take(&mut self, id: u32) -> Result<(), Failure> {
-        self.0.consume_token(id).map_err(|_| too_hard(&self.0))
+    /// Advances past a sampled token; not needed for end-of-sequence tokens.
+    pub fn consume(&mut self, id: u32) -> Result<(), Failure> {
+        self.0.consume_token(id).map_err(|_| limit_error(&self.0))
     }
 
-    /// Whether the answer is whole and nothing can be added.
+    /// Whether the output is complete and no token can follow.
     pub fn is_complete(&self) -> bool {
         self.0.is_stopped() && self.0.stop_reason().is_ok()
     }
 }
 
-/// The library's own words are about its insides: the first line says which limit it was.
-fn too_hard(matcher: &Matcher) -> Failure {
+/// The library's error concerns its internals; the first line names the limit that was exceeded.
+fn limit_error(matcher: &Matcher) -> Failure {
     let error = matcher.get_error().unwrap_or_default();
     Failure::Grammar(error.lines().next().unwrap_or("it became too complex").to_owned())
 }

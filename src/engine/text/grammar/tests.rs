@@ -1,4 +1,4 @@
-//! What the grammar of an answer with tools lets through, byte by byte, and that the reader of calls agrees.
+//! What the grammar of output with tools accepts, byte by byte, and that the call parser agrees.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,9 +8,9 @@ use serde_json::json;
 use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 
 use super::{factory, parse, source};
-use crate::engine::text::tools::{CallParser, Format, OutputSpec, Syntax, TextFormat, Tool};
+use crate::engine::text::tools::{CallFormat, CallParser, CallSyntax, OutputSpec, TextFormat, Tool};
 
-/// Each byte is a token, one more ends an answer, and then come these.
+/// Each byte is a token; then come an end-of-sequence token and these words.
 const END: u32 = 256;
 const WORDS: [&str; 4] = [
     "\n\n```json\n{\n    \"name\": \"look_up_",
@@ -28,7 +28,7 @@ static FACTORY: LazyLock<ParserFactory> = LazyLock::new(|| {
     factory(&environment).unwrap()
 });
 
-fn syntax(format: Format, several: bool) -> Syntax {
+fn syntax(format: CallFormat, parallel: bool) -> CallSyntax {
     let tool = |name: &str, parameters| {
         let function = json!({ "name": name, "parameters": parameters });
         Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }) }
@@ -36,12 +36,19 @@ fn syntax(format: Format, several: bool) -> Syntax {
     let city = json!({ "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"],
         "additionalProperties": false });
     let callable = vec![(0, tool("get_weather", city)), (1, tool("get", json!({ "type": "object" })))];
-    Syntax { format, marks: Vec::new(), callable, at_once: false, bare: format != Format::Llama, several }
+    CallSyntax {
+        format,
+        control_tokens: Vec::new(),
+        callable,
+        call_required: false,
+        bare: format != CallFormat::Llama,
+        parallel,
+    }
 }
 
-fn matcher(syntax: &Syntax) -> Matcher {
+fn matcher(syntax: &CallSyntax) -> Matcher {
     let tools = syntax.callable.iter().map(|(_, tool)| tool.clone()).collect();
-    parse(&FACTORY, &source::write(&OutputSpec { tools, ..OutputSpec::default() }, Some(syntax)).unwrap(), None)
+    parse(&FACTORY, &source::build(&OutputSpec { tools, ..OutputSpec::default() }, Some(syntax)).unwrap(), None)
         .unwrap()
 }
 
@@ -49,9 +56,9 @@ fn allows(matcher: &mut Matcher, token: u32) -> bool {
     matcher.compute_mask_or_eos().unwrap().is_allowed(token)
 }
 
-/// How many bytes of the text are let through, and whether the answer may end after them.
-fn admitted(format: Format, several: bool, text: &str) -> (usize, bool) {
-    let mut matcher = matcher(&syntax(format, several));
+/// How many bytes of the text are accepted, and whether the output may end after them.
+fn accepted(format: CallFormat, parallel: bool, text: &str) -> (usize, bool) {
+    let mut matcher = matcher(&syntax(format, parallel));
     for (at, byte) in text.bytes().enumerate() {
         if !allows(&mut matcher, byte.into()) {
             return (at, false);
@@ -62,7 +69,7 @@ fn admitted(format: Format, several: bool, text: &str) -> (usize, bool) {
 }
 
 fn is_whole(text: &str) -> bool {
-    admitted(Format::Hermes, true, text) == (text.len(), true)
+    accepted(CallFormat::Hermes, true, text) == (text.len(), true)
 }
 
 #[test]
@@ -70,11 +77,11 @@ fn calls_without_an_opening_obey_their_schema() {
     for lead in ["", " \n", "```json\n", "```\n", "\n```json \r\n\t", "{"] {
         for (blank, key) in [("", "arguments"), (" ", "parameters"), ("\n  ", "arguments")] {
             let head = format!("{lead}{{{blank}\"name\":{blank}\"get_weather\",{blank}\"{key}\":{blank}");
-            for format in [Format::Hermes, Format::Mistral] {
+            for format in [CallFormat::Hermes, CallFormat::Mistral] {
                 let call = format!("{head}{{\"city\": \"Paris\"{blank}}}{blank}}}");
-                assert_eq!(admitted(format, true, &call), (call.len(), true), "{call:?}");
+                assert_eq!(accepted(format, true, &call), (call.len(), true), "{call:?}");
                 for wrong in ["5", "{\"town\"", "{\"city\": 5", "{}", "\"{", "{\"city\": \"Paris\"}, "] {
-                    let refused = admitted(format, true, &format!("{head}{wrong}")).0;
+                    let refused = accepted(format, true, &format!("{head}{wrong}")).0;
                     assert!(
                         refused >= head.len() && refused < head.len() + wrong.len(),
                         "{head:?} {wrong:?} {refused}"
@@ -106,7 +113,7 @@ fn what_resembles_a_call_is_free_text() {
 }
 
 #[test]
-fn further_calls_follow_where_several_are_allowed_and_other_text_does_not_matter() {
+fn parallel_calls_follow_each_other_with_fences_between() {
     let call = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}";
     for between in ["\n", "\n```\n```json\n", "\n```\n\n", " "] {
         let both = format!("{call}{between}{call}");
@@ -115,7 +122,7 @@ fn further_calls_follow_where_several_are_allowed_and_other_text_does_not_matter
         assert!(!is_whole(&wrong), "{wrong:?}");
         assert!(!is_whole(&format!("{call}{between}{{\"name\": \"get_weathe")));
         assert!(!is_whole(&format!("{call}{between}{{\"name\": \"other\", ")));
-        let single = admitted(Format::Hermes, false, &both);
+        let single = accepted(CallFormat::Hermes, false, &both);
         assert!(!single.1 && single.0 < both.len(), "{single:?}");
     }
     assert!(is_whole(&format!("{call}\n```\nThat is {{\"it\": 1}}.")));
@@ -123,7 +130,7 @@ fn further_calls_follow_where_several_are_allowed_and_other_text_does_not_matter
     assert!(is_whole(&calls(16)) && !is_whole(&calls(17)));
 }
 
-/// A beginning that is a call, and pieces to spoil it with.
+/// The beginning of a call, and pieces to corrupt it with.
 const CALL: [&str; 9] = ["```json", "\n", "{", "\"name\"", ": ", "\"get\"", ",\n", "\"arguments\"", ":"];
 const PIECES: [&str; 14] = [
     "```",
@@ -145,10 +152,10 @@ const PIECES: [&str; 14] = [
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn grammar_and_reader_agree_on_where_a_call_begins(
+    fn grammar_and_parser_agree_on_where_a_call_begins(
         from in prop::sample::select(vec![0usize, 2]),
         changes in prop::collection::vec((0usize..9, prop::option::of(prop::sample::select(PIECES.to_vec())), any::<bool>()), 0..3),
-        several: bool,
+        parallel: bool,
     ) {
         let mut pieces = CALL[from..].to_vec();
         for (at, piece, keep) in changes {
@@ -156,17 +163,17 @@ proptest! {
             pieces.splice(at..at + usize::from(!keep), piece);
             prop_assume!(!pieces.is_empty());
         }
-        let syntax = syntax(Format::Hermes, several);
+        let syntax = syntax(CallFormat::Hermes, parallel);
         let (mut matcher, mut parser) = (matcher(&syntax), CallParser::new(Arc::new(syntax)));
-        for letter in pieces.concat().chars() {
-            let byte = letter as u32;
+        for ch in pieces.concat().chars() {
+            let byte = ch as u32;
             if !allows(&mut matcher, byte) {
                 prop_assert!(parser.is_calling());
                 break;
             }
             matcher.consume_token(byte).unwrap();
-            parser.push(0, &letter.to_string());
-            prop_assert_eq!(parser.is_calling(), !allows(&mut matcher, u32::from(b'z')), "at {:?} of {:?}", letter, pieces.concat());
+            parser.push(0, &ch.to_string());
+            prop_assert_eq!(parser.is_calling(), !allows(&mut matcher, u32::from(b'z')), "at {:?} of {:?}", ch, pieces.concat());
         }
     }
 }
@@ -181,8 +188,8 @@ fn multiples_are_exact_with_and_without_a_point() {
         (both, vec!["0", "420", "-840"], vec!["60", "7", "421"]),
     ];
     for (schema, right, wrong) in cases {
-        let shape = OutputSpec { text: TextFormat::Schema(schema.clone()), ..OutputSpec::default() };
-        let matcher = parse(&FACTORY, &source::write(&shape, None).unwrap(), None).unwrap();
+        let spec = OutputSpec { text: TextFormat::Schema(schema.clone()), ..OutputSpec::default() };
+        let matcher = parse(&FACTORY, &source::build(&spec, None).unwrap(), None).unwrap();
         let whole = |text: &str| {
             let mut matcher = matcher.deep_clone();
             text.bytes().all(|byte| allows(&mut matcher, byte.into()) && matcher.consume_token(byte.into()).is_ok())
@@ -192,9 +199,9 @@ fn multiples_are_exact_with_and_without_a_point() {
     }
 }
 
-/// As many tools as a request may have.
-fn many() -> Syntax {
-    let mut syntax = syntax(Format::Hermes, true);
+/// The max number of tools of a request.
+fn many() -> CallSyntax {
+    let mut syntax = syntax(CallFormat::Hermes, true);
     let (_, one) = syntax.callable[0].clone();
     let more =
         (2..128).map(|at| (at, Tool { name: format!("{}_{at}", ["look_up", "list", "make"][at % 3]), ..one.clone() }));
@@ -203,7 +210,7 @@ fn many() -> Syntax {
 }
 
 #[test]
-fn a_request_s_most_tools_are_within_the_limits_of_a_step() {
+fn the_maximum_number_of_tools_stays_within_the_step_limits() {
     let mut matcher = matcher(&many());
     for (word, id) in WORDS.into_iter().zip(END + 1..) {
         assert!(allows(&mut matcher, id), "{word}");

@@ -1,4 +1,4 @@
-//! A model's tokens as the grammar library wants them: bytes, and what is no text.
+//! Converts a model's vocabulary to the token trie of the grammar library.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,46 +7,48 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::engine::tokenizer::Vocabulary;
 
-/// Bytes of the longest token in the trie, and of all tokens together. GLM-4 has one of 1,024 spaces; the largest
-/// published vocabularies have some 3 MB.
-const LONGEST: usize = 1024;
-const MOST: usize = 16 << 20;
+/// Max bytes of one token in the trie, and of all tokens together. GLM-4 has a token of 1,024 spaces; the largest
+/// published vocabularies have about 3 MB.
+const MAX_TOKEN_BYTES: usize = 1024;
+const MAX_TOTAL_BYTES: usize = 16 << 20;
 
-/// The trie of all tokens. Control tokens and ends are special: no grammar of text allows them.
-/// Other tokens are their bytes, a marker such as `<tool_call>` too, so that it does not matter
-/// whether a model writes it as one token or letter by letter.
-pub(super) fn environment(tokens: &Vocabulary) -> Result<TokEnv, String> {
+/// The trie of all tokens. Control and end-of-sequence tokens are special: no grammar of text allows them. Other tokens
+/// are plain bytes, including markers such as `<tool_call>`, so it does not matter whether a model writes one as a
+/// single token or in parts.
+pub(super) fn token_env(tokens: &Vocabulary) -> Result<TokEnv, String> {
     let count = u32::try_from(tokens.len()).map_err(|_| "the vocabulary is too large".to_owned())?;
-    let mut ends: Vec<u32> = tokens.ends().iter().copied().collect();
+    let mut ends: Vec<u32> = tokens.eos_ids().iter().copied().collect();
     ends.sort_unstable();
-    let first = *ends.first().ok_or("the model has no token that ends an answer")?;
-    let mut words: Vec<Vec<u8>> = (0..count).map(|id| word(tokens, id)).collect();
-    leave_out(&mut words)?;
+    let first = *ends.first().ok_or("the model has no end-of-sequence token")?;
+    let mut words: Vec<Vec<u8>> = (0..count).map(|id| trie_bytes(tokens, id)).collect();
+    drop_unusable(&mut words)?;
     let trie = TokTrie::from(&TokRxInfo::new(count, first), &words).with_eos_tokens(&ends);
-    // Not canonical: tokens are only chosen among, never forced, so nothing needs to be tokenised.
+    // Approximate: tokens are only masked, never forced, so nothing needs to be tokenised.
     Ok(Arc::new(ApproximateTokEnv::new(trie)))
 }
 
-/// Empties words that the trie cannot take: it recurses as deep as a word is long, and looks through all words of the
-/// same bytes for each of them. Answers of a demanded form do without such tokens.
-fn leave_out(words: &mut [Vec<u8>]) -> Result<(), String> {
+/// Empties tokens that the trie cannot hold: it recurses once per byte, and takes quadratic time for tokens with the
+/// same bytes. Constrained output does without such tokens.
+fn drop_unusable(words: &mut [Vec<u8>]) -> Result<(), String> {
     let mut seen = HashSet::new();
     let mut total = 0;
     for word in words {
-        if word.len() > LONGEST || !seen.insert(word.clone()) {
+        if word.len() > MAX_TOKEN_BYTES || !seen.insert(word.clone()) {
             word.clear();
         }
         total += word.len();
     }
-    match total <= MOST {
+    match total <= MAX_TOTAL_BYTES {
         true => Ok(()),
-        false => Err(format!("the vocabulary has {total} bytes, {MOST} are the most for demanded forms")),
+        false => {
+            Err(format!("the vocabulary has {total} bytes; constrained decoding supports at most {MAX_TOTAL_BYTES}"))
+        }
     }
 }
 
-fn word(tokens: &Vocabulary, id: u32) -> Vec<u8> {
+fn trie_bytes(tokens: &Vocabulary, id: u32) -> Vec<u8> {
     let bytes = tokens.bytes(id);
-    if tokens.is_control(id) || tokens.ends().contains(&id) {
+    if tokens.is_control(id) || tokens.eos_ids().contains(&id) {
         [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat()
     } else {
         bytes.to_vec()
@@ -55,14 +57,16 @@ fn word(tokens: &Vocabulary, id: u32) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LONGEST, MOST, leave_out};
+    use super::{MAX_TOKEN_BYTES, MAX_TOTAL_BYTES, drop_unusable};
 
     #[test]
-    fn words_that_the_trie_cannot_take_are_left_out() {
-        let mut words = [b"a".to_vec(), b"b".to_vec(), b"a".to_vec(), vec![b'x'; LONGEST], vec![b'x'; LONGEST + 1]];
-        leave_out(&mut words).unwrap();
-        assert_eq!(words.each_ref().map(Vec::len), [1, 1, 0, LONGEST, 0]);
-        let mut many: Vec<Vec<u8>> = (0..MOST / 512 + 1).map(|id| format!("{id:0>512}").into_bytes()).collect();
-        assert!(leave_out(&mut many).unwrap_err().contains("bytes"));
+    fn unusable_tokens_are_dropped() {
+        let mut words =
+            [b"a".to_vec(), b"b".to_vec(), b"a".to_vec(), vec![b'x'; MAX_TOKEN_BYTES], vec![b'x'; MAX_TOKEN_BYTES + 1]];
+        drop_unusable(&mut words).unwrap();
+        assert_eq!(words.each_ref().map(Vec::len), [1, 1, 0, MAX_TOKEN_BYTES, 0]);
+        let mut many: Vec<Vec<u8>> =
+            (0..MAX_TOTAL_BYTES / 512 + 1).map(|id| format!("{id:0>512}").into_bytes()).collect();
+        assert!(drop_unusable(&mut many).unwrap_err().contains("bytes"));
     }
 }

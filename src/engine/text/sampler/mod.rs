@@ -1,35 +1,35 @@
-//! From logits to the next token.
+//! Samples the next token from logits.
 //!
-//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each restricts what
-//! the one before left, and probabilities are taken anew after each. The generator is ChaCha8
-//! under the request's seed, one stream a choice: the same logits give the same tokens.
+//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each filter applies to the result of the
+//! one before, with probabilities renormalised. The generator is ChaCha8 with the request's seed and one stream per
+//! choice: the same logits give the same tokens.
 
 use std::collections::{HashMap, HashSet};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// How tokens are chosen.
+/// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the likeliest token, the one with the lowest id among equals.
+    /// 0 is greedy: the most likely token, the lowest ID among equals.
     pub temperature: f32,
     pub top_p: f32,
     /// 0 is off.
     pub top_k: u32,
     pub min_p: f32,
-    /// Taken off for each time that the token was generated.
+    /// Subtracted once per occurrence of the token in the generated text.
     pub frequency_penalty: f32,
-    /// Taken off once if the token was generated.
+    /// Subtracted once if the token was generated.
     pub presence_penalty: f32,
-    /// Divides (or multiplies, below zero) logits of tokens of the prompt and the answer; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the prompt and the generated text; 1 is off.
     pub repetition_penalty: f32,
     pub seed: u64,
     /// Added to logits; -100 or less bans the token, whatever its logit.
     pub logit_bias: Vec<(u32, f32)>,
-    /// The answer does not end by itself before this many tokens.
+    /// End-of-sequence tokens are banned before this many tokens.
     pub min_tokens: u32,
-    /// The answer never ends by itself.
+    /// End-of-sequence tokens are banned.
     pub ignore_eos: bool,
 }
 
@@ -52,7 +52,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Names the first setting that nothing can be sampled with.
+    /// Fails with the first parameter that is out of range.
     pub(in crate::engine) fn check(&self, vocabulary: usize) -> Result<(), String> {
         let finite = |name: &str, value: f32, good: bool| {
             if value.is_finite() && good { Ok(()) } else { Err(format!("{name} is {value}")) }
@@ -66,7 +66,7 @@ impl Sampling {
         for &(id, bias) in &self.logit_bias {
             finite("a logit bias", bias, true)?;
             if id as usize >= vocabulary {
-                return Err(format!("logit_bias names the token {id}, the vocabulary has {vocabulary}"));
+                return Err(format!("logit_bias names token {id}; the vocabulary has {vocabulary} tokens"));
             }
         }
         Ok(())
@@ -85,7 +85,7 @@ pub struct Sampler {
     count: u32,
 }
 
-/// A token that may be chosen, with its logit and later its weight.
+/// A token that may be sampled, with its logit and later its weight.
 type Candidate = (u32, f32);
 
 impl Sampler {
@@ -97,18 +97,17 @@ impl Sampler {
         Self { settings, random, prompt, generated: HashMap::new(), count: 0 }
     }
 
-    /// The next token. `ends` are the tokens that would end the answer. `None` where the logits
-    /// leave nothing to choose: every token banned, or no number among them. The logits are changed on
-    /// the way.
-    pub fn next(&mut self, logits: &mut [f32], ends: &HashSet<u32>) -> Option<u32> {
-        self.adjust(logits, ends);
+    /// Samples the next token. `None` if no token can be sampled: all are banned or NaN. `logits` (`[vocabulary]`)
+    /// are modified.
+    pub fn next(&mut self, logits: &mut [f32], eos_tokens: &HashSet<u32>) -> Option<u32> {
+        self.adjust(logits, eos_tokens);
         let id = if self.settings.temperature == 0. { greedy(logits)? } else { self.draw(logits)? };
         *self.generated.entry(id).or_default() += 1;
         self.count += 1;
         Some(id)
     }
 
-    fn adjust(&self, logits: &mut [f32], ends: &HashSet<u32>) {
+    fn adjust(&self, logits: &mut [f32], eos_tokens: &HashSet<u32>) {
         let settings = &self.settings;
         let mut change = |id: u32, change: &dyn Fn(f32) -> f32| {
             if let Some(logit) = logits.get_mut(id as usize) {
@@ -119,7 +118,7 @@ impl Sampler {
             change(id, &|logit| if bias <= BAN { f32::NEG_INFINITY } else { logit + bias });
         }
         if settings.ignore_eos || self.count < settings.min_tokens {
-            ends.iter().for_each(|&id| change(id, &|_| f32::NEG_INFINITY));
+            eos_tokens.iter().for_each(|&id| change(id, &|_| f32::NEG_INFINITY));
         }
         let penalty = settings.repetition_penalty;
         if penalty != 1. {
@@ -134,7 +133,7 @@ impl Sampler {
     fn draw(&mut self, logits: &[f32]) -> Option<u32> {
         let mut candidates = self.weigh(logits)?;
         if self.settings.top_p < 1. {
-            nucleus(&mut candidates, self.settings.top_p);
+            keep_top_p(&mut candidates, self.settings.top_p);
         }
         let total: f64 = candidates.iter().map(|candidate| f64::from(candidate.1)).sum();
         // 53 random bits make a uniform number in [0, 1).
@@ -148,14 +147,14 @@ impl Sampler {
         candidates.iter().rev().find(|candidate| candidate.1 > 0.).map(|candidate| candidate.0)
     }
 
-    /// Candidates after temperature, `top_k` and `min_p`, with weights relative to the likeliest's 1.
+    /// Candidates after temperature, `top_k` and `min_p`. The most likely one has weight 1.
     fn weigh(&self, logits: &[f32]) -> Option<Vec<Candidate>> {
         let best = logits.iter().copied().filter(|logit| !logit.is_nan()).max_by(f32::total_cmp)?;
         if !best.is_finite() {
             return None;
         }
-        let most = self.settings.top_k as usize;
-        let mut candidates = if most > 0 { likeliest(logits, most) } else { finite(logits).collect() };
+        let k = self.settings.top_k as usize;
+        let mut candidates = if k > 0 { top_k(logits, k) } else { finite(logits).collect() };
         for candidate in &mut candidates {
             candidate.1 = ((candidate.1 - best) / self.settings.temperature).exp();
         }
@@ -164,8 +163,8 @@ impl Sampler {
     }
 }
 
-/// Descending by number, ascending by id among equals.
-fn likelier(one: &Candidate, other: &Candidate) -> std::cmp::Ordering {
+/// Descending by weight, ascending by ID among equals.
+fn by_weight_descending(one: &Candidate, other: &Candidate) -> std::cmp::Ordering {
     other.1.total_cmp(&one.1).then(one.0.cmp(&other.0))
 }
 
@@ -173,17 +172,17 @@ fn finite(logits: &[f32]) -> impl Iterator<Item = Candidate> {
     logits.iter().enumerate().filter(|(_, logit)| logit.is_finite()).map(|(id, &logit)| (id as u32, logit))
 }
 
-/// Hands over each finite logit above a bar, by id; `take` says where the bar is from then on. Of equal
-/// ones the first counts, since the bar itself is not above.
-fn climb(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
-    /// Compared without a branch, so as vectors.
+/// Calls `take` with each finite logit above the threshold, in order of ID; `take` returns the new threshold. Of equal
+/// logits only the first can be above it.
+fn for_each_above(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
+    /// Compared without branches, so that it vectorises.
     const RUN: usize = 32;
-    let mut bar = f32::NEG_INFINITY;
+    let mut threshold = f32::NEG_INFINITY;
     for (first, run) in (0..).step_by(RUN).zip(logits.chunks(RUN)) {
-        if run.iter().fold(false, |any, logit| any | (*logit > bar)) {
+        if run.iter().fold(false, |any, logit| any | (*logit > threshold)) {
             for (id, &logit) in (first..).zip(run) {
-                if logit > bar && logit.is_finite() {
-                    bar = take((id, logit));
+                if logit > threshold && logit.is_finite() {
+                    threshold = take((id, logit));
                 }
             }
         }
@@ -192,50 +191,50 @@ fn climb(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
 
 fn greedy(logits: &[f32]) -> Option<u32> {
     let mut best = None;
-    climb(logits, |(id, logit)| {
+    for_each_above(logits, |(id, logit)| {
         best = Some(id);
         logit
     });
     best
 }
 
-/// The `most` likeliest candidates, by id. One pass: few logits are above the bar once it is known.
-fn likeliest(logits: &[f32], most: usize) -> Vec<Candidate> {
-    let room = most.saturating_mul(2).clamp(64, logits.len().max(64));
-    let mut kept: Vec<Candidate> = Vec::with_capacity(room);
-    let mut bar = f32::NEG_INFINITY;
-    let shrink = |kept: &mut Vec<Candidate>| {
-        if most < kept.len() {
-            kept.select_nth_unstable_by(most - 1, likelier);
-            kept.truncate(most);
+/// The `k` most likely candidates, by ID. One pass: few logits are above the rising threshold.
+fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
+    let room = k.saturating_mul(2).clamp(64, logits.len().max(64));
+    let mut best: Vec<Candidate> = Vec::with_capacity(room);
+    let mut threshold = f32::NEG_INFINITY;
+    let shrink = |best: &mut Vec<Candidate>| {
+        if k < best.len() {
+            best.select_nth_unstable_by(k - 1, by_weight_descending);
+            best.truncate(k);
         }
     };
-    climb(logits, |candidate| {
-        kept.push(candidate);
-        if kept.len() >= room && most < kept.len() {
-            shrink(&mut kept);
-            bar = kept.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
+    for_each_above(logits, |candidate| {
+        best.push(candidate);
+        if best.len() >= room && k < best.len() {
+            shrink(&mut best);
+            threshold = best.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
         }
-        bar
+        threshold
     });
-    shrink(&mut kept);
-    // The selection leaves an order that depends on the algorithm; ids do not.
-    kept.sort_unstable_by_key(|candidate| candidate.0);
-    kept
+    shrink(&mut best);
+    // The order after the selection depends on its algorithm; the order of IDs does not.
+    best.sort_unstable_by_key(|candidate| candidate.0);
+    best
 }
 
-/// Keeps the fewest likeliest candidates whose weights reach `share` of all. A few candidates hold
-/// most of the mass nearly always, so ever larger fronts are sorted instead of everything.
-fn nucleus(candidates: &mut Vec<Candidate>, share: f32) {
+/// Keeps the smallest set of most likely candidates whose weights reach `share` of the total. A few candidates nearly
+/// always hold most of the mass, so growing prefixes are sorted instead of everything.
+fn keep_top_p(candidates: &mut Vec<Candidate>, share: f32) {
     let goal = candidates.iter().map(|candidate| f64::from(candidate.1)).sum::<f64>() * f64::from(share);
     let mut front = 64;
     loop {
         if front < candidates.len() {
-            candidates.select_nth_unstable_by(front - 1, likelier);
+            candidates.select_nth_unstable_by(front - 1, by_weight_descending);
         }
         let end = front.min(candidates.len());
         let head = candidates.get_mut(..end).unwrap_or_default();
-        head.sort_unstable_by(likelier);
+        head.sort_unstable_by(by_weight_descending);
         let mut mass = 0.;
         let reached = head.iter().position(|candidate| {
             mass += f64::from(candidate.1);

@@ -1,6 +1,6 @@
 use std::collections::{HashMap, HashSet};
 
-use super::{Sampler, Sampling, nucleus};
+use super::{Sampler, Sampling, keep_top_p};
 
 fn logits(probabilities: &[f32]) -> Vec<f32> {
     probabilities.iter().map(|p| p.ln() + 3.).collect()
@@ -34,7 +34,7 @@ fn temperature_sharpens() {
 }
 
 #[test]
-fn cuts_leave_what_they_say() {
+fn top_k_top_p_and_min_p_keep_the_right_tokens() {
     let p = [0.4, 0.3, 0.2, 0.06, 0.04];
     let left = |settings: Sampling| shares(settings, &p, 2_000).into_keys().collect::<HashSet<_>>();
     let base = || Sampling { seed: 3, ..Sampling::default() };
@@ -42,16 +42,16 @@ fn cuts_leave_what_they_say() {
     assert_eq!(left(Sampling { top_p: 0.65, ..base() }), [0, 1].into());
     assert_eq!(left(Sampling { top_p: 0.75, ..base() }), [0, 1, 2].into());
     assert_eq!(left(Sampling { min_p: 0.45, ..base() }), [0, 1, 2].into());
-    // top_p counts what top_k left: 0.4 of 0.7 is more than a half.
+    // top_p applies after top_k: 0.4 of 0.7 is more than a half.
     assert_eq!(left(Sampling { top_k: 2, top_p: 0.55, ..base() }), [0].into());
     assert_eq!(left(Sampling { top_p: 0.0001, ..base() }), [0].into());
 }
 
 #[test]
-fn the_nucleus_of_a_large_vocabulary_is_that_of_a_full_sort() {
+fn top_p_of_a_large_vocabulary_matches_a_full_sort() {
     let mut candidates: Vec<(u32, f32)> = (0..5_000).map(|id| (id, ((id * 7919) % 5003) as f32)).collect();
     let mut sorted = candidates.clone();
-    sorted.sort_by(super::likelier);
+    sorted.sort_by(super::by_weight_descending);
     let total: f64 = sorted.iter().map(|c| f64::from(c.1)).sum();
     let mut mass = 0.;
     let count = sorted
@@ -62,7 +62,7 @@ fn the_nucleus_of_a_large_vocabulary_is_that_of_a_full_sort() {
         })
         .unwrap()
         + 1;
-    nucleus(&mut candidates, 0.6);
+    keep_top_p(&mut candidates, 0.6);
     assert_eq!(candidates, sorted[..count]);
 }
 
@@ -84,11 +84,11 @@ fn penalties_and_bias_change_logits_as_documented() {
 }
 
 #[test]
-fn the_end_waits_for_min_tokens() {
-    let ends = HashSet::from([1]);
+fn eos_is_banned_before_min_tokens() {
+    let eos_tokens = HashSet::from([1]);
     let settings = Sampling { temperature: 0., min_tokens: 2, ..Sampling::default() };
     let mut sampler = Sampler::new(settings, &[], 0);
-    let next = |sampler: &mut Sampler| sampler.next(&mut [0., 9., 1.], &ends);
+    let next = |sampler: &mut Sampler| sampler.next(&mut [0., 9., 1.], &eos_tokens);
     assert_eq!((next(&mut sampler), next(&mut sampler), next(&mut sampler)), (Some(2), Some(2), Some(1)));
     let settings = Sampling { temperature: 0., ignore_eos: true, ..Sampling::default() };
     assert_eq!(next(&mut Sampler::new(settings, &[], 0)), Some(2));
@@ -101,7 +101,7 @@ fn greedy_takes_the_lowest_id_among_equals() {
 }
 
 #[test]
-fn nothing_to_choose_is_no_panic() {
+fn no_candidate_does_not_panic() {
     for temperature in [0., 1.] {
         let mut sampler = Sampler::new(Sampling { temperature, ..Sampling::default() }, &[], 0);
         assert_eq!(sampler.next(&mut [f32::NEG_INFINITY; 3], &HashSet::new()), None);
@@ -110,7 +110,7 @@ fn nothing_to_choose_is_no_panic() {
 }
 
 #[test]
-fn choices_have_streams_of_their_own() {
+fn choices_have_separate_random_streams() {
     let draw = |choice| {
         let mut sampler = Sampler::new(Sampling { seed: 9, ..Sampling::default() }, &[], choice);
         (0..16).map(|_| sampler.draw(&[0.; 64]).unwrap()).collect::<Vec<_>>()
@@ -121,14 +121,14 @@ fn choices_have_streams_of_their_own() {
 
 proptest::proptest! {
     #[test]
-    fn the_likeliest_are_those_of_a_full_sort(logits in proptest::collection::vec(-4i8..4, 1..400), most in 1usize..300) {
-        // Many equal ones, so that ids decide.
+    fn top_k_matches_a_full_sort(logits in proptest::collection::vec(-4i8..4, 1..400), k in 1usize..300) {
+        // Many equal logits, so that IDs decide.
         let logits: Vec<f32> = logits.into_iter().map(f32::from).collect();
         let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
-        sorted.sort_by(super::likelier);
-        sorted.truncate(most);
+        sorted.sort_by(super::by_weight_descending);
+        sorted.truncate(k);
         proptest::prop_assert_eq!(super::greedy(&logits), sorted.first().map(|first| first.0));
         sorted.sort_by_key(|candidate| candidate.0);
-        proptest::prop_assert_eq!(super::likeliest(&logits, most), sorted);
+        proptest::prop_assert_eq!(super::top_k(&logits, k), sorted);
     }
 }

@@ -1,27 +1,26 @@
-//! Who gets a place, and who must give one back.
+//! Which waiting sequences get a slot, and which running ones are preempted.
 
 use std::collections::BTreeMap;
 
 use super::{Scheduler, Sequence, SequenceId, State, Tenant};
 use crate::models::kv::BLOCK;
 
-/// Whether the next in line can run.
+/// Whether the first waiting sequence can run.
 enum Admission {
     Yes,
-    NoPlace,
+    NoSlot,
     NoMemory,
 }
 
 impl Scheduler {
-    /// Gives places to those who wait, the tenant that was served least first. Strictly in line:
-    /// nobody smaller overtakes a sequence that waits for memory. `false`: the next in line waits for
-    /// memory.
+    /// Admits waiting sequences, the least served tenant first. Strictly in order: a smaller sequence never
+    /// overtakes one that waits for memory. `false`: the first waiting sequence waits for memory.
     pub(super) fn admit(&mut self, room: u64) -> bool {
-        while let Some(id) = self.next() {
-            match self.chance(id, room) {
+        while let Some(id) = self.next_waiting() {
+            match self.admission_for(id, room) {
                 Admission::Yes => self.start(id),
                 Admission::NoMemory => return false,
-                Admission::NoPlace => match self.victim_for(id) {
+                Admission::NoSlot => match self.victim_for(id) {
                     Some(victim) => self.preempt(victim),
                     None => return true,
                 },
@@ -30,91 +29,93 @@ impl Scheduler {
         true
     }
 
-    /// The oldest of those who wait, of the tenant that was served least; among such the one with
-    /// the fewest places.
-    pub(super) fn next(&self) -> Option<SequenceId> {
-        let places = self.places();
-        let waiting = self.sequences.iter().filter(|(id, one)| !one.is_running() && self.is_ready(**id, one));
-        let order = |id: &SequenceId, one: &Sequence| {
-            (self.shares.served(one.tenant), places.get(&one.tenant).copied().unwrap_or(0), *id)
+    /// The oldest waiting sequence of the least served tenant; of equally served ones, the tenant with the fewest
+    /// slots.
+    pub(super) fn next_waiting(&self) -> Option<SequenceId> {
+        let slots = self.slots_by_tenant();
+        let order = |(tenant, id): &(Tenant, SequenceId)| {
+            (self.shares.served(*tenant), slots.get(tenant).copied().unwrap_or(0), *id)
         };
-        waiting.min_by_key(|(id, one)| order(id, one)).map(|(id, _)| *id)
+        self.index.first_ready().min_by_key(order).map(|(_, id)| id)
     }
 
-    fn places(&self) -> BTreeMap<Tenant, usize> {
-        let mut places = BTreeMap::new();
-        self.running().for_each(|(_, one)| *places.entry(one.tenant).or_default() += 1);
-        places
+    fn slots_by_tenant(&self) -> BTreeMap<Tenant, usize> {
+        let mut slots = BTreeMap::new();
+        self.running().for_each(|(_, one)| *slots.entry(one.tenant).or_default() += 1);
+        slots
     }
 
-    /// Later answers of a request wait until the first has computed the prompt: they take it over
-    /// from the prefix cache.
-    fn is_ready(&self, id: SequenceId, sequence: &Sequence) -> bool {
-        let first = self.sequences.get(&SequenceId { choice: 0, ..id });
-        id.choice == 0 || first.is_none_or(|first| first.computed >= sequence.prompt)
-    }
-
-    fn chance(&self, id: SequenceId, room: u64) -> Admission {
-        if self.running().count() >= self.limits.running {
-            return Admission::NoPlace;
+    fn admission_for(&self, id: SequenceId, room: u64) -> Admission {
+        if self.index.running().len() >= self.limits.running {
+            return Admission::NoSlot;
         }
-        let Some(sequence) = self.sequences.get(&id) else { return Admission::NoPlace };
+        let Some(sequence) = self.sequences.get(&id) else { return Admission::NoSlot };
         let bytes = |one: &Sequence, blocks: usize| {
             blocks as u64 * self.models.get(&one.model).map_or(0, |model| model.block_bytes)
         };
-        // One block more for everybody, so that nobody is put back at once.
-        let promised: u64 = self.running().map(|(_, one)| bytes(one, one.wants() + 1)).sum();
-        let alone = self.running().next().is_none();
-        let needed = bytes(sequence, sequence.wants() + usize::from(!alone));
-        let paused = self.used_bytes() - self.idle_bytes();
-        if paused + promised + needed <= room { Admission::Yes } else { Admission::NoMemory }
+        // One spare block per sequence, so that admission does not lead to preemption at once.
+        let reserved: u64 = self.running().map(|(_, one)| bytes(one, one.blocks_needed() + 1)).sum();
+        let none_running = self.index.running().is_empty();
+        let needed = bytes(sequence, sequence.blocks_needed() + usize::from(!none_running));
+        let held = self.used_bytes() - self.idle_bytes();
+        if held + reserved + needed <= room { Admission::Yes } else { Admission::NoMemory }
     }
 
-    /// What of its tokens is in the prefix cache is taken over; at least one is left to compute.
+    /// Starts a sequence with its cached prefix. At least one token is left to compute, so that there are logits.
     fn start(&mut self, id: SequenceId) {
         self.ticks += 1;
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.state = State::Running(now);
+        self.index.set_running(sequence.tenant, id);
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        let most = sequence.tokens.len().saturating_sub(1) / BLOCK;
-        for (node, block) in model.prefixes.find(sequence.root(), &sequence.tokens, most, now) {
+        let max_blocks = sequence.tokens.len().saturating_sub(1) / BLOCK;
+        let edges = sequence.tokens.blocks_from(0).take(max_blocks);
+        for (node, block) in model.prefixes.find(sequence.prefix_root(), edges, now) {
             model.blocks.share(block);
             sequence.blocks.push(block);
             sequence.parent = super::Parent::Node(node);
         }
         sequence.cached = sequence.blocks.len();
         sequence.computed = sequence.cached * BLOCK;
-        if sequence.hit.is_none() {
-            (sequence.hit, sequence.paid) = (Some(sequence.computed), sequence.computed);
+        if sequence.prefix_hit.is_none() {
+            (sequence.prefix_hit, sequence.charged) = (Some(sequence.computed), sequence.computed);
+            self.index.remove_queued(sequence.model, sequence.tenant, id, sequence.tokens.prompt_len());
         }
+        self.refresh_siblings(id);
     }
 
-    /// Whose place the sequence takes when all are taken: the newest of the tenant with the most
-    /// places, if that tenant has been served no less and keeps as many as the other gets.
+    /// The sequence to preempt when all slots are taken: the newest of the tenant with the most slots, if that tenant
+    /// was served no less and keeps as many slots as the other one gets.
     fn victim_for(&self, id: SequenceId) -> Option<SequenceId> {
         let tenant = self.sequences.get(&id)?.tenant;
-        let places = self.places();
-        let own = places.get(&tenant).copied().unwrap_or(0);
-        let (&rich, _) = places
+        let slots = self.slots_by_tenant();
+        let own_slots = slots.get(&tenant).copied().unwrap_or(0);
+        let (&largest, _) = slots
             .iter()
-            .filter(|(other, count)| **count >= own + 2 && self.shares.served(**other) >= self.shares.served(tenant))
+            .filter(|(other, count)| {
+                **count >= own_slots + 2 && self.shares.served(**other) >= self.shares.served(tenant)
+            })
             .max_by_key(|(_, count)| **count)?;
-        self.newest(|one| one.tenant == rich)
+        self.newest_running(|one| one.tenant == largest)
     }
 
-    /// The running sequence that was admitted last, of those.
-    pub(super) fn newest(&self, of: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
+    /// The matching running sequence that was admitted last.
+    pub(super) fn newest_running(&self, of: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
         let since = |one: &Sequence| if let State::Running(since) = one.state { since } else { 0 };
         self.running().filter(|(_, one)| of(one)).max_by_key(|(_, one)| since(one)).map(|(id, _)| *id)
     }
 
-    /// Puts a sequence back to wait.
+    /// Preempts a running sequence: it releases its blocks and waits again.
     pub(super) fn preempt(&mut self, id: SequenceId) {
-        if let Some(mut sequence) = self.sequences.remove(&id) {
-            self.preempted += 1;
-            self.release_blocks(&mut sequence);
-            self.sequences.insert(id, sequence);
-        }
+        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        self.preempted += 1;
+        self.release_blocks(&mut sequence);
+        let tenant = sequence.tenant;
+        self.sequences.insert(id, sequence);
+        self.index.remove(tenant, id);
+        let ready = self.is_ready(id);
+        self.index.set_ready(tenant, id, ready);
+        self.refresh_siblings(id);
     }
 }

@@ -1,4 +1,4 @@
-//! One step's batches.
+//! Plans the batches of one step.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use super::{ModelId, Scheduler, Sequence, SequenceId, State};
 use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BlockId, blocks_for};
 
-/// What a step does.
+/// What one step computes.
 #[derive(Debug, Default)]
 pub struct StepPlan {
     pub batches: Vec<Batch>,
-    /// BlockPool whose memory can be given back, before the step.
+    /// Blocks whose memory can be released before the step.
     pub released: Vec<(ModelId, BlockId)>,
-    /// Sequences that were put back to wait since the last plan.
+    /// Sequences preempted since the last plan.
     pub preempted: u64,
-    /// Memory was short: something waits for it or was put back.
+    /// Memory was short: a sequence waits for it or was preempted.
     pub memory_short: bool,
-    /// Nothing runs and the next in line finds no memory: the room is too small for it now.
+    /// Nothing runs and the first waiting sequence still does not fit in memory.
     pub stuck: Option<SequenceId>,
 }
 
-/// Rows that one model computes together.
+/// Rows that one model computes in one forward pass.
 #[derive(Debug)]
 pub struct Batch {
     pub model: ModelId,
@@ -33,66 +33,66 @@ pub struct Batch {
 pub struct Row {
     pub sequence: SequenceId,
     pub tokens: Vec<u32>,
-    /// Position of the first of them.
+    /// Position of the first token.
     pub start: usize,
     pub blocks: Vec<BlockId>,
     pub logits: LogitsAt,
-    /// The last tokens are a draft: so many.
+    /// How many of the last tokens are draft tokens.
     pub draft: usize,
     pub long: bool,
 }
 
 impl Row {
-    /// Whether it computes a prompt and gives no token yet, or its first.
+    /// Whether it computes prompt tokens: it yields no token yet, or the first one.
     pub fn is_prefill(&self) -> bool {
         self.logits == LogitsAt::None || self.tokens.len() > 1 + self.draft
     }
 }
 
 impl Scheduler {
-    /// The next step: all blocks together take at most `room` bytes, and at most `chunk` prompt
-    /// tokens are computed beside the running answers.
+    /// Plans the next step. All blocks together take at most `room` bytes, and at most `chunk` prompt
+    /// tokens are computed beside the decoding sequences.
     pub fn plan(&mut self, room: u64, chunk: usize) -> StepPlan {
         self.shrink(room);
         let mut memory_short = false;
         while self.used_bytes() > room
-            && let Some(id) = self.newest(|_| true)
+            && let Some(id) = self.newest_running(|_| true)
         {
             memory_short = true;
             self.preempt(id);
             self.shrink(room);
         }
-        let enough = self.admit(room);
+        let admitted_all = self.admit(room);
         let mut rows: BTreeMap<ModelId, Vec<Row>> = BTreeMap::new();
-        for (id, count) in self.parts(chunk) {
+        for (id, count) in self.tokens_per_sequence(chunk) {
             let Some(model) = self.sequences.get(&id).map(|one| one.model) else { continue };
-            match self.row(id, count, room) {
+            match self.build_row(id, count, room) {
                 Some(row) => rows.entry(model).or_default().push(row),
                 None => memory_short = true,
             }
         }
-        // Somebody whose row was made may have been put back by a later one.
+        // A later row may have preempted a sequence whose row is already built.
         for rows in rows.values_mut() {
             rows.retain(|row| self.sequences.get(&row.sequence).is_some_and(Sequence::is_running));
         }
-        let stuck = if enough || self.running().next().is_some() { None } else { self.next() };
+        let stuck = if admitted_all || self.running().next().is_some() { None } else { self.next_waiting() };
         let batches = rows.into_iter().filter(|(_, rows)| !rows.is_empty());
         StepPlan {
             batches: batches.map(|(model, rows)| Batch { model, rows }).collect(),
-            released: self.released(),
+            released: self.take_released(),
             preempted: std::mem::take(&mut self.preempted),
-            memory_short: memory_short || !enough,
+            memory_short: memory_short || !admitted_all,
             stuck,
         }
     }
 
-    /// Who computes how many tokens: every running answer its newest, prompts a slice of `chunk` in
-    /// the order of their tenants' shares.
-    fn parts(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
+    /// How many tokens each sequence computes: decoding ones their newest token and draft; prompts share `chunk`,
+    /// the least served tenant first.
+    fn tokens_per_sequence(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
         let ready = || self.running().filter(|(_, one)| !one.paused);
         let decode = ready().filter(|(_, one)| one.pending() == 1).map(|(id, one)| (*id, 1 + one.draft.len()));
         let mut prompts: Vec<_> = ready().filter(|(_, one)| one.pending() > 1).collect();
-        prompts.sort_by_key(|(id, one)| (self.shares.served(one.tenant), one.since(), **id));
+        prompts.sort_by_key(|(id, one)| (self.shares.served(one.tenant), one.admitted_at(), **id));
         let mut left = chunk.max(1);
         let slices = prompts.into_iter().map_while(|(id, one)| {
             let count = one.pending().min(left);
@@ -102,14 +102,14 @@ impl Scheduler {
         decode.chain(slices).collect()
     }
 
-    /// Takes the blocks that a row needs; others give way for it: cached blocks, then whoever was
-    /// admitted last. `None`: that was the sequence itself.
-    fn row(&mut self, id: SequenceId, count: usize, room: u64) -> Option<Row> {
+    /// Allocates the blocks that a row needs. If memory is short, evicts cached blocks, then drops the draft, then
+    /// preempts the sequence admitted last. `None`: that was the sequence itself.
+    fn build_row(&mut self, id: SequenceId, count: usize, room: u64) -> Option<Row> {
         loop {
             let sequence = self.sequences.get_mut(&id).filter(|one| one.is_running())?;
             let (start, end) = (sequence.computed, sequence.computed + count);
             if sequence.blocks.len() >= blocks_for(end) {
-                return Some(sequence.slice(id, start, end));
+                return Some(sequence.make_row(id, start, end));
             }
             let model = sequence.model;
             if self.take_block(id, model, room) || self.evict() {
@@ -117,9 +117,9 @@ impl Scheduler {
             }
             let sequence = self.sequences.get_mut(&id)?;
             if !std::mem::take(&mut sequence.draft).is_empty() && sequence.pending() == 1 {
-                return self.row(id, 1, room);
+                return self.build_row(id, 1, room);
             }
-            let victim = self.newest(|_| true)?;
+            let victim = self.newest_running(|_| true)?;
             self.preempt(victim);
         }
     }
@@ -130,25 +130,25 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(&id) else { return false };
         let fits = used + model.block_bytes <= room;
         if fits {
-            sequence.blocks.push(model.blocks.take());
+            sequence.blocks.push(model.blocks.allocate());
         }
         fits
     }
 }
 
 impl Sequence {
-    /// Where its prefixes begin.
-    pub(super) fn root(&self) -> Parent {
+    /// The root of its prefixes in the cache.
+    pub(super) fn prefix_root(&self) -> Parent {
         Parent::Root(self.tenant, self.long)
     }
 
-    fn since(&self) -> u64 {
+    fn admitted_at(&self) -> u64 {
         if let State::Running(since) = self.state { since } else { u64::MAX }
     }
 
-    /// The row of the positions from `start` to `end`; those beyond its tokens are of its draft.
-    fn slice(&mut self, id: SequenceId, start: usize, end: usize) -> Row {
-        let mut tokens: Vec<u32> = self.tokens.iter().skip(start).take(end - start).copied().collect();
+    /// The row of the positions `start..end`; positions beyond its tokens come from the draft.
+    fn make_row(&mut self, id: SequenceId, start: usize, end: usize) -> Row {
+        let mut tokens = self.tokens.slice(start, end);
         let mut draft = std::mem::take(&mut self.draft);
         draft.truncate((end - start).saturating_sub(tokens.len()));
         tokens.extend(&draft);

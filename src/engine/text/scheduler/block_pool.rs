@@ -1,8 +1,8 @@
-//! Which KV blocks of a model are in use, and by how many.
+//! Which KV blocks of a model are in use, and how many sequences hold each.
 
 use crate::models::kv::BlockId;
 
-/// Reference counts of a model's blocks. A block that nobody holds is free and may be taken again.
+/// Reference counts of a model's KV blocks. A block without holders is free and is allocated again.
 #[derive(Debug, Default)]
 pub struct BlockPool {
     counts: Vec<Count>,
@@ -14,39 +14,39 @@ pub struct BlockPool {
 struct Count {
     /// Sequences that hold it.
     holders: u32,
-    /// The prefix cache holds it too.
+    /// Whether the prefix cache holds it too.
     cached: bool,
 }
 
 impl BlockPool {
-    /// A free block, paused once.
-    pub fn take(&mut self) -> BlockId {
+    /// Allocates a block with one holder.
+    pub fn allocate(&mut self) -> BlockId {
         let id = self.free.pop().unwrap_or(self.counts.len() as BlockId);
         if id as usize == self.counts.len() {
             self.counts.push(Count::default());
         }
-        self.change(id, |count| count.holders = 1);
+        self.update(id, |count| count.holders = 1);
         id
     }
 
-    /// One more sequence holds the block.
+    /// Adds a sequence that holds the block.
     pub fn share(&mut self, id: BlockId) {
-        self.change(id, |count| count.holders += 1);
+        self.update(id, |count| count.holders += 1);
     }
 
-    /// A sequence lets go of the block. `true`: it is free now.
-    pub fn leave(&mut self, id: BlockId) -> bool {
-        self.change(id, |count| count.holders = count.holders.saturating_sub(1))
+    /// Removes a sequence that held the block. `true`: it is free now.
+    pub fn release(&mut self, id: BlockId) -> bool {
+        self.update(id, |count| count.holders = count.holders.saturating_sub(1))
     }
 
-    /// The prefix cache holds the block from now on.
+    /// Marks the block as held by the prefix cache.
     pub fn cache(&mut self, id: BlockId) {
-        self.change(id, |count| count.cached = true);
+        self.update(id, |count| count.cached = true);
     }
 
-    /// The prefix cache lets go of the block. `true`: it is free now.
-    pub fn forget(&mut self, id: BlockId) -> bool {
-        self.change(id, |count| count.cached = false)
+    /// Removes the block from the prefix cache. `true`: it is free now.
+    pub fn uncache(&mut self, id: BlockId) -> bool {
+        self.update(id, |count| count.cached = false)
     }
 
     /// Whether only the prefix cache holds it.
@@ -54,20 +54,20 @@ impl BlockPool {
         self.counts.get(id as usize).is_some_and(Count::is_idle)
     }
 
-    /// BlockPool that somebody holds.
+    /// Blocks that are not free.
     pub fn in_use(&self) -> usize {
         self.counts.len() - self.free.len()
     }
 
-    /// BlockPool that only the prefix cache holds.
+    /// Blocks that only the prefix cache holds.
     pub fn idle(&self) -> usize {
         self.idle
     }
 
-    fn change(&mut self, id: BlockId, change: impl FnOnce(&mut Count)) -> bool {
+    fn update(&mut self, id: BlockId, update: impl FnOnce(&mut Count)) -> bool {
         let Some(count) = self.counts.get_mut(id as usize) else { return false };
         let (was_idle, was_free) = (count.is_idle(), count.is_free());
-        change(count);
+        update(count);
         self.idle = self.idle + usize::from(count.is_idle()) - usize::from(was_idle);
         let freed = count.is_free() && !was_free;
         if freed {
@@ -94,13 +94,13 @@ mod tests {
     #[test]
     fn a_block_is_free_when_the_last_holder_leaves() {
         let mut blocks = BlockPool::default();
-        let (a, b) = (blocks.take(), blocks.take());
+        let (a, b) = (blocks.allocate(), blocks.allocate());
         blocks.share(a);
         blocks.cache(a);
-        assert!(!blocks.leave(a) && !blocks.leave(a));
+        assert!(!blocks.release(a) && !blocks.release(a));
         assert_eq!((blocks.in_use(), blocks.idle(), blocks.is_idle(a)), (2, 1, true));
-        assert!(blocks.forget(a) && blocks.leave(b));
+        assert!(blocks.uncache(a) && blocks.release(b));
         assert_eq!((blocks.in_use(), blocks.idle()), (0, 0));
-        assert!([a, b].contains(&blocks.take()), "free blocks are taken first");
+        assert!([a, b].contains(&blocks.allocate()), "free blocks are reused first");
     }
 }

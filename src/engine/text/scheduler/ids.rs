@@ -1,11 +1,11 @@
-//! Ids in the scheduler.
+//! IDs in the scheduler.
 
 pub type Tenant = u128;
 pub type ModelId = u64;
-/// In the order of submission.
+/// Ascends in the order of submission.
 pub type RequestId = u64;
 
-/// One answer of a request. Ordered by age.
+/// One choice of a request. Ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId {
     pub request: RequestId,

@@ -1,37 +1,36 @@
-//! What guessing with a second network needs before a step is planned: the text of an answer that
-//! goes on, and blocks for the positions after it.
+//! What a draft model needs before a step is planned: the tokens of a decoding sequence, and blocks for the
+//! positions after them.
 
-use super::{ModelId, Scheduler, Sequence, SequenceId};
+use super::{ModelId, Scheduler, Sequence, SequenceId, Tokens};
 use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
-/// A running answer whose next tokens can be guessed.
+/// A decoding sequence whose next tokens can be drafted.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftContext<'a> {
-    /// The prompt and what was generated.
-    pub tokens: &'a [u32],
-    /// Of the positions of `tokens`, as far as they were taken.
+    /// The prompt and the generated tokens.
+    pub tokens: &'a Tokens,
+    /// Blocks of the positions of `tokens`, as far as they are allocated.
     pub blocks: &'a [BlockId],
-    /// Tokens that may still come.
+    /// Tokens that may still be generated.
     pub left: u32,
     pub long: bool,
 }
 
 impl Scheduler {
-    /// The answer, if the next step computes its newest token.
+    /// The context of the sequence, if it decodes in the next step.
     pub fn draft_context(&self, id: SequenceId) -> Option<DraftContext<'_>> {
         let one = self.sequences.get(&id).filter(|one| one.is_decoding())?;
         Some(DraftContext { tokens: &one.tokens, blocks: &one.blocks, left: one.left, long: one.long })
     }
 
-    /// Takes blocks for the answer's text and up to `most` positions after it: all blocks together
-    /// then take at most `room` bytes. Cached blocks give way, nobody is put back. Gives for how many
-    /// of the positions there are blocks.
-    pub fn reserve_lookahead(&mut self, id: SequenceId, most: usize, room: u64) -> usize {
+    /// Allocates blocks for the sequence's tokens and up to `max_tokens` positions after them, within `room` bytes
+    /// in total. May evict cached blocks but never preempts. Returns how many of the positions have blocks.
+    pub fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize, room: u64) -> usize {
         loop {
             let Some(one) = self.sequences.get(&id).filter(|one| one.is_decoding()) else { return 0 };
             let (length, blocks, model) = (one.tokens.len(), one.blocks.len(), one.model);
-            if blocks >= blocks_for(length + most) {
-                return most;
+            if blocks >= blocks_for(length + max_tokens) {
+                return max_tokens;
             }
             if !self.take_block(id, model, room) && !self.evict() {
                 return (blocks * BLOCK).saturating_sub(length);
@@ -39,12 +38,12 @@ impl Scheduler {
         }
     }
 
-    /// BlockPool that became free since somebody asked, here or by a plan. What they paused is void.
-    pub fn released(&mut self) -> Vec<(ModelId, BlockId)> {
+    /// Takes the blocks that became free since the last call or plan. Their contents are invalid.
+    pub fn take_released(&mut self) -> Vec<(ModelId, BlockId)> {
         std::mem::take(&mut self.released)
     }
 
-    /// A block of the model takes so many bytes from now on.
+    /// Sets the bytes of one block of the model.
     pub fn set_block_bytes(&mut self, model: ModelId, block_bytes: u64) {
         if let Some(model) = self.models.get_mut(&model) {
             model.block_bytes = block_bytes;

@@ -1,45 +1,49 @@
-//! What is computed next: a state machine without tensors, clock or threads.
+//! Continuous batching: decides what the next step computes. A state machine without tensors, clock or threads.
 //!
-//! Sequences wait, run, and may be put back to wait (preempted). [`Scheduler::plan`] admits what has
-//! a place and memory, takes blocks, and gives one ragged batch a model: the newest token of every
-//! running answer and a slice of prompts. [`Scheduler::commit`] takes what became of each row.
+//! A sequence waits or runs; preemption makes a running sequence wait again. [`Scheduler::plan`] admits sequences while
+//! there are slots and memory, allocates KV blocks, and returns one ragged batch per model: the newest token of every
+//! decoding sequence and chunks of prompts. [`Scheduler::commit`] takes the outcome of each row.
 //!
-//! What always holds: a block belongs to nobody, to sequences or to the prefix cache, and all of
-//! them together fit the room; a tenant with work is never left for good; whoever is cancelled
-//! leaves nothing behind. A preempted sequence gives its blocks to the prefix cache, so going on
-//! costs little while memory lasts; its tokens stay, so its answer does not change.
+//! Invariants: a block is free, held by sequences or held by the prefix cache; all blocks in use fit the memory limit;
+//! no tenant with work starves; a cancelled request leaves nothing behind. Full blocks of a preempted sequence stay in
+//! the prefix cache, so resuming is cheap while memory lasts. Its tokens are kept, so the output does not change.
 
 mod admission;
 mod batch;
 pub mod block_pool;
 mod fair_shares;
 pub mod ids;
+mod index;
 mod lookahead;
 pub mod prefix_cache;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 use block_pool::BlockPool;
 use fair_shares::FairShares;
+use index::{Index, Queued};
 use prefix_cache::{Parent, PrefixCache};
 
 pub use batch::{Batch, Row, StepPlan};
 pub use ids::{ModelId, RequestId, SequenceId, Tenant};
 pub use lookahead::DraftContext;
+pub use tokens::Tokens;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Answers that run at the same time, of all models.
+    /// Sequences that run at the same time, over all models.
     pub running: usize,
-    /// Requests of one model that may wait.
-    pub requests: usize,
-    /// Prompt tokens of those.
+    /// Max waiting choices per model.
+    pub choices: usize,
+    /// Max waiting prompt tokens per model.
     pub tokens: usize,
-    /// The share of both that one tenant may take, as one part in so many.
+    /// One tenant may use at most `1 / tenant_divisor` of both queue limits.
     pub tenant_divisor: usize,
 }
 
@@ -47,18 +51,18 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub model: ModelId,
-    /// Bytes of a block of its model.
+    /// Bytes of one KV block of the model.
     pub block_bytes: u64,
     pub tenant: Tenant,
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     pub choices: u32,
-    /// Most tokens of each answer.
+    /// Max tokens to generate for each choice.
     pub max_tokens: u32,
-    /// Whether its answers are computed as long ones: see `CausalLm::is_long`.
+    /// Whether its choices are computed as long sequences: see `CausalLm::is_long`.
     pub long: bool,
 }
 
-/// Which bound a refused request ran into.
+/// Which queue limit a refused request exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     Model,
@@ -70,13 +74,14 @@ pub struct Scheduler {
     limits: Limits,
     models: BTreeMap<ModelId, Model>,
     sequences: BTreeMap<SequenceId, Sequence>,
+    index: Index,
     shares: FairShares,
-    requests: RequestId,
-    /// Orders admissions and uses of cached blocks.
+    last_request: RequestId,
+    /// A logical clock that orders admissions and uses of cached blocks.
     ticks: u64,
-    /// Sequences put back to wait since somebody asked.
+    /// Sequences preempted since the last plan.
     preempted: u64,
-    /// BlockPool that became free and whose memory can be given back.
+    /// Blocks that became free and whose memory can be released.
     released: Vec<(ModelId, BlockId)>,
 }
 
@@ -92,43 +97,41 @@ struct Sequence {
     model: ModelId,
     tenant: Tenant,
     long: bool,
-    /// The prompt and what was generated.
-    tokens: Vec<u32>,
-    prompt: usize,
-    /// Tokens that may still come.
+    tokens: Tokens,
+    /// Tokens that may still be generated.
     left: u32,
     /// Positions whose keys and values are in `blocks`.
     computed: usize,
     blocks: Vec<BlockId>,
-    /// Of `blocks`, so many are in the prefix cache; the last of them is `parent`.
+    /// How many of `blocks` are in the prefix cache; `parent` is the node of the last one.
     cached: usize,
     parent: Parent,
     state: State,
-    /// Its reader does not keep up.
+    /// The client does not keep up.
     paused: bool,
-    /// Tokens that may come next, to be checked in one step.
+    /// Draft tokens that the next step verifies.
     draft: Vec<u32>,
-    /// Prompt tokens that were there when it first ran.
-    hit: Option<usize>,
-    /// Prompt tokens that its tenant need not pay for any more.
-    paid: usize,
+    /// Prompt tokens found in the prefix cache when it first ran.
+    prefix_hit: Option<usize>,
+    /// Prompt tokens that are already charged to the tenant, or were cached.
+    charged: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Since this tick.
+    /// Since that tick.
     Running(u64),
 }
 
-/// What waits and runs.
+/// What is waiting and running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests of which nothing has run.
     pub queued: usize,
-    /// Prompt tokens of those.
+    /// Their prompt tokens.
     pub queued_tokens: usize,
-    /// Answers that run.
+    /// Running sequences.
     pub running: usize,
     /// Bytes of the blocks that sequences hold.
     pub held_bytes: u64,
@@ -142,34 +145,34 @@ impl Scheduler {
             limits,
             models: BTreeMap::new(),
             sequences: BTreeMap::new(),
+            index: Index::default(),
             shares: FairShares::default(),
-            requests: 0,
+            last_request: 0,
             ticks: 0,
             preempted: 0,
             released: Vec::new(),
         }
     }
 
-    /// One with the same limits and no requests. It numbers requests on from where this one is.
-    pub fn fresh(&self) -> Self {
-        Self { requests: self.requests, ..Self::new(self.limits) }
+    /// A scheduler with the same limits and no requests. Request IDs continue from this one's.
+    pub fn new_empty(&self) -> Self {
+        Self { last_request: self.last_request, ..Self::new(self.limits) }
     }
 
-    /// Queues a request, or says at once what is full. A place that is free counts as room in the
-    /// queue, so that the answer does not depend on when the next step comes.
+    /// Queues a request, or returns which limit is full. Free slots count as room in the queue, so the
+    /// result does not depend on when the next step starts.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
         let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
-        self.admits(model, tenant, prompt.len())?;
+        self.admits(model, tenant, prompt.len(), choices as usize)?;
         self.models.entry(model).or_default().block_bytes = block_bytes;
-        self.requests += 1;
+        self.last_request += 1;
         for choice in 0..choices {
-            self.shares.arrive(tenant);
+            self.shares.add_sequence(tenant);
             let sequence = Sequence {
                 model,
                 tenant,
                 long,
-                tokens: prompt.clone(),
-                prompt: prompt.len(),
+                tokens: Tokens::new(Arc::clone(&prompt)),
                 left: max_tokens,
                 computed: 0,
                 blocks: Vec::new(),
@@ -178,69 +181,72 @@ impl Scheduler {
                 state: State::Waiting,
                 paused: false,
                 draft: Vec::new(),
-                hit: None,
-                paid: 0,
+                prefix_hit: None,
+                charged: 0,
             };
-            self.sequences.insert(SequenceId { request: self.requests, choice }, sequence);
+            let id = SequenceId { request: self.last_request, choice };
+            self.sequences.insert(id, sequence);
+            self.index.add_queued(model, tenant, id, prompt.len());
+            self.index.set_ready(tenant, id, choice == 0);
         }
-        Ok(self.requests)
+        Ok(self.last_request)
     }
 
-    /// Whether the queue takes a request with a prompt of so many tokens.
-    pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize) -> Result<(), Full> {
-        let Limits { requests, tokens, tenant_divisor, .. } = self.limits;
-        let free = self.limits.running.saturating_sub(self.running().count());
-        let full = |waiting: (usize, usize), part: usize| {
-            let (count, queued) = waiting;
-            count >= (requests / part).max(1) + free || (count > 0 && queued + prompt > tokens / part)
+    /// Whether the queue takes a request with so many prompt tokens and choices.
+    pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize, choices: usize) -> Result<(), Full> {
+        let Limits { tokens, tenant_divisor, .. } = self.limits;
+        let free = self.limits.running.saturating_sub(self.index.running().len());
+        // An empty queue takes whatever one request may ask for.
+        let is_full = |queued: Queued, divisor: usize| {
+            let limit = (self.limits.choices / divisor).max(1) + free;
+            queued.choices > 0 && (queued.choices + choices > limit || queued.tokens + prompt > tokens / divisor)
         };
-        if full(self.waiting(|one| one.model == model), 1) {
+        if is_full(self.index.queued(|one, _| one == model), 1) {
             return Err(Full::Model);
         }
-        match full(self.waiting(|one| one.model == model && one.tenant == tenant), tenant_divisor) {
+        match is_full(self.index.queued(|one, owner| one == model && owner == tenant), tenant_divisor) {
             true => Err(Full::Tenant),
             false => Ok(()),
         }
     }
 
-    /// Requests of which nothing has run yet, and their prompt tokens.
-    fn waiting(&self, of: impl Fn(&Sequence) -> bool) -> (usize, usize) {
-        let first = |(id, one): &(&SequenceId, &Sequence)| id.choice == 0 && one.hit.is_none() && of(one);
-        let waiting = self.sequences.iter().filter(first);
-        waiting.fold((0, 0), |(count, tokens), (_, one)| (count + 1, tokens + one.prompt))
-    }
-
     fn running(&self) -> impl Iterator<Item = (&SequenceId, &Sequence)> {
-        self.sequences.iter().filter(|(_, one)| one.is_running())
+        self.index.running().iter().filter_map(|id| self.sequences.get_key_value(id))
     }
 
-    /// Forgets a request with all of its answers.
+    /// Drops a request with all of its sequences.
     pub fn cancel(&mut self, request: RequestId) {
         let all = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
         let ids: Vec<_> = self.sequences.range(all).map(|(id, _)| *id).collect();
         for id in ids {
-            self.end(id);
+            self.finish(id);
         }
     }
 
-    /// An answer has ended. What was computed of it stays in the prefix cache. Gives how many tokens
-    /// it got.
-    pub fn end(&mut self, id: SequenceId) -> usize {
+    /// Removes a sequence that has ended. Its full blocks stay in the prefix cache. Returns the number of generated
+    /// tokens.
+    pub fn finish(&mut self, id: SequenceId) -> usize {
         let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
         self.release_blocks(&mut sequence);
-        self.shares.depart(sequence.tenant);
-        sequence.tokens.len() - sequence.prompt
+        let Sequence { model, tenant, tokens, prefix_hit, .. } = sequence;
+        self.index.remove(tenant, id);
+        if prefix_hit.is_none() {
+            self.index.remove_queued(model, tenant, id, tokens.prompt_len());
+        }
+        self.shares.remove_sequence(tenant);
+        self.refresh_siblings(id);
+        tokens.generated()
     }
 
-    /// Whether the sequence may be computed now; its reader may not keep up.
+    /// Pauses a sequence whose client does not keep up, or resumes it.
     pub fn set_paused(&mut self, id: SequenceId, paused: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.paused = paused;
         }
     }
 
-    /// Tokens that may follow the newest one: the next step computes them too, as far as there is
-    /// room. Whether they come is for [`Scheduler::commit`] to say.
+    /// Sets draft tokens that may follow the newest one. The next step computes them too, as far as there is
+    /// memory. [`Scheduler::commit`] then takes those that were accepted.
     pub fn propose(&mut self, id: SequenceId, mut draft: Vec<u32>) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             draft.truncate(sequence.left.saturating_sub(1) as usize);
@@ -248,120 +254,146 @@ impl Scheduler {
         }
     }
 
-    /// A row was computed: `positions` of its tokens are in its blocks, and `new` tokens follow.
+    /// Records a computed row: `positions` of its tokens are now in its blocks, and `new` tokens follow.
     pub fn commit(&mut self, id: SequenceId, positions: usize, new: &[u32]) {
         self.ticks += 1;
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.computed += positions;
-        let prompts = sequence.computed.min(sequence.prompt).saturating_sub(sequence.paid);
-        sequence.paid += prompts;
+        let prompt = sequence.tokens.prompt_len();
+        let completes_prompt = (sequence.computed - positions) < prompt && sequence.computed >= prompt;
+        let prompts = sequence.computed.min(prompt).saturating_sub(sequence.charged);
+        sequence.charged += prompts;
         sequence.tokens.extend(new);
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
         self.shares.charge(sequence.tenant, prompts, new.len());
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let freed = sequence.cache_full_blocks(model, now);
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
+        if completes_prompt {
+            self.refresh_siblings(id);
+        }
     }
 
-    /// Answers whose newest token the next step computes.
+    /// Later choices of a request wait until the first one has computed the prompt: they take it over from the prefix
+    /// cache.
+    fn is_ready(&self, id: SequenceId) -> bool {
+        let first = self.sequences.get(&SequenceId { choice: 0, ..id });
+        id.choice == 0 || first.is_none_or(|first| first.computed >= first.tokens.prompt_len())
+    }
+
+    /// The first choice of a request has moved on or is gone: tells which of the others can be admitted.
+    fn refresh_siblings(&mut self, id: SequenceId) {
+        if id.choice != 0 {
+            return;
+        }
+        let ready = self.is_ready(SequenceId { choice: 1, ..id });
+        let others = SequenceId { choice: 1, ..id }..=SequenceId { choice: u32::MAX, ..id };
+        for (other, sequence) in self.sequences.range(others) {
+            if !sequence.is_running() {
+                self.index.set_ready(sequence.tenant, *other, ready);
+            }
+        }
+    }
+
+    /// The number of sequences that decode in the next step.
     pub fn decoding(&self) -> usize {
-        self.sequences.values().filter(|one| one.is_decoding()).count()
+        self.running().filter(|(_, one)| one.is_decoding()).count()
     }
 
-    /// Answers whose prompts the next step computes some of, if there is room.
+    /// The number of sequences with prompt tokens left to prefill.
     pub fn prefilling(&self) -> usize {
         self.running().filter(|(_, one)| !one.paused && one.pending() > 1).count()
     }
 
-    /// Prompt tokens that were in the cache when the sequence first ran.
-    pub fn hit(&self, id: SequenceId) -> usize {
-        self.sequences.get(&id).and_then(|one| one.hit).unwrap_or(0)
+    /// Prompt tokens that were in the prefix cache when the sequence first ran.
+    pub fn prefix_hit(&self, id: SequenceId) -> usize {
+        self.sequences.get(&id).and_then(|one| one.prefix_hit).unwrap_or(0)
     }
 
-    /// Of all models.
+    /// Counts over all models.
     pub fn counts(&self) -> Counts {
         self.count(|_| true)
     }
 
-    /// Of one model.
+    /// Counts of one model.
     pub fn counts_of(&self, model: ModelId) -> Counts {
         self.count(|id| id == model)
     }
 
     fn count(&self, of: impl Fn(ModelId) -> bool) -> Counts {
-        let (queued, queued_tokens) = self.waiting(|one| of(one.model));
+        let Queued { requests: queued, tokens: queued_tokens, .. } = self.index.queued(|model, _| of(model));
         let running = self.running().filter(|(_, one)| of(one.model)).count();
         let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
-        let paused = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
+        let held = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
         let idle = |model: &Model| model.blocks.idle() as u64 * model.block_bytes;
-        let (held_bytes, cached_bytes) = (models().map(paused).sum(), models().map(idle).sum());
+        let (held_bytes, cached_bytes) = (models().map(held).sum(), models().map(idle).sum());
         Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
     }
 
-    /// Bytes of all blocks that somebody holds.
+    /// Bytes of all blocks in use.
     pub fn used_bytes(&self) -> u64 {
-        self.models.values().map(Model::used).sum()
+        self.models.values().map(Model::used_bytes).sum()
     }
 
     fn idle_bytes(&self) -> u64 {
         self.models.values().map(|model| model.blocks.idle() as u64 * model.block_bytes).sum()
     }
 
-    /// Tokens that those tenants' requests will still take if no answer has more than `usual` to come.
-    pub fn work(&self, usual: u32, of: impl Fn(Tenant) -> bool) -> u64 {
+    /// Tokens left to compute for the tenants that match, assuming at most `expected_tokens` more per sequence.
+    pub fn remaining_work(&self, expected_tokens: u32, of: impl Fn(Tenant) -> bool) -> u64 {
         let parts = self.sequences.values().filter(|one| of(one.tenant));
-        parts.map(|one| one.prompt.saturating_sub(one.computed) as u64 + u64::from(one.left.min(usual))).sum()
+        let prompt = |one: &Sequence| one.tokens.prompt_len().saturating_sub(one.computed) as u64;
+        parts.map(|one| prompt(one) + u64::from(one.left.min(expected_tokens))).sum()
     }
 
-    /// How many tenants have work.
+    /// The number of tenants with work.
     pub fn tenants(&self) -> usize {
-        self.sequences.values().map(|one| one.tenant).collect::<BTreeSet<_>>().len()
+        self.shares.at_work()
     }
 
-    /// Drops cached blocks until no more than `room` bytes are used, as far as that goes.
+    /// Evicts cached blocks until at most `room` bytes are used or none is left to evict.
     pub fn shrink(&mut self, room: u64) {
         while self.used_bytes() > room && self.evict() {}
     }
 
-    /// Forgets a model that is no longer loaded, with all that is cached of it. Its sequences must
-    /// have ended.
-    pub fn forget(&mut self, model: ModelId) {
+    /// Removes a model that is no longer loaded, with its prefix cache. Its sequences must have ended.
+    pub fn remove_model(&mut self, model: ModelId) {
         self.models.remove(&model);
     }
 
-    pub fn knows(&self, model: ModelId) -> bool {
+    pub fn has_model(&self, model: ModelId) -> bool {
         self.models.contains_key(&model)
     }
 
-    /// Drops the longest unused cached block of any model. `false`: there is none.
+    /// Evicts the least recently used cached block of any model. `false`: there is none.
     fn evict(&mut self) -> bool {
-        let oldest = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest(&model.blocks);
-        let all = self.models.iter_mut().filter_map(|one| oldest(&one).map(|used| (used, one)));
+        let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.blocks);
+        let all = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
         let Some((_, (id, model))) = all.min_by_key(|(used, _)| *used) else { return false };
         let Some(block) = model.prefixes.evict(&model.blocks) else { return false };
-        if model.blocks.forget(block) {
+        if model.blocks.uncache(block) {
             self.released.push((*id, block));
         }
         true
     }
 
-    /// The sequence holds nothing afterwards.
+    /// Releases all blocks of the sequence; it has to start from the prefix cache again.
     fn release_blocks(&mut self, sequence: &mut Sequence) {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         for block in sequence.blocks.drain(..) {
-            if model.blocks.leave(block) {
+            if model.blocks.release(block) {
                 self.released.push((sequence.model, block));
             }
         }
         (sequence.computed, sequence.cached) = (0, 0);
-        sequence.parent = sequence.root();
+        sequence.parent = sequence.prefix_root();
         sequence.state = State::Waiting;
     }
 }
 
 impl Model {
-    fn used(&self) -> u64 {
+    fn used_bytes(&self) -> u64 {
         self.blocks.in_use() as u64 * self.block_bytes
     }
 }
@@ -371,29 +403,29 @@ impl Sequence {
         matches!(self.state, State::Running(_))
     }
 
-    /// Tokens that are not computed.
+    /// Tokens that are not computed yet.
     fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// BlockPool that it will want before its next token is out, beyond those it has.
-    fn wants(&self) -> usize {
+    /// Blocks it needs for all its tokens and one more, beyond those it has.
+    fn blocks_needed(&self) -> usize {
         blocks_for(self.tokens.len() + 1).saturating_sub(self.blocks.len())
     }
 
-    /// Puts what is full into the prefix cache. Gives blocks that are free, because the same tokens
-    /// were there already.
+    /// Puts full blocks into the prefix cache. Returns blocks that became free because the cache already had the
+    /// same tokens.
     fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<BlockId> {
         let mut freed = Vec::new();
         let full = self.computed / BLOCK;
-        for edge in self.tokens.as_chunks::<BLOCK>().0.iter().take(full).skip(self.cached) {
+        for edge in self.tokens.blocks_from(self.cached).take(full.saturating_sub(self.cached)) {
             let Some(own) = self.blocks.get_mut(self.cached) else { break };
-            let (node, block) = model.prefixes.insert(self.parent, *edge, *own, now);
+            let (node, block) = model.prefixes.insert(self.parent, edge, *own, now);
             if block == *own {
                 model.blocks.cache(block);
             } else {
                 model.blocks.share(block);
-                if model.blocks.leave(*own) {
+                if model.blocks.release(*own) {
                     freed.push(*own);
                 }
                 *own = block;

@@ -1,21 +1,21 @@
-//! The scheduler alone, driven by chance and by hand.
+//! The scheduler without a network: property tests and scenarios.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use super::{Full, Limits, ModelId, Request, RequestId, Scheduler, SequenceId, StepPlan, Tenant};
+use super::{Full, Limits, ModelId, Queued, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan, Tenant};
 use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BLOCK, BlockId};
 
 const BYTES: u64 = 100;
 
 fn scheduler(running: usize) -> Scheduler {
-    Scheduler::new(Limits { running, requests: 1_000, tokens: 1_000_000, tenant_divisor: 1 })
+    Scheduler::new(Limits { running, choices: 1_000, tokens: 1_000_000, tenant_divisor: 1 })
 }
 
 fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
-    Request { model: 1, block_bytes: BYTES, tenant, prompt, choices: 1, max_tokens, long: false }
+    Request { model: 1, block_bytes: BYTES, tenant, prompt: prompt.into(), choices: 1, max_tokens, long: false }
 }
 
 /// A prompt that shares nothing with those of other seeds.
@@ -23,15 +23,15 @@ fn prompt(seed: u32, count: usize) -> Vec<u32> {
     (0..count as u32).map(|at| seed * 10_000 + at).collect()
 }
 
-/// A worker that computes nothing, and the truth about every answer.
+/// Stands in for the compute thread and tracks the expected tokens of every sequence.
 struct Driver {
     scheduler: Scheduler,
     room: u64,
     left: HashMap<SequenceId, u32>,
-    /// What each tenant was given: tokens of prompts and answers.
-    given: BTreeMap<Tenant, (usize, usize)>,
+    /// Prompt and generated tokens of each tenant.
+    served: BTreeMap<Tenant, (usize, usize)>,
     tenants: HashMap<RequestId, Tenant>,
-    /// Content of each block, as its last row wrote it: the tokens of its positions and all before.
+    /// The content of each block as last written: the tokens of its positions and of all positions before.
     written: HashMap<(ModelId, BlockId), Vec<u32>>,
     expected: HashMap<SequenceId, Vec<u32>>,
 }
@@ -42,7 +42,7 @@ impl Driver {
             scheduler,
             room,
             left: HashMap::new(),
-            given: BTreeMap::new(),
+            served: BTreeMap::new(),
             tenants: HashMap::new(),
             written: HashMap::new(),
             expected: HashMap::new(),
@@ -57,7 +57,7 @@ impl Driver {
         for choice in 0..choices {
             let sequence = SequenceId { request: id, choice };
             self.left.insert(sequence, tokens);
-            self.expected.insert(sequence, prompt.clone());
+            self.expected.insert(sequence, prompt.to_vec());
         }
         id
     }
@@ -67,36 +67,37 @@ impl Driver {
         self.left.retain(|id, _| id.request != request);
     }
 
-    /// Plans and computes a step. Says whether it did anything.
+    /// Plans and computes a step. Returns whether there was anything to compute.
     fn step(&mut self, chunk: usize) -> bool {
         let plan = self.scheduler.plan(self.room, chunk);
         self.check(&plan, chunk);
-        let did = !plan.batches.is_empty();
+        let ran = !plan.batches.is_empty();
         for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
             let id = row.sequence;
-            let given = self.given.entry(self.tenants[&id.request]).or_default();
+            let served = self.served.entry(self.tenants[&id.request]).or_default();
             if row.logits == LogitsAt::None {
-                given.0 += row.tokens.len();
+                served.0 += row.tokens.len();
                 self.scheduler.commit(id, row.tokens.len(), &[]);
                 continue;
             }
-            given.0 += row.tokens.len() - 1;
-            given.1 += 1;
-            let left = self.left.get_mut(&id).expect("only those who have something to do are planned");
+            served.0 += row.tokens.len() - 1;
+            served.1 += 1;
+            let left = self.left.get_mut(&id).expect("only unfinished sequences are planned");
             *left -= 1;
             let new = *left % 50;
             self.expected.get_mut(&id).unwrap().push(new);
             self.scheduler.commit(id, row.tokens.len(), &[new]);
             if *left == 0 {
                 self.left.remove(&id);
-                self.scheduler.end(id);
+                self.scheduler.finish(id);
             }
         }
-        self.conserved();
-        did
+        self.check_blocks();
+        self.check_index();
+        ran
     }
 
-    /// Rows say the truth, and what they write nobody else holds.
+    /// Rows match the expected tokens, and no other sequence holds the blocks they write.
     fn check(&mut self, plan: &StepPlan, chunk: usize) {
         let mut prefill = 0;
         for batch in &plan.batches {
@@ -115,7 +116,11 @@ impl Driver {
                         assert!(!own.prefixes_hold(row.blocks[index]), "a cached block is written");
                         self.written.insert(key, tokens[..to].to_vec());
                     } else {
-                        assert_eq!(self.written[&key], tokens[..to], "positions {from} to {to} are another text's");
+                        assert_eq!(
+                            self.written[&key],
+                            tokens[..to],
+                            "positions {from} to {to} belong to another sequence"
+                        );
                     }
                 }
             }
@@ -124,8 +129,8 @@ impl Driver {
         assert!(self.scheduler.used_bytes() <= self.room);
     }
 
-    /// Each block belongs to nobody, or to those who say so.
-    fn conserved(&self) {
+    /// Each block is free, or its reference count matches its holders.
+    fn check_blocks(&self) {
         for (id, model) in &self.scheduler.models {
             let mut holders: HashMap<BlockId, u32> = HashMap::new();
             for sequence in self.scheduler.sequences.values().filter(|one| one.model == *id) {
@@ -135,26 +140,44 @@ impl Driver {
             }
             let cached = model.prefixes.blocks();
             let all: BTreeSet<BlockId> = holders.keys().chain(&cached).copied().collect();
-            assert_eq!(all.len(), model.blocks.in_use(), "blocks are lost or paused by nobody");
+            assert_eq!(all.len(), model.blocks.in_use(), "blocks are leaked or have no holder");
             assert_eq!(cached.iter().filter(|block| !holders.contains_key(block)).count(), model.blocks.idle());
         }
     }
 
-    /// Takes blocks for guesses: there is room for as many as it says, and nobody gave way for it.
-    fn reserve_lookahead(&mut self, id: SequenceId, most: usize) {
+    /// The index agrees with the sequences.
+    fn check_index(&self) {
+        let Scheduler { sequences, index, .. } = &self.scheduler;
+        let of = |wanted: &dyn Fn(&SequenceId, &Sequence) -> bool| -> BTreeSet<SequenceId> {
+            sequences.iter().filter(|(id, one)| wanted(id, one)).map(|(id, _)| *id).collect()
+        };
+        assert_eq!(*index.running(), of(&|_, one| one.is_running()));
+        let ready = of(&|id, one| !one.is_running() && self.scheduler.is_ready(*id));
+        assert_eq!(index.ready(), ready);
+        let new = sequences.iter().filter(|(_, one)| one.prefix_hit.is_none());
+        let expected = new.fold(Queued::default(), |sum, (id, one)| Queued {
+            requests: sum.requests + usize::from(id.choice == 0),
+            choices: sum.choices + 1,
+            tokens: sum.tokens + if id.choice == 0 { one.tokens.prompt_len() } else { 0 },
+        });
+        assert_eq!(index.queued(|_, _| true), expected);
+    }
+
+    /// Reserves blocks for a draft: the returned count has blocks, and nothing was preempted.
+    fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize) {
         let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
         let is_decoding = self.scheduler.draft_context(id).is_some();
-        let got = self.scheduler.reserve_lookahead(id, most, self.room);
-        assert!(got <= most && (is_decoding || got == 0));
+        let got = self.scheduler.reserve_lookahead(id, max_tokens, self.room);
+        assert!(got <= max_tokens && (is_decoding || got == 0));
         assert!(self.scheduler.used_bytes() <= used.max(self.room));
         assert_eq!((self.scheduler.running().count(), self.scheduler.preempted), (running, 0));
         if let Some(stem) = self.scheduler.draft_context(id) {
-            assert_eq!(stem.tokens, self.expected[&id]);
+            assert_eq!(stem.tokens.slice(0, stem.tokens.len()), self.expected[&id]);
             assert!(got == 0 || stem.blocks.len() * BLOCK >= stem.tokens.len() + got);
             let full = self.scheduler.used_bytes() + BYTES > self.room && self.scheduler.idle_bytes() == 0;
-            assert!(got == most || full, "{got} of {most} though there is room");
+            assert!(got == max_tokens || full, "{got} of {max_tokens} though there is room");
         }
-        self.conserved();
+        self.check_blocks();
     }
 
     fn steps(&mut self, count: usize) {
@@ -166,7 +189,7 @@ impl Driver {
     fn finish(&mut self) {
         for _ in 0..1_000_000 {
             if !self.step(32) {
-                assert!(self.left.is_empty(), "{} answers starve", self.left.len());
+                assert!(self.left.is_empty(), "{} sequences starve", self.left.len());
                 return;
             }
         }
@@ -181,25 +204,25 @@ impl super::Model {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum Action {
     Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: bool },
     Cancel(prop::sample::Index),
-    Hold(prop::sample::Index, bool),
-    Ahead(prop::sample::Index, usize),
+    Pause(prop::sample::Index, bool),
+    Lookahead(prop::sample::Index, usize),
     Step(usize),
-    Room(u64),
+    SetRoom(u64),
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         3 => (0u8..3, 0u8..3, 1usize..120, 1u32..60, 1u32..4, any::<bool>()).prop_map(
-            |(tenant, text, length, tokens, choices, model)| Act::Submit { tenant, text, length, tokens, choices, model }
+            |(tenant, text, length, tokens, choices, model)| Action::Submit { tenant, text, length, tokens, choices, model }
         ),
-        1 => any::<prop::sample::Index>().prop_map(Act::Cancel),
-        1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Act::Hold(index, paused)),
-        4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, most)| Act::Ahead(index, most)),
-        6 => (1usize..80).prop_map(Act::Step),
-        1 => (14u64..40).prop_map(|blocks| Act::Room(blocks * BYTES)),
+        1 => any::<prop::sample::Index>().prop_map(Action::Cancel),
+        1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Action::Pause(index, paused)),
+        4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, max_tokens)| Action::Lookahead(index, max_tokens)),
+        6 => (1usize..80).prop_map(Action::Step),
+        1 => (14u64..40).prop_map(|blocks| Action::SetRoom(blocks * BYTES)),
     ]
 }
 
@@ -207,27 +230,27 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn blocks_are_conserved_and_nobody_starves(running in 1usize..6, acts in prop::collection::vec(act(), 1..120)) {
+    fn blocks_are_conserved_and_no_request_starves(running in 1usize..6, actions in prop::collection::vec(action(), 1..120)) {
         let mut driver = Driver::new(scheduler(running), 30 * BYTES);
         let mut requests: Vec<RequestId> = Vec::new();
-        for act in acts {
-            match act {
-                Act::Submit { tenant, text, length, tokens, choices, model } => {
+        for action in actions {
+            match action {
+                Action::Submit { tenant, text, length, tokens, choices, model } => {
                     let prompt = prompt(u32::from(text), length);
                     let new = Request { choices, model: u64::from(model), ..request(u128::from(tenant), prompt, tokens) };
                     requests.push(driver.submit(new));
                 }
-                Act::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
-                Act::Hold(index, paused) if !requests.is_empty() => {
+                Action::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
+                Action::Pause(index, paused) if !requests.is_empty() => {
                     driver.scheduler.set_paused(SequenceId { request: *index.get(&requests), choice: 0 }, paused);
                 }
-                Act::Ahead(index, most) if !requests.is_empty() => {
-                    driver.reserve_lookahead(SequenceId { request: *index.get(&requests), choice: 0 }, most);
+                Action::Lookahead(index, max_tokens) if !requests.is_empty() => {
+                    driver.reserve_lookahead(SequenceId { request: *index.get(&requests), choice: 0 }, max_tokens);
                 }
-                Act::Step(chunk) => {
+                Action::Step(chunk) => {
                     driver.step(chunk);
                 }
-                Act::Room(room) => driver.room = room,
+                Action::SetRoom(room) => driver.room = room,
                 _ => {}
             }
         }
@@ -237,34 +260,34 @@ proptest! {
         prop_assert_eq!((counts.queued, counts.running, counts.held_bytes), (0, 0, 0));
         driver.scheduler.shrink(0);
         prop_assert_eq!(driver.scheduler.used_bytes(), 0);
-        prop_assert_eq!(driver.scheduler.shares.served(0), 0, "nobody is remembered");
+        prop_assert_eq!(driver.scheduler.shares.served(0), 0, "no counter is left");
     }
 }
 
 #[test]
-fn a_second_turn_computes_only_what_is_new() {
+fn a_second_turn_reuses_the_cached_prefix() {
     let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
     driver.submit(request(1, prompt(1, 100), 28));
     driver.finish();
     let first = driver.expected.values().next().unwrap().clone();
-    assert_eq!((first.len(), driver.given[&1]), (128, (99, 28)));
+    assert_eq!((first.len(), driver.served[&1]), (128, (99, 28)));
     let turn: Vec<u32> = first.iter().copied().chain(prompt(2, 30)).collect();
     let again = driver.submit(request(1, turn.clone(), 1));
     let other = driver.submit(request(2, turn, 1));
     driver.step(10);
-    let hit = |request| driver.scheduler.hit(SequenceId { request, choice: 0 });
-    assert_eq!((hit(again), hit(other)), (112, 0), "its own prefix, and nobody else's");
+    let prefix_hit = |request| driver.scheduler.prefix_hit(SequenceId { request, choice: 0 });
+    assert_eq!((prefix_hit(again), prefix_hit(other)), (112, 0), "its own tenant's prefix only");
     driver.finish();
 }
 
 #[test]
-fn a_prompt_that_is_cached_as_a_whole_still_gives_logits() {
+fn a_fully_cached_prompt_still_gives_logits() {
     let mut driver = Driver::new(scheduler(4), 1_000 * BYTES);
     for _ in 0..2 {
         driver.submit(request(1, prompt(1, 3 * BLOCK), 1));
         driver.finish();
     }
-    assert_eq!(driver.given[&1].1, 2);
+    assert_eq!(driver.served[&1].1, 2);
 }
 
 #[test]
@@ -275,14 +298,14 @@ fn tokens_are_shared_equally_between_tenants_with_work() {
             driver.submit(request(1, prompt(at, 50), 64));
         }
         driver.steps(20);
-        driver.given.clear();
+        driver.served.clear();
         for at in 0..few {
             driver.submit(request(2, prompt(300 + at, 50), 64));
         }
         driver.steps(300);
-        let total = |tenant| driver.given[&tenant].0 + 2 * driver.given[&tenant].1;
+        let total = |tenant| driver.served[&tenant].0 + 2 * driver.served[&tenant].1;
         let ratio = total(1) as f64 / total(2) as f64;
-        assert!((0.9..1.1).contains(&ratio), "{ratio}: {:?}", driver.given);
+        assert!((0.9..1.1).contains(&ratio), "{ratio}: {:?}", driver.served);
     }
 }
 
@@ -296,28 +319,28 @@ fn a_tenant_with_one_request_starts_at_once() {
     let one = driver.submit(request(2, prompt(900, 60), 10));
     let steps = (1..).find(|_| {
         driver.step(32);
-        driver.given.get(&2).is_some_and(|given| given.1 > 0)
+        driver.served.get(&2).is_some_and(|served| served.1 > 0)
     });
-    assert_eq!(steps, Some(2), "60 prompt tokens in slices of 32");
+    assert_eq!(steps, Some(2), "60 prompt tokens in chunks of 32");
     driver.cancel(one);
 }
 
 #[test]
-fn a_long_prompt_delays_answers_by_a_slice_at_most() {
+fn a_long_prompt_delays_decoding_by_one_chunk_at_most() {
     let mut driver = Driver::new(scheduler(8), 10_000 * BYTES);
     driver.submit(request(1, prompt(1, 4), 100));
     driver.step(32);
     driver.submit(request(1, prompt(2, 2_000), 1));
     for _ in 0..62 {
-        let before = driver.given[&1].1;
+        let before = driver.served[&1].1;
         driver.step(32);
-        assert_eq!(driver.given[&1].1, before + 1);
+        assert_eq!(driver.served[&1].1, before + 1);
     }
 }
 
 #[test]
 fn the_queue_is_bounded_by_model_and_by_tenant() {
-    let limits = Limits { running: 0, requests: 6, tokens: 600, tenant_divisor: 2 };
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 2 };
     let mut scheduler = Scheduler::new(limits);
     let small = |tenant| request(tenant, prompt(1, 10), 1);
     let first: Vec<_> = (0..3).map(|_| scheduler.submit(small(1)).unwrap()).collect();
@@ -328,7 +351,7 @@ fn the_queue_is_bounded_by_model_and_by_tenant() {
     scheduler.submit(small(3)).unwrap();
     scheduler.submit(small(3)).unwrap();
     assert_eq!(scheduler.submit(small(4)), Err(Full::Model));
-    assert!(scheduler.submit(Request { model: 2, ..small(1) }).is_ok(), "another model has a queue of its own");
+    assert!(scheduler.submit(Request { model: 2, ..small(1) }).is_ok(), "another model has its own queue");
     scheduler.cancel(1);
     assert!(scheduler.submit(small(4)).is_ok());
 }
@@ -344,17 +367,57 @@ fn a_draft_is_checked_in_one_step() {
     let row = &plan.batches[0].rows[0];
     assert_eq!((row.tokens[1..].to_vec(), row.start, row.logits, row.draft), (vec![5, 6, 7], 20, LogitsAt::All, 3));
     assert!(!row.is_prefill());
-    // Two of the three were right.
+    // Two of the three are accepted.
     driver.scheduler.commit(id, 3, &[5, 6, 9]);
     let row = driver.scheduler.plan(driver.room, 32).batches.remove(0).rows.remove(0);
     assert_eq!((row.tokens, row.start, row.draft), (vec![9], 23, 0));
 }
 
 #[test]
-fn what_finds_no_memory_alone_is_told() {
+fn a_request_that_cannot_fit_alone_is_reported_as_stuck() {
     let mut driver = Driver::new(scheduler(2), 3 * BYTES);
     let id = driver.submit(request(1, prompt(1, 100), 20));
     let plan = driver.scheduler.plan(driver.room, 32);
     assert_eq!(plan.stuck, Some(SequenceId { request: id, choice: 0 }));
     assert!(plan.memory_short && plan.batches.is_empty());
+}
+
+#[test]
+fn choices_count_in_the_queue() {
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 1 };
+    let mut scheduler = Scheduler::new(limits);
+    let many = |choices| Request { choices, ..request(1, prompt(1, 10), 1) };
+    assert_eq!(scheduler.submit(many(16)), Ok(1), "an empty queue takes any request");
+    assert_eq!(scheduler.submit(many(1)), Err(Full::Model));
+    scheduler.cancel(1);
+    assert_eq!(scheduler.submit(many(4)), Ok(2));
+    assert_eq!(scheduler.submit(many(3)), Err(Full::Model));
+    assert_eq!(scheduler.submit(many(2)), Ok(3));
+}
+
+/// `cargo test --release --lib step_cost -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures"]
+fn step_cost_by_waiting_choices() {
+    for waiting in [10, 1_000, 10_000] {
+        let limits = Limits { running: 32, choices: 20_000, tokens: usize::MAX, tenant_divisor: 1 };
+        let mut scheduler = Scheduler::new(limits);
+        for tenant in 0..32 + waiting {
+            scheduler.submit(request(u128::from(tenant % 100), prompt(tenant, 32), 1_000)).unwrap();
+        }
+        let mut times: Vec<_> = (0..400)
+            .map(|_| {
+                let began = std::time::Instant::now();
+                let chunk = if scheduler.decoding() > 0 { 256 } else { 512 };
+                let plan = scheduler.plan(u64::MAX, chunk + scheduler.prefilling());
+                for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
+                    let new: &[u32] = if row.logits == LogitsAt::None { &[] } else { &[1] };
+                    scheduler.commit(row.sequence, row.tokens.len(), new);
+                }
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("{waiting} waiting choices: {:?} a step (median), {:?} (p99)", times[200], times[396]);
+    }
 }

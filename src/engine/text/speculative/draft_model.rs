@@ -1,13 +1,13 @@
-//! Guesses what comes next with a smaller network of the same vocabulary.
+//! Proposes draft tokens with a smaller network of the same vocabulary.
 //!
-//! (Leviathan et al. 2023, <https://arxiv.org/abs/2211.17192>.) The draft network takes its likeliest
-//! token each time; the drafted are checked like those of [`crate::engine::text::speculative::ngram`], so answers do not change.
+//! (Leviathan et al. 2023, <https://arxiv.org/abs/2211.17192>.) The draft model takes its most likely token in each
+//! step. Its tokens are verified like those of [`crate::engine::text::speculative::ngram`], so the output does not
+//! change.
 //!
-//! Its keys and values lie in an arena of their own whose blocks have the numbers of the served
-//! model's: a block and its twin are of the same positions of the same text, so sharing, caching and
-//! release are the scheduler's, as they are. What a twin holds is estimate by its tokens: where they are
-//! not those of the text, drafted were rejected or nothing was computed yet, and the draft network
-//! catches up, in slices, when it is wanted.
+//! Its keys and values are in a separate arena with the block IDs of the target model: both blocks of an ID cover the
+//! same positions of the same text, so the scheduler's sharing, caching and release apply to both. Each draft block
+//! records the tokens it was computed from. Where these differ from the text, draft tokens were rejected or nothing was
+//! computed yet, and the draft model catches up, in chunks, before it drafts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,20 +16,20 @@ use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::settings::MAX_DRAFT_TOKENS;
-use crate::engine::text::scheduler::{DraftContext, SequenceId};
+use crate::engine::text::scheduler::{DraftContext, SequenceId, Tokens};
 use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
 use crate::engine::text::step_cost::SpeculationCosts;
 use crate::models::causal_lm::{BatchRow, Logits, LogitsAt};
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 
-/// Logits so far below the best add nothing to a sum of probabilities.
+/// Logits this far below the best do not contribute to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
 
-/// What is needed of the network that drafts.
+/// The network of a draft model.
 pub trait DraftNetwork: Send + Sync {
     fn id(&self) -> &str;
 
-    /// Positions that a sequence can have.
+    /// Max positions of a sequence.
     fn context_window(&self) -> u32;
 
     /// The sizes of its keys and values.
@@ -38,65 +38,68 @@ pub trait DraftNetwork: Send + Sync {
     /// Bytes of its weights.
     fn weight_bytes(&self) -> u64;
 
-    /// Whether a text may end with the token.
+    /// Whether the token is an end-of-sequence token.
     fn ends_with(&self, token: u32) -> bool;
 
     fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String>;
 
-    /// Gives back what [`Self::forward`] gave, so that the next step need not ask for memory.
+    /// Takes back the buffer that [`Self::forward`] returned, so that the next step can reuse it.
     fn reuse(&self, logits: Logits);
 }
 
 pub struct DraftModel {
     model: Arc<dyn DraftNetwork>,
-    /// Ids below this mean the same to both networks.
+    /// Token IDs below this are the same in both vocabularies.
     vocabulary: usize,
     arena: KvArena,
     /// The tokens whose keys and values are in a block.
     computed: HashMap<BlockId, Vec<u32>>,
     costs: DraftCosts,
-    /// What a round comes to, whatever the answer.
+    /// Averages over the rounds of all sequences.
     pub average: RoundStats,
 }
 
-/// An answer to guess ahead of.
+/// A sequence that is drafted for.
 #[derive(Debug)]
 pub struct DraftSequence {
     pub id: SequenceId,
-    /// The text, then what was guessed.
-    tokens: Vec<u32>,
-    /// So many of `tokens` are the text.
+    /// The text, followed by the draft tokens.
+    tokens: Tokens,
+    /// The tokens that the present step computes.
+    step: Vec<u32>,
+    /// How many of `tokens` are the text.
     text: usize,
     blocks: Vec<BlockId>,
     long: bool,
-    /// Guesses that there is room for.
+    /// Max draft tokens that have KV blocks.
     max_tokens: usize,
-    /// What the next step computes: so many tokens from this position on.
+    /// The next step computes `count` tokens from position `start` on.
     start: usize,
     count: usize,
-    /// How likely all drafted so far are to come true.
+    /// The probability that all draft tokens so far are accepted.
     acceptance: f64,
     stats: RoundStats,
-    /// Whether there were rounds before: what it takes to catch up is part of this one then.
+    /// Whether there were rounds before: only then does catching up count as a cost of this one.
     has_rounds: bool,
     round: Round,
 }
 
 impl DraftSequence {
-    /// `max_tokens`: drafted that `stem` has blocks for.
+    /// `max_tokens`: draft tokens that `context` has blocks for.
     pub fn new(
         id: SequenceId,
-        stem: &DraftContext<'_>,
+        context: &DraftContext<'_>,
         max_tokens: usize,
         stats: RoundStats,
         has_rounds: bool,
     ) -> Self {
         Self {
             id,
-            tokens: stem.tokens.to_vec(),
-            text: stem.tokens.len(),
-            blocks: stem.blocks.to_vec(),
-            long: stem.long,
+            tokens: context.tokens.clone(),
+            step: Vec::new(),
+            text: context.tokens.len(),
+            blocks: context.blocks.to_vec(),
+            long: context.long,
             max_tokens,
             start: 0,
             count: 0,
@@ -107,33 +110,33 @@ impl DraftSequence {
         }
     }
 
-    /// The drafted and what they took. `None`: the draft network is still catching up.
-    pub fn finish(mut self) -> Option<(SequenceId, Vec<u32>, Round)> {
-        let drafted = self.tokens.split_off(self.text);
+    /// The draft tokens and their round. `None`: the draft model is still catching up.
+    pub fn finish(self) -> Option<(SequenceId, Vec<u32>, Round)> {
+        let drafted = self.tokens.slice(self.text, self.tokens.len());
         (self.round.steps > 0).then_some((self.id, drafted, self.round))
     }
 
-    /// Seconds that one more guess is likely to save, its check paid.
+    /// Seconds that one more draft token is likely to save, less its verification.
     fn expected_gain(&self, costs: &SpeculationCosts) -> f64 {
         self.acceptance * self.stats.acceptance() * costs.token - costs.check
     }
 
-    /// The draft network says what comes next. `false`: that is not likely enough to be checked.
-    fn take(&mut self, token: u32, confidence: f32, costs: &SpeculationCosts) -> bool {
+    /// Adds the draft model's next token if it is likely enough to be verified. `false`: the draft ends here.
+    fn push(&mut self, token: u32, confidence: f32, costs: &SpeculationCosts) -> bool {
         self.round.steps += 1;
         self.acceptance *= self.stats.acceptance_at(confidence);
-        let worth = self.acceptance * costs.token > costs.check;
-        if worth {
-            self.tokens.push(token);
+        let likely_enough = self.acceptance * costs.token > costs.check;
+        if likely_enough {
+            self.tokens.extend(&[token]);
             self.round.confidence.push(confidence);
         }
-        worth && self.round.confidence.len() < self.max_tokens
+        likely_enough && self.round.confidence.len() < self.max_tokens
     }
 
     fn row(&self) -> BatchRow<'_> {
         let end = self.start + self.count;
         BatchRow {
-            tokens: self.tokens.get(self.start..end).unwrap_or_default(),
+            tokens: &self.step,
             start: self.start,
             blocks: &self.blocks,
             logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },
@@ -143,11 +146,11 @@ impl DraftSequence {
 }
 
 impl DraftModel {
-    /// `vocabulary`: ids below this mean the same to `model` and to the model that is served, whose
-    /// weights take `served` bytes.
-    pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, served: u64, kind: KvType) -> Self {
+    /// `vocabulary`: token IDs below this are the same in `model` and the target model, whose
+    /// weights take `target_bytes` bytes.
+    pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, target_bytes: u64, kind: KvType) -> Self {
         let arena = KvArena::new(model.kv_shape(kind));
-        let costs = DraftCosts::new(model.weight_bytes() as f64 / served.max(1) as f64);
+        let costs = DraftCosts::new(model.weight_bytes() as f64 / target_bytes.max(1) as f64);
         Self { model, vocabulary, arena, computed: HashMap::new(), costs, average: RoundStats::default() }
     }
 
@@ -155,23 +158,23 @@ impl DraftModel {
         self.model.id()
     }
 
-    /// Nobody holds the block any more.
+    /// Releases a block that has become free.
     pub fn release(&mut self, block: BlockId) {
         self.arena.release(block);
         self.computed.remove(&block);
     }
 
-    /// Forgets all keys and values.
+    /// Drops all keys and values.
     fn clear(&mut self) {
         self.arena = KvArena::new(self.arena.shape());
         self.computed.clear();
     }
 
-    /// Whether guessing is_worthwhile for an answer, one of `sequences` at once: a round saves more than `alternative`
-    /// seconds, and all of them while `left` tokens come more than it costs to catch up.
+    /// Whether drafting pays for a sequence, one of `sequences` at once: a round saves more than `alternative`
+    /// seconds, and the rounds of the `left` tokens to come save more than catching up costs.
     pub fn is_worthwhile(
         &mut self,
-        stem: &DraftContext<'_>,
+        context: &DraftContext<'_>,
         left: u32,
         stats: &RoundStats,
         sequences: usize,
@@ -180,31 +183,33 @@ impl DraftModel {
     ) -> bool {
         let cost = self.costs.estimate(costs);
         let gain = stats.gain(costs, &cost, sequences);
-        if gain <= alternative.max(0.) || stem.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize {
+        if gain <= alternative.max(0.) || context.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize
+        {
             return false;
         }
         let rounds = f64::from(left) / stats.tokens_per_round();
-        let behind = stem.tokens.len() - self.start(stem.tokens, stem.blocks);
+        let behind = context.tokens.len() - self.first_missing(context.tokens, context.blocks);
         (behind - 1) as f64 * cost.further < gain * rounds
-            && stem.tokens.iter().all(|&token| (token as usize) < self.vocabulary)
+            && context.tokens.iter_from(0).all(|token| (token as usize) < self.vocabulary)
     }
 
-    /// The first position that must be computed to know what follows `tokens`. What twins hold of
-    /// other tokens is forgotten.
-    fn start(&mut self, tokens: &[u32], blocks: &[BlockId]) -> usize {
-        let (mut estimate, mut whole) = (0, true);
-        for (block, text) in blocks.iter().zip(tokens.chunks(BLOCK).chain(std::iter::repeat(&[][..]))) {
-            let own = self.computed.entry(*block).or_default();
-            let same = own.iter().zip(text).take_while(|(own, token)| whole && own == token).count();
-            own.truncate(same);
-            estimate += same;
-            whole &= same == BLOCK;
+    /// The first position to compute for the logits after `tokens`. Discards block contents that were computed
+    /// from other tokens.
+    fn first_missing(&mut self, tokens: &Tokens, blocks: &[BlockId]) -> usize {
+        let (mut known, mut all_match) = (0, true);
+        for (index, block) in blocks.iter().enumerate() {
+            let text = tokens.iter_from(index * BLOCK);
+            let stored = self.computed.entry(*block).or_default();
+            let same = stored.iter().zip(text).take_while(|(stored, token)| all_match && **stored == *token).count();
+            stored.truncate(same);
+            known += same;
+            all_match &= same == BLOCK;
         }
-        estimate.min(tokens.len().saturating_sub(1))
+        known.min(tokens.len().saturating_sub(1))
     }
 
-    /// Guesses ahead of all sequences at once, as long as that is_worthwhile. Of texts that it is more than a block
-    /// behind with it computes about `slice` tokens; where that is not enough, nothing is guessed yet.
+    /// Drafts for all sequences in one batch, as long as that pays. For texts that it is more than a block behind, it
+    /// computes about `slice` tokens in total and drafts nothing until it has caught up.
     pub fn draft(
         &mut self,
         sequences: &mut [DraftSequence],
@@ -214,12 +219,12 @@ impl DraftModel {
     ) -> Result<(), String> {
         let mut left = slice;
         for sequence in &mut *sequences {
-            sequence.start = self.start(&sequence.tokens, &sequence.blocks);
+            sequence.start = self.first_missing(&sequence.tokens, &sequence.blocks);
             let behind = sequence.text - sequence.start;
             sequence.count = if behind > BLOCK { behind.min(left) } else { behind };
             left = left.saturating_sub(sequence.count);
             sequence.round.catch_up = if sequence.has_rounds { sequence.count.saturating_sub(1) } else { 0 };
-            // Whoever has the same text finds it computed, in this very step.
+            // Sequences with the same text find it computed, even in this step.
             self.record_computed(sequence);
         }
         while sequences.iter().any(|sequence| sequence.count > 0) {
@@ -234,7 +239,7 @@ impl DraftModel {
         Ok(())
     }
 
-    /// What a step computes of a sequence is in its blocks from then on.
+    /// Records the tokens that the next step writes to the sequence's blocks.
     fn record_computed(&mut self, sequence: &DraftSequence) {
         for position in sequence.start..sequence.start + sequence.count {
             let (Some(block), Some(token)) = (sequence.blocks.get(position / BLOCK), sequence.tokens.get(position))
@@ -242,20 +247,23 @@ impl DraftModel {
                 return;
             };
             self.arena.ensure(*block);
-            let own = self.computed.entry(*block).or_default();
-            own.truncate(position % BLOCK);
-            own.push(*token);
+            let stored = self.computed.entry(*block).or_default();
+            stored.truncate(position % BLOCK);
+            stored.push(token);
         }
     }
 
-    /// The logits of those sequences that are computed to their end, in their order.
-    fn forward(&mut self, sequences: &[DraftSequence]) -> Result<Logits, String> {
+    /// The logits of the sequences that are computed to their end, in order.
+    fn forward(&mut self, sequences: &mut [DraftSequence]) -> Result<Logits, String> {
+        for sequence in &mut *sequences {
+            sequence.step = sequence.tokens.slice(sequence.start, sequence.start + sequence.count);
+        }
         let rows: Vec<BatchRow<'_>> =
             sequences.iter().filter(|sequence| sequence.count > 0).map(DraftSequence::row).collect();
         self.model.forward(&rows, &mut self.arena)
     }
 
-    /// Takes the drafted that a step made, and says of which sequences the next one makes more.
+    /// Takes the draft tokens of a step and decides which sequences the next step continues.
     fn advance<'a>(
         &mut self,
         sequences: &mut [DraftSequence],
@@ -268,11 +276,11 @@ impl DraftModel {
             if sequence.start < sequence.tokens.len() {
                 continue;
             }
-            let estimate: &[f32] = logits.next().unwrap_or_default();
-            let Some((token, confidence)) = likeliest(estimate.get(..self.vocabulary).unwrap_or(estimate)) else {
+            let row: &[f32] = logits.next().unwrap_or_default();
+            let Some((token, confidence)) = most_likely(row.get(..self.vocabulary).unwrap_or(row)) else {
                 continue;
             };
-            let more = sequence.take(token, confidence, costs) && !self.model.ends_with(token);
+            let more = sequence.push(token, confidence, costs) && !self.model.ends_with(token);
             sequence.count = usize::from(more);
         }
         let cost = self.costs.estimate(costs);
@@ -280,15 +288,15 @@ impl DraftModel {
             sequence.count = 0;
         }
         let going = || sequences.iter().filter(|sequence| sequence.count > 0);
-        if going().map(|sequence| sequence.expected_gain(costs)).sum::<f64>() <= cost.of(going().count()) {
+        if going().map(|sequence| sequence.expected_gain(costs)).sum::<f64>() <= cost.seconds(going().count()) {
             sequences.iter_mut().for_each(|sequence| sequence.count = 0);
         }
         sequences.iter().for_each(|sequence| self.record_computed(sequence));
     }
 }
 
-/// The likeliest token and its probability.
-fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
+/// The most likely token and its probability.
+fn most_likely(logits: &[f32]) -> Option<(u32, f32)> {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let token = logits.iter().position(|logit| *logit == best)?;
     let near = logits.iter().filter(|logit| **logit > best - NEGLIGIBLE);
@@ -296,38 +304,38 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
     Some((u32::try_from(token).ok()?, 1. / sum))
 }
 
-/// Where a served model's drafter is, if it has one. The worker holds it for a round at max_tokens.
+/// Holds the draft model of a target model, if there is one. The compute thread locks it for one round at most.
 #[derive(Default)]
 pub struct DraftSlot {
-    drafter: Mutex<Option<DraftModel>>,
-    /// Bytes of a block of it; nothing while there is none.
+    draft_model: Mutex<Option<DraftModel>>,
+    /// Bytes of one draft block; 0 while no draft model is loaded.
     block_bytes: AtomicU64,
-    /// Milliseconds of uptime before which none is looked for.
-    next: AtomicU64,
+    /// Uptime in milliseconds before which no draft model is looked for.
+    next_attempt: AtomicU64,
 }
 
 impl DraftSlot {
     pub fn lock(&self) -> MutexGuard<'_, Option<DraftModel>> {
-        self.drafter.lock().unwrap_or_else(PoisonError::into_inner)
+        self.draft_model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn is_loaded(&self) -> bool {
         self.block_bytes() > 0
     }
 
-    /// Nobody holds the block of the served model any more.
+    /// Releases the draft block of a target block that has become free.
     pub fn release(&self, block: BlockId) {
         if self.is_loaded()
-            && let Some(drafter) = self.lock().as_mut()
+            && let Some(draft_model) = self.lock().as_mut()
         {
-            drafter.release(block);
+            draft_model.release(block);
         }
     }
 
-    /// Forgets all keys and values.
+    /// Drops all keys and values.
     pub fn clear(&self) {
-        if let Some(drafter) = self.lock().as_mut() {
-            drafter.clear();
+        if let Some(draft_model) = self.lock().as_mut() {
+            draft_model.clear();
         }
     }
 
@@ -335,29 +343,29 @@ impl DraftSlot {
         self.block_bytes.load(Ordering::SeqCst)
     }
 
-    pub fn install(&self, drafter: DraftModel) {
+    pub fn install(&self, draft_model: DraftModel) {
         let mut slot = self.lock();
-        self.block_bytes.store(drafter.arena.shape().block_bytes(), Ordering::SeqCst);
-        *slot = Some(drafter);
+        self.block_bytes.store(draft_model.arena.shape().block_bytes(), Ordering::SeqCst);
+        *slot = Some(draft_model);
     }
 
-    /// Takes the drafter out, with all that it has computed. The next may come `after` so long, or never.
-    pub fn take(&self, after: Option<Duration>) -> Option<DraftModel> {
+    /// Removes the draft model with its keys and values. The next one may be loaded from uptime `after` on, or never.
+    pub fn unload(&self, after: Option<Duration>) -> Option<DraftModel> {
         let mut slot = self.lock();
         self.block_bytes.store(0, Ordering::SeqCst);
-        self.next.store(after.map_or(u64::MAX, millis), Ordering::SeqCst);
+        self.next_attempt.store(after.map_or(u64::MAX, millis), Ordering::SeqCst);
         slot.take()
     }
 
-    /// Whether to look for a drafter now. Says so once, to one caller.
+    /// Whether to look for a draft model now. `true` for one caller only.
     pub fn should_load(&self, now: Duration) -> bool {
-        let claim = |next: u64| (next <= millis(now)).then_some(u64::MAX);
-        self.next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok()
+        let disable = |next: u64| (next <= millis(now)).then_some(u64::MAX);
+        self.next_attempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, disable).is_ok()
     }
 
-    /// Looks again at that uptime.
+    /// Allows the next attempt from uptime `at` on.
     pub fn retry_at(&self, at: Duration) {
-        self.next.store(millis(at), Ordering::SeqCst);
+        self.next_attempt.store(millis(at), Ordering::SeqCst);
     }
 }
 

@@ -1,26 +1,26 @@
-//! Whether guessing with a draft network pays: what it cost and brought of catch_up.
+//! Statistics that decide whether drafting with a draft model pays.
 //!
-//! A round is what is drafted for one answer before one check: some steps of the draft network, of
-//! whose tokens those that are likely enough are checked.
+//! A round is what is drafted for one sequence before one verification: some steps of the draft model. Only tokens that
+//! are likely enough to be accepted are verified.
 
 use crate::engine::text::step_cost::{SpeculationCosts, update_average};
 
-/// How much the last_round round counts in what is estimate of its answer, and of all answers.
-const ANSWER_WEIGHT: f64 = 0.1;
+/// Weight of a new round in the averages of its sequence and of the draft model.
+const SEQUENCE_WEIGHT: f64 = 0.1;
 const MODEL_WEIGHT: f64 = 0.02;
-/// How much of its first trust guessing gets back with each round that was left out.
-const REGRESSION: f64 = 0.001;
+/// How far each skipped round moves the averages back to their initial values.
+const REGRESSION_WEIGHT: f64 = 0.001;
 
-/// What steps of a draft network cost, in seconds.
+/// Measured step costs of a draft model, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftCosts {
-    /// Its weights as a part of the served model's.
+    /// Size of its weights relative to the target model's.
     size: f64,
     first: Option<f64>,
     further: Option<f64>,
 }
 
-/// A step of one token, and what each further one adds.
+/// The cost of a step with one token, and of each further token, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftStepCost {
     pub first: f64,
@@ -28,18 +28,18 @@ pub struct DraftStepCost {
 }
 
 impl DraftStepCost {
-    pub fn of(&self, tokens: usize) -> f64 {
+    pub fn seconds(&self, tokens: usize) -> f64 {
         self.first + tokens.saturating_sub(1) as f64 * self.further
     }
 }
 
 impl DraftCosts {
-    /// `size`: bytes of its weights as a part of the served model's.
+    /// `size`: the size of its weights relative to the target model's.
     pub fn new(size: f64) -> Self {
         Self { size, first: None, further: None }
     }
 
-    /// What was measured; before that, the served model's costs in proportion to the sizes.
+    /// The measured costs, or before any measurement the target model's costs scaled by size.
     pub fn estimate(&self, costs: &SpeculationCosts) -> DraftStepCost {
         DraftStepCost {
             first: self.first.unwrap_or(costs.step * self.size),
@@ -47,7 +47,7 @@ impl DraftCosts {
         }
     }
 
-    /// A step of so many tokens took so long.
+    /// Records a step of `tokens` tokens that took `took` seconds.
     pub fn measure(&mut self, tokens: usize, took: f64, costs: &SpeculationCosts) {
         let estimate = self.estimate(costs);
         match tokens {
@@ -58,40 +58,40 @@ impl DraftCosts {
     }
 }
 
-/// A round of an answer that was not checked yet.
+/// A round that is not verified yet.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
-    /// Steps of the draft network.
+    /// Steps of the draft model.
     pub steps: usize,
-    /// Tokens that it computed before those, to catch up.
+    /// Tokens that it computed first, to catch up with the text.
     pub catch_up: usize,
-    /// How confidence it was of each guess.
+    /// The probability that it gave each draft token.
     pub confidence: Vec<f32>,
 }
 
-/// What a round comes to: means over rounds, or one of them.
+/// The result of one round, or averages over rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundStats {
     steps: f64,
     catch_up: f64,
     drafted: f64,
-    /// Guesses up to the first that was wrong: what the others would have come to nobody knows.
+    /// Draft tokens up to the first rejected one. Whether later ones were right is unknown.
     tested: f64,
-    /// The sum of what the draft network gave those of being accepted.
+    /// The sum of the probabilities that the draft model gave the tested tokens.
     confidence: f64,
     accepted: f64,
 }
 
 impl Default for RoundStats {
-    /// Of an unproven drafter: one guess, accepted three times out of four.
+    /// Assumed for a new draft model: one draft token, accepted three times out of four.
     fn default() -> Self {
         Self { steps: 1., catch_up: 0., drafted: 1., tested: 1., confidence: 0.75, accepted: 0.75 }
     }
 }
 
 impl RoundStats {
-    /// A round of which `drafted` tokens were checked and the first `accepted` came true.
-    fn of(pending: &Round, drafted: usize, accepted: usize) -> Self {
+    /// A round of which `drafted` tokens were verified and the first `accepted` were accepted.
+    fn new(pending: &Round, drafted: usize, accepted: usize) -> Self {
         let tested = drafted.min(accepted + 1);
         let confidence = pending.confidence.iter().take(tested).map(|confidence| f64::from(*confidence)).sum();
         let [steps, catch_up, drafted, tested, accepted] =
@@ -109,85 +109,85 @@ impl RoundStats {
         mix(&mut self.accepted, new.accepted);
     }
 
-    /// A round of some answer came to this.
+    /// Adds a round of some sequence to the averages.
     pub fn absorb(&mut self, round: &Self) {
         self.update_average(round, MODEL_WEIGHT);
     }
 
-    /// A round was left out, as it would not have paid: after many of them it is tried again.
+    /// Records a round that was skipped because it would not pay. After many of them drafting is tried again.
     pub fn regress(&mut self) {
-        self.update_average(&Self::default(), REGRESSION);
+        self.update_average(&Self::default(), REGRESSION_WEIGHT);
     }
 
-    /// Seconds that a round saves, one of `sequences` at once.
+    /// Seconds that a round saves if `sequences` sequences are drafted for at once.
     pub fn gain(&self, costs: &SpeculationCosts, cost: &DraftStepCost, sequences: usize) -> f64 {
-        let step = cost.of(sequences) / sequences.max(1) as f64;
+        let step = cost.seconds(sequences) / sequences.max(1) as f64;
         self.accepted * costs.token - self.steps * step - self.catch_up * cost.further - self.drafted * costs.check
     }
 
-    /// Tokens of the text that a round comes to.
+    /// Tokens generated per round.
     pub fn tokens_per_round(&self) -> f64 {
         1. + self.accepted
     }
 
-    /// How often a guess that was tested came true.
+    /// The acceptance rate of tested tokens.
     pub fn acceptance(&self) -> f64 {
         (self.accepted / self.tested.max(f64::MIN_POSITIVE)).min(1.)
     }
 
-    /// How likely a guess is to come true that the draft network gives `confidence`.
+    /// The probability that a draft token is accepted, given the draft model's `confidence` in it.
     pub fn acceptance_at(&self, confidence: f32) -> f64 {
         (f64::from(confidence) * self.accepted / self.confidence.max(f64::MIN_POSITIVE)).min(1.)
     }
 }
 
-/// How guessing with a draft network goes in one answer.
+/// The drafting state of one sequence.
 #[derive(Debug, Default)]
 pub struct DraftState {
     /// `None` before the first round.
     stats: Option<RoundStats>,
     pending: Option<Round>,
     last_round: Option<RoundStats>,
-    /// Seconds that what another guesser proposed is likely to save.
+    /// Seconds that the n-gram proposal is likely to save.
     alternative: f64,
 }
 
 impl DraftState {
-    /// What to expect of a round, where `average` is to be expected of any.
+    /// The statistics of this sequence, or `average` before its first round.
     pub fn stats(&self, average: &RoundStats) -> RoundStats {
         self.stats.unwrap_or(*average)
     }
 
-    /// Whether it was tried.
+    /// Whether there was a round.
     pub fn has_rounds(&self) -> bool {
         self.stats.is_some()
     }
 
-    /// The next step checks the round's guesses.
+    /// The next step verifies this round's tokens.
     pub fn start_round(&mut self, pending: Round) {
         self.pending = Some(pending);
     }
 
-    /// The next step checks what another guesser proposed, which is likely to save so many seconds.
+    /// The next step verifies an n-gram proposal, which is likely to save `alternative` seconds.
     pub fn skip_round(&mut self, alternative: f64) {
         (self.pending, self.alternative) = (None, alternative);
     }
 
-    /// Seconds that a round must save to be better than what is proposed already.
+    /// Seconds that a round must save to beat the n-gram proposal.
     pub fn alternative(&self) -> f64 {
         self.alternative
     }
 
-    /// Of `drafted` tokens the first `accepted` came true. `false`: they were of no round.
+    /// Records that the first `accepted` of `drafted` tokens were accepted. `false`: they came from no round.
     pub fn finish_round(&mut self, drafted: usize, accepted: usize) -> bool {
         let Some(pending) = self.pending.take() else { return false };
-        let round = RoundStats::of(&pending, drafted, accepted);
-        self.stats.get_or_insert_default().update_average(&round, ANSWER_WEIGHT);
+        let round = RoundStats::new(&pending, drafted, accepted);
+        self.stats.get_or_insert_default().update_average(&round, SEQUENCE_WEIGHT);
         self.last_round = Some(round);
         true
     }
 
-    /// The last_round round, once.
+    /// Takes the last finished round.
     pub fn last_round(&mut self) -> Option<RoundStats> {
         self.last_round.take()
     }
@@ -200,34 +200,34 @@ mod tests {
 
     const COSTS: SpeculationCosts = SpeculationCosts { token: 1., check: 0.2, step: 1., prompt: 0.2 };
 
-    fn rounds(drafting: &mut DraftState, count: usize, accepted: usize) {
+    fn rounds(state: &mut DraftState, count: usize, accepted: usize) {
         for _ in 0..count {
-            drafting.start_round(Round { steps: 4, catch_up: 0, confidence: vec![0.9; 4] });
-            assert!(drafting.finish_round(4, accepted));
+            state.start_round(Round { steps: 4, catch_up: 0, confidence: vec![0.9; 4] });
+            assert!(state.finish_round(4, accepted));
         }
     }
 
     #[test]
-    fn rounds_pay_while_guesses_come_true() {
+    fn rounds_pay_while_drafts_are_accepted() {
         let (cost, average) = (DraftCosts::new(0.25).estimate(&COSTS), RoundStats::default());
-        let mut drafting = DraftState::default();
-        assert!(average.gain(&COSTS, &cost, 1) > 0., "an unproven drafter is tried where it is small");
+        let mut state = DraftState::default();
+        assert!(average.gain(&COSTS, &cost, 1) > 0., "a new draft model is tried if it is small");
         assert!(average.gain(&COSTS, &DraftCosts::new(0.6).estimate(&COSTS), 1) < 0.);
-        rounds(&mut drafting, 60, 4);
-        let stats = drafting.stats(&average);
+        rounds(&mut state, 60, 4);
+        let stats = state.stats(&average);
         assert!((stats.gain(&COSTS, &cost, 1) - (4. - 4. * 0.25 - 4. * 0.2)).abs() < 0.05);
         assert!(stats.acceptance() > 0.99 && stats.acceptance_at(0.9) > 0.99, "{stats:?}");
-        rounds(&mut drafting, 60, 0);
-        let stats = drafting.stats(&average);
+        rounds(&mut state, 60, 0);
+        let stats = state.stats(&average);
         assert!(stats.gain(&COSTS, &cost, 1) < 0. && stats.acceptance() < 0.01, "{stats:?}");
-        assert!(!drafting.finish_round(3, 3), "those were not its guesses");
+        assert!(!state.finish_round(3, 3), "those came from no round");
     }
 
     #[test]
-    fn what_did_not_pay_is_tried_again_after_a_while() {
+    fn unprofitable_drafting_is_retried_after_a_while() {
         let cost = DraftCosts::new(0.25).estimate(&COSTS);
         let mut average = RoundStats::default();
-        let round = RoundStats::of(&Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] }, 2, 0);
+        let round = RoundStats::new(&Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] }, 2, 0);
         let often = (1..).find(|_| {
             average.absorb(&round);
             average.gain(&COSTS, &cost, 1) < 0.
@@ -242,12 +242,12 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_guessed_from_sizes_and_then_measured() {
+    fn costs_are_estimated_from_sizes_and_then_measured() {
         let mut costs = DraftCosts::new(0.5);
-        assert_eq!((costs.estimate(&COSTS).first, costs.estimate(&COSTS).of(3)), (0.5, 0.7));
+        assert_eq!((costs.estimate(&COSTS).first, costs.estimate(&COSTS).seconds(3)), (0.5, 0.7));
         (0..100).for_each(|_| costs.measure(1, 0.3, &COSTS));
         (0..100).for_each(|_| costs.measure(11, 0.8, &COSTS));
         let cost = costs.estimate(&COSTS);
-        assert!((cost.first - 0.3).abs() < 1e-6 && (cost.of(5) - 0.5).abs() < 1e-6, "{cost:?}");
+        assert!((cost.first - 0.3).abs() < 1e-6 && (cost.seconds(5) - 0.5).abs() < 1e-6, "{cost:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Speculative decoding: tokens that may come next, proposed cheaply and checked by the model in one step.
+//! Speculative decoding: tokens are proposed cheaply and verified by the model in one step.
 
 pub mod draft_model;
 pub mod draft_stats;

@@ -1,42 +1,43 @@
-//! Guesses what comes next from what was said before.
+//! Proposes draft tokens from the n-grams of the text so far.
 //!
-//! Prompt lookup (Saxena 2023, <https://github.com/apoorvumang/prompt-lookup-decoding>; Leviathan et
-//! al. 2023, <https://arxiv.org/abs/2211.17192>, for the check): where the last tokens stood earlier
-//! in the text, what followed them there is the propose. A propose is checked in the same step that would
-//! have computed one token, and each token is still drawn from the model's own distribution after
-//! those before it, so answers do not change; only steps are saved.
+//! Prompt lookup decoding (Saxena 2023, <https://github.com/apoorvumang/prompt-lookup-decoding>; verification as in
+//! Leviathan et al. 2023, <https://arxiv.org/abs/2211.17192>): if the last tokens occurred earlier in the text, the
+//! tokens that followed them there are proposed. They are verified in the step that would have computed one token.
+//! Each token is still sampled from the model's own distribution, so the output does not change.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::engine::settings::MAX_DRAFT_TOKENS;
+use crate::engine::text::scheduler::Tokens;
 
-/// Tokens that must have stood together before.
+/// Length of the n-grams, in tokens.
 const NGRAM: usize = 3;
-/// How much the proposal check counts.
+/// Weight of the newest verification in the average.
 const NEWEST_WEIGHT: f32 = 0.25;
-/// What an unproven guesser is trusted with.
+/// The acceptance rate assumed at first.
 const INITIAL_ACCEPTANCE: f32 = 0.5;
-/// How fast acceptance comes back while nothing is proposed.
+/// How fast the rate returns to the initial one while nothing is proposed.
 const RECOVERY: f32 = 0.01;
 
-/// The guesser of one answer.
+/// The n-gram proposer of one sequence.
 #[derive(Debug)]
 pub struct NgramProposer {
-    tokens: Vec<u32>,
-    /// Where the text went on after each run of [`NGRAM`] tokens, the last time.
+    tokens: Tokens,
+    /// The position after the last occurrence of each n-gram.
     positions: HashMap<[u32; NGRAM], usize>,
-    /// Ends of runs up to here are in `positions`.
+    /// N-grams that end before this position are in `positions`.
     indexed: usize,
-    /// Of the tokens proposed lately, the part that came true.
+    /// Moving average of the acceptance rate of proposed tokens.
     acceptance: f32,
-    /// The proposal propose.
+    /// The last proposal.
     proposal: Vec<u32>,
 }
 
 impl NgramProposer {
-    pub fn new(prompt: &[u32]) -> Self {
+    pub fn new(prompt: Arc<[u32]>) -> Self {
         Self {
-            tokens: prompt.to_vec(),
+            tokens: Tokens::new(prompt),
             positions: HashMap::new(),
             indexed: 0,
             acceptance: INITIAL_ACCEPTANCE,
@@ -44,18 +45,18 @@ impl NgramProposer {
         }
     }
 
-    /// The text goes on.
+    /// Appends tokens to the text.
     pub fn push(&mut self, tokens: &[u32]) {
         self.tokens.extend(tokens);
     }
 
-    /// How much of a propose is likely to come true.
+    /// The expected acceptance rate of a proposal.
     pub fn acceptance(&self) -> f32 {
         self.acceptance
     }
 
-    /// What may follow the proposal token; empty where nothing like it was said, or where guesses came
-    /// true too rarely: less often than `min_acceptance`, the part at which checking costs what it saves.
+    /// Tokens that may follow the last one. Empty if its n-gram is new or the acceptance rate is below
+    /// `min_acceptance`, at which verification costs as much as it saves.
     pub fn propose(&mut self, min_acceptance: f32) -> Vec<u32> {
         self.proposal = self.lookup(min_acceptance);
         self.proposal.clone()
@@ -67,30 +68,30 @@ impl NgramProposer {
             return Vec::new();
         }
         self.index();
-        let Some(last) = self.tokens.last_chunk::<NGRAM>() else { return Vec::new() };
-        let Some(&start) = self.positions.get(last) else { return Vec::new() };
-        let most = 1 + (self.acceptance * MAX_DRAFT_TOKENS as f32) as usize;
-        self.tokens.iter().skip(start).take(most.min(MAX_DRAFT_TOKENS)).copied().collect()
+        let Some(last) = self.tokens.last_before(self.tokens.len()) else { return Vec::new() };
+        let Some(&start) = self.positions.get(&last) else { return Vec::new() };
+        let max_tokens = 1 + (self.acceptance * MAX_DRAFT_TOKENS as f32) as usize;
+        self.tokens.slice(start, start + max_tokens.min(MAX_DRAFT_TOKENS))
     }
 
-    /// Of `proposed` tokens so many came true.
+    /// Records that `accepted` of `proposed` tokens were accepted.
     pub fn record(&mut self, proposed: usize, accepted: usize) {
         if proposed > 0 {
             self.acceptance += (accepted as f32 / proposed as f32 - self.acceptance) * NEWEST_WEIGHT;
         }
     }
 
-    /// The proposal propose was not checked, and `new` came: says how accepted it would have been.
+    /// Records how much of the last proposal would have been accepted, if `new` was generated without verifying it.
     pub fn record_unchecked(&mut self, new: &[u32]) {
-        let accepted = self.proposal.iter().zip(new).take_while(|(propose, token)| propose == token).count();
+        let accepted = self.proposal.iter().zip(new).take_while(|(proposed, token)| proposed == token).count();
         self.record(self.proposal.len().min(new.len()), accepted);
     }
 
-    /// Notes every run that something follows.
+    /// Indexes every n-gram that is followed by a token.
     fn index(&mut self) {
         for end in self.indexed.max(NGRAM)..self.tokens.len() {
-            if let Some(run) = self.tokens.get(..end).and_then(<[u32]>::last_chunk::<NGRAM>) {
-                self.positions.insert(*run, end);
+            if let Some(run) = self.tokens.last_before(end) {
+                self.positions.insert(run, end);
             }
         }
         self.indexed = self.tokens.len();
@@ -102,25 +103,25 @@ mod tests {
     use super::{MAX_DRAFT_TOKENS, NgramProposer};
 
     #[test]
-    fn what_followed_before_is_guessed() {
-        let mut lookup = NgramProposer::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]);
-        assert!(lookup.propose(0.1).is_empty(), "two tokens are no run");
-        lookup.push(&[3]);
-        assert_eq!(lookup.propose(0.1), [4, 5, 6, 7, 8]);
-        lookup.push(&[9, 1, 2, 3]);
-        assert_eq!(lookup.propose(0.1), [9, 1, 2, 3], "the last time counts, up to the end");
-        assert!(NgramProposer::new(&[1, 2]).propose(0.1).is_empty());
+    fn what_followed_before_is_proposed() {
+        let mut ngrams = NgramProposer::new([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].into());
+        assert!(ngrams.propose(0.1).is_empty(), "two tokens are no n-gram");
+        ngrams.push(&[3]);
+        assert_eq!(ngrams.propose(0.1), [4, 5, 6, 7, 8]);
+        ngrams.push(&[9, 1, 2, 3]);
+        assert_eq!(ngrams.propose(0.1), [9, 1, 2, 3], "the last occurrence counts, up to the end");
+        assert!(NgramProposer::new([1, 2].into()).propose(0.1).is_empty());
     }
 
     #[test]
-    fn guesses_that_fail_end_and_those_that_hold_grow() {
+    fn proposals_stop_when_rejected_and_grow_when_accepted() {
         let text: Vec<u32> = (0..40).chain(0..3).collect();
-        let mut lookup = NgramProposer::new(&text);
-        (0..20).for_each(|_| lookup.record(5, 5));
-        assert_eq!(lookup.propose(0.2).len(), MAX_DRAFT_TOKENS);
-        (0..20).for_each(|_| lookup.record(5, 0));
-        assert!(lookup.propose(0.2).is_empty());
-        (0..100).for_each(|_| drop(lookup.propose(0.2)));
-        assert!(!lookup.propose(0.2).is_empty(), "after a while it is tried again");
+        let mut ngrams = NgramProposer::new(text.into());
+        (0..20).for_each(|_| ngrams.record(5, 5));
+        assert_eq!(ngrams.propose(0.2).len(), MAX_DRAFT_TOKENS);
+        (0..20).for_each(|_| ngrams.record(5, 0));
+        assert!(ngrams.propose(0.2).is_empty());
+        (0..100).for_each(|_| drop(ngrams.propose(0.2)));
+        assert!(!ngrams.propose(0.2).is_empty(), "after a while it is tried again");
     }
 }

@@ -1,5 +1,5 @@
-//! Proposes the tokens that may absorb the last_round ones, before a step is planned: n-grams of the text so far, and the
-//! tokens of a draft model where that is likely to save more time.
+//! Proposes draft tokens before a step is planned: from n-grams of the text so far, or from a draft model where that is
+//! likely to save more time.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::engine::text::scheduler::{ModelId, SequenceId};
 use crate::engine::text::step_cost::SpeculationCosts;
 use crate::engine::text::workload::TextWorkload;
 
-/// An answer, the tokens that a draft model proposes for it, and what they took.
+/// A sequence, the tokens that a draft model proposes for it, and the round that made them.
 type Drafted = (SequenceId, Vec<u32>, Round);
 
 impl TextWorkload {
-    /// Proposes tokens for each answer where checking them is_worthwhile.
+    /// Proposes tokens for each decoding sequence where verifying them is likely to pay.
     pub(in crate::engine::text) fn propose(&mut self) {
         if !self.runtime.settings.speculate {
             return;
@@ -37,8 +37,8 @@ impl TextWorkload {
         };
         let sequences: Vec<_> =
             drafts.into_iter().map(sequences).filter(|(_, sequences)| !sequences.is_empty()).collect();
-        // BlockPool that were taken for drafts may have been another text's.
-        let released = state.scheduler.released();
+        // Blocks reserved for drafts may have belonged to another sequence.
+        let released = state.scheduler.take_released();
         drop(state);
         self.release(&released);
         let slice = self.step_costs.prefill_chunk(decoding, 0);
@@ -47,7 +47,7 @@ impl TextWorkload {
         self.propose_drafted(drafted);
     }
 
-    /// The answers of a model that are worth drafting for, with blocks for the drafted tokens.
+    /// The sequences of a model for which drafting pays, with blocks reserved for the draft tokens.
     fn sequences(
         &mut self,
         model: ModelId,
@@ -57,10 +57,10 @@ impl TextWorkload {
     ) -> Vec<DraftSequence> {
         let (room, expected) = (self.runtime.memory.room(), state.expected_tokens());
         let requests = self.active.iter_mut().filter(|(_, request)| request.model.key == model);
-        let answers = requests.flat_map(|(id, request)| request.draft_states(*id));
-        let mut open: Vec<_> = answers.filter(|(id, _)| state.scheduler.draft_context(*id).is_some()).collect();
-        let (count, mut sequences) = (open.len(), Vec::new());
-        for (id, draft) in &mut open {
+        let states = requests.flat_map(|(id, request)| request.draft_states(*id));
+        let mut candidates: Vec<_> = states.filter(|(id, _)| state.scheduler.draft_context(*id).is_some()).collect();
+        let (count, mut sequences) = (candidates.len(), Vec::new());
+        for (id, draft) in &mut candidates {
             if let Some(round) = draft.last_round() {
                 draft_model.average.absorb(&round);
             }
@@ -92,9 +92,9 @@ impl TextWorkload {
         match draft_model.draft(&mut sequences, slice, costs, self.runtime.clock.as_ref()) {
             Ok(()) => sequences.into_iter().filter_map(DraftSequence::finish).collect(),
             Err(reason) => {
-                tracing::error!(model = draft_model.id(), reason, "the draft model failed and is not used any more");
+                tracing::error!(model = draft_model.id(), reason, "the draft model failed and is disabled");
                 drop(held);
-                drop(slot.take(None));
+                drop(slot.unload(None));
                 Vec::new()
             }
         }
@@ -106,7 +106,7 @@ impl TextWorkload {
             if let Some(draft) = self.active.get_mut(&id.request).and_then(|one| one.draft_state_of(id.choice)) {
                 draft.start_round(round);
                 if tokens.is_empty() {
-                    // What was proposed before stays.
+                    // The n-gram proposal stays.
                     draft.finish_round(0, 0);
                 } else {
                     state.scheduler.propose(id, tokens);

@@ -1,13 +1,13 @@
-//! The ways in which families of models write calls.
+//! The tool call formats of model families.
 
 use serde::{Deserialize, Serialize};
 
 use super::{CallMode, OutputSpec, TextFormat, Tool};
 use crate::engine::tokenizer::Vocabulary;
 
-/// How a family writes calls. Found in its template, for a template shows the form to its model.
+/// How a model family writes tool calls. Detected from its chat template, which shows the format to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Format {
+pub enum CallFormat {
     /// `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` (Hermes, Qwen 2.5 and 3).
     Hermes,
     /// `{"name": …, "parameters": …}` as the whole answer (Llama 3.1 to 3.3).
@@ -16,8 +16,8 @@ pub enum Format {
     Mistral,
 }
 
-impl Format {
-    /// `None`: the template does not know tools, or in a form that is none of these.
+impl CallFormat {
+    /// `None`: the template does not support tools, or in none of these formats.
     pub fn detect(template: &str) -> Option<Self> {
         let has = |text: &str| template.contains(text);
         if !has("tools") {
@@ -33,7 +33,7 @@ impl Format {
         }
     }
 
-    /// What no text has: from here on the answer is calls. Empty where calls begin an answer.
+    /// The marker that ends text and starts calls. Empty if calls can only start the output.
     pub fn opening(self) -> &'static str {
         match self {
             Self::Hermes => "<tool_call>",
@@ -51,7 +51,7 @@ impl Format {
         }
     }
 
-    /// A call up to its arguments. No head begins another, for the name is quoted.
+    /// A call up to its arguments. No head is a prefix of another, as the name is quoted.
     pub fn head(self, name: &str) -> String {
         let arguments = if self == Self::Llama { "parameters" } else { "arguments" };
         format!("{{\"name\": \"{name}\", \"{arguments}\": ")
@@ -62,7 +62,7 @@ impl Format {
         if self == Self::Hermes { "}\n</tool_call>" } else { "}" }
     }
 
-    /// Between calls; `None` where there can be but one.
+    /// Between calls; `None` if there can be only one.
     pub fn separator(self) -> Option<&'static str> {
         match self {
             Self::Hermes => Some("\n<tool_call>\n"),
@@ -76,8 +76,8 @@ impl Format {
         if self == Self::Mistral { "]" } else { "" }
     }
 
-    /// Texts that some vocabularies have as control tokens.
-    fn marks(self) -> &'static [&'static str] {
+    /// Markers that are control tokens in some vocabularies.
+    fn control_texts(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => &["<tool_call>", "</tool_call>"],
             Self::Llama => &[PYTHON],
@@ -86,48 +86,49 @@ impl Format {
     }
 }
 
-/// What a Llama may put before a call.
+/// A marker that Llama models may put before a call.
 pub const PYTHON: &str = "<|python_tag|>";
 
-/// The way in which one request's calls are written.
+/// How the calls of one request are written.
 #[derive(Clone, Debug)]
-pub struct Syntax {
-    pub format: Format,
-    /// Texts of the format that are control tokens here.
-    pub marks: Vec<(&'static str, u32)>,
-    /// What may be called, with its index among the request's tools.
+pub struct CallSyntax {
+    pub format: CallFormat,
+    /// Markers of the format that are control tokens in this vocabulary, with their IDs.
+    pub control_tokens: Vec<(&'static str, u32)>,
+    /// Tools that may be called, with their index among the request's tools.
     pub callable: Vec<(usize, Tool)>,
-    /// Whether the answer is calls from its first token on.
-    pub at_once: bool,
-    /// Whether the answer may begin with a call without its opening, see [`super::bare`].
+    /// Whether the output is calls from its first token on.
+    pub call_required: bool,
+    /// Whether the output may begin with a call without its opening, see [`super::bare_call`].
     pub bare: bool,
     /// Whether there may be several calls.
-    pub several: bool,
+    pub parallel: bool,
 }
 
-impl Syntax {
-    /// `None` where nothing may be called.
-    pub fn new(format: Format, tokens: &Vocabulary, shape: &OutputSpec) -> Option<Self> {
-        let wanted = |tool: &Tool| match &shape.calling {
+impl CallSyntax {
+    /// `None` if no tool may be called.
+    pub fn new(format: CallFormat, tokens: &Vocabulary, spec: &OutputSpec) -> Option<Self> {
+        let wanted = |tool: &Tool| match &spec.calling {
             CallMode::Named(name) => tool.name == *name,
             _ => true,
         };
-        let callable: Vec<_> = shape.tools.iter().cloned().enumerate().filter(|(_, tool)| wanted(tool)).collect();
-        let marks = format.marks().iter().filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
-        let at_once = shape.calling != CallMode::Auto;
+        let callable: Vec<_> = spec.tools.iter().cloned().enumerate().filter(|(_, tool)| wanted(tool)).collect();
+        let control_tokens =
+            format.control_texts().iter().filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
+        let call_required = spec.calling != CallMode::Auto;
         (!callable.is_empty()).then(|| Self {
             format,
-            marks: marks.collect(),
+            control_tokens: control_tokens.collect(),
             callable,
-            at_once,
-            bare: !at_once && format != Format::Llama && matches!(shape.text, TextFormat::Free),
-            several: shape.parallel && format.separator().is_some() && !matches!(shape.calling, CallMode::Named(_)),
+            call_required,
+            bare: !call_required && format != CallFormat::Llama && matches!(spec.text, TextFormat::Free),
+            parallel: spec.parallel && format.separator().is_some() && !matches!(spec.calling, CallMode::Named(_)),
         })
     }
 
     /// The control token that opens calls.
     pub fn opening_id(&self) -> Option<u32> {
-        let opening = if self.format == Format::Llama { PYTHON } else { self.format.opening() };
-        self.marks.iter().find(|(text, _)| *text == opening).map(|(_, id)| *id)
+        let opening = if self.format == CallFormat::Llama { PYTHON } else { self.format.opening() };
+        self.control_tokens.iter().find(|(text, _)| *text == opening).map(|(_, id)| *id)
     }
 }

@@ -1,12 +1,12 @@
-//! Tools that a model may call: how they are told to it, and how its calls are told from text.
+//! Tool calling: how tools are described to a model, and how its calls are parsed from the generated text.
 
-pub mod bare;
+pub mod bare_call;
 mod format;
 mod parser;
 mod prompt;
 mod types;
 
-pub use format::{Format, PYTHON, Syntax};
+pub use format::{CallFormat, CallSyntax, PYTHON};
 pub use parser::CallParser;
-pub use prompt::Wording;
+pub use prompt::ToolPromptStyle;
 pub use types::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};

@@ -1,62 +1,62 @@
-//! Tells calls from text while an answer is generated.
+//! Parses tool calls from the text while it is generated.
 //!
-//! A grammar has let only well-formed calls through, so all there is to do is to find where each
-//! begins and where its arguments end. Nothing is shown that may still turn out to be a call.
+//! The grammar lets only well-formed calls through, so the parser only finds where each call begins and where its
+//! arguments end. Text that may still turn out to be a call is held back.
 
 use std::sync::Arc;
 
 use super::ToolCallDelta;
-use super::bare::{Bare, Begun};
-use super::format::{Format, Syntax};
+use super::bare_call::{BareCallMatcher, BareMatch};
+use super::format::{CallFormat, CallSyntax};
 use crate::engine::text::stop::StopMatcher;
 
-/// How every call of a Llama begins, white space aside.
-const LLAMA: &str = "{\"name\"";
+/// How every call of a Llama model begins, after whitespace.
+const LLAMA_CALL_START: &str = "{\"name\"";
 
 pub struct CallParser {
-    syntax: Arc<Syntax>,
-    /// How each tool's calls begin, with its name.
+    syntax: Arc<CallSyntax>,
+    /// How the calls of each tool begin, and the tool's name.
     heads: Vec<(String, String)>,
     /// Finds calls without an opening.
-    bare: Bare,
+    bare: BareCallMatcher,
     state: State,
     calls: u32,
 }
 
 enum State {
-    /// Nothing but what may be the beginning of a call.
+    /// The output so far may be the beginning of a call.
     Start(String),
-    /// The same where the call has no opening.
+    /// The same, for calls without an opening.
     Bare(String),
-    /// Text in which an opening may come.
+    /// Text that may contain an opening.
     Text(StopMatcher),
-    /// Text to the end.
+    /// Text to the end of the output.
     Plain,
     /// Between calls, before the first or after the last.
     Markup(String),
     Arguments {
-        depth: Depth,
+        depth: JsonDepth,
         bare: bool,
     },
     /// After the arguments of a call without an opening.
     Tail,
-    /// After such a call: another, or nothing that is wanted.
+    /// After such a call: another call, or the end of the output.
     Next,
-    Over,
+    Done,
 }
 
-/// Where a JSON object stands.
+/// The nesting of a JSON object.
 #[derive(Default)]
-struct Depth {
+struct JsonDepth {
     open: u32,
     quoted: bool,
     escaped: bool,
 }
 
-impl Depth {
+impl JsonDepth {
     /// Whether the object ends with this character.
-    fn push(&mut self, letter: char) -> bool {
-        match letter {
+    fn push(&mut self, ch: char) -> bool {
+        match ch {
             _ if self.escaped => self.escaped = false,
             '\\' => self.escaped = self.quoted,
             '"' => self.quoted = !self.quoted,
@@ -64,7 +64,7 @@ impl Depth {
             '}' | ']' if !self.quoted => self.open = self.open.saturating_sub(1),
             _ => {}
         }
-        self.open == 0 && matches!(letter, '}' | ']') && !self.quoted
+        self.open == 0 && matches!(ch, '}' | ']') && !self.quoted
     }
 }
 
@@ -73,47 +73,47 @@ impl Depth {
 pub struct Parsed {
     pub text: String,
     pub calls: Vec<ToolCallDelta>,
-    /// Whether the answer is to end here.
-    pub over: bool,
+    /// Whether generation must end here.
+    pub done: bool,
 }
 
 impl CallParser {
-    pub fn new(syntax: Arc<Syntax>) -> Self {
+    pub fn new(syntax: Arc<CallSyntax>) -> Self {
         let heads = syntax.callable.iter();
         let heads = heads.map(|(_, tool)| (syntax.format.head(&tool.name), tool.name.clone())).collect();
-        let bare = Bare::new(syntax.callable.iter().map(|(_, tool)| tool.name.as_str()));
+        let bare = BareCallMatcher::new(syntax.callable.iter().map(|(_, tool)| tool.name.as_str()));
         let state = match syntax.format {
-            _ if syntax.at_once => State::Markup(String::new()),
+            _ if syntax.call_required => State::Markup(String::new()),
             _ if syntax.bare => State::Bare(String::new()),
-            Format::Llama => State::Start(String::new()),
-            format => text(format),
+            CallFormat::Llama => State::Start(String::new()),
+            format => text_state(format),
         };
         Self { syntax, heads, bare, state, calls: 0 }
     }
 
-    /// Whether the answer has a call.
-    pub fn called(&self) -> bool {
+    /// Whether a call was found.
+    pub fn has_calls(&self) -> bool {
         self.calls > 0
     }
 
-    /// Whether the answer is no longer text.
+    /// Whether the parser is past the text, in or between calls.
     pub fn is_calling(&self) -> bool {
         !matches!(self.state, State::Start(_) | State::Bare(_) | State::Text(_) | State::Plain)
     }
 
-    /// Takes a token and the text that is whole with it.
+    /// Takes a token and the text that it completes.
     pub fn push(&mut self, id: u32, text: &str) -> Parsed {
         let mut parsed = Parsed::default();
         if !self.is_calling() && self.syntax.opening_id() == Some(id) {
             parsed.text = self.finish();
             self.state = State::Markup(String::new());
         }
-        text.chars().for_each(|letter| self.letter(letter, &mut parsed));
-        parsed.over = matches!(self.state, State::Over);
+        text.chars().for_each(|ch| self.push_char(ch, &mut parsed));
+        parsed.done = matches!(self.state, State::Done);
         parsed
     }
 
-    /// Text that was held back, when nothing follows.
+    /// The text that was held back, at the end of the output.
     pub fn finish(&mut self) -> String {
         match &mut self.state {
             State::Start(held) | State::Bare(held) => std::mem::take(held),
@@ -122,84 +122,84 @@ impl CallParser {
         }
     }
 
-    fn letter(&mut self, letter: char, parsed: &mut Parsed) {
+    fn push_char(&mut self, ch: char, parsed: &mut Parsed) {
         match &mut self.state {
-            State::Plain => parsed.text.push(letter),
+            State::Plain => parsed.text.push(ch),
             State::Text(opening) => {
-                let (text, found) = opening.push(letter.encode_utf8(&mut [0; 4]));
+                let (text, found) = opening.push(ch.encode_utf8(&mut [0; 4]));
                 parsed.text.push_str(&text);
                 if found {
                     self.state = State::Markup(String::new());
                 }
             }
             State::Start(held) => {
-                held.push(letter);
-                let begun = held.trim_start();
-                if begun == LLAMA {
-                    self.state = State::Markup(begun.to_owned());
-                } else if !LLAMA.starts_with(begun) {
+                held.push(ch);
+                let start = held.trim_start();
+                if start == LLAMA_CALL_START {
+                    self.state = State::Markup(start.to_owned());
+                } else if !LLAMA_CALL_START.starts_with(start) {
                     parsed.text.push_str(held);
                     self.state = State::Plain;
                 }
             }
             State::Bare(held) => {
-                held.push(letter);
-                match self.bare.push(letter) {
-                    Begun::Undecided => {}
-                    Begun::Call(name) => self.call(name, true, parsed),
-                    Begun::Text => {
+                held.push(ch);
+                match self.bare.push(ch) {
+                    BareMatch::Undecided => {}
+                    BareMatch::Call(name) => self.start_call(name, true, parsed),
+                    BareMatch::Text => {
                         let held = std::mem::take(held);
-                        self.state = text(self.syntax.format);
-                        held.chars().for_each(|letter| self.letter(letter, parsed));
+                        self.state = text_state(self.syntax.format);
+                        held.chars().for_each(|ch| self.push_char(ch, parsed));
                     }
                 }
             }
             State::Markup(seen) => {
-                seen.push(letter);
+                seen.push(ch);
                 if let Some((_, name)) = self.heads.iter().find(|(head, _)| seen.ends_with(head.as_str())) {
-                    self.call(name.clone(), false, parsed);
+                    self.start_call(name.clone(), false, parsed);
                 }
             }
             State::Arguments { depth, bare } => {
-                if depth.open == 0 && letter.is_whitespace() {
+                if depth.open == 0 && ch.is_whitespace() {
                     return;
                 }
-                let (over, bare) = (depth.push(letter), *bare);
-                argue(&mut parsed.calls, self.calls.saturating_sub(1), letter);
-                if over {
+                let (done, bare) = (depth.push(ch), *bare);
+                push_argument(&mut parsed.calls, self.calls.saturating_sub(1), ch);
+                if done {
                     self.state = if bare { State::Tail } else { State::Markup(String::new()) };
                 }
             }
-            State::Tail if letter == '}' => {
+            State::Tail if ch == '}' => {
                 self.bare.reset();
-                self.state = if self.syntax.several { State::Next } else { State::Over };
+                self.state = if self.syntax.parallel { State::Next } else { State::Done };
             }
-            State::Next => match self.bare.push(letter) {
-                Begun::Undecided => {}
-                Begun::Call(name) => self.call(name, true, parsed),
-                Begun::Text => self.state = State::Over,
+            State::Next => match self.bare.push(ch) {
+                BareMatch::Undecided => {}
+                BareMatch::Call(name) => self.start_call(name, true, parsed),
+                BareMatch::Text => self.state = State::Done,
             },
-            State::Tail | State::Over => {}
+            State::Tail | State::Done => {}
         }
     }
 
-    fn call(&mut self, name: String, bare: bool, parsed: &mut Parsed) {
+    fn start_call(&mut self, name: String, bare: bool, parsed: &mut Parsed) {
         parsed.calls.push(ToolCallDelta { index: self.calls, name: Some(name), arguments: String::new() });
         self.calls += 1;
-        self.state = State::Arguments { depth: Depth::default(), bare };
+        self.state = State::Arguments { depth: JsonDepth::default(), bare };
     }
 }
 
-/// Text in which the format's opening may come.
-fn text(format: Format) -> State {
+/// Text that may contain the format's opening.
+fn text_state(format: CallFormat) -> State {
     State::Text(StopMatcher::new(vec![format.opening().to_owned()]))
 }
 
-/// Adds to the arguments of the call `index`.
-fn argue(calls: &mut Vec<ToolCallDelta>, index: u32, letter: char) {
+/// Appends a character to the arguments of the call `index`.
+fn push_argument(calls: &mut Vec<ToolCallDelta>, index: u32, ch: char) {
     match calls.last_mut() {
-        Some(piece) if piece.index == index && piece.name.is_none() => piece.arguments.push(letter),
-        _ => calls.push(ToolCallDelta { index, name: None, arguments: letter.to_string() }),
+        Some(delta) if delta.index == index && delta.name.is_none() => delta.arguments.push(ch),
+        _ => calls.push(ToolCallDelta { index, name: None, arguments: ch.to_string() }),
     }
 }
 

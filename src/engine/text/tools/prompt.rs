@@ -1,51 +1,58 @@
-//! Conversations with tools, as templates take them.
+//! Conversations with tools, as input for chat templates.
 //!
-//! A template that knows tools gets them in the shape that Hugging Face's library hands over. For one
-//! that does not, tools, calls and results are put into words, in the form of Hermes.
+//! A template that supports tools gets them in the layout of Hugging Face's transformers. For other templates, tools,
+//! calls and results are described in messages, in the Hermes format.
 
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::format::Format;
+use super::format::CallFormat;
 use super::{Tool, ToolCall};
 use crate::engine::text::message::Message;
 
-/// How a model is told of tools.
+/// How tools are described to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wording {
-    /// By its own template.
-    Native(Format),
+pub enum ToolPromptStyle {
+    /// By its own chat template.
+    Native(CallFormat),
     /// By a system message.
     Described,
 }
 
-impl Wording {
+impl ToolPromptStyle {
     pub fn of(template: &str) -> Self {
-        Format::detect(template).map_or(Self::Described, Self::Native)
+        CallFormat::detect(template).map_or(Self::Described, Self::Native)
     }
 
-    /// How the model will write its calls.
-    pub fn format(self) -> Format {
+    /// The format in which the model will write its calls.
+    pub fn format(self) -> CallFormat {
         match self {
             Self::Native(format) => format,
-            Self::Described => Format::Hermes,
+            Self::Described => CallFormat::Hermes,
         }
     }
 
-    /// The messages and tools that the template is given. `merged`: instructions of this server's go
-    /// into the user's first message, for templates that take no system message.
-    pub fn arrange(self, messages: &[Message], tools: &[Tool], merged: bool) -> (Vec<Value>, Vec<Value>) {
+    /// The messages and tools to pass to the template. `in_user_message`: the server's instructions go into the first
+    /// user message, for templates without system messages.
+    pub fn template_input(
+        self,
+        messages: &[Message],
+        tools: &[Tool],
+        in_user_message: bool,
+    ) -> (Vec<Value>, Vec<Value>) {
         match self {
             Self::Native(format) => {
-                (native(messages, format), tools.iter().map(|tool| tool.definition.clone()).collect())
+                (native_messages(messages, format), tools.iter().map(|tool| tool.definition.clone()).collect())
             }
-            Self::Described => (described(messages, tools, merged).iter().map(plain).collect(), Vec::new()),
+            Self::Described => {
+                (described_messages(messages, tools, in_user_message).iter().map(plain_value).collect(), Vec::new())
+            }
         }
     }
 }
 
-fn plain(message: &Message) -> Value {
+fn plain_value(message: &Message) -> Value {
     let mut value = json!({ "role": message.role, "content": message.content });
     if let (Some(fields), Some(name)) = (value.as_object_mut(), &message.name) {
         fields.insert("name".to_owned(), json!(name));
@@ -53,18 +60,18 @@ fn plain(message: &Message) -> Value {
     value
 }
 
-/// Calls with their arguments as objects; results with the name of what was called.
-fn native(messages: &[Message], format: Format) -> Vec<Value> {
-    let mut ids = Ids { short: format == Format::Mistral, seen: HashMap::new() };
+/// Calls get their arguments as objects; results get the name of the called tool.
+fn native_messages(messages: &[Message], format: CallFormat) -> Vec<Value> {
+    let mut ids = CallIds { short: format == CallFormat::Mistral, seen: HashMap::new() };
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut all = Vec::with_capacity(messages.len());
     for message in messages {
         let Message { tool_calls, tool_call_id, .. } = message;
-        let mut value = plain(message);
+        let mut value = plain_value(message);
         let Some(fields) = value.as_object_mut() else { continue };
         if !tool_calls.is_empty() {
             names.extend(tool_calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
-            let calls: Vec<Value> = tool_calls.iter().map(|call| called(call, &ids.of(&call.id))).collect();
+            let calls: Vec<Value> = tool_calls.iter().map(|call| call_value(call, &ids.of(&call.id))).collect();
             fields.insert("tool_calls".to_owned(), json!(calls));
         }
         if let Some(id) = tool_call_id {
@@ -78,12 +85,12 @@ fn native(messages: &[Message], format: Format) -> Vec<Value> {
     all
 }
 
-fn called(call: &ToolCall, id: &str) -> Value {
+fn call_value(call: &ToolCall, id: &str) -> Value {
     let function = json!({ "name": call.name, "arguments": arguments(call) });
     json!({ "id": id, "type": "function", "function": function })
 }
 
-/// The arguments as a value; those that are no JSON stay the text that they are.
+/// The arguments as a JSON value; invalid JSON stays a string.
 fn arguments(call: &ToolCall) -> Value {
     match call.arguments.trim() {
         "" => json!({}),
@@ -91,13 +98,13 @@ fn arguments(call: &ToolCall) -> Value {
     }
 }
 
-/// Ids of calls. Mistral's templates take nine letters and digits and nothing else.
-struct Ids<'a> {
+/// Call IDs for the template. Mistral's templates accept only nine alphanumeric characters.
+struct CallIds<'a> {
     short: bool,
     seen: HashMap<&'a str, String>,
 }
 
-impl<'a> Ids<'a> {
+impl<'a> CallIds<'a> {
     fn of(&mut self, id: &'a str) -> String {
         let fits = id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         if !self.short || fits {
@@ -108,45 +115,45 @@ impl<'a> Ids<'a> {
     }
 }
 
-/// The same conversation in plain messages.
-fn described(messages: &[Message], tools: &[Tool], merged: bool) -> Vec<Message> {
+/// The conversation with tools, calls and results written as plain messages.
+fn described_messages(messages: &[Message], tools: &[Tool], in_user_message: bool) -> Vec<Message> {
     let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
     for message in messages {
         match out.last_mut() {
-            // The results of several calls are one turn.
+            // The results of parallel calls are one turn.
             Some(last) if message.role == "tool" && last.tool_call_id.is_some() => {
                 last.content.push('\n');
-                last.content.push_str(&result(message));
+                last.content.push_str(&tool_response(message));
             }
             _ if message.role == "tool" => {
                 let tool_call_id = message.tool_call_id.clone();
-                out.push(Message { tool_call_id, ..Message::new("user", result(message)) });
+                out.push(Message { tool_call_id, ..Message::new("user", tool_response(message)) });
             }
-            _ => out.push(Message { content: said(message), tool_calls: Vec::new(), ..message.clone() }),
+            _ => out.push(Message { content: assistant_content(message), tool_calls: Vec::new(), ..message.clone() }),
         }
     }
     if !tools.is_empty() {
-        instruct(&mut out, &instructions(tools), merged);
+        add_instructions(&mut out, &instructions(tools), in_user_message);
     }
     out
 }
 
-fn result(message: &Message) -> String {
+fn tool_response(message: &Message) -> String {
     format!("<tool_response>\n{}\n</tool_response>", message.content)
 }
 
-/// What an assistant said, calls and all.
-fn said(message: &Message) -> String {
+/// The content of an assistant message, with its calls as text.
+fn assistant_content(message: &Message) -> String {
     let call = |call: &ToolCall| {
-        let arguments = spaced(&arguments(call));
-        format!("<tool_call>\n{}{arguments}{}", Format::Hermes.head(&call.name), Format::Hermes.tail())
+        let arguments = to_json(&arguments(call));
+        format!("<tool_call>\n{}{arguments}{}", CallFormat::Hermes.head(&call.name), CallFormat::Hermes.tail())
     };
     let text = Some(message.content.clone()).filter(|text| !text.is_empty() || message.tool_calls.is_empty());
     text.into_iter().chain(message.tool_calls.iter().map(call)).collect::<Vec<_>>().join("\n")
 }
 
 fn instructions(tools: &[Tool]) -> String {
-    let list: Vec<String> = tools.iter().map(|tool| spaced(&tool.definition)).collect();
+    let list: Vec<String> = tools.iter().map(|tool| to_json(&tool.definition)).collect();
     format!(
         "You can call functions. These are the functions, one JSON object a line:\n<tools>\n{}\n</tools>\n\
         To call one, write nothing but its name and its arguments as JSON between tags, like this:\n\
@@ -156,16 +163,16 @@ fn instructions(tools: &[Tool]) -> String {
     )
 }
 
-fn instruct(messages: &mut Vec<Message>, text: &str, merged: bool) {
-    let role = if merged { "user" } else { "system" };
+fn add_instructions(messages: &mut Vec<Message>, text: &str, in_user_message: bool) {
+    let role = if in_user_message { "user" } else { "system" };
     match messages.iter_mut().find(|message| message.role == role) {
-        Some(first) if merged => first.content = format!("{text}\n\n{}", first.content),
+        Some(first) if in_user_message => first.content = format!("{text}\n\n{}", first.content),
         Some(first) => first.content = format!("{}\n\n{text}", first.content),
         None => messages.insert(0, Message::new(role, text.to_owned())),
     }
 }
 
-/// JSON as it stands in what models were trained on.
-fn spaced(value: &Value) -> String {
-    crate::engine::text::chat_template::json(value).unwrap_or_default()
+/// JSON with the spacing that models were trained on.
+fn to_json(value: &Value) -> String {
+    crate::engine::text::chat_template::spaced_json(value).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Tools, calls of them, and what a request demands of an answer.
+//! Tools, tool calls, and the output format that a request demands.
 
 use std::sync::Arc;
 
@@ -9,79 +9,79 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
     pub name: String,
-    /// `{"type": "function", "function": {"name", "description", "parameters"}}`, as templates take it.
+    /// `{"type": "function", "function": {"name", "description", "parameters"}}`, as chat templates expect it.
     #[serde(with = "crate::engine::preprocessor::wire::json")]
     pub definition: Value,
 }
 
 impl Tool {
-    /// The schema of the arguments, if the tool takes any.
+    /// The JSON schema of the arguments, if the tool takes any.
     pub fn parameters(&self) -> Option<&Value> {
         self.definition.pointer("/function/parameters").filter(|parameters| !parameters.is_null())
     }
 }
 
-/// A call in a message of the conversation so far.
+/// A tool call in a message of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
     pub id: String,
     pub name: String,
-    /// JSON, as text.
+    /// A JSON text.
     pub arguments: String,
 }
 
-/// What a step made of a call in an answer.
+/// What one step adds to a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCallDelta {
-    /// Counts the calls of one answer from 0.
+    /// The index of the call within its choice, from 0.
     pub index: u32,
-    /// Set in the call's first piece.
+    /// Set in the first delta of the call.
     pub name: Option<String>,
     /// The next part of the arguments' JSON.
     pub arguments: String,
 }
 
-/// What an answer must look like.
+/// The output format of a request: text format and tools.
 #[derive(Clone, Debug, Default)]
 pub struct OutputSpec {
     pub text: TextFormat,
-    /// What may be called; told to the model, too.
+    /// Tools that may be called; also described to the model.
     pub tools: Arc<[Tool]>,
     pub calling: CallMode,
-    /// Whether one answer may have several calls.
+    /// Whether one choice may have several calls.
     pub parallel: bool,
 }
 
-/// What text must look like.
+/// The format of text output.
 #[derive(Clone, Debug, Default)]
 pub enum TextFormat {
     #[default]
     Free,
     /// Any JSON object.
     Object,
-    /// JSON that obeys this schema.
+    /// JSON that is valid under this schema.
     Schema(Value),
 }
 
-/// Whether tools are called.
+/// Whether tools must be called (`tool_choice`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CallMode {
     /// The model decides.
     #[default]
     Auto,
-    /// The answer is a call, or several.
+    /// The output is one or more calls.
     Required,
-    /// The answer is one call of this tool.
+    /// The output is one call of this tool.
     Named(String),
 }
 
 impl OutputSpec {
-    /// Whether anything is demanded that must be enforced.
+    /// Whether the output is free text, so that no grammar is needed.
     pub fn is_free(&self) -> bool {
         matches!(self.text, TextFormat::Free) && self.tools.is_empty()
     }
 
-    /// The same for the same demands, and for no other: one a line, as JSON has no line breaks inside.
+    /// A cache key, unique to this output format. One part per line, as JSON is written without line breaks.
     pub fn key(&self) -> String {
         let text = match &self.text {
             TextFormat::Free => "free".to_owned(),

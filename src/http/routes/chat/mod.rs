@@ -7,11 +7,16 @@ mod response;
 mod stream;
 
 use actix_web::{HttpRequest, post, web};
+use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::ApiJson;
 use crate::http::response::{ApiResult, Head};
 use crate::http::{Api, authentication::Caller, request_logging};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(complete);
+}
 
 /// Generate an assistant message; with `stream: true` as server-sent events.
 #[utoipa::path(tag = "chat", request_body = request::ChatRequest, params(("If-Match" = Option<String>, Header,
@@ -21,7 +26,7 @@ use crate::http::{Api, authentication::Caller, request_logging};
     content((response::Completion = "application/json"), (String = "text/event-stream")),
 )))]
 #[post("/chat/completions")]
-pub async fn complete(
+async fn complete(
     caller: Caller,
     body: ApiJson<request::ChatRequest>,
     if_match: IfMatchHeader,

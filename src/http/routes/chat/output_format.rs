@@ -38,8 +38,8 @@ struct NamedSchema {
     name: String,
     description: Option<String>,
     /// A JSON schema, at most 256 KiB. Keywords that cannot be enforced are rejected.
-    #[schema(value_type = Option<Object>)]
-    schema: Option<Value>,
+    #[schema(value_type = Object)]
+    schema: Value,
     /// Ignored: every schema is enforced.
     strict: Option<bool>,
 }

@@ -11,16 +11,13 @@ use crate::calls::chat::ChatCall;
 use crate::calls::context::no_model;
 use crate::calls::messages;
 use crate::display::shorten;
-use crate::engine::Sampling;
+use crate::engine::{MAX_CHOICES, MAX_STOPS, MAX_TOP_LOGPROBS, Sampling};
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::message_schema::{self, Message};
 use crate::http::unknown_fields::unsupported;
 use crate::service::precondition::IfMatch;
 
-/// Max choices per prompt.
-const MAX_CHOICES: u32 = 16;
-const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 const MAX_BIASES: usize = 1024;
 
@@ -216,7 +213,7 @@ impl ChatRequest {
 
     fn logprobs(&self) -> Result<Option<u8>> {
         let top = self.top_logprobs.unwrap_or(0);
-        within("top_logprobs", u32::from(top), 0, 20)?;
+        within("top_logprobs", top, 0, MAX_TOP_LOGPROBS)?;
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
             (true, _) => Ok(Some(top)),
             (false, None | Some(0)) => Ok(None),

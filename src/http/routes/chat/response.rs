@@ -202,7 +202,7 @@ pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [ToolCall
 pub fn finish_reason(ending: FinishReason) -> &'static str {
     match ending {
         FinishReason::Stop => "stop",
-        FinishReason::Calls => "tool_calls",
+        FinishReason::ToolCalls => "tool_calls",
         FinishReason::Length => "length",
     }
 }

@@ -13,12 +13,18 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, post};
 
 use self::request::{CheckedRequest, Delivery, ImageRequest};
+use utoipa_actix_web::service_config::ServiceConfig;
+
 use crate::calls::images::{EditKind, RunningImages};
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, content_negotiation, request_logging};
 use crate::service::stored_images::Format;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(edit).service(vary);
+}
 
 /// Of a single image sent as bytes.
 const SEED: HeaderName = HeaderName::from_static("x-outpost-seed");
@@ -32,7 +38,7 @@ const JSON: &str = "application/json";
     (String = "image/jpeg"), (String = "image/webp"),
 ))))]
 #[post("/images/generations")]
-pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> ApiResult {
+async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let asked = body.0.check(true)?;
     generate(caller, asked, "image_generation", &request, &api).await
 }
@@ -44,7 +50,7 @@ pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRe
         (String = "image/jpeg"), (String = "image/webp"),
     ))))]
 #[post("/images/edits")]
-pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
+async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
     let asked = multipart_form::read(&request, payload, EditKind::Edit, slot).await?;
     generate(caller, asked, "image_edit", &request, &api).await
@@ -57,7 +63,7 @@ pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: D
         (String = "image/jpeg"), (String = "image/webp"),
     ))))]
 #[post("/images/variations")]
-pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
+async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
     let asked = multipart_form::read(&request, payload, EditKind::Variation, slot).await?;
     generate(caller, asked, "image_variation", &request, &api).await
@@ -74,7 +80,7 @@ async fn generate(
     let bytes = as_bytes(request, &mut asked)?;
     let CheckedRequest { call, output, response_format, stream, .. } = asked;
     if response_format == Delivery::Url {
-        api.stored_images.admit(&caller.access).await?;
+        api.services.stored_images.admit(&caller.access).await?;
     }
     let mut running = api.images.start(&caller.access, call, caller.recorder.clone()).await?;
     if stream {
@@ -91,7 +97,7 @@ async fn generate(
         Delivery::Url => {
             let mut items = Vec::new();
             for (file, seed) in files.into_iter().zip(&running.seeds) {
-                let link = api.stored_images.store(&caller.access, output.format, file).await?;
+                let link = api.services.stored_images.store(&caller.access, output.format, file).await?;
                 let url = Some(signed_url::url(request, api, &link));
                 items.push(response::ImageItem { b64_json: None, url, seed: *seed });
             }

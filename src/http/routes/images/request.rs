@@ -8,14 +8,13 @@ use serde_json::{Map, Value};
 
 use crate::calls::images::{ImageCall, Output};
 use crate::display::shorten;
-use crate::engine::SchedulerName;
+use crate::engine::{MAX_IMAGES, SchedulerName};
 use crate::error::{Error, Result};
 use crate::http::unknown_fields::refuse_unknown;
 use crate::service::stored_images::Format;
 
 /// Characters of a prompt, and of a negative one.
 pub(super) const MAX_PROMPT_CHARS: usize = 32_000;
-const MAX_IMAGES: u32 = 10;
 const MAX_SIDE: usize = 16_384;
 const MAX_STEPS: u32 = 500;
 const MAX_GUIDANCE: f32 = 100.0;

@@ -31,7 +31,7 @@ pub struct Signed {
 #[get("/v1/images/files/{picture_id}")]
 pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> ApiResult {
     let Signed { expires, signature } = signed.0;
-    let kept = api.stored_images.open(id.0, &expires, &signature).await?;
+    let kept = api.services.stored_images.open(id.0, &expires, &signature).await?;
     let (format, bytes, left) = (kept.format, kept.bytes, kept.left.as_secs());
     let chunks = stream::try_unfold(kept, |mut kept: StoredImage| async move {
         let chunk = kept.next().await?;

@@ -1,24 +1,24 @@
-//! References among the alternatives of a `oneOf` become what they refer to.
+//! Expands references among the alternatives of a `oneOf`.
 //!
-//! The compiler enforces `oneOf` where it sees that no two alternatives can both hold, and it does
-//! not look behind references, which is how tools write unions of objects with a tag.
+//! The compiler enforces `oneOf` if it can tell that no two alternatives both match, but it does not follow
+//! references. Schema generators write tagged unions with references.
 
 use serde_json::Value;
 
 use super::common::target;
 
-/// Schemas that are put in at most; what is over stays a reference.
-const MOST: usize = 500;
-/// A reference may lead to a reference.
-const LONGEST_CHAIN: usize = 8;
+/// Max references to expand; the rest stay references.
+const MAX_INLINED: usize = 500;
+/// Max length of a chain of references.
+const MAX_CHAIN: usize = 8;
 
-/// Works on a schema that was checked.
-pub(super) fn alternatives(schema: &mut Value) {
+/// Expands references in a checked schema.
+pub(super) fn expand_references(schema: &mut Value) {
     let root = schema.clone();
     visit(schema, &root, &mut 0);
 }
 
-/// Visits what was there, not what is put in: recursive types come to an end.
+/// Visits the original schema but not the expanded parts, so that recursive types terminate.
 fn visit(value: &mut Value, root: &Value, count: &mut usize) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|one| visit(one, root, count)),
@@ -33,19 +33,19 @@ fn visit(value: &mut Value, root: &Value, count: &mut usize) {
 }
 
 fn resolve(alternative: &mut Value, root: &Value, count: &mut usize) {
-    for _ in 0..LONGEST_CHAIN {
-        let Some(name) = alone(alternative) else { return };
+    for _ in 0..MAX_CHAIN {
+        let Some(name) = sole_reference(alternative) else { return };
         let Some(found) = target(root, name) else { return };
         *count += 1;
-        if *count > MOST {
+        if *count > MAX_INLINED {
             return;
         }
         *alternative = found.clone();
     }
 }
 
-/// The reference of a schema that is nothing else.
-fn alone(schema: &Value) -> Option<&str> {
+/// The reference of a schema that consists of a `$ref` only.
+fn sole_reference(schema: &Value) -> Option<&str> {
     let fields = schema.as_object()?;
     fields.get("$ref").filter(|_| fields.len() == 1)?.as_str()
 }

@@ -1,22 +1,21 @@
-//! What numbers must be multiples of: the automaton has a state for every remainder, and the
-//! compiler walks through them without a limit.
+//! Limits `multipleOf`: the automaton has a state for every remainder, and the compiler does not limit them.
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, wrong};
-use super::together::{self, Load};
+use super::common::{SchemaError, invalid};
+use super::merged_constraints::{self, Cost};
 
-/// Remainders of all multiples of a request. A hundred thousand take a second and 50 MB.
-const MOST: u64 = 10_000;
-/// Decimal places that the compiler's arithmetic has room for.
-const MOST_PLACES: u32 = 8;
+/// Max remainders of all multiples in a request. A hundred thousand take a second and 50 MB.
+const MAX_REMAINDERS: u64 = 10_000;
+/// Decimal places that the compiler's arithmetic can represent.
+const MAX_DECIMAL_PLACES: u32 = 8;
 
-/// The remainders of all multiples that were checked.
+/// The sum of remainders over the multiples checked so far.
 #[derive(Default)]
 pub(in crate::engine::text::grammar) struct Multiples(u64);
 
 impl Multiples {
-    /// Checks what the numbers of one schema must be multiples of, and adds it up. `left`: see [`together::loads`].
+    /// Checks the multiples of one schema and adds them to the sum. `left`: see [`merged_constraints::costs`].
     pub fn check(
         &mut self,
         root: &Value,
@@ -27,32 +26,32 @@ impl Multiples {
         let own = schema.get("multipleOf");
         let path = if own.is_some() { format!("{path}.multipleOf") } else { path.to_owned() };
         if let Some(value) = own {
-            readable(value, &path)?;
+            check_multiple(value, &path)?;
         }
-        let loads: Vec<Remainders> = together::loads(root, schema, &path, left)?;
-        if !loads.iter().all(Remainders::can_be_computed) {
-            return wrong(&path, "puts more multiples on one number than can be enforced together");
+        let costs: Vec<Remainders> = merged_constraints::costs(root, schema, &path, left)?;
+        if !costs.iter().all(Remainders::can_be_computed) {
+            return invalid(&path, "combines more multiples on one number than can be enforced");
         }
-        // What is said elsewhere, and alone, is counted there.
-        let counted = loads.iter().enumerate().filter(|(at, load)| load.count > 1 || (*at == 0 && own.is_some()));
-        self.0 = counted.fold(self.0, |sum, (_, load)| sum.saturating_add(load.states));
-        match self.0 <= MOST {
+        // A single multiple of a nested schema is counted at that schema.
+        let counted = costs.iter().enumerate().filter(|(at, cost)| cost.count > 1 || (*at == 0 && own.is_some()));
+        self.0 = counted.fold(self.0, |sum, (_, cost)| sum.saturating_add(cost.states));
+        match self.0 <= MAX_REMAINDERS {
             true => Ok(()),
-            false => wrong(
+            false => invalid(
                 &path,
                 format!(
-                    "takes the sum of every 'multipleOf' above {MOST}, which is the most that can be enforced (decimals count without their point, several on one number as their product)"
+                    "raises the sum of all 'multipleOf' values above {MAX_REMAINDERS}, the most that can be enforced (decimals count without their point, several on one number as their product)"
                 ),
             ),
         }
     }
 }
 
-fn readable(value: &Value, path: &str) -> Result<(), SchemaError> {
+fn check_multiple(value: &Value, path: &str) -> Result<(), SchemaError> {
     match value.as_f64() {
         Some(number) if number > 0. && Decimal::of(number).is_some() => Ok(()),
-        Some(number) if number > 0. => wrong(path, format!("is {value}, which has too many digits to be enforced")),
-        _ => wrong(path, "must be a number greater than 0"),
+        Some(number) if number > 0. => invalid(path, format!("is {value}, which has too many digits to be enforced")),
+        _ => invalid(path, "must be a number greater than 0"),
     }
 }
 
@@ -63,10 +62,10 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// As the compiler reads a number: what binary fractions miss by is taken for digits.
+    /// Reads a number as the compiler does: the error of binary fractions counts as digits.
     fn of(number: f64) -> Option<Self> {
         let mut scaled = number;
-        for places in 0..=MOST_PLACES {
+        for places in 0..=MAX_DECIMAL_PLACES {
             if scaled.fract() == 0. {
                 return (scaled <= f64::from(u32::MAX)).then_some(Self { coefficient: scaled as u64, places });
             }
@@ -76,17 +75,17 @@ impl Decimal {
     }
 }
 
-/// What one number must be a multiple of.
+/// The `multipleOf` constraints on one number.
 #[derive(Clone, Copy)]
 struct Remainders {
     count: u32,
-    /// At most; those of the least common multiple are fewer.
+    /// An upper bound; the least common multiple may have fewer.
     states: u64,
     places: u32,
 }
 
 impl Remainders {
-    /// Whether the compiler's arithmetic has room for the least common multiple.
+    /// Whether the compiler's arithmetic can represent the least common multiple.
     fn can_be_computed(&self) -> bool {
         let scaled = 10_u64.checked_pow(self.places).and_then(|scale| scale.checked_mul(self.states));
         self.count < 2 || scaled.is_some_and(|scaled| u32::try_from(scaled).is_ok())
@@ -99,10 +98,10 @@ impl Default for Remainders {
     }
 }
 
-impl Load for Remainders {
+impl Cost for Remainders {
     fn of(name: &str, value: &Value) -> Option<Self> {
         let number = value.as_f64().filter(|_| name == "multipleOf")?;
-        // What cannot be read is refused where it stands.
+        // Unreadable values are rejected at their own schema.
         let Decimal { coefficient, places } = Decimal::of(number)?;
         Some(Self { count: 1, states: coefficient, places })
     }
@@ -115,7 +114,7 @@ impl Load for Remainders {
         }
     }
 
-    /// A state of one is none of the other.
+    /// The alternatives share no states.
     fn either(self, other: Self) -> Self {
         Self {
             count: self.count.max(other.count),

@@ -1,38 +1,38 @@
-//! Patterns that a string must match all at once: one is cheap whatever it looks like.
+//! Limits patterns that one string must match at the same time. A single pattern is always cheap.
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, wrong};
-use super::together::{self, Load};
+use super::common::{SchemaError, invalid};
+use super::merged_constraints::{self, Cost};
 
-/// Patterns and formats that one string may have to match.
-const MOST: u32 = 3;
-/// Letters and counted repetitions of those, where there is more than one.
-const HEAVIEST: u64 = 400;
-/// What a format counts as.
-const FORMAT: u64 = 100;
+/// Max patterns and formats on one string.
+const MAX_PATTERNS: u32 = 3;
+/// Max weight of several patterns together: their characters plus their repetition counts.
+const MAX_WEIGHT: u64 = 400;
+/// The weight of a format.
+const FORMAT_WEIGHT: u64 = 100;
 
-/// What one string must match.
+/// The patterns and formats on one string.
 #[derive(Clone, Copy, Default)]
 struct Patterns {
     count: u32,
     weight: u64,
 }
 
-/// Refuses a schema that puts more on a string than can be compiled. `left`: see [`together::loads`].
+/// Rejects a schema with more patterns on one string than can be compiled. `left`: see [`merged_constraints::costs`].
 pub(super) fn check(root: &Value, schema: &Map<String, Value>, path: &str, left: &mut u32) -> Result<(), SchemaError> {
-    let heavy = |load: &Patterns| load.count > MOST || (load.count > 1 && load.weight > HEAVIEST);
-    match together::loads(root, schema, path, left)?.iter().any(heavy) {
-        true => wrong(path, "puts more patterns and formats on one string than can be enforced together"),
+    let too_complex = |cost: &Patterns| cost.count > MAX_PATTERNS || (cost.count > 1 && cost.weight > MAX_WEIGHT);
+    match merged_constraints::costs(root, schema, path, left)?.iter().any(too_complex) {
+        true => invalid(path, "combines more patterns and formats on one string than can be enforced"),
         false => Ok(()),
     }
 }
 
-impl Load for Patterns {
+impl Cost for Patterns {
     fn of(name: &str, value: &Value) -> Option<Self> {
         match (name, value) {
-            ("pattern", Value::String(text)) => Some(Self { count: 1, weight: weigh(text) }),
-            ("format", Value::String(_)) => Some(Self { count: 1, weight: FORMAT }),
+            ("pattern", Value::String(text)) => Some(Self { count: 1, weight: weight_of(text) }),
+            ("format", Value::String(_)) => Some(Self { count: 1, weight: FORMAT_WEIGHT }),
             _ => None,
         }
     }
@@ -46,9 +46,8 @@ impl Load for Patterns {
     }
 }
 
-/// The length of a pattern with every number in it added.
-fn weigh(pattern: &str) -> u64 {
-    let numbers =
-        pattern.split(|letter: char| !letter.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
+/// The length of a pattern plus every number in it.
+fn weight_of(pattern: &str) -> u64 {
+    let numbers = pattern.split(|ch: char| !ch.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
     numbers.fold(pattern.len() as u64, u64::saturating_add)
 }

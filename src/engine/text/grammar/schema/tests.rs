@@ -7,7 +7,7 @@ fn prepare(schema: &Value) -> Result<Value, SchemaError> {
 }
 
 #[test]
-fn an_error_names_the_place() {
+fn an_error_gives_the_path() {
     let cases = [
         (json!({ "properties": { "a": { "uniqueItems": true } } }), ".properties.a.uniqueItems"),
         (json!({ "items": { "anyOf": [{}, { "not": {} }] } }), ".items.anyOf[1].not"),
@@ -37,17 +37,17 @@ fn a_property_may_be_called_like_a_keyword() {
 }
 
 #[test]
-fn what_never_ends_is_refused_and_what_may_end_is_not() {
-    let endless = [
+fn unsatisfiable_recursion_is_rejected() {
+    let rejected = [
         json!({ "type": "object", "properties": { "a": { "$ref": "#" } }, "required": ["a"] }),
         json!({ "$ref": "#" }),
         json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
         json!({ "type": "array", "items": { "$ref": "#" }, "minItems": 1 }),
     ];
-    for schema in endless {
+    for schema in rejected {
         assert!(prepare(&schema).is_err_and(|error| error.what.contains("without end")), "{schema}");
     }
-    let fine = [
+    let accepted = [
         json!({ "type": "object", "properties": { "a": { "$ref": "#" } } }),
         json!({ "type": "array", "items": { "$ref": "#" } }),
         json!({ "type": "object", "properties": { "a": { "anyOf": [{ "$ref": "#" }, { "type": "null" }] } }, "required": ["a"] }),
@@ -56,13 +56,13 @@ fn what_never_ends_is_refused_and_what_may_end_is_not() {
             "b": { "type": "object", "properties": { "a": { "$ref": "#/$defs/a" } }, "required": ["a"] },
         } }),
     ];
-    for schema in fine {
+    for schema in accepted {
         assert!(prepare(&schema).is_ok(), "{schema}");
     }
 }
 
 #[test]
-fn alternatives_are_put_in_for_references() {
+fn references_in_one_of_are_expanded() {
     let schema = json!({
         "oneOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/b" }],
         "$defs": { "a": { "const": 1 }, "b": { "$ref": "#/$defs/c" }, "c": { "const": 2 } },
@@ -87,7 +87,7 @@ fn the_remainders_of_all_multiples_are_bounded() {
     let both = |one: f64, other: f64| json!({ "allOf": [{ "multipleOf": one }, { "$ref": "#/$defs/a" }], "$defs": { "a": { "multipleOf": other } } });
     let several =
         |count: usize| json!({ "anyOf": (0..count).map(|at| json!({ "multipleOf": 500 + at })).collect::<Vec<_>>() });
-    let fine = [
+    let accepted = [
         json!({ "multipleOf": 9_973 }),
         json!({ "multipleOf": 0.05 }),
         json!({ "multipleOf": 0.000_000_01 }),
@@ -97,10 +97,10 @@ fn the_remainders_of_all_multiples_are_bounded() {
         both(0.25, 100.),
         several(15),
     ];
-    for schema in fine {
+    for schema in accepted {
         assert!(prepare(&schema).is_ok(), "{schema}");
     }
-    let endless = [
+    let rejected = [
         json!({ "multipleOf": 4_294_967_295_u64 }),
         json!({ "properties": every(9_973., 2) }),
         both(997., 991.),
@@ -111,28 +111,28 @@ fn the_remainders_of_all_multiples_are_bounded() {
         several(25),
         json!({ "allOf": [several(5), several(5)] }),
     ];
-    for schema in endless {
+    for schema in rejected {
         assert!(prepare(&schema).is_err_and(|error| error.what.contains("multiple")), "{schema}");
     }
 }
 
-/// Schemas for the one value deep inside of objects and arrays that are merged.
+/// Merges objects and arrays so that all parts apply to one nested value.
 fn merged(parts: impl IntoIterator<Item = Value>) -> Value {
     let around = |part: Value| json!({ "type": "object", "properties": { "a": { "type": "array", "items": part } } });
     json!({ "allOf": parts.into_iter().map(around).collect::<Vec<_>>() })
 }
 
 #[test]
-fn patterns_that_meet_when_objects_are_merged_are_counted_together() {
+fn patterns_of_merged_objects_are_counted_together() {
     let patterns =
         |count: usize| (1..=count).map(|at| json!({ "type": "string", "pattern": format!("(a.{{{at}}}b)") }));
-    let endless = [
+    let rejected = [
         merged(patterns(59)),
         json!({ "allOf": patterns(59).map(|one| json!({ "prefixItems": [one] })).collect::<Vec<_>>() }),
         json!({ "allOf": patterns(59).map(|one| json!({ "patternProperties": { "^a": one } })).collect::<Vec<_>>() }),
         json!({ "allOf": patterns(59).map(|one| json!({ "anyOf": [{ "items": one }, { "items": {} }] })).collect::<Vec<_>>() }),
     ];
-    for schema in endless {
+    for schema in rejected {
         assert!(prepare(&schema).is_err_and(|error| error.what.contains("patterns")), "{schema}");
     }
     let named = |at: usize, one: Value| (format!("p{at}"), one);
@@ -142,20 +142,20 @@ fn patterns_that_meet_when_objects_are_merged_are_counted_together() {
         "id": { "type": "string", "format": "uuid" },
         "children": { "type": "array", "items": { "anyOf": [{ "$ref": "#/$defs/node" }, { "type": "null" }] } },
     } } } });
-    let fine = [
+    let accepted = [
         merged(patterns(3)),
         json!({ "allOf": each.clone().collect::<Vec<_>>() }),
         json!({ "anyOf": patterns(20).map(|one| json!({ "properties": { "a": one } })).collect::<Vec<_>>() }),
         json!({ "oneOf": each.collect::<Vec<_>>(), "properties": { "id": { "format": "uuid" } } }),
         tree,
     ];
-    for schema in fine {
+    for schema in accepted {
         assert!(prepare(&schema).is_ok(), "{schema}");
     }
 }
 
 #[test]
-fn many_places_in_many_schemas_that_are_merged_are_refused_not_walked_through() {
+fn merging_too_many_schemas_is_rejected_early() {
     let named = |each: &dyn Fn(usize) -> Value| -> Value {
         (0..1_000).map(|at| (format!("p{at}"), each(at))).collect::<serde_json::Map<_, _>>().into()
     };

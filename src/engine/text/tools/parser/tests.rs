@@ -4,30 +4,37 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{CallParser, Parsed};
-use crate::engine::text::tools::{Format, Syntax, Tool};
+use crate::engine::text::tools::{CallFormat, CallSyntax, Tool};
 
-fn parser(format: Format, at_once: bool) -> CallParser {
+fn parser(format: CallFormat, call_required: bool) -> CallParser {
     let tool = |name: &str| Tool { name: name.to_owned(), definition: json!({}) };
     let callable = vec![(0, tool("a")), (1, tool("ab"))];
-    let bare = !at_once && format != Format::Llama;
-    CallParser::new(Arc::new(Syntax { format, marks: Vec::new(), callable, at_once, bare, several: true }))
+    let bare = !call_required && format != CallFormat::Llama;
+    CallParser::new(Arc::new(CallSyntax {
+        format,
+        control_tokens: Vec::new(),
+        callable,
+        call_required,
+        bare,
+        parallel: true,
+    }))
 }
 
 /// The text, and each call's name and arguments.
-fn run(format: Format, at_once: bool, text: &str, cut: usize) -> (String, Vec<(String, String)>) {
-    let (mut parser, mut shown, mut calls) = (parser(format, at_once), String::new(), Vec::new());
-    let letters: Vec<char> = text.chars().collect();
-    for part in letters.chunks(cut) {
+fn run(format: CallFormat, call_required: bool, text: &str, cut: usize) -> (String, Vec<(String, String)>) {
+    let (mut parser, mut output, mut calls) = (parser(format, call_required), String::new(), Vec::new());
+    let chars: Vec<char> = text.chars().collect();
+    for part in chars.chunks(cut) {
         let Parsed { text, calls: pieces, .. } = parser.push(0, &part.iter().collect::<String>());
-        shown += &text;
-        for piece in pieces {
-            match piece.name {
-                Some(name) => calls.push((name, piece.arguments)),
-                None => calls[piece.index as usize].1 += &piece.arguments,
+        output += &text;
+        for delta in pieces {
+            match delta.name {
+                Some(name) => calls.push((name, delta.arguments)),
+                None => calls[delta.index as usize].1 += &delta.arguments,
             }
         }
     }
-    (shown + &parser.finish(), calls)
+    (output + &parser.finish(), calls)
 }
 
 fn call(name: &str, arguments: &str) -> (String, String) {
@@ -37,7 +44,7 @@ fn call(name: &str, arguments: &str) -> (String, String) {
 const TRICKY: &str = r#"{"x": "}</tool_call>\"{[", "y": [{}, {"z": "<tool_call>"}]}"#;
 
 #[test]
-fn calls_are_found_however_the_text_is_cut() {
+fn calls_are_found_with_any_chunking() {
     let hermes = format!(
         "Let me <tool see.\n<tool_call>\n{{\"name\": \"ab\", \"arguments\": {TRICKY}}}\n</tool_call>\n<tool_call>\n{{\"name\": \"a\", \"arguments\": {{}}}}\n</tool_call>"
     );
@@ -47,15 +54,15 @@ fn calls_are_found_however_the_text_is_cut() {
     let llama = format!(" {{\"name\": \"ab\", \"parameters\": {TRICKY}}}");
     for cut in 1..30 {
         let both = vec![call("ab", TRICKY), call("a", "{}")];
-        assert_eq!(run(Format::Hermes, false, &hermes, cut), ("Let me <tool see.\n".to_owned(), both.clone()));
-        assert_eq!(run(Format::Mistral, false, &mistral, cut), (String::new(), both.clone()));
-        assert_eq!(run(Format::Mistral, true, &mistral, cut).1, both);
-        assert_eq!(run(Format::Llama, false, &llama, cut), (String::new(), vec![call("ab", TRICKY)]));
+        assert_eq!(run(CallFormat::Hermes, false, &hermes, cut), ("Let me <tool see.\n".to_owned(), both.clone()));
+        assert_eq!(run(CallFormat::Mistral, false, &mistral, cut), (String::new(), both.clone()));
+        assert_eq!(run(CallFormat::Mistral, true, &mistral, cut).1, both);
+        assert_eq!(run(CallFormat::Llama, false, &llama, cut), (String::new(), vec![call("ab", TRICKY)]));
     }
 }
 
 #[test]
-fn calls_without_an_opening_are_found_however_the_text_is_cut() {
+fn calls_without_an_opening_are_found_with_any_chunking() {
     for (lead, blank, end) in
         [("", "", "}"), (" ```json\n", " ", "}\n```"), ("```\r\n", "\n\t", "\n}\n"), ("{", " ", "}}")]
     {
@@ -64,9 +71,9 @@ fn calls_without_an_opening_are_found_however_the_text_is_cut() {
         };
         let (one, two) = (written("ab", TRICKY), format!("{}\n{}Done", written("ab", TRICKY), written("a", "{}")));
         for cut in 1..30 {
-            for format in [Format::Hermes, Format::Mistral] {
+            for format in [CallFormat::Hermes, CallFormat::Mistral] {
                 assert_eq!(run(format, false, &one, cut), (String::new(), vec![call("ab", TRICKY)]));
-                // Double braces leave one behind, which is no call.
+                // The second brace of a double one is left over and is no call.
                 let second = (lead != "{").then(|| call("a", "{}"));
                 let all = [call("ab", TRICKY)].into_iter().chain(second).collect();
                 assert_eq!(run(format, false, &two, cut), (String::new(), all));
@@ -76,13 +83,13 @@ fn calls_without_an_opening_are_found_however_the_text_is_cut() {
 }
 
 #[test]
-fn an_answer_is_over_where_its_last_call_is_followed_by_something_else() {
-    let mut parser = parser(Format::Hermes, false);
+fn generation_ends_when_other_text_follows_the_last_call() {
+    let mut parser = parser(CallFormat::Hermes, false);
     let ends: Vec<bool> = ["{\"name\": \"a\", \"arguments\": ", "{}", "}", "\n```", "\n\n", "Now"]
-        .map(|part| parser.push(0, part).over)
+        .map(|part| parser.push(0, part).done)
         .to_vec();
     assert_eq!(ends, [false, false, false, false, false, true]);
-    assert_eq!((parser.push(0, "x"), parser.finish()), (Parsed { over: true, ..Parsed::default() }, String::new()));
+    assert_eq!((parser.push(0, "x"), parser.finish()), (Parsed { done: true, ..Parsed::default() }, String::new()));
 }
 
 #[test]
@@ -95,8 +102,8 @@ fn what_only_looks_like_a_call_is_text() {
         "{\"name\": \"a b\", \"arguments\": {}}",
     ];
     let marked = ["", "<tool_", "a <tool_call", "[TOOL_CALL", "{\"nam", "{\"no\": 1}", " {", "x{\"name\": \"a\"}"];
-    for format in [Format::Hermes, Format::Mistral, Format::Llama] {
-        let bare = bare.iter().filter(|_| format != Format::Llama);
+    for format in [CallFormat::Hermes, CallFormat::Mistral, CallFormat::Llama] {
+        let bare = bare.iter().filter(|_| format != CallFormat::Llama);
         for text in marked.iter().chain(bare) {
             assert_eq!(run(format, false, text, 1), ((*text).to_owned(), Vec::new()));
         }
@@ -107,6 +114,6 @@ proptest! {
     #[test]
     fn text_without_an_opening_is_passed_on(text in "[`\n<tol_ca{\" >]{0,20}", cut in 1usize..4) {
         prop_assume!(!text.contains("<tool_call>"));
-        prop_assert_eq!(run(Format::Hermes, false, &text, cut).0, text);
+        prop_assert_eq!(run(CallFormat::Hermes, false, &text, cut).0, text);
     }
 }

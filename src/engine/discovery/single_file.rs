@@ -1,0 +1,26 @@
+//! Describes a pipeline in a single file, whose tensors have the names of the original implementation.
+
+use std::path::{Path, PathBuf};
+
+use super::entries::entries;
+use super::safetensors::{count_weights, license};
+use crate::engine::model_info::{ModelInfo, ModelKind};
+
+use crate::engine::image::{self, ImageModelInfo};
+
+/// `path`: the file, or the folder in which it is the only safetensors file.
+pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
+    info.kind = ModelKind::Image;
+    info.license = license(path);
+    match image::open(path) {
+        Ok(components) => {
+            info.architecture.clone_from(&components.class);
+            info.image_size = Some(ImageModelInfo::of(&components).size);
+        }
+        Err(problem) => info.problem = Some(problem),
+    }
+    let files: Vec<PathBuf> = if path.is_dir() { entries(path) } else { vec![path.to_owned()] };
+    if let Err(problem) = count_weights(&files, info) {
+        info.problem.get_or_insert(problem);
+    }
+}

@@ -1,0 +1,146 @@
+//! An encoder's tokenizer: tokenizes single texts and pairs, with special tokens.
+
+mod gguf;
+
+use std::borrow::Cow;
+
+use tokenizers::utils::truncation::truncate_encodings;
+use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
+
+use crate::engine::preprocessor::facts::EncoderFacts;
+use crate::engine::tokenizer::files::TextFiles;
+use crate::engine::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
+use crate::models::encoder::Tokenized;
+use crate::models::gguf::Metadata;
+pub use gguf::check as check_gguf;
+use gguf::unusable;
+
+/// An encoder's tokenizer.
+pub struct EncoderTokenizer {
+    tokenizer: Tokenizer,
+    lower_case: bool,
+    facts: EncoderFacts,
+}
+
+impl EncoderTokenizer {
+    pub fn of_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
+        Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(unusable)?, lower_case)
+    }
+
+    pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
+        Self::new(gguf::read(metadata)?, false)
+    }
+
+    fn new(mut tokenizer: Tokenizer, lower_case: bool) -> Result<Self, String> {
+        tokenizer.with_truncation(None).map_err(unusable)?;
+        tokenizer.with_padding(None);
+        let bare = tokenizer.encode_fast("a", false).map_err(unusable)?;
+        let whole = tokenizer.encode_fast("a", true).map_err(unusable)?;
+        let (bare, whole) = (bare.get_ids(), whole.get_ids());
+        let at = whole.windows(bare.len().max(1)).position(|part| part == bare);
+        let at = at.ok_or_else(|| unusable("its post-processor drops the text"))?;
+        let (prefix, suffix) = (whole.get(..at), whole.get(at + bare.len()..));
+        let (prefix, suffix) = (prefix.unwrap_or_default().to_vec(), suffix.unwrap_or_default().to_vec());
+        let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), prefix, suffix };
+        Ok(Self { tokenizer, lower_case, facts })
+    }
+
+    pub fn facts(&self) -> &EncoderFacts {
+        &self.facts
+    }
+
+    /// Tokenizes each text with [`Self::encode`]. Unless `keep_going`, the first text over the limits is the last of the
+    /// result.
+    pub fn encode_all(
+        &self,
+        texts: &[Cow<'_, str>],
+        keep_going: bool,
+        limits: &TokenizeLimits,
+    ) -> Result<Vec<(Tokenized, bool)>, String> {
+        until_limits(texts.iter().map(|text| self.encode(text, limits)), keep_going, limits)
+    }
+
+    /// Tokenizes the query with each document ([`Self::encode_pair`]). Without a `max_length`, the first pair over the
+    /// limits is the last of the result.
+    pub fn encode_pairs(
+        &self,
+        query: &str,
+        documents: &[String],
+        max_length: Option<usize>,
+        limits: &TokenizeLimits,
+    ) -> Result<Vec<(Tokenized, bool)>, String> {
+        let pairs = documents.iter().map(|document| self.encode_pair(query, document, max_length, limits));
+        until_limits(pairs, max_length.is_some(), limits)
+    }
+
+    /// A text's tokens with special tokens, and whether they are complete: tokenizing stops at `limits`.
+    fn encode(&self, text: &str, limits: &TokenizeLimits) -> Result<(Tokenized, bool), String> {
+        let (encoding, complete) = self.tokenize(text, limits)?;
+        let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
+        Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
+    }
+
+    /// A text's tokens without special tokens.
+    fn tokenize(&self, text: &str, limits: &TokenizeLimits) -> Result<(Encoding, bool), String> {
+        let (mut parts, mut count) = (Vec::new(), 0);
+        for chunk in chunks(text) {
+            if limits.are_reached(count) {
+                return Ok((Encoding::merge(parts, false), false));
+            }
+            let part = match self.lower_case {
+                true => self.tokenizer.encode_fast(chunk.to_lowercase(), false),
+                false => self.tokenizer.encode_fast(chunk, false),
+            };
+            let part = part.map_err(|error| error.to_string())?;
+            count += part.len();
+            parts.push(part);
+        }
+        Ok((Encoding::merge(parts, false), true))
+    }
+
+    /// A query and a document, truncated to `max_length` tokens if given, the longer text first. Says whether the tokens
+    /// are otherwise complete, as [`Self::encode`] does.
+    fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        max_length: Option<usize>,
+        limits: &TokenizeLimits,
+    ) -> Result<(Tokenized, bool), String> {
+        let unusable = |error: tokenizers::Error| error.to_string();
+        let ((one, complete), (mut other, other_complete)) =
+            (self.tokenize(first, limits)?, self.tokenize(second, limits)?);
+        other.set_type_ids(vec![1; other.len()]);
+        let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
+        let (one, other) = match max_length.filter(|max_length| one.len() + other.len() + added > *max_length) {
+            Some(max_length) => {
+                let rule =
+                    TruncationParams { max_length: max_length.saturating_sub(added), ..TruncationParams::default() };
+                truncate_encodings(one, Some(other), &rule).map_err(unusable)?
+            }
+            None => (one, Some(other)),
+        };
+        let pair = self.tokenizer.post_process(one, other, true).map_err(unusable)?;
+        let ids = pair.get_ids().to_vec();
+        let second = pair.get_type_ids().iter().position(|kind| *kind == 1).unwrap_or(ids.len());
+        Ok((Tokenized { ids, second }, complete && other_complete))
+    }
+}
+
+/// Collects the results. Unless `keep_going`, stops after the first that is over the limits.
+fn until_limits(
+    results: impl Iterator<Item = Result<(Tokenized, bool), String>>,
+    keep_going: bool,
+    limits: &TokenizeLimits,
+) -> Result<Vec<(Tokenized, bool)>, String> {
+    let mut all = Vec::new();
+    for result in results {
+        let (text, complete) = result?;
+        let is_over = !complete || limits.are_reached(text.ids.len());
+        all.push((text, complete));
+        if is_over && !keep_going || limits.is_cancelled() {
+            break;
+        }
+    }
+    Ok(all)
+}

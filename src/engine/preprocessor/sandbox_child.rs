@@ -1,0 +1,117 @@
+//! The sandbox process, `outpost sandbox`, which the server starts to run a model's tokenizer and chat template.
+//!
+//! It reads the model's files, gives up the right to open files, and only then interprets them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::interpreter::Interpreter;
+use super::spec::Spec;
+use super::wire::{self, Frame, MAX_CONCURRENT, lock};
+use crate::clock_rng::ClockRng;
+use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
+use crate::engine::tokenizer::TokenizeLimits;
+
+/// The memory limit of the process, on top of its size after reading the files; bytes.
+const MAX_MEMORY: u64 = 480 << 20;
+/// The CPU time limit for building the interpreter; seconds. The server's timeout is shorter.
+const BUILD_CPU_SECONDS: u64 = 120;
+/// Stack of each thread; bytes.
+const STACK_BYTES: usize = 8 << 20;
+
+/// What the threads of the process share.
+struct Shared {
+    interpreter: Interpreter,
+    output: Mutex<File>,
+    /// The unanswered requests. Removing one cancels it.
+    running: Mutex<HashMap<u64, Arc<()>>>,
+}
+
+/// Answers requests from standard input on standard output until the input ends.
+pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
+    let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let Some(Frame { id, content }) = wire::read(&mut input)? else { return Ok(()) };
+    let mut hard_cpu_limit = None;
+    let built = catch_load_panic(|| {
+        let spec: Spec = wire::decode(&content)?;
+        let sources = spec.read()?;
+        hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
+        Interpreter::new(&spec, &sources, clock)
+    });
+    let (interpreter, facts) = match built {
+        Ok((interpreter, facts)) => (interpreter, Ok(facts)),
+        Err(reason) => return wire::write(&mut output, id, &wire::content(Err(reason))),
+    };
+    // From here on the end of the input is always noticed, so CPU time is no longer limited.
+    setrlimit(Resource::Cpu, Rlimit { current: hard_cpu_limit, maximum: hard_cpu_limit })?;
+    wire::write(&mut output, id, &wire::content(facts))?;
+    let shared = Arc::new(Shared { interpreter, output: Mutex::new(output), running: Mutex::default() });
+    let (sender, receiver) = channel();
+    let receiver = Arc::new(Mutex::new(receiver));
+    for _ in 0..MAX_CONCURRENT {
+        let (shared, receiver) = (Arc::clone(&shared), Arc::clone(&receiver));
+        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || shared.serve(&receiver))?;
+    }
+    while let Some(frame) = wire::read(&mut input)? {
+        if frame.content.is_empty() {
+            lock(&shared.running).remove(&frame.id);
+            continue;
+        }
+        lock(&shared.running).insert(frame.id, Arc::default());
+        if sender.send(frame).is_err() {
+            break;
+        }
+    }
+    // The server has exited; running requests are no longer needed.
+    std::process::exit(0)
+}
+
+impl Shared {
+    fn serve(&self, requests: &Mutex<Receiver<Frame>>) {
+        loop {
+            let next = lock(requests).recv();
+            let Ok(Frame { id, content }) = next else { return };
+            let request = lock(&self.running).get(&id).map(Arc::downgrade);
+            let limits = TokenizeLimits::default().with_weak(request.unwrap_or_default());
+            let answer = catch_preprocess_panic(|| self.interpreter.answer(content, &limits));
+            lock(&self.running).remove(&id);
+            if wire::write(&mut *lock(&self.output), id, &wire::content(answer)).is_err() {
+                std::process::exit(0);
+            }
+        }
+    }
+}
+
+/// Forbids files, sockets and core dumps, limits memory to [`MAX_MEMORY`], and CPU time to [`BUILD_CPU_SECONDS`] for
+/// now. Returns the hard limit of CPU time.
+fn restrict() -> io::Result<Option<u64>> {
+    let hard_limit = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
+    setrlimit(Resource::Data, hard_limit(data_size() + MAX_MEMORY))?;
+    // For the main thread, which builds the interpreter. Its stack may be unlimited by default.
+    setrlimit(Resource::Stack, hard_limit(STACK_BYTES as u64))?;
+    setrlimit(Resource::Core, hard_limit(0))?;
+    setrlimit(Resource::Fsize, hard_limit(0))?;
+    setrlimit(Resource::Nofile, hard_limit(0))?;
+    // If the server exits meanwhile, only this limit stops a build that never ends.
+    let hard = getrlimit(Resource::Cpu).maximum;
+    setrlimit(
+        Resource::Cpu,
+        Rlimit { current: Some(hard.map_or(BUILD_CPU_SECONDS, |hard| hard.min(BUILD_CPU_SECONDS))), maximum: hard },
+    )?;
+    Ok(hard)
+}
+
+/// The process's current data size in bytes; 0 if unknown.
+fn data_size() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or_default() << 10
+}

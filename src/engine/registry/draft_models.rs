@@ -1,0 +1,141 @@
+//! Chooses draft models for speculative decoding, and unloads them when memory is short.
+//!
+//! A draft model never displaces another model: it is loaded only if its weights fit into free memory, and it is
+//! unloaded first when memory is short. It is a loaded model like any other: if a client also requests it directly,
+//! its weights are in memory once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{DiscoveredModel, Eviction, Registry, lock};
+use crate::engine::checkpoint::Checkpoint;
+use crate::engine::error::LoadError;
+use crate::engine::model_info::ModelKind;
+use crate::engine::preprocessor::Preprocessor;
+use crate::engine::runtime::panics::catch_load_panic;
+use crate::engine::text::model::TextModel;
+use crate::engine::text::speculative::draft_model::DraftModel;
+
+/// How long to wait before loading a draft model again that did not fit into memory.
+const RETRY_AFTER: Duration = Duration::from_secs(600);
+/// An automatically chosen draft model is smaller than its target at least by this factor, in bytes.
+const MIN_SIZE_RATIO: u64 = 2;
+
+impl Registry {
+    /// Attaches a draft model if there is one and it fits. The first call reads its weights; later calls are cheap.
+    pub(super) fn attach_draft_model(&self, model: &TextModel, found: &DiscoveredModel) {
+        let settings = &self.runtime.settings;
+        if !settings.speculate || !model.draft_slot.should_load(self.clock.uptime()) {
+            return;
+        }
+        for candidate in self.draft_candidates(found) {
+            let (id, draft) = (model.id(), candidate.info.id.as_str());
+            match self.load_draft(model, &candidate) {
+                Ok(Some(network)) => {
+                    let vocabulary = model.vocabulary().min(network.vocabulary());
+                    let draft_slot = DraftModel::new(network, vocabulary, model.lease.weights(), settings.kv_type);
+                    model.draft_slot.install(draft_slot);
+                    self.texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
+                    if let Some(entry) = lock(&self.loaded).get_mut(id) {
+                        entry.draft = Some(draft.to_owned());
+                    }
+                    tracing::info!(model = id, draft, "loaded a draft model");
+                    return;
+                }
+                Ok(None) if settings.drafts.pairs.contains_key(id) => {
+                    tracing::warn!(model = id, draft, "the draft model has a different vocabulary and is not used");
+                }
+                Ok(None) => {}
+                Err(LoadError::OutOfMemory { .. } | LoadError::TooLarge { .. }) => {
+                    tracing::info!(model = id, draft, "not enough memory for the draft model");
+                    model.draft_slot.retry_at(self.clock.uptime() + RETRY_AFTER);
+                    return;
+                }
+                Err(error) => tracing::warn!(model = id, draft, %error, "the draft model cannot be used"),
+            }
+        }
+    }
+
+    /// Possible draft models for `served`, best first: the configured one, or those of the same architecture with at
+    /// most half its bytes. The smallest is best: a slightly higher acceptance rate does not make up for twice the
+    /// time per draft token.
+    fn draft_candidates(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
+        let drafts = &self.runtime.settings.drafts;
+        if let Some(named) = drafts.pairs.get(&served.info.id) {
+            let found = self.lookup(named);
+            if found.is_none() {
+                tracing::warn!(model = served.info.id, draft = named, "the draft model is not in the models folder");
+            }
+            return found.into_iter().collect();
+        }
+        let fits = |one: &&DiscoveredModel| {
+            let (info, other) = (&one.info, &served.info);
+            let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.load_failure(one).is_none();
+            usable && info.architecture == other.architecture && info.bytes <= other.bytes / MIN_SIZE_RATIO
+        };
+        let snapshot = self.snapshot.load();
+        let mut found: Vec<DiscoveredModel> =
+            snapshot.models.values().filter(|_| drafts.auto).filter(fits).cloned().collect();
+        found.sort_by_key(|one| one.info.bytes);
+        found
+    }
+
+    /// Loads the candidate if its vocabulary matches that of `model`, which is checked before its weights are read.
+    fn load_draft(&self, model: &TextModel, candidate: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
+        if let Some(draft) = self.get_loaded(&candidate.info.id, candidate.fingerprint) {
+            return Ok(draft.text().filter(|draft| draft.vocabulary.is_compatible_with(&model.vocabulary)).cloned());
+        }
+        let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
+        let is_compatible = catch_load_panic(|| {
+            let checkpoint = Checkpoint::open_chat(&candidate.path)?;
+            let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
+            let (_, facts) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
+            Ok(facts.vocabulary.is_compatible_with(&model.vocabulary))
+        });
+        if !is_compatible.map_err(broken)? {
+            return Ok(None);
+        }
+        self.get_or_load_text(candidate, Eviction::Never).map(Some)
+    }
+
+    /// Detaches the draft model of the least recently used model, and unloads it unless it is in use.
+    /// `false`: no model has a draft model.
+    pub(super) fn drop_draft_model(&self) -> bool {
+        let Some((served, draft)) = self.draft_pairs().into_iter().next() else { return false };
+        tracing::info!(model = served, draft, "unloading the draft model: its memory is needed");
+        self.detach_draft_model(&served, Some(RETRY_AFTER));
+        // It stays loaded if requests use it directly.
+        let _ = self.unload(&draft);
+        true
+    }
+
+    /// Detaches this draft model from all its target models, until each of them is loaded again.
+    pub(super) fn detach_draft_from_all(&self, draft: &str) {
+        for (served, _) in self.draft_pairs().into_iter().filter(|(_, by)| by == draft) {
+            self.detach_draft_model(&served, None);
+        }
+    }
+
+    /// The pairs of target model and draft model, least recently used first.
+    fn draft_pairs(&self) -> Vec<(String, String)> {
+        let loaded = lock(&self.loaded);
+        let drafted = loaded.iter().filter_map(|(id, entry)| Some((entry.last_used, id.clone(), entry.draft.clone()?)));
+        let mut drafted: Vec<_> = drafted.collect();
+        drafted.sort();
+        drafted.into_iter().map(|(_, served, draft)| (served, draft)).collect()
+    }
+
+    /// Detaches a model's draft model, for `pause` or until the model is loaded again. Waits until the compute thread
+    /// no longer uses it.
+    pub(super) fn detach_draft_model(&self, served: &str, pause: Option<Duration>) {
+        let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
+            entry.draft = None;
+            let model = entry.model.text()?;
+            let own = model.kv_shape(self.runtime.settings.kv_type).block_bytes();
+            Some((model.key, own, Arc::clone(&model.draft_slot)))
+        });
+        let Some((key, own, slot)) = taken else { return };
+        slot.unload(pause.map(|pause| self.clock.uptime() + pause));
+        self.texts.set_block_bytes(key, own);
+    }
+}

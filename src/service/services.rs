@@ -1,0 +1,54 @@
+//! All services over one store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::agents::Agents;
+use super::audit::Audit;
+use super::conversations::Conversations;
+use super::files::Files;
+use super::fine_tuning::Jobs;
+use super::keys::Keys;
+use super::limits::Limits;
+use super::projects::Projects;
+use super::stored_images::StoredImages;
+use super::usage::{Meter, Usage};
+use crate::clock_rng::ClockRng;
+use crate::error::Result;
+use crate::storage::Store;
+
+/// The services of a running server.
+pub struct Services {
+    pub agents: Agents,
+    pub audit: Audit,
+    pub conversations: Conversations,
+    pub files: Files,
+    pub jobs: Jobs,
+    pub keys: Keys,
+    pub limits: Limits,
+    pub meter: Meter,
+    pub projects: Projects,
+    pub stored_images: StoredImages,
+    pub usage: Usage,
+}
+
+impl Services {
+    /// `image_url_ttl`: how long stored images can be fetched.
+    pub async fn start(store: &Store, clock_rng: &Arc<dyn ClockRng>, image_url_ttl: Duration) -> Result<Self> {
+        let (store, clock_rng) = (|| store.clone(), || clock_rng.clone());
+        let limits = Limits::new(store(), clock_rng());
+        Ok(Self {
+            agents: Agents::new(store(), clock_rng()),
+            audit: Audit::new(store()),
+            conversations: Conversations::new(store(), clock_rng()),
+            files: Files::start(store(), clock_rng()).await?,
+            jobs: Jobs::new(store(), clock_rng()),
+            keys: Keys::new(store(), clock_rng()),
+            meter: Meter::new(store(), clock_rng(), limits.clone()),
+            limits,
+            projects: Projects::new(store(), clock_rng()),
+            stored_images: StoredImages::new(store(), clock_rng(), image_url_ttl),
+            usage: Usage::new(store(), clock_rng()),
+        })
+    }
+}

@@ -1,0 +1,91 @@
+//! Benchmarks on the starter model, run by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
+use outpost::models::gguf::GgufFile;
+use outpost::models::kv::{KvArena, KvCache, KvType};
+
+use crate::harness::{cpu, real_model};
+
+#[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    (work(), began.elapsed())
+}
+
+fn load(path: &Path) -> Decoder {
+    Decoder::load(&GgufFile::open(path).unwrap(), cpu()).unwrap()
+}
+
+fn cache(model: &Decoder) -> KvCache {
+    KvCache::new(model.kv_shape(KvType::F16))
+}
+
+fn reference(path: &Path, prompt: &[u32]) {
+    let mut model = crate::decoder::oracle(path);
+    crate::decoder::oracle_logits(&mut model, prompt, 0);
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed() {
+    let Some(path) = real_model() else { return };
+    let (model, took) = timed(|| load(&path));
+    println!("load: {took:?}");
+    let prompt: Vec<u32> = (0..512).map(|index| 1_000 + 37 * index).collect();
+    let (_, took) = timed(|| reference(&path, &prompt[..128]));
+    println!("candle's implementation, prefill 128 at once: {:.1} tokens/s", 128. / took.as_secs_f64());
+    for chunk in [32, 128] {
+        let mut kv = cache(&model);
+        let ((), took) =
+            timed(|| prompt[..128].chunks(chunk).for_each(|part| drop(model.extend(part, &mut kv).unwrap())));
+        println!("prefill 128 in chunks of {chunk}: {:.1} tokens/s", 128. / took.as_secs_f64());
+    }
+    for depth in [16, 500] {
+        let mut kv = cache(&model);
+        prompt
+            .iter()
+            .cycle()
+            .copied()
+            .take(depth)
+            .collect::<Vec<_>>()
+            .chunks(128)
+            .for_each(|part| drop(model.extend(part, &mut kv).unwrap()));
+        let ((), took) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
+        println!("decode at depth {depth}: {:.1} tokens/s", 32. / took.as_secs_f64());
+    }
+    for streams in [2u32, 4, 8, 16, 32] {
+        let mut arena = KvArena::new(model.kv_shape(KvType::F16));
+        (0..2 * streams).for_each(|block| arena.ensure(block));
+        let ((), took) = timed(|| {
+            for start in 0..16 {
+                let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
+                let row = |blocks| BatchRow { tokens: &[99], start, blocks, logits: LogitsAt::Last, long: false };
+                let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
+                model.reuse(model.forward(&rows, &mut arena).unwrap());
+            }
+        });
+        println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
+    }
+}
+
+/// The cost for each request of checking whether its model has changed on disk.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn checking_a_models_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    crate::tiny_model::write(dir.path(), "folder", &crate::tiny_model::TinyModel::default());
+    std::fs::copy(dir.path().join("folder/folder.gguf"), dir.path().join("bare.gguf")).unwrap();
+    crate::image_generation::copy_folder(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
+    crate::image_generation::copy_folder(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
+    let engine = crate::image_generation::engine(dir.path(), outpost::engine::Precision::Full);
+    for id in ["bare", "folder", "encoder", "diffusion"] {
+        engine.models().find(id).unwrap();
+        let ((), took) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));
+        println!("{id}: {:?} a look", took / 2_000);
+    }
+}

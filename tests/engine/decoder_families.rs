@@ -1,0 +1,123 @@
+//! Compares every decoder family, in both formats, with transformers: tiny random models, with logits written by
+//! `tests/fixtures/make_families_reference.py`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
+use outpost::models::gguf::GgufFile;
+use outpost::models::kv::{KvArena, KvType, blocks_for};
+use outpost::models::safetensors::ModelFolder;
+use outpost::models::scratch::Cpu;
+use outpost_kernels::{self as kernels, Pool};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Cases {
+    vocabulary: usize,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    prompt: Vec<u32>,
+    folder: bool,
+    gguf: bool,
+    runs: Vec<Run>,
+}
+
+/// The logits at the first positions.
+#[derive(Deserialize)]
+struct Run {
+    positions: usize,
+    file: String,
+}
+
+/// The tolerance to transformers, which computes in f32; with f32 weights only the order of sums differs. Products of
+/// quantized weights round their input to 8 bits, and those of BF16 weights to bf16 if the CPU has an instruction for
+/// it; random weights amplify the difference.
+fn tolerance(case: &str, isa: kernels::Isa) -> f32 {
+    if case.ends_with("-quantised") || isa == kernels::Isa::Avx512Bf16 { 0.4 } else { 1e-4 }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families")
+}
+
+fn cases() -> Cases {
+    serde_json::from_slice(&std::fs::read(root().join("cases.json")).unwrap()).unwrap()
+}
+
+fn folder(name: &str, cpu: Arc<Cpu>) -> Decoder {
+    let folder = ModelFolder::open(&root().join(name)).unwrap();
+    Decoder::load(&folder, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn gguf(name: &str, cpu: Arc<Cpu>) -> Decoder {
+    let file = GgufFile::open(&root().join(name).join("model.gguf")).unwrap();
+    Decoder::load(&file, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn expected(case: &Case, run: &Run, vocabulary: usize) -> Vec<Vec<f32>> {
+    let bytes = std::fs::read(root().join(&case.name).join(&run.file)).unwrap();
+    let numbers: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    assert_eq!(numbers.len(), run.positions * vocabulary);
+    numbers.chunks(vocabulary).map(<[f32]>::to_vec).collect()
+}
+
+fn difference(one: &[f32], other: &[f32]) -> f32 {
+    assert_eq!(one.len(), other.len());
+    one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0., f32::max)
+}
+
+/// The largest difference at any position when the prompt is prefilled in chunks of this size.
+fn in_chunks(model: &Decoder, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
+    let mut arena = KvArena::new(model.kv_shape(KvType::F32));
+    let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
+    blocks.iter().for_each(|block| arena.ensure(*block));
+    let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
+    for tokens in prompt.chunks(size) {
+        let row = BatchRow { tokens, start, blocks: &blocks, logits: LogitsAt::All, long };
+        let mut logits = model.forward(&[row], &mut arena).unwrap();
+        for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
+            largest = largest.max(difference(logits, expected));
+        }
+        start += tokens.len();
+    }
+    largest
+}
+
+fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Decoder, has: fn(&Case) -> bool) {
+    let Cases { vocabulary, cases } = cases();
+    let mut wrong = Vec::new();
+    let isas = kernels::Isa::available();
+    for (case, isa) in cases.iter().filter(|case| has(case)).flat_map(|case| isas.iter().map(move |isa| (case, *isa))) {
+        let model = load(&case.name, Arc::new(Cpu::of(Pool::with_isa(2, isa))));
+        for run in &case.runs {
+            let (prompt, expected) = (&case.prompt[..run.positions], expected(case, run, vocabulary));
+            let [whole, chunked, stepped] = [prompt.len(), 8, 1].map(|size| in_chunks(&model, prompt, &expected, size));
+            println!(
+                "{:<16} {format:<11} {:>2} {:<11}: whole {whole:.2e}, chunks {chunked:.2e}, tokens {stepped:.2e}",
+                case.name,
+                run.positions,
+                isa.name()
+            );
+            if whole.max(chunked).max(stepped) > tolerance(&case.name, isa) {
+                wrong.push(format!("{} {format} {}", case.name, isa.name()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "far from the reference: {wrong:?}");
+}
+
+#[test]
+fn safetensors_families_match_transformers() {
+    check("safetensors", folder, |case| case.folder);
+}
+
+#[test]
+fn gguf_families_match_transformers() {
+    check("gguf", gguf, |case| case.gguf);
+}
