@@ -22,62 +22,62 @@ pub struct DataPaths {
 /// Arguments of `outpost serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
-    /// Address to listen on; port 0 takes a free one
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, env = "OUTPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
     pub listen: SocketAddr,
-    /// CPU threads for the models [default: one a core]
+    /// CPU threads for the models [default: one per core]
     #[arg(long, env = "OUTPOST_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Memory for models and running chats, such as 6GiB or 800MB [default: 75 % of the machine's]
     #[arg(long, env = "OUTPOST_MEMORY", value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// How the keys and values of running chats are kept: q8 takes half the memory of f16
+    /// Data type of the KV cache; q8 takes half the memory of f16
     #[arg(long, env = "OUTPOST_KV_TYPE", default_value = "f16", value_name = "TYPE")]
     pub kv_type: KvType,
-    /// Answers that are generated at the same time; more wait
+    /// Completions that are generated at the same time; others wait
     #[arg(long, env = "OUTPOST_MAX_RUNNING", default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub max_running: u16,
-    /// Requests of a model that may wait for a place, half of them of one project; more are refused
+    /// Choices of chat requests that may wait per model, at most half of them from one project; others are refused
     #[arg(long, env = "OUTPOST_MAX_QUEUED", default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_queued: u16,
-    /// Compute token by token, never guessing ahead; answers are the same
+    /// Disable speculative decoding; it never changes the output
     #[arg(long, env = "OUTPOST_NO_SPECULATION")]
     pub no_speculation: bool,
-    /// Which smaller model guesses ahead for a larger one: auto takes the smallest of its family in the models
-    /// folder, none takes none, TARGET=DRAFT names one (may be repeated)
+    /// Draft model for speculative decoding: auto selects the smallest model of the same family, none disables draft
+    /// models, TARGET=DRAFT names one (may be repeated)
     #[arg(long, env = "OUTPOST_DRAFT_MODEL", value_delimiter = ',', value_name = "auto|none|TARGET=DRAFT", value_parser = parse_draft)]
     pub draft_model: Vec<DraftModel>,
-    /// How the weights of embedding models are kept: f32 as they are, bf16 and int8 faster and a little less exact;
-    /// MODEL=TYPE sets one model's (may be repeated)
+    /// Precision of the weights of embedding and image models: f32 keeps them as they are, bf16 and int8 are faster and
+    /// slightly less exact; MODEL=TYPE sets it for one model (may be repeated)
     #[arg(long, env = "OUTPOST_PRECISION", value_delimiter = ',', value_name = "[MODEL=]f32|bf16|int8", value_parser = parse_precision)]
     pub precision: Vec<ModelPrecision>,
-    /// Let anybody read /metrics, not only admin keys
+    /// Serve /metrics without a key
     #[arg(long, env = "OUTPOST_OPEN_METRICS")]
     pub open_metrics: bool,
-    /// Start without models rather than pull the starter set
+    /// Do not pull the starter models
     #[arg(long, env = "OUTPOST_NO_PULL")]
     pub no_pull: bool,
-    /// Seconds that running answers may take to end after SIGTERM
+    /// Seconds that running requests may take to finish after SIGTERM
     #[arg(long, env = "OUTPOST_DRAIN_SECONDS", default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub drain_seconds: u64,
-    /// Days that single requests are kept in the usage records; totals are kept for ever
+    /// Days that the usage records of single requests are kept; totals are kept without limit
     #[arg(long, env = "OUTPOST_USAGE_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub usage_retention_days: u64,
-    /// Seconds that the link to a generated picture holds; the picture is then removed
+    /// Seconds until the URL of a generated image expires and the image is deleted
     #[arg(long, env = "OUTPOST_IMAGE_URL_SECONDS", default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(60..=604_800))]
     pub image_url_seconds: u64,
-    /// What links to this server begin with, such as https://ai.example.org [default: what the request came by]
+    /// Base URL of links to this server, such as https://ai.example.org [default: the address that the request was sent to]
     #[arg(long, env = "OUTPOST_PUBLIC_URL", value_name = "URL", value_parser = parse_public_url)]
     pub public_url: Option<String>,
-    /// A name that clients reach this server by over plain HTTP, such as ai.example.org (may be repeated). Addresses,
-    /// names without a dot and names of private networks need none
+    /// Host name that is accepted over plain HTTP, such as ai.example.org (may be repeated). IP addresses, names without a
+    /// dot and names of private networks are always accepted
     #[arg(long = "allowed-host", env = "OUTPOST_ALLOWED_HOSTS", value_delimiter = ',', value_name = "NAME", value_parser = parse_host)]
     pub allowed_hosts: Vec<String>,
-    /// A reverse proxy in front of this server, such as 10.0.0.1 or 10.0.0.0/24 (may be repeated). What it says of its
-    /// clients' addresses in X-Forwarded-For or Forwarded is believed
+    /// Reverse proxy in front of this server, such as 10.0.0.1 or 10.0.0.0/24 (may be repeated). The client addresses that
+    /// it sends in X-Forwarded-For or Forwarded are trusted
     #[arg(long = "trusted-proxy", env = "OUTPOST_TRUSTED_PROXIES", value_delimiter = ',', value_name = "ADDRESS|CIDR")]
     pub trusted_proxies: Vec<Network>,
-    /// How log lines are written to standard error
+    /// Format of the log lines on standard error
     #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
     /// Certificate chain, PEM
@@ -92,7 +92,7 @@ pub struct ServeArgs {
     /// Private key of the certificate, PEM
     #[arg(long, env = "OUTPOST_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// Serve HTTPS with a certificate made on the first start and kept in the data folder
+    /// Serve HTTPS with a self-signed certificate, which the first start creates in the data folder
     #[arg(long, env = "OUTPOST_TLS_SELF_SIGNED")]
     pub tls_self_signed: bool,
     /// Allow plain HTTP on an address that others can reach
@@ -102,9 +102,9 @@ pub struct ServeArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people
+    /// Readable lines
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -139,11 +139,11 @@ pub enum Precision {
 /// The data type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KvType {
-    /// 16 bits a number
+    /// 16 bits per number
     F16,
-    /// 8 bits a number and a scale for each position of a head
+    /// 8 bits per number and a scale for each position of a head
     Q8,
-    /// 32 bits a number
+    /// 32 bits per number
     F32,
 }
 

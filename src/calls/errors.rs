@@ -45,7 +45,7 @@ pub(super) fn from_failure(failure: Failure) -> Error {
         Failure::ShuttingDown => shutting_down(),
         Failure::ClientStalled => Error::new(
             Code::RequestTimeout,
-            "The answer was given up because the client did not read it. Read streams as they come.",
+            "Generation was cancelled because the client did not read the response. Read streams as they arrive.",
         ),
         Failure::Grammar(reason) => Error::new(
             Code::InvalidParameter,
@@ -55,7 +55,7 @@ pub(super) fn from_failure(failure: Failure) -> Error {
         ),
         Failure::OutOfMemory => Error::new(
             Code::Overloaded,
-            "The memory for the KV cache is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
+            "The memory for the KV cache is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more memory with --memory.",
         )
         .retry_after(MEMORY_FREED),
         Failure::ModelUnusable { id, reason } => model_unusable(&id, &reason),
@@ -70,7 +70,7 @@ fn shutting_down() -> Error {
 pub(super) fn model_not_found(id: &str) -> Error {
     let name = shorten(id);
     let message = format!(
-        "No model '{name}' is installed. GET /v1/models lists those that are; 'outpost models pull' fetches more."
+        "No model '{name}' is installed. GET /v1/models lists the installed models; 'outpost models pull' downloads more."
     );
     Error::new(Code::ModelNotFound, message).param("model")
 }
@@ -82,14 +82,16 @@ pub(super) fn from_load_error(id: &str, error: &LoadError) -> Error {
         LoadError::NotFound => model_not_found(id),
         LoadError::WrongKind { architecture, wanted, .. } => {
             let wanted = wanted.name();
-            let message = format!("The model '{id}' is no {wanted} model: its architecture is {architecture}.");
+            let article = if wanted.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+            let message =
+                format!("The model '{id}' is not {article} {wanted} model; its architecture is {architecture}.");
             Error::invalid("model", message)
         }
         LoadError::Unusable { reason, .. } => model_unusable(id, reason),
         LoadError::OutOfMemory { .. } => {
-            no_memory(" Try again when their answers have ended, or give the server more with --memory.")
+            no_memory(" Try again when their requests have ended, or give the server more memory with --memory.")
         }
-        LoadError::TooLarge { .. } => no_memory(" Give the server more with --memory, or use a smaller model."),
+        LoadError::TooLarge { .. } => no_memory(" Give the server more memory with --memory, or use a smaller model."),
     }
 }
 

@@ -5,14 +5,14 @@ use std::path::Path;
 use crate::engine::preprocessor::Templates;
 use crate::engine::tokenizer;
 use crate::engine::tokenizer::files::TextFiles;
+use crate::models::decoder_config::DecoderConfig;
 use crate::models::gguf::{GgufFile, Header};
-use crate::models::hyper::Hyper;
-use crate::models::safetensors::Folder;
-use crate::models::weights::Decoder;
+use crate::models::safetensors::ModelFolder;
+use crate::models::weights::DecoderCheckpoint;
 
 pub enum Checkpoint {
     Gguf(Box<GgufFile>),
-    Hub(Box<Folder>),
+    Hub(Box<ModelFolder>),
 }
 
 pub fn is_gguf(path: &Path) -> bool {
@@ -21,14 +21,14 @@ pub fn is_gguf(path: &Path) -> bool {
 
 /// Checks that a GGUF header describes a chat model that can be served. Cheap, so listings can use it.
 pub fn check_gguf(header: &Header) -> Result<(), String> {
-    Hyper::of_gguf(header).map_err(|error| error.to_string())?;
+    DecoderConfig::from_gguf(header).map_err(|error| error.to_string())?;
     tokenizer::check(&header.metadata)?;
     Templates::of_gguf(&header.metadata).map(drop)
 }
 
 /// Checks that a folder holds a chat model that can be served. Reads only headers and small files.
-pub fn check_hub(folder: &Folder) -> Result<(), String> {
-    Hyper::of_folder(folder).map_err(|error| error.to_string())?;
+pub fn check_hub(folder: &ModelFolder) -> Result<(), String> {
+    DecoderConfig::from_folder(folder).map_err(|error| error.to_string())?;
     let files = TextFiles::read(&folder.path)?;
     tokenizer::check_hub(&files)?;
     Templates::of_folder(&files).map(drop)
@@ -41,7 +41,7 @@ impl Checkpoint {
             return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
         }
         let folder = path.parent().ok_or("the model file has no parent folder")?;
-        Ok(Self::Hub(Box::new(Folder::open(folder).map_err(|error| error.to_string())?)))
+        Ok(Self::Hub(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))
     }
 
     /// Like [`Self::open`], and checks that the model can be served as a chat model.
@@ -54,7 +54,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    pub fn weights(&self) -> &dyn Decoder {
+    pub fn weights(&self) -> &dyn DecoderCheckpoint {
         match self {
             Self::Gguf(file) => file.as_ref(),
             Self::Hub(folder) => folder.as_ref(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::precision::Precisions;
 use crate::models::kv::KvType;
-use crate::models::scratch::Largest;
+use crate::models::scratch::StepLimits;
 
 /// The engine's settings.
 #[derive(Clone, Debug)]
@@ -85,10 +85,10 @@ impl Settings {
     }
 
     /// The size of the largest step, which decides the size of scratch buffers.
-    pub(super) fn largest_step(&self) -> Largest {
+    pub(super) fn step_limits(&self) -> StepLimits {
         let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };
         let logits = self.max_running * (1 + draft);
-        Largest { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
+        StepLimits { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -18,7 +19,9 @@ mod tiny_model;
 /// Longer than any of these requests takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct TestClock(std::time::Instant);
+/// Every look at the clock moves it by a microsecond.
+#[derive(Default)]
+struct TestClock(AtomicU64);
 
 impl ClockRng for TestClock {
     fn now(&self) -> Timestamp {
@@ -26,7 +29,7 @@ impl ClockRng for TestClock {
     }
 
     fn uptime(&self) -> Duration {
-        self.0.elapsed()
+        Duration::from_micros(self.0.fetch_add(1, Ordering::Relaxed))
     }
 
     fn fill(&self, bytes: &mut [u8]) {
@@ -62,7 +65,7 @@ impl Rig {
         tiny_model::write(models.path(), "text", &tiny_model::TinyModel::default());
         copy(&fixtures.join("encoders/bert-mean"), &models.path().join("encoder"));
         copy(&fixtures.join("pipelines/sd1"), &models.path().join("image"));
-        let clock = Arc::new(TestClock(std::time::Instant::now()));
+        let clock = Arc::new(TestClock::default());
         let engine = Engine::start(Settings::new(models.path(), 1 << 30), clock).unwrap();
         let registry = engine.models();
         let text = registry.load("text").unwrap();

@@ -1,56 +1,58 @@
 //! Attention of a ragged batch over KV blocks.
 
-use candle_core::Result;
-use outpost_kernels::{AttentionSequence, AttentionShape, KvBlocks, KvSlices, Pool, attend};
+use outpost_kernels::{AttentionSequence, AttentionShape, Pool, attend};
 
-use super::hyper::Hyper;
-use super::kv::{BLOCK, BlockId, KvArena, Place};
+use super::decoder_config::DecoderConfig;
+use super::error::{ModelError, Result};
+use super::kv::{BLOCK, BlockId, BlockWrite, KvArena};
 
 /// What a decoder's attention is like in a layer with such a window.
-pub(super) fn shape(hyper: &Hyper, window: Option<usize>) -> AttentionShape {
-    let Hyper { heads, kv_heads, head_width: width, attention_scale: scale, attention_cap: soft_cap, .. } = *hyper;
+pub(super) fn decoder_shape(config: &DecoderConfig, window: Option<usize>) -> AttentionShape {
+    let DecoderConfig {
+        heads, kv_heads, head_width: width, attention_scale: scale, attention_soft_cap: soft_cap, ..
+    } = *config;
     AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
 }
 
 /// One row's place in the batch and in its sequence.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span<'a> {
+pub(super) struct SequenceSlice<'a> {
     /// Its first token's place in the batch.
     pub offset: usize,
     pub count: usize,
     /// Its first token's position in the sequence.
     pub start: usize,
     /// Positions that are seen of the sequence, where those behind them are padding.
-    pub seen: Option<usize>,
+    pub visible: Option<usize>,
     pub blocks: &'a [BlockId],
 }
 
 /// Where the tokens' keys and values are written, in every layer.
-pub(super) fn places(spans: &[Span<'_>]) -> Result<Vec<Place>> {
-    let mut places = Vec::with_capacity(spans.len());
+pub(super) fn block_writes(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite>> {
+    let mut writes = Vec::with_capacity(spans.len());
     for span in spans {
         let (mut position, end) = (span.start, span.start + span.count);
         while position < end {
             let Some(&block) = span.blocks.get(position / BLOCK) else {
-                candle_core::bail!("position {position} has no KV block");
+                return Err(ModelError::Compute(format!("position {position} has no KV block")));
             };
             let (slot, row) = (position % BLOCK, span.offset + position - span.start);
             let count = (BLOCK - slot).min(end - position);
-            places.push(Place { block, row, slot, count });
+            writes.push(BlockWrite { block, row, slot, count });
             position += count;
         }
     }
-    Ok(places)
+    Ok(writes)
 }
 
 /// Attention in one layer: `queries` and `out` are `[tokens, heads * head_width]`. Keys and values of the
 /// rows themselves are in their blocks already.
-pub(super) fn over(
+pub(super) fn forward(
     pool: &Pool,
     arena: &KvArena,
     layer: usize,
     shape: &AttentionShape,
-    spans: &[Span<'_>],
+    spans: &[SequenceSlice<'_>],
     queries: &[f32],
     out: &mut [f32],
 ) -> Result<()> {
@@ -69,31 +71,10 @@ pub(super) fn over(
             queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
             rows: span.count,
             start: span.start,
-            positions: span.seen.unwrap_or(usize::MAX).min(span.start + span.count),
+            positions: span.visible.unwrap_or(usize::MAX).min(span.start + span.count),
             blocks: view.as_blocks(),
         })
         .collect();
     attend(pool, &sequences, shape, out);
     Ok(())
-}
-
-/// The slices of a sequence's blocks in one layer: of keys, and of values.
-#[derive(Debug)]
-pub(super) enum View<'a> {
-    F32([Vec<&'a [f32]>; 2]),
-    F16([Vec<&'a [half::f16]>; 2]),
-    Q8([Vec<(&'a [i8], &'a [f32])>; 2]),
-}
-
-impl View<'_> {
-    fn as_blocks(&self) -> KvBlocks<'_> {
-        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
-            KvSlices { keys, values }
-        }
-        match self {
-            Self::F32(both) => KvBlocks::F32(pair(both)),
-            Self::F16(both) => KvBlocks::F16(pair(both)),
-            Self::Q8(both) => KvBlocks::Q8(pair(both)),
-        }
-    }
 }

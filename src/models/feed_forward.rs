@@ -1,106 +1,40 @@
 //! What follows attention in a block: a network with a gate (Shazeer 2020, <https://arxiv.org/abs/2002.05202>) or
 //! without, or experts of that kind.
 
-use candle_core::Result;
-use outpost_kernels::{self as kernels, Pool};
+use outpost_kernels::Pool;
 
-use super::ModelError;
-use super::experts::Experts;
-use super::family::Activation;
-use super::hyper::Hyper;
-use super::linear::Linear;
-use super::scratch::grow;
-use super::weights::{Candidate, Loader};
+use super::decoder_config::DecoderConfig;
+use super::error::Result;
+use super::mixture_of_experts::MixtureOfExperts;
+use super::mlp::Mlp;
+use super::weights::Loader;
 
 #[derive(Debug)]
 pub(super) enum FeedForward {
     Dense(Mlp),
-    Sparse(Experts),
-}
-
-/// `down(act(gate(x)) * up(x))`; without a gate `down(act(up(x)))`.
-#[derive(Debug)]
-pub(super) struct Mlp {
-    pub gate: Option<Linear>,
-    pub up: Linear,
-    pub down: Linear,
-    pub activation: Activation,
+    Sparse(MixtureOfExperts),
 }
 
 impl FeedForward {
-    pub fn load(
-        loader: &Loader<'_>,
-        hyper: &Hyper,
-        block: usize,
-        sparse: bool,
-    ) -> std::result::Result<Self, ModelError> {
-        match &hyper.experts {
-            Some(sizes) if sparse => Experts::load(loader, hyper, sizes, block).map(Self::Sparse),
-            _ => Mlp::dense(loader, hyper, block).map(Self::Dense),
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, block: usize, sparse: bool) -> Result<Self> {
+        match &config.experts {
+            Some(sizes) if sparse => MixtureOfExperts::load(loader, config, sizes, block).map(Self::Sparse),
+            _ => Mlp::dense(loader, config, block).map(Self::Dense),
         }
     }
 
-    /// `x` and `out`: `[m, width]`; `rooms`: of no meaning before and after.
-    pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, rooms: [&mut Vec<f32>; 2], out: &mut [f32]) -> Result<()> {
-        match self {
-            Self::Dense(mlp) => mlp.forward(pool, x, m, rooms, out),
-            Self::Sparse(experts) => experts.forward(pool, x, m, rooms, out),
-        }
-    }
-}
-
-impl Mlp {
-    /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
-    fn dense(loader: &Loader<'_>, hyper: &Hyper, block: usize) -> std::result::Result<Self, ModelError> {
-        let inner = hyper.inner;
-        let stem = |part: &str| format!("blk.{block}.{part}");
-        let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
-        let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
-        let (gate, up) = match hyper.family.fused {
-            true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
-            false => (whole("ffn_gate"), whole("ffn_up")),
-        };
-        Self::load(loader, hyper, [&gate, &up, &[Candidate::whole(stem("ffn_down"), hyper.width)]], inner)
-    }
-
-    /// `places` of gate, up and down.
-    pub fn load(
-        loader: &Loader<'_>,
-        hyper: &Hyper,
-        [gate, up, down]: [&[Candidate]; 3],
-        inner: usize,
-    ) -> std::result::Result<Self, ModelError> {
-        Ok(Self {
-            gate: Some(loader.linear(gate, inner, hyper.width, false)?),
-            up: loader.linear(up, inner, hyper.width, false)?,
-            down: loader.linear(down, hyper.width, inner, false)?,
-            activation: hyper.activation,
-        })
-    }
-
-    /// As [`FeedForward::forward`] says.
+    /// `x` and `out`: `[m, width]`; `buffers`: of no meaning before and after.
     pub fn forward(
         &self,
         pool: &Pool,
         x: &[f32],
         m: usize,
-        [gate, up]: [&mut Vec<f32>; 2],
+        buffers: [&mut Vec<f32>; 2],
         out: &mut [f32],
     ) -> Result<()> {
-        let len = m * self.up.rows();
-        let (gate, up) = (grow(gate, len), grow(up, len));
-        let inner = match &self.gate {
-            Some(weight) => {
-                Linear::together(pool, x, m, &mut [(weight, &mut *gate), (&self.up, &mut *up)])?;
-                kernels::activate(pool, self.activation, gate, Some(up));
-                gate
-            }
-            None => {
-                self.up.forward(pool, x, m, up)?;
-                kernels::activate(pool, self.activation, up, None);
-                up
-            }
-        };
-        self.down.forward(pool, inner, m, out)
+        match self {
+            Self::Dense(mlp) => mlp.forward(pool, x, m, buffers, out),
+            Self::Sparse(experts) => experts.forward(pool, x, m, buffers, out),
+        }
     }
 }

@@ -4,11 +4,10 @@
 //! step the table of blocks of every row. So a block can be part of several sequences' past, and
 //! what is full is never written again. (Kwon et al. 2023, <https://arxiv.org/abs/2309.06180>.)
 
-use candle_core::Result;
 use half::f16;
-use outpost_kernels::{self as kernels, KvPair, KvWrite, Pool};
+use outpost_kernels::{self as kernels, KvBlocks, KvPair, KvSlices, KvWrite, Pool};
 
-use super::attention::View;
+use super::error::{ModelError, Result};
 
 /// Positions in a block.
 pub const BLOCK: usize = outpost_kernels::BLOCK_POSITIONS;
@@ -33,7 +32,7 @@ pub struct KvShape {
     pub layers: usize,
     pub kv_heads: usize,
     pub head_width: usize,
-    pub kind: KvType,
+    pub kv_type: KvType,
 }
 
 impl KvShape {
@@ -41,7 +40,7 @@ impl KvShape {
     pub fn block_bytes(&self) -> u64 {
         let rows = (2 * self.layers * self.kv_heads * BLOCK) as u64;
         let width = self.head_width as u64;
-        rows * match self.kind {
+        rows * match self.kv_type {
             KvType::F32 => 4 * width,
             KvType::F16 => 2 * width,
             KvType::Q8 => width + 4,
@@ -72,7 +71,7 @@ pub struct KvCache {
     pub(super) arena: KvArena,
     pub(super) blocks: Vec<BlockId>,
     pub(super) length: usize,
-    /// Whether the text is computed as a long one: see `Llama::is_long`.
+    /// Whether the text is computed as a long one: see `CausalLm::is_long`.
     pub long: bool,
 }
 
@@ -117,7 +116,7 @@ enum Cells {
 
 /// Some rows of a step that are written to one block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BlockWrite {
     pub block: BlockId,
     /// The first row, its place in the block, and how many follow each other.
     pub row: usize,
@@ -167,7 +166,7 @@ impl KvArena {
         &mut self,
         pool: &Pool,
         layer: usize,
-        places: &[Place],
+        places: &[BlockWrite],
         keys: &[f32],
         values: &[f32],
     ) -> Result<()> {
@@ -179,7 +178,7 @@ impl KvArena {
             let shape = self.shape;
             let mut fills = Vec::with_capacity(places.len());
             for (place, block) in places.iter().zip(taken.iter_mut().flatten()) {
-                let Place { row, slot, count, .. } = *place;
+                let BlockWrite { row, slot, count, .. } = *place;
                 fills.extend(block.cells(layer, &shape).map(|cells| KvWrite { cells, row, slot, count }));
             }
             kernels::kv_write(pool, [shape.kv_heads, shape.head_width], keys, values, &mut fills);
@@ -189,31 +188,31 @@ impl KvArena {
                 *slot = block;
             }
         }
-        missing.map_or(Ok(()), |id| Err(no_block(id)))
+        missing.map_or(Ok(()), |id| Err(missing_block(id)))
     }
 
     /// The keys and the values of one layer in these blocks, which must be `needed` at least.
-    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<View<'_>> {
+    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<KvView<'_>> {
         if ids.len() < needed {
-            candle_core::bail!("a row has {} KV blocks, {needed} are needed", ids.len());
+            return Err(ModelError::Compute(format!("a row has {} KV blocks, {needed} are needed", ids.len())));
         }
         let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref);
         if let Some(missing) = ids.iter().find(|id| find(id).is_none()) {
-            return Err(no_block(*missing));
+            return Err(missing_block(*missing));
         }
         let blocks = ids.iter().filter_map(find);
         let (size, scales) = (self.shape.layer(), self.shape.kv_heads * BLOCK);
         let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
-        Ok(match self.shape.kind {
-            KvType::F32 => View::F32(both(blocks, |cells| match cells {
+        Ok(match self.shape.kv_type {
+            KvType::F32 => KvView::F32(collect_pairs(blocks, |cells| match cells {
                 Cells::F32(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::F16 => View::F16(both(blocks, |cells| match cells {
+            KvType::F16 => KvView::F16(collect_pairs(blocks, |cells| match cells {
                 Cells::F16(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::Q8 => View::Q8(both(blocks, |cells| match cells {
+            KvType::Q8 => KvView::Q8(collect_pairs(blocks, |cells| match cells {
                 Cells::Q8(all, factors) => all.get(range.clone()).zip(factors.get(scales.clone())),
                 _ => None,
             })),
@@ -221,8 +220,29 @@ impl KvArena {
     }
 }
 
+/// The slices of a sequence's blocks in one layer: of keys, and of values.
+#[derive(Debug)]
+pub(super) enum KvView<'a> {
+    F32([Vec<&'a [f32]>; 2]),
+    F16([Vec<&'a [half::f16]>; 2]),
+    Q8([Vec<(&'a [i8], &'a [f32])>; 2]),
+}
+
+impl KvView<'_> {
+    pub fn as_blocks(&self) -> KvBlocks<'_> {
+        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
+            KvSlices { keys, values }
+        }
+        match self {
+            Self::F32(both) => KvBlocks::F32(pair(both)),
+            Self::F16(both) => KvBlocks::F16(pair(both)),
+            Self::Q8(both) => KvBlocks::Q8(pair(both)),
+        }
+    }
+}
+
 /// What `part` finds in the keys and in the values of all blocks.
-fn both<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
+fn collect_pairs<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
     let most = blocks.size_hint().1.unwrap_or(0);
     let [mut keys, mut values] = [(); 2].map(|()| Vec::with_capacity(most));
     for block in blocks {
@@ -232,14 +252,14 @@ fn both<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells)
     [keys, values]
 }
 
-fn no_block(id: BlockId) -> candle_core::Error {
-    candle_core::Error::Msg(format!("the KV block {id} has no memory"))
+fn missing_block(id: BlockId) -> ModelError {
+    ModelError::Compute(format!("the KV block {id} has no memory"))
 }
 
 impl Cells {
     fn new(shape: &KvShape) -> Self {
         let count = shape.layers * shape.layer();
-        match shape.kind {
+        match shape.kv_type {
             KvType::F32 => Self::F32(vec![0.; count]),
             KvType::F16 => Self::F16(vec![f16::ZERO; count]),
             KvType::Q8 => Self::Q8(vec![0; count], vec![0.; count / shape.head_width]),
@@ -270,26 +290,25 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, KvArena, KvShape, KvType, Place};
-    use crate::models::attention::View;
+    use super::{BLOCK, BlockWrite, KvArena, KvShape, KvType, KvView};
     use outpost_kernels::Pool;
 
     /// Numbers `0..8` of a head at a position, of the keys or the values of the first block.
-    fn widen(view: &View<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
+    fn widen(view: &KvView<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
         let index = |at: usize| head * BLOCK * 8 + if values { slot * 8 + at } else { at * BLOCK + slot };
         let part = usize::from(values);
         let number = |at: usize| match view {
-            View::F32(all) => all[part][0][index(at)],
-            View::F16(all) => all[part][0][index(at)].to_f32(),
-            View::Q8(all) => f32::from(all[part][0].0[index(at)]) * all[part][0].1[head * BLOCK + slot],
+            KvView::F32(all) => all[part][0][index(at)],
+            KvView::F16(all) => all[part][0][index(at)].to_f32(),
+            KvView::Q8(all) => f32::from(all[part][0].0[index(at)]) * all[part][0].1[head * BLOCK + slot],
         };
         (0..8).map(number).collect()
     }
 
     #[test]
     fn what_is_written_comes_back_as_exactly_as_its_type_says() {
-        for (kind, within) in [(KvType::F32, 0.), (KvType::F16, 1e-3), (KvType::Q8, 1e-2)] {
-            let shape = KvShape { layers: 2, kv_heads: 3, head_width: 8, kind };
+        for (kv_type, within) in [(KvType::F32, 0.), (KvType::F16, 1e-3), (KvType::Q8, 1e-2)] {
+            let shape = KvShape { layers: 2, kv_heads: 3, head_width: 8, kv_type };
             let mut arena = KvArena::new(shape);
             arena.ensure(1);
             let number = |layer: usize, slot: usize, at: usize| ((layer * 31 + slot * 7 + at) as f32 * 0.37).sin();
@@ -301,7 +320,7 @@ mod tests {
                 // Rows of others before them.
                 let keys: Vec<f32> = (0..3).chain(slot..slot + count).flat_map(row).collect();
                 let values: Vec<f32> = keys.iter().map(|key| -key).collect();
-                arena.write(&pool, layer, &[Place { block: 1, row: 3, slot, count }], &keys, &values).unwrap();
+                arena.write(&pool, layer, &[BlockWrite { block: 1, row: 3, slot, count }], &keys, &values).unwrap();
             }
             for (layer, head) in (0..2).flat_map(|layer| (0..3).map(move |head| (layer, head))) {
                 let view = arena.view(layer, &[1], 1).unwrap();
@@ -309,7 +328,7 @@ mod tests {
                     let pairs = widen(&view, false, head, slot).into_iter().zip(widen(&view, true, head, slot));
                     for (at, (key, value)) in pairs.enumerate() {
                         let expected = number(layer, slot, head * 8 + at);
-                        assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kind:?}");
+                        assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kv_type:?}");
                     }
                 }
             }
@@ -318,9 +337,9 @@ mod tests {
 
     #[test]
     fn a_block_without_memory_is_an_error() {
-        let mut arena = KvArena::new(KvShape { layers: 1, kv_heads: 1, head_width: 2, kind: KvType::F16 });
+        let mut arena = KvArena::new(KvShape { layers: 1, kv_heads: 1, head_width: 2, kv_type: KvType::F16 });
         let pool = Pool::new(1);
-        let place = |block| Place { block, row: 0, slot: 0, count: 1 };
+        let place = |block| BlockWrite { block, row: 0, slot: 0, count: 1 };
         assert!(arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).is_err());
         arena.ensure(0);
         arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).unwrap();

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::Result;
 use outpost_kernels::{self as kernels, Activations, Pool, matmul_all};
 use smallvec::SmallVec;
 
-use super::ModelError;
+use super::error::{ModelError, Result};
 use super::weights::Rows;
 
 /// `y = x Wᵀ + b` with the weight as the checkpoint has it. Clones share the weight.
@@ -15,10 +14,10 @@ pub(super) struct Linear(Arc<kernels::Linear>);
 
 impl Linear {
     /// Reads `weight`, `[out, in]`, with the threads of `pool`; `bias`: `[out]`.
-    pub fn new(pool: &Pool, weight: &Rows<'_>, bias: Option<Vec<f32>>) -> std::result::Result<Self, ModelError> {
-        let Rows { kind, count, columns, .. } = *weight;
+    pub fn new(pool: &Pool, weight: &Rows<'_>, bias: Option<Vec<f32>>) -> Result<Self> {
+        let Rows { dtype, count, columns, .. } = *weight;
         let read = |first: usize, to: &mut [u8]| weight.read(first, to);
-        let weight = kernels::Linear::pack(pool, kind, count, columns, read)?;
+        let weight = kernels::Linear::pack(pool, dtype, count, columns, read)?;
         let weight = if let Some(bias) = bias { weight.with_bias(&bias)? } else { weight };
         Ok(Self(Arc::new(weight)))
     }
@@ -35,16 +34,16 @@ impl Linear {
 
     /// `x`: `[m, in]`; `out`: `[m, out]`.
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) -> Result<()> {
-        Self::together(pool, x, m, &mut [(self, out)])
+        Self::forward_all(pool, x, m, &mut [(self, out)])
     }
 
     /// Several products of the same `x`, which is made ready once.
-    pub fn together(pool: &Pool, x: &[f32], m: usize, all: &mut [(&Self, &mut [f32])]) -> Result<()> {
+    pub fn forward_all(pool: &Pool, x: &[f32], m: usize, all: &mut [(&Self, &mut [f32])]) -> Result<()> {
         let k = x.len() / m.max(1);
         let mut products: SmallVec<[_; 4]> = SmallVec::with_capacity(all.len());
         for (Self(weight), out) in all {
             if weight.k() != k {
-                candle_core::bail!("{weight:?} does not take {k} numbers");
+                return Err(ModelError::Compute(format!("{weight:?} does not take {k} numbers")));
             }
             products.push((weight.as_ref(), &mut **out));
         }
@@ -58,7 +57,7 @@ impl Linear {
         for (id, row) in ids.iter().zip(out.chunks_exact_mut(weight.k())) {
             match *id as usize {
                 id if id < weight.n() => weight.row(id, row),
-                id => candle_core::bail!("the embedding has no row {id}"),
+                id => return Err(ModelError::Compute(format!("the embedding has no row {id}"))),
             }
         }
         Ok(())
@@ -98,17 +97,17 @@ mod tests {
         let bias = Tensor::arange(0f32, rows as f32, &Device::Cpu).unwrap();
         let pool = Pool::new(2);
         let flat = |one: &Tensor| one.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        for (theirs, kind) in KINDS {
+        for (theirs, dtype) in KINDS {
             let weight = QTensor::quantize(&wide, theirs).unwrap();
             let widened = weight.dequantize(&Device::Cpu).unwrap();
             let expected = flat(&x.matmul(&widened.t().unwrap()).unwrap().broadcast_add(&bias).unwrap());
-            let weight = Rows::of_bytes(kind, rows, columns, weight.data().unwrap().into_owned()).unwrap();
-            assert_eq!(weight.floats().unwrap(), flat(&widened), "{kind:?}");
+            let weight = Rows::from_bytes(dtype, rows, columns, weight.data().unwrap().into_owned()).unwrap();
+            assert_eq!(weight.floats().unwrap(), flat(&widened), "{dtype:?}");
             let linear = Linear::new(&pool, &weight, Some(flat(&bias))).unwrap();
             let mut found = vec![f32::NAN; 3 * rows];
             linear.forward(&pool, &flat(&x), 3, &mut found).unwrap();
             let far = found.iter().zip(&expected).map(|(one, other)| (one - other).abs()).fold(0., f32::max);
-            assert!(far < 2., "{kind:?}: {far} of sums of 256");
+            assert!(far < 2., "{dtype:?}: {far} of sums of 256");
             let mut found = vec![f32::NAN; 2 * columns];
             linear.embedding(&[3, 49], &mut found).unwrap();
             let ids = Tensor::new(&[3u32, 49], &Device::Cpu).unwrap();

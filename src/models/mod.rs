@@ -3,43 +3,42 @@
 //! Nothing here knows requests or tokens' text; `engine` drives it.
 
 mod attention;
-mod block;
+pub mod causal_lm;
+mod config_json;
+pub mod decoder;
+pub mod decoder_config;
+pub mod decoder_family;
+mod decoder_layer;
 pub mod diffusion;
+mod embedding_table;
 pub mod encoder;
-mod experts;
-pub mod family;
+mod error;
 mod feed_forward;
 pub mod gguf;
-pub mod hyper;
+mod gguf_config;
 pub mod kv;
 mod linear;
-pub mod llama;
+mod mixture_of_experts;
+mod mlp;
 mod norm;
 pub mod rope;
 pub mod safetensors;
 pub mod scratch;
-mod table;
-mod texts;
+mod text_batch;
 pub mod weights;
 
-/// A model file cannot become a network.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    #[error(transparent)]
-    Gguf(#[from] gguf::GgufError),
-    #[error(transparent)]
-    Safetensors(#[from] safetensors::SafetensorsError),
-    /// The header is sound but what it describes is not a model that can be computed.
-    #[error("{0}")]
-    Invalid(String),
-    #[error(transparent)]
-    Weights(#[from] outpost_kernels::Error),
-    #[error("the tensor library failed: {0}")]
-    Tensor(#[from] candle_core::Error),
-}
+use std::sync::Arc;
 
-impl ModelError {
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid(message.into())
-    }
+use causal_lm::CausalLm;
+use decoder::Decoder;
+pub use error::ModelError;
+use scratch::Cpu;
+use weights::DecoderCheckpoint;
+
+/// Reads the weights of a language model; `cpu` computes with them.
+///
+/// # Errors
+/// A checkpoint that is damaged or not supported.
+pub fn load_causal_lm(checkpoint: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> Result<Box<dyn CausalLm>, ModelError> {
+    Ok(Box::new(Decoder::load(checkpoint, cpu)?))
 }

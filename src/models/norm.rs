@@ -2,8 +2,8 @@
 
 use outpost_kernels::{self as kernels, NormKind, Pool};
 
-use super::ModelError;
-use super::hyper::Hyper;
+use super::decoder_config::DecoderConfig;
+use super::error::ModelError;
 use super::scratch::grow;
 use super::weights::{Loader, Role};
 
@@ -17,19 +17,19 @@ pub(super) struct Norm {
 
 impl Norm {
     /// A decoder's: by the root of the mean square.
-    pub fn load(loader: &Loader<'_>, hyper: &Hyper, stem: &str, width: usize) -> Result<Self, ModelError> {
-        let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + hyper.norm_shift).collect();
-        Ok(Self { kind: NormKind::Rms, weight, bias: None, epsilon: hyper.epsilon })
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, stem: &str, width: usize) -> Result<Self, ModelError> {
+        let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + config.norm_weight_offset).collect();
+        Ok(Self { kind: NormKind::Rms, weight, bias: None, epsilon: config.epsilon })
     }
 
     /// An encoder's: by the deviation, with a bias where the checkpoint has it.
-    pub fn layer(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
+    pub fn load_layer_norm(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
         let (weight, bias) = (loader.vector(stem, width)?, loader.optional_vector(stem, Role::Bias, width)?);
         Ok(Self { kind: NormKind::Layer, weight, bias, epsilon })
     }
 
     /// By the root of the mean square, without a bias: T5's, and those of queries and keys.
-    pub fn root(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
+    pub fn load_rms_norm(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
         Ok(Self { kind: NormKind::Rms, weight: loader.vector(stem, width)?, bias: None, epsilon })
     }
 
@@ -53,15 +53,15 @@ impl Norm {
         self.kernel().add_forward(pool, x, y, out);
     }
 
-    /// Over each row, or each of the heads next to each other, in `x`'s place. `spare`: of no meaning.
-    pub fn replace(&self, pool: &Pool, x: &mut Vec<f32>, len: usize, spare: &mut Vec<f32>) {
-        self.forward(pool, grow(x, len), grow(spare, len));
-        std::mem::swap(x, spare);
+    /// Over each row, or each of the heads next to each other, in `x`'s place. `scratch`: of no meaning.
+    pub fn forward_in_place(&self, pool: &Pool, x: &mut Vec<f32>, len: usize, scratch: &mut Vec<f32>) {
+        self.forward(pool, grow(x, len), grow(scratch, len));
+        std::mem::swap(x, scratch);
     }
 
     /// Over `x += y` in `x`'s place.
-    pub fn add_replace(&self, pool: &Pool, x: &mut Vec<f32>, y: &[f32], spare: &mut Vec<f32>) {
-        self.add_forward(pool, grow(x, y.len()), y, grow(spare, y.len()));
-        std::mem::swap(x, spare);
+    pub fn add_forward_in_place(&self, pool: &Pool, x: &mut Vec<f32>, y: &[f32], scratch: &mut Vec<f32>) {
+        self.add_forward(pool, grow(x, y.len()), y, grow(scratch, y.len()));
+        std::mem::swap(x, scratch);
     }
 }

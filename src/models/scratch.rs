@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outpost_kernels::{Pool, attend_bytes};
 
 use super::attention;
-use super::hyper::{ExpertSizes, Hyper};
+use super::decoder_config::{DecoderConfig, MoeConfig};
 use super::kv::blocks_for;
 
 /// What computes: threads, and memory that stays from one step to the next, for fresh pages would cost
@@ -68,7 +68,7 @@ pub(super) fn grow(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
 
 /// The most that a step may be made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Largest {
+pub struct StepLimits {
     /// Tokens of all rows together.
     pub tokens: usize,
     pub rows: usize,
@@ -78,56 +78,56 @@ pub struct Largest {
     pub threads: usize,
 }
 
-/// An upper bound of the bytes that a step takes: [`Llama::forward`], and choosing tokens from its logits.
+/// An upper bound of the bytes that a step takes: [`CausalLm::forward`], and choosing tokens from its logits.
 ///
 /// Added up are the buffers of [`Scratch`] at their longest, the tables and states of attention, and what
 /// choosing takes. What lives after each other is added too, for an allocator may keep what the one has
 /// freed and have no use for it in the other.
 ///
-/// [`Llama::forward`]: super::llama::Llama::forward
-pub fn scratch_bytes(hyper: &Hyper, most: &Largest) -> u64 {
-    let Largest { tokens, rows, logits, threads } = *most;
-    let Hyper { vocabulary, head_width, .. } = *hyper;
+/// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
+pub fn scratch_bytes(config: &DecoderConfig, most: &StepLimits) -> u64 {
+    let StepLimits { tokens, rows, logits, threads } = *most;
+    let DecoderConfig { vocabulary, head_width, .. } = *config;
     // Cosines and sines of half a head each, in vectors that grew by doubling.
-    let angles = 2 * head_width * hyper.ropes.len();
+    let angles = 2 * head_width * config.ropes.len();
     // A thread that chooses lists all tokens with their weights, and once more for log-probabilities.
-    let floats = tokens * (angles + block(hyper)) + logits * vocabulary + threads * 4 * vocabulary;
+    let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + threads * 4 * vocabulary;
     // Keys' and values' addresses, lengths and scales.
-    let tables = rows * blocks_for(hyper.context) * 64;
-    let attention = attend_bytes(threads, &attention::shape(hyper, None), tokens, hyper.context);
+    let tables = rows * blocks_for(config.context) * 64;
+    let attention = attend_bytes(threads, &attention::decoder_shape(config, None), tokens, config.context);
     (floats * size_of::<f32>() + tables + attention) as u64
 }
 
 /// Numbers of [`Scratch`] for each token, logits aside, and those made ready for products.
-fn block(hyper: &Hyper) -> usize {
-    let Hyper { width, .. } = *hyper;
-    let (queries, kv) = (hyper.heads * hyper.head_width, hyper.kv_heads * hyper.head_width);
+fn floats_per_token(config: &DecoderConfig) -> usize {
+    let DecoderConfig { width, .. } = *config;
+    let (queries, kv) = (config.heads * config.head_width, config.kv_heads * config.head_width);
     // Norms exchange buffers, so each of four becomes as long as the longest.
     let attention = width + 4 * width.max(queries) + queries + kv;
-    let gated = |inner: usize| 2 * inner + packed(width.max(queries).max(inner));
+    let gated = |inner: usize| 2 * inner + packed_floats(width.max(queries).max(inner));
     // The router's scores, and who takes which; the tokens of an expert and its outputs.
-    let sparse = |sizes: &ExpertSizes| gated(sizes.inner) + sizes.count + 8 * sizes.used + 2 * width;
-    let dense = if hyper.layers.iter().all(|layer| layer.sparse) { 0 } else { gated(hyper.inner) };
-    attention + dense.max(hyper.experts.as_ref().map_or(0, sparse))
+    let sparse = |sizes: &MoeConfig| gated(sizes.inner) + sizes.count + 8 * sizes.experts_per_token + 2 * width;
+    let dense = if config.layers.iter().all(|layer| layer.sparse) { 0 } else { gated(config.inner) };
+    attention + dense.max(config.experts.as_ref().map_or(0, sparse))
 }
 
 /// Numbers' worth of memory of `count` numbers made ready for products: as bf16, and as bytes with 16 bytes
 /// of facts for each 32.
-fn packed(count: usize) -> usize {
+fn packed_floats(count: usize) -> usize {
     count.div_ceil(2) + count.div_ceil(8) * 3
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Largest, scratch_bytes};
-    use crate::models::family::{Activation, FAMILIES};
-    use crate::models::hyper::{ExpertSizes, Hyper, Layer};
+    use super::{StepLimits, scratch_bytes};
+    use crate::models::decoder_config::{DecoderConfig, LayerConfig, MoeConfig};
+    use crate::models::decoder_family::{Activation, FAMILIES};
     use crate::models::rope::RopeStyle;
 
-    fn hyper() -> Hyper {
-        Hyper {
+    fn config() -> DecoderConfig {
+        DecoderConfig {
             family: &FAMILIES[0],
-            blocks: 2,
+            layer_count: 2,
             width: 64,
             heads: 4,
             kv_heads: 2,
@@ -138,49 +138,49 @@ mod tests {
             epsilon: 1e-5,
             ropes: Vec::new(),
             rope_style: RopeStyle::Halves,
-            layers: vec![Layer { rope: None, window: None, sparse: false }; 2],
+            layers: vec![LayerConfig { rope: None, window: None, sparse: false }; 2],
             activation: Activation::Silu,
             embedding_scale: 1.,
             attention_scale: 0.25,
-            attention_cap: None,
-            output_cap: None,
+            attention_soft_cap: None,
+            logit_soft_cap: None,
             experts: None,
             biases: false,
-            norm_shift: 0.,
-            tied: None,
+            norm_weight_offset: 0.,
+            tied_embeddings: None,
         }
     }
 
-    const STEP: Largest = Largest { tokens: 40, rows: 8, logits: 8, threads: 2 };
+    const STEP: StepLimits = StepLimits { tokens: 40, rows: 8, logits: 8, threads: 2 };
 
     #[test]
     fn what_lies_side_by_side_is_covered() {
         // In the feed-forward network of all tokens: the stream, what the heads mixed, the normed input, gate,
         // up, and the output; in the end the logits.
         let floats = STEP.tokens * (4 * 64 + 2 * 128) + STEP.logits * 1_000;
-        let bytes = scratch_bytes(&hyper(), &STEP);
+        let bytes = scratch_bytes(&config(), &STEP);
         assert!((4 * floats as u64..16 * floats as u64).contains(&bytes), "{bytes} for {floats} numbers");
     }
 
     #[test]
     fn every_size_counts() {
-        let least = scratch_bytes(&hyper(), &STEP);
-        let more = |step: Largest, least_more: usize| {
-            let more = scratch_bytes(&hyper(), &step) - least;
+        let least = scratch_bytes(&config(), &STEP);
+        let more = |step: StepLimits, least_more: usize| {
+            let more = scratch_bytes(&config(), &step) - least;
             assert!(more >= 4 * least_more as u64, "{more} bytes more for {step:?}");
         };
-        more(Largest { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
-        more(Largest { logits: 9, ..STEP }, 1_000);
-        more(Largest { threads: 3, ..STEP }, 2 * 1_000);
-        more(Largest { rows: 9, ..STEP }, 512 / 16);
+        more(StepLimits { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
+        more(StepLimits { logits: 9, ..STEP }, 1_000);
+        more(StepLimits { threads: 3, ..STEP }, 2 * 1_000);
+        more(StepLimits { rows: 9, ..STEP }, 512 / 16);
     }
 
     #[test]
     fn experts_count_by_their_own_width() {
         let sparse = |inner| {
-            let layers = vec![Layer { rope: None, window: None, sparse: true }; 2];
-            let experts = Some(ExpertSizes { count: 4, used: 2, inner, normalised: true });
-            scratch_bytes(&Hyper { experts, layers, inner: 1 << 20, ..hyper() }, &STEP)
+            let layers = vec![LayerConfig { rope: None, window: None, sparse: true }; 2];
+            let experts = Some(MoeConfig { count: 4, experts_per_token: 2, inner, normalise_weights: true });
+            scratch_bytes(&DecoderConfig { experts, layers, inner: 1 << 20, ..config() }, &STEP)
         };
         assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may choose the same expert");
         assert!(sparse(256) < 4 << 20, "no layer is dense");

@@ -320,7 +320,7 @@ fn a_picture_that_is_none_or_does_not_fit_is_refused_by_name() {
     refused(&ask(&wide, None), "image", "9000x1");
     refused(&ask(&whole, Some(b"nothing")), "mask", "PNG, JPEG or WebP");
     refused(&ask(&whole, Some(&other)), "mask", "32x64");
-    refused(&ask(&whole, Some(&whole)), "mask", "marks nothing");
+    refused(&ask(&whole, Some(&whole)), "mask", "marks no area");
     let weak = [parts(&whole, None), vec![("strength", None, b"0.01".as_slice())]].concat();
     refused(&send(&server, "edits", &server.admin, &weak), "strength", "steps");
 }

@@ -102,7 +102,7 @@ fn fields_in_order_lead_to_the_model() {
     });
     for mount in MOUNTS {
         for more in [json!({}), everything.clone(), json!({ "stream": true, "partial_images": 3 })] {
-            refused(&generate(&server, mount, more.clone()), "model", "is no image model");
+            refused(&generate(&server, mount, more.clone()), "model", "is not an image model");
             let unknown =
                 generate(&server, mount, [more, json!({ "model": "none" })].into_iter().fold(json!({}), merge));
             assert_eq!(unknown.refusal(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
@@ -147,7 +147,7 @@ fn what_is_wrong_with_a_form_is_named() {
     let ask = |what: &str, more: &[Part<'_>]| send(&server, what, &server.admin, &[&base, more].concat());
     // In order, as far as a model is not needed.
     for what in ["edits", "variations"] {
-        refused(&ask(what, &[]), "model", "is no image model");
+        refused(&ask(what, &[]), "model", "is not an image model");
         let fields: &[Part<'_>] = &[
             ("n", None, b"2"),
             ("strength", None, b"1"),
@@ -158,7 +158,7 @@ fn what_is_wrong_with_a_form_is_named() {
             ("size", None, b"auto"),
             ("user", None, b"5"),
         ];
-        refused(&ask(what, fields), "model", "is no image model");
+        refused(&ask(what, fields), "model", "is not an image model");
     }
     let cases: &[(&str, Part<'_>, &str)] = &[
         ("n", ("n", None, b"two"), "expected u32"),
@@ -186,7 +186,7 @@ fn what_is_wrong_with_a_form_is_named() {
     refused(&send(&server, "edits", &server.admin, &base[..2]), "image", "missing");
     refused(&send(&server, "edits", &server.admin, &base[1..]), "model", "missing");
     refused(&send(&server, "edits", &server.admin, &[base[0], base[2]]), "prompt", "missing");
-    refused(&send(&server, "variations", &server.admin, &[base[0], base[2]]), "model", "is no image model");
+    refused(&send(&server, "variations", &server.admin, &[base[0], base[2]]), "model", "is not an image model");
     let named: Vec<String> = (0..70).map(|number| format!("f{number}")).collect();
     let many: Vec<Part<'_>> = named.iter().map(|name| (name.as_str(), None, b"x".as_slice())).collect();
     assert!(ask("edits", &many).text.contains("more than 64 parts"));

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
-use outpost::models::llama::{Llama, Row, Wanted};
 
 use crate::harness::{cpu, real_model};
 
@@ -15,11 +16,11 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (work(), began.elapsed())
 }
 
-fn load(path: &Path) -> Llama {
-    Llama::load(&GgufFile::open(path).unwrap(), cpu()).unwrap()
+fn load(path: &Path) -> Decoder {
+    Decoder::load(&GgufFile::open(path).unwrap(), cpu()).unwrap()
 }
 
-fn cache(model: &Llama) -> KvCache {
+fn cache(model: &Decoder) -> KvCache {
     KvCache::new(model.kv_shape(KvType::F16))
 }
 
@@ -62,7 +63,7 @@ fn speed() {
         let ((), took) = timed(|| {
             for start in 0..16 {
                 let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
-                let row = |blocks| Row { tokens: &[99], start, blocks, logits: Wanted::Last, long: false };
+                let row = |blocks| BatchRow { tokens: &[99], start, blocks, logits: LogitsAt::Last, long: false };
                 let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
                 model.reuse(model.forward(&rows, &mut arena).unwrap());
             }

@@ -1,8 +1,9 @@
 //! Damaged GGUF files are refused with a clear error, never with a panic or a huge allocation.
 
-use outpost::models::gguf::{GgufFile, parse};
+use outpost::models::causal_lm::CausalLm;
+use outpost::models::decoder::Decoder;
+use outpost::models::gguf::{GgufFile, parse_header};
 use outpost::models::kv::{KvCache, KvType};
-use outpost::models::llama::Llama;
 use proptest::prelude::*;
 
 use crate::harness::cpu;
@@ -13,7 +14,7 @@ fn problem(bytes: &[u8]) -> String {
     let path = dir.path().join("m.gguf");
     std::fs::write(&path, bytes).unwrap();
     match GgufFile::open(&path) {
-        Ok(file) => Llama::load(&file, cpu()).unwrap_err().to_string(),
+        Ok(file) => Decoder::load(&file, cpu()).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     }
 }
@@ -100,7 +101,7 @@ proptest! {
         if cuts {
             bytes.truncate(cut.index(bytes.len()));
         }
-        if let Ok(header) = parse(&bytes, bytes.len() as u64) {
+        if let Ok(header) = parse_header(&bytes, bytes.len() as u64) {
             for tensor in header.tensors {
                 prop_assert!(tensor.start + tensor.bytes <= bytes.len() as u64);
             }
@@ -121,7 +122,7 @@ proptest! {
         let path = dir.path().join("m.gguf");
         std::fs::write(&path, bytes).unwrap();
         if let Ok(file) = GgufFile::open(&path)
-            && let Ok(model) = Llama::load(&file, cpu())
+            && let Ok(model) = Decoder::load(&file, cpu())
         {
             let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.kv_shape(KvType::F16)));
         }

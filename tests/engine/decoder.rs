@@ -6,9 +6,10 @@ use std::path::Path;
 use candle_core::quantized::gguf_file;
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
-use outpost::models::llama::{Llama, Row, Wanted};
 
 use crate::harness::cpu;
 use crate::tiny_model::{self, TinyModel};
@@ -23,14 +24,14 @@ fn variants() -> Vec<TinyModel> {
     ]
 }
 
-pub fn cache(model: &Llama) -> KvCache {
+pub fn cache(model: &Decoder) -> KvCache {
     KvCache::new(model.kv_shape(KvType::F32))
 }
 
-fn load(options: &TinyModel) -> Llama {
+fn load(options: &TinyModel) -> Decoder {
     let dir = tempfile::tempdir().unwrap();
     let path = tiny_model::write(dir.path(), "m", options);
-    Llama::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap()
+    Decoder::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap()
 }
 
 pub fn oracle(path: &Path) -> ModelWeights {
@@ -56,7 +57,7 @@ fn logits_match_the_reference() {
     for options in variants() {
         let dir = tempfile::tempdir().unwrap();
         let path = tiny_model::write(dir.path(), "m", &options);
-        let (ours, mut oracle) = (Llama::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap(), oracle(&path));
+        let (ours, mut oracle) = (Decoder::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap(), oracle(&path));
         let mut kv = cache(&ours);
         // Both round the input of quantized products to 8 bits, but differently.
         let within = if options.quantized { 0.3 } else { 1e-3 };
@@ -91,12 +92,12 @@ fn rows_of_a_batch_are_independent() {
     let model = load(&TinyModel::default());
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     (0..3).for_each(|block| arena.ensure(block));
-    let row = |tokens, start, blocks, logits| Row { tokens, start, blocks, logits, long: false };
-    model.forward(&[row(&PROMPT[..4], 0, &[2], Wanted::Nothing)], &mut arena).unwrap();
+    let row = |tokens, start, blocks, logits| BatchRow { tokens, start, blocks, logits, long: false };
+    model.forward(&[row(&PROMPT[..4], 0, &[2], LogitsAt::None)], &mut arena).unwrap();
     let rows = [
-        row(&[7], 4, &[2], Wanted::Last),
-        row(&PROMPT, 0, &[0], Wanted::All),
-        row(&[1, 2, 3], 0, &[1], Wanted::Nothing),
+        row(&[7], 4, &[2], LogitsAt::Last),
+        row(&PROMPT, 0, &[0], LogitsAt::All),
+        row(&[1, 2, 3], 0, &[1], LogitsAt::None),
     ];
     let mut logits = model.forward(&rows, &mut arena).unwrap();
     let logits = logits.rows();
@@ -114,7 +115,7 @@ fn several_rows_can_share_a_kv_block() {
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     (0..3).for_each(|block| arena.ensure(block));
     let shared: Vec<u32> = (0..16).collect();
-    let row = |tokens, start, blocks| Row { tokens, start, blocks, logits: Wanted::Last, long: false };
+    let row = |tokens, start, blocks| BatchRow { tokens, start, blocks, logits: LogitsAt::Last, long: false };
     model.forward(&[row(&shared, 0, &[0])], &mut arena).unwrap();
     let mut logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], &mut arena).unwrap();
     for (logits, end) in logits.rows().iter().zip([&[9, 8][..], &[7]]) {
@@ -142,7 +143,7 @@ fn a_failed_step_leaves_the_kv_cache_unchanged() {
     model.extend(&PROMPT, &mut kv).unwrap();
     assert!(model.extend(&[], &mut kv).is_err(), "no tokens");
     assert!(model.extend(&[100_000], &mut kv).is_err(), "no such token");
-    let short = Row { tokens: &PROMPT, start: 10, blocks: &[0], logits: Wanted::Last, long: false };
+    let short = BatchRow { tokens: &PROMPT, start: 10, blocks: &[0], logits: LogitsAt::Last, long: false };
     assert!(model.forward(&[short], &mut KvArena::new(model.kv_shape(KvType::F16))).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
     let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvType, blocks_for};
-use outpost::models::llama::{Llama, Row, Wanted};
-use outpost::models::safetensors::Folder;
+use outpost::models::safetensors::ModelFolder;
 use outpost::models::scratch::Cpu;
 use outpost_kernels::{self as kernels, Pool};
 use serde::Deserialize;
@@ -49,14 +50,14 @@ fn cases() -> Cases {
     serde_json::from_slice(&std::fs::read(root().join("cases.json")).unwrap()).unwrap()
 }
 
-fn folder(name: &str, cpu: Arc<Cpu>) -> Llama {
-    let folder = Folder::open(&root().join(name)).unwrap();
-    Llama::load(&folder, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
+fn folder(name: &str, cpu: Arc<Cpu>) -> Decoder {
+    let folder = ModelFolder::open(&root().join(name)).unwrap();
+    Decoder::load(&folder, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn gguf(name: &str, cpu: Arc<Cpu>) -> Llama {
+fn gguf(name: &str, cpu: Arc<Cpu>) -> Decoder {
     let file = GgufFile::open(&root().join(name).join("model.gguf")).unwrap();
-    Llama::load(&file, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
+    Decoder::load(&file, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn expected(case: &Case, run: &Run, vocabulary: usize) -> Vec<Vec<f32>> {
@@ -72,13 +73,13 @@ fn difference(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// The largest difference at any position when the prompt is prefilled in chunks of this size.
-fn in_chunks(model: &Llama, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
+fn in_chunks(model: &Decoder, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
     blocks.iter().for_each(|block| arena.ensure(*block));
     let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
     for tokens in prompt.chunks(size) {
-        let row = Row { tokens, start, blocks: &blocks, logits: Wanted::All, long };
+        let row = BatchRow { tokens, start, blocks: &blocks, logits: LogitsAt::All, long };
         let mut logits = model.forward(&[row], &mut arena).unwrap();
         for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
             largest = largest.max(difference(logits, expected));
@@ -88,7 +89,7 @@ fn in_chunks(model: &Llama, prompt: &[u32], expected: &[Vec<f32>], size: usize) 
     largest
 }
 
-fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Llama, has: fn(&Case) -> bool) {
+fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Decoder, has: fn(&Case) -> bool) {
     let Cases { vocabulary, cases } = cases();
     let mut wrong = Vec::new();
     let isas = kernels::Isa::available();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost::engine::{Engine, Message, ModelKind, Settings, Tool};
-use outpost::models::llama::Llama;
-use outpost::models::safetensors::Folder;
+use outpost::models::decoder::Decoder;
+use outpost::models::safetensors::ModelFolder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -230,8 +230,8 @@ proptest! {
         }
         fs::copy(fixture("qwen2").join("config.json"), dir.path().join("config.json")).unwrap();
         fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
-        if let Ok(folder) = Folder::open(dir.path()) {
-            let _ = Llama::load(&folder, cpu());
+        if let Ok(folder) = ModelFolder::open(dir.path()) {
+            let _ = Decoder::load(&folder, cpu());
         }
     }
 }

@@ -14,12 +14,13 @@ use std::sync::Arc;
 use outpost::app::SystemClockRng;
 use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::ModelError;
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
+use outpost::models::decoder_config::DecoderConfig;
 use outpost::models::gguf::GgufFile;
-use outpost::models::hyper::Hyper;
 use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
-use outpost::models::llama::{Llama, Row, Wanted};
 use outpost::models::scratch::Cpu;
-use outpost::models::weights::{Decoder, Role, Rows, Weights};
+use outpost::models::weights::{DecoderCheckpoint, Role, Rows, Weights};
 use outpost_kernels::DType;
 use serde::Deserialize;
 
@@ -69,20 +70,20 @@ fn file_of(model: &str) -> GgufFile {
     GgufFile::open(&file.unwrap()).unwrap()
 }
 
-fn load(weights: &dyn Decoder) -> Llama {
-    Llama::load(weights, Arc::new(Cpu::new(2))).unwrap()
+fn load(weights: &dyn DecoderCheckpoint) -> Decoder {
+    Decoder::load(weights, Arc::new(Cpu::new(2))).unwrap()
 }
 
-fn model() -> Llama {
+fn model() -> Decoder {
     load(&file())
 }
 
 /// The same weights as 32-bit floats.
 struct Widened(GgufFile);
 
-impl Decoder for Widened {
-    fn hyper(&self) -> Result<Hyper, ModelError> {
-        self.0.hyper()
+impl DecoderCheckpoint for Widened {
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError> {
+        self.0.decoder_config()
     }
 }
 
@@ -95,14 +96,14 @@ impl Weights for Widened {
         self.0.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        self.0.kind(name).map(|_| DType::F32)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.0.dtype(name).map(|_| DType::F32)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let narrow = self.0.rows(name, first, count)?;
         let bytes = narrow.floats()?.into_iter().flat_map(f32::to_le_bytes).collect();
-        Rows::of_bytes(DType::F32, count, narrow.columns, bytes)
+        Rows::from_bytes(DType::F32, count, narrow.columns, bytes)
     }
 
     fn names(&self) -> Vec<String> {
@@ -110,7 +111,7 @@ impl Weights for Widened {
     }
 }
 
-fn cache(model: &Llama) -> KvCache {
+fn cache(model: &Decoder) -> KvCache {
     KvCache::new(model.kv_shape(KvType::F32))
 }
 
@@ -120,7 +121,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// The largest difference among the sampled logits after the first chat's prompt.
-fn largest_difference(model: &Llama, answers: &Answers, sample_every: usize) -> f32 {
+fn largest_difference(model: &Decoder, answers: &Answers, sample_every: usize) -> f32 {
     let logits = model.extend(&answers.chats[0].prompt, &mut cache(model)).unwrap();
     let pairs = logits.iter().step_by(sample_every).zip(&answers.logits_sample);
     let largest = pairs.map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max);
@@ -130,7 +131,7 @@ fn largest_difference(model: &Llama, answers: &Answers, sample_every: usize) -> 
 
 /// Where our greedy text leaves the reference's: `(chat, token, gap of the reference's top two
 /// logits there, gap of ours between the two tokens)`.
-fn partings(model: &Llama, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
+fn partings(model: &Decoder, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
     let mut found = Vec::new();
     for (number, chat) in chats.iter().enumerate() {
         let mut cache = cache(model);
@@ -217,14 +218,14 @@ struct Perplexity {
 }
 
 /// The perplexity of a fixed text, in one pass, with keys and values kept so.
-fn perplexity(model: &Llama, tokens: &[u32], kind: KvType) -> f64 {
+fn perplexity(model: &Decoder, tokens: &[u32], kind: KvType) -> f64 {
     let mut arena = KvArena::new(model.kv_shape(kind));
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
     blocks.iter().for_each(|block| arena.ensure(*block));
     let mut loss = 0.;
     for (index, part) in tokens.chunks(256).enumerate() {
         let start = index * 256;
-        let row = Row { tokens: part, start, blocks: &blocks, logits: Wanted::All, long: false };
+        let row = BatchRow { tokens: part, start, blocks: &blocks, logits: LogitsAt::All, long: false };
         let next = tokens[start + 1..].iter();
         let mut logits = model.forward(&[row], &mut arena).unwrap();
         for (logits, next) in logits.rows()[0].iter().zip(next) {

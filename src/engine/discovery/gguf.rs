@@ -6,7 +6,7 @@ use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
-use crate::models::family;
+use crate::models::decoder_family;
 use crate::models::gguf::{GgufFile, Header};
 
 /// Architectures of embedding models.
@@ -31,7 +31,7 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
 fn fill(header: &Header, info: &mut ModelInfo) {
     let metadata = &header.metadata;
     let name = metadata.text("general.architecture").unwrap_or("unknown");
-    let small = |key: &str| metadata.whole(&format!("{name}.{key}")).and_then(|number| u32::try_from(number).ok());
+    let small = |key: &str| metadata.integer(&format!("{name}.{key}")).and_then(|number| u32::try_from(number).ok());
     let text = |key: &str| metadata.text(key).filter(|text| !text.is_empty()).map(str::to_owned);
     info.architecture = name.to_owned();
     info.parameters = header.parameters();
@@ -54,6 +54,6 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         }
         return;
     }
-    info.kind = if family::find(name).is_some() { ModelKind::Text } else { ModelKind::Unknown };
+    info.kind = if decoder_family::find_architecture(name).is_some() { ModelKind::Text } else { ModelKind::Unknown };
     info.problem = checkpoint::check_gguf(header).err();
 }

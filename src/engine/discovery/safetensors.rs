@@ -15,7 +15,7 @@ use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::checkpoint;
 use crate::engine::embedding;
 use crate::models::encoder::Family;
-use crate::models::safetensors::{Folder, read_header, read_json};
+use crate::models::safetensors::{ModelFolder, read_header, read_json};
 
 const MAX_MODEL_CARD_BYTES: u64 = 4 << 20;
 
@@ -37,7 +37,7 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     if folder.join("modules.json").is_file() || Family::of_hub(model_type).is_some() {
         let cross_encoder = embedding::is_cross_encoder(&config);
         info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
-        let opened = Folder::open(folder).map_err(|error| error.to_string());
+        let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
         match opened.and_then(|opened| embedding::check_hub(&opened, &info.id)) {
             Ok(facts) => {
                 info.context_window = u32::try_from(facts.limit).ok();
@@ -47,7 +47,7 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
         }
     } else if info.architecture.ends_with("ForCausalLM") {
         info.kind = ModelKind::Text;
-        let opened = Folder::open(folder).map_err(|error| error.to_string());
+        let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
         info.problem = opened.and_then(|folder| checkpoint::check_hub(&folder)).err();
     } else {
         info.problem = Some(format!("the architecture {} is not supported", info.architecture));
@@ -69,7 +69,7 @@ pub(super) fn count_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(
         let header = read_header(&mut file, path).map_err(|error| error.to_string())?;
         info.bytes += header.length;
         for tensor in header.tensors {
-            *kinds.entry(tensor.kind).or_default() += tensor.elements;
+            *kinds.entry(tensor.dtype).or_default() += tensor.elements;
         }
     }
     info.parameters = kinds.values().sum();

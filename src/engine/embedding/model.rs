@@ -20,13 +20,13 @@ use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::catch_compute_panic;
 use crate::engine::tokenizer::TokenizeLimits;
 use crate::models::ModelError;
+use crate::models::decoder_config::DecoderConfig;
+use crate::models::decoder_family;
 use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
-use crate::models::family;
 use crate::models::gguf::{Header, Metadata};
-use crate::models::hyper::Hyper;
-use crate::models::safetensors::Folder;
+use crate::models::safetensors::ModelFolder;
 use crate::models::scratch::Cpu;
-use crate::models::weights::{Decoder, Footprint, Weights};
+use crate::models::weights::{DecoderCheckpoint, Footprint, Weights};
 
 /// Tokens per second assumed for the size of the first batch.
 const ASSUMED_SPEED: f64 = 2_000.;
@@ -81,7 +81,7 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 }
 
 /// Checks that a folder holds a model that can be served. Reads only headers and small files.
-pub fn check_hub(folder: &Folder, id: &str) -> Result<EncoderInfo, String> {
+pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
     let config = config(folder).map_err(|error| error.to_string())?;
     let sentence = SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?;
     if !folder.path.join("tokenizer.json").is_file() {
@@ -110,17 +110,17 @@ pub fn is_cross_encoder(config: &Value) -> bool {
 
 fn gguf_config(header: &Header) -> Result<NetworkConfig, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
-    match family::find(name) {
-        Some(_) => Hyper::of_gguf(header).map(|hyper| NetworkConfig::Decoder(Box::new(hyper))),
-        None => EncoderConfig::of_gguf(header).map(NetworkConfig::Encoder),
+    match decoder_family::find_architecture(name) {
+        Some(_) => DecoderConfig::from_gguf(header).map(|config| NetworkConfig::Decoder(Box::new(config))),
+        None => EncoderConfig::from_gguf(header).map(NetworkConfig::Encoder),
     }
 }
 
-fn config(folder: &Folder) -> Result<NetworkConfig, ModelError> {
+fn config(folder: &ModelFolder) -> Result<NetworkConfig, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match Family::of_hub(name) {
         Some(_) => EncoderConfig::of_config(&folder.config).map(NetworkConfig::Encoder),
-        None => folder.hyper().map(|hyper| NetworkConfig::Decoder(Box::new(hyper))),
+        None => folder.decoder_config().map(|config| NetworkConfig::Decoder(Box::new(config))),
     }
 }
 
@@ -153,7 +153,7 @@ impl Checkpoint {
     /// The memory for the model's weights, and the bytes of scratch buffers for a batch.
     pub(in crate::engine) fn encoder_needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
         let config = self.config()?;
-        let footprint = self.with_encoder(&config, |source| Footprint::of(source, threads));
+        let footprint = self.with_encoder(&config, |source| Footprint::new(source, threads));
         // A text that is longer than a batch is computed alone.
         let tokens = config.context().max(MAX_BATCH_TOKENS);
         Ok((footprint, config.pass_bytes(tokens, MAX_BATCH_TEXTS, threads)))

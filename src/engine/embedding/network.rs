@@ -3,26 +3,25 @@
 
 use std::sync::Arc;
 
-use candle_core::Result;
 use outpost_kernels::DType;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
+use crate::models::decoder::{Decoder, EncodePass, encode_pass_bytes};
+use crate::models::decoder_config::DecoderConfig;
 use crate::models::encoder::{self, Encoder, EncoderConfig, Head, Tokenized};
-use crate::models::hyper::Hyper;
-use crate::models::llama::{EncodePass, Llama, encode_pass_bytes};
 use crate::models::scratch::Cpu;
 
 /// The network's dimensions, from the model's files.
 #[derive(Clone, Debug)]
 pub enum NetworkConfig {
     Encoder(EncoderConfig),
-    Decoder(Box<Hyper>),
+    Decoder(Box<DecoderConfig>),
 }
 
 pub enum Network {
     Encoder(Box<Encoder>, Option<Head>),
-    Decoder(Box<Llama>),
+    Decoder(Box<Decoder>),
 }
 
 /// A partly computed batch.
@@ -35,7 +34,7 @@ impl NetworkConfig {
     pub fn width(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.width,
-            Self::Decoder(hyper) => hyper.width,
+            Self::Decoder(config) => config.width,
         }
     }
 
@@ -43,14 +42,14 @@ impl NetworkConfig {
     pub fn context(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.context,
-            Self::Decoder(hyper) => hyper.context,
+            Self::Decoder(config) => config.context,
         }
     }
 
     pub fn vocabulary(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.vocabulary,
-            Self::Decoder(hyper) => hyper.vocabulary,
+            Self::Decoder(config) => config.vocabulary,
         }
     }
 
@@ -58,7 +57,7 @@ impl NetworkConfig {
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
-            Self::Decoder(hyper) => encode_pass_bytes(hyper, tokens, texts, threads),
+            Self::Decoder(config) => encode_pass_bytes(config, tokens, texts, threads),
         }
     }
 }
@@ -69,10 +68,10 @@ impl Network {
         config: &NetworkConfig,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> Result<Self, ModelError> {
         match config {
             NetworkConfig::Decoder(_) => {
-                Ok(Self::Decoder(Box::new(Llama::load_headless(files.weights(), precision, cpu)?)))
+                Ok(Self::Decoder(Box::new(Decoder::load_headless(files.weights(), precision, cpu)?)))
             }
             NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
                 let (encoder, head) =
@@ -82,7 +81,7 @@ impl Network {
         }
     }
 
-    pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
+    pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, ModelError> {
         match self {
             Self::Encoder(encoder, _) => encoder.begin(texts).map(Pass::Encoder),
             Self::Decoder(network) => {
@@ -93,16 +92,16 @@ impl Network {
     }
 
     /// Computes a part of the batch, short enough for other workloads to wait for. `true`: it was the last part.
-    pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
+    pub fn advance(&self, pass: &mut Pass) -> Result<bool, ModelError> {
         match (self, pass) {
             (Self::Encoder(encoder, _), Pass::Encoder(pass)) => encoder.advance(pass),
             (Self::Decoder(network), Pass::Decoder(pass)) => network.advance(pass),
-            _ => candle_core::bail!("the batch belongs to another network"),
+            _ => Err(ModelError::Compute("the batch belongs to another network".to_owned())),
         }
     }
 
     /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each text.
-    pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>> {
+    pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
         match (self, pass) {
             (Self::Encoder(encoder, head), Pass::Encoder(pass)) => {
                 let width = encoder.config().width;
@@ -113,9 +112,9 @@ impl Network {
                 pass.vectors(width).map(one).collect()
             }
             (Self::Decoder(network), Pass::Decoder(pass)) => {
-                Ok(network.last(pass).iter().map(|vector| pool(vector)).collect())
+                Ok(network.last_hidden_states(pass).iter().map(|vector| pool(vector)).collect())
             }
-            _ => candle_core::bail!("the batch belongs to another network"),
+            _ => Err(ModelError::Compute("the batch belongs to another network".to_owned())),
         }
     }
 }

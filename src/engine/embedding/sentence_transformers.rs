@@ -41,7 +41,7 @@ pub const RANK: u64 = 4;
 /// A GGUF file's pooling type; 0 means no pooling.
 pub fn pooling_type(metadata: &Metadata) -> Option<u64> {
     let name = metadata.text("general.architecture").unwrap_or_default();
-    metadata.whole(&format!("{name}.pooling_type"))
+    metadata.integer(&format!("{name}.pooling_type"))
 }
 
 /// The flags and short names of a pooling module's `config.json`, in the order of concatenation.

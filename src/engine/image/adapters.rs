@@ -11,7 +11,8 @@ use crate::display::format_bytes;
 use crate::engine::model_info::LORAS;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
-use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, LoraDeltas, LoraFile, OpContext};
+use crate::models::ModelError;
+use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile, OpContext};
 use crate::models::safetensors::is_file_name;
 
 /// Maximum adapters of a request.
@@ -141,7 +142,7 @@ impl Adapters {
         requested: &[(String, f32)],
         ctx: &OpContext<'_>,
         runtime: &Runtime,
-    ) -> Result<Option<LoraDeltas>, Interrupted> {
+    ) -> Result<Option<LoraDeltas>, ModelError> {
         let files = requested.iter().map(|(name, _)| self.file(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
         let mut lora_deltas = LoraDeltas::default();

@@ -17,9 +17,9 @@ use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
+use crate::models::ModelError;
 use crate::models::diffusion::pipeline::{
-    self, Components, GenerationParams, Interrupted, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds,
-    StepProgress,
+    self, Components, GenerationParams, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds, StepProgress,
 };
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
@@ -205,7 +205,7 @@ impl ImageModel {
         request: &ImageRequest,
         ctx: &OpContext<'_>,
         runtime: &Runtime,
-    ) -> Result<Option<LoraDeltas>, Interrupted> {
+    ) -> Result<Option<LoraDeltas>, ModelError> {
         self.adapters.load(self.pipeline.layers(), &request.lora, ctx, runtime)
     }
 
@@ -236,7 +236,9 @@ impl ImageModel {
                 return Err("the initial image does not have the requested size".to_owned());
             }
         }
-        self.pipeline.sampler(&generation_params(request, None), source.map(|source| source.strength)).map(drop)
+        let strength = source.map(|source| source.strength);
+        let sampler = self.pipeline.sampler(&generation_params(request, None), strength);
+        sampler.map(drop).map_err(|error| error.to_string())
     }
 
     /// Memory that an image takes, in bytes.
@@ -268,7 +270,7 @@ impl ImageModel {
         ctx: &OpContext<'_>,
         ids: &PromptIds,
         negative: bool,
-    ) -> Result<PromptEmbeds, Interrupted> {
+    ) -> Result<PromptEmbeds, ModelError> {
         self.pipeline.encode_prompts(ctx, ids, !negative)
     }
 
@@ -280,7 +282,7 @@ impl ImageModel {
         request: &ImageRequest,
         seed: u64,
         on_step: &mut dyn FnMut(usize, usize, Option<Image>),
-    ) -> Result<Image, Interrupted> {
+    ) -> Result<Image, ModelError> {
         let source = request.init_image.as_ref().map(init_image);
         let params = generation_params(request, source.as_ref());
         let size = self.pipeline.latent_size(params.size);
@@ -296,7 +298,7 @@ impl ImageModel {
         };
         let map = self.pipeline.generate(ctx, embeds, &params, seed, &mut report)?;
         if !are_finite(map.data()) {
-            return Err(Interrupted::Failed(NOT_FINITE.to_owned()));
+            return Err(ModelError::Compute(NOT_FINITE.to_owned()));
         }
         Ok(to_image(&map))
     }

@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
-use crate::models::diffusion::pipeline::Interrupted;
+use crate::models::ModelError;
 
 /// Called between chunks of work.
-pub type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
+pub type Pause<'a> = &'a dyn Fn() -> Result<(), ModelError>;
 /// The work of an image; it calls its pause function often.
 pub type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
 
@@ -52,13 +52,13 @@ impl Handoff {
     }
 
     /// Called by the image thread: continues while its turn lasts, else waits for the next.
-    fn pause(&self) -> Result<(), Interrupted> {
+    fn pause(&self) -> Result<(), ModelError> {
         let mut state = self.lock();
         if !state.closed && self.clock.uptime() >= state.until {
             self.yield_turn(&mut state);
             state = self.wait_for_turn(state);
         }
-        if state.closed { Err(Interrupted::Cancelled) } else { Ok(()) }
+        if state.closed { Err(ModelError::Interrupted) } else { Ok(()) }
     }
 
     /// The image thread's main loop.
@@ -173,6 +173,6 @@ mod tests {
         thread.start(Box::new(move |pause| *own.lock().unwrap() = Some(pause())));
         thread.run_until(Duration::ZERO);
         drop(thread);
-        assert_eq!(*outcome.lock().unwrap(), Some(Err(Interrupted::Cancelled)));
+        assert_eq!(*outcome.lock().unwrap(), Some(Err(ModelError::Interrupted)));
     }
 }

@@ -13,7 +13,7 @@ use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::catch_generate_panic;
 use crate::engine::runtime::workload::Workload;
-use crate::models::diffusion::pipeline::Interrupted;
+use crate::models::ModelError;
 
 /// How long the image thread computes in a turn where other workloads have something to do, and where they do not but
 /// a request for them may come.
@@ -109,7 +109,7 @@ impl ImageRunner {
         let began = self.runtime.clock.uptime();
         let sender = job.sender.clone();
         let stopped = || sender.is_closed() || self.runtime.is_aborting();
-        let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
+        let pause = || if stopped() { Err(ModelError::Interrupted) } else { pause() };
         let outcome = match self.memory(&job) {
             Some(_lease) => catch_generate_panic(|| self.generate(&mut job, &pause)),
             None => Ok(None),
@@ -124,9 +124,9 @@ impl ImageRunner {
                 self.runtime.faults.point("image.requeue");
                 scheduler.requeue(job, took);
             }
-            Err(Interrupted::Cancelled) => job.fail(Failure::ShuttingDown),
-            Err(Interrupted::Failed(reason)) => {
-                let id = job.model.id().to_owned();
+            Err(ModelError::Interrupted) => job.fail(Failure::ShuttingDown),
+            Err(error) => {
+                let (id, reason) = (job.model.id().to_owned(), error.to_string());
                 tracing::error!(model = id, reason, "an image could not be generated");
                 job.fail(Failure::ModelUnusable { id, reason });
             }
@@ -143,7 +143,7 @@ impl ImageRunner {
     }
 
     /// The next image; `None`: there is no memory for its adapters.
-    fn generate(&self, job: &mut ImageJob, pause: Pause<'_>) -> Result<Option<ImageEvent>, Interrupted> {
+    fn generate(&self, job: &mut ImageJob, pause: Pause<'_>) -> Result<Option<ImageEvent>, ModelError> {
         let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
         let index = *next;
         let seed = request.seeds.get(index).copied().unwrap_or_default();
@@ -154,7 +154,7 @@ impl ImageRunner {
         if embeds.is_none() {
             *embeds = Some(model.encode_prompts(&ctx, prompts, request.negative_prompt.is_some())?);
         }
-        let Some(embeds) = embeds.as_ref() else { return Err(Interrupted::Failed("the prompts were lost".to_owned())) };
+        let Some(embeds) = embeds.as_ref() else { return Err(ModelError::Compute("the prompts were lost".to_owned())) };
         let mut on_step = |step, steps, preview| sender.send(Ok(ImageEvent::Step { index, step, steps, preview }));
         let image = model.generate(&ctx, embeds, request, seed, &mut on_step)?;
         let (held, claimed) = (ctx.peak_bytes(), model.image_bytes(request.size));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::PromptTokenizerSpec;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::tokenizer::files::TextFiles;
-use crate::models::gguf::{GgufFile, LONGEST_HEADER, Metadata};
+use crate::models::gguf::{GgufFile, MAX_HEADER_BYTES, Metadata};
 
 /// What to interpret, and where its files are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ impl Spec {
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Chat { path, .. } | Self::Encoder { path, .. } if is_gguf(path) => {
-                std::fs::metadata(path).map_or(0, |file| file.len().min(LONGEST_HEADER))
+                std::fs::metadata(path).map_or(0, |file| file.len().min(MAX_HEADER_BYTES))
             }
             Self::Chat { path, .. } | Self::Encoder { path, .. } => path.parent().map_or(0, TextFiles::size_on_disk),
             Self::Image { texts } => texts.iter().map(|text| TextFiles::size_on_disk(&text.folder)).sum(),

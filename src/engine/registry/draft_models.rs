@@ -88,7 +88,7 @@ impl Registry {
         let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
         let is_compatible = catch_load_panic(|| {
             let checkpoint = Checkpoint::open_chat(&candidate.path)?;
-            let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
+            let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
             let (_, facts) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
             Ok(facts.vocabulary.is_compatible_with(&model.vocabulary))
         });

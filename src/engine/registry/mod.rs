@@ -324,7 +324,7 @@ impl Registry {
         let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
         let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.text_needs(&files) };
         let (footprint, scratch) = catch_load_panic(needs).map_err(broken)?;
-        let lease = self.lease(footprint.weights + footprint.reading, scratch, eviction)?;
+        let lease = self.lease(footprint.weights + footprint.loading, scratch, eviction)?;
         let isolation = self.isolation();
         let open = || {
             if encoder {
@@ -354,7 +354,7 @@ impl Registry {
         let precision = self.runtime.settings.precisions.of(id);
         let components = catch_load_panic(|| image::open(&found.path)).map_err(&broken)?;
         let footprint = image::footprint(&components, cpu.pool().threads(), precision);
-        let lease = self.lease(footprint.weights + footprint.reading, 0, eviction)?;
+        let lease = self.lease(footprint.weights + footprint.loading, 0, eviction)?;
         let total = self.runtime.memory.total();
         let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);
         let mut model = catch_load_panic(open).map_err(&broken)?;
@@ -379,10 +379,10 @@ impl Registry {
     /// The memory for the model's weights, and the bytes of scratch buffers for its steps.
     fn text_needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
         let weights = checkpoint.weights();
-        let hyper = weights.hyper().map_err(|error| error.to_string())?;
+        let config = weights.decoder_config().map_err(|error| error.to_string())?;
         Ok((
-            Footprint::of(weights, self.cpu.pool().threads()),
-            scratch_bytes(&hyper, &self.runtime.settings.largest_step()),
+            Footprint::new(weights, self.cpu.pool().threads()),
+            scratch_bytes(&config, &self.runtime.settings.step_limits()),
         ))
     }
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::models::diffusion::pipeline::Interrupted;
+use crate::models::ModelError;
 
 /// For loading a model's files, which may be damaged.
 pub fn catch_load_panic<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
@@ -15,12 +15,12 @@ pub fn catch_preprocess_panic<T>(work: impl FnOnce() -> Result<T, String>) -> Re
 }
 
 /// For running a network. KV blocks that it was writing may be left incomplete.
-pub fn catch_compute_panic<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
+pub fn catch_compute_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String> {
     catch_panic(|| work().map_err(|error| error.to_string()), "the computation panicked")
 }
 
 /// For generating an image.
-pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
+pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, ModelError> {
     catch_panic(work, "the computation panicked")
 }
 

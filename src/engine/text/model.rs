@@ -15,15 +15,16 @@ use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
+use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
-use crate::models::llama::{Llama, Logits, Row};
+use crate::models::load_causal_lm;
 use crate::models::scratch::Cpu;
 
 pub struct TextModel {
     id: String,
     /// Unique to this load of the model.
     pub(in crate::engine) key: ModelId,
-    pub(in crate::engine) network: Llama,
+    pub(in crate::engine) network: Box<dyn CausalLm>,
     pub(in crate::engine) vocabulary: Vocabulary,
     /// Bytes of the longest token.
     longest_token: usize,
@@ -47,10 +48,10 @@ impl TextModel {
         lease: Lease,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
-        let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
+        let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
         let longest_token = vocabulary.max_token_bytes();
-        let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
+        let network = load_causal_lm(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
             key,
@@ -71,7 +72,7 @@ impl TextModel {
 
     /// The max positions of prompt and generated tokens together.
     pub fn context_window(&self) -> u32 {
-        u32::try_from(self.network.hyper().context).unwrap_or(u32::MAX)
+        u32::try_from(self.network.context()).unwrap_or(u32::MAX)
     }
 
     /// The number of tokens; token IDs are below this.
@@ -137,7 +138,7 @@ impl TextModel {
     }
 
     /// One forward pass of the network.
-    pub(in crate::engine) fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+    pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {
         catch_compute_panic(|| self.network.forward(rows, arena))
     }
 
@@ -173,7 +174,7 @@ impl DraftNetwork for TextModel {
         self.vocabulary.eos_ids().contains(&token)
     }
 
-    fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {
         Self::forward(self, rows, arena)
     }
 

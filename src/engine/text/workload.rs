@@ -17,8 +17,8 @@ use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::workload::Workload;
+use crate::models::causal_lm::{BatchRow, Logits};
 use crate::models::kv::{BLOCK, BlockId, KvArena};
-use crate::models::llama::{self, Logits};
 
 pub struct TextWorkload {
     pub(super) queue: Arc<TextQueue>,
@@ -260,7 +260,7 @@ impl TextWorkload {
         let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned()) };
         let rows: Vec<_> = rows
             .iter()
-            .map(|Row { tokens, start, blocks, logits, long, .. }| llama::Row {
+            .map(|Row { tokens, start, blocks, logits, long, .. }| BatchRow {
                 tokens,
                 start: *start,
                 blocks,

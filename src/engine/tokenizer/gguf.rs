@@ -95,7 +95,7 @@ impl<'a> GgufVocabulary<'a> {
 
     /// The token ID in this metadata key.
     pub fn id(&self, key: &str) -> Option<u32> {
-        let id = self.metadata.whole(key).and_then(|id| u32::try_from(id).ok());
+        let id = self.metadata.integer(key).and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| (id as usize) < self.texts.len())
     }
 

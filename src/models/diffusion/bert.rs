@@ -7,10 +7,9 @@ use serde_json::Value;
 
 use super::feature_map::FeatureMap;
 use super::layers::Loaded;
-use super::op_context::{Interrupted, OpContext, Result};
-use crate::models::ModelError;
+use super::op_context::{OpContext, Result};
 use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
-use crate::models::hyper::refuse;
+use crate::models::error::{ModelError, reject_config};
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 
@@ -30,11 +29,11 @@ impl BertConfig {
         let sizes = match EncoderConfig::of_config(value) {
             Ok(sizes) if sizes.family == Family::Bert => sizes,
             Ok(_) => {
-                return refuse(format!(
+                return reject_config(format!(
                     "{path}config.json does not describe a BERT; supported text encoders: CLIP, BERT"
                 ));
             }
-            Err(error) => return refuse(format!("{path}config.json: {error}")),
+            Err(error) => return reject_config(format!("{path}config.json: {error}")),
         };
         let padding = value.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
         let masks_padding = value.get("use_attention_mask").and_then(Value::as_bool).unwrap_or(false);
@@ -65,7 +64,7 @@ impl Bert {
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.config().width);
         if texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed("texts of different lengths".to_owned()));
+            return Err(ModelError::Compute("texts of different lengths".to_owned()));
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
         let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;

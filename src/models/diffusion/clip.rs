@@ -6,11 +6,10 @@ use serde_json::Value;
 
 use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear, mlp};
-use super::op_context::{Interrupted, OpContext, Result};
-use crate::models::ModelError;
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
-use crate::models::table::Table;
+use super::op_context::{OpContext, Result};
+use crate::models::config_json::ConfigJson;
+use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::{ModelError, reject_config};
 use crate::models::weights::Loader;
 
 /// The configuration of a text encoder.
@@ -34,13 +33,13 @@ pub struct ClipConfig {
 impl ClipConfig {
     /// `path` is for error messages; `projects`: whether the model has a projection.
     pub fn read(value: &Value, path: &str, projects: bool) -> std::result::Result<Self, ModelError> {
-        let config = Config { value, path };
+        let config = ConfigJson { value, path };
         let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
             "quick_gelu" => Activation::QuickGelu,
             "gelu" => Activation::Gelu,
-            other => return refuse(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
+            other => return reject_config(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
         };
-        let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
+        let number = |key: &str, usual: usize, most: usize| config.integer_or(key, usual, most);
         let sizes = Self {
             layers: number("num_hidden_layers", 12, 256)?,
             width: number("hidden_size", 512, 1 << 16)?,
@@ -59,7 +58,9 @@ impl ClipConfig {
         };
         match sizes.width.is_multiple_of(sizes.heads) {
             true => Ok(sizes),
-            false => refuse(format!("{path}hidden_size {} does not divide into {} heads", sizes.width, sizes.heads)),
+            false => {
+                reject_config(format!("{path}hidden_size {} does not divide into {} heads", sizes.width, sizes.heads))
+            }
         }
     }
 }
@@ -67,8 +68,8 @@ impl ClipConfig {
 #[derive(Debug)]
 pub struct Clip {
     config: ClipConfig,
-    tokens: Table,
-    positions: Table,
+    tokens: EmbeddingTable,
+    positions: EmbeddingTable,
     layers: Vec<Layer>,
     final_norm: Norm,
     projection: Option<Linear>,
@@ -102,7 +103,7 @@ impl Clip {
             tokens: loader.table("embeddings.token_embedding", vocabulary, width)?,
             positions: loader.table("embeddings.position_embedding", positions, width)?,
             layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
-            final_norm: Norm::layer(loader, "final_layer_norm", width, epsilon)?,
+            final_norm: Norm::load_layer_norm(loader, "final_layer_norm", width, epsilon)?,
             projection: config.projection.map(project).transpose()?,
             config,
         })
@@ -118,7 +119,7 @@ impl Clip {
         let ClipConfig { width, positions, .. } = self.config;
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed(format!("texts of {count} tokens; 1 to {positions} are allowed")));
+            return Err(ModelError::Compute(format!("texts of {count} tokens; 1 to {positions} are allowed")));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
@@ -160,7 +161,7 @@ impl Layer {
     fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Loaded<Self> {
         let ClipConfig { width, inner, epsilon, activation, .. } = *config;
         let name = |part: &str| format!("{stem}.{part}");
-        let norm = |part: &str| Norm::layer(loader, &name(part), width, epsilon);
+        let norm = |part: &str| Norm::load_layer_norm(loader, &name(part), width, epsilon);
         let square = |part: &str| linear(loader, &name(part), [width; 2], true);
         Ok(Self {
             norms: [norm("layer_norm1")?, norm("layer_norm2")?],

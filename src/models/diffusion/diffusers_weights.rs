@@ -2,14 +2,14 @@
 
 use outpost_kernels::DType;
 
-use crate::models::ModelError;
-use crate::models::safetensors::Folder;
+use crate::models::error::ModelError;
+use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Weights};
 
 /// A component's tensors, by diffusers' names.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffusersWeights<'a> {
-    folder: &'a Folder,
+    folder: &'a ModelFolder,
     /// Prefix of tensor names in some files.
     prefix: &'static str,
 }
@@ -20,7 +20,7 @@ const OLD_NAMES: &[(&str, &str)] = &[("to_q", "query"), ("to_k", "key"), ("to_v"
 const IDLE: &[&str] = &["position_ids"];
 
 impl<'a> DiffusersWeights<'a> {
-    pub fn new(folder: &'a Folder) -> Self {
+    pub fn new(folder: &'a ModelFolder) -> Self {
         let prefix = if folder.names().any(|name| name.starts_with("text_model.")) { "text_model." } else { "" };
         Self { folder, prefix }
     }
@@ -46,8 +46,8 @@ impl Weights for DiffusersWeights<'_> {
         self.folder.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        self.folder.kind(name)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.folder.dtype(name)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {

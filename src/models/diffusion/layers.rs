@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use outpost_kernels::{self as kernels, Activation, ConvShape};
 
-use crate::models::ModelError;
-pub(super) use crate::models::feed_forward::Mlp;
+use crate::models::error::ModelError;
 pub(super) use crate::models::linear::Linear;
+pub(super) use crate::models::mlp::Mlp;
 pub(super) use crate::models::norm::Norm;
 use crate::models::weights::{Candidate, Loader};
 
@@ -72,11 +72,11 @@ pub struct GroupNorm {
 impl GroupNorm {
     pub(super) fn load(loader: &Loader<'_>, stem: &str, channels: usize, groups: usize, epsilon: f32) -> Loaded<Self> {
         if !channels.is_multiple_of(groups) {
-            return Err(ModelError::Invalid(format!(
+            return Err(ModelError::Checkpoint(format!(
                 "{channels} channels of {stem} do not divide into {groups} groups"
             )));
         }
-        let norm = Norm::layer(loader, stem, channels, epsilon)?;
+        let norm = Norm::load_layer_norm(loader, stem, channels, epsilon)?;
         let (weight, bias) = norm.into_parts();
         let bias = bias.unwrap_or_else(|| vec![0.; channels]);
         Ok(Self { groups, weight, bias, epsilon })

@@ -3,8 +3,9 @@
 use super::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, PATCH_SIZE};
 use super::feature_map::FeatureMap;
 use super::layers::Loaded;
-use super::op_context::{Interrupted, OpContext, Result};
+use super::op_context::{OpContext, Result};
 use super::unet::{MicroConditioning, Unet, UnetConditioning, UnetConfig};
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 /// The configuration of a network.
@@ -111,8 +112,8 @@ impl Network {
         let Conditioning { timestep, text, pooled, guidance, size } = *cond;
         let dit_conditioning = |guidance| {
             let pooled =
-                pooled.ok_or_else(|| Interrupted::Failed("the pooled prompt embeddings are missing".to_owned()))?;
-            Ok::<_, Interrupted>(DitConditioning { timestep, text, pooled, guidance })
+                pooled.ok_or_else(|| ModelError::Compute("the pooled prompt embeddings are missing".to_owned()))?;
+            Ok::<_, ModelError>(DitConditioning { timestep, text, pooled, guidance })
         };
         match self {
             Self::Unet(unet) => {

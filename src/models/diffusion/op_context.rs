@@ -3,6 +3,8 @@
 //! Text generation shares the CPU with image generation, so work is split into chunks of a few milliseconds. Between
 //! chunks, [`OpContext::pause`] may block, and it returns an error once the request is cancelled.
 
+mod lora;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
@@ -16,41 +18,11 @@ use outpost_kernels::{
 use super::adapters::LoraDeltas;
 use super::feature_map::{BufferPool, FeatureMap};
 use super::layers::{Conv, GroupNorm};
-use crate::models::feed_forward::Mlp;
+use crate::models::error::ModelError;
+pub use crate::models::error::Result;
 use crate::models::linear::Linear;
+use crate::models::mlp::Mlp;
 use crate::models::norm::Norm;
-
-/// Why a network stopped early.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Interrupted {
-    /// The request was cancelled.
-    Cancelled,
-    /// A defect; the reason goes to the log.
-    Failed(String),
-}
-
-impl From<candle_core::Error> for Interrupted {
-    fn from(error: candle_core::Error) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<String> for Interrupted {
-    fn from(reason: String) -> Self {
-        Self::Failed(reason)
-    }
-}
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cancelled => f.write_str("cancelled"),
-            Self::Failed(reason) => f.write_str(reason),
-        }
-    }
-}
-
-pub type Result<T> = std::result::Result<T, Interrupted>;
 
 /// Multiply-adds in a chunk of work, for each thread: a few milliseconds.
 const CHUNK_MACS: usize = 200_000_000;
@@ -116,7 +88,7 @@ impl<'a> OpContext<'a> {
     pub fn feature_map(&self, numbers: &[f32], images: usize, size: [usize; 2], channels: usize) -> Result<FeatureMap> {
         let mut map = self.alloc(images, size, channels);
         if map.len() != numbers.len() {
-            return Err(Interrupted::Failed(format!("{} elements for a feature map of {}", numbers.len(), map.len())));
+            return Err(ModelError::Compute(format!("{} elements for a feature map of {}", numbers.len(), map.len())));
         }
         map.data_mut().copy_from_slice(numbers);
         Ok(map)
@@ -130,7 +102,7 @@ impl<'a> OpContext<'a> {
     pub(in crate::models) fn conv(&self, conv: &Conv, x: &FeatureMap) -> Result<FeatureMap> {
         let mut out = self.conv_without_lora(conv, x, None)?;
         for (delta, factor) in self.lora.of(conv_id(conv)) {
-            delta.add_conv(self, x, *factor, &mut out)?;
+            self.add_lora_conv(delta, x, *factor, &mut out)?;
         }
         Ok(out)
     }
@@ -162,7 +134,7 @@ impl<'a> OpContext<'a> {
     ) -> Result<FeatureMap> {
         let window = *conv.shape();
         let Some(size) = window.output(x.size).filter(|_| x.channels == window.inputs) else {
-            return Err(Interrupted::Failed(format!(
+            return Err(ModelError::Compute(format!(
                 "{window:?} does not take {} channels of {:?}",
                 x.channels, x.size
             )));
@@ -193,10 +165,10 @@ impl<'a> OpContext<'a> {
 
     /// Products of the same `m` rows with several weights, including LoRA deltas.
     fn matmuls(&self, x: &[f32], m: usize, all: &mut [(&Linear, &mut [f32])]) -> Result<()> {
-        Linear::together(self.pool, x, m, all)?;
+        Linear::forward_all(self.pool, x, m, all)?;
         for (weight, out) in all.iter_mut().filter(|_| !self.lora.is_empty()) {
             for (delta, factor) in self.lora.of(weight.id()) {
-                delta.add(self, x, m, *factor, out)?;
+                self.add_lora(delta, x, m, *factor, out)?;
             }
         }
         Ok(())
@@ -322,7 +294,7 @@ impl<'a> OpContext<'a> {
 
     pub(in crate::models) fn add(&self, x: &mut FeatureMap, y: &FeatureMap) -> Result<()> {
         if x.len() != y.len() {
-            return Err(Interrupted::Failed(format!("{} elements cannot be added to {}", y.len(), x.len())));
+            return Err(ModelError::Compute(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         kernels::add(self.pool, x.data_mut(), y.data());
         self.pause()
@@ -337,7 +309,7 @@ impl<'a> OpContext<'a> {
     /// Concatenates channels.
     pub(in crate::models) fn concat(&self, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
         if (x.images, x.size) != (y.images, y.size) {
-            return Err(Interrupted::Failed(format!("{:?} cannot be concatenated with {:?}", x.size, y.size)));
+            return Err(ModelError::Compute(format!("{:?} cannot be concatenated with {:?}", x.size, y.size)));
         }
         let mut out = self.alloc(x.images, x.size, x.channels + y.channels);
         let widths = [x.channels, y.channels];
@@ -364,7 +336,7 @@ impl<'a> OpContext<'a> {
         let width = q.channels / heads.max(1);
         let fits = width * heads == q.channels && k.channels == q.channels && v.channels == q.channels;
         if !fits || k.len() != v.len() || q.images != k.images || width == 0 {
-            return Err(Interrupted::Failed(format!("{heads} heads of {} and {} channels", q.channels, k.channels)));
+            return Err(ModelError::Compute(format!("{heads} heads of {} and {} channels", q.channels, k.channels)));
         }
         let shape = AttentionShape {
             heads,

@@ -5,7 +5,8 @@ use outpost_kernels::Activation;
 
 use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, conv, linear, same_conv};
-use super::op_context::{Interrupted, OpContext, Result};
+use super::op_context::{OpContext, Result};
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 /// Settings shared by all blocks of a network.
@@ -60,7 +61,7 @@ impl ResnetBlock {
         let temb = match (&self.time, time) {
             (Some(weight), Some(time)) => Some(ctx.linear(weight, time)?),
             (None, _) => None,
-            (Some(_), None) => return Err(Interrupted::Failed("a block has no timestep embedding".to_owned())),
+            (Some(_), None) => return Err(ModelError::Compute("a block has no timestep embedding".to_owned())),
         };
         let mut y = match temb {
             Some(temb) if self.time_scale_shift => {

@@ -15,7 +15,7 @@ use super::feature_map::FeatureMap;
 use super::op_context::OpContext;
 use super::unet::{Unet, UnetConditioning, UnetConfig};
 use super::vae::{Vae, VaeConfig};
-use crate::models::safetensors::{Folder, read_json};
+use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Loader;
 
 fn fixtures() -> PathBuf {
@@ -39,8 +39,8 @@ impl Reference {
         }
     }
 
-    fn part(&self, name: &str) -> Folder {
-        Folder::open(&self.folder.join(name)).unwrap()
+    fn part(&self, name: &str) -> ModelFolder {
+        ModelFolder::open(&self.folder.join(name)).unwrap()
     }
 
     fn numbers(&self, name: &str) -> Vec<f32> {

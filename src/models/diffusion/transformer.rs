@@ -69,7 +69,7 @@ impl Block {
     fn load(loader: &Loader<'_>, stem: &str, sizes: &TransformerSizes) -> Loaded<Self> {
         let TransformerSizes { channels, heads, context, only_cross, .. } = *sizes;
         let name = |part: &str| format!("{stem}.{part}");
-        let norm = |part: &str| Norm::layer(loader, &name(part), channels, 1e-5);
+        let norm = |part: &str| Norm::load_layer_norm(loader, &name(part), channels, 1e-5);
         let first = if only_cross { context } else { channels };
         let (proj, inner) = (name("ff.net.0.proj"), 4 * channels);
         Ok(Self {

@@ -4,15 +4,12 @@
 use serde_json::Value;
 
 use super::tensor_names::Family;
-use crate::models::ModelError;
-use crate::models::family::Activation;
+use crate::models::config_json::ConfigJson;
+use crate::models::decoder_family::Activation;
+use crate::models::error::{ModelError, Result, reject_config};
 use crate::models::gguf::Header;
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
-use crate::models::hyper::sizes::Sizes as Keys;
-use crate::models::rope::{RopeSpec, Scaling};
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::gguf_config::GgufConfig;
+use crate::models::rope::{RopeScaling, RopeSpec};
 
 /// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,13 +66,13 @@ impl EncoderConfig {
 
     /// Reads a `config.json`.
     pub fn of_config(value: &Value) -> Result<Self> {
-        let config = Config { value, path: "" };
+        let config = ConfigJson { value, path: "" };
         let name = config.text("model_type")?.unwrap_or_default();
         let Some(family) = Family::of_hub(name) else {
-            return refuse(format!("the model type {name} is not a supported encoder"));
+            return reject_config(format!("the model type {name} is not a supported encoder"));
         };
         if config.get("quantization_config").is_some() {
-            return refuse("quantised weights are not supported in safetensors".to_owned());
+            return reject_config("quantised weights are not supported in safetensors".to_owned());
         }
         let sizes = match family {
             Family::Bert | Family::Roberta => bert(&config, family)?,
@@ -86,13 +83,13 @@ impl EncoderConfig {
     }
 
     /// Reads a GGUF header.
-    pub fn of_gguf(header: &Header) -> Result<Self> {
+    pub fn from_gguf(header: &Header) -> Result<Self> {
         let metadata = &header.metadata;
         let name = metadata.text("general.architecture").unwrap_or_default();
         let Some(family) = Family::of_gguf(name) else {
-            return refuse(format!("GGUF files of the architecture {name} are not supported"));
+            return reject_config(format!("GGUF files of the architecture {name} are not supported"));
         };
-        let keys = Keys { metadata, name };
+        let keys = GgufConfig { metadata, name };
         let rows = |tensor: &str| match header.tensor(tensor).map(|tensor| tensor.shape.as_slice()) {
             Some(&[rows, _]) => rows,
             _ => 0,
@@ -123,26 +120,26 @@ impl EncoderConfig {
     fn check(self) -> Result<Self> {
         let Self { width, heads, .. } = self;
         if !width.is_multiple_of(heads) {
-            return refuse(format!("the width {width} does not divide into {heads} heads"));
+            return reject_config(format!("the width {width} does not divide into {heads} heads"));
         }
         if matches!(self.positions, Positions::Rotary { .. }) && !(width / heads).is_multiple_of(2) {
-            return refuse(format!("heads of width {} cannot be rotated", width / heads));
+            return reject_config(format!("heads of width {} cannot be rotated", width / heads));
         }
         Ok(self)
     }
 }
 
 /// BERT and XLM-RoBERTa.
-fn bert(config: &Config<'_>, family: Family) -> Result<EncoderConfig> {
+fn bert(config: &ConfigJson<'_>, family: Family) -> Result<EncoderConfig> {
     if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
-        return refuse("positions that are not absolute are not supported".to_owned());
+        return reject_config("positions that are not absolute are not supported".to_owned());
     }
     let rows = config.required("max_position_embeddings", 1 << 24)?;
     // RoBERTa counts positions from after the padding ID.
     let padding = config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(1) as usize;
     let offset = if family == Family::Roberta { padding.saturating_add(1) } else { 0 };
     if offset >= rows {
-        return refuse(format!("pad_token_id leaves none of {rows} positions"));
+        return reject_config(format!("pad_token_id leaves none of {rows} positions"));
     }
     Ok(EncoderConfig {
         family,
@@ -152,7 +149,7 @@ fn bert(config: &Config<'_>, family: Family) -> Result<EncoderConfig> {
         inner: config.required("intermediate_size", 1 << 20)?,
         vocabulary: config.required("vocab_size", 1 << 22)?,
         context: rows - offset,
-        token_types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        token_types: config.integer("type_vocab_size", 1 << 10)?.unwrap_or(2),
         epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-12),
         positions: Positions::Table { offset },
         activation: activation(config, "hidden_act")?,
@@ -163,17 +160,19 @@ fn bert(config: &Config<'_>, family: Family) -> Result<EncoderConfig> {
 }
 
 /// nomic-bert, with GPT-2's keys, or BERT's own since transformers 5.
-fn nomic(config: &Config<'_>) -> Result<EncoderConfig> {
+fn nomic(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
     let plain = |key: &str| Ok::<_, ModelError>(!config.flag(key)?.unwrap_or(false));
     let whole = config.float("rotary_emb_fraction")?.is_none_or(|fraction| fraction == 1.);
     let gated = config.text("activation_function")?.is_none_or(|name| name == "swiglu");
     if !gated || !plain("prenorm")? || !plain("rotary_emb_interleaved")? || !plain("qkv_proj_bias")? || !whole {
-        return refuse("it computes something else than nomic-embed-text-v1.5, which is not supported".to_owned());
+        return reject_config(
+            "it computes something else than nomic-embed-text-v1.5, which is not supported".to_owned(),
+        );
     }
     if config.get("rotary_scaling_factor").is_some() {
-        return refuse("rotary_scaling_factor is not supported; set it to null".to_owned());
+        return reject_config("rotary_scaling_factor is not supported; set it to null".to_owned());
     }
-    let either = |old: &str, new: &str, most| match config.whole(old, most)? {
+    let either = |old: &str, new: &str, most| match config.integer(old, most)? {
         Some(number) => Ok(number),
         None => config.required(new, most),
     };
@@ -186,10 +185,13 @@ fn nomic(config: &Config<'_>) -> Result<EncoderConfig> {
         layers,
         width,
         heads,
-        inner: config.whole("n_inner", 1 << 20)?.or(config.whole("intermediate_size", 1 << 20)?).unwrap_or(4 * width),
+        inner: config
+            .integer("n_inner", 1 << 20)?
+            .or(config.integer("intermediate_size", 1 << 20)?)
+            .unwrap_or(4 * width),
         vocabulary: config.required("vocab_size", 1 << 22)?,
         context: either("n_positions", "max_position_embeddings", 1 << 24)?,
-        token_types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        token_types: config.integer("type_vocab_size", 1 << 10)?.unwrap_or(2),
         epsilon: epsilon.unwrap_or(1e-12),
         positions: uniform_rope(old_base.or(nested_base(config, "")).unwrap_or(10_000.), width / heads, layers),
         activation: if old_base.is_some() { Activation::Silu } else { activation(config, "hidden_act")? },
@@ -200,31 +202,31 @@ fn nomic(config: &Config<'_>) -> Result<EncoderConfig> {
 }
 
 /// `rope_theta` as transformers 5 writes it; by kind of layer where there are several.
-fn nested_base(config: &Config<'_>, kind: &str) -> Option<f32> {
+fn nested_base(config: &ConfigJson<'_>, kind: &str) -> Option<f32> {
     let found = config.value.pointer(&format!("/rope_parameters{kind}/rope_theta")).and_then(Value::as_f64);
     found.map(|base| base as f32)
 }
 
-fn modern(config: &Config<'_>) -> Result<EncoderConfig> {
+fn modern(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
     let (width, heads) = (config.required("hidden_size", 1 << 16)?, config.required("num_attention_heads", 1 << 10)?);
     let base = |key: &str, kind: &str, otherwise| {
         Ok::<_, ModelError>(config.float(key)?.or(nested_base(config, kind)).unwrap_or(otherwise))
     };
-    let local = config.whole("local_attention", 1 << 24)?.unwrap_or(128) / 2 + 1;
+    let local = config.integer("local_attention", 1 << 24)?.unwrap_or(128) / 2 + 1;
     let count = config.required("num_hidden_layers", 1 << 10)?;
     let layers = match config.list("layer_types", Value::as_str)? {
         None => {
-            let every = config.whole("global_attn_every_n_layers", 1 << 10)?.unwrap_or(3);
+            let every = config.integer("global_attn_every_n_layers", 1 << 10)?.unwrap_or(3);
             (0..count).map(|layer| usize::from(!layer.is_multiple_of(every))).collect()
         }
         Some(types) if types.len() != count => {
-            return refuse(format!("layer_types names {} layers of {count}", types.len()));
+            return reject_config(format!("layer_types names {} layers of {count}", types.len()));
         }
         Some(types) => {
             let kinds = ["full_attention", "sliding_attention"];
             let index = |one: &&str| kinds.iter().position(|kind| kind == one);
             let known: Option<Vec<usize>> = types.iter().map(index).collect();
-            known.ok_or_else(|| ModelError::invalid(format!("layer types {types:?} are not supported")))?
+            known.ok_or_else(|| ModelError::checkpoint(format!("layer types {types:?} are not supported")))?
         }
     };
     let far = base("global_rope_theta", "/full_attention", 160_000.)?;
@@ -257,17 +259,17 @@ fn uniform_rope(base: f32, head_width: usize, layers: usize) -> Positions {
 
 fn layer_attention(base: f32, window: Option<usize>, head_width: usize) -> LayerAttention {
     LayerAttention {
-        rope: RopeSpec { base, rotated: head_width, scaling: Scaling::None, stored_factors: false },
+        rope: RopeSpec { base, rotated: head_width, scaling: RopeScaling::None, stored_factors: false },
         window,
     }
 }
 
-fn activation(config: &Config<'_>, key: &str) -> Result<Activation> {
+fn activation(config: &ConfigJson<'_>, key: &str) -> Result<Activation> {
     match config.text(key)? {
         None | Some("gelu") => Ok(Activation::Gelu),
         Some("gelu_new" | "gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
         Some("silu" | "swish") => Ok(Activation::Silu),
         Some("relu") => Ok(Activation::Relu),
-        Some(other) => refuse(format!("the activation {other} is not supported")),
+        Some(other) => reject_config(format!("the activation {other} is not supported")),
     }
 }

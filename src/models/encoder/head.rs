@@ -1,15 +1,13 @@
 //! The classification head of a cross-encoder: a small network over hidden states that scores a pair of texts.
 
-use candle_core::Result;
 use outpost_kernels as kernels;
 use serde_json::Value;
 
 use super::Pooling;
 use super::config::EncoderConfig;
 use super::tensor_names::Family;
-use crate::models::ModelError;
-use crate::models::family::Activation;
-use crate::models::hyper::refuse;
+use crate::models::decoder_family::Activation;
+use crate::models::error::{Result, reject_config};
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
 use crate::models::scratch::Cpu;
@@ -33,21 +31,17 @@ fn classes(config: &Value) -> usize {
 }
 
 /// Whether a `config.json` describes a supported cross-encoder.
-pub fn check(config: &Value, sizes: &EncoderConfig) -> std::result::Result<(), ModelError> {
+pub fn check(config: &Value, sizes: &EncoderConfig) -> Result<()> {
     match (sizes.family, classes(config)) {
-        (Family::Nomic, _) => refuse("cross-encoders of this family are not supported".to_owned()),
+        (Family::Nomic, _) => reject_config("cross-encoders of this family are not supported".to_owned()),
         (_, 1) => Ok(()),
-        (_, many) => refuse(format!("it classifies texts into {many} classes; a cross-encoder has one output")),
+        (_, many) => reject_config(format!("it classifies texts into {many} classes; a cross-encoder has one output")),
     }
 }
 
 impl Head {
     /// `config`: the `config.json`, which only ModernBERT needs.
-    pub(super) fn load(
-        loader: &Loader<'_>,
-        config: &Value,
-        sizes: &EncoderConfig,
-    ) -> std::result::Result<Self, ModelError> {
+    pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &EncoderConfig) -> Result<Self> {
         let EncoderConfig { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;
@@ -56,19 +50,19 @@ impl Head {
         let pooling = match word("classifier_pooling") {
             Some("mean") => Pooling::Mean,
             None | Some("cls") => Pooling::Cls,
-            Some(other) => return refuse(format!("classifier_pooling {other} is not supported")),
+            Some(other) => return reject_config(format!("classifier_pooling {other} is not supported")),
         };
         let activation = match word("classifier_activation") {
             None | Some("gelu") => Activation::Gelu,
             Some("silu") => Activation::Silu,
             Some("relu") => Activation::Relu,
-            Some(other) => return refuse(format!("classifier_activation {other} is not supported")),
+            Some(other) => return reject_config(format!("classifier_activation {other} is not supported")),
         };
         Ok(Self {
             pooling,
             dense: linear("cls", width)?,
             activation: modern.then_some(activation),
-            norm: modern.then(|| Norm::layer(loader, "cls.norm", width, epsilon)).transpose()?,
+            norm: modern.then(|| Norm::load_layer_norm(loader, "cls.norm", width, epsilon)).transpose()?,
             output: linear("cls.output", 1)?,
         })
     }
@@ -83,7 +77,7 @@ impl Head {
             None => inner.iter_mut().for_each(|x| *x = x.tanh()),
         }
         if let Some(norm) = &self.norm {
-            norm.replace(pool, &mut inner, width, &mut pooled);
+            norm.forward_in_place(pool, &mut inner, width, &mut pooled);
         }
         self.output.forward(pool, inner.get(..width).unwrap_or_default(), 1, &mut out)?;
         let [logit] = out;

@@ -1,12 +1,11 @@
 //! One encoder layer, post-norm (BERT) or pre-norm (ModernBERT).
 
-use candle_core::Result;
 use outpost_kernels::Pool;
 
 use super::config::EncoderConfig;
-use crate::models::ModelError;
-use crate::models::feed_forward::Mlp;
+use crate::models::error::Result;
 use crate::models::linear::Linear;
+use crate::models::mlp::Mlp;
 use crate::models::norm::Norm;
 use crate::models::scratch::{Scratch, grow};
 use crate::models::weights::{Candidate, Loader};
@@ -38,10 +37,10 @@ pub(super) struct ResidualStream {
 }
 
 impl Layer {
-    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, index: usize) -> std::result::Result<Self, ModelError> {
+    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, index: usize) -> Result<Self> {
         let EncoderConfig { width, inner, biases, epsilon, .. } = *config;
         let stem = |part: &str| format!("blk.{index}.{part}");
-        let norm = |part: &str| Norm::layer(loader, &stem(part), width, epsilon);
+        let norm = |part: &str| Norm::load_layer_norm(loader, &stem(part), width, epsilon);
         let norms = match config.pre_norm {
             false => Norms::After { attention: norm("attn_output_norm")?, feed_forward: norm("layer_output_norm")? },
             true => Norms::Before {
@@ -87,7 +86,7 @@ impl Layer {
             Norms::Before { attention: None, .. } | Norms::After { .. } => grow(&mut stream.x, len),
         };
         let mut all = [(&self.attn_q, grow(q, len)), (&self.attn_k, grow(k, len)), (&self.attn_v, grow(v, len))];
-        Linear::together(pool, input, m, &mut all)
+        Linear::forward_all(pool, input, m, &mut all)
     }
 
     /// The rest of the layer after attention, whose output is in `mixed`.
@@ -98,9 +97,9 @@ impl Layer {
         self.attn_output.forward(pool, grow(mixed, len), m, y)?;
         match &self.norms {
             Norms::After { attention, feed_forward } => {
-                attention.add_replace(pool, &mut stream.x, y, normed);
+                attention.add_forward_in_place(pool, &mut stream.x, y, normed);
                 self.mlp.forward(pool, grow(&mut stream.x, len), m, [gate, up], y)?;
-                feed_forward.add_replace(pool, &mut stream.x, y, normed);
+                feed_forward.add_forward_in_place(pool, &mut stream.x, y, normed);
             }
             Norms::Before { feed_forward, .. } => {
                 let normed = grow(normed, len);

@@ -12,20 +12,19 @@ mod tensor_names;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::Result;
 use outpost_kernels::{AttentionShape, DType, attend_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ModelError;
 use super::attention;
-use super::kv::{KvArena, Place};
+use super::embedding_table::EmbeddingTable;
+use super::kv::{BlockWrite, KvArena};
 use super::norm::Norm;
 use super::rope::{Angles, Rope, RopeStyle};
 use super::scratch::{Cpu, Scratch, grow};
-use super::table::Table;
-use super::texts::{Texts, arena_bytes};
+use super::text_batch::{TextBatch, arena_bytes};
 use super::weights::{Loader, Weights};
+use crate::models::error::{ModelError, Result};
 pub use config::{EncoderConfig, LayerAttention, Positions};
 pub use head::Head;
 use layer::{Layer, ResidualStream};
@@ -36,9 +35,9 @@ pub use tensor_names::{EncoderWeights, Family};
 #[derive(Debug)]
 pub struct Encoder {
     config: EncoderConfig,
-    token_embd: Table,
-    position_embd: Option<Table>,
-    token_types: Option<Table>,
+    token_embd: EmbeddingTable,
+    position_embd: Option<EmbeddingTable>,
+    token_types: Option<EmbeddingTable>,
     embd_norm: Norm,
     layers: Vec<Layer>,
     output_norm: Option<Norm>,
@@ -65,15 +64,13 @@ impl Tokenized {
 #[derive(Debug)]
 pub struct Pass {
     stream: ResidualStream,
-    texts: Texts,
+    texts: TextBatch,
     /// Keys and values of one layer.
     arena: KvArena,
-    written: Vec<Place>,
+    written: Vec<BlockWrite>,
     angles: Vec<Angles>,
     layer: usize,
 }
-
-type Loaded<T> = std::result::Result<T, ModelError>;
 
 impl Encoder {
     /// Reads the weights, with projections rounded to `precision`. `cross_encoder`: the `config.json` of a model with a
@@ -84,8 +81,8 @@ impl Encoder {
         cross_encoder: Option<&Value>,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
-    ) -> Loaded<(Self, Option<Head>)> {
-        let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
+    ) -> Result<(Self, Option<Head>)> {
+        let loader = Loader::new(source, cpu.pool().threads()).with_precision(precision);
         let head = cross_encoder.map(|json| Head::load(&loader, json, &config)).transpose()?;
         let encoder = Self::from_loader(&loader, config, cpu)?;
         loader.finish()?;
@@ -93,21 +90,24 @@ impl Encoder {
     }
 
     /// Loads from a `loader` that may read other weights, too.
-    pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Loaded<Self> {
+    pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Result<Self> {
         let EncoderConfig { width, vocabulary, token_types: types, epsilon, context, .. } = config;
         let (offset, kinds) = match &config.positions {
             Positions::Table { offset } => (Some(*offset), &[][..]),
             Positions::Rotary { kinds, .. } => (None, kinds.as_slice()),
         };
         let table = |stem: &str, rows: usize| loader.table(stem, rows, width);
-        let layers = (0..config.layers).map(|index| Layer::load(loader, &config, index)).collect::<Loaded<_>>()?;
-        let ropes = kinds.iter().map(|attention| Rope::load(loader, &attention.rope)).collect::<Loaded<_>>()?;
+        let layers = (0..config.layers).map(|index| Layer::load(loader, &config, index)).collect::<Result<_>>()?;
+        let ropes = kinds.iter().map(|attention| Rope::load(loader, &attention.rope)).collect::<Result<_>>()?;
         Ok(Self {
             token_embd: table("token_embd", vocabulary)?,
             position_embd: offset.map(|offset| table("position_embd", offset + context)).transpose()?,
             token_types: (types > 0).then(|| table("token_types", types)).transpose()?,
-            embd_norm: Norm::layer(loader, "token_embd_norm", width, epsilon)?,
-            output_norm: config.pre_norm.then(|| Norm::layer(loader, "output_norm", width, epsilon)).transpose()?,
+            embd_norm: Norm::load_layer_norm(loader, "token_embd_norm", width, epsilon)?,
+            output_norm: config
+                .pre_norm
+                .then(|| Norm::load_layer_norm(loader, "output_norm", width, epsilon))
+                .transpose()?,
             layers,
             ropes,
             config,
@@ -129,13 +129,13 @@ impl Encoder {
         let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
         if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
-            candle_core::bail!("a text of {count} tokens; 1 to {context} are allowed");
+            return Err(ModelError::Compute(format!("a text of {count} tokens; 1 to {context} are allowed")));
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
-        let places = Texts::new(counts());
+        let places = TextBatch::new(counts());
         let arena = places.arena([heads, width / heads]);
-        let written = attention::places(&places.spans(&(0..places.tokens())))?;
+        let written = attention::block_writes(&places.slices(&(0..places.tokens())))?;
         let mut pass = Pass { stream: ResidualStream::default(), texts: places, arena, written, angles, layer: 0 };
         self.embed(texts, pass.texts.tokens(), &mut pass.stream)?;
         Ok(pass)
@@ -159,7 +159,7 @@ impl Encoder {
             };
             table.look_up(texts.iter().flat_map(types), true, x)?;
         }
-        self.embd_norm.replace(pool, &mut stream.x, len, &mut scratch.normed);
+        self.embd_norm.forward_in_place(pool, &mut stream.x, len, &mut scratch.normed);
         Ok(())
     }
 
@@ -177,8 +177,8 @@ impl Encoder {
         pass.arena.write(pool, 0, &pass.written, &scratch.k, &scratch.v)?;
         let Scratch { q, mixed, .. } = &mut *scratch;
         let (shape, spans) =
-            (shape(&self.config, attention.and_then(|(_, attention)| attention.window)), pass.texts.spans(&(0..m)));
-        attention::over(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(mixed, len))?;
+            (shape(&self.config, attention.and_then(|(_, attention)| attention.window)), pass.texts.slices(&(0..m)));
+        attention::forward(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(mixed, len))?;
         layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
         pass.layer += 1;
         if pass.layer < self.layers.len() {
@@ -186,7 +186,7 @@ impl Encoder {
         }
         if let Some(norm) = &self.output_norm {
             let ResidualStream { x, y } = &mut pass.stream;
-            norm.add_replace(pool, x, grow(y, len), &mut scratch.normed);
+            norm.add_forward_in_place(pool, x, grow(y, len), &mut scratch.normed);
         }
         Ok(true)
     }
@@ -214,7 +214,7 @@ fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
 impl Pass {
     /// Masks padding; `seen`: the unpadded length of each text.
     pub fn mask_padding(&mut self, seen: impl Iterator<Item = usize>) {
-        self.texts.hide(seen);
+        self.texts.mask_padding(seen);
     }
 
     /// Each text's hidden states, `[tokens, width]`, in batch order.

@@ -2,8 +2,8 @@
 
 use outpost_kernels::DType;
 
-use crate::models::ModelError;
-use crate::models::safetensors::Folder;
+use crate::models::error::ModelError;
+use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Weights};
 
 /// Encoder architectures.
@@ -142,7 +142,7 @@ impl Family {
 
 /// The weights of an encoder in a Hugging Face folder.
 pub struct EncoderWeights<'a> {
-    folder: &'a Folder,
+    folder: &'a ModelFolder,
     family: Family,
     prefix: &'static str,
 }
@@ -151,7 +151,7 @@ pub struct EncoderWeights<'a> {
 const UNUSED: &[&str] = &["embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "head.", "vocab_bias"];
 
 impl<'a> EncoderWeights<'a> {
-    pub fn new(folder: &'a Folder, family: Family) -> Self {
+    pub fn new(folder: &'a ModelFolder, family: Family) -> Self {
         let prefix = family.prefix();
         let inside = folder.names().any(|name| name.starts_with(prefix));
         Self { folder, family, prefix: if inside { prefix } else { "" } }
@@ -175,8 +175,8 @@ impl Weights for EncoderWeights<'_> {
         Weights::shape(self.folder, name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        Weights::kind(self.folder, name)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        Weights::dtype(self.folder, name)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{GgufError, Header, parse};
+use super::{GgufError, Header, parse_header};
+use crate::models::error::ModelError;
 
 /// Vocabularies of 256,000 tokens make headers of 16 MB; four times that is no model any more.
 /// A longer header is refused; bytes.
-pub const LONGEST_HEADER: u64 = 64 << 20;
+pub const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// Most headers fit; longer ones are read again, four times as long.
 const FIRST_READ: u64 = 4 << 20;
 
@@ -21,13 +22,13 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    pub fn open(path: &Path) -> Result<Self, GgufError> {
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
         // The kind first: opening a FIFO would wait for ever.
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(GgufError::Unsupported("not a regular file".to_owned()));
+        if !std::fs::metadata(path).map_err(GgufError::Io)?.is_file() {
+            return Err(ModelError::checkpoint("not a regular file"));
         }
-        let file = File::open(path)?;
-        let length = file.metadata()?.len();
+        let file = File::open(path).map_err(GgufError::Io)?;
+        let length = file.metadata().map_err(GgufError::Io)?.len();
         let header = read_header(&file, length)?;
         Ok(Self { file, header, length })
     }
@@ -44,15 +45,15 @@ fn read_at(mut file: &File, start: u64, bytes: &mut [u8]) -> std::io::Result<()>
 }
 
 fn read_header(file: &File, length: u64) -> Result<Header, GgufError> {
-    let most = length.min(LONGEST_HEADER);
+    let most = length.min(MAX_HEADER_BYTES);
     let mut wanted = most.min(FIRST_READ);
     loop {
         let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(0)];
         read_at(file, 0, &mut bytes)?;
-        match parse(&bytes, length) {
+        match parse_header(&bytes, length) {
             Err(GgufError::Short(_)) if wanted < most => wanted = most.min(wanted * 4),
             Err(GgufError::Short(_)) => {
-                return Err(GgufError::Unsupported(format!("the header is longer than {LONGEST_HEADER} bytes")));
+                return Err(GgufError::Unsupported(format!("the header is longer than {MAX_HEADER_BYTES} bytes")));
             }
             done => return done,
         }

@@ -15,13 +15,13 @@ pub struct Header {
 }
 
 /// The least bytes that a metadata entry and a tensor's row can take.
-const LEAST_ENTRY: u64 = 8 + 4 + 1;
-const LEAST_ROW: u64 = 8 + 4 + 8 + 4 + 8;
+const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
+const MIN_TENSOR_INFO_BYTES: u64 = 8 + 4 + 8 + 4 + 8;
 
 /// Reads and checks a header.
 ///
 /// `bytes` is the beginning of a file of `length` bytes; [`GgufError::Short`] asks for more of it.
-pub fn parse(bytes: &[u8], length: u64) -> Result<Header, GgufError> {
+pub fn parse_header(bytes: &[u8], length: u64) -> Result<Header, GgufError> {
     let mut cursor = Cursor::new(bytes, length);
     let magic = cursor.magic()?;
     if &magic != b"GGUF" {
@@ -31,8 +31,8 @@ pub fn parse(bytes: &[u8], length: u64) -> Result<Header, GgufError> {
     if !matches!(version, 2 | 3) {
         return Err(GgufError::Version(version));
     }
-    let rows = cursor.count(LEAST_ROW, &|| "the tensor count".to_owned())?;
-    let entries = cursor.count(LEAST_ENTRY, &|| "the metadata count".to_owned())?;
+    let rows = cursor.count(MIN_TENSOR_INFO_BYTES, &|| "the tensor count".to_owned())?;
+    let entries = cursor.count(MIN_ENTRY_BYTES, &|| "the metadata count".to_owned())?;
     let metadata = read_metadata(&mut cursor, entries)?;
     let alignment = alignment(&metadata)?;
     let mut tensors = Vec::new();
@@ -40,8 +40,8 @@ pub fn parse(bytes: &[u8], length: u64) -> Result<Header, GgufError> {
         tensors.push(TensorInfo::read(&mut cursor, index)?);
     }
     let start = cursor.position().next_multiple_of(alignment);
-    place(&mut tensors, start, alignment, length)?;
-    check_apart(&tensors)?;
+    resolve_offsets(&mut tensors, start, alignment, length)?;
+    check_no_overlap(&tensors)?;
     Ok(Header { version, metadata, tensors })
 }
 
@@ -62,7 +62,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, entries: usize) -> Result<Metadata, Gg
 /// from bytes to blocks.
 fn alignment(metadata: &Metadata) -> Result<u64, GgufError> {
     const KEY: &str = "general.alignment";
-    match (metadata.get(KEY), metadata.whole(KEY)) {
+    match (metadata.get(KEY), metadata.integer(KEY)) {
         (None, _) => Ok(32),
         (_, Some(value)) if value.is_power_of_two() && (8..=1 << 20).contains(&value) => Ok(value),
         (Some(value), _) => {
@@ -72,7 +72,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, GgufError> {
 }
 
 /// Turns offsets in the data section into offsets in the file, and checks that the bytes are there.
-fn place(tensors: &mut [TensorInfo], data: u64, alignment: u64, length: u64) -> Result<(), GgufError> {
+fn resolve_offsets(tensors: &mut [TensorInfo], data: u64, alignment: u64, length: u64) -> Result<(), GgufError> {
     for tensor in tensors {
         let name = &tensor.name;
         if tensor.start % alignment != 0 {
@@ -91,7 +91,7 @@ fn place(tensors: &mut [TensorInfo], data: u64, alignment: u64, length: u64) -> 
     Ok(())
 }
 
-fn check_apart(tensors: &[TensorInfo]) -> Result<(), GgufError> {
+fn check_no_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
     let mut names = HashSet::new();
     if let Some(twice) = tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
         return Err(GgufError::damaged(format!("the tensor {} is there twice", twice.name)));
@@ -121,7 +121,7 @@ impl Header {
     pub fn quantization(&self) -> Option<&'static str> {
         let mut elements: HashMap<&'static str, u64> = HashMap::new();
         for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
-            *elements.entry(super::tensor::type_name(tensor.kind)).or_default() += tensor.elements();
+            *elements.entry(super::tensor::type_name(tensor.dtype)).or_default() += tensor.elements();
         }
         elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
     }

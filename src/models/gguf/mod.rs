@@ -13,8 +13,8 @@ mod header;
 mod tensor;
 mod value;
 
-pub use file::{GgufFile, LONGEST_HEADER};
-pub use header::{Header, parse};
+pub use file::{GgufFile, MAX_HEADER_BYTES};
+pub use header::{Header, parse_header};
 pub use tensor::TensorInfo;
 pub use value::{Array, Metadata, Number, Value};
 

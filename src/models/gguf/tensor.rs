@@ -11,7 +11,7 @@ pub struct TensorInfo {
     pub name: String,
     /// Row-major: the outermost dimension first (the file has them the other way round).
     pub shape: Vec<usize>,
-    pub kind: DType,
+    pub dtype: DType,
     /// From the beginning of the file.
     pub start: u64,
     pub bytes: u64,
@@ -54,13 +54,13 @@ const TYPES: &[(u32, &str, Option<DType>)] = &[
 ];
 
 /// The name of a type as model cards write it.
-pub fn type_name(kind: DType) -> &'static str {
-    TYPES.iter().find(|row| row.2 == Some(kind)).map_or("unknown", |row| row.1)
+pub fn type_name(dtype: DType) -> &'static str {
+    TYPES.iter().find(|row| row.2 == Some(dtype)).map_or("unknown", |row| row.1)
 }
 
 fn type_of(number: u32, tensor: &str) -> Result<DType, GgufError> {
     match TYPES.iter().find(|row| row.0 == number) {
-        Some((_, _, Some(kind))) => Ok(*kind),
+        Some((_, _, Some(dtype))) => Ok(*dtype),
         Some((_, name, None)) => {
             Err(GgufError::Unsupported(format!("tensor {tensor} has the type {name}, which is not supported")))
         }
@@ -81,12 +81,12 @@ impl TensorInfo {
         for _ in 0..rank {
             sizes.push(cursor.u64(&what)?);
         }
-        let kind = type_of(cursor.u32(&what)?, &name)?;
+        let dtype = type_of(cursor.u32(&what)?, &name)?;
         let start = cursor.u64(&what)?;
-        let bytes = size_in_bytes(&sizes, kind)
+        let bytes = size_in_bytes(&sizes, dtype)
             .ok_or_else(|| GgufError::damaged(format!("tensor {name} has the impossible shape {sizes:?}")))?;
         let shape = sizes.iter().rev().map(|&size| size as usize).collect();
-        Ok(Self { name, shape, kind, start, bytes })
+        Ok(Self { name, shape, dtype, start, bytes })
     }
 
     pub fn elements(&self) -> u64 {
@@ -95,13 +95,13 @@ impl TensorInfo {
 }
 
 /// `None` where a dimension is zero, the product overflows, or a row is no whole number of blocks.
-fn size_in_bytes(sizes: &[u64], kind: DType) -> Option<u64> {
-    let block = kind.block() as u64;
+fn size_in_bytes(sizes: &[u64], dtype: DType) -> Option<u64> {
+    let block = dtype.block() as u64;
     let row = *sizes.first()?;
     let elements = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size))?;
     // A product within isize keeps every later `usize` product of the same numbers exact.
     if elements == 0 || elements > i64::MAX as u64 / 8 || row % block != 0 {
         return None;
     }
-    (elements / block).checked_mul(kind.block_bytes() as u64)
+    (elements / block).checked_mul(dtype.block_bytes() as u64)
 }

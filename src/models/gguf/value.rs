@@ -6,7 +6,7 @@ use super::GgufError;
 use super::cursor::Cursor;
 
 /// Arrays may hold arrays; no known file goes deeper than two.
-const DEEPEST: u32 = 4;
+const MAX_ARRAY_DEPTH: u32 = 4;
 
 /// A scalar type with a fixed width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Number {
 }
 
 impl Number {
-    fn of(kind: u32) -> Option<Self> {
+    fn from_id(kind: u32) -> Option<Self> {
         use Number::{Bool, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
         Some(match kind {
             0 => U8,
@@ -89,7 +89,7 @@ pub enum Array {
 impl Value {
     pub(super) fn read(cursor: &mut Cursor<'_>, what: &dyn Fn() -> String) -> Result<Self, GgufError> {
         let kind = cursor.u32(what)?;
-        match (kind, Number::of(kind)) {
+        match (kind, Number::from_id(kind)) {
             (_, Some(number)) => Ok(number.read(cursor.take(number.width() as u64, what)?)),
             (8, _) => Ok(Self::Text(cursor.text(what)?)),
             (9, _) => Ok(Self::Array(Array::read(cursor, what, 0)?)),
@@ -100,18 +100,18 @@ impl Value {
 
 impl Array {
     fn read(cursor: &mut Cursor<'_>, what: &dyn Fn() -> String, depth: u32) -> Result<Self, GgufError> {
-        if depth >= DEEPEST {
-            return Err(GgufError::damaged(format!("{} nests arrays deeper than {DEEPEST}", what())));
+        if depth >= MAX_ARRAY_DEPTH {
+            return Err(GgufError::damaged(format!("{} nests arrays deeper than {MAX_ARRAY_DEPTH}", what())));
         }
         let kind = cursor.u32(what)?;
-        if let Some(number) = Number::of(kind) {
+        if let Some(number) = Number::from_id(kind) {
             let width = number.width() as u64;
             let count = cursor.count(width, what)? as u64;
             return Ok(Self::Numbers(number, cursor.take(count * width, what)?.to_vec()));
         }
         match kind {
-            8 => many(cursor, 8, what, |cursor| cursor.text(what)).map(Self::Texts),
-            9 => many(cursor, 12, what, |cursor| Self::read(cursor, what, depth + 1)).map(Self::Arrays),
+            8 => read_items(cursor, 8, what, |cursor| cursor.text(what)).map(Self::Texts),
+            9 => read_items(cursor, 12, what, |cursor| Self::read(cursor, what, depth + 1)).map(Self::Arrays),
             _ => Err(GgufError::damaged(format!("{} is an array of the unknown type {kind}", what()))),
         }
     }
@@ -124,7 +124,7 @@ impl Array {
     }
 }
 
-fn many<T>(
+fn read_items<T>(
     cursor: &mut Cursor<'_>,
     least: u64,
     what: &dyn Fn() -> String,
@@ -156,7 +156,7 @@ impl Metadata {
     }
 
     /// A whole number of any width; `None` where it is absent, negative or no number.
-    pub fn whole(&self, key: &str) -> Option<u64> {
+    pub fn integer(&self, key: &str) -> Option<u64> {
         match self.get(key) {
             Some(Value::Unsigned(number)) => Some(*number),
             Some(Value::Signed(number)) => u64::try_from(*number).ok(),
@@ -167,7 +167,7 @@ impl Metadata {
     pub fn float(&self, key: &str) -> Option<f64> {
         match self.get(key) {
             Some(Value::Float(number)) => Some(*number),
-            _ => self.whole(key).map(|number| number as f64),
+            _ => self.integer(key).map(|number| number as f64),
         }
     }
 

@@ -8,9 +8,10 @@ use outpost_kernels::DType;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::SafetensorsError;
+use super::file_error;
+use crate::models::error::ModelError;
 
-const LONGEST_HEADER: u64 = 64 << 20;
+const MAX_HEADER_BYTES: u64 = 64 << 20;
 
 /// A header whose every offset lies inside the file.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub struct Header {
 pub struct TensorInfo {
     pub name: String,
     /// As the file has it: `F32`, `BF16`, `I64`.
-    pub kind: String,
+    pub dtype: String,
     pub shape: Vec<usize>,
     pub elements: u64,
     /// From the beginning of the file.
@@ -36,7 +37,7 @@ pub struct TensorInfo {
 }
 
 #[derive(Deserialize)]
-struct Row {
+struct TensorEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: [u64; 2],
@@ -45,7 +46,7 @@ struct Row {
 impl TensorInfo {
     /// The type to compute with, for those that can be computed with.
     pub fn float(&self) -> Option<DType> {
-        match self.kind.as_str() {
+        match self.dtype.as_str() {
             "F32" => Some(DType::F32),
             "F16" => Some(DType::F16),
             "BF16" => Some(DType::BF16),
@@ -54,7 +55,7 @@ impl TensorInfo {
     }
 
     fn read(name: String, row: Value, data: u64, available: u64) -> Result<Self, String> {
-        let row: Row = serde_json::from_value(row).map_err(|error| format!("tensor {name}: {error}"))?;
+        let row: TensorEntry = serde_json::from_value(row).map_err(|error| format!("tensor {name}: {error}"))?;
         let [start, end] = row.data_offsets;
         if start > end || end > available {
             return Err(format!("the file is truncated: tensor {name} ends at byte {end} of {available}"));
@@ -65,9 +66,9 @@ impl TensorInfo {
         let Some(elements) = elements.filter(|elements| elements / 8 <= bytes) else {
             return Err(format!("tensor {name} has the impossible shape {:?}", row.shape));
         };
-        let info = Self { name, kind: row.dtype, shape: row.shape, elements, start: data + start, bytes };
+        let info = Self { name, dtype: row.dtype, shape: row.shape, elements, start: data + start, bytes };
         match info.float() {
-            Some(kind) if elements.checked_mul(kind.block_bytes() as u64) != Some(bytes) => {
+            Some(dtype) if elements.checked_mul(dtype.block_bytes() as u64) != Some(bytes) => {
                 Err(format!("tensor {} has {bytes} bytes, its shape {:?} asks for others", info.name, info.shape))
             }
             _ => Ok(info),
@@ -76,8 +77,8 @@ impl TensorInfo {
 }
 
 /// Reads and checks the header of an open file; `path` is for messages.
-pub fn read_header(file: &mut File, path: &Path) -> Result<Header, SafetensorsError> {
-    read(file).map_err(|problem| SafetensorsError::new(path, problem))
+pub fn read_header(file: &mut File, path: &Path) -> Result<Header, ModelError> {
+    read(file).map_err(|problem| file_error(path, problem))
 }
 
 fn read(file: &mut File) -> Result<Header, String> {
@@ -87,7 +88,7 @@ fn read(file: &mut File) -> Result<Header, String> {
     file.read_exact(&mut prefix).map_err(|_| format!("the file is truncated: it has {length} bytes"))?;
     let size = u64::from_le_bytes(prefix);
     let rest = length.saturating_sub(8);
-    if size > rest.min(LONGEST_HEADER) {
+    if size > rest.min(MAX_HEADER_BYTES) {
         return Err(format!("the header says it has {size} bytes, the file has {length}"));
     }
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];

@@ -2,15 +2,15 @@
 
 use outpost_kernels::DType;
 
-use super::rows::Tensor;
-use super::{Decoder, Role, Rows, Weights};
-use crate::models::ModelError;
+use super::rows::StoredTensor;
+use super::{DecoderCheckpoint, Role, Rows, Weights};
+use crate::models::decoder_config::DecoderConfig;
+use crate::models::error::ModelError;
 use crate::models::gguf::GgufFile;
-use crate::models::hyper::Hyper;
 
-impl Decoder for GgufFile {
-    fn hyper(&self) -> Result<Hyper, ModelError> {
-        Hyper::of_gguf(&self.header)
+impl DecoderCheckpoint for GgufFile {
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError> {
+        DecoderConfig::from_gguf(&self.header)
     }
 }
 
@@ -26,14 +26,14 @@ impl Weights for GgufFile {
         Some(self.header.tensor(name)?.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        Some(self.header.tensor(name)?.kind)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        Some(self.header.tensor(name)?.dtype)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
-        let info = self.header.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
+        let info = self.header.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("no tensor {name}")))?;
         let (start, shape) = (info.start, &info.shape);
-        Tensor { name: &info.name, file: self.file(), start, shape, kind: info.kind }.rows(first, count)
+        StoredTensor { name: &info.name, file: self.file(), start, shape, dtype: info.dtype }.rows(first, count)
     }
 
     fn names(&self) -> Vec<String> {

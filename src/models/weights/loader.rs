@@ -8,9 +8,9 @@ use std::sync::Arc;
 use outpost_kernels::{Conv2d, ConvShape, DType, Pool};
 
 use super::{Role, Rows, Weights, flat};
-use crate::models::ModelError;
+use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::{ModelError, Result};
 use crate::models::linear::Linear;
-use crate::models::table::Table;
 
 /// One place where a matrix may lie: rows `first..` of `total` rows of a stem.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Candidate {
 
 /// A matrix that was read, for those who want to add to its products.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Matrix {
+pub struct LoadedMatrix {
     pub stem: String,
     /// Which of the rows of the checkpoint's tensor it has, and how many that has.
     pub rows: Range<usize>,
@@ -48,10 +48,8 @@ pub struct Loader<'a> {
     /// What the weights of projections are rounded to.
     precision: Option<DType>,
     used: RefCell<HashSet<String>>,
-    matrices: RefCell<Vec<Matrix>>,
+    matrices: RefCell<Vec<LoadedMatrix>>,
 }
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 impl<'a> Loader<'a> {
     /// Reads with so many threads of its own: those that compute are at work for others meanwhile.
@@ -66,27 +64,27 @@ impl<'a> Loader<'a> {
     }
 
     /// Rounds floats to this type in projections; not in tables of vectors.
-    pub fn rounding(self, precision: Option<DType>) -> Self {
+    pub fn with_precision(self, precision: Option<DType>) -> Self {
         Self { precision, ..self }
     }
 
     /// A tensor that the decoder does without, and rightly so.
-    pub fn pass(&self, stem: &str) {
+    pub fn ignore(&self, stem: &str) {
         self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
     }
 
     /// Whether there is such a tensor.
     pub fn has(&self, stem: &str) -> bool {
-        self.look(stem, Role::Weight).is_some()
+        self.lookup(stem, Role::Weight).is_some()
     }
 
     /// The error for a tensor that must be there.
     pub fn missing(&self, stem: &str) -> ModelError {
-        self.lack(stem, Role::Weight)
+        self.missing_tensor(stem, Role::Weight)
     }
 
     /// The checkpoint's name for a stem and the tensor's shape, where it has that.
-    fn look(&self, stem: &str, role: Role) -> Option<(String, Vec<usize>)> {
+    fn lookup(&self, stem: &str, role: Role) -> Option<(String, Vec<usize>)> {
         let name = self.source.name(stem, role)?;
         let shape = self.source.shape(&name)?;
         Some((name, shape))
@@ -94,17 +92,17 @@ impl<'a> Loader<'a> {
 
     /// A matrix of its own and its bias, where the checkpoint has it.
     pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear>> {
-        let Some((name, shape)) = self.look(stem, Role::Weight) else { return Ok(None) };
-        self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
+        let Some((name, shape)) = self.lookup(stem, Role::Weight) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [rows, columns], &[rows, columns])?;
         let bias = self.optional_vector(stem, Role::Bias, rows)?;
-        Ok(Some(Linear::new(&self.pool, &self.take(&name, 0, rows)?, bias)?))
+        Ok(Some(Linear::new(&self.pool, &self.read_rows(&name, 0, rows)?, bias)?))
     }
 
     /// A table of vectors.
-    pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<Table> {
-        let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        self.expect(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
-        Table::new(&self.take(&name, 0, rows)?)
+    pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<EmbeddingTable> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
+        EmbeddingTable::new(&self.read_rows(&name, 0, rows)?)
     }
 
     pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear> {
@@ -112,17 +110,17 @@ impl<'a> Loader<'a> {
     }
 
     pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
-        let Some((name, shape)) = self.look(stem, role) else { return Ok(None) };
-        self.expect(&name, &shape, shape == [size], &[size])?;
-        self.numbers(&name, 0, size).map(Some)
+        let Some((name, shape)) = self.lookup(stem, role) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [size], &[size])?;
+        self.finite_values(&name, 0, size).map(Some)
     }
 
     /// Numbers of a vector, each of them finite: with one that is not, the network computes nothing.
-    fn numbers(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
-        let numbers = self.take(name, first, count)?.floats()?;
+    fn finite_values(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
+        let numbers = self.read_rows(name, first, count)?.floats()?;
         match numbers.iter().all(|number| number.is_finite()) {
             true => Ok(numbers),
-            false => Err(ModelError::Invalid(format!("tensor {name} has values that are not finite numbers"))),
+            false => Err(ModelError::Checkpoint(format!("tensor {name} has values that are not finite numbers"))),
         }
     }
 
@@ -131,7 +129,7 @@ impl<'a> Loader<'a> {
         let factors = self.vector(stem, size)?;
         match factors.iter().all(|factor| factor.is_normal()) {
             true => Ok(factors),
-            false => Err(ModelError::Invalid(format!("tensor {stem} has numbers that nothing can be divided by"))),
+            false => Err(ModelError::Checkpoint(format!("tensor {stem} has numbers that nothing can be divided by"))),
         }
     }
 
@@ -142,17 +140,17 @@ impl<'a> Loader<'a> {
     /// A projection to `rows` numbers, from the first of the places that the checkpoint has.
     pub fn linear(&self, places: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
         let (place, name) = self.find(places, columns)?;
-        let mut weight = self.take(&name, place.first, rows)?;
-        if let Some(kind) = self.precision {
-            weight = weight.rounded(kind);
+        let mut weight = self.read_rows(&name, place.first, rows)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
         }
         let bias = self.bias_at(place, rows)?;
         if biased && bias.is_none() {
-            return Err(self.lack(&place.stem, Role::Bias));
+            return Err(self.missing_tensor(&place.stem, Role::Bias));
         }
         let linear = Linear::new(&self.pool, &weight, bias)?;
         let (stem, rows) = (place.stem.clone(), place.first..place.first + rows);
-        let matrix = Matrix { stem, rows, total: place.total, columns, window: None, id: linear.id() };
+        let matrix = LoadedMatrix { stem, rows, total: place.total, columns, window: None, id: linear.id() };
         self.matrices.borrow_mut().push(matrix);
         Ok(linear)
     }
@@ -160,18 +158,18 @@ impl<'a> Loader<'a> {
     /// A convolution, with its bias where the checkpoint has it.
     pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Arc<Conv2d>> {
         let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
-        let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         let wanted = [outputs, inputs, height, width];
-        self.expect(&name, &shape, shape == wanted, &wanted)?;
+        self.check_shape(&name, &shape, shape == wanted, &wanted)?;
         let (rows, _) = flat(&shape);
-        let mut weight = self.take(&name, 0, rows)?;
-        if let Some(kind) = self.precision {
-            weight = weight.rounded(kind);
+        let mut weight = self.read_rows(&name, 0, rows)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
         }
         let bias = self.optional_vector(stem, Role::Bias, outputs)?;
-        let conv = Arc::new(Conv2d::new(&self.pool, weight.kind, window, &weight.bytes()?, bias.as_deref())?);
+        let conv = Arc::new(Conv2d::new(&self.pool, weight.dtype, window, &weight.bytes()?, bias.as_deref())?);
         let (total, columns, id) = (outputs, inputs * height * width, Arc::as_ptr(&conv).addr());
-        let matrix = Matrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
+        let matrix = LoadedMatrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
         self.matrices.borrow_mut().push(matrix);
         Ok(conv)
     }
@@ -179,44 +177,44 @@ impl<'a> Loader<'a> {
     /// The first place that is there, which must be of the right size.
     fn find<'p>(&self, places: &'p [Candidate], columns: usize) -> Result<(&'p Candidate, String)> {
         for place in places {
-            let Some((name, shape)) = self.look(&place.stem, Role::Weight) else { continue };
+            let Some((name, shape)) = self.lookup(&place.stem, Role::Weight) else { continue };
             let fits = shape.len() > 1 && flat(&shape) == (place.total, columns);
-            self.expect(&name, &shape, fits, &[place.total, columns])?;
+            self.check_shape(&name, &shape, fits, &[place.total, columns])?;
             return Ok((place, name));
         }
         match places.first() {
             Some(first) => Err(self.missing(&first.stem)),
-            None => Err(ModelError::invalid("no tensor to look for")),
+            None => Err(ModelError::checkpoint("no tensor to look for")),
         }
     }
 
     fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
-        let Some((name, shape)) = self.look(&place.stem, Role::Bias) else { return Ok(None) };
-        self.expect(&name, &shape, shape == [place.total], &[place.total])?;
-        self.numbers(&name, place.first, rows).map(Some)
+        let Some((name, shape)) = self.lookup(&place.stem, Role::Bias) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [place.total], &[place.total])?;
+        self.finite_values(&name, place.first, rows).map(Some)
     }
 
-    fn take(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {
+    fn read_rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {
         self.used.borrow_mut().insert(name.to_owned());
         self.source.rows(name, first, count)
     }
 
-    fn expect(&self, name: &str, shape: &[usize], fits: bool, wanted: &[usize]) -> Result<()> {
+    fn check_shape(&self, name: &str, shape: &[usize], fits: bool, wanted: &[usize]) -> Result<()> {
         match fits {
             true => Ok(()),
-            false => Err(ModelError::Invalid(format!(
+            false => Err(ModelError::Checkpoint(format!(
                 "tensor {name} has the shape {shape:?}, the metadata asks for {wanted:?}"
             ))),
         }
     }
 
-    fn lack(&self, stem: &str, role: Role) -> ModelError {
+    fn missing_tensor(&self, stem: &str, role: Role) -> ModelError {
         let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
-        ModelError::Invalid(format!("the file has no tensor {name}"))
+        ModelError::Checkpoint(format!("the file has no tensor {name}"))
     }
 
     /// The projections and convolutions that were read.
-    pub fn matrices(&self) -> Vec<Matrix> {
+    pub fn matrices(&self) -> Vec<LoadedMatrix> {
         self.matrices.take()
     }
 
@@ -227,7 +225,7 @@ impl<'a> Loader<'a> {
         left.sort();
         match left.as_slice() {
             [] => Ok(()),
-            [first, rest @ ..] => Err(ModelError::Invalid(format!(
+            [first, rest @ ..] => Err(ModelError::Checkpoint(format!(
                 "the file has {} tensors that the model's family has no use for: {first} is one",
                 rest.len() + 1
             ))),

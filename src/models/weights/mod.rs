@@ -5,16 +5,17 @@
 //! know would have changed its results.
 
 mod gguf;
-mod hub;
 mod loader;
 mod rows;
+mod safetensors;
 
 use outpost_kernels::{Conv2d, ConvShape, DType, Linear};
 
-use super::ModelError;
-use super::hyper::Hyper;
-pub(super) use loader::{Candidate, Loader, Matrix};
+use super::decoder_config::DecoderConfig;
+use crate::models::error::ModelError;
+pub(super) use loader::{Candidate, LoadedMatrix, Loader};
 pub use rows::Rows;
+pub(in crate::models) use rows::flat;
 
 /// Whether a tensor is multiplied with or added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +25,9 @@ pub enum Role {
 }
 
 /// A checkpoint that a decoder can be loaded from.
-pub trait Decoder: Weights {
+pub trait DecoderCheckpoint: Weights {
     /// Sizes and constants, checked against each other.
-    fn hyper(&self) -> Result<Hyper, ModelError>;
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError>;
 }
 
 /// The tensors of a checkpoint.
@@ -38,7 +39,7 @@ pub trait Weights {
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
     /// Its type, if that can be computed with.
-    fn kind(&self, name: &str) -> Option<DType>;
+    fn dtype(&self, name: &str) -> Option<DType>;
 
     /// `count` rows from `first` on, of the checkpoint's own type; dimensions before the last count as one.
     /// A vector is its numbers: each is a row.
@@ -54,53 +55,42 @@ pub struct Footprint {
     /// All tensors, as the network keeps them.
     pub weights: u64,
     /// What reading takes beside those: parts of a tensor as the file has them, before they are packed.
-    pub reading: u64,
+    pub loading: u64,
 }
 
 impl Footprint {
     /// Where so many threads read.
-    pub fn of(source: &dyn Weights, threads: usize) -> Self {
-        Self::rounded(source, threads, None)
+    pub fn new(source: &dyn Weights, threads: usize) -> Self {
+        Self::with_precision(source, threads, None)
     }
 
     /// The same where matrices of floats are rounded to `precision`.
-    pub fn rounded(source: &dyn Weights, threads: usize, precision: Option<DType>) -> Self {
+    pub fn with_precision(source: &dyn Weights, threads: usize, precision: Option<DType>) -> Self {
         let mut all = Self::default();
         for name in source.names() {
-            let (Some(shape), Some(kind)) = (source.shape(&name), source.kind(&name)) else { continue };
-            let kind = match precision {
-                Some(rounded) if shape.len() > 1 && Rows::can_be(kind, rounded, flat(&shape).1) => rounded,
-                _ => kind,
+            let (Some(shape), Some(dtype)) = (source.shape(&name), source.dtype(&name)) else { continue };
+            let dtype = match precision {
+                Some(rounded) if shape.len() > 1 && Rows::can_round_to(dtype, rounded, flat(&shape).1) => rounded,
+                _ => dtype,
             };
-            let (weights, reading) = match shape.as_slice() {
+            let (weights, loading) = match shape.as_slice() {
                 // Vectors become f32.
-                [size] => (size * size_of::<f32>(), size * kind.block_bytes()),
+                [size] => (size * size_of::<f32>(), size * dtype.block_bytes()),
                 // A convolution's kernels are read whole.
                 &[outputs, inputs, height, width] => {
                     let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
-                    (Conv2d::packed_bytes(kind, &window), outputs * inputs * height * width * kind.block_bytes())
+                    (Conv2d::packed_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
                 }
                 // Experts are read and packed one by one.
                 [parts @ .., rows, columns] => {
-                    let all = parts.iter().product::<usize>() * Linear::packed_bytes(kind, *rows, *columns);
-                    (all, Linear::packing_bytes(threads, kind, *rows, *columns))
+                    let all = parts.iter().product::<usize>() * Linear::packed_bytes(dtype, *rows, *columns);
+                    (all, Linear::packing_bytes(threads, dtype, *rows, *columns))
                 }
                 [] => continue,
             };
             all.weights += weights as u64;
-            all.reading = all.reading.max(reading as u64);
+            all.loading = all.loading.max(loading as u64);
         }
         all
-    }
-}
-
-/// Rows and columns of a shape whose dimensions before the last count as one. Of a convolution of single pixels, the
-/// last two are no dimensions.
-pub(in crate::models) fn flat(shape: &[usize]) -> (usize, usize) {
-    match shape {
-        [rows, columns, 1, 1] => (*rows, *columns),
-        [] => (1, 1),
-        [numbers] => (*numbers, 1),
-        [outer @ .., columns] => (outer.iter().product(), *columns),
     }
 }

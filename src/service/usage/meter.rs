@@ -35,7 +35,7 @@ struct Entry {
     amounts: Amounts,
 }
 
-/// What one request uses. It is recorded by [`Receipt::close`], or as abandoned when it is
+/// What one request uses. It is recorded by [`UsageRecorder::close`], or as abandoned when it is
 /// dropped unclosed: then the client has left.
 pub struct UsageRecorder {
     meter: Meter,

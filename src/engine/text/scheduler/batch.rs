@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::prefix_cache::Parent;
 use super::{ModelId, Scheduler, Sequence, SequenceId, State};
+use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BlockId, blocks_for};
-use crate::models::llama::Wanted;
 
 /// What one step computes.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Row {
     /// Position of the first token.
     pub start: usize,
     pub blocks: Vec<BlockId>,
-    pub logits: Wanted,
+    pub logits: LogitsAt,
     /// How many of the last tokens are draft tokens.
     pub draft: usize,
     pub long: bool,
@@ -45,7 +45,7 @@ pub struct Row {
 impl Row {
     /// Whether it computes prompt tokens: it yields no token yet, or the first one.
     pub fn is_prefill(&self) -> bool {
-        self.logits == Wanted::Nothing || self.tokens.len() > 1 + self.draft
+        self.logits == LogitsAt::None || self.tokens.len() > 1 + self.draft
     }
 }
 
@@ -153,9 +153,9 @@ impl Sequence {
         draft.truncate((end - start).saturating_sub(tokens.len()));
         tokens.extend(&draft);
         let logits = match end {
-            _ if !draft.is_empty() => Wanted::All,
-            end if end >= self.tokens.len() => Wanted::Last,
-            _ => Wanted::Nothing,
+            _ if !draft.is_empty() => LogitsAt::All,
+            end if end >= self.tokens.len() => LogitsAt::Last,
+            _ => LogitsAt::None,
         };
         Row { sequence: id, tokens, start, blocks: self.blocks.clone(), logits, draft: draft.len(), long: self.long }
     }

@@ -58,7 +58,7 @@ pub struct Request {
     pub choices: u32,
     /// Max tokens to generate for each choice.
     pub max_tokens: u32,
-    /// Whether its choices are computed as long sequences: see `Llama::is_long`.
+    /// Whether its choices are computed as long sequences: see `CausalLm::is_long`.
     pub long: bool,
 }
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use proptest::prelude::*;
 
 use super::{Full, Limits, ModelId, Queued, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan, Tenant};
+use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BLOCK, BlockId};
-use crate::models::llama::Wanted;
 
 const BYTES: u64 = 100;
 
@@ -75,7 +75,7 @@ impl Driver {
         for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
             let id = row.sequence;
             let served = self.served.entry(self.tenants[&id.request]).or_default();
-            if row.logits == Wanted::Nothing {
+            if row.logits == LogitsAt::None {
                 served.0 += row.tokens.len();
                 self.scheduler.commit(id, row.tokens.len(), &[]);
                 continue;
@@ -105,7 +105,7 @@ impl Driver {
                 let tokens = &self.expected[&row.sequence];
                 let end = row.start + row.tokens.len();
                 assert_eq!(row.tokens, tokens[row.start..end]);
-                assert_eq!(row.logits == Wanted::Last, end == tokens.len());
+                assert_eq!(row.logits == LogitsAt::Last, end == tokens.len());
                 assert!(row.blocks.len() * BLOCK >= end);
                 prefill += if row.is_prefill() { row.tokens.len() } else { 0 };
                 for index in 0..row.blocks.len() {
@@ -365,7 +365,7 @@ fn a_draft_is_checked_in_one_step() {
     driver.scheduler.propose(id, vec![5, 6, 7]);
     let plan = driver.scheduler.plan(driver.room, 32);
     let row = &plan.batches[0].rows[0];
-    assert_eq!((row.tokens[1..].to_vec(), row.start, row.logits, row.draft), (vec![5, 6, 7], 20, Wanted::All, 3));
+    assert_eq!((row.tokens[1..].to_vec(), row.start, row.logits, row.draft), (vec![5, 6, 7], 20, LogitsAt::All, 3));
     assert!(!row.is_prefill());
     // Two of the three are accepted.
     driver.scheduler.commit(id, 3, &[5, 6, 9]);
@@ -398,6 +398,7 @@ fn choices_count_in_the_queue() {
 /// `cargo test --release --lib step_cost -- --ignored --nocapture`
 #[test]
 #[ignore = "prints figures"]
+#[expect(clippy::disallowed_methods, reason = "measures")]
 fn step_cost_by_waiting_choices() {
     for waiting in [10, 1_000, 10_000] {
         let limits = Limits { running: 32, choices: 20_000, tokens: usize::MAX, tenant_divisor: 1 };
@@ -411,7 +412,7 @@ fn step_cost_by_waiting_choices() {
                 let chunk = if scheduler.decoding() > 0 { 256 } else { 512 };
                 let plan = scheduler.plan(u64::MAX, chunk + scheduler.prefilling());
                 for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
-                    let new: &[u32] = if row.logits == Wanted::Nothing { &[] } else { &[1] };
+                    let new: &[u32] = if row.logits == LogitsAt::None { &[] } else { &[1] };
                     scheduler.commit(row.sequence, row.tokens.len(), new);
                 }
                 began.elapsed()

@@ -19,8 +19,8 @@ use crate::engine::settings::MAX_DRAFT_TOKENS;
 use crate::engine::text::scheduler::{DraftContext, SequenceId, Tokens};
 use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
 use crate::engine::text::step_cost::SpeculationCosts;
+use crate::models::causal_lm::{BatchRow, Logits, LogitsAt};
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
-use crate::models::llama::{Logits, Row, Wanted};
 
 /// Logits this far below the best do not contribute to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
@@ -41,7 +41,7 @@ pub trait DraftNetwork: Send + Sync {
     /// Whether the token is an end-of-sequence token.
     fn ends_with(&self, token: u32) -> bool;
 
-    fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String>;
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String>;
 
     /// Takes back the buffer that [`Self::forward`] returned, so that the next step can reuse it.
     fn reuse(&self, logits: Logits);
@@ -133,13 +133,13 @@ impl DraftSequence {
         likely_enough && self.round.confidence.len() < self.max_tokens
     }
 
-    fn row(&self) -> Row<'_> {
+    fn row(&self) -> BatchRow<'_> {
         let end = self.start + self.count;
-        Row {
+        BatchRow {
             tokens: &self.step,
             start: self.start,
             blocks: &self.blocks,
-            logits: if end == self.tokens.len() { Wanted::Last } else { Wanted::Nothing },
+            logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },
             long: self.long,
         }
     }
@@ -258,7 +258,7 @@ impl DraftModel {
         for sequence in &mut *sequences {
             sequence.step = sequence.tokens.slice(sequence.start, sequence.start + sequence.count);
         }
-        let rows: Vec<Row<'_>> =
+        let rows: Vec<BatchRow<'_>> =
             sequences.iter().filter(|sequence| sequence.count > 0).map(DraftSequence::row).collect();
         self.model.forward(&rows, &mut self.arena)
     }

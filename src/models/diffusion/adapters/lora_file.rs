@@ -7,20 +7,18 @@ use std::sync::Arc;
 use outpost_kernels::{self as kernels, Conv2d, ConvShape, DType, Pool};
 use serde_json::Value;
 
-use super::lora_deltas::{Down, LoraDelta};
+use super::AdaptableLayers;
+use super::lora_deltas::{Adapter, Down, LoraDelta};
 use super::tensor_names::{self, LoraRole, LoraTarget};
-use super::{AdaptableLayers, Adapter};
-use crate::models::ModelError;
+use crate::models::error::{ModelError, Result};
 use crate::models::linear::Linear;
-use crate::models::safetensors::Folder;
-use crate::models::weights::{Matrix, Weights, flat};
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::safetensors::ModelFolder;
+use crate::models::weights::{LoadedMatrix, Weights, flat};
 
 /// What to read from a file.
 #[derive(Debug)]
 pub struct LoraFile {
-    file: Folder,
+    file: ModelFolder,
     layers: Vec<LoraLayer>,
     /// Memory of the loaded adapter, in bytes.
     pub bytes: u64,
@@ -32,7 +30,7 @@ struct LoraLayer {
     up: String,
     rank: usize,
     factor: Factor,
-    matrices: Vec<Matrix>,
+    matrices: Vec<LoadedMatrix>,
 }
 
 /// The alpha of a layer.
@@ -53,17 +51,17 @@ struct LayerTensors {
     alpha: Option<String>,
 }
 
-fn refuse<T>(message: String) -> Result<T> {
-    Err(ModelError::Invalid(message))
+fn invalid<T>(message: String) -> Result<T> {
+    Err(ModelError::Checkpoint(message))
 }
 
 impl LoraFile {
     /// Errors describe what does not fit, for the caller.
     pub fn of(path: &Path, layers: &AdaptableLayers) -> Result<Self> {
-        let file = Folder::of_file(path)?;
+        let file = ModelFolder::open_file(path)?;
         let mut found: BTreeMap<(LoraTarget, String), LayerTensors> = BTreeMap::new();
         for name in file.names() {
-            let (target, layer, role) = tensor_names::read(name).map_err(ModelError::Invalid)?;
+            let (target, layer, role) = tensor_names::read(name).map_err(ModelError::Checkpoint)?;
             let found = found.entry((target, layer)).or_default();
             let tensor = match role {
                 LoraRole::Down => &mut found.down,
@@ -71,7 +69,7 @@ impl LoraFile {
                 LoraRole::Alpha => &mut found.alpha,
             };
             if let Some(other) = tensor.replace(name.to_owned()) {
-                return refuse(format!("its tensors {other} and {name} are for the same layer"));
+                return invalid(format!("its tensors {other} and {name} are for the same layer"));
             }
         }
         let alphas = alphas(&file.metadata)?;
@@ -85,14 +83,10 @@ impl LoraFile {
     }
 
     /// Reads the file; `pause` is called between layers.
-    pub fn read<E: From<String>>(
-        &self,
-        pool: &Pool,
-        pause: &dyn Fn() -> std::result::Result<(), E>,
-    ) -> std::result::Result<Adapter, E> {
+    pub fn read(&self, pool: &Pool, pause: &dyn Fn() -> Result<()>) -> Result<Adapter> {
         let mut deltas = Vec::new();
         for layer in &self.layers {
-            layer.read(&self.file, pool, &mut deltas).map_err(|error| E::from(error.to_string()))?;
+            layer.read(&self.file, pool, &mut deltas)?;
             pause()?;
         }
         Ok(Adapter { deltas })
@@ -116,7 +110,7 @@ fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<LoraTarg
             |value: &Value| !(value.is_null() || value == false || value.as_object().is_some_and(|all| all.is_empty()));
         let other = ["use_dora", "use_rslora", "alpha_pattern"].into_iter().find(|key| of(key).is_some_and(set));
         if let Some(other) = other {
-            return refuse(format!("it was made with {other}, which is not supported"));
+            return invalid(format!("it was made with {other}, which is not supported"));
         }
         if let Some(alpha) = of("lora_alpha").and_then(Value::as_f64) {
             alphas.insert(target, alpha as f32);
@@ -126,7 +120,7 @@ fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<LoraTarg
 }
 
 /// The rank of a layer's two tensors, whose shapes must match `matrix`.
-fn rank(file: &Folder, matrix: &Matrix, [down, up]: [&String; 2]) -> Result<usize> {
+fn rank(file: &ModelFolder, matrix: &LoadedMatrix, [down, up]: [&String; 2]) -> Result<usize> {
     let shape = |name: &str| Weights::shape(file, name).unwrap_or_default();
     let (lower, upper) = (shape(down), shape(up));
     let rank = lower.first().copied().unwrap_or(0);
@@ -135,39 +129,41 @@ fn rank(file: &Folder, matrix: &Matrix, [down, up]: [&String; 2]) -> Result<usiz
         None => lower.len() > 1 && flat(&lower) == (rank, matrix.columns),
     };
     if rank == 0 || !fits {
-        return refuse(format!("its tensor {down} has the shape {lower:?}, which does not fit the layer"));
+        return invalid(format!("its tensor {down} has the shape {lower:?}, which does not fit the layer"));
     }
     if upper.len() < 2 || flat(&upper) != (matrix.total, rank) {
-        return refuse(format!("its tensor {up} has the shape {upper:?}, which does not fit the layer"));
+        return invalid(format!("its tensor {up} has the shape {upper:?}, which does not fit the layer"));
     }
     Ok(rank)
 }
 
 impl LoraLayer {
     fn of(
-        file: &Folder,
-        matrices: Option<&[Matrix]>,
+        file: &ModelFolder,
+        matrices: Option<&[LoadedMatrix]>,
         found: LayerTensors,
         metadata_alpha: Option<f32>,
     ) -> Result<Self> {
         let LayerTensors { down, up, alpha } = found;
         let (down, up) = match (down, up) {
             (Some(down), Some(up)) => (down, up),
-            (Some(one), None) | (None, Some(one)) => return refuse(format!("its tensor {one} has no counterpart")),
-            (None, None) => return refuse(format!("its tensor {} has no matrices", alpha.unwrap_or_default())),
+            (Some(one), None) | (None, Some(one)) => {
+                return invalid(format!("its tensor {one} has no counterpart"));
+            }
+            (None, None) => return invalid(format!("its tensor {} has no matrices", alpha.unwrap_or_default())),
         };
         let Some(matrices @ [first, ..]) = matrices else {
-            return refuse(format!("its tensor {down} is for a layer that this model does not have"));
+            return invalid(format!("its tensor {down} is for a layer that this model does not have"));
         };
         let rank = rank(file, first, [&down, &up])?;
         for name in [Some(&down), Some(&up), alpha.as_ref()].into_iter().flatten() {
-            if Weights::kind(file, name).is_none() {
-                return refuse(format!("its tensor {name} is of a type that is not supported"));
+            if Weights::dtype(file, name).is_none() {
+                return invalid(format!("its tensor {name} is of a type that is not supported"));
             }
         }
         let one = |name: &&String| Weights::shape(file, name).unwrap_or_default().iter().product::<usize>() == 1;
         if let Some(name) = alpha.as_ref().filter(|name| !one(name)) {
-            return refuse(format!("its tensor {name} does not have one element"));
+            return invalid(format!("its tensor {name} does not have one element"));
         }
         let factor = alpha.map(Factor::Tensor).or(metadata_alpha.map(Factor::Number)).unwrap_or(Factor::Rank);
         Ok(Self { down, up, rank, factor, matrices: matrices.to_vec() })
@@ -179,9 +175,9 @@ impl LoraLayer {
         Some(ConvShape { outputs: self.rank, ..window })
     }
 
-    fn bytes(&self, file: &Folder) -> u64 {
-        let kind = |name: &str| Weights::kind(file, name).unwrap_or(DType::F32);
-        let (down, up) = (kind(&self.down), kind(&self.up));
+    fn bytes(&self, file: &ModelFolder) -> u64 {
+        let dtype = |name: &str| Weights::dtype(file, name).unwrap_or(DType::F32);
+        let (down, up) = (dtype(&self.down), dtype(&self.up));
         let columns = self.matrices.first().map_or(0, |matrix| matrix.columns);
         let lower = match self.window() {
             Some(window) => Conv2d::packed_bytes(down, &window),
@@ -191,7 +187,7 @@ impl LoraLayer {
         (lower + upper.sum::<usize>()) as u64
     }
 
-    fn read(&self, file: &Folder, pool: &Pool, deltas: &mut Vec<(usize, Arc<LoraDelta>)>) -> Result<()> {
+    fn read(&self, file: &ModelFolder, pool: &Pool, deltas: &mut Vec<(usize, Arc<LoraDelta>)>) -> Result<()> {
         let alpha = match &self.factor {
             Factor::Rank => self.rank as f32,
             Factor::Number(alpha) => *alpha,
@@ -202,12 +198,12 @@ impl LoraLayer {
         };
         let factor = alpha / self.rank as f32;
         if !factor.is_finite() {
-            return refuse(format!("the factor of its tensor {} is not finite", self.down));
+            return invalid(format!("the factor of its tensor {} is not finite", self.down));
         }
         let shape = Weights::shape(file, &self.down).unwrap_or_default();
         let rows = Weights::rows(file, &self.down, 0, flat(&shape).0)?;
         let down = match self.window() {
-            Some(window) => Down::Conv(Arc::new(Conv2d::new(pool, rows.kind, window, &rows.bytes()?, None)?)),
+            Some(window) => Down::Conv(Arc::new(Conv2d::new(pool, rows.dtype, window, &rows.bytes()?, None)?)),
             None => Down::Linear(Linear::new(pool, &rows, None)?),
         };
         for matrix in &self.matrices {

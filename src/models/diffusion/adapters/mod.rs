@@ -6,35 +6,29 @@ mod lora_file;
 mod tensor_names;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::ldm_checkpoint::tensor_names::unet;
 use super::network::NetworkConfig;
-use crate::models::weights::Matrix;
-pub use lora_deltas::{LoraDelta, LoraDeltas};
+use crate::models::weights::LoadedMatrix;
+pub(super) use lora_deltas::Down;
+pub use lora_deltas::{Adapter, LoraDelta, LoraDeltas};
 pub use lora_file::LoraFile;
 pub use tensor_names::LoraTarget;
 
-/// A loaded file: deltas with the ID of the weight that each is for.
-#[derive(Debug)]
-pub struct Adapter {
-    deltas: Vec<(usize, Arc<LoraDelta>)>,
-}
-
 /// Layers of a loaded pipeline that adapters may target, by name with underscores for dots.
 #[derive(Debug, Default)]
-pub struct AdaptableLayers(HashMap<(LoraTarget, String), Vec<Matrix>>);
+pub struct AdaptableLayers(HashMap<(LoraTarget, String), Vec<LoadedMatrix>>);
 
 impl AdaptableLayers {
     /// Adds a text encoder's layers.
-    pub fn push_text(&mut self, at: usize, matrices: Vec<Matrix>) {
+    pub fn push_text(&mut self, at: usize, matrices: Vec<LoadedMatrix>) {
         for matrix in matrices {
             self.push(LoraTarget::Text(at), &matrix.stem.clone(), matrix);
         }
     }
 
     /// Adds the network's layers, also under their original names.
-    pub fn push_network(&mut self, config: &NetworkConfig, matrices: Vec<Matrix>) {
+    pub fn push_network(&mut self, config: &NetworkConfig, matrices: Vec<LoadedMatrix>) {
         for matrix in matrices {
             if let NetworkConfig::Unet(config) = config
                 && let Some(original) = unet(&matrix.stem, config)
@@ -45,7 +39,7 @@ impl AdaptableLayers {
         }
     }
 
-    fn push(&mut self, target: LoraTarget, name: &str, matrix: Matrix) {
+    fn push(&mut self, target: LoraTarget, name: &str, matrix: LoadedMatrix) {
         let all = self.0.entry((target, tensor_names::flat(name))).or_default();
         // Some layers have the same name in both.
         if !all.contains(&matrix) {
@@ -54,7 +48,7 @@ impl AdaptableLayers {
     }
 
     /// The matrices of a layer; several where the network splits a tensor.
-    fn of(&self, target: LoraTarget, name: &str) -> Option<&[Matrix]> {
+    fn of(&self, target: LoraTarget, name: &str) -> Option<&[LoadedMatrix]> {
         self.0.get(&(target, name.to_owned())).map(Vec::as_slice)
     }
 }

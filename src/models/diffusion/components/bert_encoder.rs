@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::model_index::{CLIP, ModelIndex};
 use super::{MODEL_INDEX, Result, TensorSource, TextComponent, TextEncoderConfig, invalid};
 use crate::models::diffusion::bert::BertConfig;
-use crate::models::safetensors::{Folder, is_file_name, read_json};
+use crate::models::safetensors::{ModelFolder, is_file_name, read_json};
 
 const BERT: &str = "BertModel";
 /// In place of a library in `model_index.json`: the next entry names an installed model.
@@ -59,7 +59,7 @@ impl ModelIndex<'_> {
 
     fn installed(&self, name: &str) -> Result<TextComponent> {
         let path = self.model(name)?;
-        let folder = match Folder::open(&path) {
+        let folder = match ModelFolder::open(&path) {
             Ok(folder) => folder,
             Err(error) => return invalid(format!("the model {name}, the pipeline's text encoder: {error}")),
         };
@@ -86,7 +86,7 @@ impl ModelIndex<'_> {
         }
     }
 
-    fn reader(&self, config: BertConfig, folder: Folder, tokenizer: PathBuf) -> Result<TextComponent> {
+    fn reader(&self, config: BertConfig, folder: ModelFolder, tokenizer: PathBuf) -> Result<TextComponent> {
         let most = config.sizes.context;
         let asked = self.json.get("_max_length").and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
         let tokens = asked.filter(|asked| (1..=most).contains(asked)).unwrap_or(most);

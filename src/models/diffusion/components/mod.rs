@@ -6,10 +6,9 @@ mod model_index;
 mod single_file;
 mod tensor_source;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use outpost_kernels::DType;
-use serde_json::Value;
 
 use super::bert::BertConfig;
 use super::clip::ClipConfig;
@@ -17,15 +16,11 @@ use super::network::NetworkConfig;
 use super::samplers::SchedulerConfig;
 use super::t5::T5Config;
 use super::vae::VaeConfig;
-use crate::models::ModelError;
-use crate::models::safetensors::read_json;
+use crate::models::error::{ModelError, Result};
 use crate::models::weights::Footprint;
 pub use bert_encoder::referenced_models;
-use model_index::{ModelIndex, settings};
 pub use single_file::sidecar_files;
 pub use tensor_source::TensorSource;
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 /// The file that describes a pipeline.
 pub const MODEL_INDEX: &str = "model_index.json";
@@ -41,24 +36,6 @@ pub enum Family {
     /// FLUX.1 \[dev\] and \[schnell\].
     Flux,
 }
-
-/// diffusers' pipeline classes and their families.
-const CLASSES: &[(&str, Family)] = &[
-    ("StableDiffusionPipeline", Family::StableDiffusion),
-    ("StableDiffusionImg2ImgPipeline", Family::StableDiffusion),
-    ("StableDiffusionInpaintPipeline", Family::StableDiffusion),
-    ("LatentConsistencyModelPipeline", Family::StableDiffusion),
-    ("LatentConsistencyModelImg2ImgPipeline", Family::StableDiffusion),
-    ("StableDiffusionXLPipeline", Family::StableDiffusionXl),
-    ("StableDiffusionXLImg2ImgPipeline", Family::StableDiffusionXl),
-    ("StableDiffusionXLInpaintPipeline", Family::StableDiffusionXl),
-    ("StableDiffusion3Pipeline", Family::StableDiffusion3),
-    ("StableDiffusion3Img2ImgPipeline", Family::StableDiffusion3),
-    ("StableDiffusion3InpaintPipeline", Family::StableDiffusion3),
-    ("FluxPipeline", Family::Flux),
-    ("FluxImg2ImgPipeline", Family::Flux),
-    ("FluxInpaintPipeline", Family::Flux),
-];
 
 /// T5's default sequence lengths. FLUX.1 \[schnell\] was trained with fewer tokens than \[dev\].
 const SD3_TOKENS: usize = 256;
@@ -124,34 +101,6 @@ impl TextEncoderConfig {
 }
 
 impl Components {
-    pub fn open(path: &Path) -> Result<Self> {
-        let json = read_json(&path.join(MODEL_INDEX))?;
-        let class = json.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let Some((_, family)) = CLASSES.iter().find(|(name, _)| *name == class) else {
-            let all: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
-            return invalid(format!("{MODEL_INDEX} describes a {class}; supported: {}", all.join(", ")));
-        };
-        let index = ModelIndex { path, json: &json };
-        let network = index.network(*family)?;
-        let vae = index.component("vae", &["AutoencoderKL"])?;
-        let scheduler = index.scheduler()?;
-        let (default_steps, default_guidance) = index.defaults(&class, *family, &network.0, &scheduler);
-        let components = Self {
-            scheduler: settings(*family, scheduler)?,
-            default_steps,
-            default_guidance,
-            text_encoders: index.text_encoders(*family, &network.0)?,
-            network,
-            vae: (VaeConfig::read(&vae.config)?, TensorSource::Folder(vae)),
-            zero_empty_negative: json.get("force_zeros_for_empty_prompt").and_then(Value::as_bool).unwrap_or(true),
-            path: path.to_owned(),
-            family: *family,
-            class,
-        };
-        components.check()?;
-        Ok(components)
-    }
-
     /// The configurations of the CLIP encoders and of T5.
     fn encoders(&self) -> (Vec<&ClipConfig>, Option<&T5Config>) {
         let (mut clips, mut last) = (Vec::new(), None);
@@ -171,7 +120,7 @@ impl Components {
         let each = all.map(|tensors| tensors.footprint(threads, precision));
         each.fold(Footprint::default(), |all, one| Footprint {
             weights: all.weights + one.weights,
-            reading: all.reading.max(one.reading),
+            loading: all.loading.max(one.loading),
         })
     }
 
@@ -199,5 +148,5 @@ impl Components {
 }
 
 fn invalid<T>(message: String) -> Result<T> {
-    Err(ModelError::Invalid(message))
+    Err(ModelError::Checkpoint(message))
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{
-    FLUX_TOKENS, Family, MODEL_INDEX, Result, SCHNELL_TOKENS, SD3_TOKENS, TensorSource, TextComponent,
+    Components, FLUX_TOKENS, Family, MODEL_INDEX, Result, SCHNELL_TOKENS, SD3_TOKENS, TensorSource, TextComponent,
     TextEncoderConfig, invalid,
 };
 use crate::models::diffusion::clip::ClipConfig;
@@ -14,8 +14,27 @@ use crate::models::diffusion::network::NetworkConfig;
 use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;
+use crate::models::diffusion::vae::VaeConfig;
 use crate::models::gguf::GgufFile;
-use crate::models::safetensors::{Folder, read_json};
+use crate::models::safetensors::{ModelFolder, read_json};
+
+/// diffusers' pipeline classes and their families.
+const CLASSES: &[(&str, Family)] = &[
+    ("StableDiffusionPipeline", Family::StableDiffusion),
+    ("StableDiffusionImg2ImgPipeline", Family::StableDiffusion),
+    ("StableDiffusionInpaintPipeline", Family::StableDiffusion),
+    ("LatentConsistencyModelPipeline", Family::StableDiffusion),
+    ("LatentConsistencyModelImg2ImgPipeline", Family::StableDiffusion),
+    ("StableDiffusionXLPipeline", Family::StableDiffusionXl),
+    ("StableDiffusionXLImg2ImgPipeline", Family::StableDiffusionXl),
+    ("StableDiffusionXLInpaintPipeline", Family::StableDiffusionXl),
+    ("StableDiffusion3Pipeline", Family::StableDiffusion3),
+    ("StableDiffusion3Img2ImgPipeline", Family::StableDiffusion3),
+    ("StableDiffusion3InpaintPipeline", Family::StableDiffusion3),
+    ("FluxPipeline", Family::Flux),
+    ("FluxImg2ImgPipeline", Family::Flux),
+    ("FluxInpaintPipeline", Family::Flux),
+];
 
 pub(super) const CLIP: &str = "CLIPTextModel";
 const CLIP_WITH_PROJECTION: &str = "CLIPTextModelWithProjection";
@@ -57,6 +76,36 @@ pub(super) fn settings(family: Family, mut config: Value) -> Result<SchedulerCon
     SchedulerConfig::read(&config)
 }
 
+impl Components {
+    pub fn open(path: &Path) -> Result<Self> {
+        let json = read_json(&path.join(MODEL_INDEX))?;
+        let class = json.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some((_, family)) = CLASSES.iter().find(|(name, _)| *name == class) else {
+            let all: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
+            return invalid(format!("{MODEL_INDEX} describes a {class}; supported: {}", all.join(", ")));
+        };
+        let index = ModelIndex { path, json: &json };
+        let network = index.network(*family)?;
+        let vae = index.component("vae", &["AutoencoderKL"])?;
+        let scheduler = index.scheduler()?;
+        let (default_steps, default_guidance) = index.defaults(&class, *family, &network.0, &scheduler);
+        let components = Self {
+            scheduler: settings(*family, scheduler)?,
+            default_steps,
+            default_guidance,
+            text_encoders: index.text_encoders(*family, &network.0)?,
+            network,
+            vae: (VaeConfig::read(&vae.config)?, TensorSource::ModelFolder(vae)),
+            zero_empty_negative: json.get("force_zeros_for_empty_prompt").and_then(Value::as_bool).unwrap_or(true),
+            path: path.to_owned(),
+            family: *family,
+            class,
+        };
+        components.check()?;
+        Ok(components)
+    }
+}
+
 pub(super) struct ModelIndex<'a> {
     pub path: &'a Path,
     pub json: &'a Value,
@@ -84,8 +133,8 @@ impl ModelIndex<'_> {
         }
     }
 
-    pub fn component(&self, name: &str, supported: &[&str]) -> Result<Folder> {
-        match Folder::open(&self.component_dir(name, supported)?) {
+    pub fn component(&self, name: &str, supported: &[&str]) -> Result<ModelFolder> {
+        match ModelFolder::open(&self.component_dir(name, supported)?) {
             Ok(folder) => Ok(folder),
             Err(error) => invalid(format!("{name}/{error}")),
         }
@@ -95,11 +144,14 @@ impl ModelIndex<'_> {
         match family {
             Family::StableDiffusion | Family::StableDiffusionXl => {
                 let folder = self.component("unet", &["UNet2DConditionModel"])?;
-                Ok((NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)), TensorSource::Folder(folder)))
+                Ok((
+                    NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)),
+                    TensorSource::ModelFolder(folder),
+                ))
             }
             Family::StableDiffusion3 => {
                 let folder = self.component("transformer", &["SD3Transformer2DModel"])?;
-                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::Folder(folder)))
+                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::ModelFolder(folder)))
             }
             Family::Flux => self.flux(),
         }
@@ -113,7 +165,7 @@ impl ModelIndex<'_> {
         let file = match files.as_slice() {
             [] => {
                 let folder = self.component("transformer", &[FLUX])?;
-                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), TensorSource::Folder(folder)));
+                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), TensorSource::ModelFolder(folder)));
             }
             [file] => match GgufFile::open(file) {
                 Ok(file) => file,
@@ -193,6 +245,6 @@ impl ModelIndex<'_> {
             let positions = clip.positions;
             (TextEncoderConfig::Clip(clip), positions)
         };
-        Ok(TextComponent { encoder, tensors: TensorSource::Folder(folder), tokenizer, tokens, padding: None })
+        Ok(TextComponent { encoder, tensors: TensorSource::ModelFolder(folder), tokenizer, tokens, padding: None })
     }
 }

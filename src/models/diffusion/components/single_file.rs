@@ -16,7 +16,7 @@ use crate::models::diffusion::ldm_checkpoint::{
 use crate::models::diffusion::network::NetworkConfig;
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::diffusion::vae::VaeConfig;
-use crate::models::safetensors::{Folder, read_json};
+use crate::models::safetensors::{ModelFolder, read_json};
 
 /// Maximum size of an original config file, `NAME.yaml`.
 const LONGEST_YAML: u64 = 1 << 20;
@@ -26,7 +26,7 @@ const OPEN_CLIP_PADDING: &str = "!";
 
 /// The checkpoint and the folders that belong to it.
 struct SingleFile {
-    file: Arc<Folder>,
+    file: Arc<ModelFolder>,
     /// The folder of the model's own configs; it may not exist.
     config_dir: PathBuf,
     models_dir: PathBuf,
@@ -69,7 +69,7 @@ impl Components {
             return invalid("there is no .safetensors file".to_owned());
         };
         let settings_of = file.with_extension("yaml");
-        let file = Arc::new(Folder::of_file(&file)?);
+        let file = Arc::new(ModelFolder::open_file(&file)?);
         let version = LdmVersion::of(&file)?;
         let predicts_v = file.tensor("v_pred").is_some() || yaml_predicts_v(&settings_of);
         SingleFile { file, config_dir, models_dir, version, predicts_v }.components()

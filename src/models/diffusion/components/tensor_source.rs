@@ -8,16 +8,16 @@ use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::ldm_checkpoint::LdmWeights;
 use crate::models::encoder::{EncoderWeights, Family};
 use crate::models::gguf::GgufFile;
-use crate::models::safetensors::Folder;
-use crate::models::weights::{Footprint, Loader, Matrix, Weights};
+use crate::models::safetensors::ModelFolder;
+use crate::models::weights::{Footprint, LoadedMatrix, Loader, Weights};
 
 #[derive(Debug)]
 pub enum TensorSource {
-    Folder(Folder),
+    ModelFolder(ModelFolder),
     /// A component of a single-file pipeline.
     Ldm(LdmWeights),
     /// A BERT text encoder.
-    Encoder(Folder),
+    Encoder(ModelFolder),
     /// FLUX's network.
     Gguf(GgufFile),
 }
@@ -25,7 +25,7 @@ pub enum TensorSource {
 impl TensorSource {
     fn with<T>(&self, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match self {
-            Self::Folder(folder) => work(&DiffusersWeights::new(folder)),
+            Self::ModelFolder(folder) => work(&DiffusersWeights::new(folder)),
             Self::Ldm(weights) => work(weights),
             Self::Encoder(folder) => work(&EncoderWeights::new(folder, Family::Bert)),
             Self::Gguf(file) => work(&OriginalWeights::new(file)),
@@ -39,9 +39,9 @@ impl TensorSource {
         threads: usize,
         precision: Option<DType>,
         load: impl FnOnce(&Loader<'_>) -> Loaded<T>,
-    ) -> Loaded<(T, Vec<Matrix>)> {
+    ) -> Loaded<(T, Vec<LoadedMatrix>)> {
         self.with(|source| {
-            let loader = Loader::new(source, threads).rounding(precision);
+            let loader = Loader::new(source, threads).with_precision(precision);
             let loaded = load(&loader)?;
             let matrices = loader.matrices();
             loader.finish()?;
@@ -50,6 +50,6 @@ impl TensorSource {
     }
 
     pub(super) fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
-        self.with(|source| Footprint::rounded(source, threads, precision))
+        self.with(|source| Footprint::with_precision(source, threads, precision))
     }
 }

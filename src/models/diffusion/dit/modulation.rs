@@ -4,7 +4,8 @@ use outpost_kernels::{self as kernels, NormKind};
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 const EPSILON: f32 = 1e-6;
@@ -51,7 +52,7 @@ impl ModulationVectors {
         let there = self.all.channels / self.width.max(1);
         match x.channels == self.width && x.images == self.all.images && parts.iter().all(|part| *part < there) {
             true => Ok(()),
-            false => Err(Interrupted::Failed(format!(
+            false => Err(ModelError::Compute(format!(
                 "{there} modulation vectors of {} do not fit {}",
                 self.width, x.channels
             ))),
@@ -78,7 +79,7 @@ impl ModulationVectors {
     pub fn add(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, y: &FeatureMap, gate: usize) -> Result<()> {
         self.check(x, &[gate])?;
         if x.len() != y.len() {
-            return Err(Interrupted::Failed(format!("{} elements cannot be added to {}", y.len(), x.len())));
+            return Err(ModelError::Compute(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         let image = x.pixels() * x.channels;
         for ((x, y), gate) in x.data_mut().chunks_exact_mut(image.max(1)).zip(y.per_image()).zip(self.part(gate)) {

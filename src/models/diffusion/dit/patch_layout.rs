@@ -1,7 +1,8 @@
 //! Conversion between latents and rows of patches.
 
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::error::ModelError;
 
 /// The order of a patch's elements.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ impl PatchLayout {
     /// `[images, height, width, channels]` as `[images, patches, 1, row]`.
     pub fn pack(self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
         let Some(grid) = self.grid(x.size).filter(|_| x.channels == self.channels) else {
-            return Err(Interrupted::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+            return Err(ModelError::Compute(format!("{:?} of {} channels are not patches", x.size, x.channels)));
         };
         let mut out = ctx.alloc(x.images, [grid[0] * grid[1], 1], self.row());
         let image = x.pixels() * x.channels;
@@ -65,7 +66,7 @@ impl PatchLayout {
     /// The inverse of [`Self::pack`].
     pub fn unpack(self, ctx: &OpContext<'_>, x: &FeatureMap, grid: [usize; 2]) -> Result<FeatureMap> {
         if x.channels != self.row() || x.pixels() != grid[0] * grid[1] {
-            return Err(Interrupted::Failed(format!("{} rows of {} are not patches", x.pixels(), x.channels)));
+            return Err(ModelError::Compute(format!("{} rows of {} are not patches", x.pixels(), x.channels)));
         }
         let mut out = ctx.alloc(x.images, grid.map(|count| count * self.side), self.channels);
         let image = (x.pixels() * x.channels).max(1);

@@ -67,7 +67,7 @@ impl QkvProjection {
         };
         let [q, k, v] = names.projections;
         let norms = |head| {
-            let [q, k] = names.norms.map(|name| Norm::root(loader, &format!("{stem}.{name}"), head, EPSILON));
+            let [q, k] = names.norms.map(|name| Norm::load_rms_norm(loader, &format!("{stem}.{name}"), head, EPSILON));
             Ok::<_, crate::models::ModelError>([q?, k?])
         };
         Ok(Self {

@@ -3,12 +3,13 @@
 use outpost_kernels as kernels;
 
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::error::ModelError;
 
 /// Concatenates tokens of each image: `[images, x + y, 1, channels]`.
 pub(super) fn concat_tokens(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
     if x.images != y.images || x.channels != y.channels || x.is_empty() || y.is_empty() {
-        return Err(Interrupted::Failed(format!("tokens of width {} and {}", x.channels, y.channels)));
+        return Err(ModelError::Compute(format!("tokens of width {} and {}", x.channels, y.channels)));
     }
     let mut out = ctx.alloc(x.images, [x.pixels() + y.pixels(), 1], x.channels);
     let rows = [x, y].map(|one| one.pixels() * one.channels);
@@ -20,7 +21,7 @@ pub(super) fn concat_tokens(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap)
 /// Splits off the first tokens of each image.
 pub(super) fn split_tokens(ctx: &OpContext<'_>, x: &FeatureMap, first: usize) -> Result<[FeatureMap; 2]> {
     let Some(rest) = x.pixels().checked_sub(first) else {
-        return Err(Interrupted::Failed(format!("{first} of {} positions", x.pixels())));
+        return Err(ModelError::Compute(format!("{first} of {} positions", x.pixels())));
     };
     let mut parts = [first, rest].map(|count| ctx.alloc(x.images, [count, 1], x.channels));
     let [one, other] = &mut parts;

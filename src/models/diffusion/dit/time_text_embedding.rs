@@ -5,8 +5,9 @@ use outpost_kernels::Activation;
 use super::DitConditioning;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::diffusion::timestep_embedding::{TimeEmbedding, sinusoidal_embedding};
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 /// Width of the sinusoidal embedding.
@@ -38,7 +39,7 @@ impl TimeTextEmbedding {
     pub fn forward(&self, ctx: &OpContext<'_>, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let pooled = cond.pooled.concat();
         if cond.pooled.len() != cond.text.images || cond.pooled.iter().any(|text| text.len() != self.pooled) {
-            return Err(Interrupted::Failed(format!("{} elements of pooled embeddings", pooled.len())));
+            return Err(ModelError::Compute(format!("{} elements of pooled embeddings", pooled.len())));
         }
         let mut x = self.text.forward(ctx, &ctx.feature_map(&pooled, cond.pooled.len(), [1, 1], self.pooled)?)?;
         let number = |number: f32| {
@@ -51,7 +52,7 @@ impl TimeTextEmbedding {
             }
             (None, None) => {}
             _ => {
-                return Err(Interrupted::Failed(
+                return Err(ModelError::Compute(
                     "a guidance scale that the network does not embed, or a missing one".to_owned(),
                 ));
             }

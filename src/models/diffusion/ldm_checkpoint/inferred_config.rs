@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{AUTOENCODER, NETWORK};
-use crate::models::ModelError;
-use crate::models::safetensors::Folder;
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::error::{ModelError, Result};
+use crate::models::safetensors::ModelFolder;
 
 /// Versions of Stable Diffusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +36,7 @@ const MAX_COUNT: usize = 1 << 12;
 /// The tensor shapes of a component.
 #[derive(Clone, Copy)]
 pub struct ShapeInference<'a> {
-    file: &'a Folder,
+    file: &'a ModelFolder,
     prefix: &'a str,
 }
 
@@ -55,18 +53,18 @@ struct Levels {
 }
 
 impl LdmVersion {
-    pub fn of(file: &Folder) -> Result<Self> {
+    pub fn of(file: &ModelFolder) -> Result<Self> {
         let has = |prefix: &str| file.names().any(|name| name.starts_with(prefix));
         if !has(NETWORK) || !has(AUTOENCODER) {
             let text = "the file is not a Stable Diffusion checkpoint: it has no tensors";
-            return Err(ModelError::Invalid(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
+            return Err(ModelError::Checkpoint(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
         }
         match () {
             () if XL.iter().all(|text| has(text.prefix)) => Ok(Self::Sdxl),
-            () if has(REFINER) => Err(ModelError::invalid("the refiner of Stable Diffusion XL is not supported")),
+            () if has(REFINER) => Err(ModelError::checkpoint("the refiner of Stable Diffusion XL is not supported")),
             () if has(TWO.prefix) => Ok(Self::Sd2),
             () if has(ONE.prefix) => Ok(Self::Sd1),
-            () => Err(ModelError::invalid(
+            () => Err(ModelError::checkpoint(
                 "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is not a complete checkpoint",
             )),
         }
@@ -107,7 +105,7 @@ pub fn default_scheduler_config(version: LdmVersion, predicts_v: bool, zero_snr:
 }
 
 impl<'a> ShapeInference<'a> {
-    pub fn new(file: &'a Folder, prefix: &'a str) -> Self {
+    pub fn new(file: &'a ModelFolder, prefix: &'a str) -> Self {
         Self { file, prefix }
     }
 
@@ -122,7 +120,7 @@ impl<'a> ShapeInference<'a> {
     /// One dimension of a tensor that must exist.
     fn size(&self, name: &str, axis: usize) -> Result<usize> {
         let size = self.shape(name).and_then(|shape| shape.get(axis).copied());
-        size.ok_or_else(|| ModelError::Invalid(format!("the file has no tensor {}{name}", self.prefix)))
+        size.ok_or_else(|| ModelError::Checkpoint(format!("the file has no tensor {}{name}", self.prefix)))
     }
 
     /// The number of consecutive tensors with these names.

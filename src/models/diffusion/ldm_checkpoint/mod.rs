@@ -12,8 +12,8 @@ use std::sync::Arc;
 use outpost_kernels::DType;
 
 use super::unet::UnetConfig;
-use crate::models::ModelError;
-use crate::models::safetensors::Folder;
+use crate::models::error::ModelError;
+use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Weights};
 pub use inferred_config::{LdmVersion, ShapeInference, TextEncoderLayout, default_scheduler_config};
 pub use tokenizer::{find_tokenizer, neighbour_tokenizers};
@@ -24,7 +24,7 @@ pub const AUTOENCODER: &str = "first_stage_model.";
 /// The weights of a component.
 #[derive(Debug)]
 pub struct LdmWeights {
-    pub file: Arc<Folder>,
+    pub file: Arc<ModelFolder>,
     /// Prefix of its tensor names.
     pub prefix: String,
     pub part: LdmComponent,
@@ -94,22 +94,22 @@ impl LdmWeights {
     /// Rows of a transposed tensor, which is small.
     fn transposed(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let [columns, rows] = *Weights::shape(&*self.file, name).unwrap_or_default() else {
-            return Err(ModelError::Invalid(format!("tensor {name} is not a matrix")));
+            return Err(ModelError::Checkpoint(format!("tensor {name} is not a matrix")));
         };
         if first.checked_add(count).is_none_or(|end| end > rows) {
-            return Err(ModelError::Invalid(format!(
+            return Err(ModelError::Checkpoint(format!(
                 "tensor {name} has {rows} columns, none from {first} to {count} more"
             )));
         }
         let whole = Weights::rows(&*self.file, name, 0, columns)?;
-        let (kind, bytes) = (whole.kind, whole.bytes()?);
-        let size = kind.block_bytes();
+        let (dtype, bytes) = (whole.dtype, whole.bytes()?);
+        let size = dtype.block_bytes();
         let mut transposed = Vec::with_capacity(count * columns * size);
         for row in first..first + count {
             let column = bytes.chunks_exact(size).skip(row).step_by(rows.max(1));
             column.for_each(|number| transposed.extend_from_slice(number));
         }
-        Rows::of_bytes(kind, count, columns, transposed)
+        Rows::from_bytes(dtype, count, columns, transposed)
     }
 }
 
@@ -139,8 +139,8 @@ impl Weights for LdmWeights {
         Some(shape)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        Weights::kind(&*self.file, view(name).0)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        Weights::dtype(&*self.file, view(name).0)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
@@ -151,7 +151,7 @@ impl Weights for LdmWeights {
             View::Third(third) => {
                 let rows = self.shape(name).and_then(|shape| shape.first().copied()).unwrap_or(0);
                 if first.checked_add(count).is_none_or(|end| end > rows) {
-                    return Err(ModelError::Invalid(format!(
+                    return Err(ModelError::Checkpoint(format!(
                         "tensor {name} has {rows} rows, none from {first} to {count} more"
                     )));
                 }
@@ -161,7 +161,7 @@ impl Weights for LdmWeights {
     }
 
     fn names(&self) -> Vec<String> {
-        Folder::names(&self.file).filter_map(|name| self.exposed_names(name)).flatten().collect()
+        ModelFolder::names(&self.file).filter_map(|name| self.exposed_names(name)).flatten().collect()
     }
 }
 

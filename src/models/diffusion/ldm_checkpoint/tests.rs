@@ -25,7 +25,7 @@ fn fixtures() -> PathBuf {
 #[test]
 fn configs_are_inferred_from_shapes() {
     for (name, version) in [("sd1", LdmVersion::Sd1), ("sdxl", LdmVersion::Sdxl)] {
-        let file = Folder::of_file(&fixtures().join(format!("{name}.safetensors"))).unwrap();
+        let file = ModelFolder::open_file(&fixtures().join(format!("{name}.safetensors"))).unwrap();
         assert_eq!(LdmVersion::of(&file).unwrap(), version);
         let config = |part: &str| read_json(&fixtures().join(name).join(part).join("config.json")).unwrap();
         let mut own = UnetConfig::read(&config("unet")).unwrap();
@@ -112,7 +112,7 @@ fn sd2_embeddings_skip_the_last_layer() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sd2.safetensors");
     write_open(&folder, &path, config.layers);
-    let file = Arc::new(Folder::of_file(&path).unwrap());
+    let file = Arc::new(ModelFolder::open_file(&path).unwrap());
     let inferred =
         ClipConfig::read(&ShapeInference::new(&file, OPEN).text(LdmVersion::Sd2, true).unwrap(), "", false).unwrap();
     assert_eq!(
@@ -121,7 +121,7 @@ fn sd2_embeddings_skip_the_last_layer() {
     );
     let part = LdmComponent::OpenClip { layers: config.layers, projects: false };
     let weights = LdmWeights { file, prefix: OPEN.to_owned(), part };
-    let folder = Folder::open(&folder).unwrap();
+    let folder = ModelFolder::open(&folder).unwrap();
     let (pool, pause) = (Pool::new(1), || Ok(()));
     let ctx = OpContext::new(&pool, &pause);
     let words = |source: &dyn Weights| {
@@ -139,7 +139,7 @@ fn a_transposed_projection_is_exposed_as_it_is_used() {
     let path = dir.path().join("one.safetensors");
     let transposed = Tensor::arange(0f32, 6., &Device::Cpu).unwrap().reshape((2, 3)).unwrap();
     candle_core::safetensors::save(&HashMap::from([("m.text_projection", transposed)]), &path).unwrap();
-    let file = Arc::new(Folder::of_file(&path).unwrap());
+    let file = Arc::new(ModelFolder::open_file(&path).unwrap());
     let weights =
         LdmWeights { file, prefix: "m.".to_owned(), part: LdmComponent::OpenClip { layers: 1, projects: true } };
     let name = weights.name("text_projection", Role::Weight).unwrap();

@@ -1,6 +1,7 @@
 //! Initial images: image-to-image and inpainting.
 
-use super::{GenerationParams, Interrupted, LatentNoise, OpContext, Pipeline, Result, Sampler};
+use super::{GenerationParams, LatentNoise, OpContext, Pipeline, Result, Sampler};
+use crate::models::error::ModelError;
 
 /// An image, `[height, width, 3]`, from −1 to 1.
 pub type Pixels = Vec<f32>;
@@ -121,7 +122,7 @@ impl Pipeline {
     ) -> Result<Vec<f32>> {
         let posterior = self.vae.encode(ctx, ctx.feature_map(image, 1, size, 3)?, self.uses_tiling(size))?;
         if posterior.size != noise.size {
-            return Err(Interrupted::Failed(format!("latents of {:?} for an image of {size:?}", posterior.size)));
+            return Err(ModelError::Compute(format!("latents of {:?} for an image of {size:?}", posterior.size)));
         }
         let drawn = noise.latents();
         let numbers = posterior.mean.iter().zip(&posterior.std).zip(&drawn);

@@ -1,6 +1,6 @@
 //! Memory for image generation, beyond the weights.
 
-use super::prompt_embeds::TextEncoder;
+use super::text_encoder::TextEncoder;
 use super::{NetworkConfig, Pipeline};
 use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;

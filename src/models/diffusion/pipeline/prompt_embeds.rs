@@ -1,15 +1,9 @@
 //! Prompt embeddings.
 
-use std::sync::Arc;
-
-use super::{Family, FeatureMap, Interrupted, OpContext, Pipeline, Result};
-use crate::models::diffusion::bert::Bert;
-use crate::models::diffusion::clip::{Clip, ClipOutput};
-use crate::models::diffusion::components::TextEncoderConfig;
-use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::t5::T5;
-use crate::models::scratch::Cpu;
-use crate::models::weights::Loader;
+use super::text_encoder::TextEncoder;
+use super::{Family, FeatureMap, OpContext, Pipeline, Result};
+use crate::models::diffusion::clip::ClipOutput;
+use crate::models::error::ModelError;
 
 /// Embeddings of a prompt and its negative prompt.
 #[derive(Debug)]
@@ -19,13 +13,6 @@ pub struct PromptEmbeds {
     tokens: usize,
     /// Pooled embeddings, for networks that take them.
     pooled: Option<[Vec<f32>; 2]>,
-}
-
-#[derive(Debug)]
-pub(super) enum TextEncoder {
-    Clip(Clip),
-    T5(T5),
-    Bert(Bert),
 }
 
 impl PromptEmbeds {
@@ -42,16 +29,6 @@ impl PromptEmbeds {
     /// The pooled embeddings of the same prompts.
     pub(super) fn pooled(&self, cfg: bool) -> Option<&[Vec<f32>]> {
         self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!cfg)..).unwrap_or_default())
-    }
-}
-
-impl TextEncoder {
-    pub fn load(loader: &Loader<'_>, config: &TextEncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
-        Ok(match config {
-            TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
-            TextEncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),
-            TextEncoderConfig::Bert(config) => Self::Bert(Bert::load(loader, config, cpu)?),
-        })
     }
 }
 
@@ -72,7 +49,7 @@ impl EncoderOutputs {
                 Some(previous) => ctx.concat(&previous, hidden)?,
             });
         }
-        all.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))
+        all.ok_or_else(|| ModelError::Compute("there is no text encoder".to_owned()))
     }
 
     /// Pooled CLIP embeddings of each text, concatenated.
@@ -133,7 +110,7 @@ impl Pipeline {
             }
             Family::Flux => {
                 let pooled = Some(outputs.pooled());
-                let embeds = outputs.t5.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))?;
+                let embeds = outputs.t5.ok_or_else(|| ModelError::Compute("there is no text encoder".to_owned()))?;
                 Ok((embeds, pooled))
             }
         }
@@ -148,7 +125,7 @@ fn append_t5(
     [tokens, width]: [usize; 2],
 ) -> Result<FeatureMap> {
     if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
-        return Err(Interrupted::Failed(format!(
+        return Err(ModelError::Compute(format!(
             "embeddings of width {} among embeddings of width {width}",
             clip.channels
         )));

@@ -7,8 +7,7 @@ use super::ddpm::{Ddpm, Variance};
 use super::lcm::{Distillation, Lcm};
 use super::pndm::{self, Pndm};
 use super::prediction::NoiseLevel;
-use super::sampler::StepPlan;
-use super::solver::{Solver, alpha_at};
+use super::solver::{Solver, StepPlan, alpha_at};
 use super::timesteps::{TimestepSpacing, Timesteps};
 use crate::models::diffusion::SchedulerName;
 

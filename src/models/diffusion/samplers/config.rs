@@ -8,8 +8,8 @@ use super::flow_schedule::FlowSchedule;
 use super::prediction::{Clipping, Prediction};
 use super::sigma_schedule::{SigmaSchedule, SigmaSolver};
 use super::sigmas::{SIGMA_SPACINGS, SigmaSpacing};
-use crate::models::ModelError;
 use crate::models::diffusion::SchedulerName;
+use crate::models::error::ModelError;
 
 /// diffusers' classes and their names in requests.
 pub(super) const CLASSES: [(&str, SchedulerName); 9] = [
@@ -56,7 +56,7 @@ impl SchedulerConfig {
             };
             Self::with_fields(*name, chosen_fields(config))
         };
-        read().map_err(|error| ModelError::invalid(format!("scheduler_config.json: {error}")))
+        read().map_err(|error| ModelError::checkpoint(format!("scheduler_config.json: {error}")))
     }
 
     /// The same model with another sampler. Fields of the config are kept; the rest takes the other class's defaults.

@@ -50,7 +50,7 @@ impl<'a> ConfigFields<'a> {
     }
 
     /// Fails if an unsupported field is enabled.
-    pub fn refuse(self, names: &[&str]) -> Result<()> {
+    pub fn reject_field(self, names: &[&str]) -> Result<()> {
         match names.iter().find(|name| self.get(name).is_some_and(|value| *value != Value::Bool(false))) {
             Some(name) => Err(format!("`{name}` is not supported")),
             None => Ok(()),

@@ -24,7 +24,7 @@ pub(super) struct Config {
 
 impl Config {
     pub fn read(fields: ConfigFields<'_>) -> Result<Self> {
-        fields.refuse(&["use_flow_sigmas"])?;
+        fields.reject_field(&["use_flow_sigmas"])?;
         if fields.get("variance_type").and_then(Value::as_str).is_some_and(|kind| kind.starts_with("learned")) {
             return Err("a network that predicts a variance is not supported".into());
         }

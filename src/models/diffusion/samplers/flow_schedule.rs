@@ -4,8 +4,8 @@ use super::config_fields::{ConfigFields, Result};
 use super::euler::{Euler, Variant};
 use super::params::SamplingParams;
 use super::prediction::NoiseLevel;
-use super::sampler::StepPlan;
 use super::sigmas::{SIGMA_SPACINGS, SigmaPath, SigmaSpacing};
+use super::solver::StepPlan;
 
 /// How sigmas are shifted towards noise.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub(super) struct FlowSchedule {
 
 impl FlowSchedule {
     pub fn read(fields: ConfigFields<'_>, train_steps: usize) -> Result<Self> {
-        fields.refuse(&["invert_sigmas"])?;
+        fields.reject_field(&["invert_sigmas"])?;
         Ok(Self {
             train_steps,
             shift: Shift::read(fields)?,

@@ -4,7 +4,7 @@ use super::config::{ScheduleKind, SchedulerConfig};
 use super::config_fields::Result;
 use super::params::SamplingParams;
 use super::prediction::{Clipping, NoiseLevel, Prediction};
-use super::solver::{Solver, StepInput};
+use super::solver::{StepInput, StepPlan};
 
 /// Denoises one image, from noise or from a noised initial image.
 pub struct Sampler {
@@ -16,16 +16,6 @@ pub struct Sampler {
     at: usize,
     /// Scratch for the predicted clean sample.
     clean: Vec<f32>,
-}
-
-/// The full schedule; a run may start late in it.
-pub(super) struct StepPlan {
-    /// Timesteps for the network: `[calls]`
-    pub timesteps: Vec<f64>,
-    /// `[calls]`
-    pub levels: Vec<NoiseLevel>,
-    pub init_noise_sigma: f64,
-    pub solver: Box<dyn Solver>,
 }
 
 impl Sampler {

@@ -106,7 +106,7 @@ pub(super) const SIGMA_SPACINGS: [(&str, SigmaSpacing); 3] = [
 impl SigmaSpacing {
     /// At most one of `known` may be enabled.
     pub fn read(fields: ConfigFields<'_>, known: &[(&str, Self)]) -> Result<Self> {
-        fields.refuse(&["use_beta_sigmas"])?;
+        fields.reject_field(&["use_beta_sigmas"])?;
         let mut spacing = Self::FromTimesteps;
         for (name, one) in known {
             match (fields.flag(name, false)?, spacing) {

@@ -9,6 +9,16 @@ pub(super) trait Solver: Send {
     fn step(&mut self, input: &StepInput<'_>, sample: &mut [f32], noise: &mut dyn FnMut(usize) -> Vec<f32>);
 }
 
+/// The full schedule; a run may start late in it.
+pub(super) struct StepPlan {
+    /// Timesteps for the network: `[calls]`
+    pub timesteps: Vec<f64>,
+    /// `[calls]`
+    pub levels: Vec<NoiseLevel>,
+    pub init_noise_sigma: f64,
+    pub solver: Box<dyn Solver>,
+}
+
 /// A model output and the clean sample that it implies.
 pub(super) struct StepInput<'a> {
     /// Counted from the full schedule; a run may start late in it.

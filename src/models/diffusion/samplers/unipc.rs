@@ -21,7 +21,7 @@ pub(super) struct Config {
 
 impl Config {
     pub fn read(fields: ConfigFields<'_>) -> Result<Self> {
-        fields.refuse(&["use_flow_sigmas", "use_dynamic_shifting", "solver_p"])?;
+        fields.reject_field(&["use_flow_sigmas", "use_dynamic_shifting", "solver_p"])?;
         if !fields.flag("predict_x0", true)? {
             return Err("`predict_x0` as false is not supported".into());
         }

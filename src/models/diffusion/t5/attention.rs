@@ -7,8 +7,9 @@ use outpost_kernels::{self as kernels, DType, Pool};
 use super::T5Config;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
-use crate::models::table::Table;
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 /// Heads in a chunk of work, for each thread.
@@ -18,7 +19,7 @@ const HEADS: usize = 4;
 #[derive(Debug)]
 pub(super) struct RelativeBias {
     /// `[buckets, heads]`
-    table: Table,
+    table: EmbeddingTable,
     heads: usize,
     buckets: usize,
     max_distance: usize,
@@ -67,7 +68,7 @@ pub(super) fn attend(
     let (tokens, row) = (q.pixels(), q.channels);
     let (width, span) = (row / heads.max(1), bias.len() / heads.max(1));
     if width == 0 || span + 1 != 2 * tokens || k.len() != q.len() || v.len() != q.len() {
-        return Err(Interrupted::Failed(format!(
+        return Err(ModelError::Compute(format!(
             "{heads} heads of {row} numbers, and {span} distances of {tokens} tokens"
         )));
     }
@@ -86,7 +87,7 @@ pub(super) fn attend(
             });
             for (index, mixed) in mixed.into_iter().enumerate() {
                 let mixed = mixed.into_inner().unwrap_or_else(|| Ok(Vec::new()));
-                let mixed = mixed.map_err(|error| Interrupted::Failed(error.to_string()))?;
+                let mixed = mixed.map_err(|error| ModelError::Compute(error.to_string()))?;
                 for (out, mixed) in out.chunks_exact_mut(row).zip(mixed.chunks_exact(width)) {
                     out.iter_mut().skip((first + index) * width).zip(mixed).for_each(|(to, from)| *to = *from);
                 }

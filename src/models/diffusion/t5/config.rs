@@ -3,10 +3,9 @@
 use outpost_kernels::Activation;
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
+use crate::models::config_json::ConfigJson;
 use crate::models::diffusion::config_values::require;
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
+use crate::models::error::{ModelError, reject_config};
 
 /// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,14 +35,14 @@ const FORWARDS: [(&str, Activation, bool); 3] = [
 impl T5Config {
     /// `path` is for error messages.
     pub fn read(value: &Value, path: &str) -> Result<Self, ModelError> {
-        let config = Config { value, path };
+        let config = ConfigJson { value, path };
         require(&config, "model_type", &[json!("t5")])?;
         let forward = config.text("feed_forward_proj")?.unwrap_or("relu");
         let Some((_, activation, gated)) = FORWARDS.iter().find(|(name, ..)| *name == forward) else {
             let all: Vec<&str> = FORWARDS.iter().map(|(name, ..)| *name).collect();
-            return refuse(format!("{path}feed_forward_proj is {forward}; supported: {}", all.join(", ")));
+            return reject_config(format!("{path}feed_forward_proj is {forward}; supported: {}", all.join(", ")));
         };
-        let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
+        let number = |key: &str, usual: usize, most: usize| config.integer_or(key, usual, most);
         let sizes = Self {
             layers: number("num_layers", 6, 256)?,
             width: number("d_model", 512, 1 << 16)?,
@@ -60,7 +59,7 @@ impl T5Config {
         // Half of the buckets are for positions ahead, and half of those for single distances.
         match sizes.buckets >= 4 && sizes.max_distance > sizes.buckets / 4 {
             true => Ok(sizes),
-            false => refuse(format!(
+            false => reject_config(format!(
                 "{path}relative_attention_num_buckets is {}, it must be 4 at least, and relative_attention_max_distance, which is {}, more than a quarter of it",
                 sizes.buckets, sizes.max_distance
             )),

@@ -12,14 +12,15 @@ use attention::RelativeBias;
 
 use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear};
-use super::op_context::{Interrupted, OpContext, Result};
-use crate::models::table::Table;
+use super::op_context::{OpContext, Result};
+use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
 pub struct T5 {
     config: T5Config,
-    tokens: Table,
+    tokens: EmbeddingTable,
     bias: RelativeBias,
     layers: Vec<Layer>,
     final_norm: Norm,
@@ -43,13 +44,13 @@ impl T5 {
             true => ["shared", "encoder.embed_tokens"],
             false => ["encoder.embed_tokens", "shared"],
         };
-        loader.pass(same);
+        loader.ignore(same);
         let layer = |index| Layer::load(loader, &format!("encoder.block.{index}"), &config);
         Ok(Self {
             tokens: loader.table(table, vocabulary, width)?,
             bias: RelativeBias::load(loader, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", &config)?,
             layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
-            final_norm: Norm::root(loader, "encoder.final_layer_norm", width, epsilon)?,
+            final_norm: Norm::load_rms_norm(loader, "encoder.final_layer_norm", width, epsilon)?,
             config,
         })
     }
@@ -62,7 +63,7 @@ impl T5 {
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed("texts of different lengths".to_owned()));
+            return Err(ModelError::Compute("texts of different lengths".to_owned()));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], self.config.width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
@@ -78,7 +79,7 @@ impl Layer {
     fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
         let T5Config { width, inner, epsilon, gated, activation, .. } = *config;
         let name = |part: &str| format!("{stem}.layer.{part}");
-        let norm = |part: &str| Norm::root(loader, &name(part), width, epsilon);
+        let norm = |part: &str| Norm::load_rms_norm(loader, &name(part), width, epsilon);
         let all = config.heads * config.head;
         let projection = |part: &str| linear(loader, &name(&format!("0.SelfAttention.{part}")), [width, all], false);
         let up = |part: &str| linear(loader, &name(&format!("1.DenseReluDense.{part}")), [width, inner], false);

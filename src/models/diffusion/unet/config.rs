@@ -2,12 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
+use crate::models::config_json::ConfigJson;
 use crate::models::diffusion::config_values::{per_block, positive, require, size_pair, string_list};
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::error::{Result, reject_config};
 
 const MAX_CHANNELS: usize = 1 << 14;
 const MAX_LAYERS: usize = 64;
@@ -99,16 +96,18 @@ pub struct MicroConditioningConfig {
 
 impl UnetConfig {
     pub fn read(value: &Value) -> Result<Self> {
-        let config = Config { value, path: "unet/" };
+        let config = ConfigJson { value, path: "unet/" };
         let class = config.text("_class_name")?.unwrap_or("UNet2DConditionModel");
         if class != "UNet2DConditionModel" {
-            return refuse(format!("the UNet is a {class}; only UNet2DConditionModel is supported"));
+            return reject_config(format!("the UNet is a {class}; only UNet2DConditionModel is supported"));
         }
         unsupported().iter().try_for_each(|(key, values)| require(&config, key, values))?;
         let scales = match config.text("resnet_time_scale_shift")? {
             None | Some("default") => false,
             Some("scale_shift") => true,
-            Some(other) => return refuse(format!("unet/resnet_time_scale_shift is {other}, which is not supported")),
+            Some(other) => {
+                return reject_config(format!("unet/resnet_time_scale_shift is {other}, which is not supported"));
+            }
         };
         let levels = levels(&config)?;
         let first = levels.first().map_or(0, |level| level.channels);
@@ -123,17 +122,17 @@ impl UnetConfig {
             sinusoid_dim: first,
             cosines_first: config.flag("flip_sin_to_cos")?.unwrap_or(true),
             shift: number(&config, "freq_shift", 0.)?,
-            width: config.whole("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
-            guidance: config.whole("time_cond_proj_dim", MAX_CHANNELS)?,
+            width: config.integer("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
+            guidance: config.integer("time_cond_proj_dim", MAX_CHANNELS)?,
         };
         Ok(Self {
             sample_size: size_pair(&config, "sample_size", 1 << 14)?,
-            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(4),
-            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(4),
+            in_channels: config.integer("in_channels", MAX_CHANNELS)?.unwrap_or(4),
+            out_channels: config.integer("out_channels", MAX_CHANNELS)?.unwrap_or(4),
             up_attends: ups(&config, levels.len())?,
             up_transformers: nested(&config, "reverse_transformer_layers_per_block", &levels)?,
             levels,
-            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
+            groups: config.integer("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
             time,
             time_scale_shift: scales,
@@ -141,8 +140,8 @@ impl UnetConfig {
             mid_scale_factor: config.float("mid_block_scale_factor")?.unwrap_or(1.),
             output_scale_factor: config.float("resnet_out_scale_factor")?.unwrap_or(1.),
             kernels: [
-                config.whole("conv_in_kernel", 15)?.unwrap_or(3),
-                config.whole("conv_out_kernel", 15)?.unwrap_or(3),
+                config.integer("conv_in_kernel", 15)?.unwrap_or(3),
+                config.integer("conv_out_kernel", 15)?.unwrap_or(3),
             ],
             added,
         })
@@ -155,20 +154,20 @@ impl UnetConfig {
 }
 
 /// A number from 0 to 1.
-fn number(config: &Config<'_>, key: &str, usual: f32) -> Result<f32> {
+fn number(config: &ConfigJson<'_>, key: &str, usual: f32) -> Result<f32> {
     match config.get(key).map(|value| value.as_f64()) {
         None => Ok(usual),
         Some(Some(number)) if (0. ..=1.).contains(&number) => Ok(number as f32),
-        Some(_) => refuse(format!("{}{key} must be a number from 0 to 1", config.path)),
+        Some(_) => reject_config(format!("{}{key} must be a number from 0 to 1", config.path)),
     }
 }
 
-fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
+fn levels(config: &ConfigJson<'_>) -> Result<Vec<Level>> {
     let channels = config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?;
     let channels = channels.unwrap_or_else(|| vec![320, 640, 1280, 1280]);
     let count = channels.len();
     if !(1..=MAX_BLOCKS).contains(&count) {
-        return refuse(format!("unet/block_out_channels has {count} entries; 1 to {MAX_BLOCKS} are allowed"));
+        return reject_config(format!("unet/block_out_channels has {count} entries; 1 to {MAX_BLOCKS} are allowed"));
     }
     let kinds = string_list(config, "down_block_types")?;
     let usual = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
@@ -182,14 +181,14 @@ fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
         Some(_) => config.list("only_cross_attention", Value::as_bool)?.unwrap_or_default(),
     };
     if crosses.len() != count {
-        return refuse(format!("unet/only_cross_attention has {} entries for {count} blocks", crosses.len()));
+        return reject_config(format!("unet/only_cross_attention has {} entries for {count} blocks", crosses.len()));
     }
     let mut levels = Vec::with_capacity(count);
     for (index, channels) in channels.into_iter().enumerate() {
         let at = |all: &[usize]| all.get(index).copied().unwrap_or(1);
         let (heads, resnets, attends) = (at(&heads), at(&resnets), attends.get(index).is_some_and(|one| *one));
         if (attends || index + 1 == count) && !channels.is_multiple_of(heads) {
-            return refuse(format!("{channels} channels of a UNet block do not divide into {heads} heads"));
+            return reject_config(format!("{channels} channels of a UNet block do not divide into {heads} heads"));
         }
         let only_cross = crosses.get(index).is_some_and(|one| *one);
         levels.push(Level {
@@ -211,26 +210,27 @@ fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
 /// Whether each block has transformers.
 fn attends(key: &str, kinds: Vec<&str>, count: usize, plain: &str) -> Result<Vec<bool>> {
     if kinds.len() != count {
-        return refuse(format!("unet/{key} has {} entries for {count} blocks", kinds.len()));
+        return reject_config(format!("unet/{key} has {} entries for {count} blocks", kinds.len()));
     }
     let crossing = format!("CrossAttn{plain}");
     let one = |kind: &str| match kind {
         _ if kind == crossing => Ok(true),
         _ if kind == plain => Ok(false),
-        _ => refuse(format!("unet/{key} has {kind}; {crossing} and {plain} are supported")),
+        _ => reject_config(format!("unet/{key} has {kind}; {crossing} and {plain} are supported")),
     };
     kinds.into_iter().map(one).collect()
 }
 
-fn ups(config: &Config<'_>, count: usize) -> Result<Vec<bool>> {
+fn ups(config: &ConfigJson<'_>, count: usize) -> Result<Vec<bool>> {
     let usual = vec!["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"];
     attends("up_block_types", string_list(config, "up_block_types")?.unwrap_or(usual), count, "UpBlock2D")
 }
 
 /// Layers of each transformer of each block: one value for all, one for each block, or one for each transformer.
-fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec<Vec<usize>>>> {
+fn nested(config: &ConfigJson<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(value) = config.get(key) else { return Ok(None) };
-    let wrong = || refuse(format!("unet/{key} is {value}; it must give layers for each of {} blocks", levels.len()));
+    let wrong =
+        || reject_config(format!("unet/{key} is {value}; it must give layers for each of {} blocks", levels.len()));
     let of = |value: &Value, count: usize| match value {
         Value::Array(all) => all.iter().map(|one| positive(one, MAX_LAYERS)).collect::<Option<Vec<_>>>(),
         one => positive(one, MAX_LAYERS).map(|layers| vec![layers; count]),

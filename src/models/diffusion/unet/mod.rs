@@ -12,10 +12,11 @@ use outpost_kernels::Activation;
 
 use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
-use super::op_context::{Interrupted, OpContext, Result};
+use super::op_context::{OpContext, Result};
 use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use super::timestep_embedding::{TimeEmbedding, sinusoidal_embedding};
 use super::transformer::{Transformer, TransformerSizes};
+use crate::models::error::{ModelError, reject_config};
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
@@ -115,7 +116,7 @@ impl Unet {
             for (index, resnet) in stage.resnets.iter().enumerate() {
                 let skip = skips
                     .pop()
-                    .ok_or_else(|| Interrupted::Failed("the up path is longer than the down path".into()))?;
+                    .ok_or_else(|| ModelError::Compute("the up path is longer than the down path".into()))?;
                 let both = ctx.concat(&x, &skip)?;
                 drop((x, skip));
                 x = resnet.forward(ctx, &both, Some(&time))?;
@@ -152,7 +153,7 @@ impl Unet {
         match (&self.added, cond.added) {
             (Some(embedding), Some(cond)) => ctx.add(&mut all, &self.micro_embedding(ctx, embedding, cond)?)?,
             (None, _) => {}
-            (Some(_), None) => return Err(Interrupted::Failed("the network has no micro-conditioning".to_owned())),
+            (Some(_), None) => return Err(ModelError::Compute("the network has no micro-conditioning".to_owned())),
         }
         ctx.activate(Activation::Silu, &mut all)?;
         Ok(all)
@@ -179,7 +180,7 @@ impl Unet {
 
 /// The current output of the down path.
 fn last(skips: &[FeatureMap]) -> Result<&FeatureMap> {
-    skips.last().ok_or_else(|| Interrupted::Failed("the down path is empty".to_owned()))
+    skips.last().ok_or_else(|| ModelError::Compute("the down path is empty".to_owned()))
 }
 
 fn sizes(level: &Level, layers: usize, groups: usize) -> TransformerSizes {
@@ -220,7 +221,9 @@ fn mid(
     config: &UnetConfig,
     resnet_config: &ResnetConfig,
 ) -> Loaded<(ResnetBlock, Transformer, ResnetBlock)> {
-    let Some(level) = config.last() else { return crate::models::hyper::refuse("the UNet has no blocks".to_owned()) };
+    let Some(level) = config.last() else {
+        return reject_config("the UNet has no blocks".to_owned());
+    };
     let resnet_config = ResnetConfig { output_scale_factor: config.mid_scale_factor, ..*resnet_config };
     let resnet =
         |at: usize| ResnetBlock::load(loader, &format!("mid_block.resnets.{at}"), [level.channels; 2], &resnet_config);

@@ -2,12 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
+use crate::models::config_json::ConfigJson;
 use crate::models::diffusion::config_values::{per_block, positive, require, size_pair, string_list};
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::error::{ModelError, Result, reject_config};
 
 const MAX_CHANNELS: usize = 1 << 14;
 const MAX_BLOCKS: usize = 16;
@@ -33,10 +30,10 @@ pub struct VaeConfig {
 
 impl VaeConfig {
     pub fn read(value: &Value) -> Result<Self> {
-        let config = Config { value, path: "vae/" };
+        let config = ConfigJson { value, path: "vae/" };
         let class = config.text("_class_name")?.unwrap_or("AutoencoderKL");
         if class != "AutoencoderKL" {
-            return refuse(format!("the autoencoder is a {class}; only AutoencoderKL is supported"));
+            return reject_config(format!("the autoencoder is a {class}; only AutoencoderKL is supported"));
         }
         require(&config, "act_fn", &[json!("silu"), json!("swish")])?;
         require(&config, "latents_mean", &[])?;
@@ -44,7 +41,7 @@ impl VaeConfig {
         let channels =
             config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?.unwrap_or_else(|| vec![64]);
         if !(1..=MAX_BLOCKS).contains(&channels.len()) {
-            return refuse(format!(
+            return reject_config(format!(
                 "vae/block_out_channels has {} entries; 1 to {MAX_BLOCKS} are allowed",
                 channels.len()
             ));
@@ -52,25 +49,25 @@ impl VaeConfig {
         for (key, kind) in [("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")] {
             let kinds = string_list(&config, key)?.unwrap_or_else(|| vec![kind; channels.len()]);
             if kinds.len() != channels.len() {
-                return refuse(format!("vae/{key} has {} entries for {} blocks", kinds.len(), channels.len()));
+                return reject_config(format!("vae/{key} has {} entries for {} blocks", kinds.len(), channels.len()));
             }
             if let Some(other) = kinds.iter().find(|one| **one != kind) {
-                return refuse(format!("vae/{key} has {other}; {kind} is supported"));
+                return reject_config(format!("vae/{key} has {other}; {kind} is supported"));
             }
         }
         let layers = per_block(&config, "layers_per_block", 1, 64, Some(1))?;
         let shift = config.get("shift_factor").map(|value| value.as_f64().filter(|number| number.is_finite()));
         let Some(shift) = shift.unwrap_or(Some(0.)) else {
-            return refuse("vae/shift_factor must be a number".to_owned());
+            return reject_config("vae/shift_factor must be a number".to_owned());
         };
         let flag = |key: &str| Ok::<_, ModelError>(config.flag(key)?.unwrap_or(true));
         Ok(Self {
-            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(3),
-            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(3),
-            latent_channels: config.whole("latent_channels", MAX_CHANNELS)?.unwrap_or(4),
+            in_channels: config.integer("in_channels", MAX_CHANNELS)?.unwrap_or(3),
+            out_channels: config.integer("out_channels", MAX_CHANNELS)?.unwrap_or(3),
+            latent_channels: config.integer("latent_channels", MAX_CHANNELS)?.unwrap_or(4),
             channels,
             layers: layers.first().copied().unwrap_or(1),
-            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
+            groups: config.integer("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             mid_attention: flag("mid_block_add_attention")?,
             has_quant_conv: flag("use_quant_conv")?,
             has_post_quant_conv: flag("use_post_quant_conv")?,

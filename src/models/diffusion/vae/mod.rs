@@ -14,7 +14,7 @@ use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
 use super::op_context::{OpContext, Result};
 use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
-use crate::models::ModelError;
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 const EPSILON: f32 = 1e-6;

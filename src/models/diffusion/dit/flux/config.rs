@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
+use crate::models::config_json::ConfigJson;
 use crate::models::diffusion::config_values::{positive, require};
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
+use crate::models::error::{ModelError, reject_config};
 
 /// The configuration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,10 +45,10 @@ impl FluxConfig {
     }
 
     pub fn read(value: &Value) -> Result<Self, ModelError> {
-        let config = Config { value, path: "transformer/" };
+        let config = ConfigJson { value, path: "transformer/" };
         require(&config, "patch_size", &[json!(1)])?;
         let number =
-            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
+            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.integer(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 24, 1 << 10)?, number("attention_head_dim", 128, 1 << 12)?);
         let in_channels = number("in_channels", 64, 1 << 12)?;
         let axes = config.list("axes_dims_rope", |one| positive(one, head))?.unwrap_or_else(|| vec![16, 56, 56]);
@@ -57,7 +56,7 @@ impl FluxConfig {
         let axes =
             axes.filter(|axes| axes.iter().all(|axis| axis.is_multiple_of(2)) && axes.iter().sum::<usize>() == head);
         let Some(axes) = axes else {
-            return refuse(format!(
+            return reject_config(format!(
                 "transformer/axes_dims_rope must be three even numbers that are {head} together, as attention_head_dim is"
             ));
         };

@@ -20,7 +20,8 @@ use super::sequence::{concat_tokens, split_tokens};
 use super::time_text_embedding::TimeTextEmbedding;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 use rope2d::Rope2d;
 use single_block::SingleBlock;
@@ -78,7 +79,7 @@ impl Flux {
             order: PatchOrder::ChannelsFirst,
         };
         let Some(grid) = patches.grid(x.size) else {
-            return Err(Interrupted::Failed(format!("{:?} cannot be cut into patches", x.size)));
+            return Err(ModelError::Compute(format!("{:?} cannot be cut into patches", x.size)));
         };
         let flow = self.forward_patches(ctx, &patches.pack(ctx, x)?, grid, cond)?;
         PatchLayout { channels: channels(self.config.out_channels), ..patches }.unpack(ctx, &flow, grid)

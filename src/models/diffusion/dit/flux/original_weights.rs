@@ -5,7 +5,7 @@
 
 use outpost_kernels::DType;
 
-use crate::models::ModelError;
+use crate::models::error::ModelError;
 use crate::models::weights::{Role, Rows, Weights};
 
 /// The last norm's modulation, with the shift first.
@@ -96,8 +96,8 @@ impl Weights for OriginalWeights<'_> {
         self.source.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        self.source.kind(name)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.source.dtype(name)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {

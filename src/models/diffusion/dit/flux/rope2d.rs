@@ -4,7 +4,8 @@
 use outpost_kernels::{self as kernels, RopeLayout};
 
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::error::ModelError;
 
 const BASE: f64 = 10_000.;
 
@@ -39,7 +40,7 @@ impl Rope2d {
     pub fn apply(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, heads: usize) -> Result<()> {
         let width = 2 * self.pairs;
         if x.rows() != self.positions || x.channels != heads * width {
-            return Err(Interrupted::Failed(format!(
+            return Err(ModelError::Compute(format!(
                 "{} positions of {} elements cannot be rotated",
                 x.rows(),
                 x.channels

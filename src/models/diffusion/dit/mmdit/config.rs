@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
+use crate::models::config_json::ConfigJson;
 use crate::models::diffusion::config_values::{non_negative, require};
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
+use crate::models::error::{ModelError, reject_config};
 
 const MAX_LAYERS: usize = 256;
 
@@ -34,16 +33,16 @@ pub struct MmditConfig {
 
 impl MmditConfig {
     pub fn read(value: &Value) -> Result<Self, ModelError> {
-        let config = Config { value, path: "transformer/" };
+        let config = ConfigJson { value, path: "transformer/" };
         require(&config, "qk_norm", &[json!("rms_norm")])?;
         let number =
-            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
+            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.integer(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 18, 1 << 10)?, number("attention_head_dim", 64, 1 << 12)?);
         let (layers, in_channels) = (number("num_layers", 18, MAX_LAYERS)?, number("in_channels", 16, 1 << 10)?);
         let width = heads * head;
         let caption = number("caption_projection_dim", 1152, 1 << 22)?;
         if caption != width {
-            return refuse(format!(
+            return reject_config(format!(
                 "transformer/caption_projection_dim is {caption}, only that of {heads} heads of {head}, {width}, is supported"
             ));
         }
@@ -64,7 +63,7 @@ impl MmditConfig {
     }
 }
 
-fn dual_attention(config: &Config<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+fn dual_attention(config: &ConfigJson<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
     let listed = config.list("dual_attention_layers", |one| non_negative(one, layers - 1))?.unwrap_or_default();
     Ok((0..layers).map(|layer| listed.contains(&layer)).collect())
 }

@@ -13,8 +13,9 @@ use super::patch_layout::{PatchLayout, PatchOrder};
 use super::time_text_embedding::TimeTextEmbedding;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Conv, Linear, Loaded, conv, linear};
-use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
-use crate::models::table::Table;
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub struct Mmdit {
     config: MmditConfig,
     patches: Conv,
     /// Position embeddings of a square of patches, `[positions², width]`; images use its centre.
-    pos_embed: Table,
+    pos_embed: EmbeddingTable,
     context: Linear,
     embedding: TimeTextEmbedding,
     blocks: Vec<JointBlock>,
@@ -57,7 +58,7 @@ impl Mmdit {
         let patches = PatchLayout { side: patch, channels: out_channels, order: PatchOrder::ChannelsLast };
         let grid = patches.grid(x.size).filter(|_| x.channels == in_channels && x.images == cond.text.images);
         let Some(grid) = grid else {
-            return Err(Interrupted::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+            return Err(ModelError::Compute(format!("{:?} of {} channels are not patches", x.size, x.channels)));
         };
         let mut x = ctx.conv(&self.patches, x)?;
         self.add_pos_embed(&mut x, grid)?;
@@ -76,7 +77,7 @@ impl Mmdit {
     fn add_pos_embed(&self, x: &mut FeatureMap, [rows, columns]: [usize; 2]) -> Result<()> {
         let side = self.config.positions;
         if rows > side || columns > side {
-            return Err(Interrupted::Failed(format!(
+            return Err(ModelError::Compute(format!(
                 "{rows} rows and {columns} columns of patches; {side} are allowed"
             )));
         }
@@ -84,6 +85,6 @@ impl Mmdit {
         let place = |(row, column)| ((top + row) * side + left + column) as u32;
         let one = || (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
         let all = (0..x.images).flat_map(|_| one()).map(place);
-        Ok(self.pos_embed.look_up(all, true, x.data_mut())?)
+        self.pos_embed.look_up(all, true, x.data_mut())
     }
 }

@@ -1,18 +1,17 @@
 //! One block of the decoder: all of it but attention itself, which needs the cache.
 
-use candle_core::Result;
 use outpost_kernels::Pool;
 
-use super::ModelError;
+use super::decoder_config::DecoderConfig;
+use super::error::Result;
 use super::feed_forward::FeedForward;
-use super::hyper::Hyper;
 use super::linear::Linear;
 use super::norm::Norm;
 use super::scratch::{Scratch, grow};
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct DecoderLayer {
     attn_norm: Norm,
     attn_q: Linear,
     attn_k: Linear,
@@ -27,32 +26,30 @@ pub(super) struct Block {
     post_ffw_norm: Option<Norm>,
 }
 
-type Loaded<T> = std::result::Result<T, ModelError>;
-
-impl Block {
-    pub fn load(loader: &Loader<'_>, hyper: &Hyper, index: usize) -> Loaded<Self> {
-        let Hyper { width, head_width, family, .. } = *hyper;
-        let (queries, kv) = (hyper.heads * head_width, hyper.kv_heads * head_width);
+impl DecoderLayer {
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, index: usize) -> Result<Self> {
+        let DecoderConfig { width, head_width, family, .. } = *config;
+        let (queries, kv) = (config.heads * head_width, config.kv_heads * head_width);
         let stem = |part: &str| format!("blk.{index}.{part}");
         // Queries, keys and values may lie below each other in one tensor.
         let projection = |part: &str, first: usize, rows: usize| {
             let fused = Candidate { stem: stem("attn_qkv"), first, total: queries + 2 * kv };
-            loader.linear(&[Candidate::whole(stem(part), rows), fused], rows, width, hyper.biases)
+            loader.linear(&[Candidate::whole(stem(part), rows), fused], rows, width, config.biases)
         };
-        let norm = |part: &str, width: usize| Norm::load(loader, hyper, &stem(part), width);
+        let norm = |part: &str, width: usize| Norm::load(loader, config, &stem(part), width);
         let only = |wanted: bool, part: &str, width: usize| wanted.then(|| norm(part, width)).transpose();
-        let sparse = hyper.layers.get(index).is_some_and(|layer| layer.sparse);
+        let sparse = config.layers.get(index).is_some_and(|layer| layer.sparse);
         Ok(Self {
             attn_norm: norm("attn_norm", width)?,
             attn_q: projection("attn_q", 0, queries)?,
             attn_k: projection("attn_k", queries, kv)?,
             attn_v: projection("attn_v", queries + kv, kv)?,
             attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
-            attn_q_norm: only(family.head_norms, "attn_q_norm", head_width)?,
-            attn_k_norm: only(family.head_norms, "attn_k_norm", head_width)?,
+            attn_q_norm: only(family.qk_norms, "attn_q_norm", head_width)?,
+            attn_k_norm: only(family.qk_norms, "attn_k_norm", head_width)?,
             post_attention_norm: only(family.post_norms, "post_attention_norm", width)?,
             ffn_norm: norm("ffn_norm", width)?,
-            feed_forward: FeedForward::load(loader, hyper, index, sparse)?,
+            feed_forward: FeedForward::load(loader, config, index, sparse)?,
             post_ffw_norm: only(family.post_norms, "post_ffw_norm", width)?,
         })
     }
@@ -66,12 +63,12 @@ impl Block {
         let normed = grow(normed, m * width);
         self.attn_norm.add_forward(pool, grow(x, m * width), grow(y, m * width), normed);
         let mut all = [(&self.attn_q, grow(q, queries)), (&self.attn_k, grow(k, keys)), (&self.attn_v, grow(v, keys))];
-        Linear::together(pool, normed, m, &mut all)?;
+        Linear::forward_all(pool, normed, m, &mut all)?;
         if let Some(norm) = &self.attn_q_norm {
-            norm.replace(pool, q, queries, y);
+            norm.forward_in_place(pool, q, queries, y);
         }
         if let Some(norm) = &self.attn_k_norm {
-            norm.replace(pool, k, keys, y);
+            norm.forward_in_place(pool, k, keys, y);
         }
         Ok(())
     }
@@ -84,13 +81,13 @@ impl Block {
         let x = grow(x, len);
         self.attn_output.forward(pool, grow(mixed, queries), m, grow(y, len))?;
         if let Some(norm) = &self.post_attention_norm {
-            norm.replace(pool, y, len, normed);
+            norm.forward_in_place(pool, y, len, normed);
         }
         let normed_x = grow(normed, len);
         self.ffn_norm.add_forward(pool, x, grow(y, len), normed_x);
         self.feed_forward.forward(pool, normed_x, m, [gate, up], grow(y, len))?;
         if let Some(norm) = &self.post_ffw_norm {
-            norm.replace(pool, y, len, normed);
+            norm.forward_in_place(pool, y, len, normed);
         }
         Ok(())
     }

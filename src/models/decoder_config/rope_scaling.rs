@@ -3,16 +3,13 @@
 
 use serde_json::Value;
 
-use super::config::Config;
-use super::refuse;
-use crate::models::ModelError;
-use crate::models::family::Family;
-use crate::models::rope::{Long, RopeSpec, Scaling, Yarn, long_magnitude, yarn_magnitude};
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::config_json::ConfigJson;
+use crate::models::decoder_family::DecoderFamily;
+use crate::models::error::{Result, reject_config};
+use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
 /// One way for all layers, or that of full attention and that of windows.
-pub(super) fn ropes(config: &Config<'_>, family: &Family, head_width: usize) -> Result<Vec<RopeSpec>> {
+pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width: usize) -> Result<Vec<RopeSpec>> {
     let whole = match config.object("rope_parameters", "rope_parameters.")? {
         Some(new) => Some(new),
         None => config.object("rope_scaling", "rope_scaling.")?,
@@ -32,7 +29,7 @@ pub(super) fn ropes(config: &Config<'_>, family: &Family, head_width: usize) -> 
         (Some(local), base) => rope(config, Some(local), family, base.unwrap_or(family.rope_base), head_width)?,
         (None, Some(base)) => {
             let base = config.float("rope_local_base_freq")?.unwrap_or(base);
-            RopeSpec { base, scaling: Scaling::None, ..first.clone() }
+            RopeSpec { base, scaling: RopeScaling::None, ..first.clone() }
         }
         (None, None) => return Ok(vec![first]),
     };
@@ -40,9 +37,9 @@ pub(super) fn ropes(config: &Config<'_>, family: &Family, head_width: usize) -> 
 }
 
 fn rope(
-    config: &Config<'_>,
-    own: Option<Config<'_>>,
-    family: &Family,
+    config: &ConfigJson<'_>,
+    own: Option<ConfigJson<'_>>,
+    family: &DecoderFamily,
     theta: f32,
     head_width: usize,
 ) -> Result<RopeSpec> {
@@ -55,50 +52,50 @@ fn rope(
         Some(part) => part,
         None => config.float("partial_rotary_factor")?.unwrap_or(1.),
     };
-    if part != 1. && !family.partial {
-        return refuse(format!("heads rotated in part ({part}) are not supported for {}", family.name));
+    if part != 1. && !family.partial_rotary {
+        return reject_config(format!("heads rotated in part ({part}) are not supported for {}", family.name));
     }
     let scaling = match own {
         Some(own) => scaling(config, &own, family)?,
-        None => Scaling::None,
+        None => RopeScaling::None,
     };
     Ok(RopeSpec { base, rotated: (head_width as f32 * part) as usize, scaling, stored_factors: false })
 }
 
-fn scaling(config: &Config<'_>, own: &Config<'_>, family: &Family) -> Result<Scaling> {
+fn scaling(config: &ConfigJson<'_>, own: &ConfigJson<'_>, family: &DecoderFamily) -> Result<RopeScaling> {
     let kind = match own.text("rope_type")? {
         Some(kind) => kind,
         None => own.text("type")?.unwrap_or("default"),
     };
     match kind {
-        "default" => Ok(Scaling::None),
-        "linear" => Ok(Scaling::Linear(own.required_float("factor")?)),
-        "llama3" => Ok(Scaling::Llama3 {
+        "default" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear(own.required_float("factor")?)),
+        "llama3" => Ok(RopeScaling::Llama3 {
             factor: own.required_float("factor")?,
             low: own.required_float("low_freq_factor")?,
             high: own.required_float("high_freq_factor")?,
             original: original(config, own)? as f32,
         }),
         // Phi-3's first files say yarn and mean their own.
-        "yarn" if family.name != "phi3" => yarn(config, own).map(Scaling::Yarn),
-        "longrope" | "su" | "yarn" => long(config, own).map(Scaling::Long),
-        other => refuse(format!("rotary scaling of the type {other} is not supported")),
+        "yarn" if family.name != "phi3" => yarn(config, own).map(RopeScaling::Yarn),
+        "longrope" | "su" | "yarn" => long(config, own).map(RopeScaling::LongRope),
+        other => reject_config(format!("rotary scaling of the type {other} is not supported")),
     }
 }
 
 /// The trained context: the scaling's own word, the model's, or the whole context.
-fn original(config: &Config<'_>, own: &Config<'_>) -> Result<usize> {
+fn original(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
-    match own.whole(KEY, 1 << 24)? {
+    match own.integer(KEY, 1 << 24)? {
         Some(original) => Ok(original),
-        None => match config.whole(KEY, 1 << 24)? {
+        None => match config.integer(KEY, 1 << 24)? {
             Some(original) => Ok(original),
             None => config.required("max_position_embeddings", 1 << 24),
         },
     }
 }
 
-fn yarn(config: &Config<'_>, own: &Config<'_>) -> Result<Yarn> {
+fn yarn(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<Yarn> {
     let factor = own.required_float("factor")?;
     let magnitude = match (own.float("attention_factor")?, weight(own, "mscale")?, weight(own, "mscale_all_dim")?) {
         (Some(own), _, _) => own,
@@ -116,21 +113,21 @@ fn yarn(config: &Config<'_>, own: &Config<'_>) -> Result<Yarn> {
 }
 
 /// A zero stands for none.
-fn weight(own: &Config<'_>, key: &str) -> Result<Option<f32>> {
+fn weight(own: &ConfigJson<'_>, key: &str) -> Result<Option<f32>> {
     if own.get(key).and_then(Value::as_f64) == Some(0.) { Ok(None) } else { own.float(key) }
 }
 
-fn long(config: &Config<'_>, own: &Config<'_>) -> Result<Long> {
+fn long(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<LongRope> {
     let factors = |key: &str| match own.list(key, |item| item.as_f64().map(|one| one as f32))? {
         Some(factors) if !factors.is_empty() => Ok(factors),
-        _ => refuse(format!("rotary scaling of the type longrope has no {key}")),
+        _ => reject_config(format!("rotary scaling of the type longrope has no {key}")),
     };
     let original = original(config, own)?;
     let context = config.required("max_position_embeddings", 1 << 24)?;
     let factor = own.float("factor")?.unwrap_or(context as f32 / original as f32);
     let magnitude = match own.float("attention_factor")? {
         Some(own) => own,
-        None => long_magnitude(factor, original as f32),
+        None => long_rope_magnitude(factor, original as f32),
     };
-    Ok(Long { short: factors("short_factor")?, long: factors("long_factor")?, original, magnitude })
+    Ok(LongRope { short: factors("short_factor")?, long: factors("long_factor")?, original, magnitude })
 }

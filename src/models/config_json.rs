@@ -2,29 +2,26 @@
 
 use serde_json::Value;
 
-use super::refuse;
-use crate::models::ModelError;
+use super::error::{Result, reject_config};
 
 /// An object of the file, and its path for messages.
 #[derive(Clone, Copy)]
-pub struct Config<'a> {
+pub struct ConfigJson<'a> {
     pub value: &'a Value,
     pub path: &'a str,
 }
 
-type Result<T> = std::result::Result<T, ModelError>;
-
-impl<'a> Config<'a> {
+impl<'a> ConfigJson<'a> {
     pub fn get(&self, key: &str) -> Option<&'a Value> {
         self.value.get(key).filter(|value| !value.is_null())
     }
 
     fn wrong<T>(&self, key: &str, must: &str) -> Result<T> {
         let value = self.value.get(key).unwrap_or(&Value::Null);
-        refuse(format!("{}{key} is {value}, it must be {must}", self.path))
+        reject_config(format!("{}{key} is {value}, it must be {must}", self.path))
     }
 
-    pub fn whole(&self, key: &str, most: usize) -> Result<Option<usize>> {
+    pub fn integer(&self, key: &str, most: usize) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
             Some(number) if (1..=most).contains(&number) => Ok(Some(number)),
@@ -32,15 +29,15 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The same, or what is usual where the file does not say.
-    pub fn whole_or(&self, key: &str, usual: usize, most: usize) -> Result<usize> {
-        Ok(self.whole(key, most)?.unwrap_or(usual))
+    /// The same, or what is default where the file does not say.
+    pub fn integer_or(&self, key: &str, default: usize, most: usize) -> Result<usize> {
+        Ok(self.integer(key, most)?.unwrap_or(default))
     }
 
     pub fn required(&self, key: &str, most: usize) -> Result<usize> {
-        match self.whole(key, most)? {
+        match self.integer(key, most)? {
             Some(number) => Ok(number),
-            None => refuse(format!("{}{key} is missing", self.path)),
+            None => reject_config(format!("{}{key} is missing", self.path)),
         }
     }
 
@@ -55,7 +52,7 @@ impl<'a> Config<'a> {
     pub fn required_float(&self, key: &str) -> Result<f32> {
         match self.float(key)? {
             Some(number) => Ok(number),
-            None => refuse(format!("{}{key} is missing", self.path)),
+            None => reject_config(format!("{}{key} is missing", self.path)),
         }
     }
 
@@ -84,10 +81,10 @@ impl<'a> Config<'a> {
     }
 
     /// An object inside this one.
-    pub fn object(&self, key: &str, path: &'a str) -> Result<Option<Config<'a>>> {
+    pub fn object(&self, key: &str, path: &'a str) -> Result<Option<ConfigJson<'a>>> {
         match self.get(key) {
             None => Ok(None),
-            Some(value) if value.is_object() => Ok(Some(Config { value, path })),
+            Some(value) if value.is_object() => Ok(Some(ConfigJson { value, path })),
             Some(_) => self.wrong(key, "an object"),
         }
     }

@@ -1,43 +1,49 @@
 //! Sparse mixtures of experts (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; Mixtral:
 //! Jiang et al. 2024, <https://arxiv.org/abs/2401.04088>): each row goes through few of many networks.
 
-use candle_core::Result;
 use outpost_kernels::Pool;
 
-use super::ModelError;
-use super::feed_forward::Mlp;
-use super::hyper::{ExpertSizes, Hyper};
+use super::decoder_config::{DecoderConfig, MoeConfig};
+use super::error::Result;
 use super::linear::Linear;
+use super::mlp::Mlp;
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct Experts {
+pub(super) struct MixtureOfExperts {
     router: Linear,
     experts: Vec<Mlp>,
-    used: usize,
+    experts_per_token: usize,
     /// Whether the weights of those used sum up to one.
-    normalised: bool,
+    normalise_weights: bool,
 }
 
-impl Experts {
-    pub fn load(
-        loader: &Loader<'_>,
-        hyper: &Hyper,
-        sizes: &ExpertSizes,
-        block: usize,
-    ) -> std::result::Result<Self, ModelError> {
+impl MixtureOfExperts {
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, sizes: &MoeConfig, block: usize) -> Result<Self> {
         let router = [Candidate::whole(format!("blk.{block}.ffn_gate_inp"), sizes.count)];
-        let router = loader.linear(&router, sizes.count, hyper.width, false)?;
-        let experts = (0..sizes.count).map(|expert| gated(loader, hyper, sizes, block, expert));
+        let router = loader.linear(&router, sizes.count, config.width, false)?;
+        let experts = (0..sizes.count).map(|expert| load_expert(loader, config, sizes, block, expert));
         let experts = experts.collect::<std::result::Result<_, _>>()?;
-        Ok(Self { router, experts, used: sizes.used, normalised: sizes.normalised })
+        Ok(Self {
+            router,
+            experts,
+            experts_per_token: sizes.experts_per_token,
+            normalise_weights: sizes.normalise_weights,
+        })
     }
 
     /// As [`super::feed_forward::FeedForward::forward`] says. Rows are gathered by expert, so that each
     /// weight is read once.
-    pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, rooms: [&mut Vec<f32>; 2], out: &mut [f32]) -> Result<()> {
+    pub fn forward(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        m: usize,
+        buffers: [&mut Vec<f32>; 2],
+        out: &mut [f32],
+    ) -> Result<()> {
         let width = x.len() / m.max(1);
-        let [gate, up] = rooms;
+        let [gate, up] = buffers;
         let mut scores = vec![0.; m * self.experts.len()];
         self.router.forward(pool, x, m, &mut scores)?;
         let mut rows_of: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.experts.len()];
@@ -68,9 +74,9 @@ impl Experts {
     fn choose(&self, shares: &[f32]) -> Vec<(usize, f32)> {
         let mut all: Vec<(usize, f32)> = shares.iter().copied().enumerate().collect();
         all.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        all.truncate(self.used);
+        all.truncate(self.experts_per_token);
         let total: f32 = all.iter().map(|(_, share)| share).sum();
-        if self.normalised {
+        if self.normalise_weights {
             all.iter_mut().for_each(|(_, share)| *share /= total);
         }
         all
@@ -86,13 +92,13 @@ fn softmax(scores: &mut [f32]) {
 }
 
 /// An expert's tensors: its own, or its rows of those that hold all experts'.
-fn gated(
+fn load_expert(
     loader: &Loader<'_>,
-    hyper: &Hyper,
-    sizes: &ExpertSizes,
+    config: &DecoderConfig,
+    sizes: &MoeConfig,
     block: usize,
     expert: usize,
-) -> std::result::Result<Mlp, ModelError> {
+) -> Result<Mlp> {
     let places = |part: &str, rows: usize| {
         let all =
             Candidate { stem: format!("blk.{block}.ffn_{part}_exps"), first: expert * rows, total: sizes.count * rows };
@@ -105,5 +111,5 @@ fn gated(
     };
     let with = |[all, own]: [Candidate; 2], offset: usize| [all, own, fused(offset)];
     let (gate, up) = (with(places("gate", sizes.inner), 0), with(places("up", sizes.inner), 1));
-    Mlp::load(loader, hyper, [&gate, &up, &places("down", hyper.width)], sizes.inner)
+    Mlp::load(loader, config, [&gate, &up, &places("down", config.width)], sizes.inner)
 }

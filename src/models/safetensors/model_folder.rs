@@ -8,18 +8,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{SafetensorsError, TensorInfo, read_header};
+use super::{TensorInfo, file_error, read_header};
+use crate::models::error::ModelError;
 
 /// Parsed, JSON takes up to 16 times its bytes. The longest index of a published model has 9 MB.
-const LONGEST_JSON: u64 = 16 << 20;
-const ENDING: &str = ".safetensors";
+const MAX_JSON_BYTES: u64 = 16 << 20;
+const EXTENSION: &str = ".safetensors";
 const INDEX: &str = ".safetensors.index.json";
 /// What transformers and diffusers call the whole of a model's weights.
 const STEMS: [&str; 2] = ["model", "diffusion_pytorch_model"];
 
 /// The open files of a model and what lies where in them.
 #[derive(Debug)]
-pub struct Folder {
+pub struct ModelFolder {
     pub path: PathBuf,
     pub config: Value,
     /// What whoever wrote the files says of them.
@@ -29,19 +30,19 @@ pub struct Folder {
     tensors: HashMap<String, (usize, TensorInfo)>,
 }
 
-impl Folder {
+impl ModelFolder {
     /// Opens the folder's files and checks their headers; reads no weights.
-    pub fn open(path: &Path) -> Result<Self, SafetensorsError> {
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
         let config = read_json(&path.join("config.json"))?;
-        Self::of_shards(path, config, shards(path)?)
+        Self::open_shards(path, config, shards(path)?)
     }
 
     /// The same of one file without a folder, which has no config.
-    pub fn of_file(path: &Path) -> Result<Self, SafetensorsError> {
-        Self::of_shards(path, Value::Null, vec![path.to_owned()])
+    pub fn open_file(path: &Path) -> Result<Self, ModelError> {
+        Self::open_shards(path, Value::Null, vec![path.to_owned()])
     }
 
-    fn of_shards(path: &Path, config: Value, shards: Vec<PathBuf>) -> Result<Self, SafetensorsError> {
+    fn open_shards(path: &Path, config: Value, shards: Vec<PathBuf>) -> Result<Self, ModelError> {
         let (files, tensors, metadata) = (Vec::new(), HashMap::new(), Map::new());
         let mut folder = Self { path: path.to_owned(), config, metadata, files, tensors };
         for shard in shards {
@@ -51,7 +52,7 @@ impl Folder {
             for tensor in header.tensors {
                 let name = tensor.name.clone();
                 if folder.tensors.insert(name.clone(), (folder.files.len(), tensor)).is_some() {
-                    return Err(SafetensorsError::new(&shard, format!("the tensor {name} is in two files")));
+                    return Err(file_error(&shard, format!("the tensor {name} is in two files")));
                 }
             }
             folder.files.push(file);
@@ -77,23 +78,23 @@ impl Folder {
 
 /// The files that make up a model: an index's, or the only one. Of the same weights in several types, those without a
 /// type in their name.
-pub fn shards(folder: &Path) -> Result<Vec<PathBuf>, SafetensorsError> {
-    let (files, indices) = (files_with(folder, ENDING), files_with(folder, INDEX));
+pub fn shards(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
+    let (files, indices) = (files_with(folder, EXTENSION), files_with(folder, INDEX));
     let plain = |stem: &str, ending: &str| Some(folder.join(format!("{stem}{ending}"))).filter(|path| path.exists());
     for stem in STEMS {
         if let Some(index) = plain(stem, INDEX) {
-            return listed(folder, &index);
+            return indexed_shards(folder, &index);
         }
-        if let Some(whole) = plain(stem, ENDING) {
+        if let Some(whole) = plain(stem, EXTENSION) {
             return Ok(vec![whole]);
         }
     }
     match (indices.as_slice(), files.as_slice()) {
-        ([only], _) => listed(folder, only),
+        ([only], _) => indexed_shards(folder, only),
         ([], [only]) => Ok(vec![only.clone()]),
         _ => {
             let problem = format!("the folder has {} .safetensors files, and no index says which", files.len());
-            Err(SafetensorsError::new(folder, problem))
+            Err(file_error(folder, problem))
         }
     }
 }
@@ -105,36 +106,36 @@ fn files_with(folder: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 /// The index's files, each once. A name that would lead out of the folder is refused.
-fn listed(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, SafetensorsError> {
+fn indexed_shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let json = read_json(index)?;
     let map = json.get("weight_map").and_then(Value::as_object);
     let names: Option<BTreeSet<&str>> = map.and_then(|map| map.values().map(Value::as_str).collect());
     let names = names.filter(|names| !names.is_empty());
-    let names = names.ok_or_else(|| SafetensorsError::new(index, "it has no weight_map of file names"))?;
+    let names = names.ok_or_else(|| file_error(index, "it has no weight_map of file names"))?;
     let inside = |name: &str| name.ends_with(".safetensors") && !name.contains(['/', '\\', '\0']);
     match names.iter().find(|name| !inside(name)) {
-        Some(name) => Err(SafetensorsError::new(index, format!("{name:?} is no file of the folder"))),
+        Some(name) => Err(file_error(index, format!("{name:?} is no file of the folder"))),
         None => Ok(names.iter().map(|name| folder.join(name)).collect()),
     }
 }
 
 /// Opens a regular file; opening a FIFO would wait for ever.
-fn open(path: &Path) -> Result<File, SafetensorsError> {
-    let unreadable = |error: std::io::Error| SafetensorsError::new(path, format!("the file cannot be read: {error}"));
+fn open(path: &Path) -> Result<File, ModelError> {
+    let unreadable = |error: std::io::Error| file_error(path, format!("the file cannot be read: {error}"));
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(SafetensorsError::new(path, "not a regular file"));
+        return Err(file_error(path, "not a regular file"));
     }
     File::open(path).map_err(unreadable)
 }
 
 /// A JSON file of a sane size.
-pub fn read_json(path: &Path) -> Result<Value, SafetensorsError> {
+pub fn read_json(path: &Path) -> Result<Value, ModelError> {
     let file = open(path)?;
     let mut bytes = Vec::new();
-    file.take(LONGEST_JSON)
+    file.take(MAX_JSON_BYTES)
         .read_to_end(&mut bytes)
-        .map_err(|error| SafetensorsError::new(path, format!("the file cannot be read: {error}")))?;
-    parse_json(&bytes).map_err(|error| SafetensorsError::new(path, format!("it is damaged: {error}")))
+        .map_err(|error| file_error(path, format!("the file cannot be read: {error}")))?;
+    parse_json(&bytes).map_err(|error| file_error(path, format!("it is damaged: {error}")))
 }
 
 /// JSON as Python writes it: numbers that are none, which JSON does not have, become `null`.

@@ -2,12 +2,12 @@
 
 use outpost_kernels::DType;
 
-use super::rows::Tensor;
-use super::{Decoder, Role, Rows, Weights};
-use crate::models::ModelError;
-use crate::models::family::Family;
-use crate::models::hyper::{self, Hyper};
-use crate::models::safetensors::Folder;
+use super::rows::StoredTensor;
+use super::{DecoderCheckpoint, Role, Rows, Weights};
+use crate::models::decoder_config::{self, DecoderConfig};
+use crate::models::decoder_family::DecoderFamily;
+use crate::models::error::ModelError;
+use crate::models::safetensors::ModelFolder;
 
 /// Outside the blocks, beside the head.
 const WHOLE: &[(&str, &str)] = &[("token_embd", "embed_tokens"), ("output_norm", "norm")];
@@ -48,8 +48,8 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
     table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
 }
 
-impl Folder {
-    fn block_name(&self, family: &Family, block: &str, stem: &str, ending: &str) -> Option<String> {
+impl ModelFolder {
+    fn block_name(&self, family: &DecoderFamily, block: &str, stem: &str, ending: &str) -> Option<String> {
         let layer = format!("{}layers.{block}", self.prefix());
         let mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
         if mixtral && stem == "ffn_gate_inp" {
@@ -70,17 +70,19 @@ impl Folder {
     }
 }
 
-impl Decoder for Folder {
-    fn hyper(&self) -> Result<Hyper, ModelError> {
-        Hyper::of_folder(self)
+impl DecoderCheckpoint for ModelFolder {
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError> {
+        DecoderConfig::from_folder(self)
     }
 }
 
-impl Weights for Folder {
+impl Weights for ModelFolder {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
         match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((block, stem)) => self.block_name(hyper::hub_family(&self.config).ok()?, block, stem, ending),
+            Some((block, stem)) => {
+                self.block_name(decoder_config::family_of_config(&self.config).ok()?, block, stem, ending)
+            }
             None if stem == "output" => Some(format!("lm_head.{ending}")),
             None => Some(format!("{}{}.{ending}", self.prefix(), find(WHOLE, stem)?)),
         }
@@ -90,20 +92,20 @@ impl Weights for Folder {
         Some(self.tensor(name)?.0.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
+    fn dtype(&self, name: &str) -> Option<DType> {
         self.tensor(name)?.0.float()
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
-        let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
-        let kind = info.float().ok_or_else(|| {
-            ModelError::Invalid(format!("tensor {name} has the type {}, which is not supported", info.kind))
+        let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("no tensor {name}")))?;
+        let dtype = info.float().ok_or_else(|| {
+            ModelError::Checkpoint(format!("tensor {name} has the type {}, which is not supported", info.dtype))
         })?;
-        Tensor { name: &info.name, file, start: info.start, shape: &info.shape, kind }.rows(first, count)
+        StoredTensor { name: &info.name, file, start: info.start, shape: &info.shape, dtype }.rows(first, count)
     }
 
     /// All but the frequencies that old exports carry along, which `config.json` says better.
     fn names(&self) -> Vec<String> {
-        Folder::names(self).filter(|name| !name.ends_with(".rotary_emb.inv_freq")).map(str::to_owned).collect()
+        ModelFolder::names(self).filter(|name| !name.ends_with(".rotary_emb.inv_freq")).map(str::to_owned).collect()
     }
 }

@@ -1,21 +1,20 @@
 //! Metadata under the architecture's prefix.
 
-use super::refuse;
-use crate::models::ModelError;
-use crate::models::gguf::Metadata;
+use super::error::{ModelError, reject_config};
+use super::gguf::Metadata;
 
-pub struct Sizes<'a> {
+pub struct GgufConfig<'a> {
     pub metadata: &'a Metadata,
     pub name: &'a str,
 }
 
-impl Sizes<'_> {
+impl GgufConfig<'_> {
     pub fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.name)
     }
 
-    pub fn whole(&self, key: &str) -> Option<u64> {
-        self.metadata.whole(&self.key(key))
+    pub fn integer(&self, key: &str) -> Option<u64> {
+        self.metadata.integer(&self.key(key))
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -24,7 +23,7 @@ impl Sizes<'_> {
 
     pub fn required(&self, key: &str, most: usize) -> Result<usize, ModelError> {
         if !self.has(key) {
-            return refuse(format!("{} is missing", self.key(key)));
+            return reject_config(format!("{} is missing", self.key(key)));
         }
         self.optional(key, 0, most)
     }
@@ -32,9 +31,9 @@ impl Sizes<'_> {
     pub fn optional(&self, key: &str, otherwise: usize, most: usize) -> Result<usize, ModelError> {
         let name = self.key(key);
         let Some(value) = self.metadata.get(&name) else { return Ok(otherwise) };
-        match self.whole(key).and_then(|number| usize::try_from(number).ok()) {
+        match self.integer(key).and_then(|number| usize::try_from(number).ok()) {
             Some(number) if (1..=most).contains(&number) => Ok(number),
-            _ => refuse(format!("{name} is {value:?}, it must be a number from 1 to {most}")),
+            _ => reject_config(format!("{name} is {value:?}, it must be a number from 1 to {most}")),
         }
     }
 
@@ -49,7 +48,7 @@ impl Sizes<'_> {
         let name = self.key(key);
         match self.metadata.float(&name).map(|number| number as f32) {
             Some(number) if number.is_finite() && number > 0. => Ok(Some(number)),
-            _ => refuse(format!("{name} must be a positive number")),
+            _ => reject_config(format!("{name} must be a positive number")),
         }
     }
 

@@ -1,25 +1,24 @@
 //! Vectors that are looked up, not multiplied with: as their file has them, for only so a row lies in one piece.
 
-use candle_core::Result;
 use outpost_kernels::{DType, dequantise};
 
-use super::ModelError;
+use super::error::{ModelError, Result};
 use super::weights::Rows;
 
 #[derive(Debug)]
-pub(super) struct Table {
-    kind: DType,
+pub(super) struct EmbeddingTable {
+    dtype: DType,
     width: usize,
     /// Bytes of a row, which are never none.
     row: usize,
     bytes: Vec<u8>,
 }
 
-impl Table {
-    pub fn new(rows: &Rows<'_>) -> std::result::Result<Self, ModelError> {
+impl EmbeddingTable {
+    pub fn new(rows: &Rows<'_>) -> Result<Self> {
         let bytes = rows.bytes()?;
         let row = bytes.len() / rows.count.max(1);
-        Ok(Self { kind: rows.kind, width: rows.columns, row: row.max(1), bytes })
+        Ok(Self { dtype: rows.dtype, width: rows.columns, row: row.max(1), bytes })
     }
 
     /// The rows of these numbers, as f32, added to `out` or in its place; `out` is `[ids, width]`.
@@ -28,13 +27,13 @@ impl Table {
         for (id, out) in ids.zip(out.chunks_exact_mut(self.width)) {
             let at = (id as usize).saturating_mul(self.row);
             let Some(row) = self.bytes.get(at..at.saturating_add(self.row)) else {
-                candle_core::bail!("the table has no row {id}");
+                return Err(ModelError::Compute(format!("the table has no row {id}")));
             };
             if add {
-                dequantise(self.kind, row, &mut numbers);
+                dequantise(self.dtype, row, &mut numbers);
                 out.iter_mut().zip(&numbers).for_each(|(out, number)| *out += number);
             } else {
-                dequantise(self.kind, row, out);
+                dequantise(self.dtype, row, out);
             }
         }
         Ok(())

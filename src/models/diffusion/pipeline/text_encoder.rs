@@ -1,0 +1,28 @@
+//! The text encoders of a pipeline.
+
+use std::sync::Arc;
+
+use crate::models::diffusion::bert::Bert;
+use crate::models::diffusion::clip::Clip;
+use crate::models::diffusion::components::TextEncoderConfig;
+use crate::models::diffusion::layers::Loaded;
+use crate::models::diffusion::t5::T5;
+use crate::models::scratch::Cpu;
+use crate::models::weights::Loader;
+
+#[derive(Debug)]
+pub(super) enum TextEncoder {
+    Clip(Clip),
+    T5(T5),
+    Bert(Bert),
+}
+
+impl TextEncoder {
+    pub fn load(loader: &Loader<'_>, config: &TextEncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
+        Ok(match config {
+            TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
+            TextEncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),
+            TextEncoderConfig::Bert(config) => Self::Bert(Bert::load(loader, config, cpu)?),
+        })
+    }
+}
