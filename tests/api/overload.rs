@@ -119,7 +119,7 @@ fn a_model_that_never_fits_says_what_it_takes() {
     let answer = ask(&server, &chat("hello", 5));
     assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
     assert!(
-        answer.text.contains("300 kB are available for models. Give the server more with --memory"),
+        answer.text.contains("300 kB are available for models. Give the server more memory with --memory"),
         "{}",
         answer.text
     );

@@ -122,11 +122,18 @@ impl Crowd<'_> {
     /// A secret where no secret belongs.
     fn misuse(&self, secret: &str) {
         let wrong = |place: &str, fill: &str| format!("{place}{fill}");
-        for path in
-            ["/v1/api-keys/", "/v1/projects/", "/openai/v1/models/", "/v1/", "/", "/v1/projects?cursor=", "/v1/models?"]
-        {
+        for path in [
+            "/v1/api-keys/",
+            "/v1/projects/",
+            "/openai/v1/models/",
+            "/v1/",
+            "/",
+            "/v1/projects?cursor=",
+            "/v1/projects?limit=",
+        ] {
             self.keep(self.ask(Method::GET, &wrong(path, secret), self.admin, None), 400..405);
         }
+        self.keep(self.ask(Method::GET, &wrong("/v1/models?", secret), self.admin, None), 200..201);
         self.keep(self.ask(Method::DELETE, &wrong("/v1/api-keys/", secret), self.admin, None), 404..405);
         for key in [&secret[..secret.len() - 1], &wrong(secret, "x"), &wrong("sk-", secret), &wrong(secret, ",")] {
             self.keep(self.ask(Method::GET, "/v1/models", key, None), 401..402);
