@@ -135,7 +135,7 @@ impl Rig {
     /// All kinds of requests at once.
     async fn all(&self) -> (Result<u32, Failure>, Result<usize, Failure>, Result<usize, Failure>) {
         let all = async { tokio::join!(self.generate(), self.embed(), self.generate_images()) };
-        timeout(PATIENCE, all).await.expect("a request waits for ever")
+        timeout(PATIENCE, all).await.expect("a request never ends")
     }
 }
 
@@ -212,7 +212,7 @@ async fn requests_that_wait_during_a_panic_are_served_after_it() {
     let rig = Rig::new();
     rig.faults().arm("text.commit_step");
     let all: Vec<_> = (0..6).map(|_| rig.generate()).collect();
-    let all = timeout(PATIENCE, futures_util::future::join_all(all)).await.expect("a request waits for ever");
+    let all = timeout(PATIENCE, futures_util::future::join_all(all)).await.expect("a request never ends");
     assert!(all.iter().any(Result::is_err) || !rig.faults().is_armed());
     assert!(all.iter().all(|one| matches!(one, Ok(48) | Err(Failure::Internal(_)))), "{all:?}");
 }

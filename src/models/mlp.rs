@@ -19,7 +19,7 @@ pub(super) struct Mlp {
 }
 
 impl Mlp {
-    /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
+    /// Phi-3's gate and up projections are one tensor, gate first; GGUF calls it `ffn_up`.
     pub fn dense(loader: &Loader<'_>, config: &DecoderConfig, block: usize) -> Result<Self> {
         let inner = config.inner;
         let stem = |part: &str| format!("blk.{block}.{part}");

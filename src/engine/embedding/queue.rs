@@ -8,7 +8,8 @@ use super::model::EncoderModel;
 use super::scheduler::{EmbeddingScheduler, Vectors};
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::backlog::{Backlog, retry_after};
+use crate::engine::runtime::backlog::Backlog;
+use crate::engine::runtime::panics::lock_or_reset;
 use crate::engine::text::scheduler::Tenant;
 use crate::models::encoder::Tokenized;
 
@@ -28,13 +29,10 @@ impl EmbeddingQueue {
 
     /// Locks the scheduler. If a panic poisoned it, its requests fail and it is replaced with an empty one.
     pub fn lock(&self) -> MutexGuard<'_, EmbeddingScheduler> {
-        self.scheduler.lock().unwrap_or_else(|poisoned| {
-            let mut scheduler = poisoned.into_inner();
+        lock_or_reset(&self.scheduler, |scheduler| {
             let fresh = scheduler.fresh();
-            let broken = std::mem::replace(&mut *scheduler, fresh);
+            let broken = std::mem::replace(scheduler, fresh);
             broken.into_senders().for_each(|sender| drop(sender.send(Err(Failure::panicked()))));
-            self.scheduler.clear_poison();
-            scheduler
         })
     }
 
@@ -50,26 +48,16 @@ impl EmbeddingQueue {
         tenant: Tenant,
         texts: Vec<Tokenized>,
     ) -> Result<oneshot::Receiver<Vectors>, Refused> {
-        let Runtime { settings, metrics, .. } = &*self.runtime;
         let new = texts.iter().map(|text| text.ids.len()).sum();
         let mut scheduler = self.lock();
-        if self.runtime.is_shutting_down() {
-            return Err(Refused::ShuttingDown);
-        }
-        let is_full = |scheduler: &EmbeddingScheduler| {
-            let backlog =
-                Backlog { new, waiting: scheduler.waiting_tokens(), own: scheduler.waiting_tokens_of(tenant) };
-            backlog.is_full(settings.max_queued_texts, settings.tenant_divisor)
-        };
-        if is_full(&scheduler) {
-            // Cancelled requests do not count.
-            scheduler.sweep();
-        }
-        if is_full(&scheduler) {
-            metrics.refuse(model.id(), "model_queue");
-            let seconds = model.speed().map(|speed| scheduler.waiting_tokens() as f64 / speed);
-            return Err(Refused::QueueFull { retry_after: retry_after(seconds) });
-        }
+        self.runtime.admit_work(
+            model.id(),
+            self.runtime.settings.max_queued_texts,
+            &mut *scheduler,
+            |queue| Backlog { new, waiting: queue.waiting_tokens(), own: queue.waiting_tokens_of(tenant) },
+            EmbeddingScheduler::sweep,
+            |queue| Some(queue.waiting_tokens() as f64 / model.speed()?),
+        )?;
         let receiver = scheduler.push(Arc::clone(model), tenant, texts);
         drop(scheduler);
         self.runtime.wake();

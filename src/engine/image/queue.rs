@@ -8,7 +8,8 @@ use super::request::ImageRequest;
 use super::scheduler::ImageScheduler;
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::backlog::{Backlog, retry_after};
+use crate::engine::runtime::backlog::Backlog;
+use crate::engine::runtime::panics::lock_or_reset;
 
 pub struct ImageQueue {
     runtime: Arc<Runtime>,
@@ -26,13 +27,10 @@ impl ImageQueue {
 
     /// The scheduler. A panic may have left it in any state: then all requests fail, and it starts anew.
     pub fn lock(&self) -> MutexGuard<'_, ImageScheduler> {
-        self.scheduler.lock().unwrap_or_else(|poisoned| {
-            let mut scheduler = poisoned.into_inner();
+        lock_or_reset(&self.scheduler, |scheduler| {
             let fresh = scheduler.fresh();
-            let broken = std::mem::replace(&mut *scheduler, fresh);
+            let broken = std::mem::replace(scheduler, fresh);
             broken.into_jobs().for_each(|job| job.fail(Failure::panicked()));
-            self.scheduler.clear_poison();
-            scheduler
         })
     }
 
@@ -48,25 +46,17 @@ impl ImageQueue {
         request: ImageRequest,
         prompts: PromptIds,
     ) -> Result<ImageEvents, Refused> {
-        let Runtime { settings, metrics, clock, .. } = &*self.runtime;
         let (new, tenant) = (request.seeds.len(), request.tenant);
         let mut scheduler = self.lock();
-        if self.runtime.is_shutting_down() {
-            return Err(Refused::ShuttingDown);
-        }
-        let is_full = |scheduler: &ImageScheduler| {
-            let backlog = Backlog { new, waiting: scheduler.waiting(None), own: scheduler.waiting(Some(tenant)) };
-            backlog.is_full(settings.max_queued_images, settings.tenant_divisor)
-        };
-        if is_full(&scheduler) {
-            // Requests whose clients have left hold no place.
-            scheduler.drop_cancelled();
-        }
-        if is_full(&scheduler) {
-            metrics.refuse(model.id(), "model_queue");
-            return Err(Refused::QueueFull { retry_after: retry_after(scheduler.seconds()) });
-        }
-        let events = scheduler.push(Arc::clone(model), request, prompts, clock.uptime());
+        self.runtime.admit_work(
+            model.id(),
+            self.runtime.settings.max_queued_images,
+            &mut *scheduler,
+            |queue| Backlog { new, waiting: queue.waiting(None), own: queue.waiting(Some(tenant)) },
+            ImageScheduler::drop_cancelled,
+            ImageScheduler::seconds,
+        )?;
+        let events = scheduler.push(Arc::clone(model), request, prompts, self.runtime.clock.uptime());
         drop(scheduler);
         self.runtime.wake();
         Ok(events)

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use super::Runtime;
+use crate::engine::error::Refused;
+
 /// The retry delay in seconds while the model's speed is unknown.
 const DEFAULT_RETRY_SECONDS: f64 = 5.;
 
@@ -22,6 +25,33 @@ impl Backlog {
     pub fn is_full(&self, limit: usize, tenant_divisor: usize) -> bool {
         let Self { new, waiting, own } = *self;
         (waiting > 0 && waiting + new > limit) || (own > 0 && own + new > limit / tenant_divisor)
+    }
+}
+
+impl Runtime {
+    /// Refuses a new request for `model` if its work exceeds what `limit` leaves in the queue, without the requests
+    /// that `drop_cancelled` removes. `seconds`: how long the queued work takes.
+    pub fn admit_work<Q>(
+        &self,
+        model: &str,
+        limit: usize,
+        queue: &mut Q,
+        backlog: impl Fn(&Q) -> Backlog,
+        drop_cancelled: impl FnOnce(&mut Q),
+        seconds: impl FnOnce(&Q) -> Option<f64>,
+    ) -> Result<(), Refused> {
+        if self.is_shutting_down() {
+            return Err(Refused::ShuttingDown);
+        }
+        let is_full = |queue: &Q| backlog(queue).is_full(limit, self.settings.tenant_divisor);
+        if is_full(queue) {
+            drop_cancelled(queue);
+        }
+        if is_full(queue) {
+            self.metrics.refuse(model, "model_queue");
+            return Err(Refused::QueueFull { retry_after: retry_after(seconds(queue)) });
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Turns panics in libraries and computations into errors, so that the server keeps running.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::models::ModelError;
 
@@ -22,6 +23,16 @@ pub fn catch_compute_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> R
 /// For generating an image.
 pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, ModelError> {
     catch_panic(work, "the computation panicked")
+}
+
+/// Locks the mutex. If a panic left its value in an unknown state, `reset` puts it right first.
+pub fn lock_or_reset<T>(mutex: &Mutex<T>, reset: impl FnOnce(&mut T)) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| {
+        let mut value = poisoned.into_inner();
+        reset(&mut value);
+        mutex.clear_poison();
+        value
+    })
 }
 
 fn catch_panic<T, E: From<String>>(work: impl FnOnce() -> Result<T, E>, panicked: &str) -> Result<T, E> {

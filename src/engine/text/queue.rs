@@ -15,6 +15,7 @@ use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::retry_after;
 use crate::engine::runtime::memory::KvCache;
+use crate::engine::runtime::panics::lock_or_reset;
 
 /// Assumed length of a choice, in tokens, before any has ended.
 const DEFAULT_CHOICE_TOKENS: f64 = 256.;
@@ -186,17 +187,15 @@ impl TextQueue {
 
     /// Locks the state. After a panic under the lock its contents are unreliable, so the scheduler is reset.
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| {
-            let mut state = poisoned.into_inner();
-            state.reset(&self.runtime);
-            self.state.clear_poison();
-            state
-        })
+        lock_or_reset(&self.state, |state| state.reset(&self.runtime))
     }
 
     /// After a panic: resets the scheduler and keeps the requests of which nothing has run.
-    pub fn reset(&self) {
-        self.lock().reset(&self.runtime);
+    /// Returns how often it was reset.
+    pub fn reset(&self) -> u64 {
+        let mut state = self.lock();
+        state.reset(&self.runtime);
+        state.resets
     }
 
     pub fn load(&self) -> Load {

@@ -54,6 +54,7 @@ impl Workload for TextWorkload {
         let resets = state.resets;
         drop(state);
         if resets != self.resets {
+            self.resets = resets;
             self.drop_active(&Failure::panicked());
         }
     }
@@ -95,8 +96,7 @@ impl Workload for TextWorkload {
     fn recover(&mut self, failure: &Failure) {
         self.runtime.faults.point("text.recover");
         self.drop_active(failure);
-        self.queue.reset();
-        self.resets = self.queue.lock().resets;
+        self.resets = self.queue.reset();
     }
 }
 
@@ -110,7 +110,6 @@ impl TextWorkload {
 
     /// Fails running requests and drops all keys and values, which the reset scheduler does not know.
     fn drop_active(&mut self, failure: &Failure) {
-        self.resets = self.queue.lock().resets;
         self.arenas.clear();
         for (_, draft) in std::mem::take(&mut self.drafts) {
             draft.clear();
