@@ -32,12 +32,11 @@ def prompt(tokens, seed):
 
 
 class Outpost:
-    def __init__(self, model, threads, more=(), models=ROOT / "models"):
+    def __init__(self, model, threads, more=(), models=ROOT / "models", binary=None):
         self.model = model
         self.data = tempfile.TemporaryDirectory()
-        command = [ROOT / "target/release/outpost", "serve", "--listen", "127.0.0.1:0", "--no-pull"]
-        if os.environ.get("CARGO_TARGET_DIR"):
-            command[0] = pathlib.Path(os.environ["CARGO_TARGET_DIR"]) / "release/outpost"
+        target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+        command = [binary or target / "release/outpost", "serve", "--listen", "127.0.0.1:0", "--no-pull"]
         command += ["--data", self.data.name, "--models", models, "--threads", str(threads), *more]
         self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])

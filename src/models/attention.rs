@@ -68,7 +68,7 @@ pub(super) fn forward(
         .iter()
         .zip(&views)
         .map(|(span, view)| AttentionSequence {
-            queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
+            queries: &queries[span.offset * row..(span.offset + span.count) * row],
             rows: span.count,
             start: span.start,
             positions: span.visible.unwrap_or(usize::MAX).min(span.start + span.count),

@@ -50,7 +50,7 @@ impl MixtureOfExperts {
         for (row, scores) in scores.chunks_exact_mut(self.experts.len().max(1)).enumerate() {
             softmax(scores);
             for (expert, share) in self.choose(scores) {
-                rows_of.iter_mut().skip(expert).take(1).for_each(|rows| rows.push((row, share)));
+                rows_of[expert].push((row, share));
             }
         }
         out.fill(0.);
@@ -58,12 +58,12 @@ impl MixtureOfExperts {
         for (expert, rows) in self.experts.iter().zip(rows_of).filter(|(_, rows)| !rows.is_empty()) {
             gathered.clear();
             for (row, _) in &rows {
-                gathered.extend_from_slice(x.get(row * width..(row + 1) * width).unwrap_or_default());
+                gathered.extend_from_slice(&x[row * width..(row + 1) * width]);
             }
             given.resize(gathered.len(), 0.);
             expert.forward(pool, &gathered, rows.len(), [&mut *gate, &mut *up], &mut given)?;
             for ((row, share), y) in rows.iter().zip(given.chunks_exact(width)) {
-                let sum = out.get_mut(row * width..(row + 1) * width).unwrap_or_default();
+                let sum = &mut out[row * width..(row + 1) * width];
                 sum.iter_mut().zip(y).for_each(|(sum, y)| *sum += y * share);
             }
         }

@@ -63,7 +63,7 @@ pub(super) fn grow(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
         buffer.reserve_exact(more);
         buffer.resize(len, 0.);
     }
-    buffer.get_mut(..len).unwrap_or_default()
+    &mut buffer[..len]
 }
 
 /// The most that a step may be made of.

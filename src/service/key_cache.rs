@@ -5,12 +5,10 @@
 //! and increments the shard's generation under the shard's lock. A loader notes the generation before its snapshot
 //! begins and inserts only if it is unchanged. If the change was committed after the snapshot, either the generation
 //! has moved or the entry has been removed.
-//!
-//! Bounded by two halves: a full young half replaces the old one. Entries of the old half move to the young one when
-//! they are used again.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quick_cache::unsync::Cache;
 
 use super::access::Access;
 use crate::ids::KeyId;
@@ -19,8 +17,8 @@ use crate::storage::projects::ProjectRecord;
 use crate::storage::{Digest, Record, Table, Watcher};
 
 const SHARDS: usize = 16;
-/// Per half of a shard: at most 16 × 2 × 1024 keys in memory.
-const HALF_CAPACITY: usize = 1024;
+/// Keys per shard: at most 16 × 2048 in memory.
+const SHARD_CAPACITY: usize = 2048;
 
 /// What authentication needs of a key.
 pub(super) struct CachedKey {
@@ -37,31 +35,14 @@ impl CachedKey {
     }
 }
 
-#[derive(Default)]
 struct Shard {
     generation: u64,
-    young: HashMap<KeyId, Arc<CachedKey>>,
-    old: HashMap<KeyId, Arc<CachedKey>>,
+    keys: Cache<KeyId, Arc<CachedKey>>,
 }
 
-impl Shard {
-    fn insert(&mut self, id: KeyId, known: Arc<CachedKey>) {
-        if self.young.len() >= HALF_CAPACITY {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(id, known);
-    }
-
-    fn remove(&mut self, id: KeyId) {
-        self.generation += 1;
-        self.young.remove(&id);
-        self.old.remove(&id);
-    }
-
-    fn retain(&mut self, keep: impl Fn(&KeyId, &CachedKey) -> bool) {
-        self.generation += 1;
-        self.young.retain(|id, known| keep(id, known));
-        self.old.retain(|id, known| keep(id, known));
+impl Default for Shard {
+    fn default() -> Self {
+        Self { generation: 0, keys: Cache::new(SHARD_CAPACITY) }
     }
 }
 
@@ -82,25 +63,22 @@ impl KeyCache {
 
     /// The entry, or a token for inserting it after loading.
     pub fn get(&self, id: KeyId) -> Result<Arc<CachedKey>, InsertToken> {
-        let mut shard = self.shard(id);
-        if let Some(known) = shard.young.get(&id) {
-            return Ok(known.clone());
-        }
-        let known = shard.old.remove(&id).ok_or(InsertToken(shard.generation))?;
-        shard.insert(id, known.clone());
-        Ok(known)
+        let shard = self.shard(id);
+        shard.keys.get(&id).cloned().ok_or(InsertToken(shard.generation))
     }
 
     pub fn insert(&self, id: KeyId, token: InsertToken, known: Arc<CachedKey>) {
         let mut shard = self.shard(id);
         if shard.generation == token.0 {
-            shard.insert(id, known);
+            shard.keys.insert(id, known);
         }
     }
 
     fn retain(&self, keep: impl Fn(&KeyId, &CachedKey) -> bool) {
         for shard in &self.shards {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).retain(&keep);
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.generation += 1;
+            shard.keys.retain(|id, known| keep(id, known));
         }
     }
 }
@@ -113,7 +91,9 @@ impl Watcher for KeyCache {
         let Ok(id) = <[u8; 16]>::try_from(key) else { return self.changes_unknown() };
         if table == KeyRecord::TABLE {
             let id = KeyId::from_bytes(id);
-            self.shard(id).remove(id);
+            let mut shard = self.shard(id);
+            shard.generation += 1;
+            shard.keys.remove(&id);
         } else {
             self.retain(|_, known| known.record.project.to_bytes() != id);
         }

@@ -146,7 +146,7 @@ impl ImageRunner {
     fn generate(&self, job: &mut ImageJob, pause: Pause<'_>) -> Result<Option<ImageEvent>, ModelError> {
         let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
         let index = *next;
-        let seed = request.seeds.get(index).copied().unwrap_or_default();
+        let seed = request.seeds[index];
         let cpu = Arc::clone(model.cpu());
         let ctx = model.op_context(cpu.pool(), pause);
         let Some(lora_deltas) = model.lora_deltas(request, &ctx, &self.runtime)? else { return Ok(None) };

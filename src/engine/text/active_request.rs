@@ -137,7 +137,7 @@ impl ActiveRequest {
         let mut outcome = Outcome { positions: known, ..Outcome::default() };
         let slot = self.choices.get_mut(row.sequence.choice as usize);
         let Some(Some(choice)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
-        let draft = row.tokens.get(known..).unwrap_or_default();
+        let draft = &row.tokens[known..];
         let mut combined: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
             let delta = choice.sequence.sample(logits)?;

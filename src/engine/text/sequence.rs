@@ -50,7 +50,7 @@ impl Sequence {
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<TextDelta, Failure> {
         // The output layer may be padded beyond the vocabulary.
         let tokens = self.model.vocabulary().min(logits.len());
-        let logits = logits.get_mut(..tokens).unwrap_or_default();
+        let logits = &mut logits[..tokens];
         if !are_finite(logits) {
             return Err(Failure::not_finite(self.model.id()));
         }

@@ -75,13 +75,13 @@ impl Decoder {
         let wanted: Vec<usize> = if last { ends().collect() } else { (0..part.len()).collect() };
         let scratch = &mut *self.cpu.scratch();
         for (from, to) in [(&*x, &mut scratch.x), (&*y, &mut scratch.y)] {
-            let from = from.get(part.start * width..part.end * width).unwrap_or_default();
+            let from = &from[part.start * width..part.end * width];
             grow(to, from.len()).copy_from_slice(from);
         }
         self.run_layer((*block, 0), part.len(), &step, last.then_some(&wanted), arena, scratch)?;
         for (from, to) in [(&scratch.x, x), (&scratch.y, y)] {
             for (row, place) in from.chunks_exact(width).zip(wanted.iter().map(|place| part.start + place)) {
-                to.get_mut(place * width..(place + 1) * width).unwrap_or_default().copy_from_slice(row);
+                to[place * width..(place + 1) * width].copy_from_slice(row);
             }
         }
         *at = part.end;
@@ -96,7 +96,7 @@ impl Decoder {
         let width = self.config.width;
         let one = |text: Range<usize>| {
             let place = (text.end - 1) * width..text.end * width;
-            let [mut x, y] = [&pass.x, &pass.y].map(|all| all.get(place.clone()).unwrap_or_default().to_vec());
+            let [mut x, y] = [&pass.x, &pass.y].map(|all| all[place.clone()].to_vec());
             let mut out = vec![0.; width];
             self.output_norm.add_forward(self.cpu.pool(), &mut x, &y, &mut out);
             out

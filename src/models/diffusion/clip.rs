@@ -147,7 +147,8 @@ impl Clip {
         let mut all = ctx.alloc(texts.len(), [1, 1], width);
         let rows = texts.iter().zip(hidden.per_image()).zip(all.data_mut().chunks_exact_mut(width));
         for ((text, hidden), to) in rows {
-            hidden.chunks_exact(width).skip(place(text)).take(1).for_each(|word| to.copy_from_slice(word));
+            let start = place(text) * width;
+            to.copy_from_slice(&hidden[start..start + width]);
         }
         let all = match &self.projection {
             Some(projection) => ctx.linear(projection, &all)?,

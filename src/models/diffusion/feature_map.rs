@@ -83,18 +83,18 @@ impl FeatureMap {
     }
 
     pub fn data(&self) -> &[f32] {
-        self.data.get(..self.len()).unwrap_or_default()
+        &self.data[..self.len()]
     }
 
     pub fn data_mut(&mut self) -> &mut [f32] {
         let len = self.len();
-        self.data.get_mut(..len).unwrap_or_default()
+        &mut self.data[..len]
     }
 
     /// The first `len` elements, or all of them.
     pub fn prefix_mut(&mut self, len: usize) -> &mut [f32] {
         let len = len.min(self.len());
-        self.data.get_mut(..len).unwrap_or_default()
+        &mut self.data[..len]
     }
 
     /// The elements of each image.

@@ -79,7 +79,7 @@ impl Head {
         if let Some(norm) = &self.norm {
             norm.forward_in_place(pool, &mut inner, width, &mut pooled);
         }
-        self.output.forward(pool, inner.get(..width).unwrap_or_default(), 1, &mut out)?;
+        self.output.forward(pool, &inner[..width], 1, &mut out)?;
         let [logit] = out;
         Ok(logit)
     }

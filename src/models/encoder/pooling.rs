@@ -18,12 +18,12 @@ pub enum Pooling {
 impl Pooling {
     /// Appends the pooled vector, `[width]`, to `out`; `vectors`: `[tokens, width]`, at least one token.
     pub fn add(self, vectors: &[f32], width: usize, out: &mut Vec<f32>) {
-        let mut tokens = vectors.chunks_exact(width.max(1));
+        let tokens = vectors.chunks_exact(width.max(1));
         let count = tokens.len();
         let start = out.len();
         match self {
-            Self::Cls => out.extend(tokens.next().unwrap_or_default()),
-            Self::Last => out.extend(tokens.next_back().unwrap_or_default()),
+            Self::Cls => out.extend(&vectors[..width]),
+            Self::Last => out.extend(&vectors[vectors.len() - width..]),
             Self::Max => {
                 out.resize(start + width, f32::NEG_INFINITY);
                 tokens.for_each(|token| out.iter_mut().skip(start).zip(token).for_each(|(out, x)| *out = out.max(*x)));

@@ -26,7 +26,7 @@ impl Angles {
     pub fn part(&self, tokens: &Range<usize>, of: usize) -> Self {
         let pairs = self.cos.len() / of.max(1);
         let range = tokens.start * pairs..tokens.end * pairs;
-        let [cos, sin] = [&self.cos, &self.sin].map(|all| all.get(range.clone()).unwrap_or_default().to_vec());
+        let [cos, sin] = [&self.cos, &self.sin].map(|all| all[range.clone()].to_vec());
         Self { cos, sin }
     }
 

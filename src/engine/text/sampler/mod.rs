@@ -233,7 +233,7 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, share: f32) {
             candidates.select_nth_unstable_by(front - 1, by_weight_descending);
         }
         let end = front.min(candidates.len());
-        let head = candidates.get_mut(..end).unwrap_or_default();
+        let head = &mut candidates[..end];
         head.sort_unstable_by(by_weight_descending);
         let mut mass = 0.;
         let reached = head.iter().position(|candidate| {

@@ -5,37 +5,42 @@ use super::{ModelId, Scheduler, Sequence, SequenceId, Tokens};
 use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 /// A decoding sequence whose next tokens can be drafted.
-#[derive(Clone, Copy, Debug)]
-pub struct DraftContext<'a> {
+#[derive(Clone, Debug)]
+pub struct DraftContext {
     /// The prompt and the generated tokens.
-    pub tokens: &'a Tokens,
+    pub tokens: Tokens,
     /// Blocks of the positions of `tokens`, as far as they are allocated.
-    pub blocks: &'a [BlockId],
+    pub blocks: Vec<BlockId>,
     /// Tokens that may still be generated.
     pub left: u32,
     pub long: bool,
 }
 
 impl Scheduler {
-    /// The context of the sequence, if it decodes in the next step.
-    pub fn draft_context(&self, id: SequenceId) -> Option<DraftContext<'_>> {
+    /// Whether the sequence decodes in the next step.
+    pub fn is_decoding(&self, id: SequenceId) -> bool {
+        self.sequences.get(&id).is_some_and(Sequence::is_decoding)
+    }
+
+    /// A copy of the sequence's context, if it decodes in the next step.
+    pub fn draft_context(&self, id: SequenceId) -> Option<DraftContext> {
         let one = self.sequences.get(&id).filter(|one| one.is_decoding())?;
-        Some(DraftContext { tokens: &one.tokens, blocks: &one.blocks, left: one.left, long: one.long })
+        Some(DraftContext { tokens: one.tokens.clone(), blocks: one.blocks.clone(), left: one.left, long: one.long })
     }
 
     /// Allocates blocks for the sequence's tokens and up to `max_tokens` positions after them, within `room` bytes
-    /// in total. May evict cached blocks but never preempts. Returns how many of the positions have blocks.
-    pub fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize, room: u64) -> usize {
-        loop {
-            let Some(one) = self.sequences.get(&id).filter(|one| one.is_decoding()) else { return 0 };
+    /// in total. May evict cached blocks but never preempts. Returns how many of the positions have blocks, and the
+    /// sequence's blocks.
+    pub fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize, room: u64) -> (usize, &[BlockId]) {
+        while let Some(one) = self.sequences.get(&id).filter(|one| one.is_decoding()) {
             let (length, blocks, model) = (one.tokens.len(), one.blocks.len(), one.model);
-            if blocks >= blocks_for(length + max_tokens) {
-                return max_tokens;
-            }
-            if !self.take_block(id, model, room) && !self.evict() {
-                return (blocks * BLOCK).saturating_sub(length);
+            let is_complete = blocks >= blocks_for(length + max_tokens);
+            if is_complete || !self.take_block(id, model, room) && !self.evict() {
+                let reserved = max_tokens.min((blocks * BLOCK).saturating_sub(length));
+                return (reserved, &self.sequences[&id].blocks);
             }
         }
+        (0, &[])
     }
 
     /// Takes the blocks that became free since the last call or plan. Their contents are invalid.

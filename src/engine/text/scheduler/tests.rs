@@ -167,7 +167,7 @@ impl Driver {
     fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize) {
         let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
         let is_decoding = self.scheduler.draft_context(id).is_some();
-        let got = self.scheduler.reserve_lookahead(id, max_tokens, self.room);
+        let (got, _) = self.scheduler.reserve_lookahead(id, max_tokens, self.room);
         assert!(got <= max_tokens && (is_decoding || got == 0));
         assert!(self.scheduler.used_bytes() <= used.max(self.room));
         assert_eq!((self.scheduler.running().count(), self.scheduler.preempted), (running, 0));

@@ -86,19 +86,13 @@ pub struct DraftSequence {
 
 impl DraftSequence {
     /// `max_tokens`: draft tokens that `context` has blocks for.
-    pub fn new(
-        id: SequenceId,
-        context: &DraftContext<'_>,
-        max_tokens: usize,
-        stats: RoundStats,
-        has_rounds: bool,
-    ) -> Self {
+    pub fn new(id: SequenceId, context: DraftContext, max_tokens: usize, stats: RoundStats, has_rounds: bool) -> Self {
         Self {
             id,
-            tokens: context.tokens.clone(),
             step: Vec::new(),
             text: context.tokens.len(),
-            blocks: context.blocks.to_vec(),
+            tokens: context.tokens,
+            blocks: context.blocks,
             long: context.long,
             max_tokens,
             start: 0,
@@ -170,26 +164,27 @@ impl DraftModel {
         self.computed.clear();
     }
 
-    /// Whether drafting pays for a sequence, one of `sequences` at once: a round saves more than `alternative`
-    /// seconds, and the rounds of the `left` tokens to come save more than catching up costs.
+    /// Seconds that a round is likely to save for a sequence, if `sequences` sequences are drafted for at once.
+    pub fn gain(&self, stats: &RoundStats, sequences: usize, costs: &SpeculationCosts) -> f64 {
+        stats.gain(costs, &self.costs.estimate(costs), sequences)
+    }
+
+    /// Whether the rounds of the `left` tokens to come, which save `gain` seconds each, save more than catching up
+    /// costs. Takes time in proportion to the text.
     pub fn is_worthwhile(
         &mut self,
-        context: &DraftContext<'_>,
+        context: &DraftContext,
         left: u32,
+        gain: f64,
         stats: &RoundStats,
-        sequences: usize,
         costs: &SpeculationCosts,
-        alternative: f64,
     ) -> bool {
-        let cost = self.costs.estimate(costs);
-        let gain = stats.gain(costs, &cost, sequences);
-        if gain <= alternative.max(0.) || context.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize
-        {
+        if context.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize {
             return false;
         }
         let rounds = f64::from(left) / stats.tokens_per_round();
-        let behind = context.tokens.len() - self.first_missing(context.tokens, context.blocks);
-        (behind - 1) as f64 * cost.further < gain * rounds
+        let behind = context.tokens.len() - self.first_missing(&context.tokens, &context.blocks);
+        (behind - 1) as f64 * self.costs.estimate(costs).further < gain * rounds
             && context.tokens.iter_from(0).all(|token| (token as usize) < self.vocabulary)
     }
 
@@ -233,7 +228,7 @@ impl DraftModel {
             let mut logits = self.forward(sequences)?;
             let took = clock.uptime().saturating_sub(began);
             self.costs.measure(tokens, took.as_secs_f64(), costs);
-            self.advance(sequences, logits.rows().into_iter().flatten(), costs);
+            self.advance(sequences, logits.rows().into_iter().flatten(), costs)?;
             self.model.reuse(logits);
         }
         Ok(())
@@ -269,16 +264,18 @@ impl DraftModel {
         sequences: &mut [DraftSequence],
         mut logits: impl Iterator<Item = &'a mut [f32]>,
         costs: &SpeculationCosts,
-    ) {
+    ) -> Result<(), String> {
         for sequence in sequences.iter_mut().filter(|sequence| sequence.count > 0) {
             sequence.start += sequence.count;
             sequence.count = 0;
             if sequence.start < sequence.tokens.len() {
                 continue;
             }
-            let row: &[f32] = logits.next().unwrap_or_default();
-            let Some((token, confidence)) = most_likely(row.get(..self.vocabulary).unwrap_or(row)) else {
-                continue;
+            let Some((token, confidence)) = logits.next().and_then(|row| {
+                let vocabulary = self.vocabulary.min(row.len());
+                most_likely(&row[..vocabulary])
+            }) else {
+                return Err("it returned no logits".to_owned());
             };
             let more = sequence.push(token, confidence, costs) && !self.model.ends_with(token);
             sequence.count = usize::from(more);
@@ -292,6 +289,7 @@ impl DraftModel {
             sequences.iter_mut().for_each(|sequence| sequence.count = 0);
         }
         sequences.iter().for_each(|sequence| self.record_computed(sequence));
+        Ok(())
     }
 }
 

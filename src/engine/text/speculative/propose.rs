@@ -3,16 +3,54 @@
 
 use std::sync::Arc;
 
-use super::draft_model::{DraftModel, DraftSequence, DraftSlot};
-use super::draft_stats::Round;
+use super::draft_model::{DraftSequence, DraftSlot};
+use super::draft_stats::{Round, RoundStats};
 use crate::engine::settings::MAX_DRAFT_TOKENS;
 use crate::engine::text::queue::State;
-use crate::engine::text::scheduler::{ModelId, SequenceId};
+use crate::engine::text::scheduler::{DraftContext, ModelId, SequenceId};
 use crate::engine::text::step_cost::SpeculationCosts;
 use crate::engine::text::workload::TextWorkload;
 
 /// A sequence, the tokens that a draft model proposes for it, and the round that made them.
 type Drafted = (SequenceId, Vec<u32>, Round);
+
+/// A sequence for which a draft may pay.
+struct Candidate {
+    id: SequenceId,
+    context: DraftContext,
+    /// Tokens that it is likely to generate still.
+    expected: u32,
+    /// Seconds that a round is likely to save.
+    gain: f64,
+    stats: RoundStats,
+    has_rounds: bool,
+}
+
+/// The candidates for which a draft pays, although the draft model may have to catch up. The queue is not locked
+/// meanwhile, because this reads the texts.
+fn retain_worthwhile(slot: &DraftSlot, mut candidates: Vec<Candidate>, costs: &SpeculationCosts) -> Vec<Candidate> {
+    let mut slot = slot.lock();
+    let Some(draft_model) = slot.as_mut() else { return Vec::new() };
+    candidates.retain(|Candidate { context, expected, gain, stats, .. }| {
+        let is_worthwhile = draft_model.is_worthwhile(context, *expected, *gain, stats, costs);
+        if !is_worthwhile {
+            draft_model.average.regress();
+        }
+        is_worthwhile
+    });
+    candidates
+}
+
+/// Reserves blocks for the candidates' draft tokens, within `room` bytes in total.
+fn reserve(candidates: Vec<Candidate>, state: &mut State, room: u64) -> Vec<DraftSequence> {
+    let reserve = |Candidate { id, mut context, stats, has_rounds, .. }: Candidate| {
+        let max_tokens = MAX_DRAFT_TOKENS.min(context.left.saturating_sub(1) as usize);
+        let (max_tokens, blocks) = state.scheduler.reserve_lookahead(id, max_tokens, room);
+        context.blocks = blocks.to_vec();
+        (max_tokens > 0).then(|| DraftSequence::new(id, context, max_tokens, stats, has_rounds))
+    };
+    candidates.into_iter().filter_map(reserve).collect()
+}
 
 impl TextWorkload {
     /// Proposes tokens for each decoding sequence where verifying them is likely to pay.
@@ -25,59 +63,62 @@ impl TextWorkload {
         let Some(costs) = self.step_costs.speculation_costs(decoding) else { return };
         let active = self.active.iter_mut();
         let ngrams: Vec<_> = active.flat_map(|(id, request)| request.propose_ngrams(*id, &costs)).collect();
+        let drafts: Vec<(ModelId, Arc<DraftSlot>)> =
+            self.drafts.iter().filter(|(_, slot)| slot.is_loaded()).map(|(id, slot)| (*id, Arc::clone(slot))).collect();
         let mut state = queue.lock();
         ngrams.into_iter().for_each(|(id, tokens)| state.scheduler.propose(id, tokens));
-        let drafts: Vec<_> = self.drafts.iter().filter(|(_, draft)| draft.is_loaded()).collect();
-        let drafts: Vec<(ModelId, Arc<DraftSlot>)> =
-            drafts.into_iter().map(|(id, slot)| (*id, Arc::clone(slot))).collect();
-        let sequences = |(model, slot): (ModelId, Arc<DraftSlot>)| {
-            let sequences =
-                slot.lock().as_mut().map(|draft_model| self.sequences(model, draft_model, &mut state, &costs));
-            (slot, sequences.unwrap_or_default())
-        };
-        let sequences: Vec<_> =
-            drafts.into_iter().map(sequences).filter(|(_, sequences)| !sequences.is_empty()).collect();
+        let candidates: Vec<_> =
+            drafts.iter().map(|(model, slot)| self.candidates(*model, slot, &state, &costs)).collect();
+        drop(state);
+        if candidates.iter().all(Vec::is_empty) {
+            return;
+        }
+        let candidates = drafts.iter().zip(candidates);
+        let candidates: Vec<_> =
+            candidates.map(|((_, slot), candidates)| retain_worthwhile(slot, candidates, &costs)).collect();
+        let room = self.runtime.memory.room();
+        let mut state = queue.lock();
+        let sequences = candidates.into_iter().map(|candidates| reserve(candidates, &mut state, room));
+        let sequences: Vec<Vec<DraftSequence>> = sequences.collect();
         // Blocks reserved for drafts may have belonged to another sequence.
         let released = state.scheduler.take_released();
         drop(state);
         self.release(&released);
         let slice = self.step_costs.prefill_chunk(decoding, 0);
-        let drafted = sequences.into_iter().flat_map(|(slot, sequences)| self.draft(&slot, sequences, slice, &costs));
+        let sequences = drafts.iter().zip(sequences).filter(|(_, sequences)| !sequences.is_empty());
+        let drafted = sequences.flat_map(|((_, slot), sequences)| self.draft(slot, sequences, slice, &costs));
         let drafted: Vec<Drafted> = drafted.collect();
         self.propose_drafted(drafted);
     }
 
-    /// The sequences of a model for which drafting pays, with blocks reserved for the draft tokens.
-    fn sequences(
+    /// The decoding sequences of a model for which a draft saves more than their n-gram proposal.
+    fn candidates(
         &mut self,
         model: ModelId,
-        draft_model: &mut DraftModel,
-        state: &mut State,
+        slot: &DraftSlot,
+        state: &State,
         costs: &SpeculationCosts,
-    ) -> Vec<DraftSequence> {
-        let (room, expected) = (self.runtime.memory.room(), state.expected_tokens());
+    ) -> Vec<Candidate> {
+        let (mut slot, expected) = (slot.lock(), state.expected_tokens());
+        let Some(draft_model) = slot.as_mut() else { return Vec::new() };
         let requests = self.active.iter_mut().filter(|(_, request)| request.model.key == model);
-        let states = requests.flat_map(|(id, request)| request.draft_states(*id));
-        let mut candidates: Vec<_> = states.filter(|(id, _)| state.scheduler.draft_context(*id).is_some()).collect();
-        let (count, mut sequences) = (candidates.len(), Vec::new());
-        for (id, draft) in &mut candidates {
+        let draft_states = requests.flat_map(|(id, request)| request.draft_states(*id));
+        let decoding: Vec<_> = draft_states.filter(|(id, _)| state.scheduler.is_decoding(*id)).collect();
+        let (count, mut candidates) = (decoding.len(), Vec::new());
+        for (id, draft) in decoding {
             if let Some(round) = draft.last_round() {
                 draft_model.average.absorb(&round);
             }
             let stats = draft.stats(&draft_model.average);
-            let Some(context) = state.scheduler.draft_context(*id) else { continue };
-            let max_tokens = MAX_DRAFT_TOKENS.min(context.left.saturating_sub(1) as usize);
-            let left = context.left.min(expected);
-            if !draft_model.is_worthwhile(&context, left, &stats, count, costs, draft.alternative()) {
+            let gain = draft_model.gain(&stats, count, costs);
+            if gain <= draft.alternative().max(0.) {
                 draft_model.average.regress();
-                continue;
-            }
-            let max_tokens = state.scheduler.reserve_lookahead(*id, max_tokens, room);
-            if let Some(context) = state.scheduler.draft_context(*id).filter(|_| max_tokens > 0) {
-                sequences.push(DraftSequence::new(*id, &context, max_tokens, stats, draft.has_rounds()));
+            } else if let Some(context) = state.scheduler.draft_context(id) {
+                let expected = context.left.min(expected);
+                candidates.push(Candidate { id, context, expected, gain, stats, has_rounds: draft.has_rounds() });
             }
         }
-        sequences
+        candidates
     }
 
     fn draft(

@@ -56,7 +56,7 @@ impl PatchLayout {
         let mut out = ctx.alloc(x.images, [grid[0] * grid[1], 1], self.row());
         let image = x.pixels() * x.channels;
         for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
-            let from = self.positions(grid).map(|place| x.get(place).copied().unwrap_or(0.));
+            let from = self.positions(grid).map(|place| x[place]);
             out.iter_mut().zip(from).for_each(|(to, from)| *to = from);
         }
         ctx.pause()?;

@@ -74,11 +74,10 @@ impl Pipeline {
         let GenerationParams { guidance, size, .. } = *params;
         let cond = Conditioning { timestep, text: &text, pooled: embeds.pooled(cfg), guidance, size };
         let model_output = self.network.forward(ctx, &all, &cond)?;
-        let mut each = model_output.per_image();
-        let first = each.next().unwrap_or_default();
-        Ok(match each.next() {
-            Some(second) => first.iter().zip(second).map(|(away, to)| away + guidance * (to - away)).collect(),
-            None => first.to_vec(),
-        })
+        if !cfg {
+            return Ok(model_output.data().to_vec());
+        }
+        let (negative, positive) = model_output.data().split_at(x.len());
+        Ok(negative.iter().zip(positive).map(|(away, to)| away + guidance * (to - away)).collect())
     }
 }

@@ -134,5 +134,5 @@ impl Pipeline {
 fn downscale_mask(mask: &Mask, from: [usize; 2], to: [usize; 2]) -> Vec<bool> {
     let place = |line: usize, column: usize| line * from[0] / to[0].max(1) * from[1] + column * from[1] / to[1].max(1);
     let all = (0..to[0]).flat_map(|line| (0..to[1]).map(move |column| (line, column)));
-    all.map(|(line, column)| mask.get(place(line, column)).copied().unwrap_or(false)).collect()
+    all.map(|(line, column)| mask[place(line, column)]).collect()
 }

@@ -28,7 +28,7 @@ impl PromptEmbeds {
 
     /// The pooled embeddings of the same prompts.
     pub(super) fn pooled(&self, cfg: bool) -> Option<&[Vec<f32>]> {
-        self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!cfg)..).unwrap_or_default())
+        self.pooled.as_ref().map(|pooled| &pooled[usize::from(!cfg)..])
     }
 }
 
@@ -71,7 +71,7 @@ impl Pipeline {
     ) -> Result<PromptEmbeds> {
         let mut outputs = EncoderOutputs::default();
         for (encoder, texts) in self.text_encoders.iter().zip(prompts) {
-            let texts = texts.get(usize::from(self.ignores_negative_prompt())..).unwrap_or_default();
+            let texts = &texts[usize::from(self.ignores_negative_prompt())..];
             match encoder {
                 TextEncoder::Clip(clip) => outputs.clips.push(clip.forward(ctx, texts, self.clip_skip())?),
                 TextEncoder::Bert(bert) => {

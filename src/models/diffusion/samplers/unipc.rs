@@ -88,19 +88,18 @@ impl UniPc {
 
     /// Advances `sample` over the step `index`. `now`: the clean sample predicted at its end, if known.
     fn update(&self, index: usize, order: usize, sample: &mut [f32], now: Option<&[f32]>) {
-        let (Some(from), Some(to)) = (self.sigmas.get(index), self.sigmas.get(index + 1)) else { return };
-        let (from, to, lambda_step) =
-            (NoiseLevel::from_sigma(*from), NoiseLevel::from_sigma(*to), self.lambda_step(index));
+        let [from, to] = [index, index + 1].map(|index| NoiseLevel::from_sigma(self.sigmas[index]));
+        let lambda_step = self.lambda_step(index);
         let lost = -(-lambda_step).exp_m1();
         let mut ratios = self.step_ratios(index, order);
         ratios.extend(now.map(|_| 1.));
         let weights = self.weights(&ratios, lambda_step);
         // Each clean sample contributes its difference from the newest, divided by its distance.
         let coefficients: Vec<f64> = ratios.iter().zip(weights).map(|(ratio, weight)| weight / ratio).collect();
-        let mut clean_samples = self.clean_samples.iter().rev().map(Vec::as_slice);
-        let newest = clean_samples.next().unwrap_or(&[]);
+        let newest = self.clean_samples.len() - 1;
+        let (older, newest) = (&self.clean_samples[..newest], self.clean_samples[newest].as_slice());
         let mut parts = vec![(to.signal * (lost - coefficients.iter().sum::<f64>()), newest)];
-        let others = clean_samples.take(order - 1).chain(now);
+        let others = older.iter().rev().map(Vec::as_slice).take(order - 1).chain(now);
         parts.extend(coefficients.iter().map(|share| to.signal * share).zip(others));
         linear_combination(sample, to.noise / from.noise, &parts);
     }

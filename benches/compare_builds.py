@@ -1,0 +1,142 @@
+"""Two builds of `outpost` on one machine, in turns: does a change cost speed?
+
+    cargo build --release && cp target/release/outpost /tmp/new
+    git stash || git checkout BASE; cargo build --release && cp target/release/outpost /tmp/old
+    python3 benches/compare_builds.py /tmp/old /tmp/new [--image-models ROOT --image-model NAME]
+
+Both servers run at the same time and are measured alternately, so that what else the machine does meets both. A figure
+is the median over the rounds. A ratio above 1 means that the new build is better. The bracket is the range of the
+rounds' own ratios: a difference within it is noise.
+
+`--image-model`: a Stable Diffusion model, generated at 256 × 256 with bfloat16 weights; `peers/image.py --keep` makes one.
+"""
+
+import argparse
+import http.client
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "benches/peers"))
+
+from chat import Outpost, prompt  # noqa: E402
+
+CHAT, EMBEDDINGS = "smollm2-135m-instruct", "all-minilm-l6-v2"
+
+
+class Server(Outpost):
+    def __init__(self, binary, model, threads, more, models):
+        super().__init__(model, threads, more, models, binary)
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
+
+    def seconds(self, method, path, body=None):
+        """The duration of one request."""
+        headers = {"authorization": "Bearer " + self.key, "content-type": "application/json"}
+        began = time.perf_counter()
+        self.connection.request(method, path, json.dumps(body) if body else None, headers)
+        response = self.connection.getresponse()
+        text = response.read()
+        assert response.status == 200, text
+        return time.perf_counter() - began
+
+
+def median_of(count, measure):
+    return statistics.median(measure(index) for index in range(count))
+
+
+def short_chat(server, seed):
+    body = {"model": CHAT, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "temperature": 0}
+    return 1 / median_of(60, lambda _: server.seconds("POST", "/v1/chat/completions", body))
+
+
+def prefill(tokens):
+    def measure(server, seed):
+        times, usage = server.stream(prompt(tokens, seed), 2)
+        return usage["prompt_tokens"] / times[0]
+
+    return measure
+
+
+def decode(server, seed):
+    times, usage = server.stream(prompt(64, seed), 129)
+    return (usage["completion_tokens"] - 1) / (times[-1] - times[0])
+
+
+def streams(count):
+    return lambda server, seed: server.many(count, 200, 64, seed)[0]
+
+
+def embeddings(tokens, batch):
+    repeat = 40 if tokens * batch < 1000 else 3
+
+    def measure(server, seed):
+        # No text comes twice, and both servers get the same ones.
+        texts = lambda index: [prompt(tokens - 2, f"{seed} {index} {at}") for at in range(batch)]
+        bodies = [{"model": EMBEDDINGS, "input": texts(index), "encoding_format": "base64"} for index in range(repeat)]
+        took = median_of(repeat, lambda index: server.seconds("POST", "/v1/embeddings", bodies[index]))
+        return batch / took
+
+    return measure
+
+
+def metered_read(server, seed):
+    return 1 / median_of(500, lambda _: server.seconds("GET", "/v1/me"))
+
+
+def image(server, seed):
+    body = {"model": server.model, "prompt": "a lighthouse", "size": "256x256", "steps": 2, "seed": seed}
+    return 1 / server.seconds("POST", "/v1/images/generations", body)
+
+
+MEASURES = {
+    "chat of 1 token, requests/s": short_chat,
+    "prefill of 512, tokens/s": prefill(512),
+    "prefill of 1,900, tokens/s": prefill(1900),
+    "decode of 128, tokens/s": decode,
+    "1 stream, tokens/s": streams(1),
+    "8 streams, tokens/s": streams(8),
+    "32 streams, tokens/s": streams(32),
+    "embeddings, 16 tokens x 1, texts/s": embeddings(16, 1),
+    "embeddings, 128 tokens x 32, texts/s": embeddings(128, 32),
+    "GET /v1/me, requests/s": metered_read,
+}
+
+
+def compare(measures, args, model, more, models):
+    servers = [Server(binary, model, args.threads, more, models) for binary in (args.old, args.new)]
+    for name, measure in measures.items():
+        if args.only and args.only not in name:
+            continue
+        [measure(server, -1) for server in servers]
+        runs = [[], []]
+        for index in range(args.rounds):
+            for at in (0, 1) if index % 2 == 0 else (1, 0):
+                runs[at].append(measure(servers[at], index))
+        old, new = map(statistics.median, runs)
+        ratios = sorted(b / a for a, b in zip(*runs))
+        print(f"| {name} | {old:.4g} | {new:.4g} | {new / old:.3f} ({ratios[0]:.2f}–{ratios[-1]:.2f}) |", flush=True)
+    [server.close() for server in servers]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=pathlib.Path)
+    parser.add_argument("new", type=pathlib.Path)
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "models")
+    parser.add_argument("--image-models", type=pathlib.Path)
+    parser.add_argument("--image-model")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", help="measures whose name contains this")
+    args = parser.parse_args()
+    print("| | old | new | new / old |\n|---|---|---|---|")
+    compare(MEASURES, args, CHAT, ["--no-speculation"], args.models)
+    if args.image_model:
+        compare({"image of 256 x 256, images/s": image}, args, args.image_model, ["--precision", "bf16"], args.image_models)
+
+
+if __name__ == "__main__":
+    main()
