@@ -4,9 +4,9 @@
     git stash || git checkout BASE; cargo build --release && cp target/release/outpost /tmp/old
     python3 benches/compare_builds.py /tmp/old /tmp/new [--image-models ROOT --image-model NAME]
 
-Both servers run at the same time and are measured alternately, so that what else the machine does meets both. A figure
-is the median over the rounds. A ratio above 1 means that the new build is better. The bracket is the range of the
-rounds' own ratios: a difference within it is noise.
+Both servers run at the same time and are measured alternately, so that what else the machine does meets both. They are
+started anew in each round: where a process finds its memory alone makes some per cent. The ratio is the median of the
+rounds' ratios, with their middle half in brackets; above 1 the new build is faster.
 
 `--image-model`: a Stable Diffusion model, generated at 256 × 256 with bfloat16 weights; `peers/image.py --keep` makes one.
 """
@@ -31,6 +31,11 @@ class Server(Outpost):
     def __init__(self, binary, model, threads, more, models):
         super().__init__(model, threads, more, models, binary)
         self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
+
+    def connect(self):
+        """A new connection: the server closes idle ones."""
+        self.connection.close()
+        self.connection.connect()
 
     def seconds(self, method, path, body=None):
         """The duration of one request."""
@@ -106,19 +111,21 @@ MEASURES = {
 
 
 def compare(measures, args, model, more, models):
-    servers = [Server(binary, model, args.threads, more, models) for binary in (args.old, args.new)]
-    for name, measure in measures.items():
-        if args.only and args.only not in name:
-            continue
-        [measure(server, -1) for server in servers]
-        runs = [[], []]
-        for index in range(args.rounds):
+    chosen = {name: measure for name, measure in measures.items() if not args.only or args.only in name}
+    runs = {name: ([], []) for name in chosen}
+    for index in range(args.rounds):
+        servers = [Server(binary, model, args.threads, more, models) for binary in (args.old, args.new)]
+        for name, measure in chosen.items():
+            [measure(server, -1) for server in servers]
             for at in (0, 1) if index % 2 == 0 else (1, 0):
-                runs[at].append(measure(servers[at], index))
-        old, new = map(statistics.median, runs)
-        ratios = sorted(b / a for a, b in zip(*runs))
-        print(f"| {name} | {old:.4g} | {new:.4g} | {new / old:.3f} ({ratios[0]:.2f}–{ratios[-1]:.2f}) |", flush=True)
-    [server.close() for server in servers]
+                servers[at].connect()
+                runs[name][at].append(measure(servers[at], index))
+        [server.close() for server in servers]
+    for name, found in runs.items():
+        old, new = map(statistics.median, found)
+        ratios = sorted(b / a for a, b in zip(*found))
+        spread = f"{ratios[len(ratios) // 4]:.2f}–{ratios[-1 - len(ratios) // 4]:.2f}"
+        print(f"| {name} | {old:.4g} | {new:.4g} | {statistics.median(ratios):.3f} ({spread}) |", flush=True)
 
 
 def main():
@@ -129,7 +136,7 @@ def main():
     parser.add_argument("--image-models", type=pathlib.Path)
     parser.add_argument("--image-model")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", help="measures whose name contains this")
     args = parser.parse_args()
     print("| | old | new | new / old |\n|---|---|---|---|")

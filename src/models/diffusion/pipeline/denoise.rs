@@ -74,10 +74,12 @@ impl Pipeline {
         let GenerationParams { guidance, size, .. } = *params;
         let cond = Conditioning { timestep, text: &text, pooled: embeds.pooled(cfg), guidance, size };
         let model_output = self.network.forward(ctx, &all, &cond)?;
+        let model_output = model_output.data();
         if !cfg {
-            return Ok(model_output.data().to_vec());
+            return Ok(model_output.to_vec());
         }
-        let (negative, positive) = model_output.data().split_at(x.len());
+        // Half of the output each: an inpainting network returns fewer channels than it takes.
+        let (negative, positive) = model_output.split_at(model_output.len() / 2);
         Ok(negative.iter().zip(positive).map(|(away, to)| away + guidance * (to - away)).collect())
     }
 }
