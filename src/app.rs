@@ -301,7 +301,7 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
     Api {
         models: Models::new(engine.clone()),
         fine_tuning: FineTuning::new(services.jobs.clone(), Models::new(engine.clone())),
-        chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader),
+        chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader, config.strict_schemas),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
         hosts: Data::new(hosts(config)),

@@ -51,6 +51,9 @@ pub struct ServeArgs {
     /// slightly less exact; MODEL=TYPE sets it for one model (may be repeated)
     #[arg(long, env = "OUTPOST_PRECISION", value_delimiter = ',', value_name = "[MODEL=]f32|bf16|int8", value_parser = parse_precision)]
     pub precision: Vec<ModelPrecision>,
+    /// Refuse every schema that cannot be enforced as a whole, not only those with strict: true
+    #[arg(long, env = "OUTPOST_STRICT_SCHEMAS")]
+    pub strict_schemas: bool,
     /// Serve /metrics without a key
     #[arg(long, env = "OUTPOST_OPEN_METRICS")]
     pub open_metrics: bool,
@@ -168,6 +171,7 @@ pub struct Config {
     pub speculate: bool,
     pub draft_model: Vec<DraftModel>,
     pub precision: Vec<ModelPrecision>,
+    pub strict_schemas: bool,
     pub open_metrics: bool,
     pub pull: bool,
     /// How long a stop may take, from the signal to the end of the process.
@@ -219,6 +223,7 @@ impl Config {
             speculate: !args.no_speculation,
             draft_model: args.draft_model.clone(),
             precision: args.precision.clone(),
+            strict_schemas: args.strict_schemas,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,
             drain: Duration::from_secs(args.drain_seconds),

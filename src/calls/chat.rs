@@ -29,6 +29,7 @@ pub struct Chat {
     preparing: PromptPreparation,
     grammars: GrammarCompiler,
     context_loader: ContextLoader,
+    strict_schemas: bool,
 }
 
 /// A request; `http` has validated each field on its own.
@@ -66,6 +67,8 @@ pub struct RunningChat {
     pub logprobs: bool,
     /// Number of conversation messages left out; `None` if truncation is off.
     pub truncated: Option<usize>,
+    /// The fields of the request's schemas that the completion need not match.
+    pub unenforced: Vec<String>,
     /// Whether the completion may contain tool calls.
     pub may_call: bool,
     pub call_ids: ToolCallIds,
@@ -93,13 +96,20 @@ pub struct Choice {
 }
 
 impl Chat {
-    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, context_loader: ContextLoader) -> Self {
+    /// `strict_schemas`: whether a schema that cannot be enforced as a whole is always an error.
+    pub fn new(
+        engine: Engine,
+        clock_rng: Arc<dyn ClockRng>,
+        context_loader: ContextLoader,
+        strict_schemas: bool,
+    ) -> Self {
         Self {
             engine,
             clock_rng,
             preparing: PromptPreparation::new(),
             grammars: GrammarCompiler::new(),
             context_loader,
+            strict_schemas,
         }
     }
 
@@ -113,7 +123,7 @@ impl Chat {
     ) -> Result<RunningChat> {
         let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
         let tools_bytes = call.output.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
-        let output = call.output.resolve(context.tools.take())?;
+        let output = call.output.resolve(context.tools.take(), self.strict_schemas)?;
         let name = context.model.clone();
         access.require_model(&name)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
@@ -143,7 +153,8 @@ impl Chat {
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let count = Count { tokens: prompt_tokens, exact: fitted.prompt.complete };
         let max_tokens = completion_limit(&self.engine, &model, count, call.max_tokens, remedy)?;
-        let form = self.grammars.compile(&model, &output).await?;
+        let grammar = self.grammars.compile(&model, &output).await?;
+        let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = GenerationRequest {
@@ -151,7 +162,7 @@ impl Chat {
             choices: call.choices,
             max_tokens,
             sampling,
-            grammar: form,
+            grammar,
             stop: call.stop,
             logprobs: call.logprobs,
             tenant,
@@ -169,6 +180,7 @@ impl Chat {
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
+            unenforced,
             may_call: !output.shape.tools.is_empty(),
             call_ids,
             turn_recorder,

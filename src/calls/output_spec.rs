@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
-use crate::engine::{CallMode, GrammarError, OutputSpec, TextFormat, Tool, ToolCallDelta};
+use crate::engine::{CallMode, CompiledGrammar, GrammarError, OutputSpec, TextFormat, Tool, ToolCallDelta, Unenforced};
 use crate::error::{Error, Result};
 use crate::service::tool_definitions;
 
@@ -36,8 +36,11 @@ pub(super) struct ResolvedOutput {
 }
 
 impl OutputRequest {
-    /// `agents`: the agent's tools.
-    pub(super) fn resolve(self, agents: Option<String>) -> Result<ResolvedOutput> {
+    /// `agents`: the agent's tools. `strict_schemas`: whether every schema is strict.
+    pub(super) fn resolve(mut self, agents: Option<String>, strict_schemas: bool) -> Result<ResolvedOutput> {
+        if let TextFormat::Schema { strict, .. } = &mut self.text {
+            *strict |= strict_schemas;
+        }
         let own = self.tools.as_deref().map(tool_definitions::parse).transpose()?;
         let from_agent = own.is_none();
         let listed = match own {
@@ -46,7 +49,7 @@ impl OutputRequest {
         };
         let calling = resolve_call_mode(&self.choice, &listed)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
-        let tools = visible.into_iter().map(tool).collect();
+        let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
         Ok(ResolvedOutput {
             shape: OutputSpec { text: self.text, tools, calling, parallel: self.parallel },
             from_agent,
@@ -73,12 +76,13 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
 }
 
 /// Converts a validated definition to the form that chat templates expect, which always has parameters.
-fn tool(given: Value) -> Tool {
-    let mut function = given.get("function").and_then(Value::as_object).cloned().unwrap_or_default();
+fn tool(definition: Value, strict_schemas: bool) -> Tool {
+    let mut function = definition.get("function").and_then(Value::as_object).cloned().unwrap_or_default();
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let strict = strict_schemas || function.get("strict") == Some(&Value::Bool(true));
     function.retain(|name, value| name != "strict" && !value.is_null());
     function.entry("parameters").or_insert_with(no_parameters);
-    Tool { name, definition: json!({ "type": "function", "function": Value::Object(function) }) }
+    Tool { name, definition: json!({ "type": "function", "function": Value::Object(function) }), strict }
 }
 
 /// As in OpenAI's API, omitted parameters mean that the function takes none.
@@ -91,7 +95,7 @@ impl ResolvedOutput {
     pub fn grammar_error(&self, error: GrammarError) -> Error {
         match error {
             GrammarError::Schema { path, what } => {
-                let field = format!("response_format.json_schema.schema{path}");
+                let field = self.schema_field(None, &path);
                 let text = format!("'{field}' {what}.");
                 Error::invalid(field, text)
             }
@@ -100,7 +104,7 @@ impl ResolvedOutput {
                 Error::invalid("agent_id", format!("The agent's tool '{name}' has parameters{path} that {what}."))
             }
             GrammarError::Tool { tool, path, what } => {
-                let field = format!("tools[{tool}].function.parameters{path}");
+                let field = self.schema_field(Some(tool), &path);
                 let text = format!("'{field}' {what}.");
                 Error::invalid(field, text)
             }
@@ -109,9 +113,24 @@ impl ResolvedOutput {
         }
     }
 
+    /// The fields of the request's schemas that the output need not match.
+    pub fn unenforced(&self, grammar: &CompiledGrammar) -> Vec<String> {
+        let field = |part: &Unenforced| self.schema_field(part.tool, &part.path);
+        grammar.unenforced().iter().map(field).collect()
+    }
+
+    /// The name of a part of a schema, of the tool with this index or of the text.
+    fn schema_field(&self, tool: Option<usize>, path: &str) -> String {
+        match tool {
+            None => format!("response_format.json_schema.schema{path}"),
+            Some(tool) if self.from_agent => format!("agent.tools[{tool}].function.parameters{path}"),
+            Some(tool) => format!("tools[{tool}].function.parameters{path}"),
+        }
+    }
+
     fn offending_field(&self) -> &'static str {
         match (&self.shape.text, self.from_agent) {
-            (TextFormat::Schema(_), _) => "response_format.json_schema.schema",
+            (TextFormat::Schema { .. }, _) => "response_format.json_schema.schema",
             (TextFormat::Object, _) => "response_format",
             (TextFormat::Free, true) => "agent_id",
             (TextFormat::Free, false) => "tools",

@@ -57,6 +57,10 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
     }
 
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
     /// The body of a success.
     pub fn ok(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text);
@@ -293,6 +297,7 @@ pub fn config(folder: &Path) -> Config {
         max_queued: 256,
         speculate: true,
         draft_model: Vec::new(),
+        strict_schemas: false,
         open_metrics: false,
         pull: false,
         drain: Duration::from_secs(30),

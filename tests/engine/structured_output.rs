@@ -16,12 +16,12 @@ fn large_context() -> Rig {
 }
 
 fn schema(schema: Value) -> OutputSpec {
-    OutputSpec { text: TextFormat::Schema(schema), ..OutputSpec::default() }
+    OutputSpec { text: TextFormat::Schema { schema, strict: true }, ..OutputSpec::default() }
 }
 
 fn tool(name: &str, parameters: Value) -> Tool {
     let function = json!({ "name": name, "description": "Looks.", "parameters": parameters });
-    Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }) }
+    Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }), strict: true }
 }
 
 /// A request that ends only when its grammar is complete.
@@ -254,8 +254,9 @@ async fn text_that_resembles_a_call_stays_text() {
 #[tokio::test]
 async fn text_matches_its_schema_when_tools_are_optional() {
     let rig = family(HERMES);
-    let text = TextFormat::Schema(json!({ "type": "object", "properties": { "a": { "type": "boolean" } },
-        "required": ["a"], "additionalProperties": false }));
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "boolean" } },
+        "required": ["a"], "additionalProperties": false });
+    let text = TextFormat::Schema { schema, strict: true };
     let shape = OutputSpec { text: text.clone(), tools: two_tools(), parallel: true, ..OutputSpec::default() };
     let (mut said, mut called) = (0, 0);
     for seed in 0..20 {

@@ -16,3 +16,13 @@ pub enum GrammarError {
     #[error("{0}")]
     Model(String),
 }
+
+impl GrammarError {
+    /// An error in the parameters of a tool, or in the schema of the text.
+    pub(super) fn schema(tool: Option<usize>, path: String, what: String) -> Self {
+        match tool {
+            Some(tool) => Self::Tool { tool, path, what },
+            None => Self::Schema { path, what },
+        }
+    }
+}

@@ -12,21 +12,25 @@ mod vocabulary;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use llguidance::api::ParserLimits;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
+use serde_json::Value;
 use toktrie::TokEnv;
 
 use crate::engine::text::tools::{CallSyntax, OutputSpec};
 use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
+pub use source::Unenforced;
 pub use state::GrammarState;
 
 /// Compiled grammars kept per model.
 const CACHE_SIZE: usize = 16;
 /// Max characters of a library error message that a caller sees.
 const MAX_REASON_CHARS: usize = 200;
+/// In a library error: the schema contradicts itself.
+const UNSATISFIABLE: &str = "nsatisfiable";
 /// Enough for the recursion over the largest accepted schema; only touched pages use memory.
 const STACK_BYTES: usize = 256 << 20;
 
@@ -38,13 +42,21 @@ pub struct CompiledGrammar {
     pub(in crate::engine) syntax: Option<Arc<CallSyntax>>,
 }
 
-/// A grammar in its initial state. Behind a lock because shallow copies share its lexer.
-struct Compiled(Mutex<Matcher>);
+struct Compiled {
+    /// The grammar in its initial state. Behind a lock because shallow copies share its lexer.
+    matcher: Mutex<Matcher>,
+    unenforced: Vec<Unenforced>,
+}
 
 impl CompiledGrammar {
     /// A copy of the grammar in its initial state, with its own caches.
     pub(in crate::engine) fn state(&self) -> GrammarState {
-        GrammarState::new(self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+        GrammarState::new(self.compiled.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+    }
+
+    /// What the output need not match.
+    pub fn unenforced(&self) -> &[Unenforced] {
+        &self.compiled.unenforced
     }
 }
 
@@ -97,7 +109,7 @@ impl GrammarCache {
         syntax: Option<&CallSyntax>,
     ) -> Result<Compiled, GrammarError> {
         let factory = self.prepare(tokens)?;
-        on_large_stack(|| compile(factory, &source::build(spec, syntax)?))
+        on_large_stack(|| compile(factory, source::build(spec, syntax)?))
     }
 
     fn find(&self, key: &str) -> Option<Arc<Compiled>> {
@@ -116,9 +128,37 @@ impl GrammarCache {
     }
 }
 
-fn compile(factory: &ParserFactory, source: &source::Source) -> Result<Compiled, GrammarError> {
-    let matcher = parse(factory, source, None).map_err(|reason| failing_schema(factory, source, &reason))?;
-    Ok(Compiled(Mutex::new(matcher)))
+/// Compiles the grammar. If it fails, leaves open what cannot be enforced of the schemas that are not strict.
+fn compile(factory: &ParserFactory, mut source: source::Source) -> Result<Compiled, GrammarError> {
+    let matcher = match parse(factory, &source, None) {
+        Ok(matcher) => matcher,
+        Err(reason) => {
+            relax(factory, &mut source)?;
+            parse(factory, &source, None).map_err(|_| combination(&reason))?
+        }
+    };
+    Ok(Compiled { matcher: Mutex::new(matcher), unenforced: source.unenforced() })
+}
+
+/// Leaves open what cannot be enforced of the schemas that do not compile. Fails if one is strict or cannot be satisfied.
+fn relax(factory: &ParserFactory, source: &mut source::Source) -> Result<(), GrammarError> {
+    for index in 0..source.schemas.len() {
+        let Err(reason) = parse(factory, source, Some(index)) else { continue };
+        if source.schemas[index].is_strict() || reason.contains(UNSATISFIABLE) {
+            return Err(source.error(index, format!("cannot be enforced: {reason}")));
+        }
+        source.schemas[index].leave_open(&|schema| compiles(factory, schema));
+    }
+    Ok(())
+}
+
+fn compiles(factory: &ParserFactory, schema: Value) -> bool {
+    let grammar = TopLevelGrammar::from_json_schema(schema);
+    Matcher::new(factory.create_parser(grammar)).get_error().is_none()
+}
+
+fn combination(reason: &str) -> GrammarError {
+    GrammarError::Combination(format!("The requested output format cannot be enforced: {reason}."))
 }
 
 /// Parses the whole grammar, or only that of the schema `part`.
@@ -137,16 +177,6 @@ fn summarize(error: &str) -> String {
     }
     let line = error.lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| error.lines().next());
     line.unwrap_or_default().trim().chars().take(MAX_REASON_CHARS).collect()
-}
-
-/// The error for a grammar that does not compile: of the first schema that fails alone, else of the combination.
-fn failing_schema(factory: &ParserFactory, source: &source::Source, reason: &str) -> GrammarError {
-    let parts = 0..source.schemas.len();
-    let failing = parts.filter_map(|part| Some((part, parse(factory, source, Some(part)).err()?))).next();
-    match failing {
-        Some((part, reason)) => source.error(part, String::new(), format!("cannot be enforced: {reason}")),
-        None => GrammarError::Combination(format!("The requested output format cannot be enforced: {reason}.")),
-    }
 }
 
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {

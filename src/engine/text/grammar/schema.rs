@@ -1,19 +1,24 @@
 //! Checks and rewrites JSON schemas before they are compiled: limits, unsupported keywords, formats and references.
 //!
-//! An error has the path inside the schema, such as `.properties.tags.uniqueItems`.
+//! A schema that is strict must be enforceable as a whole. From any other, what cannot be enforced is removed, and the
+//! caller is told its path, such as `.properties.tags.uniqueItems`.
 
+mod closed_objects;
 mod common;
 mod dates;
 mod inline;
+mod leave_open;
 mod merged_constraints;
 mod multiples;
 mod patterns;
 mod satisfiability;
+mod simplify;
 
 use serde_json::{Map, Value, json};
 
 pub(super) use self::common::SchemaError;
-use self::common::{invalid, target};
+use self::common::{Fault, child, invalid, target, unenforceable, unenforceable_schema};
+pub(super) use self::leave_open::{open, remove_keyword, suspects};
 use self::merged_constraints::MAX_NESTED_STEPS;
 pub(super) use self::multiples::Multiples;
 use crate::display::shorten;
@@ -61,26 +66,38 @@ const UNSUPPORTED: [&str; 20] = [
     "x-guidance",
 ];
 
-/// Checks a schema and prepares it for the compiler. `multiples`: the sum over the request's schemas so far.
-pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value, SchemaError> {
-    let mut schema = match schema {
+/// The formats of strings that are enforced.
+const FORMATS: [&str; 10] =
+    ["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+const TYPES: [&str; 7] = ["null", "boolean", "number", "integer", "string", "array", "object"];
+/// How often a schema is checked again after something was removed from it, before it is given up as a whole.
+const MAX_ROUNDS: usize = 8;
+
+/// A schema for the compiler.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub schema: Value,
+    /// The paths of what is not enforced, sorted.
+    pub unenforced: Vec<String>,
+}
+
+/// Checks a schema and prepares it for the compiler. `strict`: whether everything must be enforced. `multiples`: the
+/// sum over the request's schemas so far.
+pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -> Result<Prepared, SchemaError> {
+    let original = match schema {
         Value::Bool(true) => json!({}),
         other => other.clone(),
     };
-    let written = schema.to_string();
-    let bytes = written.len();
-    if bytes > MAX_BYTES {
-        return invalid("", format!("has {bytes} bytes; the maximum is {MAX_BYTES}"));
-    }
-    let has_patterns = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));
-    let multiples = written.contains("\"multipleOf\":").then_some(multiples);
-    let mut checker = Checker { root: &schema, has_patterns, multiples, schemas: 0, left: MAX_NESTED_STEPS };
-    checker.check(&schema, "", 0)?;
+    let mut schema = original.clone();
+    simplify::simplify(&mut schema);
+    let unenforced = check(&mut schema, strict, multiples)?;
+    let unenforced = unenforced.iter().map(|pointer| display(&original, pointer)).collect();
     if !satisfiability::is_satisfiable(&schema) {
         return invalid("", "can never be satisfied: it requires values nested without end");
     }
     inline::expand_references(&mut schema);
     dates::expand_formats(&mut schema);
+    closed_objects::close_objects(&mut schema);
     let Some(fields) = schema.as_object_mut() else { return invalid("", "must be an object") };
     fields.insert(
         "x-guidance".to_owned(),
@@ -89,11 +106,81 @@ pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value
             "json_allowed_escapes": ESCAPES,
         }),
     );
-    Ok(schema)
+    Ok(Prepared { schema, unenforced })
+}
+
+/// Checks a schema. If it is not strict, removes what cannot be enforced and returns the pointers, sorted.
+fn check(schema: &mut Value, strict: bool, multiples: &mut Multiples) -> Result<Vec<String>, SchemaError> {
+    let mut unenforced = Vec::new();
+    for round in 0..=MAX_ROUNDS {
+        let mut sum = multiples.clone();
+        let mut found = find_unenforceable(schema, strict, &mut sum)?;
+        if found.is_empty() {
+            *multiples = sum;
+            break;
+        }
+        if round == MAX_ROUNDS {
+            found = vec![SchemaError { pointer: String::new(), what: String::new(), fault: Fault::Schema }];
+        }
+        for error in found {
+            leave_open::remove(schema, &error);
+            unenforced.push(error.pointer);
+        }
+    }
+    unenforced.sort();
+    unenforced.dedup();
+    Ok(unenforced)
+}
+
+fn find_unenforceable(
+    schema: &Value,
+    strict: bool,
+    multiples: &mut Multiples,
+) -> Result<Vec<SchemaError>, SchemaError> {
+    let written = schema.to_string();
+    let bytes = written.len();
+    if bytes > MAX_BYTES {
+        let what = format!("has {bytes} bytes; the maximum is {MAX_BYTES}");
+        let error = SchemaError { pointer: String::new(), what, fault: Fault::Schema };
+        return if strict { Err(error) } else { Ok(vec![error]) };
+    }
+    let has_patterns = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));
+    let multiples = written.contains("\"multipleOf\":").then_some(multiples);
+    let mut checker = Checker {
+        root: schema,
+        strict,
+        has_patterns,
+        multiples,
+        schemas: 0,
+        left: MAX_NESTED_STEPS,
+        unenforceable: Vec::new(),
+    };
+    let checked = checker.check(schema, "", 0);
+    checker.settle(checked)?;
+    Ok(checker.unenforceable)
+}
+
+/// A JSON pointer as a path: `.properties.tags.anyOf[1]`.
+pub(super) fn display(schema: &Value, pointer: &str) -> String {
+    let mut at = Some(schema);
+    let mut path = String::new();
+    for segment in pointer.split('/').skip(1) {
+        let name = segment.replace("~1", "/").replace("~0", "~");
+        match at {
+            Some(Value::Array(_)) => path.push_str(&format!("[{name}]")),
+            _ => path.push_str(&format!(".{}", shorten(&name))),
+        }
+        at = at.and_then(|at| match at {
+            Value::Array(list) => list.get(name.parse::<usize>().ok()?),
+            other => other.get(&name),
+        });
+    }
+    path
 }
 
 struct Checker<'a> {
     root: &'a Value,
+    strict: bool,
     /// Whether the schema has patterns or formats anywhere.
     has_patterns: bool,
     /// `None` if the schema has no `multipleOf`.
@@ -101,30 +188,45 @@ struct Checker<'a> {
     schemas: usize,
     /// Steps left for walks into nested values.
     left: u32,
+    /// What cannot be enforced, if the schema is not strict.
+    unenforceable: Vec<SchemaError>,
 }
 
 impl Checker<'_> {
-    fn check(&mut self, schema: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
+    /// Records an error of something that may be left open.
+    fn settle(&mut self, checked: Result<(), SchemaError>) -> Result<(), SchemaError> {
+        match checked {
+            Err(error) if !self.strict && error.fault != Fault::Invalid => self.unenforceable.push(error),
+            other => return other,
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, schema: &Value, pointer: &str, depth: usize) -> Result<(), SchemaError> {
         self.schemas += 1;
         if self.schemas > MAX_SCHEMAS {
-            return invalid("", format!("has more than {MAX_SCHEMAS} subschemas"));
+            return unenforceable_schema("", format!("has more than {MAX_SCHEMAS} subschemas"));
         }
         if depth > MAX_DEPTH {
-            return invalid("", format!("is nested more than {MAX_DEPTH} levels deep"));
+            let pointer = if self.strict { "" } else { pointer };
+            return unenforceable_schema(pointer, format!("is nested more than {MAX_DEPTH} levels deep"));
         }
         let fields = match schema {
             Value::Bool(_) => return Ok(()),
             Value::Object(fields) => fields,
-            _ => return invalid(path, "must be an object, true or false"),
+            _ => return invalid(pointer, "must be an object, true or false"),
         };
         if self.has_patterns {
-            patterns::check(self.root, fields, path, &mut self.left)?;
+            let checked = patterns::check(self.root, fields, pointer, &mut self.left);
+            self.settle(checked)?;
         }
         if let Some(multiples) = &mut self.multiples {
-            multiples.check(self.root, fields, path, &mut self.left)?;
+            let checked = multiples.check(self.root, fields, pointer, &mut self.left);
+            self.settle(checked)?;
         }
         for (name, value) in fields {
-            self.keyword(fields, name, value, &format!("{path}.{name}"), depth)?;
+            let checked = self.keyword(fields, name, value, &child(pointer, name), depth);
+            self.settle(checked)?;
         }
         Ok(())
     }
@@ -134,87 +236,121 @@ impl Checker<'_> {
         fields: &Map<String, Value>,
         name: &str,
         value: &Value,
-        path: &str,
+        pointer: &str,
         depth: usize,
     ) -> Result<(), SchemaError> {
+        let parent = pointer.rsplit_once('/').map_or("", |(parent, _)| parent);
         match name {
-            "uniqueItems" if value == false => Ok(()),
-            name if UNSUPPORTED.contains(&name) => invalid(path, "is a keyword that this server cannot enforce"),
+            // Parts of another keyword, which is reported.
+            "then" | "else" if fields.contains_key("if") => Ok(()),
+            "minContains" | "maxContains" if fields.contains_key("contains") => Ok(()),
+            name if UNSUPPORTED.contains(&name) => {
+                unenforceable(pointer, "is a keyword that this server cannot enforce")
+            }
+            "type" => check_type(value, pointer),
+            "required" => match value.as_array() {
+                Some(names) if names.iter().all(Value::is_string) => Ok(()),
+                _ => invalid(pointer, "must be an array of property names"),
+            },
             "properties" if value.as_object().is_some_and(|all| all.len() > MAX_PROPERTIES) => {
-                invalid(path, format!("has more than {MAX_PROPERTIES} properties"))
+                unenforceable_schema(parent, format!("has more than {MAX_PROPERTIES} properties"))
             }
             "patternProperties" if value.as_object().is_some_and(|all| all.len() > MAX_NAME_PATTERNS) => {
-                invalid(path, format!("has more than {MAX_NAME_PATTERNS} patterns"))
+                unenforceable_schema(parent, format!("has more than {MAX_NAME_PATTERNS} patterns of property names"))
             }
-            "properties" | "patternProperties" | "$defs" | "definitions" => self.check_map(value, path, depth),
-            "items" if value.is_array() => self.check_list(value, path, depth),
-            "items" | "additionalItems" | "additionalProperties" => self.check(value, path, depth + 1),
+            "properties" | "patternProperties" | "$defs" | "definitions" => self.check_map(value, pointer, depth),
+            "items" if value.is_array() => self.check_list(value, pointer, depth),
+            "items" | "additionalItems" | "additionalProperties" => self.check(value, pointer, depth + 1),
             "oneOf" if value.as_array().is_some_and(|all| all.len() > MAX_ALTERNATIVES) => {
-                invalid(path, format!("has more than {MAX_ALTERNATIVES} alternatives"))
+                unenforceable(pointer, format!("has more than {MAX_ALTERNATIVES} alternatives"))
             }
-            "prefixItems" | "anyOf" | "oneOf" | "allOf" => self.check_list(value, path, depth),
-            "enum" => check_enum(value, path),
+            "prefixItems" | "anyOf" | "oneOf" | "allOf" => self.check_list(value, pointer, depth),
+            "enum" => check_enum(value, pointer),
+            "pattern" | "format" if !value.is_string() => invalid(pointer, "must be a string"),
             "pattern" if value.as_str().is_some_and(|text| text.len() > MAX_PATTERN_BYTES) => {
-                invalid(path, format!("is longer than {MAX_PATTERN_BYTES} bytes"))
+                unenforceable(pointer, format!("is longer than {MAX_PATTERN_BYTES} bytes"))
+            }
+            "format" if value.as_str().is_some_and(|format| !FORMATS.contains(&format)) => {
+                let format = shorten(value.as_str().unwrap_or_default());
+                unenforceable(
+                    pointer,
+                    format!("is '{format}', which this server cannot enforce. It knows {}", FORMATS.join(", ")),
+                )
+            }
+            "minimum" | "maximum" if !value.is_number() => invalid(pointer, "must be a number"),
+            "exclusiveMinimum" | "exclusiveMaximum" if !value.is_number() && !value.is_boolean() => {
+                invalid(pointer, "must be a number")
             }
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => {
-                check_bound(fields, name, value, path)
+                check_bound(fields, name, value, pointer)
             }
-            "$ref" => self.check_reference(value, path),
+            "$ref" => self.check_reference(value, pointer),
             _ => Ok(()),
         }
     }
 
-    fn check_map(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
+    fn check_map(&mut self, value: &Value, pointer: &str, depth: usize) -> Result<(), SchemaError> {
         match value.as_object() {
-            Some(all) => all.iter().try_for_each(|(name, one)| {
-                let name = shorten(name);
-                self.check(one, &format!("{path}.{name}"), depth + 1)
+            Some(schemas) => schemas.iter().try_for_each(|(name, schema)| {
+                let checked = self.check(schema, &child(pointer, name), depth + 1);
+                self.settle(checked)
             }),
-            None => invalid(path, "must be an object of schemas"),
+            None => invalid(pointer, "must be an object of schemas"),
         }
     }
 
-    fn check_list(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
+    fn check_list(&mut self, value: &Value, pointer: &str, depth: usize) -> Result<(), SchemaError> {
         match value.as_array() {
-            Some(all) if !all.is_empty() => {
-                all.iter().enumerate().try_for_each(|(at, one)| self.check(one, &format!("{path}[{at}]"), depth + 1))
-            }
-            _ => invalid(path, "must be an array of at least one schema"),
+            Some(schemas) if !schemas.is_empty() => schemas.iter().enumerate().try_for_each(|(index, schema)| {
+                let checked = self.check(schema, &format!("{pointer}/{index}"), depth + 1);
+                self.settle(checked)
+            }),
+            _ => invalid(pointer, "must be an array of at least one schema"),
         }
     }
 
-    fn check_reference(&self, value: &Value, path: &str) -> Result<(), SchemaError> {
+    fn check_reference(&self, value: &Value, pointer: &str) -> Result<(), SchemaError> {
         match value.as_str() {
             Some(text) if target(self.root, text).is_some() => Ok(()),
             Some(text) => {
+                let is_local = text.starts_with('#') && !text.contains(['~', '%']);
                 let text = shorten(text);
-                invalid(
-                    path,
-                    format!("is '{text}', which does not exist in this schema. References look like '#/$defs/name'"),
-                )
+                let what =
+                    format!("is '{text}', which does not exist in this schema. References look like '#/$defs/name'");
+                if is_local { invalid(pointer, what) } else { unenforceable(pointer, what) }
             }
-            None => invalid(path, "must be a string"),
+            None => invalid(pointer, "must be a string"),
         }
     }
 }
 
-fn check_enum(value: &Value, path: &str) -> Result<(), SchemaError> {
+fn check_type(value: &Value, pointer: &str) -> Result<(), SchemaError> {
+    let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+    let valid = match value {
+        Value::Array(types) => !types.is_empty() && types.iter().all(is_type),
+        one => is_type(one),
+    };
+    if valid { Ok(()) } else { invalid(pointer, format!("must be one or several of {}", TYPES.join(", "))) }
+}
+
+fn check_enum(value: &Value, pointer: &str) -> Result<(), SchemaError> {
     match value.as_array() {
-        Some(all) if all.len() > MAX_VALUES => invalid(path, format!("has more than {MAX_VALUES} values")),
-        Some(all) if !all.is_empty() => Ok(()),
-        _ => invalid(path, "must be an array of at least one value"),
+        Some(values) if values.len() > MAX_VALUES => {
+            unenforceable(pointer, format!("has more than {MAX_VALUES} values"))
+        }
+        Some(values) if !values.is_empty() => Ok(()),
+        _ => invalid(pointer, "must be an array of at least one value"),
     }
 }
 
-fn check_bound(fields: &Map<String, Value>, name: &str, value: &Value, path: &str) -> Result<(), SchemaError> {
+fn check_bound(fields: &Map<String, Value>, name: &str, value: &Value, pointer: &str) -> Result<(), SchemaError> {
     let required = fields.get("required").and_then(Value::as_array).map_or(0, |names| names.len() as u64);
     match value.as_u64() {
-        None => invalid(path, "must be a non-negative integer"),
-        Some(count) if count > MAX_BOUND => invalid(path, format!("is {count}; the maximum is {MAX_BOUND}")),
+        None => invalid(pointer, "must be a non-negative integer"),
+        Some(count) if count > MAX_BOUND => unenforceable(pointer, format!("is {count}; the maximum is {MAX_BOUND}")),
         // Further properties may repeat a name and would then count as one.
         Some(count) if name == "minProperties" && count > required + 1 => {
-            invalid(path, format!("is {count}, which cannot be enforced: name the properties in 'required'"))
+            unenforceable(pointer, format!("is {count}, which cannot be enforced: name the properties in 'required'"))
         }
         Some(_) => Ok(()),
     }

@@ -9,6 +9,8 @@ use super::error::GrammarError;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
 
+/// Max keywords of a schema to try one by one if it does not compile.
+const MAX_SUSPECTS: usize = 200;
 /// Max calls per choice: a small model may otherwise call tools endlessly.
 const MAX_CALLS: usize = 16;
 
@@ -24,8 +26,21 @@ pub(super) struct Part {
     /// Its name in [`Source::lark`].
     name: String,
     schema: Value,
+    /// Whether all of the schema must be enforced.
+    strict: bool,
+    /// The paths inside the schema of what is not enforced.
+    unenforced: Vec<String>,
     /// The index of the tool whose parameters these are; `None` for the text.
     tool: Option<usize>,
+}
+
+/// A part of a request's schemas that the output need not match, because the grammar cannot express it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unenforced {
+    /// The index of the tool with the schema; `None` for the schema of the text.
+    pub tool: Option<usize>,
+    /// The path inside the schema; empty if only its type is enforced.
+    pub path: String,
 }
 
 /// Builds the grammar of `spec` and checks its schemas.
@@ -48,19 +63,16 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
 }
 
 fn text(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
-    let schema = match &spec.text {
+    let (schema, strict) = match &spec.text {
         TextFormat::Free => return Ok(None),
-        TextFormat::Object => json!({ "type": "object" }),
-        TextFormat::Schema(schema) => schema.clone(),
+        TextFormat::Object => (json!({ "type": "object" }), true),
+        TextFormat::Schema { schema, strict } => (schema.clone(), *strict),
     };
-    let invalid = |SchemaError { path, what }| GrammarError::Schema { path, what };
-    let schema = schema::prepare(&schema, multiples).map_err(invalid)?;
-    Ok(Some(Part { name: "text".to_owned(), schema, tool: None }))
+    Part::new("text".to_owned(), &schema, strict, None, multiples).map(Some)
 }
 
 /// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
 fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
-    let invalid = |SchemaError { path, what }| GrammarError::Tool { tool: index, path, what };
     let mut schema = match tool.parameters() {
         None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
         Some(parameters) => parameters.clone(),
@@ -69,11 +81,44 @@ fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Pa
         Some(kind) if kind == "object" => {}
         _ => {
             let what = "must describe an object: its type must be 'object'".to_owned();
-            return Err(invalid(SchemaError { path: String::new(), what }));
+            return Err(GrammarError::schema(Some(index), String::new(), what));
         }
     }
-    let schema = schema::prepare(&schema, multiples).map_err(invalid)?;
-    Ok(Part { name: format!("arguments_{index}"), schema, tool: Some(index) })
+    Part::new(format!("arguments_{index}"), &schema, tool.strict, Some(index), multiples)
+}
+
+impl Part {
+    fn new(
+        name: String,
+        schema: &Value,
+        strict: bool,
+        tool: Option<usize>,
+        multiples: &mut Multiples,
+    ) -> Result<Self, GrammarError> {
+        let invalid =
+            |error: SchemaError| GrammarError::schema(tool, schema::display(schema, &error.pointer), error.what);
+        let prepared = schema::prepare(schema, strict, multiples).map_err(invalid)?;
+        Ok(Self { name, schema: prepared.schema, strict, unenforced: prepared.unenforced, tool })
+    }
+
+    pub fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// Removes from a schema that does not compile the keywords for which `compiles` fails, or everything but the type
+    /// if it never does.
+    pub fn leave_open(&mut self, compiles: &dyn Fn(Value) -> bool) {
+        let suspects = schema::suspects(&mut self.schema).into_iter().take(MAX_SUSPECTS);
+        let failing: Vec<_> = suspects.filter(|suspect| !compiles(suspect.part.clone())).collect();
+        for pointer in failing.iter().flat_map(|suspect| &suspect.keywords) {
+            self.unenforced.push(schema::display(&self.schema, pointer));
+            schema::remove_keyword(&mut self.schema, pointer);
+        }
+        if failing.is_empty() || !compiles(self.schema.clone()) {
+            schema::open(&mut self.schema);
+            self.unenforced = vec![String::new()];
+        }
+    }
 }
 
 /// Lark rules for text, calls, or both.
@@ -190,10 +235,14 @@ impl Source {
     }
 
     /// An error in the schema at `part`.
-    pub fn error(&self, part: usize, path: String, what: String) -> GrammarError {
-        match self.schemas.get(part).and_then(|part| part.tool) {
-            Some(tool) => GrammarError::Tool { tool, path, what },
-            None => GrammarError::Schema { path, what },
-        }
+    pub fn error(&self, part: usize, what: String) -> GrammarError {
+        GrammarError::schema(self.schemas.get(part).and_then(|part| part.tool), String::new(), what)
+    }
+
+    pub fn unenforced(&self) -> Vec<Unenforced> {
+        let of = |part: &Part| {
+            part.unenforced.iter().map(|path| Unenforced { tool: part.tool, path: path.clone() }).collect::<Vec<_>>()
+        };
+        self.schemas.iter().flat_map(of).collect()
     }
 }

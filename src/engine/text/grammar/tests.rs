@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 
-use super::{factory, parse, source};
+use super::{compile, factory, parse, source};
 use crate::engine::text::tools::{CallFormat, CallParser, CallSyntax, OutputSpec, TextFormat, Tool};
 
 /// Each byte is a token; then come an end-of-sequence token and these words.
@@ -31,7 +31,7 @@ static FACTORY: LazyLock<ParserFactory> = LazyLock::new(|| {
 fn syntax(format: CallFormat, parallel: bool) -> CallSyntax {
     let tool = |name: &str, parameters| {
         let function = json!({ "name": name, "parameters": parameters });
-        Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }) }
+        Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }), strict: true }
     };
     let city = json!({ "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"],
         "additionalProperties": false });
@@ -188,7 +188,8 @@ fn multiples_are_exact_with_and_without_a_point() {
         (both, vec!["0", "420", "-840"], vec!["60", "7", "421"]),
     ];
     for (schema, right, wrong) in cases {
-        let spec = OutputSpec { text: TextFormat::Schema(schema.clone()), ..OutputSpec::default() };
+        let spec =
+            OutputSpec { text: TextFormat::Schema { schema: schema.clone(), strict: true }, ..OutputSpec::default() };
         let matcher = parse(&FACTORY, &source::build(&spec, None).unwrap(), None).unwrap();
         let whole = |text: &str| {
             let mut matcher = matcher.deep_clone();
@@ -196,6 +197,62 @@ fn multiples_are_exact_with_and_without_a_point() {
                 && allows(&mut matcher, END)
         };
         assert!(right.iter().all(|text| whole(text)) && !wrong.iter().any(|text| whole(text)), "{schema}");
+    }
+}
+
+/// Compiles a schema that is not strict. Returns what is left open, and which of the texts the grammar accepts.
+fn accepts(schema: serde_json::Value, texts: &[&str]) -> (Vec<String>, Vec<bool>) {
+    let spec = OutputSpec { text: TextFormat::Schema { schema, strict: false }, ..OutputSpec::default() };
+    let compiled = compile(&FACTORY, source::build(&spec, None).unwrap()).unwrap();
+    let matcher = compiled.matcher.lock().unwrap();
+    let is_whole = |text: &&str| {
+        let mut matcher = matcher.deep_clone();
+        text.bytes().all(|byte| allows(&mut matcher, byte.into()) && matcher.consume_token(byte.into()).is_ok())
+            && allows(&mut matcher, END)
+    };
+    (compiled.unenforced.into_iter().map(|part| part.path).collect(), texts.iter().map(is_whole).collect())
+}
+
+#[test]
+fn what_does_not_compile_is_left_open_and_the_rest_enforced() {
+    let property = |schema| json!({ "type": "object", "properties": { "a": schema, "b": { "type": "integer" } }, "required": ["a", "b"] });
+    let cases = [
+        // Look-around beside a format: the format is enforced.
+        (
+            property(json!({ "type": "string", "format": "email", "pattern": "^(?!\\.)(?!.*\\.\\.)[a-z.]+@[a-z.]+$" })),
+            vec![".properties.a.pattern"],
+            vec![(r#"{"a":"x@y.org","b":1}"#, true), (r#"{"a":"x","b":1}"#, false)],
+        ),
+        // Alternatives that may both match.
+        (
+            property(
+                json!({ "oneOf": [{ "type": "integer", "minimum": 0 }, { "type": "integer", "maximum": 9 }, { "type": "string" }] }),
+            ),
+            vec![".properties.a.oneOf"],
+            vec![(r#"{"a":5,"b":1}"#, true), (r#"{"a":"x","b":1}"#, true), (r#"{"a":null,"b":1}"#, false)],
+        ),
+        // zod's uuid: a pattern and the format that it implies.
+        (
+            property(
+                json!({ "type": "string", "format": "uuid", "pattern": "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|00000000-0000-0000-0000-000000000000|ffffffff-ffff-ffff-ffff-ffffffffffff)$" }),
+            ),
+            vec![],
+            vec![
+                (r#"{"a":"123e4567-e89b-12d3-a456-426614174000","b":1}"#, true),
+                (r#"{"a":"123e4567-e89b-92d3-a456-426614174000","b":1}"#, false),
+            ],
+        ),
+        // A number of properties that cannot be counted.
+        (
+            json!({ "type": "object", "properties": { "a": { "type": "integer" }, "b": {}, "c": {} }, "maxProperties": 2 }),
+            vec![".maxProperties"],
+            vec![(r#"{"a":1,"b":2,"c":3}"#, true), (r#"{"a":"x"}"#, false)],
+        ),
+    ];
+    for (schema, paths, texts) in cases {
+        let (unenforced, accepted) = accepts(schema.clone(), &texts.iter().map(|(text, _)| *text).collect::<Vec<_>>());
+        assert_eq!(unenforced, paths, "{schema}");
+        assert_eq!(accepted, texts.iter().map(|(_, accepted)| *accepted).collect::<Vec<_>>(), "{schema}");
     }
 }
 

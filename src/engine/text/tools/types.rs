@@ -12,6 +12,8 @@ pub struct Tool {
     /// `{"type": "function", "function": {"name", "description", "parameters"}}`, as chat templates expect it.
     #[serde(with = "crate::engine::preprocessor::wire::json")]
     pub definition: Value,
+    /// Whether the arguments must match the whole schema: what cannot be enforced is then an error.
+    pub strict: bool,
 }
 
 impl Tool {
@@ -59,8 +61,8 @@ pub enum TextFormat {
     Free,
     /// Any JSON object.
     Object,
-    /// JSON that is valid under this schema.
-    Schema(Value),
+    /// JSON that is valid under this schema. `strict`: what cannot be enforced is an error.
+    Schema { schema: Value, strict: bool },
 }
 
 /// Whether tools must be called (`tool_choice`).
@@ -86,10 +88,10 @@ impl OutputSpec {
         let text = match &self.text {
             TextFormat::Free => "free".to_owned(),
             TextFormat::Object => "object".to_owned(),
-            TextFormat::Schema(schema) => format!("schema {schema}"),
+            TextFormat::Schema { schema, strict } => format!("schema {strict} {schema}"),
         };
         let head = format!("{:?} {}", self.calling, self.parallel);
-        let tools = self.tools.iter().map(|tool| tool.definition.to_string());
+        let tools = self.tools.iter().map(|tool| format!("{} {}", tool.strict, tool.definition));
         [head, text].into_iter().chain(tools).collect::<Vec<_>>().join("\n")
     }
 }

@@ -13,6 +13,9 @@ use crate::service::conversations::Conversation;
 use crate::service::precondition::IfMatch;
 
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
+const UNENFORCED: HeaderName = HeaderName::from_static("x-outpost-unenforced");
+/// Room for a few dozen paths; clients limit the size of all headers to 8 KiB or more.
+const MAX_UNENFORCED_BYTES: usize = 2_000;
 
 /// What a request names.
 pub struct ContextFields {
@@ -62,10 +65,31 @@ pub fn conversation(running: &RunningChat) -> Option<ConversationRef> {
     running.conversation().map(reference)
 }
 
-/// The same response, with the number of dropped messages of the conversation.
-pub fn with_truncation_header(mut response: HttpResponse, truncated: Option<usize>) -> HttpResponse {
+/// The same response, with the number of dropped messages of the conversation and the parts of the request's schemas
+/// that are not enforced.
+pub fn with_headers(mut response: HttpResponse, truncated: Option<usize>, unenforced: &[String]) -> HttpResponse {
     if let Some(count) = truncated {
         response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
     }
+    if let Some(list) = unenforced_list(unenforced) {
+        response.headers_mut().insert(UNENFORCED, list);
+    }
     response
+}
+
+/// The fields, separated by commas, as many as a header has room for; then the number of the others.
+fn unenforced_list(fields: &[String]) -> Option<HeaderValue> {
+    let mut list = String::new();
+    for (index, field) in fields.iter().enumerate() {
+        let separator = if index == 0 { "" } else { ", " };
+        if list.len() + field.len() > MAX_UNENFORCED_BYTES {
+            let left = fields.len() - index;
+            list.push_str(&format!("{separator}and {left} more"));
+            break;
+        }
+        list.push_str(separator);
+        // Property names may have any characters, headers only some.
+        list.extend(field.chars().map(|ch| if ch.is_ascii_graphic() && ch != ',' { ch } else { '?' }));
+    }
+    HeaderValue::try_from(list).ok().filter(|list| !list.is_empty())
 }

@@ -38,13 +38,12 @@ async fn complete(
     if let Some(options) = asked.stream {
         caller.recorder.defer();
         let truncated = running.truncated;
-        return Ok(context::with_truncation_header(
-            stream::respond(running, options, request_logging::request_id(&request)),
-            truncated,
-        ));
+        let unenforced = std::mem::take(&mut running.unenforced);
+        let response = stream::respond(running, options, request_logging::request_id(&request));
+        return Ok(context::with_headers(response, truncated, &unenforced));
     }
     let choices = running.whole().await?;
     let head = Head { id: running.id, object: "chat.completion", state: None };
     let reply = caller.reply(head, response::completion(&running, choices))?;
-    Ok(context::with_truncation_header(reply, running.truncated))
+    Ok(context::with_headers(reply, running.truncated, &running.unenforced))
 }

@@ -37,10 +37,10 @@ struct NamedSchema {
     #[schema(min_length = 1, max_length = 64)]
     name: String,
     description: Option<String>,
-    /// A JSON schema, at most 256 KiB. Keywords that cannot be enforced are rejected.
+    /// A JSON schema. The header `x-outpost-unenforced` names the parts that cannot be enforced.
     #[schema(value_type = Object)]
     schema: Value,
-    /// Ignored: every schema is enforced.
+    /// Whether a schema that cannot be enforced as a whole is an error.
     strict: Option<bool>,
 }
 
@@ -62,7 +62,7 @@ struct ToolFunction {
     /// JSON schema of the arguments, an object; absent: no arguments.
     #[schema(value_type = Option<Object>)]
     parameters: Option<Value>,
-    /// Ignored: every schema is enforced.
+    /// Whether a schema that cannot be enforced as a whole is an error.
     strict: Option<bool>,
 }
 
@@ -125,7 +125,10 @@ fn schema(fields: &Map<String, Value>) -> Result<TextFormat> {
     optional(&format!("{path}.description"), fields.get("description"), "a string", Value::is_string)?;
     optional(&format!("{path}.strict"), fields.get("strict"), "true or false", Value::is_boolean)?;
     match fields.get("schema") {
-        Some(schema @ Value::Object(_)) => Ok(TextFormat::Schema(schema.clone())),
+        Some(schema @ Value::Object(_)) => {
+            let strict = fields.get("strict") == Some(&Value::Bool(true));
+            Ok(TextFormat::Schema { schema: schema.clone(), strict })
+        }
         _ => invalid_field(&format!("{path}.schema"), "must be an object, a JSON schema"),
     }
 }

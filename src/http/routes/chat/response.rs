@@ -140,7 +140,7 @@ pub struct CallDelta<'a> {
 struct FunctionDelta<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
-    arguments: &'a str,
+    arguments: String,
 }
 
 impl From<Usage> for UsageBody {
@@ -188,15 +188,21 @@ fn tool_calls(running: &RunningChat, choice: usize, calls: Vec<GeneratedCall>) -
     (0..).zip(calls).map(call).collect()
 }
 
-/// Tool call deltas of a step, in OpenAI's streaming format.
-pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [ToolCallDelta]) -> Vec<CallDelta<'a>> {
-    let delta = |piece: &'a ToolCallDelta| CallDelta {
-        index: piece.index,
-        id: piece.name.is_some().then(|| running.call_ids.of(choice, piece.index)),
-        r#type: piece.name.is_some().then_some("function"),
-        function: FunctionDelta { name: piece.name.as_deref(), arguments: &piece.arguments },
+/// Tool call deltas of a step, in OpenAI's streaming format. Some clients read only one entry of a call per chunk, so
+/// each call has one.
+pub fn call_deltas<'a>(running: &RunningChat, choice: u32, deltas: &'a [ToolCallDelta]) -> Vec<CallDelta<'a>> {
+    let same_call = |one: &ToolCallDelta, next: &ToolCallDelta| one.index == next.index;
+    let merge = |deltas: &'a [ToolCallDelta]| {
+        let name = deltas.iter().find_map(|delta| delta.name.as_deref());
+        let index = deltas.first().map_or(0, |delta| delta.index);
+        CallDelta {
+            index,
+            id: name.map(|_| running.call_ids.of(choice, index)),
+            r#type: name.map(|_| "function"),
+            function: FunctionDelta { name, arguments: deltas.iter().map(|delta| delta.arguments.as_str()).collect() },
+        }
     };
-    pieces.iter().map(delta).collect()
+    deltas.chunk_by(same_call).map(merge).collect()
 }
 
 pub fn finish_reason(ending: FinishReason) -> &'static str {

@@ -53,18 +53,26 @@ fn events(
 
 impl Events {
     async fn next(&mut self) -> sse::Event {
-        match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
-            Err(_) => sse::keep_alive(),
-            Ok(Some(Ok(piece))) => self.delta(&piece),
-            Ok(Some(Err(error))) => self.fail(error).await,
-            Ok(None) => self.end().await,
+        let keep_alive = tokio::time::Instant::now() + KEEP_ALIVE;
+        loop {
+            let event = match tokio::time::timeout_at(keep_alive, self.running.next()).await {
+                Err(_) => sse::keep_alive(),
+                Ok(Some(Ok(piece))) => match self.delta(&piece) {
+                    Some(event) => event,
+                    None => continue,
+                },
+                Ok(Some(Err(error))) => self.fail(error).await,
+                Ok(None) => self.end().await,
+            };
+            return event;
         }
     }
 
-    fn delta(&mut self, piece: &TextDelta) -> sse::Event {
+    /// The event of a delta; `None` if it adds nothing that the client sees.
+    fn delta(&mut self, piece: &TextDelta) -> Option<sse::Event> {
         let first = self.role_sent.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
         let silent = !first && piece.text.is_empty() && piece.calls.is_empty() && piece.tokens.is_empty();
-        let delta_choice = sse::data(&self.chunk(vec![self.delta_choice(piece, first)]));
+        let delta_choice = (!silent).then(|| sse::data(&self.chunk(vec![self.delta_choice(piece, first)])));
         let Some(ending) = piece.end else { return delta_choice };
         // OpenAI ends a choice with a separate chunk whose delta is empty.
         let last = ChunkChoice {
@@ -74,7 +82,10 @@ impl Events {
             finish_reason: Some(finish_reason(ending)),
         };
         let close = sse::data(&self.chunk(vec![last]));
-        if silent { close } else { sse::join(delta_choice, close) }
+        Some(match delta_choice {
+            Some(delta_choice) => sse::join(delta_choice, close),
+            None => close,
+        })
     }
 
     fn delta_choice<'a>(&self, piece: &'a TextDelta, first: bool) -> ChunkChoice<'a> {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, invalid, target};
+use super::common::{SchemaError, target, unenforceable_schema};
 
 /// Max schemas visited for one value.
 const MAX_STEPS: u32 = 2_000;
@@ -30,7 +30,7 @@ pub(super) trait Cost: Copy + Default {
 pub(super) fn costs<L: Cost>(
     root: &Value,
     schema: &Map<String, Value>,
-    path: &str,
+    pointer: &str,
     left: &mut u32,
 ) -> Result<Vec<L>, SchemaError> {
     let mut own = MAX_STEPS;
@@ -38,8 +38,8 @@ pub(super) fn costs<L: Cost>(
     let constraint = Walk { root, left: &mut own }.constraint(schema);
     match constraint.and_then(|constraint| Walk { root, left }.visit(&constraint, &mut costs)) {
         Some(()) => Ok(costs),
-        None => invalid(
-            path,
+        None => unenforceable_schema(
+            pointer,
             "merges more schemas than can be checked for patterns, formats and multiples. Merge fewer schemas, or remove those keywords",
         ),
     }

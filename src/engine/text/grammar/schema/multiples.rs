@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, invalid};
+use super::common::{SchemaError, child, invalid, unenforceable, unenforceable_schema};
 use super::merged_constraints::{self, Cost};
 
 /// Max remainders of all multiples in a request. A hundred thousand take a second and 50 MB.
@@ -11,7 +11,7 @@ const MAX_REMAINDERS: u64 = 10_000;
 const MAX_DECIMAL_PLACES: u32 = 8;
 
 /// The sum of remainders over the multiples checked so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(in crate::engine::text::grammar) struct Multiples(u64);
 
 impl Multiples {
@@ -20,38 +20,41 @@ impl Multiples {
         &mut self,
         root: &Value,
         schema: &Map<String, Value>,
-        path: &str,
+        pointer: &str,
         left: &mut u32,
     ) -> Result<(), SchemaError> {
         let own = schema.get("multipleOf");
-        let path = if own.is_some() { format!("{path}.multipleOf") } else { path.to_owned() };
+        let keyword = child(pointer, "multipleOf");
         if let Some(value) = own {
-            check_multiple(value, &path)?;
+            check_multiple(value, &keyword)?;
         }
-        let costs: Vec<Remainders> = merged_constraints::costs(root, schema, &path, left)?;
+        let unenforceable = |what: String| match own {
+            Some(_) => unenforceable(&keyword, what),
+            None => unenforceable_schema(pointer, what),
+        };
+        let costs: Vec<Remainders> = merged_constraints::costs(root, schema, pointer, left)?;
         if !costs.iter().all(Remainders::can_be_computed) {
-            return invalid(&path, "combines more multiples on one number than can be enforced");
+            return unenforceable("combines more multiples on one number than can be enforced".to_owned());
         }
         // A single multiple of a nested schema is counted at that schema.
         let counted = costs.iter().enumerate().filter(|(at, cost)| cost.count > 1 || (*at == 0 && own.is_some()));
         self.0 = counted.fold(self.0, |sum, (_, cost)| sum.saturating_add(cost.states));
         match self.0 <= MAX_REMAINDERS {
             true => Ok(()),
-            false => invalid(
-                &path,
-                format!(
-                    "raises the sum of all 'multipleOf' values above {MAX_REMAINDERS}, the most that can be enforced (decimals count without their point, several on one number as their product)"
-                ),
-            ),
+            false => unenforceable(format!(
+                "raises the sum of all 'multipleOf' values above {MAX_REMAINDERS}, the most that can be enforced (decimals count without their point, several on one number as their product)"
+            )),
         }
     }
 }
 
-fn check_multiple(value: &Value, path: &str) -> Result<(), SchemaError> {
+fn check_multiple(value: &Value, pointer: &str) -> Result<(), SchemaError> {
     match value.as_f64() {
         Some(number) if number > 0. && Decimal::of(number).is_some() => Ok(()),
-        Some(number) if number > 0. => invalid(path, format!("is {value}, which has too many digits to be enforced")),
-        _ => invalid(path, "must be a number greater than 0"),
+        Some(number) if number > 0. => {
+            unenforceable(pointer, format!("is {value}, which has too many digits to be enforced"))
+        }
+        _ => invalid(pointer, "must be a number greater than 0"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, invalid};
+use super::common::{SchemaError, child, unenforceable, unenforceable_schema};
 use super::merged_constraints::{self, Cost};
 
 /// Max patterns and formats on one string.
@@ -20,10 +20,20 @@ struct Patterns {
 }
 
 /// Rejects a schema with more patterns on one string than can be compiled. `left`: see [`merged_constraints::costs`].
-pub(super) fn check(root: &Value, schema: &Map<String, Value>, path: &str, left: &mut u32) -> Result<(), SchemaError> {
+pub(super) fn check(
+    root: &Value,
+    schema: &Map<String, Value>,
+    pointer: &str,
+    left: &mut u32,
+) -> Result<(), SchemaError> {
     let too_complex = |cost: &Patterns| cost.count > MAX_PATTERNS || (cost.count > 1 && cost.weight > MAX_WEIGHT);
-    match merged_constraints::costs(root, schema, path, left)?.iter().any(too_complex) {
-        true => invalid(path, "combines more patterns and formats on one string than can be enforced"),
+    let what = "combines more patterns and formats on one string than can be enforced";
+    match merged_constraints::costs(root, schema, pointer, left)?.iter().any(too_complex) {
+        // A format names the same strings more briefly.
+        true if schema.contains_key("pattern") && schema.contains_key("format") => {
+            unenforceable(&child(pointer, "pattern"), what)
+        }
+        true => unenforceable_schema(pointer, what),
         false => Ok(()),
     }
 }

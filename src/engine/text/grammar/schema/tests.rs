@@ -1,9 +1,10 @@
 use serde_json::{Value, json};
 
-use super::{Multiples, SchemaError};
+use super::{Multiples, SchemaError, display};
 
+/// Prepares a strict schema.
 fn prepare(schema: &Value) -> Result<Value, SchemaError> {
-    super::prepare(schema, &mut Multiples::default())
+    super::prepare(schema, true, &mut Multiples::default()).map(|prepared| prepared.schema)
 }
 
 #[test]
@@ -26,7 +27,7 @@ fn an_error_gives_the_path() {
         (json!([]), ""),
     ];
     for (schema, path) in cases {
-        assert_eq!(prepare(&schema).unwrap_err().path, path, "{schema}");
+        assert_eq!(display(&schema, &prepare(&schema).unwrap_err().pointer), path, "{schema}");
     }
 }
 
@@ -168,4 +169,125 @@ fn merging_too_many_schemas_is_rejected_early() {
     let (base, own) = (named(&|_| json!({ "format": "uuid" })), named(&|at| json!({ "const": at })));
     let schema = json!({ "allOf": [{ "properties": base }, { "$ref": "#/$defs/own" }], "$defs": { "own": { "properties": own } } });
     assert!(prepare(&schema).is_ok());
+}
+
+/// Prepares a schema that is not strict. Returns it and the paths that are left open.
+fn relaxed(schema: &Value) -> (Value, Vec<String>) {
+    let prepared = super::prepare(schema, false, &mut Multiples::default()).unwrap();
+    (prepared.schema, prepared.unenforced)
+}
+
+#[test]
+fn a_schema_that_is_not_strict_leaves_open_what_cannot_be_enforced() {
+    let cases = [
+        (json!({ "properties": { "a": { "type": "array", "uniqueItems": true } } }), vec![".properties.a.uniqueItems"]),
+        (json!({ "items": { "anyOf": [{}, { "not": { "const": 1 } }] } }), vec![".items.anyOf[1].not"]),
+        (json!({ "if": { "required": ["a"] }, "then": { "required": ["b"] }, "else": {} }), vec![".if"]),
+        (json!({ "type": "string", "format": "password" }), vec![".format"]),
+        (json!({ "type": "string", "maxLength": 4_000_000 }), vec![".maxLength"]),
+        (json!({ "$ref": "https://example.com/a" }), vec![".$ref"]),
+        (
+            json!({ "dependentRequired": { "a": ["b"] }, "x-guidance": { "lenient": true } }),
+            vec![".dependentRequired", ".x-guidance"],
+        ),
+        (json!({ "type": "object", "propertyNames": { "maxLength": 5 } }), vec![".propertyNames"]),
+        (json!({ "type": "array", "contains": { "const": 1 }, "minContains": 2 }), vec![".contains"]),
+        (json!({ "multipleOf": 999_983 }), vec![".multipleOf"]),
+    ];
+    for (schema, paths) in cases {
+        let (prepared, unenforced) = relaxed(&schema);
+        assert_eq!(unenforced, paths, "{schema}");
+        // What remains can be enforced.
+        assert!(prepare(&without_options(prepared.clone())).is_ok(), "{schema} {prepared}");
+    }
+}
+
+fn without_options(mut schema: Value) -> Value {
+    schema.as_object_mut().unwrap().remove("x-guidance");
+    schema
+}
+
+#[test]
+fn a_schema_that_is_not_strict_must_still_be_valid() {
+    for schema in [
+        json!({ "enum": [] }),
+        json!({ "properties": 1 }),
+        json!({ "minItems": -1 }),
+        json!({ "type": "text" }),
+        json!({ "required": [1] }),
+        json!({ "pattern": 5 }),
+        json!({ "minimum": "1" }),
+        json!({ "$ref": "#/$defs/none" }),
+        json!({ "type": "array", "items": { "$ref": "#" }, "minItems": 1 }),
+    ] {
+        assert!(super::prepare(&schema, false, &mut Multiples::default()).is_err(), "{schema}");
+    }
+}
+
+#[test]
+fn a_schema_that_is_too_large_keeps_only_its_type() {
+    let deep = (0..100).fold(json!({}), |inner, _| json!({ "items": inner }));
+    let (prepared, unenforced) =
+        relaxed(&json!({ "type": "object", "properties": { "a": deep, "b": { "type": "string" } } }));
+    assert_eq!(unenforced.len(), 1);
+    assert!(unenforced[0].starts_with(".properties.a.items.items"));
+    assert_eq!(prepared["properties"]["b"], json!({ "type": "string" }));
+    let (prepared, unenforced) = relaxed(&json!({ "type": "object", "const": { "a": "x".repeat(300_000) } }));
+    assert_eq!((without_options(prepared), unenforced), (json!({ "type": "object" }), vec![String::new()]));
+}
+
+#[test]
+fn equivalent_keywords_replace_those_that_cannot_be_enforced() {
+    let cases = [
+        (
+            json!({ "type": "object", "propertyNames": { "type": "string" }, "additionalProperties": { "type": "number" } }),
+            json!({ "type": "object", "additionalProperties": { "type": "number" } }),
+        ),
+        (
+            json!({ "type": "object", "propertyNames": { "type": "string", "enum": ["a", "b.c"] }, "additionalProperties": { "type": "number" }, "required": ["a"] }),
+            json!({ "type": "object", "additionalProperties": false, "required": ["a"], "patternProperties": { "^(?:a|b\\.c)$": { "type": "number" } } }),
+        ),
+        (
+            json!({ "type": "object", "properties": { "a": {} }, "unevaluatedProperties": false }),
+            json!({ "type": "object", "properties": { "a": {} }, "additionalProperties": false }),
+        ),
+        (json!({ "type": "array", "uniqueItems": true, "maxItems": 1 }), json!({ "type": "array", "maxItems": 1 })),
+        (json!({ "type": "integer", "format": "int32" }), json!({ "type": "integer" })),
+        (
+            json!({ "$id": "https://a/b", "type": "array", "items": { "$ref": "https://a/b#/$defs/x" }, "$defs": { "x": {} } }),
+            json!({ "type": "array", "items": { "$ref": "#/$defs/x" }, "$defs": { "x": {} } }),
+        ),
+        (json!({ "$schema": "https://json.schemastore.org/any", "type": "string" }), json!({ "type": "string" })),
+        (
+            json!({ "type": "object", "properties": { "a": { "not": {} } } }),
+            json!({ "type": "object", "properties": { "a": false }, "additionalProperties": false }),
+        ),
+    ];
+    for (schema, expected) in cases {
+        assert_eq!(without_options(prepare(&schema).unwrap()), expected, "{schema}");
+    }
+}
+
+#[test]
+fn objects_that_name_properties_are_closed() {
+    let object = |properties: Value| json!({ "type": "object", "properties": properties });
+    let is_open = |schema: &Value, pointer: &str| {
+        prepare(schema).unwrap().pointer(pointer).unwrap().get("additionalProperties").is_none()
+    };
+    let nested = object(json!({ "a": object(json!({ "b": {} })), "c": { "type": "object" } }));
+    assert!(!is_open(&nested, "") && !is_open(&nested, "/properties/a"));
+    assert!(is_open(&nested, "/properties/c"));
+    // Required names are properties too.
+    let required = json!({ "type": "object", "properties": {}, "required": ["a"] });
+    assert_eq!(prepare(&required).unwrap()["properties"], json!({ "a": {} }));
+    // Each schema may have what the other names.
+    let merged = json!({ "allOf": [object(json!({ "a": {} })), { "$ref": "#/$defs/b" }], "$defs": { "b": object(json!({ "b": object(json!({})) })) } });
+    assert!(is_open(&merged, "/allOf/0") && is_open(&merged, "/$defs/b") && is_open(&merged, "/$defs/b/properties/b"));
+    let extended = json!({ "type": "object", "properties": { "a": {} }, "anyOf": [object(json!({ "b": {} })), {}] });
+    assert!(is_open(&extended, "") && is_open(&extended, "/anyOf/0"));
+    let union = json!({ "anyOf": [object(json!({ "a": {} })), { "$ref": "#/$defs/b" }], "$defs": { "b": object(json!({ "b": {} })) } });
+    assert!(!is_open(&union, "/anyOf/0") && !is_open(&union, "/$defs/b"));
+    let two_uses = json!({ "type": "object", "properties": { "x": { "$ref": "#/$defs/b" }, "y": { "allOf": [{ "$ref": "#/$defs/b" }, { "required": ["z"] }] } },
+        "$defs": { "b": object(json!({ "b": {} })) } });
+    assert!(is_open(&two_uses, "/$defs/b"));
 }
