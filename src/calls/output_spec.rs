@@ -128,13 +128,13 @@ pub struct GeneratedCall {
 }
 
 /// Appends the tool call deltas of a step to the calls of a choice.
-pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[ToolCallDelta]) {
-    for piece in pieces {
-        if let Some(name) = &piece.name {
+pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, deltas: &[ToolCallDelta]) {
+    for delta in deltas {
+        if let Some(name) = &delta.name {
             calls.push(GeneratedCall { name: name.clone(), arguments: String::new() });
         }
-        if let Some(call) = calls.get_mut(piece.index as usize) {
-            call.arguments.push_str(&piece.arguments);
+        if let Some(call) = calls.get_mut(delta.index as usize) {
+            call.arguments.push_str(&delta.arguments);
         }
     }
 }
@@ -152,7 +152,7 @@ impl ToolCallIds {
 
     /// The id of a choice's tool call.
     pub fn of(self, choice: u32, index: u32) -> String {
-        let place = (u128::from(choice) << 32) + u128::from(index);
-        format!("call_{:032x}", self.0.wrapping_add(place))
+        let offset = (u128::from(choice) << 32) + u128::from(index);
+        format!("call_{:032x}", self.0.wrapping_add(offset))
     }
 }

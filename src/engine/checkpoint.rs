@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::engine::preprocessor::Templates;
+use crate::engine::preprocessor::TemplateSources;
 use crate::engine::tokenizer;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::decoder_config::DecoderConfig;
@@ -23,7 +23,7 @@ pub fn is_gguf(path: &Path) -> bool {
 pub fn check_gguf(header: &Header) -> Result<(), String> {
     DecoderConfig::from_gguf(header).map_err(|error| error.to_string())?;
     tokenizer::check(&header.metadata)?;
-    Templates::of_gguf(&header.metadata).map(drop)
+    TemplateSources::of_gguf(&header.metadata).map(drop)
 }
 
 /// Checks that a folder holds a chat model that can be served. Reads only headers and small files.
@@ -31,7 +31,7 @@ pub fn check_hub(folder: &ModelFolder) -> Result<(), String> {
     DecoderConfig::from_folder(folder).map_err(|error| error.to_string())?;
     let files = TextFiles::read(&folder.path)?;
     tokenizer::check_hub(&files)?;
-    Templates::of_folder(&files).map(drop)
+    TemplateSources::of_folder(&files).map(drop)
 }
 
 impl Checkpoint {

@@ -84,8 +84,8 @@ pub enum LoadError {
     #[error("the models folder has no model with this ID")]
     NotFound,
     /// The model is of another kind than requested.
-    #[error("the model {id} is not of the kind '{}': its architecture is {architecture}", wanted.name())]
-    WrongKind { id: String, architecture: String, wanted: ModelKind },
+    #[error("the model {id} is not of the kind '{}': its architecture is {architecture}", expected.name())]
+    WrongKind { id: String, architecture: String, expected: ModelKind },
     #[error("the model {id} cannot be used: {reason}")]
     Unusable { id: String, reason: String },
     /// In bytes: `needed` for weights and scratch buffers, `budget` for all models.

@@ -1,14 +1,14 @@
-//! The server's open connections: how many there may be, and which one is closed to make room for another.
+//! The server's open connections: their limits, and which one is closed to admit another.
 //!
 //! A connection is anonymous until a request with a valid API key arrives on it. Anonymous connections may take half of
-//! all places, and connections with a key all but an eighth. When a limit is reached, the oldest anonymous connection is
-//! closed rather than the new one refused: a client that only holds connections open loses them, while one that sends its
-//! request is soon done, or soon known. A new connection is refused only if its address has used up its share with
-//! connections that have a key.
+//! the slots, and connections with a key seven eighths. When a limit is reached, the oldest anonymous connection is
+//! closed instead of refusing the new one. A client that only holds connections open loses them. A client that sends
+//! its request finishes soon or is authenticated soon. A new connection is refused only if its address has used up its
+//! limit with connections that have a key.
 //!
-//! [`Stream`] is the socket as the layers above see it. It ends with an error once its connection is closed from here.
-//! The operating system watches the writes: where sent bytes are not acknowledged, or the client's receive window stays
-//! closed, for [`WRITE_TIMEOUT`], it ends the connection, whatever the server was about to send.
+//! [`Stream`] is the socket for the layers above. It returns an error once this module has closed its connection.
+//! The operating system monitors writes. If sent bytes are not acknowledged, or the client's receive window stays
+//! closed, for [`WRITE_TIMEOUT`], it ends the connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -31,19 +31,19 @@ use crate::ip_network::ClientPrefix;
 /// How long a connection may make no progress while bytes wait to be sent.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a connection may go without a request. It also bounds the head of a request after the first one.
+/// How long a connection may be idle. Also limits the time for the head of each request after the first.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// How often connections without requests are looked for.
+/// How often idle connections are closed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bytes that the kernel takes beyond what it has sent.
+/// Bytes that the kernel buffers beyond what it has sent.
 const MAX_UNSENT: u32 = 64 << 10;
 
-/// Descriptors that connections leave to files, the listener and the engine.
+/// File descriptors reserved for files, the listener and the engine.
 const RESERVED_FILES: u64 = 128;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
 struct ConnectionLimits {
     all: usize,
@@ -72,43 +72,43 @@ struct Table {
     next: u64,
     /// Oldest first.
     anonymous: BTreeMap<u64, Arc<Connection>>,
-    /// Those that a valid key has come over.
+    /// Connections on which a valid key has arrived.
     authenticated: BTreeMap<u64, Arc<Connection>>,
-    /// Only addresses that are bounded: loopback and trusted proxies stand for many clients.
+    /// Only limited addresses. Loopback and trusted proxies represent many clients and are not limited.
     by_prefix: HashMap<ClientPrefix, usize>,
 }
 
-/// What is keyed of one connection.
+/// The state of one connection.
 pub struct Connection {
     number: u64,
     prefix: Option<ClientPrefix>,
     connections: Weak<Connections>,
     authenticated: AtomicBool,
     closed: AtomicBool,
-    /// Requests that are not answered to their end.
+    /// Requests whose responses are not complete.
     running: AtomicUsize,
     /// When the connection was opened or its last request ended, in milliseconds after [`Connections::begun`].
     idle_since: AtomicU64,
     waker: AtomicWaker,
 }
 
-/// A socket that its connection can end.
+/// A socket that [`Connections`] can close.
 pub struct Stream {
     tcp: TcpStream,
     connection: Arc<Connection>,
 }
 
-/// A request on a connection, until its response is sent or given up.
+/// A request on a connection, until its response is sent or dropped.
 pub struct ActiveRequest(Arc<Connection>);
 
 impl Connections {
-    /// For a listener that accepts so many.
+    /// The limits for a listener that accepts this many connections.
     pub fn new(accepted: usize) -> Arc<Self> {
         Arc::new(Self { bounds: ConnectionLimits::of(accepted), table: Mutex::default(), begun: Instant::now() })
     }
 
-    /// Takes an accepted socket in, and closes others for it where that is needed. `None` if its address has too many
-    /// connections, all of clients with a key.
+    /// Admits an accepted socket, and closes another connection if needed. `None` if its address has too many
+    /// connections, all with a key.
     pub fn accept(self: &Arc<Self>, tcp: TcpStream, proxies: &TrustedProxies) -> Option<(Stream, Option<SocketAddr>)> {
         set_options(&tcp);
         let peer = tcp.peer_addr().ok();
@@ -129,11 +129,11 @@ impl Connections {
             && table.by_prefix.get(&prefix).is_some_and(|open| *open >= per_address)
         {
             let oldest = table.anonymous.values().find(|one| one.prefix == Some(prefix)).cloned()?;
-            table.close(&oldest, "a newer one from its address needs its place");
+            table.close(&oldest, "a newer one from its address needs its slot");
         }
         while table.anonymous.len() >= anonymous || table.anonymous.len() + table.authenticated.len() >= all {
             let Some(oldest) = table.anonymous.values().next().cloned() else { break };
-            table.close(&oldest, "a newer one needs its place");
+            table.close(&oldest, "a newer one needs its slot");
         }
         let number = table.next;
         table.next += 1;
@@ -154,8 +154,8 @@ impl Connections {
         Some(connection)
     }
 
-    /// Moves a connection to those with a key. If their limit is reached, the longest idle one is closed; if none is idle,
-    /// the connection stays anonymous.
+    /// Moves a connection to those with a key. If their limit is reached, closes the one that was idle longest. If none
+    /// is idle, the connection stays anonymous.
     fn mark_authenticated(&self, connection: &Connection) {
         let mut table = self.lock();
         if !table.anonymous.contains_key(&connection.number) {
@@ -166,7 +166,7 @@ impl Connections {
             let Some(longest) = idle.min_by_key(|one| one.idle_since.load(Ordering::Relaxed)).cloned() else {
                 return;
             };
-            table.close(&longest, "that of another client needs its place");
+            table.close(&longest, "that of another client needs its slot");
         }
         if let Some(moved) = table.anonymous.remove(&connection.number) {
             moved.authenticated.store(true, Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Table {
 }
 
 impl Connection {
-    /// The connection that a request came over. HTTP/1 has it beside the connection, HTTP/2 with each request.
+    /// The connection of a request. HTTP/1 stores it with the connection, HTTP/2 with each request.
     pub fn of(request: &HttpRequest) -> Option<Arc<Self>> {
         request.conn_data::<Arc<Self>>().cloned().or_else(|| request.extensions().get::<Arc<Self>>().cloned())
     }
@@ -240,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// A request begins.
+    /// Records that a request begins.
     pub fn run(self: &Arc<Self>) -> ActiveRequest {
         self.running.fetch_add(1, Ordering::Relaxed);
         ActiveRequest(Arc::clone(self))
@@ -250,7 +250,7 @@ impl Connection {
         self.running.load(Ordering::Relaxed) == 0
     }
 
-    /// An error once it is closed; until then, the task is woken for that.
+    /// Returns an error once the connection is closed. Until then, registers the task to be woken when it is.
     pub fn check(&self, cx: &Context<'_>) -> io::Result<()> {
         self.waker.register(cx.waker());
         match self.closed.load(Ordering::Acquire) {
@@ -326,7 +326,7 @@ impl AsyncWrite for Stream {
 }
 
 fn set_options(tcp: &TcpStream) {
-    // A response is written in pieces, of which the last must not wait for the client's acknowledgement of the others.
+    // A response is written in pieces. The last one must not wait until the client has acknowledged the others.
     if let Err(error) = tcp.set_nodelay(true) {
         tracing::debug!(%error, "small packets of a connection are held back");
     }
@@ -342,7 +342,7 @@ fn set_options(tcp: &TcpStream) {
     }
 }
 
-/// Raises the process's limit of open files as far as it may, and returns how many connections that leaves room for.
+/// Raises the process's limit of open files as far as allowed. Returns the number of connections that fit.
 pub fn raise_file_limit() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -374,7 +374,7 @@ mod tests {
         connections.lock().remove(connection);
     }
 
-    /// All 15, anonymous 8, keyed 13, 2 of one address.
+    /// Limits: 15 in total, 8 anonymous, 13 with a key, 2 per address.
     fn connections() -> Arc<Connections> {
         let connections = Connections::new(16);
         let ConnectionLimits { all, anonymous, authenticated, per_address } = connections.bounds;

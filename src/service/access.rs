@@ -264,7 +264,7 @@ impl Access {
         match (self.models(), models) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(own), Some(asked)) => asked.iter().all(|model| own.contains(model)),
+            (Some(own), Some(requested)) => requested.iter().all(|model| own.contains(model)),
         }
     }
 

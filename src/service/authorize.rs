@@ -56,7 +56,7 @@ pub(super) fn manage_project(project: ProjectId) -> impl Fn(&WriteTx, &Access) -
     move |_, caller| caller.require(project, Scope::Project)
 }
 
-/// Requires that the caller may manage the project of a resource, or its own if the resource is gone.
+/// Requires that the caller may manage the project of a resource, or its own project if the resource does not exist.
 pub(super) fn manage_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| {
         let project = project_resources::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
@@ -76,8 +76,8 @@ pub(super) fn admin(_: &WriteTx, caller: &Access) -> Result<()> {
 
 /// 401 if the key is revoked or expired, or its project is archived.
 pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
-    if let Some(moment) = key.revoked_at {
-        let text = format!("This API key was revoked at {moment}. Use another key, or create a new one.");
+    if let Some(time) = key.revoked_at {
+        let text = format!("This API key was revoked at {time}. Use another key, or create a new one.");
         return Err(Error::new(Code::RevokedApiKey, text));
     }
     if project_archived {
@@ -85,10 +85,9 @@ pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timesta
         return Err(Error::new(Code::RevokedApiKey, text));
     }
     match key.expires_at {
-        Some(moment) if moment <= now => {
-            let text = format!(
-                "This API key expired at {moment}. Use another key, or have 'expires_at' of this one extended."
-            );
+        Some(time) if time <= now => {
+            let text =
+                format!("This API key expired at {time}. Use another key, or have 'expires_at' of this one extended.");
             Err(Error::new(Code::ExpiredApiKey, text))
         }
         _ => Ok(()),
@@ -158,9 +157,9 @@ pub(super) fn require_active_owner(tx: &impl Reader, id: ProjectId) -> Result<()
 /// 409 if the project is archived.
 pub(super) fn require_active(project: &ProjectRecord) -> Result<()> {
     match project.archived_at {
-        Some(moment) => {
+        Some(time) => {
             let text = format!(
-                "The project '{}' was archived at {moment} and can no longer change. Use another project.",
+                "The project '{}' was archived at {time} and can no longer change. Use another project.",
                 project.name
             );
             Err(Error::new(Code::Conflict, text))

@@ -104,8 +104,8 @@ impl Content {
         if self.next == self.chunks {
             return Ok(None);
         }
-        let (id, place) = (self.id, self.next);
-        let chunk = self.store.read(move |tx| file_records::chunk(tx, id, place)).await?;
+        let (id, index) = (self.id, self.next);
+        let chunk = self.store.read(move |tx| file_records::chunk(tx, id, index)).await?;
         self.next += 1;
         chunk.map(Some).ok_or_else(|| Error::not_found("file", id))
     }
@@ -150,9 +150,9 @@ impl Files {
             quotas::check(tx, likely, QuotaKind::File, 1, 1)
         });
         admitted.await?;
-        let place = self.upload_limit.acquire_from(access.project(), address)?;
+        let slot = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
-        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), place))
+        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), slot))
     }
 
     /// Creates a file from a completed upload.

@@ -64,7 +64,7 @@ fn check(text: &[u8]) -> String {
 /// would repeat. Also finds secrets of which some or all characters are percent-encoded, even repeatedly.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
-    let (mut kept, mut at, mut safe) = (0, 0, String::new());
+    let (mut copied, mut at, mut safe) = (0, 0, String::new());
     while at < bytes.len() {
         let Some(span) = secret_at(bytes, at) else {
             at += 1;
@@ -72,12 +72,12 @@ pub fn redact(text: &str) -> Cow<'_, str> {
         };
         // The id alone is not secret.
         if span.letters > ID_DIGITS {
-            safe.extend([text.get(kept..span.shown).unwrap_or_default(), "…"]);
-            kept = span.end;
+            safe.extend([text.get(copied..span.shown).unwrap_or_default(), "…"]);
+            copied = span.end;
         }
         at = span.end;
     }
-    if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + text.get(kept..).unwrap_or_default()) }
+    if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + text.get(copied..).unwrap_or_default()) }
 }
 
 /// The position of a secret in the text.

@@ -73,11 +73,11 @@ pub(super) fn metadata(text: Option<&str>) -> Result<()> {
     }
 }
 
-pub(super) fn expires_at(moment: Timestamp, now: Timestamp) -> Result<()> {
-    if moment > now {
+pub(super) fn expires_at(time: Timestamp, now: Timestamp) -> Result<()> {
+    if time > now {
         return Ok(());
     }
-    Err(Error::invalid("expires_at", format!("'expires_at' is {moment}, but must lie in the future; now it is {now}.")))
+    Err(Error::invalid("expires_at", format!("'expires_at' is {time}, but must lie in the future; now it is {now}.")))
 }
 
 pub(super) fn grace_period(seconds: Option<i64>) -> Result<Duration> {

@@ -99,8 +99,8 @@ pub(super) fn inconsistent(reason: impl Into<String>) -> Error {
 /// The error for a damaged record. A damaged record is never treated as absent, because that could make a revoked key
 /// or an archived project usable.
 fn damaged(table: Table, key: &[u8], reason: &str) -> Error {
-    let place: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    refused(format!("record {place} of table {}: {reason}", table.name()))
+    let key_hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    refused(format!("record {key_hex} of table {}: {reason}", table.name()))
 }
 
 fn refused(cause: String) -> Error {

@@ -87,7 +87,7 @@ fn read_pepper(db: &Database) -> Option<Pepper> {
     Some(Pepper::from_bytes(stored.get(1..)?.try_into().ok()?))
 }
 
-/// The pepper is written first: alone it is harmless, and a database without it would be unusable.
+/// The pepper is written first. A pepper alone is harmless; a database without one is unusable.
 fn save_pepper(dir: &Path, pepper: &Pepper) -> Result<(), RestoreError> {
     match pepper::load(dir) {
         Ok(None) => Ok(pepper::save(dir, pepper)?),

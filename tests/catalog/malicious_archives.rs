@@ -111,7 +111,7 @@ fn manifests_that_could_escape_or_surprise_are_refused() {
         (manifest(&["/w.gguf"]), "absolute"),
         (manifest(&["a", "A"]), "there twice"),
         (manifest(&[]), "lists no files"),
-        (one.replace("\"m\"", "\"\\u001b[2Jm\\n\""), "'\\u{1b}[2Jm\\u{a}', which is no model name"),
+        (one.replace("\"m\"", "\"\\u001b[2Jm\\n\""), "'\\u{1b}[2Jm\\u{a}', which is not a valid model name"),
         (one.replace("\"m\"", "\"../m\""), "no model name"),
         (one.replace("\"bytes\": 4", "\"bytes\": 18446744073709551615"), "too large"),
         (one.replace("\"bytes\": 4", "\"bytes\": -1"), "cannot be read"),
@@ -135,7 +135,7 @@ fn cut_and_broken_archives_are_refused() {
     }
     let mut flipped = whole.clone();
     flipped[1030] ^= 1; // in the second header: its checksum no longer holds
-    assert!(refusal(&flipped).contains("broken archive"));
+    assert!(refusal(&flipped).contains("damaged archive"));
     let mut endless = whole;
     endless[1024 + 124..1024 + 135].copy_from_slice(b"77777777777"); // claims 8 GiB, has four bytes
     assert!(refusal(&endless).contains("archive"));

@@ -50,10 +50,10 @@ impl DiscoveredModel {
         (self.info.id == candidate.id) && (self.path == candidate.path) && (self.fingerprint == candidate.fingerprint)
     }
 
-    /// The error for a model that is not of the `wanted` kind.
-    pub fn wrong_kind(&self, wanted: ModelKind) -> LoadError {
+    /// The error for a model that is not of the `expected` kind.
+    pub fn wrong_kind(&self, expected: ModelKind) -> LoadError {
         let ModelInfo { id, architecture, .. } = &self.info;
-        LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), wanted }
+        LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), expected }
     }
 }
 

@@ -39,9 +39,9 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
         info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
         match opened.and_then(|opened| embedding::check_hub(&opened, &info.id)) {
-            Ok(facts) => {
-                info.context_window = u32::try_from(facts.limit).ok();
-                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !cross_encoder);
+            Ok(encoder) => {
+                info.context_window = u32::try_from(encoder.limit).ok();
+                info.embedding_dimensions = u32::try_from(encoder.dimensions).ok().filter(|_| !cross_encoder);
             }
             Err(problem) => info.problem = Some(problem),
         }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use crate::display::format_bytes;
 use crate::engine::model_info::LORAS;
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile, OpContext};
 use crate::models::safetensors::is_file_name;

@@ -16,7 +16,7 @@ use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
 use crate::models::diffusion::pipeline::{
     self, Components, GenerationParams, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds, StepProgress,
@@ -180,13 +180,13 @@ impl ImageModel {
     }
 
     /// Whether these adapters can be used with an image of the default size; errors say why not. May read file headers.
-    pub fn check_adapters(&self, asked: &[(String, f32)]) -> Result<(), String> {
-        self.check_memory(self.default_size(), asked)
+    pub fn check_adapters(&self, requested: &[(String, f32)]) -> Result<(), String> {
+        self.check_memory(self.default_size(), requested)
     }
 
-    fn check_memory(&self, size: [usize; 2], asked: &[(String, f32)]) -> Result<(), String> {
-        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
-        match image_bytes.saturating_add(bytes) <= self.available || asked.is_empty() {
+    fn check_memory(&self, size: [usize; 2], requested: &[(String, f32)]) -> Result<(), String> {
+        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), requested)?);
+        match image_bytes.saturating_add(bytes) <= self.available || requested.is_empty() {
             true => Ok(()),
             false => Err(format!(
                 "the adapters take {} of memory and an image of {}x{} takes {}, but {} are available beside the model",

@@ -11,7 +11,7 @@ use tokenizers::{
     TruncationStrategy,
 };
 
-use crate::engine::preprocessor::facts::PromptTokenizerSpec;
+use crate::engine::preprocessor::tokenizer_info::PromptTokenizerSpec;
 use crate::engine::tokenizer::files::TextFiles;
 use files::{text, unusable};
 

@@ -261,6 +261,6 @@ mod tests {
         images.drop_stalled(patience * 2, patience);
         assert_eq!((images.waiting(None), images.has_receivers()), (0, false));
         assert_eq!(slow.try_next(), Some(Some(Err(Failure::ClientStalled))));
-        assert_eq!(slow.leave(), 2, "they were painted");
+        assert_eq!(slow.leave(), 2, "they were generated");
     }
 }

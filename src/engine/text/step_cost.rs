@@ -83,13 +83,13 @@ impl StepCostModel {
     /// The max prompt tokens of the next step, with `decoding` sequences that decode and `prefilling` that prefill.
     pub fn prefill_chunk(&self, decoding: usize, prefilling: usize) -> usize {
         let Some(token) = self.prompt else { return INITIAL_PREFILL_TOKENS.min(self.max_prefill) };
-        let room = match self.decode(decoding) {
+        let budget_seconds = match self.decode(decoding) {
             Some(decode) if decoding > 0 => {
                 decode * (MAX_SLOWDOWN - 1.) * (prefilling as f64 / decoding as f64).clamp(1., MAX_PREFILL_SHARE)
             }
             _ => MAX_STEP_SECONDS,
         };
-        ((room / token) as usize).max(MIN_PREFILL_TOKENS).min(self.max_prefill)
+        ((budget_seconds / token) as usize).max(MIN_PREFILL_TOKENS).min(self.max_prefill)
     }
 
     /// What speculation costs and saves if `decoding` sequences share a step. `None`: nothing is measured yet,

@@ -5,7 +5,7 @@ use super::head::field;
 /// Max bytes of a chunk-size line, and of all trailers.
 const MAX_LINE: usize = 4 << 10;
 const MAX_TRAILERS: usize = 16 << 10;
-/// Digits of a chunk's size; its value fits into 64 bits by far.
+/// Max digits of a chunk's size, so that the value fits into 64 bits.
 const MAX_DIGITS: usize = 15;
 const LAST: &[u8] = b"0\r\n\r\n";
 

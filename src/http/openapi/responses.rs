@@ -1,5 +1,6 @@
-//! What all routes share: the envelope of the mount around the handler's documented body, the page around a list, the
-//! error format, and optional bodies where no field is required. Added here once, so that new routes get it.
+//! Schemas that all routes share: the envelope of the mount around the handler's documented body, the page around a
+//! list, the error format, and optional bodies where no field is required. They are added here, so that new routes get
+//! them.
 
 use serde_json::{Map, Value, json};
 
@@ -53,7 +54,7 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     }
 }
 
-/// The whole body: what names it, and what the handler says of it.
+/// The whole body: the envelope and the handler's documented body.
 fn with_envelope(mount: Mount, body: Value) -> Value {
     let head = match mount {
         Mount::Spec => json!({

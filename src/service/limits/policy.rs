@@ -119,8 +119,8 @@ impl LimitsPatch {
         Ok(LimitsRecord { own, ceiling, quotas, ..old })
     }
 
-    /// New values must not exceed the ceiling. (A ceiling that is lowered later leaves the stored values; `effective`
-    /// has the result.)
+    /// New values must not exceed the ceiling. (A ceiling that is lowered later does not change the stored values;
+    /// `effective` is the result.)
     fn below(&self, own: &Rates, ceiling: &Rates) -> Result<()> {
         let check = |field: &str, change: Patch<i64>, wish: Option<u64>, most: Option<u64>| match (change, wish, most) {
             (Patch::Set(_), Some(wish), Some(most)) if wish > most => {
@@ -158,8 +158,8 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
-    let number = |name: &str, old, change, most| number(&format!("{place}{name}"), old, change, 1, most);
+fn rates(old: Rates, change: RatesPatch, prefix: &str) -> Result<Rates> {
+    let number = |name: &str, old, change, most| number(&format!("{prefix}{name}"), old, change, 1, most);
     let new = Rates {
         requests_per_minute: number(
             "requests_per_minute",
@@ -176,7 +176,7 @@ fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
         (Patch::Clear, Patch::Keep) => Rates { burst_limit: None, ..new },
         _ => new,
     };
-    let field = format!("{place}burst_limit");
+    let field = format!("{prefix}burst_limit");
     match (new.burst_limit, new.requests_per_minute) {
         (Some(_), None) => {
             let text =
@@ -225,9 +225,9 @@ fn number(field: &str, old: Option<u64>, change: Patch<i64>, least: u64, most: u
 pub(super) fn difference(old: &LimitsRecord, new: &LimitsRecord) -> Value {
     let fields = |record: &LimitsRecord| {
         let parts = [("", json!(record.own)), ("ceiling.", json!(record.ceiling)), ("quotas.", json!(record.quotas))];
-        let fields = parts.into_iter().flat_map(|(place, part)| {
+        let fields = parts.into_iter().flat_map(|(prefix, part)| {
             let Value::Object(part) = part else { return Vec::new() };
-            part.into_iter().map(|(name, value)| (format!("{place}{name}"), value)).collect()
+            part.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value)).collect()
         });
         fields.collect::<Map<String, Value>>()
     };

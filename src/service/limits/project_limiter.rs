@@ -21,7 +21,7 @@ struct State {
     /// The generation of the loaded rates.
     loaded: u64,
     /// A change that is not loaded yet: the latest generation, and the uptime of the first change since the last load.
-    /// Until it is loaded the buckets stand still at that time, because only then the new rates are known.
+    /// Until it is loaded, the buckets do not refill, because the new rates are not known.
     changed: Option<(u64, Duration)>,
     rates: Rates,
     requests: Option<TokenBucket>,
@@ -180,12 +180,12 @@ impl State {
         // The old rates hold until the change, the new ones since.
         let now = self.refill_until(now);
         self.changed = self.changed.filter(|(latest, _)| *latest > generation);
-        let keep = |old: Option<TokenBucket>, new: Option<TokenBucket>, burst: Option<u64>| match (old, new) {
+        let update = |old: Option<TokenBucket>, new: Option<TokenBucket>, burst: Option<u64>| match (old, new) {
             (Some(old), Some(new)) => Some(old.changed(new.rate(), burst.unwrap_or(new.rate()), now)),
             (_, new) => new,
         };
-        self.requests = keep(self.requests, requests(&rates, now), rates.burst_limit);
-        self.tokens = keep(self.tokens, tokens(&rates, now), None);
+        self.requests = update(self.requests, requests(&rates, now), rates.burst_limit);
+        self.tokens = update(self.tokens, tokens(&rates, now), None);
         (self.loaded, self.rates) = (generation, rates);
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-const PARTS: i128 = 60_000_000_000;
+const PARTS_PER_TOKEN: i128 = 60_000_000_000;
 
 /// Refills steadily up to its capacity. The level may be negative after a request that cost more than was known in
 /// advance.
@@ -22,7 +22,7 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// A full bucket.
     pub fn new(rate: u64, capacity: u64, now: Duration) -> Self {
-        let capacity = i128::from(capacity) * PARTS;
+        let capacity = i128::from(capacity) * PARTS_PER_TOKEN;
         Self { rate, capacity, level: capacity, at: now }
     }
 
@@ -37,7 +37,7 @@ impl TokenBucket {
     #[must_use]
     pub fn changed(mut self, rate: u64, capacity: u64, now: Duration) -> Self {
         self.refill(now);
-        let capacity = i128::from(capacity) * PARTS;
+        let capacity = i128::from(capacity) * PARTS_PER_TOKEN;
         Self { rate, capacity, level: self.level.min(capacity), at: self.at }
     }
 
@@ -45,19 +45,19 @@ impl TokenBucket {
     /// leaves a negative level.
     pub fn take(&mut self, amount: u64, now: Duration) -> Result<(), Duration> {
         self.refill(now);
-        let wanted = i128::from(amount) * PARTS;
-        let lacking = wanted.min(self.capacity) - self.level;
-        if lacking > 0 {
-            return Err(self.time_for(lacking));
+        let cost = i128::from(amount) * PARTS_PER_TOKEN;
+        let deficit = cost.min(self.capacity) - self.level;
+        if deficit > 0 {
+            return Err(self.time_for(deficit));
         }
-        self.level -= wanted;
+        self.level -= cost;
         Ok(())
     }
 
-    /// Takes what has been used already; a negative `amount` gives back.
+    /// Charges an amount that is already used. A negative `amount` is a refund.
     pub fn settle(&mut self, amount: i128, now: Duration) {
         self.refill(now);
-        self.level = self.level.saturating_sub(amount.saturating_mul(PARTS)).min(self.capacity);
+        self.level = self.level.saturating_sub(amount.saturating_mul(PARTS_PER_TOKEN)).min(self.capacity);
     }
 
     fn refill(&mut self, now: Duration) {
@@ -68,7 +68,7 @@ impl TokenBucket {
 
     /// The amount available now.
     pub fn remaining(&self) -> u64 {
-        u64::try_from((self.level / PARTS).max(0)).unwrap_or(u64::MAX)
+        u64::try_from((self.level / PARTS_PER_TOKEN).max(0)).unwrap_or(u64::MAX)
     }
 
     /// Time until the bucket is full.

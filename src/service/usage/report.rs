@@ -78,7 +78,8 @@ pub struct BucketWidth {
 }
 
 impl BucketWidth {
-    /// The requested width, or the least number of whole days with which the window has at most [`MAX_BUCKETS`] buckets.
+    /// The requested width, or the least number of whole days with which the window has at most [`MAX_BUCKETS`]
+    /// buckets.
     fn of(requested: Option<Width>, start: Timestamp, end: Timestamp) -> Self {
         requested.map_or_else(
             || Self { unit: Width::Day, slots: rounded_up(slots_between(Width::Day, start, end), MAX_BUCKETS) },
@@ -273,36 +274,36 @@ fn slots(plan: &CheckedQuery) -> impl Iterator<Item = (i64, Timestamp, Timestamp
 struct Groups<'a> {
     tx: &'a ReadTx,
     project: ProjectId,
-    wanted: &'a [Dimension],
+    group_by: &'a [Dimension],
     known: HashMap<u32, usize>,
-    places: HashMap<Group, usize>,
+    indexes: HashMap<Group, usize>,
     order: Vec<Group>,
 }
 
 impl<'a> Groups<'a> {
-    fn new(tx: &'a ReadTx, project: ProjectId, wanted: &'a [Dimension]) -> Self {
-        Self { tx, project, wanted, known: HashMap::new(), places: HashMap::new(), order: Vec::new() }
+    fn new(tx: &'a ReadTx, project: ProjectId, group_by: &'a [Dimension]) -> Self {
+        Self { tx, project, group_by, known: HashMap::new(), indexes: HashMap::new(), order: Vec::new() }
     }
 
     fn of(&mut self, series: u32) -> Result<usize> {
-        if self.wanted.is_empty() {
+        if self.group_by.is_empty() {
             return Ok(0);
         }
-        if let Some(place) = self.known.get(&series) {
-            return Ok(*place);
+        if let Some(index) = self.known.get(&series) {
+            return Ok(*index);
         }
         let record = usage::series(self.tx, self.project, series)?;
-        let wants = |dimension| self.wanted.contains(&dimension);
+        let wants = |dimension| self.group_by.contains(&dimension);
         let group = Group {
             model: record.model.filter(|_| wants(Dimension::Model)),
             api_key: wants(Dimension::ApiKey).then(|| record.key.to_string()),
             endpoint: wants(Dimension::Endpoint).then_some(record.endpoint),
         };
-        let place = *self.places.entry(group.clone()).or_insert(self.order.len());
-        if place == self.order.len() {
+        let index = *self.indexes.entry(group.clone()).or_insert(self.order.len());
+        if index == self.order.len() {
             self.order.push(group);
         }
-        self.known.insert(series, place);
-        Ok(place)
+        self.known.insert(series, index);
+        Ok(index)
     }
 }

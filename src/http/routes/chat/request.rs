@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::context;
+use super::conversation_fields;
 use super::output_format::{self, ResponseFormat, ToolChoice};
 use crate::calls::chat::ChatCall;
-use crate::calls::context::no_model;
+use crate::calls::conversation_context::no_model;
 use crate::calls::messages;
 use crate::display::shorten;
 use crate::engine::{MAX_CHOICES, MAX_STOPS, MAX_TOP_LOGPROBS, Sampling};
@@ -56,7 +56,7 @@ pub struct ChatRequest {
     conversation_id: Option<String>,
     /// An agent, whose instructions, model and memory settings apply.
     agent_id: Option<String>,
-    /// What happens if the conversation is too long: `disabled` if absent, or as the agent says.
+    /// What happens if the conversation is too long; absent: the agent's setting, else `disabled`.
     truncation: Option<Truncation>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -81,7 +81,7 @@ pub struct ChatRequest {
     /// Number of choices, 1–16.
     n: Option<u32>,
     max_completion_tokens: Option<u32>,
-    /// The older name of `max_completion_tokens`.
+    /// The deprecated name of `max_completion_tokens`.
     max_tokens: Option<u32>,
     /// Min tokens before generation may stop.
     min_tokens: Option<u32>,
@@ -130,7 +130,7 @@ pub struct CheckedRequest {
 }
 
 impl ChatRequest {
-    /// Validates each field; `calls` checks what depends on the model.
+    /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(self, if_match: Option<IfMatch>) -> Result<CheckedRequest> {
         refuse_unsupported(&self.rest)?;
         let sampling = self.sampling()?;
@@ -147,7 +147,7 @@ impl ChatRequest {
         )?;
         let sent = message_schema::to_json(&self.messages);
         let messages = messages::parse(&sent, self.conversation_id.is_some())?;
-        let named = context::ContextFields {
+        let named = conversation_fields::ConversationFields {
             conversation: self.conversation_id,
             agent: self.agent_id,
             truncation: self.truncation,
@@ -296,9 +296,9 @@ fn stop(given: Option<Stop>) -> Result<Vec<String>> {
     }
     match stops.iter().position(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
         None => Ok(stops),
-        Some(place) => {
-            let message = format!("stop[{place}] must have from 1 to {MAX_STOP_BYTES} bytes.");
-            Err(Error::invalid(format!("stop[{place}]"), message))
+        Some(index) => {
+            let message = format!("stop[{index}] must have from 1 to {MAX_STOP_BYTES} bytes.");
+            Err(Error::invalid(format!("stop[{index}]"), message))
         }
     }
 }

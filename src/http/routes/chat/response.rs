@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::context::{self, ConversationRef};
+use super::conversation_fields::{self, ConversationRef};
 use crate::calls::chat::{Choice, RunningChat, Usage};
 use crate::calls::output_spec::GeneratedCall;
 use crate::engine::{FinishReason, TokenInfo, TokenLogprob, ToolCallDelta};
@@ -173,7 +173,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         choices: choices.into_iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: None,
-        conversation: context::conversation(running),
+        conversation: conversation_fields::conversation(running),
         truncated_messages: running.truncated,
     }
 }
@@ -189,14 +189,14 @@ fn tool_calls(running: &RunningChat, choice: usize, calls: Vec<GeneratedCall>) -
 }
 
 /// Tool call deltas of a step, in OpenAI's streaming format.
-pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [ToolCallDelta]) -> Vec<CallDelta<'a>> {
-    let delta = |piece: &'a ToolCallDelta| CallDelta {
-        index: piece.index,
-        id: piece.name.is_some().then(|| running.call_ids.of(choice, piece.index)),
-        r#type: piece.name.is_some().then_some("function"),
-        function: FunctionDelta { name: piece.name.as_deref(), arguments: &piece.arguments },
+pub fn call_deltas<'a>(running: &RunningChat, choice: u32, deltas: &'a [ToolCallDelta]) -> Vec<CallDelta<'a>> {
+    let call_delta = |delta: &'a ToolCallDelta| CallDelta {
+        index: delta.index,
+        id: delta.name.is_some().then(|| running.call_ids.of(choice, delta.index)),
+        r#type: delta.name.is_some().then_some("function"),
+        function: FunctionDelta { name: delta.name.as_deref(), arguments: &delta.arguments },
     };
-    pieces.iter().map(delta).collect()
+    deltas.iter().map(call_delta).collect()
 }
 
 pub fn finish_reason(ending: FinishReason) -> &'static str {
@@ -207,13 +207,13 @@ pub fn finish_reason(ending: FinishReason) -> &'static str {
     }
 }
 
-/// `None` unless the caller asked for log-probabilities.
-pub fn logprobs(tokens: &[TokenInfo], wanted: bool) -> Option<Logprobs> {
+/// `None` unless the caller requested log-probabilities.
+pub fn logprobs(tokens: &[TokenInfo], include: bool) -> Option<Logprobs> {
     let body = |info: &TokenInfo| TokenBody {
         token: alternative(&info.token),
         top_logprobs: info.top.iter().map(alternative).collect(),
     };
-    wanted.then(|| Logprobs { content: tokens.iter().map(body).collect(), refusal: None })
+    include.then(|| Logprobs { content: tokens.iter().map(body).collect(), refusal: None })
 }
 
 fn alternative(token: &TokenLogprob) -> Alternative {

@@ -9,7 +9,7 @@ use actix_web::HttpResponse;
 use futures_util::Stream;
 use futures_util::stream;
 
-use super::context;
+use super::conversation_fields;
 use super::request::StreamOptions;
 use super::response::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
 use crate::calls::chat::RunningChat;
@@ -55,20 +55,20 @@ impl Events {
     async fn next(&mut self) -> sse::Event {
         match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
             Err(_) => sse::keep_alive(),
-            Ok(Some(Ok(piece))) => self.delta(&piece),
+            Ok(Some(Ok(delta))) => self.delta(&delta),
             Ok(Some(Err(error))) => self.fail(error).await,
             Ok(None) => self.end().await,
         }
     }
 
-    fn delta(&mut self, piece: &TextDelta) -> sse::Event {
-        let first = self.role_sent.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        let silent = !first && piece.text.is_empty() && piece.calls.is_empty() && piece.tokens.is_empty();
-        let delta_choice = sse::data(&self.chunk(vec![self.delta_choice(piece, first)]));
-        let Some(ending) = piece.end else { return delta_choice };
+    fn delta(&mut self, delta: &TextDelta) -> sse::Event {
+        let first = self.role_sent.get_mut(delta.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        let silent = !first && delta.text.is_empty() && delta.calls.is_empty() && delta.tokens.is_empty();
+        let delta_choice = sse::data(&self.chunk(vec![self.delta_choice(delta, first)]));
+        let Some(ending) = delta.end else { return delta_choice };
         // OpenAI ends a choice with a separate chunk whose delta is empty.
         let last = ChunkChoice {
-            index: piece.choice,
+            index: delta.choice,
             delta: Delta::default(),
             logprobs: None,
             finish_reason: Some(finish_reason(ending)),
@@ -77,16 +77,16 @@ impl Events {
         if silent { close } else { sse::join(delta_choice, close) }
     }
 
-    fn delta_choice<'a>(&self, piece: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
-        let text = Some(piece.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
+    fn delta_choice<'a>(&self, delta: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
+        let text = Some(delta.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
         ChunkChoice {
-            index: piece.choice,
+            index: delta.choice,
             delta: Delta {
                 role: first.then_some("assistant"),
-                content: (first || !piece.text.is_empty()).then_some(text),
-                tool_calls: call_deltas(&self.running, piece.choice, &piece.calls),
+                content: (first || !delta.text.is_empty()).then_some(text),
+                tool_calls: call_deltas(&self.running, delta.choice, &delta.calls),
             },
-            logprobs: logprobs(&piece.tokens, self.running.logprobs && !piece.tokens.is_empty()),
+            logprobs: logprobs(&delta.tokens, self.running.logprobs && !delta.tokens.is_empty()),
             finish_reason: None,
         }
     }
@@ -122,7 +122,7 @@ impl Events {
         }
         let usage = Chunk {
             usage: Some(Some(self.running.usage().into())),
-            conversation: context::conversation(&self.running),
+            conversation: conversation_fields::conversation(&self.running),
             truncated_messages: self.running.truncated,
             ..self.chunk(Vec::new())
         };

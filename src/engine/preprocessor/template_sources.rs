@@ -8,13 +8,13 @@ use crate::models::gguf::Metadata;
 
 /// A model's chat templates as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Templates {
+pub(in crate::engine) struct TemplateSources {
     pub default: String,
     /// For conversations with tools, if the model has a separate one.
     pub tool_use: Option<String>,
 }
 
-impl Templates {
+impl TemplateSources {
     pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
         let text = |key: &str| metadata.text(key).map(str::to_owned);
         let default = text("tokenizer.chat_template").ok_or_else(|| {

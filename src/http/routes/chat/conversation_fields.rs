@@ -5,7 +5,7 @@ use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
 use crate::calls::chat::RunningChat;
-use crate::calls::context::ContextRequest;
+use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
 use crate::http::body_ids::parse_id;
 use crate::http::routes::agents::Truncation;
@@ -15,7 +15,7 @@ use crate::service::precondition::IfMatch;
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 
 /// What a request names.
-pub struct ContextFields {
+pub struct ConversationFields {
     pub conversation: Option<String>,
     pub agent: Option<String>,
     pub truncation: Option<Truncation>,
@@ -29,9 +29,14 @@ pub struct ConversationRef {
     version: u64,
 }
 
-impl ContextFields {
+impl ConversationFields {
     /// Validates the combination of fields.
-    pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<ContextRequest> {
+    pub fn check(
+        self,
+        sent: Vec<String>,
+        choices: u32,
+        if_match: Option<IfMatch>,
+    ) -> Result<ConversationContextRequest> {
         let conversation =
             self.conversation.map(|text| parse_id(&text, "conversation", "conversation_id")).transpose()?;
         let agent = self.agent.map(|text| parse_id(&text, "agent", "agent_id")).transpose()?;
@@ -52,7 +57,7 @@ impl ContextFields {
             _ => {}
         }
         let sent = if conversation.is_some() { sent } else { Vec::new() };
-        Ok(ContextRequest { conversation, agent, truncate, if_match, sent })
+        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent })
     }
 }
 
