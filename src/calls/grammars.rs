@@ -42,15 +42,15 @@ impl GrammarCompiler {
     }
 
     async fn compile_uncached(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<CompiledGrammar> {
-        let turn = self.compiling.clone().acquire_owned().await;
-        let turn = turn.map_err(|error| Error::internal(error.to_string()))?;
+        let permit = self.compiling.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| Error::internal(error.to_string()))?;
         // Another request may have compiled the same grammar meanwhile.
         if let Some(cached) = model.cached_grammar(&output.shape) {
             return Ok(cached);
         }
         let (model, shape) = (Arc::clone(model), output.shape.clone());
         let compiled = run_blocking(move || {
-            let _turn = turn;
+            let _turn = permit;
             Ok(model.compile_grammar(&shape))
         });
         compiled.await?.map_err(|error| output.grammar_error(error))

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transcript_is_cut_between_turns_only() {
+    fn a_transcript_is_cut_only_between_turns() {
         let cuts =
             |roles: &str| cut_points(&history(roles)).iter().map(|cut| (cut.at, cut.dropped)).collect::<Vec<_>>();
         assert_eq!(cuts("suaauatau"), [(0, 0), (4, 3), (8, 7), (9, 8)]);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_messages_begin_with_a_user_s_and_instructions_stay() {
+    fn last_messages_start_with_a_user_message_and_keep_instructions() {
         let texts = |roles: &str, max| {
             last_messages(history(roles), max).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
         };

@@ -103,7 +103,7 @@ mod tests {
     use super::AllowedHosts;
 
     #[test]
-    fn only_names_that_no_stranger_can_own_are_taken() {
+    fn only_names_that_cannot_be_registered_publicly_are_allowed() {
         let hosts = AllowedHosts::named(&["ai.example.org".to_owned()], Some("https://Gpu.Example.com:8443/ai"));
         for good in [
             "localhost",

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
+    fn only_headers_of_trusted_proxies_are_used() {
         let forged = &[("x-forwarded-for", "198.51.100.7"), ("forwarded", "for=198.51.100.7")];
         assert_eq!(client(&[], "10.0.0.1", forged).as_deref(), Some("10.0.0.1"));
         assert_eq!(client(PROXIES, "203.0.113.9", forged).as_deref(), Some("203.0.113.9"));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_most_address_that_is_no_proxy_is_the_client() {
+    fn the_rightmost_address_that_is_not_a_proxy_is_the_client() {
         let cases = [
             ("203.0.113.9", "203.0.113.9"),
             ("198.51.100.7, 203.0.113.9", "203.0.113.9"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_header_is_read_where_the_first_is_absent() {
+    fn the_second_header_is_used_if_the_first_is_absent() {
         let cases = [
             ("for=203.0.113.9", "203.0.113.9"),
             ("for=198.51.100.7, For = \"203.0.113.9:80\" ;proto=https", "203.0.113.9"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_beyond_what_is_no_address() {
+    fn entries_beyond_an_invalid_address_are_ignored() {
         let values = [
             "",
             "unknown",

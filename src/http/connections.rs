@@ -46,7 +46,7 @@ const RESERVED_FILES: u64 = 128;
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
 struct ConnectionLimits {
-    all: usize,
+    total: usize,
     anonymous: usize,
     authenticated: usize,
     per_address: usize,
@@ -55,8 +55,13 @@ struct ConnectionLimits {
 impl ConnectionLimits {
     /// A sixteenth of the listener's limit is reserved for connections that are closed but not yet dropped.
     fn of(accepted: usize) -> Self {
-        let all = accepted - accepted.div_ceil(16);
-        Self { all, anonymous: all.div_ceil(2), authenticated: all - all.div_ceil(8), per_address: all.div_ceil(8) }
+        let total = accepted - accepted.div_ceil(16);
+        Self {
+            total,
+            anonymous: total.div_ceil(2),
+            authenticated: total - total.div_ceil(8),
+            per_address: total.div_ceil(8),
+        }
     }
 }
 
@@ -122,7 +127,7 @@ impl Connections {
     }
 
     pub(super) fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
-        let ConnectionLimits { all, anonymous, per_address, .. } = self.bounds;
+        let ConnectionLimits { total, anonymous, per_address, .. } = self.bounds;
         let prefix = bounded.map(ClientPrefix::of);
         let mut table = self.lock();
         if let Some(prefix) = prefix
@@ -131,7 +136,7 @@ impl Connections {
             let oldest = table.anonymous.values().find(|one| one.prefix == Some(prefix)).cloned()?;
             table.close(&oldest, "a newer one from its address needs its slot");
         }
-        while table.anonymous.len() >= anonymous || table.anonymous.len() + table.authenticated.len() >= all {
+        while table.anonymous.len() >= anonymous || table.anonymous.len() + table.authenticated.len() >= total {
             let Some(oldest) = table.anonymous.values().next().cloned() else { break };
             table.close(&oldest, "a newer one needs its slot");
         }
@@ -186,10 +191,10 @@ impl Connections {
 
     fn close_idle_since(&self, limit: u64) {
         let mut table = self.lock();
-        let all = table.anonymous.values().chain(table.authenticated.values());
-        let over = |one: &&Arc<Connection>| one.is_idle() && one.idle_since.load(Ordering::Relaxed) < limit;
-        let idle: Vec<_> = all.filter(over).cloned().collect();
-        idle.iter().for_each(|one| table.close(one, "no request came for long"));
+        let connections = table.anonymous.values().chain(table.authenticated.values());
+        let is_idle_too_long = |one: &&Arc<Connection>| one.is_idle() && one.idle_since.load(Ordering::Relaxed) < limit;
+        let idle: Vec<_> = connections.filter(is_idle_too_long).cloned().collect();
+        idle.iter().for_each(|one| table.close(one, "it was idle too long"));
     }
 
     fn now(&self) -> u64 {
@@ -377,13 +382,13 @@ mod tests {
     /// Limits: 15 in total, 8 anonymous, 13 with a key, 2 per address.
     fn connections() -> Arc<Connections> {
         let connections = Connections::new(16);
-        let ConnectionLimits { all, anonymous, authenticated, per_address } = connections.bounds;
-        assert_eq!((all, anonymous, authenticated, per_address), (15, 8, 13, 2));
+        let ConnectionLimits { total, anonymous, authenticated, per_address } = connections.bounds;
+        assert_eq!((total, anonymous, authenticated, per_address), (15, 8, 13, 2));
         connections
     }
 
     #[tokio::test]
-    async fn the_oldest_anonymous_connection_makes_room_and_clients_with_a_key_stay() {
+    async fn the_oldest_anonymous_connection_is_closed_and_clients_with_a_key_stay() {
         let connections = connections();
         let authenticated = open(&connections, None).unwrap();
         authenticated.authenticated();
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_with_a_key_leave_room_for_anonymous_ones() {
+    async fn clients_with_a_key_leave_slots_for_anonymous_ones() {
         let connections = connections();
         let authenticated: Vec<_> =
             (0..13).map(|_| open(&connections, None).unwrap()).inspect(|one| one.authenticated()).collect();
@@ -407,7 +412,7 @@ mod tests {
         more.authenticated();
         assert!(
             !more.authenticated.load(Ordering::Relaxed) && !authenticated.iter().any(|one| is_closed(one)),
-            "all are at work"
+            "every connection is busy"
         );
         let newer: Vec<_> = (0..2).map(|_| open(&connections, None).unwrap()).collect();
         assert!(is_closed(&more) && !newer.iter().any(|one| is_closed(one)));
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_replaces_its_own_connections_and_those_with_a_key_are_not_replaced() {
+    async fn an_address_replaces_only_its_own_connections_without_a_key() {
         let connections = connections();
         let (one, network) = (Some("192.0.2.1"), Some("2001:db8::1"));
         let first = open(&connections, one).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_page_is_inline_or_from_elsewhere() {
+    fn the_page_has_no_inline_or_external_resources() {
         let page = std::str::from_utf8(&ASSETS["index.html"].plain).unwrap();
         assert!(!page.contains("<script>") && !page.contains("style=") && !page.contains("<style"), "{page}");
         assert!(!POLICY.contains("unsafe") && !POLICY.contains('*'));

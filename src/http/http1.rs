@@ -248,13 +248,13 @@ impl ValidatedStream {
     }
 
     /// Copies parsed bytes to the HTTP library. Returns `false` if there are none.
-    fn copy_out(&mut self, to: &mut ReadBuf<'_>) -> bool {
+    fn copy_out(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let rest = self.out.get(self.passed_on..).unwrap_or_default();
-        let part = rest.get(..rest.len().min(to.remaining())).unwrap_or_default();
+        let part = rest.get(..rest.len().min(buf.remaining())).unwrap_or_default();
         if part.is_empty() {
             return false;
         }
-        to.put_slice(part);
+        buf.put_slice(part);
         self.passed_on += part.len();
         if self.passed_on == self.out.len() {
             self.passed_on = 0;
@@ -290,12 +290,12 @@ impl ValidatedStream {
 }
 
 impl AsyncRead for ValidatedStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         this.transport.connection().check(cx)?;
         loop {
             this.read();
-            if this.copy_out(to) {
+            if this.copy_out(buf) {
                 return Poll::Ready(Ok(()));
             }
             let busy = this.is_busy();
@@ -314,10 +314,10 @@ impl AsyncRead for ValidatedStream {
                     continue;
                 }
                 // A large body goes past the buffers, but for its end.
-                State::Body(left) if this.input.is_empty() && to.remaining() as u64 <= *left => {
-                    let before = to.filled().len();
-                    ready!(Pin::new(&mut this.transport).poll_read(cx, to))?;
-                    *left -= (to.filled().len() - before) as u64;
+                State::Body(left) if this.input.is_empty() && buf.remaining() as u64 <= *left => {
+                    let before = buf.filled().len();
+                    ready!(Pin::new(&mut this.transport).poll_read(cx, buf))?;
+                    *left -= (buf.filled().len() - before) as u64;
                     if *left == 0 {
                         this.state = State::Head(Scan::default());
                     }
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_is_passed_on_when_the_one_before_it_is_done() {
+    async fn a_request_is_passed_on_after_the_previous_response() {
         let (mut client, mut stream) = connect().await;
         let first = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\n";
         let second = "PUT /2 HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";

@@ -108,7 +108,7 @@ mod tests {
     use super::format_reset;
 
     #[test]
-    fn durations_are_written_as_openai_writes_them() {
+    fn durations_have_openais_format() {
         let cases = [
             (0, "0ms"),
             (20, "20ms"),

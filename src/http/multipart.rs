@@ -152,9 +152,9 @@ impl Progress {
 }
 
 fn too_slow() -> Error {
-    let (least, seconds) = (MIN_WINDOW_BYTES >> 10, WINDOW.as_secs());
+    let (min, seconds) = (MIN_WINDOW_BYTES >> 10, WINDOW.as_secs());
     let text = format!(
-        "The body arrives too slowly: {least} KiB in {seconds} s are the least. Send it steadily, or check the connection."
+        "The body arrives too slowly: at least {min} KiB in {seconds} s are required. Send it steadily, or check the connection."
     );
     Error::new(Code::RequestTimeout, text)
 }
@@ -174,7 +174,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_window_ends_when_enough_has_arrived() {
+    fn a_window_ends_when_enough_bytes_have_arrived() {
         let mut progress = Progress::default();
         progress.add(MIN_WINDOW_BYTES - 1, Duration::from_secs(20));
         assert_eq!(WINDOW.saturating_sub(progress.waited), Duration::from_secs(10));

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_large_body_comes_in_pieces_and_whole() {
+    async fn a_large_body_is_sent_in_chunks_and_complete() {
         let text: Vec<u8> = (0..3 * CHUNK_BYTES + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
         let mut chunks = ChunkedBody { body: BoxBody::new(text.clone()), rest: Bytes::new(), _held: (None, None) };
         assert_eq!(chunks.size(), BodySize::Sized(u64::try_from(text.len()).unwrap()));

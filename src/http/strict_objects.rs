@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_object_at_any_depth() {
+    fn arrays_are_rejected_as_objects_at_every_depth() {
         let whole = read(r#"{ "text": "a", "inner": { "number": 1 }, "list": [{ "number": 2 }, {}] }"#).unwrap();
         assert_eq!(whole.list.unwrap().len(), 2);
         assert_eq!(whole.inner, Some(Inner { number: Some(1) }));

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_a_struct_are_known_by_their_serialized_names() {
+    fn struct_fields_have_their_serialized_names() {
         assert_eq!(known_fields::<Parameters>(), ["limit", "cursor"]);
         assert!(known_fields::<String>().is_empty());
     }

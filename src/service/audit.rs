@@ -1,5 +1,5 @@
-//! The audit log: who changed what, when and why. Rows are written in the transaction of the change, so a change and
-//! its row are atomic.
+//! The audit log: every change with its key, time and reason. Rows are written in the transaction of the change, so a
+//! change and its row are atomic.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -367,7 +367,7 @@ impl Keys {
             }
             let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
             if admin && !authorize::has_other_admin(tx, id, now)? {
-                let text = "This is the last usable admin key; without it nobody could operate this installation. Create another admin key first.";
+                let text = "This is the last usable admin key; without it this installation could not be administered. Create another admin key first.";
                 return Err(Error::new(Code::Conflict, text));
             }
             record.revoked_at = Some(now);

@@ -88,7 +88,7 @@ mod tests {
     use crate::error::Code;
 
     #[test]
-    fn a_tag_matches_the_version_that_it_names() {
+    fn entity_tags_match_their_version() {
         let stored = |header: &str, stored| {
             let if_match = Some(IfMatch::parse(header).unwrap());
             Precondition { version: None, if_match }.check(stored).map_err(|error| error.code())
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_is_refused() {
+    fn invalid_entity_tags_are_rejected() {
         for invalid_field in ["3", "", "\"3", "\"3\" \"4\"", "*, \"3\""] {
             assert_eq!(IfMatch::parse(invalid_field).unwrap_err().code(), Code::InvalidParameter, "{invalid_field}");
         }

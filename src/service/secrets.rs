@@ -188,13 +188,13 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_refused_without_a_panic(text: String) {
+        fn arbitrary_text_is_rejected_without_a_panic(text: String) {
             prop_assert!(parse(&text).is_err());
         }
     }
 
     #[test]
-    fn every_letter_in_every_place_is_checked() {
+    fn every_character_at_every_position_is_checked() {
         let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([255; 32]));
         for at in 0..75 {
             for other in b'!'..=b'~' {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_a_text_are_cut_short() {
+    fn secrets_in_text_are_redacted() {
         let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([3; 32]));
         let (secret, short) = (secret.expose(), &secret.expose()[..8]);
         let text = format!("/a/{secret}?b={}é opk_short {secret}{secret}", &secret[..40]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn percent_encoded_secrets_are_cut_short_too() {
+    fn percent_encoded_secrets_are_redacted() {
         let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([3; 32]));
         let secret = secret.expose();
         let encoded = |text: &str, upper: bool| -> String {

@@ -10,10 +10,10 @@ const MAX_MODELS: usize = 100;
 const MAX_GRACE_SECONDS: i64 = 2_592_000;
 
 /// A human-readable label of 1 to `most` characters.
-fn label(param: &str, text: &str, most: usize) -> Result<()> {
+fn label(param: &str, text: &str, max: usize) -> Result<()> {
     let length = text.chars().count();
-    if length == 0 || length > most {
-        return Err(Error::invalid(param, format!("'{param}' has {length} characters; it must have 1 to {most}.")));
+    if length == 0 || length > max {
+        return Err(Error::invalid(param, format!("'{param}' has {length} characters; it must have 1 to {max}.")));
     }
     if text.trim().is_empty() {
         return Err(Error::invalid(param, format!("'{param}' is blank; it must have a visible character.")));

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn png_and_webp_lose_nothing_and_jpeg_little() {
+    fn png_and_webp_are_lossless_and_jpeg_is_close() {
         for format in Format::ALL {
             let bytes = encode(image(), Output { format, quality: 100 }).unwrap();
             let back = decode(&bytes, "image").unwrap().to_rgb8();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_that_claims_to_be_huge_is_refused_before_it_is_unpacked() {
+    fn a_small_file_with_huge_declared_dimensions_is_rejected_before_decoding() {
         let mut file = std::io::Cursor::new(Vec::new());
         let row = RgbImage::from_pixel(9000, 2, Rgb([0; 3]));
         DynamicImage::ImageRgb8(row).write_to(&mut file, ImageFormat::Png).unwrap();

@@ -187,7 +187,7 @@ impl RunningImages {
         };
         let finished = match &event {
             Ok(event) => usize::from(matches!(event, ImageEvent::Done { .. })),
-            Err(_) => self.events.leave(),
+            Err(_) => self.events.close(),
         };
         self.count(finished);
         Some(event.map_err(image_failure))
@@ -228,7 +228,7 @@ impl RunningImages {
 impl Drop for RunningImages {
     /// A client that disconnects is charged for finished images, received or not.
     fn drop(&mut self) {
-        let unreceived = self.events.leave();
+        let unreceived = self.events.close();
         self.count(unreceived);
     }
 }

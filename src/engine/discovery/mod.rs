@@ -91,7 +91,7 @@ enum Layout {
     Diffusers,
     /// A pipeline in a single file.
     SingleFile,
-    /// It cannot be told which file is the model; the text says why.
+    /// The model file is ambiguous; the text states the reason.
     Ambiguous(String),
 }
 

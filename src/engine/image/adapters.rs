@@ -46,8 +46,8 @@ type Fingerprint = (u64, SystemTime);
 impl Adapters {
     /// For the pipeline in this subfolder of the models folder.
     pub fn new(pipeline: &Path) -> Self {
-        let all = pipeline.parent().unwrap_or(pipeline).join(LORAS);
-        Self { folders: [pipeline.join(LORAS), all], cache: Mutex::default() }
+        let shared = pipeline.parent().unwrap_or(pipeline).join(LORAS);
+        Self { folders: [pipeline.join(LORAS), shared], cache: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<CachedAdapter>> {

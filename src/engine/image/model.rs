@@ -57,7 +57,7 @@ pub struct ImageModelInfo {
     /// Width and height must be multiples of this.
     pub multiple: usize,
     /// Maximum pixels along a side.
-    pub most: usize,
+    pub max_side: usize,
     pub steps: usize,
     pub guidance: f32,
 }
@@ -68,20 +68,20 @@ impl ImageModelInfo {
         Self {
             size: [width, height],
             multiple: components.size_multiple(),
-            most: components.max_side().map_or(MAX_SIDE, |most| most.min(MAX_SIDE)),
+            max_side: components.max_side().map_or(MAX_SIDE, |side| side.min(MAX_SIDE)),
             steps: components.default_steps,
             guidance: components.default_guidance,
         }
     }
 
     fn check_size(&self, [width, height]: [usize; 2]) -> Result<(), String> {
-        let Self { multiple, most, size: [usual_width, usual_height], .. } = *self;
-        let fits = |side: usize| (MIN_SIDE..=most).contains(&side);
+        let Self { multiple, max_side, size: [default_width, default_height], .. } = *self;
+        let fits = |side: usize| (MIN_SIDE..=max_side).contains(&side);
         let whole = width.is_multiple_of(multiple) && height.is_multiple_of(multiple);
         match fits(width) && fits(height) && whole {
             true => Ok(()),
             false => Err(format!(
-                "width and height must be multiples of {multiple} from {MIN_SIDE} to {most}; {usual_width}x{usual_height} is what the model was trained for"
+                "width and height must be multiples of {multiple} from {MIN_SIDE} to {max_side}; {default_width}x{default_height} is what the model was trained for"
             )),
         }
     }

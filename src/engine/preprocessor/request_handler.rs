@@ -41,10 +41,10 @@ impl RequestHandler {
                     ModelFiles::Folder(files) => Some(files),
                     ModelFiles::Gguf(_) => None,
                 });
-                let all = files.zip(texts).map(|(files, text)| PromptTokenizer::new(files, text));
-                let all = all.collect::<Result<Vec<_>, _>>()?;
-                let info = wire::encode(&all.iter().map(PromptTokenizer::len).collect::<Vec<_>>())?;
-                Ok((Self::Image(all), info))
+                let tokenizers = files.zip(texts).map(|(files, text)| PromptTokenizer::new(files, text));
+                let tokenizers = tokenizers.collect::<Result<Vec<_>, _>>()?;
+                let info = wire::encode(&tokenizers.iter().map(PromptTokenizer::len).collect::<Vec<_>>())?;
+                Ok((Self::Image(tokenizers), info))
             }
         }
     }
@@ -67,9 +67,9 @@ impl RequestHandler {
             (Request::Pairs { query, documents, max_length }, Self::Encoder(tokens)) => {
                 wire::encode(&tokens.encode_pairs(&query, &documents, max_length, limits))
             }
-            (Request::Image { texts }, Self::Image(all)) => {
-                let one = |tokens: &PromptTokenizer| texts.iter().map(|text| tokens.encode(text)).collect();
-                wire::encode(&all.iter().map(one).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
+            (Request::Image { texts }, Self::Image(tokenizers)) => {
+                let encode = |tokenizer: &PromptTokenizer| texts.iter().map(|text| tokenizer.encode(text)).collect();
+                wire::encode(&tokenizers.iter().map(encode).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
             }
             _ => Err("the model does not support this kind of request".to_owned()),
         }

@@ -109,13 +109,13 @@ impl StepCostModel {
             return;
         }
         let decode_seconds = if decoding > 0 { self.decode(decoding).unwrap_or(0.) } else { 0. };
-        let rest = (took - decode_seconds).max(took * 0.05);
-        let others = decoding.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.);
+        let remaining_seconds = (took - decode_seconds).max(took * 0.05);
+        let other_rows_seconds = decoding.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.);
         match (prompt, draft) {
-            (0, 0) => update_average(&mut self.decode, (took - others).max(took / decoding.max(1) as f64)),
-            (0, _) => update_average(&mut self.draft, rest / draft as f64),
+            (0, 0) => update_average(&mut self.decode, (took - other_rows_seconds).max(took / decoding.max(1) as f64)),
+            (0, _) => update_average(&mut self.draft, remaining_seconds / draft as f64),
             (_, 0) if prompt >= MIN_PREFILL_TOKENS.min(self.max_prefill) => {
-                update_average(&mut self.prompt, rest / prompt as f64)
+                update_average(&mut self.prompt, remaining_seconds / prompt as f64)
             }
             _ => {}
         }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_written_anew() {
+    fn chunks_are_reencoded() {
         let done = |text: &str| (text.to_owned(), Progress::Done);
         assert_eq!(read("5\r\nhello\r\n0\r\n\r\nnext"), done("5\r\nhello\r\n0\r\n\r\n"));
         assert_eq!(read("005;a=\"b c\";d \r\nhello\r\n0;x\r\n\r\n"), done("5\r\nhello\r\n0\r\n\r\n"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunked_body_is_ended_as_one() {
+    fn malformed_chunked_bodies_are_terminated() {
         let broken = [
             "\r\n",
             "x\r\n",

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_passes_as_it_is_but_for_offers_to_upgrade() {
+    fn a_head_is_passed_on_unchanged_except_upgrade_fields() {
         let plain = "PATCH /v1/x?y=%20z HTTP/1.1\r\nHost: a\r\nX-Odd!: \tcaf\u{e9} \r\nEmpty:\r\n\r\n";
         assert_eq!(read(plain), Ok((Body::Length(0), plain.to_owned())));
         let upgrade = "GET / HTTP/1.1\r\nhost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\r\n";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_comes_in_parts_is_looked_at_once() {
+    fn a_head_in_several_reads_is_scanned_once() {
         let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
         let mut scan = Scan::default();
         let whole = (1..=text.len()).find_map(|length| {

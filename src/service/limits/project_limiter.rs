@@ -113,7 +113,7 @@ impl ProjectLimiter {
         let until = state.refill_until(now);
         let taken = state.requests.as_mut().map_or(Ok(()), |bucket| bucket.take(1, until));
         let rate = state.rates.requests_per_minute.unwrap_or_default();
-        (state.status(), taken.map_err(|wait| limited(format!("{rate} requests a minute"), wait)))
+        (state.status(), taken.map_err(|wait| limited(format!("{rate} requests per minute"), wait)))
     }
 
     /// The status without taking a request.
@@ -130,14 +130,14 @@ impl ProjectLimiter {
         if let Some(budget) = state.rates.token_budget.filter(|budget| would > *budget) {
             let (used, ends) = (state.month.used, state.month.ends);
             let text = format!(
-                "The project's budget is {budget} tokens a month; {used} are used, and this request needs at least {prompt}. It begins anew at {ends}, or have 'token_budget' raised."
+                "The project's budget is {budget} tokens per month; {used} are used, and this request needs at least {prompt}. It begins anew at {ends}, or have 'token_budget' raised."
             );
             return Err(Error::new(Code::InsufficientQuota, text));
         }
         let until = state.refill_until(now.1);
         if let Some(bucket) = &mut state.tokens {
             let rate = bucket.rate();
-            bucket.take(prompt, until).map_err(|wait| limited(format!("{rate} tokens a minute"), wait))?;
+            bucket.take(prompt, until).map_err(|wait| limited(format!("{rate} tokens per minute"), wait))?;
         }
         state.month.held = state.month.held.saturating_add(prompt);
         Ok(())

@@ -126,7 +126,7 @@ mod tests {
     const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#;
 
     #[test]
-    fn every_form_is_taken() {
+    fn every_form_is_accepted() {
         let parts = r#"{"messages":[{"role":"system","content":""},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{}]}],"tools":[],"id":7}"#;
         let cases = [
             (CHAT, ExampleFormat::Messages),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line_and_field() {
+    fn errors_name_the_line_and_field() {
         let long = format!(r#"{{"text":"{}"}}"#, "x".repeat(MAX_LINE_BYTES));
         let cases: Vec<(&[u8], &str)> = vec![
             (b"", "empty"),
@@ -186,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn where_the_pieces_are_cut_makes_no_difference(
+        fn chunk_boundaries_do_not_change_the_result(
             file in "(\\{\"text\":\"[aé]{0,3}\"\\}|\r|\n|x){0,12}",
             cuts: Vec<prop::sample::Index>,
         ) {

@@ -74,9 +74,9 @@ fn export_project(
     visit: &mut impl FnMut(&UsageRow) -> Result<()>,
 ) -> Result<()> {
     let (start, end) = (filter.start.unwrap_or(Timestamp::ORIGIN), filter.end.unwrap_or(Timestamp::LAST));
-    let mut known: HashMap<u32, SeriesRecord> = HashMap::new();
+    let mut series_by_number: HashMap<u32, SeriesRecord> = HashMap::new();
     usage::each_raw(tx, project, start, end, |at, record| {
-        let series = match known.entry(record.series) {
+        let series = match series_by_number.entry(record.series) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert(usage::series(tx, project, record.series)?)

@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_cover_a_window_once_and_stand_on_whole_slots(from in 0..4_000_000_000_000_i64, length in 0..10_000_000_000_i64, widest in 0..3_usize) {
+        fn segments_cover_a_window_once_and_start_on_whole_slots(from in 0..4_000_000_000_000_i64, length in 0..10_000_000_000_i64, widest in 0..3_usize) {
             let (from, to) = (Timestamp::from_millis(from), Timestamp::from_millis(from + length));
             let mut segments = Vec::new();
             split(from, to, Some(Width::ALL[widest]), &mut segments);

@@ -216,8 +216,8 @@ impl Scheduler {
 
     /// Drops a request with all of its sequences.
     pub fn cancel(&mut self, request: RequestId) {
-        let all = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
-        let ids: Vec<_> = self.sequences.range(all).map(|(id, _)| *id).collect();
+        let choices = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
+        let ids: Vec<_> = self.sequences.range(choices).map(|(id, _)| *id).collect();
         for id in ids {
             self.finish(id);
         }
@@ -369,8 +369,8 @@ impl Scheduler {
     /// Evicts the least recently used cached block of any model. `false`: there is none.
     fn evict(&mut self) -> bool {
         let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.blocks);
-        let all = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
-        let Some((_, (id, model))) = all.min_by_key(|(used, _)| *used) else { return false };
+        let candidates = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
+        let Some((_, (id, model))) = candidates.min_by_key(|(used, _)| *used) else { return false };
         let Some(block) = model.prefixes.evict(&model.blocks) else { return false };
         if model.blocks.uncache(block) {
             self.released.push((*id, block));

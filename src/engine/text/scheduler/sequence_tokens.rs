@@ -73,7 +73,7 @@ mod tests {
     use crate::models::kv::BLOCK;
 
     #[test]
-    fn positions_run_over_prompt_and_generated_tokens() {
+    fn positions_span_prompt_and_generated_tokens() {
         let mut tokens = SequenceTokens::new((0..20).collect());
         tokens.extend(&(20..40).collect::<Vec<_>>());
         assert_eq!((tokens.len(), tokens.prompt_len(), tokens.generated()), (40, 20, 20));

@@ -383,7 +383,7 @@ fn a_request_that_cannot_fit_alone_is_reported_as_stuck() {
 }
 
 #[test]
-fn choices_count_in_the_queue() {
+fn choices_count_toward_the_queue_limit() {
     let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 1 };
     let mut scheduler = Scheduler::new(limits);
     let many = |choices| Request { choices, ..request(1, prompt(1, 10), 1) };

@@ -103,7 +103,7 @@ mod tests {
     use super::{MAX_DRAFT_TOKENS, NgramProposer};
 
     #[test]
-    fn what_followed_before_is_proposed() {
+    fn tokens_that_followed_before_are_proposed() {
         let mut ngrams = NgramProposer::new([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].into());
         assert!(ngrams.propose(0.1).is_empty(), "two tokens are no n-gram");
         ngrams.push(&[3]);

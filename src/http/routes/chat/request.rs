@@ -200,12 +200,12 @@ impl ChatRequest {
         if let Some((0, field)) = chosen {
             return Err(Error::invalid(field, format!("{field} is 0. Ask for at least 1 token, or leave it out.")));
         }
-        if let (Some(least), Some((most, field))) = (self.min_tokens, chosen)
-            && least > most
+        if let (Some(min), Some((max, field))) = (self.min_tokens, chosen)
+            && min > max
         {
             return Err(Error::invalid(
                 "min_tokens",
-                format!("min_tokens is {least}, more than {field}, which is {most}."),
+                format!("min_tokens is {min}, more than {field}, which is {max}."),
             ));
         }
         Ok(chosen)
@@ -244,24 +244,24 @@ fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
     rest.iter().find(|(name, value)| !idle(name, value)).map_or(Ok(()), |(name, _)| Err(unsupported(name)))
 }
 
-fn number(field: &str, given: Option<f32>, default: f32, least: f32, most: f32) -> Result<f32> {
-    within(field, given.unwrap_or(default), least, most)
+fn number(field: &str, given: Option<f32>, default: f32, min: f32, max: f32) -> Result<f32> {
+    within(field, given.unwrap_or(default), min, max)
 }
 
-/// A factor above 0 up to `most`.
-fn positive(field: &str, given: Option<f32>, default: f32, most: f32) -> Result<f32> {
+/// A factor above 0 up to `max`.
+fn positive(field: &str, given: Option<f32>, default: f32, max: f32) -> Result<f32> {
     let value = given.unwrap_or(default);
-    if value > 0.0 && value <= most {
+    if value > 0.0 && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("{field} is {value}; it must be above 0 and at most {most}.")))
+    Err(Error::invalid(field, format!("{field} is {value}; it must be above 0 and at most {max}.")))
 }
 
-fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, least: T, most: T) -> Result<T> {
-    if value >= least && value <= most {
+fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<T> {
+    if value >= min && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("{field} is {value}; it must be from {least} to {most}.")))
+    Err(Error::invalid(field, format!("{field} is {value}; it must be from {min} to {max}.")))
 }
 
 fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {

@@ -175,28 +175,30 @@ fn refuse_given(rest: &Map<String, Value>) -> Result<()> {
     let other = |(field, values): (&'static str, &[&str])| {
         let value = rest.get(field).filter(|value| !value.is_null())?;
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let can = values.join(" or ");
-        let text =
-            format!("'{field}' is '{}', which this server cannot do. Send {can}, or leave it out.", shorten(&shown));
+        let allowed = values.join(" or ");
+        let text = format!(
+            "'{field}' is '{}', which this server cannot do. Send {allowed}, or leave it out.",
+            shorten(&shown)
+        );
         Some(Error::invalid(field, text))
     };
     GIVEN.into_iter().find_map(other).map_or(Ok(()), Err)
 }
 
-fn characters(field: &str, text: &str, least: usize) -> Result<()> {
+fn characters(field: &str, text: &str, min: usize) -> Result<()> {
     let length = text.chars().count();
-    if (least..=MAX_PROMPT_CHARS).contains(&length) {
+    if (min..=MAX_PROMPT_CHARS).contains(&length) {
         return Ok(());
     }
-    let text = format!("'{field}' has {length} characters; it must have {least} to {MAX_PROMPT_CHARS}.");
+    let text = format!("'{field}' has {length} characters; it must have {min} to {MAX_PROMPT_CHARS}.");
     Err(Error::invalid(field, text))
 }
 
-pub(super) fn within<T: PartialOrd + Copy + Display>(field: &str, value: T, least: T, most: T) -> Result<T> {
-    if value >= least && value <= most {
+pub(super) fn within<T: PartialOrd + Copy + Display>(field: &str, value: T, min: T, max: T) -> Result<T> {
+    if value >= min && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {least} to {most}.")))
+    Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {min} to {max}.")))
 }
 
 /// `None` is the model's default.
@@ -218,8 +220,8 @@ fn size(text: &str) -> Result<Option<[usize; 2]>> {
 
 fn scheduler(name: &str) -> Result<SchedulerName> {
     name.parse().map_err(|()| {
-        let all = SchedulerName::ALL.map(|(_, name)| name).join(", ");
-        Error::invalid("scheduler", format!("'scheduler' is '{}'; there are {all}.", shorten(name)))
+        let names = SchedulerName::ALL.map(|(_, name)| name).join(", ");
+        Error::invalid("scheduler", format!("'scheduler' is '{}'; there are {names}.", shorten(name)))
     })
 }
 

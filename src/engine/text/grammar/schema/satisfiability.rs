@@ -36,7 +36,7 @@ impl<'a> Search<'a> {
             "$ref" => value.as_str().is_none_or(|name| self.reference(name)),
             // Required contents of an object or an array. If the type is open, another type satisfies the schema.
             "required" if is(fields, "object") => self.properties(fields, value),
-            "minItems" if is(fields, "array") && value.as_u64().is_some_and(|least| least > 0) => {
+            "minItems" if is(fields, "array") && value.as_u64().is_some_and(|min| min > 0) => {
                 fields.get("items").is_none_or(|items| items.is_array() || self.satisfiable(items))
             }
             _ => true,
