@@ -185,8 +185,8 @@ async fn sweep(stored_images: StoredImages) {
     loop {
         match stored_images.sweep().await {
             Ok(0) => {}
-            Ok(count) => tracing::debug!(count, "pictures whose links have ended are removed"),
-            Err(error) => tracing::warn!(%error, "pictures whose links have ended could not be removed"),
+            Ok(count) => tracing::debug!(count, "expired images are removed"),
+            Err(error) => tracing::warn!(%error, "expired images could not be removed"),
         }
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
     }

@@ -27,6 +27,7 @@ pub mod projects;
 pub mod quotas;
 pub mod secrets;
 pub mod setup;
+mod signed_urls;
 pub mod stored_images;
 pub mod tool_definitions;
 mod training_data;

@@ -73,7 +73,7 @@ fn is_whole(text: &str) -> bool {
 }
 
 #[test]
-fn calls_without_an_opening_tag_match_their_schema() {
+fn calls_without_an_opening_obey_their_schema() {
     for lead in ["", " \n", "```json\n", "```\n", "\n```json \r\n\t", "{"] {
         for (blank, key) in [("", "arguments"), (" ", "parameters"), ("\n  ", "arguments")] {
             let head = format!("{lead}{{{blank}\"name\":{blank}\"get_weather\",{blank}\"{key}\":{blank}");
@@ -93,7 +93,7 @@ fn calls_without_an_opening_tag_match_their_schema() {
 }
 
 #[test]
-fn free_text_may_resemble_a_call() {
+fn what_resembles_a_call_is_free_text() {
     let texts = [
         "",
         "```",
@@ -113,7 +113,7 @@ fn free_text_may_resemble_a_call() {
 }
 
 #[test]
-fn parallel_calls_are_found_with_fences_between_them() {
+fn parallel_calls_follow_each_other_with_fences_between() {
     let call = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}";
     for between in ["\n", "\n```\n```json\n", "\n```\n\n", " "] {
         let both = format!("{call}{between}{call}");

@@ -6,7 +6,7 @@ fn logits(probabilities: &[f32]) -> Vec<f32> {
     probabilities.iter().map(|p| p.ln() + 3.).collect()
 }
 
-fn frequencies(settings: Sampling, probabilities: &[f32], draws: u32) -> HashMap<u32, f64> {
+fn shares(settings: Sampling, probabilities: &[f32], draws: u32) -> HashMap<u32, f64> {
     let mut sampler = Sampler::new(settings, &[], 0);
     let mut counts = HashMap::new();
     for _ in 0..draws {
@@ -18,25 +18,25 @@ fn frequencies(settings: Sampling, probabilities: &[f32], draws: u32) -> HashMap
 
 #[test]
 fn frequencies_follow_the_distribution() {
-    let expected = [0.5, 0.25, 0.125, 0.125];
+    let wanted = [0.5, 0.25, 0.125, 0.125];
     let draws = 20_000;
-    let got = frequencies(Sampling { seed: 1, ..Sampling::default() }, &expected, draws);
+    let got = shares(Sampling { seed: 1, ..Sampling::default() }, &wanted, draws);
     let square = |(id, p): (usize, &f32)| (got[&(id as u32)] - f64::from(*p)).powi(2) / f64::from(*p);
-    let statistic: f64 = expected.iter().enumerate().map(square).sum::<f64>() * f64::from(draws);
+    let statistic: f64 = wanted.iter().enumerate().map(square).sum::<f64>() * f64::from(draws);
     assert!(statistic < 16.3, "chi square with 3 degrees of freedom: {statistic}"); // p = 0.001
 }
 
 #[test]
 fn temperature_sharpens() {
     // Temperature 0.5 squares the odds: 0.8² : 0.2² is 16 : 1.
-    let got = frequencies(Sampling { temperature: 0.5, seed: 2, ..Sampling::default() }, &[0.8, 0.2], 20_000);
+    let got = shares(Sampling { temperature: 0.5, seed: 2, ..Sampling::default() }, &[0.8, 0.2], 20_000);
     assert!((got[&1] - 1. / 17.).abs() < 0.01, "{got:?}");
 }
 
 #[test]
 fn top_k_top_p_and_min_p_keep_the_right_tokens() {
     let p = [0.4, 0.3, 0.2, 0.06, 0.04];
-    let left = |settings: Sampling| frequencies(settings, &p, 2_000).into_keys().collect::<HashSet<_>>();
+    let left = |settings: Sampling| shares(settings, &p, 2_000).into_keys().collect::<HashSet<_>>();
     let base = || Sampling { seed: 3, ..Sampling::default() };
     assert_eq!(left(Sampling { top_k: 2, ..base() }), [0, 1].into());
     assert_eq!(left(Sampling { top_p: 0.65, ..base() }), [0, 1].into());

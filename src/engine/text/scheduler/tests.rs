@@ -26,7 +26,7 @@ fn prompt(seed: u32, count: usize) -> Vec<u32> {
 /// Stands in for the compute thread and tracks the expected tokens of every sequence.
 struct Driver {
     scheduler: Scheduler,
-    max_bytes: u64,
+    room: u64,
     left: HashMap<SequenceId, u32>,
     /// Prompt and generated tokens of each tenant.
     served: BTreeMap<Tenant, (usize, usize)>,
@@ -37,10 +37,10 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(scheduler: Scheduler, max_bytes: u64) -> Self {
+    fn new(scheduler: Scheduler, room: u64) -> Self {
         Self {
             scheduler,
-            max_bytes,
+            room,
             left: HashMap::new(),
             served: BTreeMap::new(),
             tenants: HashMap::new(),
@@ -69,7 +69,7 @@ impl Driver {
 
     /// Plans and computes a step. Returns whether there was anything to compute.
     fn step(&mut self, chunk: usize) -> bool {
-        let plan = self.scheduler.plan(self.max_bytes, chunk);
+        let plan = self.scheduler.plan(self.room, chunk);
         self.check(&plan, chunk);
         let ran = !plan.batches.is_empty();
         for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
@@ -93,7 +93,7 @@ impl Driver {
             }
         }
         self.check_blocks();
-        self.check_queues();
+        self.check_index();
         ran
     }
 
@@ -110,23 +110,23 @@ impl Driver {
                 prefill += if row.is_prefill() { row.tokens.len() } else { 0 };
                 for index in 0..row.blocks.len() {
                     let key = (batch.model, row.blocks[index]);
-                    let (start, limit) = (index * BLOCK, ((index + 1) * BLOCK).min(end));
-                    if limit > row.start {
+                    let (from, to) = (index * BLOCK, ((index + 1) * BLOCK).min(end));
+                    if to > row.start {
                         let own = &self.scheduler.models[&batch.model];
                         assert!(!own.prefixes_hold(row.blocks[index]), "a cached block is written");
-                        self.written.insert(key, tokens[..limit].to_vec());
+                        self.written.insert(key, tokens[..to].to_vec());
                     } else {
                         assert_eq!(
                             self.written[&key],
-                            tokens[..limit],
-                            "positions {start} to {limit} belong to another sequence"
+                            tokens[..to],
+                            "positions {from} to {to} belong to another sequence"
                         );
                     }
                 }
             }
         }
         assert!(prefill <= chunk.max(1));
-        assert!(self.scheduler.used_bytes() <= self.max_bytes);
+        assert!(self.scheduler.used_bytes() <= self.room);
     }
 
     /// Each block is free, or its reference count matches its holders.
@@ -145,11 +145,11 @@ impl Driver {
         }
     }
 
-    /// The queues agree with the sequences.
-    fn check_queues(&self) {
+    /// The index agrees with the sequences.
+    fn check_index(&self) {
         let Scheduler { sequences, queues, .. } = &self.scheduler;
-        let of = |matches: &dyn Fn(&SequenceId, &Sequence) -> bool| -> BTreeSet<SequenceId> {
-            sequences.iter().filter(|(id, one)| matches(id, one)).map(|(id, _)| *id).collect()
+        let of = |wanted: &dyn Fn(&SequenceId, &Sequence) -> bool| -> BTreeSet<SequenceId> {
+            sequences.iter().filter(|(id, one)| wanted(id, one)).map(|(id, _)| *id).collect()
         };
         assert_eq!(*queues.running(), of(&|_, one| one.is_running()));
         let ready = of(&|id, one| !one.is_running() && self.scheduler.is_ready(*id));
@@ -167,14 +167,14 @@ impl Driver {
     fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize) {
         let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
         let is_decoding = self.scheduler.draft_context(id).is_some();
-        let (got, _) = self.scheduler.reserve_lookahead(id, max_tokens, self.max_bytes);
+        let (got, _) = self.scheduler.reserve_lookahead(id, max_tokens, self.room);
         assert!(got <= max_tokens && (is_decoding || got == 0));
-        assert!(self.scheduler.used_bytes() <= used.max(self.max_bytes));
+        assert!(self.scheduler.used_bytes() <= used.max(self.room));
         assert_eq!((self.scheduler.running().count(), self.scheduler.preempted), (running, 0));
-        if let Some(context) = self.scheduler.draft_context(id) {
-            assert_eq!(context.tokens.slice(0, context.tokens.len()), self.expected[&id]);
-            assert!(got == 0 || context.blocks.len() * BLOCK >= context.tokens.len() + got);
-            let full = self.scheduler.used_bytes() + BYTES > self.max_bytes && self.scheduler.idle_bytes() == 0;
+        if let Some(stem) = self.scheduler.draft_context(id) {
+            assert_eq!(stem.tokens.slice(0, stem.tokens.len()), self.expected[&id]);
+            assert!(got == 0 || stem.blocks.len() * BLOCK >= stem.tokens.len() + got);
+            let full = self.scheduler.used_bytes() + BYTES > self.room && self.scheduler.idle_bytes() == 0;
             assert!(got == max_tokens || full, "{got} of {max_tokens} though there is room");
         }
         self.check_blocks();
@@ -210,7 +210,7 @@ enum Action {
     Pause(prop::sample::Index, bool),
     Lookahead(prop::sample::Index, usize),
     Step(usize),
-    SetMaxBytes(u64),
+    SetRoom(u64),
 }
 
 fn action() -> impl Strategy<Value = Action> {
@@ -222,7 +222,7 @@ fn action() -> impl Strategy<Value = Action> {
         1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Action::Pause(index, paused)),
         4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, max_tokens)| Action::Lookahead(index, max_tokens)),
         6 => (1usize..80).prop_map(Action::Step),
-        1 => (14u64..40).prop_map(|blocks| Action::SetMaxBytes(blocks * BYTES)),
+        1 => (14u64..40).prop_map(|blocks| Action::SetRoom(blocks * BYTES)),
     ]
 }
 
@@ -250,7 +250,7 @@ proptest! {
                 Action::Step(chunk) => {
                     driver.step(chunk);
                 }
-                Action::SetMaxBytes(max_bytes) => driver.max_bytes = max_bytes,
+                Action::SetRoom(room) => driver.room = room,
                 _ => {}
             }
         }
@@ -363,13 +363,13 @@ fn a_draft_is_checked_in_one_step() {
     driver.step(32);
     let id = SequenceId { request, choice: 0 };
     driver.scheduler.propose(id, vec![5, 6, 7]);
-    let plan = driver.scheduler.plan(driver.max_bytes, 32);
+    let plan = driver.scheduler.plan(driver.room, 32);
     let row = &plan.batches[0].rows[0];
     assert_eq!((row.tokens[1..].to_vec(), row.start, row.logits, row.draft), (vec![5, 6, 7], 20, LogitsAt::All, 3));
     assert!(!row.is_prefill());
     // Two of the three are accepted.
     driver.scheduler.commit(id, 3, &[5, 6, 9]);
-    let row = driver.scheduler.plan(driver.max_bytes, 32).batches.remove(0).rows.remove(0);
+    let row = driver.scheduler.plan(driver.room, 32).batches.remove(0).rows.remove(0);
     assert_eq!((row.tokens, row.start, row.draft), (vec![9], 23, 0));
 }
 
@@ -377,13 +377,13 @@ fn a_draft_is_checked_in_one_step() {
 fn a_request_that_cannot_fit_alone_is_reported_as_stuck() {
     let mut driver = Driver::new(scheduler(2), 3 * BYTES);
     let id = driver.submit(request(1, prompt(1, 100), 20));
-    let plan = driver.scheduler.plan(driver.max_bytes, 32);
+    let plan = driver.scheduler.plan(driver.room, 32);
     assert_eq!(plan.stuck, Some(SequenceId { request: id, choice: 0 }));
     assert!(plan.memory_short && plan.batches.is_empty());
 }
 
 #[test]
-fn choices_count_toward_the_queue_limit() {
+fn choices_count_in_the_queue() {
     let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 1 };
     let mut scheduler = Scheduler::new(limits);
     let many = |choices| Request { choices, ..request(1, prompt(1, 10), 1) };

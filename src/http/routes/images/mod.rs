@@ -69,7 +69,7 @@ async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<
     generate(caller, checked, "image_variation", &request, &api).await
 }
 
-/// Generates the images and sends them as requested: as events, bytes, links or JSON.
+/// Generates the images and sends them as requested: as events, bytes, URLs or JSON.
 async fn generate(
     caller: Caller,
     mut checked: CheckedRequest,

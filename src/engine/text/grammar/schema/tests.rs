@@ -7,7 +7,7 @@ fn prepare(schema: &Value) -> Result<Value, SchemaError> {
 }
 
 #[test]
-fn errors_contain_the_path() {
+fn an_error_gives_the_path() {
     let cases = [
         (json!({ "properties": { "a": { "uniqueItems": true } } }), ".properties.a.uniqueItems"),
         (json!({ "items": { "anyOf": [{}, { "not": {} }] } }), ".items.anyOf[1].not"),
@@ -31,7 +31,7 @@ fn errors_contain_the_path() {
 }
 
 #[test]
-fn a_property_may_have_the_name_of_a_keyword() {
+fn a_property_may_be_called_like_a_keyword() {
     let schema = json!({ "properties": { "not": { "type": "string" }, "$ref": {}, "if": { "enum": [{ "not": 1 }] } } });
     assert!(prepare(&schema).is_ok());
 }

@@ -62,7 +62,7 @@ fn calls_are_found_with_any_chunking() {
 }
 
 #[test]
-fn calls_without_an_opening_tag_are_found_with_any_chunking() {
+fn calls_without_an_opening_are_found_with_any_chunking() {
     for (lead, blank, end) in
         [("", "", "}"), (" ```json\n", " ", "}\n```"), ("```\r\n", "\n\t", "\n}\n"), ("{", " ", "}}")]
     {
@@ -93,7 +93,7 @@ fn generation_ends_when_other_text_follows_the_last_call() {
 }
 
 #[test]
-fn text_that_resembles_a_call_is_text() {
+fn what_only_looks_like_a_call_is_text() {
     let bare = [
         "```json\n{\"name\": \"b\", \"arguments\": {}}\n```",
         "``",
