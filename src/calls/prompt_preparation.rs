@@ -15,7 +15,7 @@ use crate::service::concurrency_limit::ConcurrencyLimit;
 
 /// Requests that may prepare or wait at once; more are refused.
 const MAX_REQUESTS: usize = 128;
-/// The same for one project.
+/// Max requests of one project that may prepare or wait at once.
 const MAX_PROJECT_REQUESTS: usize = 64;
 /// Text size from which requests run one at a time.
 const LARGE_BYTES: usize = 256 << 10;

@@ -397,7 +397,7 @@ mod tests {
         read.is_ready().then(|| String::from_utf8(buf.filled().to_vec()).unwrap())
     }
 
-    /// The same as soon as there is anything.
+    /// The next bytes, as soon as there are any.
     async fn waited(stream: &mut ValidatedStream) -> String {
         for _ in 0..2_000 {
             if let Some(text) = passed(stream).await {

@@ -6,7 +6,7 @@
 //! mistyped key does not lock out other clients at its address.
 //!
 //! Concurrent requests may all pass before the first failure is counted. The number of connections limits the excess,
-//! and each is told only that its key failed.
+//! and each gets only the error of its own key.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Max failures of an address within a window.
 const MAX_FAILURES: u32 = 20;
 
-/// The same for loopback: local programs, and all clients of a local proxy that was not named with `--trusted-proxy`.
-/// It only stops endless loops: a hundred failures a second cost less than a hundredth of a core.
+/// Max failures of loopback: local programs, and all clients of a local proxy that was not named with
+/// `--trusted-proxy`. It only stops endless loops: a hundred failures a second cost less than a hundredth of a core.
 const MAX_LOOPBACK_FAILURES: u32 = 6_000;
 
 /// Addresses per half of the table. Both halves together take at most 6 MiB.

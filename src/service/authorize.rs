@@ -101,7 +101,7 @@ pub(super) fn key(tx: &impl Reader, access: &Access, id: KeyId) -> Result<KeyRec
     Ok(record)
 }
 
-/// The same for a change, which also requires all permissions of that key.
+/// Finds a key that the caller may change, which also requires all permissions of that key.
 pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId) -> Result<KeyRecord> {
     let record = key(tx, access, id)?;
     access.require_power_over(Scopes::from_bits(record.scopes), record.models.as_deref())?;
@@ -115,7 +115,7 @@ pub(super) fn project(tx: &impl Reader, access: &Access, id: ProjectId) -> Resul
     Ok(record)
 }
 
-/// The same for the field `project_id`.
+/// Finds the project of the field `project_id`, which the caller must be allowed to manage.
 pub(super) fn named_project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
     project(tx, access, id).map_err(|error| error.param("project_id"))
 }
@@ -130,7 +130,7 @@ pub(super) fn own_or_named_project(
     if named { named_project(tx, access, id) } else { project(tx, access, id) }
 }
 
-/// The same for a project that receives a resource: it must not be archived.
+/// The project that receives a new resource. It must not be archived.
 pub(super) fn active_project(tx: &impl Reader, access: &Access, id: ProjectId, named: bool) -> Result<()> {
     let record = own_or_named_project(tx, access, id, named)?;
     require_active(&record).map_err(|error| if named { error.param("project_id") } else { error })

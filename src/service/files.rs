@@ -120,7 +120,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Also starts to remove chunks that an earlier process left. Needs a tokio runtime.
+    /// Starts the service, and the removal of chunks that an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
         Ok(Self {
@@ -131,8 +131,8 @@ impl Files {
         })
     }
 
-    /// Begins an upload. Fails early if it would be refused at its end, as far as is known: `project` may come later.
-    /// It counts against the client's `address`, if known.
+    /// Begins an upload. Fails early if it would be refused at its end, as far as that is known: the field `project`
+    /// may follow later. It counts against the client's `address`, if known.
     pub async fn begin(
         &self,
         access: &Access,
@@ -182,7 +182,7 @@ impl Files {
             Ok(File::new(id, record.clone()))
         });
         let file = written.await?;
-        // Dropped only now: before, the chunks might have had to be removed.
+        // Dropped only now, because until here the chunks might have to be removed.
         drop(arrived);
         Ok(file)
     }

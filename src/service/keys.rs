@@ -135,7 +135,7 @@ impl Keys {
         self.authenticate_from(None, secret).await
     }
 
-    /// The same for a secret from `address`, whose failures are limited.
+    /// Authenticates a secret from `address`, whose failures are limited.
     ///
     /// A secret of a revoked, rotated or expired key is not counted as a failure, because it was not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {

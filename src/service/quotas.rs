@@ -96,12 +96,12 @@ pub(super) fn charge(
     quota_usage::put(tx, project, &held, changed(held, kind, count, bytes), now)
 }
 
-/// The same for bytes alone.
+/// Like [`charge`], for bytes only.
 pub(super) fn charge_bytes(tx: &WriteTx, project: ProjectId, now: Timestamp, bytes: i64) -> Result<()> {
     charge(tx, project, now, QuotaKind::File, 0, bytes)
 }
 
-/// The same without checking the quotas.
+/// Like [`charge`], without checking the quotas.
 pub(super) fn charge_unchecked(
     tx: &WriteTx,
     project: ProjectId,

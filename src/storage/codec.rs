@@ -135,7 +135,7 @@ mod tests {
         const SEALED: bool = true;
     }
 
-    /// The same without a MAC.
+    /// Like the record above, without a MAC.
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     struct Open(Sample);
 

@@ -3,10 +3,10 @@
 //! IDs come from file names on disk. Input from clients is never joined to a path.
 
 mod diffusers;
-mod entries;
+mod folder_listing;
 mod gguf;
 mod safetensors;
-mod single_file;
+mod single_file_pipeline;
 
 use crate::engine::model_info::ModelInfo;
 use crate::engine::model_info::ModelKind;
@@ -20,7 +20,7 @@ use crate::engine::error::LoadError;
 use crate::engine::model_info::LORAS;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
-use entries::entries;
+use folder_listing::entries;
 
 /// A model in the models folder.
 #[derive(Clone, Debug)]
@@ -196,7 +196,7 @@ impl Candidate {
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
-            Layout::SingleFile => single_file::describe(&self.path, &mut info),
+            Layout::SingleFile => single_file_pipeline::describe(&self.path, &mut info),
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
             Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
         }

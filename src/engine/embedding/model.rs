@@ -54,7 +54,7 @@ pub struct EncoderModel {
 
 /// What a listing reports about a model.
 pub struct EncoderInfo {
-    /// The most tokens of a text.
+    /// Max tokens of a text.
     pub limit: usize,
     /// The length of a vector.
     pub dimensions: usize,
@@ -63,7 +63,7 @@ pub struct EncoderInfo {
 /// Checks that a GGUF header describes a model that can be served. Cheap, so listings can use it.
 pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
     let config = gguf_config(header).map_err(|error| error.to_string())?;
-    let sentence = SentenceTransformersConfig::of_gguf(&header.metadata, id)?;
+    let sentence = SentenceTransformersConfig::from_gguf(&header.metadata, id)?;
     tokenizer::check_gguf(&header.metadata)?;
     let info = encoder_info(&config, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
@@ -81,9 +81,9 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 }
 
 /// Checks that a folder holds a model that can be served. Reads only headers and small files.
-pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
+pub fn check_hugging_face(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
     let config = config(folder).map_err(|error| error.to_string())?;
-    let sentence = SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?;
+    let sentence = SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?;
     if !folder.path.join("tokenizer.json").is_file() {
         return Err("the folder has no tokenizer.json".to_owned());
     }
@@ -129,7 +129,7 @@ impl Checkpoint {
     fn config(&self) -> Result<NetworkConfig, String> {
         match self {
             Self::Gguf(file) => gguf_config(&file.header),
-            Self::Hub(folder) => config(folder),
+            Self::HuggingFace(folder) => config(folder),
         }
         .map_err(|error| error.to_string())
     }
@@ -137,7 +137,9 @@ impl Checkpoint {
     /// Runs `work` with the tensors.
     pub(super) fn with_encoder<T>(&self, config: &NetworkConfig, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, config) {
-            (Self::Hub(folder), NetworkConfig::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
+            (Self::HuggingFace(folder), NetworkConfig::Encoder(sizes)) => {
+                work(&EncoderWeights::new(folder, sizes.family))
+            }
             _ => work(self.weights()),
         }
     }
@@ -146,7 +148,7 @@ impl Checkpoint {
     pub(super) fn cross_encoder_config(&self) -> Option<&Value> {
         match self {
             Self::Gguf(file) => gguf_is_cross_encoder(&file.header.metadata).then_some(&Value::Null),
-            Self::Hub(folder) => Some(&folder.config).filter(|config| is_cross_encoder(config)),
+            Self::HuggingFace(folder) => Some(&folder.config).filter(|config| is_cross_encoder(config)),
         }
     }
 
@@ -172,8 +174,10 @@ impl EncoderModel {
     ) -> Result<Self, String> {
         let config = files.config()?;
         let sentence = match files {
-            Checkpoint::Gguf(file) => SentenceTransformersConfig::of_gguf(&file.header.metadata, id)?,
-            Checkpoint::Hub(folder) => SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?,
+            Checkpoint::Gguf(file) => SentenceTransformersConfig::from_gguf(&file.header.metadata, id)?,
+            Checkpoint::HuggingFace(folder) => {
+                SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?
+            }
         };
         let (preprocessor, info) = Preprocessor::encoder(isolation, path, sentence.lower_case)?;
         if info.vocabulary > config.vocabulary() {
@@ -192,7 +196,7 @@ impl EncoderModel {
         &self.id
     }
 
-    /// The most tokens of a text, including special tokens.
+    /// Max tokens of a text, including special tokens.
     pub fn limit(&self) -> usize {
         self.sentence.limit(self.config.context())
     }

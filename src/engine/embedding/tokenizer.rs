@@ -23,11 +23,11 @@ pub struct EncoderTokenizer {
 }
 
 impl EncoderTokenizer {
-    pub fn of_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
+    pub fn from_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
         Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(unusable)?, lower_case)
     }
 
-    pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self, String> {
         Self::new(gguf::read(metadata)?, false)
     }
 

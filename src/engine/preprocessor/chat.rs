@@ -35,12 +35,12 @@ impl ChatPreprocessor {
         clock: &Arc<dyn ClockRng>,
     ) -> Result<(Self, ChatTokenizerInfo), String> {
         let templates = match source {
-            ModelFiles::Gguf(metadata) => TemplateSources::of_gguf(metadata)?,
-            ModelFiles::Folder(files) => TemplateSources::of_folder(files)?,
+            ModelFiles::Gguf(metadata) => TemplateSources::from_gguf(metadata)?,
+            ModelFiles::Folder(files) => TemplateSources::from_folder(files)?,
         };
         let (tokens, vocabulary) = match source {
-            ModelFiles::Gguf(metadata) => ChatTokenizer::of_gguf(metadata, rows, &templates.joined())?,
-            ModelFiles::Folder(files) => ChatTokenizer::of_hub(files, rows, &templates.joined())?,
+            ModelFiles::Gguf(metadata) => ChatTokenizer::from_gguf(metadata, rows, &templates.joined())?,
+            ModelFiles::Folder(files) => ChatTokenizer::from_hugging_face(files, rows, &templates.joined())?,
         };
         let prompt_template = |source: &str, wording| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));

@@ -30,8 +30,8 @@ impl RequestHandler {
             }
             Spec::Encoder { lower_case, .. } => {
                 let tokens = match only()? {
-                    ModelFiles::Gguf(metadata) => EncoderTokenizer::of_gguf(metadata)?,
-                    ModelFiles::Folder(files) => EncoderTokenizer::of_folder(files, *lower_case)?,
+                    ModelFiles::Gguf(metadata) => EncoderTokenizer::from_gguf(metadata)?,
+                    ModelFiles::Folder(files) => EncoderTokenizer::from_folder(files, *lower_case)?,
                 };
                 let info = wire::encode(&tokens.info())?;
                 Ok((Self::Encoder(Box::new(tokens)), info))

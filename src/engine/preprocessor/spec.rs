@@ -63,7 +63,7 @@ impl Spec {
         }
     }
 
-    /// An upper bound of the bytes to read; of a GGUF file only the header counts.
+    /// An upper bound on the bytes to read; of a GGUF file only the header counts.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Chat { path, .. } | Self::Encoder { path, .. } if is_gguf(path) => {

@@ -147,7 +147,7 @@ pub mod json {
     }
 }
 
-/// The most requests that a process handles at a time.
+/// Max requests that a process handles at a time.
 pub const MAX_CONCURRENT: usize = 4;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

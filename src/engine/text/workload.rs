@@ -301,8 +301,8 @@ impl TextWorkload {
         self.active.retain(|_, request| !request.is_finished());
     }
 
-    /// Memory was short: unloads an idle model, or else fails the request that does not fit. `false`: all that is left
-    /// is to wait.
+    /// Memory was short: unloads an idle model, or else fails the request that does not fit. `false`: the caller
+    /// can only wait.
     fn free_memory(&mut self, stuck: Option<SequenceId>) -> bool {
         if self.runtime.unload_idle() {
             return true;

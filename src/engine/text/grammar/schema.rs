@@ -2,20 +2,21 @@
 //!
 //! An error has the path inside the schema, such as `.properties.tags.uniqueItems`.
 
-mod common;
 mod dates;
-mod inline;
 mod merged_constraints;
 mod multiples;
 mod patterns;
+mod references;
 mod satisfiability;
+mod schema_error;
 
 use serde_json::{Map, Value, json};
 
-pub(super) use self::common::SchemaError;
-use self::common::{invalid, target};
 use self::merged_constraints::MAX_NESTED_STEPS;
 pub(super) use self::multiples::Multiples;
+use self::references::resolve;
+pub(super) use self::schema_error::SchemaError;
+use self::schema_error::invalid;
 use crate::display::shorten;
 
 /// Max nesting of schemas, which bounds the compiler's recursion, and max number of subschemas.
@@ -79,7 +80,7 @@ pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value
     if !satisfiability::is_satisfiable(&schema) {
         return invalid("", "can never be satisfied: it requires values nested without end");
     }
-    inline::expand_references(&mut schema);
+    references::expand_references(&mut schema);
     dates::expand_formats(&mut schema);
     let Some(fields) = schema.as_object_mut() else { return invalid("", "must be an object") };
     fields.insert(
@@ -186,7 +187,7 @@ impl Checker<'_> {
 
     fn check_reference(&self, value: &Value, path: &str) -> Result<(), SchemaError> {
         match value.as_str() {
-            Some(text) if target(self.root, text).is_some() => Ok(()),
+            Some(text) if resolve(self.root, text).is_some() => Ok(()),
             Some(text) => {
                 let text = shorten(text);
                 invalid(

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, invalid, target};
+use super::references::resolve;
+use super::schema_error::{SchemaError, invalid};
 
 /// Max schemas visited for one value.
 const MAX_STEPS: u32 = 2_000;
@@ -150,7 +151,7 @@ impl<'a> Walk<'a, '_> {
         let mut all = vec![Constraint::One(schema)];
         for (name, value) in schema {
             match (name.as_str(), value) {
-                ("$ref", Value::String(name)) => all.extend(self.constraints(target(self.root, name))?),
+                ("$ref", Value::String(name)) => all.extend(self.constraints(resolve(self.root, name))?),
                 ("allOf", Value::Array(list)) => all.extend(self.constraints(list)?),
                 ("anyOf" | "oneOf", Value::Array(list)) => all.push(Constraint::Any(self.constraints(list)?)),
                 _ => {}

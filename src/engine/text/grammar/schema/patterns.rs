@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, invalid};
 use super::merged_constraints::{self, Cost};
+use super::schema_error::{SchemaError, invalid};
 
 /// Max patterns and formats on one string.
 const MAX_PATTERNS: u32 = 3;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::common::target;
+use super::references::resolve;
 
 /// Whether a finite value can satisfy a checked schema, as far as nesting is concerned. `true` if unknown.
 pub(super) fn is_satisfiable(root: &Value) -> bool {
@@ -54,7 +54,7 @@ impl<'a> Search<'a> {
             return *known;
         }
         self.known.insert(name, false);
-        let satisfiable = target(self.root, name).is_none_or(|schema| self.satisfiable(schema));
+        let satisfiable = resolve(self.root, name).is_none_or(|schema| self.satisfiable(schema));
         if satisfiable {
             self.known.insert(name, true);
             self.learned = true;

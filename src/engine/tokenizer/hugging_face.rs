@@ -138,7 +138,7 @@ impl Added {
 impl ChatTokenizer {
     /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat
     /// template, whose tokens count as special.
-    pub fn of_hub(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
+    pub fn from_hugging_face(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let json: BTreeMap<String, &RawValue> = serde_json::from_slice(tokenizer_json(files)?).map_err(damaged)?;
         let mut parts: Parts<'_> = json.into_iter().map(|(name, part)| (name, Cow::Borrowed(part))).collect();
         let token_encoding = token_encoding(parts.get("decoder").map(AsRef::as_ref))?;
