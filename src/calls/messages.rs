@@ -37,7 +37,7 @@ pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
         None | Some(Value::Null) if !tool_calls.is_empty() => String::new(),
         _ => {
             let field = format!("{field}.content");
-            let text = format!("'{field}' has no text. This server takes messages of text.");
+            let text = format!("'{field}' has no text. This server accepts only messages with text.");
             return Err(Error::invalid(field, text));
         }
     };
@@ -89,7 +89,7 @@ fn join(field: &str, parts: &[Value]) -> Result<String> {
         None => {
             let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
             let message =
-                format!("'{field}.content[{at}]' is of type '{kind}'. This server takes parts of type 'text'.");
+                format!("'{field}.content[{at}]' is of type '{kind}'. This server accepts only parts of type 'text'.");
             Err(Error::invalid(format!("{field}.content[{at}].type"), message))
         }
     };

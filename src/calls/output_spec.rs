@@ -58,7 +58,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
     let name = match choice {
         ToolChoice::Auto | ToolChoice::None => return Ok(CallMode::Auto),
         _ if tools.is_empty() => {
-            let text = "'tool_choice' demands a call, but there are no tools. Send 'tools' beside it, or leave it out.";
+            let text = "'tool_choice' requires a call, but there are no tools. Send 'tools' too, or leave it out.";
             return Err(Error::invalid("tool_choice", text));
         }
         ToolChoice::Required => return Ok(CallMode::Required),
@@ -69,7 +69,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
     }
     let field = "tool_choice.function.name";
     let name = shorten(name);
-    Err(Error::invalid(field, format!("'{field}' is '{name}', which is the name of none of the tools.")))
+    Err(Error::invalid(field, format!("'{field}' is '{name}', which is not the name of a tool.")))
 }
 
 /// Converts a validated definition to the form that chat templates expect, which always has parameters.

@@ -32,7 +32,7 @@ pub async fn meter<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, ActixError> {
     let (Some(api), Some(access)) = (request.app_data::<web::Data<Api>>().cloned(), caller(&request)) else {
-        return Err(Error::internal("metering stands outside the two mounts, or before authentication").into());
+        return Err(Error::internal("metering is outside the two mounts, or before authentication").into());
     };
     let pattern = request.match_pattern();
     let route = pattern.as_deref().and_then(Mount::of).map(|(_, route)| route).filter(|route| route.len() > 1);

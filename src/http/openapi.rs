@@ -98,7 +98,7 @@ pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> Ht
 pub fn not_allowed(request: &HttpRequest, allow: &str) -> HttpResponse {
     let path = shorten(request.path());
     let method = shorten(request.method().as_str());
-    let message = format!("'{path}' does not take {method}. It takes {allow}.");
+    let message = format!("'{path}' does not support {method}. It supports {allow}.");
     let mut response = HttpResponse::from_error(Error::new(Code::MethodNotAllowed, message));
     if let Ok(value) = HeaderValue::from_str(allow) {
         response.headers_mut().insert(header::ALLOW, value);

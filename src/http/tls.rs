@@ -131,7 +131,7 @@ fn load(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|cause| bad_cert(cause.to_string()))?;
     if chain.is_empty() {
-        return Err(bad_cert("it holds no PEM certificate".to_owned()));
+        return Err(bad_cert("it contains no PEM certificate".to_owned()));
     }
     let private = PrivateKeyDer::from_pem_file(key)
         .map_err(|cause| TlsError::Key { path: key.to_owned(), cause: cause.to_string() })?;

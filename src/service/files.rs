@@ -46,7 +46,7 @@ impl Purpose {
             return Ok(Purpose::FineTune);
         }
         let shown: String = name.chars().take(40).collect();
-        let text = format!("'purpose' is '{shown}'; this server takes files for: fine-tune.");
+        let text = format!("'purpose' is '{shown}'; this server accepts files for: fine-tune.");
         Err(Error::invalid("purpose", text))
     }
 }

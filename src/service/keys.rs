@@ -463,7 +463,7 @@ pub(super) fn key_record(
 
 fn require_unrevoked(record: &KeyRecord) -> Result<()> {
     record.revoked_at.map_or(Ok(()), |time| {
-        let text = format!("This API key was revoked at {time} and cannot change any more. Create a new key.");
+        let text = format!("This API key was revoked at {time} and can no longer change. Create a new key.");
         Err(Error::new(Code::Conflict, text))
     })
 }

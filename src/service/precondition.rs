@@ -42,7 +42,7 @@ fn tag_number(tag: &str) -> Result<Option<u64>> {
     let Some(inner) = inner.filter(|inner| !inner.contains('"')) else {
         let shown = shorten(tag);
         let text = format!(
-            "The header 'If-Match' holds {shown}, which is no entity tag. Send an ETag as it was received, such as \"3\", or *."
+            "The header 'If-Match' is {shown}, which is not an entity tag. Send an ETag as it was received, such as \"3\", or *."
         );
         return Err(Error::invalid("If-Match", text));
     };

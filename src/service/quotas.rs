@@ -137,13 +137,13 @@ fn require_within(held: &QuotaUsageRecord, quotas: &Quotas, kind: QuotaKind, cou
     if count > 0 && *kind.count(&mut would) > max {
         let (noun, field) = (kind.noun(), kind.field());
         let text = format!(
-            "The project may hold {max} {noun} and holds as many. Remove some, or have an admin raise its quota '{field}'."
+            "The project has its maximum of {max} {noun}. Remove some, or have an admin raise its quota '{field}'."
         );
         return Err(Error::new(Code::InsufficientQuota, text));
     }
     if bytes > 0 && would.bytes > max_bytes {
         let text = format!(
-            "The project may hold {max_bytes} bytes of content, and this would make {}. Remove something, or have an admin raise its quota 'storage_bytes'.",
+            "The project may store {max_bytes} bytes of content, and this would make {}. Remove something, or have an admin raise its quota 'storage_bytes'.",
             would.bytes
         );
         return Err(Error::new(Code::InsufficientQuota, text));

@@ -21,7 +21,7 @@ fn label(param: &str, text: &str, max: usize) -> Result<()> {
     if text.chars().any(char::is_control) {
         return Err(Error::invalid(
             param,
-            format!("'{param}' holds a control character, such as a line break; remove it."),
+            format!("'{param}' contains a control character, such as a line break; remove it."),
         ));
     }
     Ok(())

@@ -61,7 +61,7 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     let (width, height) = decoder.dimensions();
     if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
         let text = format!(
-            "'{field}' has {width}x{height} pixels; a side may have {MAX_SIDE} and all of it {MAX_PIXELS}. Make it smaller."
+            "'{field}' has {width}x{height} pixels; at most {MAX_SIDE} per side and {MAX_PIXELS} in total are allowed. Resize it."
         );
         return Err(Error::invalid(field, text));
     }

@@ -257,7 +257,7 @@ fn check_scheduler(model: &ImageModel, requested: Option<SchedulerName>) -> Resu
         Some(requested) => {
             let names: Vec<String> = supported.iter().map(SchedulerName::to_string).collect();
             let text = format!(
-                "'scheduler' is '{requested}', with which the model '{}' cannot be run. It can with: {}.",
+                "'scheduler' is '{requested}', which the model '{}' does not support. Supported: {}.",
                 model.id(),
                 names.join(", ")
             );

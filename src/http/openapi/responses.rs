@@ -24,7 +24,7 @@ pub fn complete(document: &mut Value) {
     }
     document["components"]["schemas"]["Error"] = error();
     document["components"]["responses"]["Error"] = json!({
-        "description": "A refusal or failure; `error.code` tells which.",
+        "description": "An error; `error.code` identifies it.",
         "headers": { "x-request-id": { "schema": { "type": "string" } } },
         "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
     });
@@ -108,7 +108,7 @@ fn error() -> Value {
     kinds.dedup();
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let fields = json!({
-        "message": { "type": "string", "description": "What was wrong, and what would be right." },
+        "message": { "type": "string", "description": "What is wrong, and what is accepted." },
         "type": { "type": "string", "enum": kinds },
         "code": { "type": "string", "enum": codes },
         "param": { "type": ["string", "null"], "description": "The path of the field that the error is about." },

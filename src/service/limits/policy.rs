@@ -182,7 +182,7 @@ fn rates(old: Rates, change: RatesPatch, prefix: &str) -> Result<Rates> {
     match (new.burst_limit, new.requests_per_minute) {
         (Some(_), None) => {
             let text =
-                format!("'{field}' needs 'requests_per_minute': without a rate there is nothing to burst above.");
+                format!("'{field}' needs 'requests_per_minute': a burst limit has no effect without a rate.");
             Err(Error::invalid(field, text))
         }
         (Some(burst), Some(rate)) if burst > rate * MAX_BURST_FACTOR => {

@@ -56,7 +56,7 @@ impl Validator {
         }
         match self.form {
             Some(form) => Ok(Summary { examples: self.examples, form }),
-            None => Err(invalid("The file is empty. It must hold at least one line with an example.".into())),
+            None => Err(invalid("The file is empty. It must have at least one line with an example.".into())),
         }
     }
 

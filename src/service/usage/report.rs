@@ -47,7 +47,7 @@ impl Dimension {
             find(name).ok_or_else(|| {
                 let name = shorten(name);
                 let text =
-                    format!("'group_by' names '{name}'; it takes model, api_key_id and endpoint, separated by commas.");
+                    format!("'group_by' names '{name}'; it accepts model, api_key_id and endpoint, separated by commas.");
                 Error::invalid("group_by", text)
             })
         });

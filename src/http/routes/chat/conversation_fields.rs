@@ -43,7 +43,7 @@ impl ConversationFields {
         let truncate = self.truncation.map(Truncation::is_auto);
         match conversation {
             Some(_) if choices > 1 => {
-                let text = format!("n is {choices}, but a conversation takes one answer. Leave n out.");
+                let text = format!("n is {choices}, but a conversation accepts one choice. Leave n out.");
                 return Err(Error::invalid("n", text));
             }
             None if truncate == Some(true) => {
@@ -51,7 +51,7 @@ impl ConversationFields {
                 return Err(Error::invalid("truncation", text));
             }
             None if if_match.is_some() => {
-                let text = "The header 'If-Match' is about a conversation, and none is named. Send conversation_id, or leave the header out.";
+                let text = "The header 'If-Match' applies to a conversation, but the request names none. Send conversation_id, or leave the header out.";
                 return Err(Error::invalid("If-Match", text));
             }
             _ => {}

@@ -217,7 +217,7 @@ impl ChatRequest {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
             (true, _) => Ok(Some(top)),
             (false, None | Some(0)) => Ok(None),
-            (false, Some(_)) => Err(Error::invalid("top_logprobs", "top_logprobs needs logprobs: true beside it.")),
+            (false, Some(_)) => Err(Error::invalid("top_logprobs", "top_logprobs requires logprobs: true.")),
         }
     }
 
@@ -225,7 +225,7 @@ impl ChatRequest {
         let streamed = self.stream.unwrap_or(false);
         match self.stream_options {
             Some(_) if !streamed => {
-                Err(Error::invalid("stream_options", "stream_options needs stream: true beside it."))
+                Err(Error::invalid("stream_options", "stream_options requires stream: true."))
             }
             options => Ok(streamed.then(|| options.unwrap_or_default())),
         }

@@ -99,7 +99,7 @@ impl Form {
         match name.as_str() {
             // OpenAI's clients send a list with one element under the second name.
             "image" | "image[]" if self.image.is_some() => {
-                let text = "'image' is sent more than once; this server takes one image per request. Send the others in separate requests.";
+                let text = "'image' is sent more than once; this server accepts one image per request. Send the others in separate requests.";
                 Err(Error::invalid("image", text))
             }
             "image" | "image[]" => {

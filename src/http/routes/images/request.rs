@@ -177,7 +177,7 @@ fn refuse_given(rest: &Map<String, Value>) -> Result<()> {
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let allowed = values.join(" or ");
         let text = format!(
-            "'{field}' is '{}', which this server cannot do. Send {allowed}, or leave it out.",
+            "'{field}' is '{}', which this server does not support. Send {allowed}, or leave it out.",
             shorten(&shown)
         );
         Some(Error::invalid(field, text))
@@ -221,7 +221,7 @@ fn size(text: &str) -> Result<Option<[usize; 2]>> {
 fn scheduler(name: &str) -> Result<SchedulerName> {
     name.parse().map_err(|()| {
         let names = SchedulerName::ALL.map(|(_, name)| name).join(", ");
-        Error::invalid("scheduler", format!("'scheduler' is '{}'; there are {names}.", shorten(name)))
+        Error::invalid("scheduler", format!("'scheduler' is '{}'; it must be one of {names}.", shorten(name)))
     })
 }
 
@@ -229,7 +229,7 @@ fn output(format: Format, quality: Option<u8>) -> Result<Output> {
     let quality = within("output_compression", quality.unwrap_or(QUALITY), 0, 100)?;
     if quality != QUALITY && format != Format::Jpeg {
         let text = format!(
-            "'output_compression' is {quality}, but {} comes without loss. Send output_format: \"jpeg\", or leave it out.",
+            "'output_compression' is {quality}, but {} is lossless. Send output_format: \"jpeg\", or leave it out.",
             format.as_str()
         );
         return Err(Error::invalid("output_compression", text));
