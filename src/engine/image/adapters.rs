@@ -129,7 +129,9 @@ impl Adapters {
         names.truncate(MAX_NAMES);
         match names.is_empty() {
             true => {
-                format!("there is no adapter {name}, and there are no others; adapters are files in {LORAS}/ of the models folder")
+                format!(
+                    "there is no adapter {name}, and there are no others; adapters are files in {LORAS}/ of the models folder"
+                )
             }
             false => format!("there is no adapter {name}; available: {}{more}", names.join(", ")),
         }

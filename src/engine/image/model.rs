@@ -220,7 +220,8 @@ impl ImageModel {
         self.check_memory(request.size, &request.lora)?;
         if request.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
             return Err(
-                "the model does not support a negative prompt; describe in the prompt what the image should show".to_owned()
+                "the model does not support a negative prompt; describe in the prompt what the image should show"
+                    .to_owned(),
             );
         }
         let source = request.init_image.as_ref();

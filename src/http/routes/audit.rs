@@ -126,7 +126,9 @@ fn unpaged(page: &PageRequest, kind: &str) -> Result<()> {
     given.into_iter().find(|(_, given)| *given).map_or(Ok(()), |(name, _)| {
         Err(Error::invalid(
             name,
-            format!("'{name}' cannot be combined with 'Accept: {kind}', which exports all matching events. Leave it out."),
+            format!(
+                "'{name}' cannot be combined with 'Accept: {kind}', which exports all matching events. Leave it out."
+            ),
         ))
     })
 }

@@ -181,8 +181,7 @@ fn rates(old: Rates, change: RatesPatch, prefix: &str) -> Result<Rates> {
     let field = format!("{prefix}burst_limit");
     match (new.burst_limit, new.requests_per_minute) {
         (Some(_), None) => {
-            let text =
-                format!("'{field}' needs 'requests_per_minute': a burst limit has no effect without a rate.");
+            let text = format!("'{field}' needs 'requests_per_minute': a burst limit has no effect without a rate.");
             Err(Error::invalid(field, text))
         }
         (Some(burst), Some(rate)) if burst > rate * MAX_BURST_FACTOR => {

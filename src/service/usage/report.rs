@@ -46,8 +46,9 @@ impl Dimension {
         let dimensions = text.split(',').map(|name| {
             find(name).ok_or_else(|| {
                 let name = shorten(name);
-                let text =
-                    format!("'group_by' names '{name}'; it accepts model, api_key_id and endpoint, separated by commas.");
+                let text = format!(
+                    "'group_by' names '{name}'; it accepts model, api_key_id and endpoint, separated by commas."
+                );
                 Error::invalid("group_by", text)
             })
         });

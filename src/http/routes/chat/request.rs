@@ -224,9 +224,7 @@ impl ChatRequest {
     fn stream(&self) -> Result<Option<StreamOptions>> {
         let streamed = self.stream.unwrap_or(false);
         match self.stream_options {
-            Some(_) if !streamed => {
-                Err(Error::invalid("stream_options", "stream_options requires stream: true."))
-            }
+            Some(_) if !streamed => Err(Error::invalid("stream_options", "stream_options requires stream: true.")),
             options => Ok(streamed.then(|| options.unwrap_or_default())),
         }
     }
