@@ -126,7 +126,7 @@ impl Chat {
         let turn_recorder =
             self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
-        let (max_tokens, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&output.shape.tools));
+        let (max_tokens, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&output.spec.tools));
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
         let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
@@ -143,23 +143,23 @@ impl Chat {
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let count = Count { tokens: prompt_tokens, exact: fitted.prompt.complete };
         let max_tokens = completion_limit(&self.engine, &model, count, call.max_tokens, remedy)?;
-        let form = self.grammars.compile(&model, &output).await?;
+        let grammar = self.grammars.compile(&model, &output).await?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
-        let generation = GenerationRequest {
+        let request = GenerationRequest {
             prompt: fitted.prompt.ids.into(),
             choices: call.choices,
             max_tokens,
             sampling,
-            grammar: form,
+            grammar,
             stop: call.stop,
             logprobs: call.logprobs,
             tenant,
         };
         recorder.charge_prompt(prompt_tokens.into())?;
         // A request that never ran is not charged.
-        let ticket = self.engine.submit(&model, generation).inspect_err(|_| recorder.waive());
-        let ticket = ticket.map_err(|refused| errors::from_refused(model.id(), refused))?;
+        let generation = self.engine.submit(&model, request).inspect_err(|_| recorder.waive());
+        let generation = generation.map_err(|refused| errors::from_refused(model.id(), refused))?;
         Ok(RunningChat {
             id: CompletionId::generate(&*self.clock_rng),
             created: self.clock_rng.now(),
@@ -169,10 +169,10 @@ impl Chat {
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
-            may_call: !output.shape.tools.is_empty(),
+            may_call: !output.spec.tools.is_empty(),
             call_ids,
             turn_recorder,
-            deltas: ticket.deltas,
+            deltas: generation.deltas,
             generated: vec![0; call.choices as usize],
             recorder,
         })
@@ -190,9 +190,9 @@ impl RunningChat {
     /// its conversation. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<TextDelta>> {
         if !self.turn_recorder.is_writing() {
-            let passed = self.receive().await?.map(|delta| self.turn_recorder.observe(delta)).transpose();
-            if passed.is_some() {
-                return passed;
+            let delta = self.receive().await?.map(|delta| self.turn_recorder.observe(delta)).transpose();
+            if delta.is_some() {
+                return delta;
             }
         }
         self.turn_recorder.finish().await
@@ -251,8 +251,8 @@ impl RunningChat {
 impl Drop for RunningChat {
     /// A client that disconnects is charged for all generated tokens, received or not.
     fn drop(&mut self) {
-        let left: Vec<TextDelta> = self.deltas.close().collect();
-        left.iter().for_each(|delta| self.count(delta));
+        let unreceived: Vec<TextDelta> = self.deltas.close().collect();
+        unreceived.iter().for_each(|delta| self.count(delta));
     }
 }
 

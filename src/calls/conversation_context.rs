@@ -133,8 +133,8 @@ impl ConversationContext {
 }
 
 fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
-    let one = |(at, json): (usize, &String)| {
-        let field = format!("messages[{at}]");
+    let parse_message = |(index, json): (usize, &String)| {
+        let field = format!("messages[{index}]");
         let turn = message_validation::parse(&field, json, UnknownFields::Ignore)
             .and_then(|message| messages::to_message(&field, &message));
         turn.map_err(|error| {
@@ -143,7 +143,7 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
             Error::invalid("conversation_id", text)
         })
     };
-    transcript.messages.iter().enumerate().map(one).collect()
+    transcript.messages.iter().enumerate().map(parse_message).collect()
 }
 
 /// The error for a request without a model.

@@ -30,10 +30,10 @@ impl GrammarCompiler {
 
     /// The compiled grammar; `None` for free text. Fails if the format cannot be enforced.
     pub async fn compile(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Option<CompiledGrammar>> {
-        if output.shape.is_free() {
+        if output.spec.is_free() {
             return Ok(None);
         }
-        if let Some(cached) = model.cached_grammar(&output.shape) {
+        if let Some(cached) = model.cached_grammar(&output.spec) {
             return Ok(Some(cached));
         }
         let _place = self.waiting.try_acquire().map_err(|_| busy())?;
@@ -45,13 +45,13 @@ impl GrammarCompiler {
         let permit = self.compiling.clone().acquire_owned().await;
         let permit = permit.map_err(|error| Error::internal(error.to_string()))?;
         // Another request may have compiled the same grammar meanwhile.
-        if let Some(cached) = model.cached_grammar(&output.shape) {
+        if let Some(cached) = model.cached_grammar(&output.spec) {
             return Ok(cached);
         }
-        let (model, shape) = (Arc::clone(model), output.shape.clone());
+        let (model, spec) = (Arc::clone(model), output.spec.clone());
         let compiled = run_blocking(move || {
             let _turn = permit;
-            Ok(model.compile_grammar(&shape))
+            Ok(model.compile_grammar(&spec))
         });
         compiled.await?.map_err(|error| output.grammar_error(error))
     }

@@ -30,7 +30,7 @@ pub enum ToolChoice {
 
 /// An output request with its tools resolved.
 pub(super) struct ResolvedOutput {
-    pub shape: OutputSpec,
+    pub spec: OutputSpec,
     /// Whether the tools come from the agent.
     from_agent: bool,
 }
@@ -47,10 +47,7 @@ impl OutputRequest {
         let calling = resolve_call_mode(&self.choice, &listed)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(tool).collect();
-        Ok(ResolvedOutput {
-            shape: OutputSpec { text: self.text, tools, calling, parallel: self.parallel },
-            from_agent,
-        })
+        Ok(ResolvedOutput { spec: OutputSpec { text: self.text, tools, calling, parallel: self.parallel }, from_agent })
     }
 }
 
@@ -96,7 +93,7 @@ impl ResolvedOutput {
                 Error::invalid(field, text)
             }
             GrammarError::Tool { tool, path, what } if self.from_agent => {
-                let name = self.shape.tools.get(tool).map_or("", |tool| tool.name.as_str());
+                let name = self.spec.tools.get(tool).map_or("", |tool| tool.name.as_str());
                 Error::invalid("agent_id", format!("The agent's tool '{name}' has parameters{path} that {what}."))
             }
             GrammarError::Tool { tool, path, what } => {
@@ -110,7 +107,7 @@ impl ResolvedOutput {
     }
 
     fn offending_field(&self) -> &'static str {
-        match (&self.shape.text, self.from_agent) {
+        match (&self.spec.text, self.from_agent) {
             (TextFormat::Schema(_), _) => "response_format.json_schema.schema",
             (TextFormat::Object, _) => "response_format",
             (TextFormat::Free, true) => "agent_id",

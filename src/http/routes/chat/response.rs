@@ -14,7 +14,7 @@ pub struct Completion {
     choices: Vec<WholeChoice>,
     usage: UsageBody,
     system_fingerprint: Option<String>,
-    /// Where `conversation_id` was sent.
+    /// Present if `conversation_id` was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRef>,
     /// How many of the conversation's oldest messages were dropped, if truncation was enabled.
@@ -96,10 +96,10 @@ pub struct Chunk<'a> {
     pub created: i64,
     pub model: &'a str,
     pub choices: Vec<ChunkChoice<'a>>,
-    /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` asks for.
+    /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<UsageBody>>,
-    /// These two come with the usage.
+    /// Both are in the chunk with the usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationRef>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! A chat response as server-sent events, in OpenAI's format.
 //!
-//! The response body owns the running call: when the client leaves, actix drops the body, that
-//! drops the receiver, and the engine stops.
+//! The response body owns the running call: when the client disconnects, actix drops the body, which
+//! drops the receiver and stops the generation.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Events {
 
     fn delta(&mut self, delta: &TextDelta) -> sse::Event {
         let first = self.role_sent.get_mut(delta.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        let silent = !first && delta.text.is_empty() && delta.calls.is_empty() && delta.tokens.is_empty();
+        let is_empty = !first && delta.text.is_empty() && delta.calls.is_empty() && delta.tokens.is_empty();
         let delta_choice = sse::data(&self.chunk(vec![self.delta_choice(delta, first)]));
         let Some(ending) = delta.end else { return delta_choice };
         // OpenAI ends a choice with a separate chunk whose delta is empty.
@@ -74,7 +74,7 @@ impl Events {
             finish_reason: Some(finish_reason(ending)),
         };
         let close = sse::data(&self.chunk(vec![last]));
-        if silent { close } else { sse::join(delta_choice, close) }
+        if is_empty { close } else { sse::join(delta_choice, close) }
     }
 
     fn delta_choice<'a>(&self, delta: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
