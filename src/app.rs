@@ -15,7 +15,8 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::calls::{
-    chat::Chat, context::ContextLoader, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models,
+    chat::Chat, conversation_context::ConversationContextLoader, embeddings::Embeddings, fine_tuning::FineTuning,
+    images::Images, models::Models,
 };
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
@@ -184,8 +185,8 @@ async fn sweep(stored_images: StoredImages) {
     loop {
         match stored_images.sweep().await {
             Ok(0) => {}
-            Ok(count) => tracing::debug!(count, "pictures whose links have ended are removed"),
-            Err(error) => tracing::warn!(%error, "pictures whose links have ended could not be removed"),
+            Ok(count) => tracing::debug!(count, "expired images are removed"),
+            Err(error) => tracing::warn!(%error, "expired images could not be removed"),
         }
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
     }
@@ -297,7 +298,7 @@ fn drafts(choices: &[DraftModel]) -> engine::Drafts {
 
 fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock_rng: Arc<dyn ClockRng>) -> Api {
     let context_loader =
-        ContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
+        ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     Api {
         models: Models::new(engine.clone()),
         fine_tuning: FineTuning::new(services.jobs.clone(), Models::new(engine.clone())),

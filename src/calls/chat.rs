@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::context::{ContextLoader, ContextRequest};
+use super::conversation_context::{ConversationContextLoader, ConversationContextRequest};
 use super::errors;
 use super::grammars::GrammarCompiler;
 use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
@@ -28,7 +28,7 @@ pub struct Chat {
     clock_rng: Arc<dyn ClockRng>,
     preparing: PromptPreparation,
     grammars: GrammarCompiler,
-    context_loader: ContextLoader,
+    context_loader: ConversationContextLoader,
     strict_schemas: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct ChatCall {
     pub model: Option<String>,
     pub messages: Vec<Message>,
     /// The agent and the conversation that the chat continues.
-    pub context: ContextRequest,
+    pub context: ConversationContextRequest,
     /// Output format and tools.
     pub output: OutputRequest,
     /// Number of completions of the prompt.
@@ -63,7 +63,7 @@ pub struct RunningChat {
     /// Prompt tokens found in the prefix cache.
     cached_tokens: u32,
     pub choices: u32,
-    /// Whether log-probabilities were asked for.
+    /// Whether log-probabilities are requested.
     pub logprobs: bool,
     /// Number of conversation messages left out; `None` if truncation is off.
     pub truncated: Option<usize>,
@@ -72,7 +72,7 @@ pub struct RunningChat {
     /// Whether the completion may contain tool calls.
     pub may_call: bool,
     pub call_ids: ToolCallIds,
-    pieces: DeltaStream,
+    deltas: DeltaStream,
     turn_recorder: TurnRecorder,
     generated: Vec<u32>,
     recorder: Arc<UsageRecorder>,
@@ -100,7 +100,7 @@ impl Chat {
     pub fn new(
         engine: Engine,
         clock_rng: Arc<dyn ClockRng>,
-        context_loader: ContextLoader,
+        context_loader: ConversationContextLoader,
         strict_schemas: bool,
     ) -> Self {
         Self {
@@ -136,13 +136,13 @@ impl Chat {
         let turn_recorder =
             self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
-        let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&output.shape.tools));
+        let (max_tokens, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&output.spec.tools));
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
         let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
             let window = engine.positions(&model);
-            let budget = TokenBudget { window, wanted, bound: bound.with_max_tokens(window as usize) };
+            let budget = TokenBudget { window, max_tokens, bound: bound.with_max_tokens(window as usize) };
             let fitted = context.prompt(&model, messages, tools, budget)?;
             Ok((model, fitted))
         });
@@ -157,7 +157,7 @@ impl Chat {
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
-        let generation = GenerationRequest {
+        let request = GenerationRequest {
             prompt: fitted.prompt.ids.into(),
             choices: call.choices,
             max_tokens,
@@ -169,8 +169,8 @@ impl Chat {
         };
         recorder.charge_prompt(prompt_tokens.into())?;
         // A request that never ran is not charged.
-        let ticket = self.engine.submit(&model, generation).inspect_err(|_| recorder.waive());
-        let ticket = ticket.map_err(|refused| errors::from_refused(model.id(), refused))?;
+        let generation = self.engine.submit(&model, request).inspect_err(|_| recorder.waive());
+        let generation = generation.map_err(|refused| errors::from_refused(model.id(), refused))?;
         Ok(RunningChat {
             id: CompletionId::generate(&*self.clock_rng),
             created: self.clock_rng.now(),
@@ -181,10 +181,10 @@ impl Chat {
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
             unenforced,
-            may_call: !output.shape.tools.is_empty(),
+            may_call: !output.spec.tools.is_empty(),
             call_ids,
             turn_recorder,
-            pieces: ticket.deltas,
+            deltas: generation.deltas,
             generated: vec![0; call.choices as usize],
             recorder,
         })
@@ -202,9 +202,9 @@ impl RunningChat {
     /// its conversation. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<TextDelta>> {
         if !self.turn_recorder.is_writing() {
-            let passed = self.receive().await?.map(|piece| self.turn_recorder.observe(piece)).transpose();
-            if passed.is_some() {
-                return passed;
+            let delta = self.receive().await?.map(|delta| self.turn_recorder.observe(delta)).transpose();
+            if delta.is_some() {
+                return delta;
             }
         }
         self.turn_recorder.finish().await
@@ -216,17 +216,17 @@ impl RunningChat {
     }
 
     async fn receive(&mut self) -> Option<Result<TextDelta>> {
-        let piece = self.pieces.recv().await?;
-        Some(piece.map_err(errors::from_failure).inspect(|piece| self.count(piece)))
+        let delta = self.deltas.recv().await?;
+        Some(delta.map_err(errors::from_failure).inspect(|delta| self.count(delta)))
     }
 
     /// Records the usage that a delta reports.
-    fn count(&mut self, piece: &TextDelta) {
-        if let Some(generated) = self.generated.get_mut(piece.choice as usize) {
-            *generated = piece.generated;
+    fn count(&mut self, delta: &TextDelta) {
+        if let Some(generated) = self.generated.get_mut(delta.choice as usize) {
+            *generated = delta.generated;
         }
-        self.cached_tokens = piece.cached;
-        self.recorder.set_cached(piece.cached.into());
+        self.cached_tokens = delta.cached;
+        self.recorder.set_cached(delta.cached.into());
         self.recorder.set_output(self.usage().completion_tokens.into());
     }
 
@@ -245,13 +245,13 @@ impl RunningChat {
     /// Waits until every choice has ended.
     pub async fn whole(&mut self) -> Result<Vec<Choice>> {
         let mut choices: Vec<Choice> = (0..self.choices).map(|_| Choice::default()).collect();
-        while let Some(piece) = self.next().await {
-            let piece = piece?;
-            let Some(choice) = choices.get_mut(piece.choice as usize) else { continue };
-            choice.text.push_str(&piece.text);
-            append_call_deltas(&mut choice.calls, &piece.calls);
-            choice.tokens.extend(piece.tokens);
-            choice.ending = piece.end.or(choice.ending);
+        while let Some(delta) = self.next().await {
+            let delta = delta?;
+            let Some(choice) = choices.get_mut(delta.choice as usize) else { continue };
+            choice.text.push_str(&delta.text);
+            append_call_deltas(&mut choice.calls, &delta.calls);
+            choice.tokens.extend(delta.tokens);
+            choice.ending = delta.end.or(choice.ending);
         }
         match choices.iter().all(|choice| choice.ending.is_some()) {
             true => Ok(choices),
@@ -263,8 +263,8 @@ impl RunningChat {
 impl Drop for RunningChat {
     /// A client that disconnects is charged for all generated tokens, received or not.
     fn drop(&mut self) {
-        let left: Vec<TextDelta> = self.pieces.close().collect();
-        left.iter().for_each(|piece| self.count(piece));
+        let unreceived: Vec<TextDelta> = self.deltas.close().collect();
+        unreceived.iter().for_each(|delta| self.count(delta));
     }
 }
 
@@ -274,24 +274,26 @@ fn completion_limit(
     engine: &Engine,
     model: &TextModel,
     count: Count,
-    asked: Option<(u32, &'static str)>,
+    requested: Option<(u32, &'static str)>,
     remedy: &str,
 ) -> Result<u32> {
     let prompt = count.tokens;
     let left = engine.positions(model).saturating_sub(prompt);
-    let (wanted, field) = asked.unwrap_or((left.max(1), "messages"));
-    if wanted <= left {
-        return Ok(wanted);
+    let (completion, field) = requested.unwrap_or((left.max(1), "messages"));
+    if completion <= left {
+        return Ok(completion);
     }
-    let (all, window) = (u64::from(prompt) + u64::from(wanted), model.context_window());
+    let (total, window) = (u64::from(prompt) + u64::from(completion), model.context_window());
     let param = if left == 0 { "messages" } else { field };
-    if all <= u64::from(window) {
-        engine.fits(model, all).map_err(|large| errors::too_large(&large, param, remedy))?;
+    if total <= u64::from(window) {
+        engine.fits(model, total).map_err(|large| errors::too_large(&large, param, remedy))?;
     }
     let id = model.id();
     let counts = match count.exact {
         true => {
-            format!("The prompt has {prompt} tokens and {wanted} more were requested for the answer, {all} in all.")
+            format!(
+                "The prompt has {prompt} tokens and {completion} more were requested for the answer, {total} in all."
+            )
         }
         false => format!("The prompt has at least {prompt} tokens."),
     };
@@ -311,12 +313,12 @@ struct Count {
 /// Refuses a request whose messages are too long for the context or the project's budget, by an estimate made before
 /// rendering.
 fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], recorder: &UsageRecorder) -> Result<()> {
-    let fewest = model.min_prompt_tokens(messages);
-    if fewest > u64::from(engine.positions(model)) {
-        let tokens = u32::try_from(fewest).unwrap_or(u32::MAX);
+    let min_tokens = model.min_prompt_tokens(messages);
+    if min_tokens > u64::from(engine.positions(model)) {
+        let tokens = u32::try_from(min_tokens).unwrap_or(u32::MAX);
         completion_limit(engine, model, Count { tokens, exact: false }, None, "")?;
     }
-    if fewest > 0 { recorder.check_budget(fewest) } else { Ok(()) }
+    if min_tokens > 0 { recorder.check_budget(min_tokens) } else { Ok(()) }
 }
 
 fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {

@@ -110,20 +110,23 @@ impl Embeddings {
     }
 }
 
-fn check_dimensions(model: &EncoderModel, asked: Option<u32>) -> Result<()> {
-    let (own, Some(asked)) = (model.dimensions(), asked) else { return Ok(()) };
-    let can = match model.matryoshka() {
-        _ if asked as usize == own => return Ok(()),
-        Matryoshka::No => format!("makes vectors of {own} numbers and was not trained for shorter ones"),
-        Matryoshka::Any if (asked as usize) < own => return Ok(()),
-        Matryoshka::Any => format!("makes vectors of 1 to {own} numbers"),
-        Matryoshka::Lengths(lengths) if lengths.contains(&(asked as usize)) && (asked as usize) < own => return Ok(()),
+fn check_dimensions(model: &EncoderModel, requested: Option<u32>) -> Result<()> {
+    let (own, Some(requested)) = (model.dimensions(), requested) else { return Ok(()) };
+    let supported = match model.matryoshka() {
+        _ if requested as usize == own => return Ok(()),
+        Matryoshka::No => format!("returns vectors of {own} dimensions and was not trained for shorter ones"),
+        Matryoshka::Any if (requested as usize) < own => return Ok(()),
+        Matryoshka::Any => format!("supports 1 to {own} dimensions"),
+        Matryoshka::Lengths(lengths) if lengths.contains(&(requested as usize)) && (requested as usize) < own => {
+            return Ok(());
+        }
         Matryoshka::Lengths(lengths) => {
-            let all: Vec<String> = lengths.iter().chain([&own]).map(usize::to_string).collect();
-            format!("makes vectors of {} numbers", all.join(", "))
+            let lengths: Vec<String> = lengths.iter().chain([&own]).map(usize::to_string).collect();
+            format!("supports {} dimensions", lengths.join(", "))
         }
     };
-    let message = format!("'dimensions' is {asked}, but the model '{}' {can}. Leave 'dimensions' out.", model.id());
+    let message =
+        format!("'dimensions' is {requested}, but the model '{}' {supported}. Leave 'dimensions' out.", model.id());
     Err(Error::invalid("dimensions", message))
 }
 
@@ -134,20 +137,20 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
     });
     let encoded = model.encode(&texts.collect::<Vec<_>>(), call.input_type, call.truncate, bound);
     let mut encoded = encoded.map_err(|stopped| errors::from_stopped(model.id(), &stopped))?.into_iter();
-    let field = |place: usize| if call.single { "input".to_owned() } else { format!("input[{place}]") };
-    let one = |(place, input): (usize, &Input)| {
+    let field = |index: usize| if call.single { "input".to_owned() } else { format!("input[{index}]") };
+    let one = |(index, input): (usize, &Input)| {
         let (mut text, complete) = match input {
-            // Texts are missing only after one that is too long or after the client has disconnected.
+            // Texts are missing only after a text that is too long, or after the client has disconnected.
             Input::Text(_) => encoded.next().ok_or_else(|| Error::internal("a text was not tokenised"))?,
             Input::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
-                foreign.map_or(Ok(()), |id| Err(foreign_token(&field(place), *id, model)))?;
+                foreign.map_or(Ok(()), |id| Err(foreign_token(&field(index), *id, model)))?;
                 (model.add_special_tokens(ids), true)
             }
         };
         let (count, limit) = (text.ids.len(), model.limit());
         if count > limit && !call.truncate {
-            return Err(too_long(&field(place), "", count, complete, model));
+            return Err(too_long(&field(index), "", count, complete, model));
         }
         model.truncate(&mut text);
         Ok(text)
@@ -155,11 +158,11 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
     call.inputs.iter().enumerate().map(one).collect()
 }
 
-/// `with`: what else is counted. `exact`: false if counting stopped early.
+/// `with`: what else was counted, for the message. `exact`: false if counting stopped early.
 pub(super) fn too_long(field: &str, with: &str, count: usize, exact: bool, model: &EncoderModel) -> Error {
     let at_least = if exact { "" } else { "at least " };
     let message = format!(
-        "'{field}' has {at_least}{count} tokens{with}, the model '{}' takes {}. Split the text, or send truncate: true, which leaves its end out.",
+        "'{field}' has {at_least}{count} tokens{with}, the model '{}' takes {}. Split the text, or send truncate: true, which removes its end.",
         model.id(),
         model.limit()
     );

@@ -1,4 +1,4 @@
-//! What a call answers when the engine refuses it or fails: each engine error becomes one that the client can see.
+//! Converts engine errors to API errors.
 
 use std::time::Duration;
 
@@ -80,11 +80,11 @@ pub(super) fn from_load_error(id: &str, error: &LoadError) -> Error {
     let no_memory = |remedy: &str| model_unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
     match error {
         LoadError::NotFound => model_not_found(id),
-        LoadError::WrongKind { architecture, wanted, .. } => {
-            let wanted = wanted.name();
-            let article = if wanted.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+        LoadError::WrongKind { architecture, expected, .. } => {
+            let expected = expected.name();
+            let article = if expected.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
             let message =
-                format!("The model '{id}' is not {article} {wanted} model; its architecture is {architecture}.");
+                format!("The model '{id}' is not {article} {expected} model; its architecture is {architecture}.");
             Error::invalid("model", message)
         }
         LoadError::Unusable { reason, .. } => model_unusable(id, reason),

@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result};
 /// How long a request waits for its grammar. Limits on schema size and compiler work keep compilation far below it,
 /// unless the machine is overloaded.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Concurrent compilations, including those whose request has gone.
+/// Concurrent compilations, including those whose client has disconnected.
 const MAX_COMPILING: usize = 4;
 /// Requests that may wait for a grammar; more are refused.
 const MAX_WAITING: usize = 64;
@@ -30,11 +30,11 @@ impl GrammarCompiler {
 
     /// The compiled grammar; `None` for free text. Fails if the format cannot be enforced.
     pub async fn compile(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Option<CompiledGrammar>> {
-        if output.shape.is_free() {
+        if output.spec.is_free() {
             return Ok(None);
         }
-        if let Some(kept) = model.cached_grammar(&output.shape) {
-            return Ok(Some(kept));
+        if let Some(cached) = model.cached_grammar(&output.spec) {
+            return Ok(Some(cached));
         }
         let _place = self.waiting.try_acquire().map_err(|_| busy())?;
         let made = tokio::time::timeout(DEADLINE, self.compile_uncached(model, output));
@@ -42,21 +42,21 @@ impl GrammarCompiler {
     }
 
     async fn compile_uncached(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<CompiledGrammar> {
-        let turn = self.compiling.clone().acquire_owned().await;
-        let turn = turn.map_err(|error| Error::internal(error.to_string()))?;
+        let permit = self.compiling.clone().acquire_owned().await;
+        let permit = permit.map_err(|error| Error::internal(error.to_string()))?;
         // Another request may have compiled the same grammar meanwhile.
-        if let Some(kept) = model.cached_grammar(&output.shape) {
-            return Ok(kept);
+        if let Some(cached) = model.cached_grammar(&output.spec) {
+            return Ok(cached);
         }
-        let (model, shape) = (Arc::clone(model), output.shape.clone());
+        let (model, spec) = (Arc::clone(model), output.spec.clone());
         let compiled = run_blocking(move || {
-            let _turn = turn;
-            Ok(model.compile_grammar(&shape))
+            let _turn = permit;
+            Ok(model.compile_grammar(&spec))
         });
         compiled.await?.map_err(|error| output.grammar_error(error))
     }
 }
 
 fn busy() -> Error {
-    Error::new(Code::Overloaded, "The server is too busy to compile the requested schema. Try again in a moment.")
+    Error::new(Code::Overloaded, "The server is too busy to compile the requested schema. Try again shortly.")
 }

@@ -14,13 +14,13 @@ const MAX_MESSAGES: usize = 4096;
 /// Parses the JSON of each message of a request. Unknown fields are refused if the messages are to be stored.
 pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
     let unknown = if stored { UnknownFields::Reject } else { UnknownFields::Ignore };
-    let one = |(at, json): (usize, &String)| {
-        let field = format!("messages[{at}]");
+    let parse_message = |(index, json): (usize, &String)| {
+        let field = format!("messages[{index}]");
         to_message(&field, &message_validation::parse(&field, json, unknown)?)
     };
     match messages.len() {
         0 => Err(Error::invalid("messages", "messages is empty. Send at least one message.")),
-        1..=MAX_MESSAGES => messages.iter().enumerate().map(one).collect(),
+        1..=MAX_MESSAGES => messages.iter().enumerate().map(parse_message).collect(),
         count => {
             let message = format!("messages has {count} entries; at most {MAX_MESSAGES} are allowed.");
             Err(Error::invalid("messages", message))
@@ -37,7 +37,7 @@ pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
         None | Some(Value::Null) if !tool_calls.is_empty() => String::new(),
         _ => {
             let field = format!("{field}.content");
-            let text = format!("'{field}' has no text. This server takes messages of text.");
+            let text = format!("'{field}' has no text. This server accepts only messages with text.");
             return Err(Error::invalid(field, text));
         }
     };
@@ -70,11 +70,11 @@ pub(super) fn check_tool_results(history: &[Message], own: &[Message]) -> Result
         let text = format!("The conversation has a result for the call '{id}', but no such call before it.");
         return Err(Error::invalid("conversation_id", text));
     }
-    match own.iter().enumerate().find_map(|(at, message)| Some((at, orphan(message)?))) {
+    match own.iter().enumerate().find_map(|(index, message)| Some((index, orphan(message)?))) {
         None => Ok(()),
-        Some((at, id)) => {
+        Some((index, id)) => {
             let id = shorten(&id);
-            let field = format!("messages[{at}].tool_call_id");
+            let field = format!("messages[{index}].tool_call_id");
             let text = format!(
                 "'{field}' is '{id}', but no message before it has a call of this id. Send the assistant's message with its tool_calls first."
             );
@@ -84,13 +84,14 @@ pub(super) fn check_tool_results(history: &[Message], own: &[Message]) -> Result
 }
 
 fn join(field: &str, parts: &[Value]) -> Result<String> {
-    let text = |(at, part): (usize, &Value)| match part.get("text").and_then(Value::as_str) {
+    let text = |(index, part): (usize, &Value)| match part.get("text").and_then(Value::as_str) {
         Some(text) => Ok(text.to_owned()),
         None => {
             let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-            let message =
-                format!("'{field}.content[{at}]' is of type '{kind}'. This server takes parts of type 'text'.");
-            Err(Error::invalid(format!("{field}.content[{at}].type"), message))
+            let message = format!(
+                "'{field}.content[{index}]' is of type '{kind}'. This server accepts only parts of type 'text'."
+            );
+            Err(Error::invalid(format!("{field}.content[{index}].type"), message))
         }
     };
     parts.iter().enumerate().map(text).collect()

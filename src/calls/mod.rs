@@ -1,11 +1,11 @@
-//! Inference calls: where `service` and `engine` meet. A call is resolved, admitted, run on the engine and answered.
+//! Inference calls: they connect `service` and `engine`. A call is resolved, admitted and run on the engine.
 //!
 //! `service` and `engine` do not depend on each other. Code that needs both is here, so that `http` only encodes and
 //! decodes.
 
 mod blocking;
 pub mod chat;
-pub mod context;
+pub mod conversation_context;
 pub mod embeddings;
 mod errors;
 pub mod fine_tuning;

@@ -12,7 +12,7 @@ use crate::service::access::Access;
 pub struct CatalogEntry {
     pub name: String,
     pub description: String,
-    /// Size on the disk.
+    /// Size on disk.
     pub bytes: u64,
     pub license: String,
     /// Whether a model of that name is in the models folder.
@@ -45,13 +45,13 @@ impl Models {
 
     /// The catalog's models, in its order.
     pub async fn catalog_entries(&self) -> Result<Vec<CatalogEntry>> {
-        let there = self.on_disk().await?;
+        let on_disk = self.on_disk().await?;
         let entry = |model: &CatalogModel| CatalogEntry {
             name: model.name.clone(),
             description: model.description.clone(),
             bytes: model.bytes(),
             license: model.license.clone(),
-            installed: there.iter().any(|found| found.id == model.name),
+            installed: on_disk.iter().any(|found| found.id == model.name),
         };
         Ok(Catalog::builtin().models().iter().map(entry).collect())
     }
@@ -87,8 +87,8 @@ impl Models {
         access.require_admin()?;
         let found = self.get(access, id).await?;
         let (engine, name) = (self.engine.clone(), id.to_owned());
-        let gone = run_blocking(move || Ok(engine.models().unload(&name))).await?;
-        gone.map_err(|InUse| {
+        let unloaded = run_blocking(move || Ok(engine.models().unload(&name))).await?;
+        unloaded.map_err(|InUse| {
             let text = format!("The model '{id}' is in use. Try again when its answers have ended.");
             Error::new(Code::Conflict, text).param("model_id")
         })?;

@@ -30,7 +30,7 @@ pub enum ToolChoice {
 
 /// An output request with its tools resolved.
 pub(super) struct ResolvedOutput {
-    pub shape: OutputSpec,
+    pub spec: OutputSpec,
     /// Whether the tools come from the agent.
     from_agent: bool,
 }
@@ -50,10 +50,7 @@ impl OutputRequest {
         let calling = resolve_call_mode(&self.choice, &listed)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
-        Ok(ResolvedOutput {
-            shape: OutputSpec { text: self.text, tools, calling, parallel: self.parallel },
-            from_agent,
-        })
+        Ok(ResolvedOutput { spec: OutputSpec { text: self.text, tools, calling, parallel: self.parallel }, from_agent })
     }
 }
 
@@ -61,7 +58,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
     let name = match choice {
         ToolChoice::Auto | ToolChoice::None => return Ok(CallMode::Auto),
         _ if tools.is_empty() => {
-            let text = "'tool_choice' demands a call, but there are no tools. Send 'tools' beside it, or leave it out.";
+            let text = "'tool_choice' requires a call, but there are no tools. Send 'tools' too, or leave it out.";
             return Err(Error::invalid("tool_choice", text));
         }
         ToolChoice::Required => return Ok(CallMode::Required),
@@ -72,7 +69,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
     }
     let field = "tool_choice.function.name";
     let name = shorten(name);
-    Err(Error::invalid(field, format!("'{field}' is '{name}', which is the name of none of the tools.")))
+    Err(Error::invalid(field, format!("'{field}' is '{name}', which is not the name of a tool.")))
 }
 
 /// Converts a validated definition to the form that chat templates expect, which always has parameters.
@@ -100,7 +97,7 @@ impl ResolvedOutput {
                 Error::invalid(field, text)
             }
             GrammarError::Tool { tool, path, what } if self.from_agent => {
-                let name = self.shape.tools.get(tool).map_or("", |tool| tool.name.as_str());
+                let name = self.spec.tools.get(tool).map_or("", |tool| tool.name.as_str());
                 Error::invalid("agent_id", format!("The agent's tool '{name}' has parameters{path} that {what}."))
             }
             GrammarError::Tool { tool, path, what } => {
@@ -129,7 +126,7 @@ impl ResolvedOutput {
     }
 
     fn offending_field(&self) -> &'static str {
-        match (&self.shape.text, self.from_agent) {
+        match (&self.spec.text, self.from_agent) {
             (TextFormat::Schema { .. }, _) => "response_format.json_schema.schema",
             (TextFormat::Object, _) => "response_format",
             (TextFormat::Free, true) => "agent_id",
@@ -147,13 +144,13 @@ pub struct GeneratedCall {
 }
 
 /// Appends the tool call deltas of a step to the calls of a choice.
-pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[ToolCallDelta]) {
-    for piece in pieces {
-        if let Some(name) = &piece.name {
+pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, deltas: &[ToolCallDelta]) {
+    for delta in deltas {
+        if let Some(name) = &delta.name {
             calls.push(GeneratedCall { name: name.clone(), arguments: String::new() });
         }
-        if let Some(call) = calls.get_mut(piece.index as usize) {
-            call.arguments.push_str(&piece.arguments);
+        if let Some(call) = calls.get_mut(delta.index as usize) {
+            call.arguments.push_str(&delta.arguments);
         }
     }
 }
@@ -171,7 +168,7 @@ impl ToolCallIds {
 
     /// The id of a choice's tool call.
     pub fn of(self, choice: u32, index: u32) -> String {
-        let place = (u128::from(choice) << 32) + u128::from(index);
-        format!("call_{:032x}", self.0.wrapping_add(place))
+        let offset = (u128::from(choice) << 32) + u128::from(index);
+        format!("call_{:032x}", self.0.wrapping_add(offset))
     }
 }

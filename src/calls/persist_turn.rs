@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::service::access::Access;
 use crate::service::conversations::{Conversation, Conversations};
 
-/// Watches one answer. [`Keeping::nothing`] passes every delta through.
+/// Observes one completion. [`TurnRecorder::disabled`] passes every delta through.
 pub(super) struct TurnRecorder {
     turn: Option<PendingTurn>,
     pending_write: Option<PendingWrite>,
@@ -24,7 +24,7 @@ struct PendingTurn {
     conversations: Conversations,
     access: Access,
     /// The conversation as it was when the prompt was built.
-    seen: Conversation,
+    conversation: Conversation,
     messages: Vec<String>,
     answer: String,
     calls: Vec<GeneratedCall>,
@@ -34,7 +34,7 @@ struct PendingTurn {
 /// The last delta and the write that it waits for. Stored here because the caller may drop its future to send a
 /// keep-alive and call again.
 struct PendingWrite {
-    piece: TextDelta,
+    delta: TextDelta,
     write: BoxFuture<'static, Result<Conversation>>,
 }
 
@@ -46,11 +46,19 @@ impl TurnRecorder {
     pub fn new(
         conversations: Conversations,
         access: Access,
-        seen: Conversation,
+        conversation: Conversation,
         messages: Vec<String>,
         ids: ToolCallIds,
     ) -> Self {
-        let turn = PendingTurn { conversations, access, seen, messages, answer: String::new(), calls: Vec::new(), ids };
+        let turn = PendingTurn {
+            conversations,
+            access,
+            conversation,
+            messages,
+            answer: String::new(),
+            calls: Vec::new(),
+            ids,
+        };
         Self { turn: Some(turn), pending_write: None, stored: None }
     }
 
@@ -69,25 +77,25 @@ impl TurnRecorder {
         self.pending_write.is_some()
     }
 
-    /// Observes a delta. Returns `None` for the last one; [`Keeping::close`] returns that one.
-    pub fn observe(&mut self, piece: TextDelta) -> Option<TextDelta> {
-        let Some(turn) = &mut self.turn else { return Some(piece) };
-        turn.answer.push_str(&piece.text);
-        append_call_deltas(&mut turn.calls, &piece.calls);
-        if piece.end.is_none() {
-            return Some(piece);
+    /// Observes a delta. Returns `None` for the last one; [`TurnRecorder::close`] returns that one.
+    pub fn observe(&mut self, delta: TextDelta) -> Option<TextDelta> {
+        let Some(turn) = &mut self.turn else { return Some(delta) };
+        turn.answer.push_str(&delta.text);
+        append_call_deltas(&mut turn.calls, &delta.calls);
+        if delta.end.is_none() {
+            return Some(delta);
         }
-        self.pending_write = self.turn.take().map(|turn| PendingWrite { piece, write: turn.write().boxed() });
+        self.pending_write = self.turn.take().map(|turn| PendingWrite { delta, write: turn.write().boxed() });
         None
     }
 
     /// Waits for the write. Cancel-safe.
     pub async fn finish(&mut self) -> Option<Result<TextDelta>> {
         let written = self.pending_write.as_mut()?.write.as_mut().await;
-        let piece = self.pending_write.take()?.piece;
+        let delta = self.pending_write.take()?.delta;
         Some(written.map(|conversation| {
             self.stored = Some(conversation);
-            piece
+            delta
         }))
     }
 }
@@ -96,7 +104,7 @@ impl PendingTurn {
     async fn write(mut self) -> Result<Conversation> {
         let answer = self.answer().to_string();
         self.messages.push(answer);
-        self.conversations.add_turn(&self.access, self.seen, self.messages).await
+        self.conversations.add_turn(&self.access, self.conversation, self.messages).await
     }
 
     /// The assistant's message. A conversation takes one completion, so its tool calls are those of choice 0.

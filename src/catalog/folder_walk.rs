@@ -18,7 +18,7 @@ pub type Visit<'v> = dyn FnMut(&str, File) -> Result<(), TransferError> + 'v;
 /// Visits the regular files below `root` in the order of their names.
 ///
 /// Names that begin with a dot (version control, caches of download tools) are skipped. Anything
-/// that is neither a file nor a folder is refused, named by its path.
+/// that is neither a file nor a folder is an error that names its path.
 pub fn visit_files(root: &Path, visit: &mut Visit<'_>) -> Result<(), TransferError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = open(root, flags, Mode::empty()).map_err(|e| FolderError::at(root)(e.into()))?;

@@ -9,7 +9,7 @@ use ring::digest::{Context, SHA256};
 /// Large enough to amortize system calls, small enough for the L2 cache.
 const CHUNK: usize = 256 * 1024;
 
-/// Size and hash of what was copied.
+/// Size and hash of the copied bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Copied {
     pub bytes: u64,
@@ -17,31 +17,36 @@ pub struct Copied {
     pub sha256: String,
 }
 
-/// Copies at most `limit` bytes. If the source has more, `bytes` exceeds `limit`, so that a caller that compares sizes
+/// Copies at most `limit` bytes. If the source has more, `bytes` exceeds `limit`, so a caller that compares sizes
 /// notices without reading an endless source.
-pub fn copy(from: impl Read, to: &mut dyn Write, limit: u64, each: &mut dyn FnMut(u64)) -> io::Result<Copied> {
-    let mut from = from.take(limit.saturating_add(1));
+pub fn copy(
+    reader: impl Read,
+    writer: &mut dyn Write,
+    limit: u64,
+    on_bytes: &mut dyn FnMut(u64),
+) -> io::Result<Copied> {
+    let mut reader = reader.take(limit.saturating_add(1));
     let mut context = Context::new(&SHA256);
     let mut chunk = vec![0; CHUNK];
     let mut bytes = 0;
     loop {
-        let read = match from.read(&mut chunk) {
+        let read = match reader.read(&mut chunk) {
             Ok(0) => break,
             Ok(read) => read,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => return Err(e),
         };
         context.update(&chunk[..read]);
-        to.write_all(&chunk[..read])?;
+        writer.write_all(&chunk[..read])?;
         bytes += read as u64;
-        each(read as u64);
+        on_bytes(read as u64);
     }
     Ok(Copied { bytes, sha256: hex(context.finish().as_ref()) })
 }
 
 /// Hashes a whole file.
-pub fn file(path: &Path, each: &mut dyn FnMut(u64)) -> io::Result<Copied> {
-    copy(File::open(path)?, &mut io::sink(), u64::MAX, each)
+pub fn file(path: &Path, on_bytes: &mut dyn FnMut(u64)) -> io::Result<Copied> {
+    copy(File::open(path)?, &mut io::sink(), u64::MAX, on_bytes)
 }
 
 /// SHA-256 of a short text, in hex.

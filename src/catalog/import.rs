@@ -1,8 +1,8 @@
 //! Imports a model from an untrusted file or folder.
 //!
-//! Three forms: an archive of [`super::export`], a bare `.gguf`, a folder as model hubs lay it out. An archive is read
-//! as plain tar without extensions: only regular files that its manifest lists, each once, each of the listed size and
-//! hash. Links, devices and paths out of the folder are rejected.
+//! A source is an archive from [`super::export`], a single `.gguf` file, or a folder in the layout of model hubs. An
+//! archive is read as plain tar without extensions: only regular files that its manifest lists, each once, each of the
+//! listed size and hash. Links, devices and paths that leave the folder are rejected.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::models::gguf::GgufFile;
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// Name of the model; else the archive's, or that of the file or folder.
+    /// Name of the model. Default: the name in the archive, or of the file or folder.
     pub name: Option<String>,
     /// Replace a model of that name.
     pub force: bool,
@@ -50,15 +50,15 @@ struct Archive {
     tar: tar::Archive<File>,
 }
 
-/// Imports the model at `from`. It is installed atomically, by one rename.
+/// Imports the model at `path`. It is installed atomically, by one rename.
 pub fn import(
     models_dir: &Path,
-    from: &Path,
+    path: &Path,
     options: &ImportOptions,
     progress: &mut dyn Progress,
 ) -> Result<Imported, TransferError> {
-    let source = detect(from)?;
-    let name = options.name.clone().unwrap_or_else(|| own_name(&source, from));
+    let source = detect(path)?;
+    let name = options.name.clone().unwrap_or_else(|| default_name(&source, path));
     if !is_model_name(&name) {
         return Err(TransferError::BadName(name));
     }
@@ -66,7 +66,7 @@ pub fn import(
         return Err(TransferError::ReservedName(name));
     }
     let staging = Staging::open(models_dir, &name)?;
-    match fill(source, from, &staging, options.force, &name, progress) {
+    match fill(source, path, &staging, options.force, &name, progress) {
         Ok(bytes) => Ok(Imported { path: staging.publish(options.force)?, name, bytes }),
         Err(e) => {
             staging.abandon();
@@ -77,7 +77,7 @@ pub fn import(
 
 fn fill(
     source: ImportSource,
-    from: &Path,
+    path: &Path,
     staging: &Staging,
     force: bool,
     name: &str,
@@ -89,16 +89,16 @@ fn fill(
     let total = match &source {
         ImportSource::Archive(archive) => archive.manifest.bytes(),
         ImportSource::Gguf(_, bytes) => *bytes,
-        ImportSource::Folder => check_folder(from)?,
+        ImportSource::Folder => check_folder(path)?,
     };
     staging.check_space(total)?;
     progress.start(&format!("importing {name}"), total);
     let hashed = matches!(source, ImportSource::Archive(_));
-    let mut each = |bytes| progress.advance(bytes);
+    let mut on_bytes = |bytes| progress.advance(bytes);
     let filled = match source {
-        ImportSource::Archive(archive) => unpack(*archive, staging, &mut each),
-        ImportSource::Gguf(file, _) => copy_in(staging, &gguf_name(from), file, u64::MAX, &mut each).map(|_| ()),
-        ImportSource::Folder => copy_folder(from, staging, &mut each),
+        ImportSource::Archive(archive) => unpack(*archive, staging, &mut on_bytes),
+        ImportSource::Gguf(file, _) => copy_in(staging, &gguf_name(path), file, u64::MAX, &mut on_bytes).map(|_| ()),
+        ImportSource::Folder => copy_folder(path, staging, &mut on_bytes),
     };
     progress.done();
     filled?;
@@ -109,7 +109,7 @@ fn fill(
     Ok(total)
 }
 
-/// Detects truncated files here, and not at the first chat.
+/// Reports truncated files at import, not at the first chat.
 fn check_headers(folder: &Path) -> Result<(), TransferError> {
     visit_files(folder, &mut |name, _| {
         let path = folder.join(name);
@@ -120,34 +120,34 @@ fn check_headers(folder: &Path) -> Result<(), TransferError> {
     })
 }
 
-/// Opens before it checks, so that the checked file is the one that is read.
-fn detect(from: &Path) -> Result<ImportSource, TransferError> {
+/// Opens the file first and checks the open file, so that a swapped path has no effect.
+fn detect(path: &Path) -> Result<ImportSource, TransferError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = open(from, flags, Mode::empty()).map_err(|e| FolderError::at(from)(e.into()))?;
+    let fd = open(path, flags, Mode::empty()).map_err(|e| FolderError::at(path)(e.into()))?;
     let mut file = File::from(fd);
-    let meta = file.metadata().map_err(FolderError::at(from))?;
+    let meta = file.metadata().map_err(FolderError::at(path))?;
     if meta.is_dir() {
         return Ok(ImportSource::Folder);
     }
     let mut magic = Vec::new();
     if !meta.is_file() {
-        return Err(TransferError::NotAModel(from.to_owned()));
+        return Err(TransferError::NotAModel(path.to_owned()));
     }
-    file.by_ref().take(4).read_to_end(&mut magic).and_then(|_| file.rewind()).map_err(FolderError::at(from))?;
+    file.by_ref().take(4).read_to_end(&mut magic).and_then(|_| file.rewind()).map_err(FolderError::at(path))?;
     if magic == b"GGUF" {
         return Ok(ImportSource::Gguf(file, meta.len()));
     }
-    open_archive(file, from).map(|archive| ImportSource::Archive(Box::new(archive)))
+    open_archive(file, path).map(|archive| ImportSource::Archive(Box::new(archive)))
 }
 
-fn open_archive(mut file: File, from: &Path) -> Result<Archive, TransferError> {
-    let not_a_model = |_| TransferError::NotAModel(from.to_owned());
+fn open_archive(mut file: File, path: &Path) -> Result<Archive, TransferError> {
+    let not_a_model = |_| TransferError::NotAModel(path.to_owned());
     let bytes = {
         let mut tar = tar::Archive::new(&mut file);
         let mut first = tar.entries().map_err(not_a_model)?.raw(true);
-        let Some(Ok(entry)) = first.next() else { return Err(TransferError::NotAModel(from.to_owned())) };
+        let Some(Ok(entry)) = first.next() else { return Err(TransferError::NotAModel(path.to_owned())) };
         if *entry.path_bytes() != *MANIFEST.as_bytes() || entry.header().entry_type() != tar::EntryType::Regular {
-            return Err(TransferError::NotAModel(from.to_owned()));
+            return Err(TransferError::NotAModel(path.to_owned()));
         }
         let mut bytes = Vec::new();
         entry.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes).map_err(not_a_model)?;
@@ -158,14 +158,14 @@ fn open_archive(mut file: File, from: &Path) -> Result<Archive, TransferError> {
     }
     let manifest = Manifest::parse(&bytes).map_err(TransferError::BadManifest)?;
     if !is_model(manifest.files.iter().map(|file| file.name.as_str())) {
-        return Err(TransferError::NoWeights(from.to_owned()));
+        return Err(TransferError::NoWeights(path.to_owned()));
     }
-    file.rewind().map_err(FolderError::at(from))?;
+    file.rewind().map_err(FolderError::at(path))?;
     Ok(Archive { manifest, tar: tar::Archive::new(file) })
 }
 
-fn own_name(source: &ImportSource, from: &Path) -> String {
-    let path = std::fs::canonicalize(from).unwrap_or_else(|_| from.to_owned());
+fn default_name(source: &ImportSource, path: &Path) -> String {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let name = match source {
         ImportSource::Archive(archive) => return archive.manifest.name.clone(),
         ImportSource::Gguf(..) => path.file_stem(),
@@ -174,28 +174,28 @@ fn own_name(source: &ImportSource, from: &Path) -> String {
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The file's own name, as it often tells the quantisation.
-fn gguf_name(from: &Path) -> String {
-    let name = from.file_name().and_then(|name| name.to_str()).filter(|name| check_file_path(name).is_ok());
+/// The file's own name, which often names the quantization.
+fn gguf_name(path: &Path) -> String {
+    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| check_file_path(name).is_ok());
     name.filter(|name| name.ends_with(".gguf") && !name.starts_with('.')).unwrap_or("model.gguf").to_owned()
 }
 
-fn unpack(mut archive: Archive, staging: &Staging, each: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
-    let unreadable = |e: std::io::Error| TransferError::BadManifest(format!("is followed by a broken archive: {e}"));
+fn unpack(mut archive: Archive, staging: &Staging, on_bytes: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
+    let unreadable = |e: std::io::Error| TransferError::BadManifest(format!("is followed by a damaged archive: {e}"));
     let files = archive.manifest.files.iter().map(|file| (format!("{FILES}{}", file.name), file));
     let mut missing: HashMap<String, &ManifestFile> = files.collect();
-    // Raw: without it the tar crate would interpret extension entries that replace names and sizes.
+    // `raw`: otherwise the tar crate interprets extension entries that replace names and sizes.
     for entry in archive.tar.entries().map_err(unreadable)?.raw(true).skip(1) {
         let mut entry = entry.map_err(unreadable)?;
         let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         check_entry(&entry, &path)?;
-        let unlisted = || TransferError::entry(&path, "is not in the manifest, or is there twice");
+        let unlisted = || TransferError::entry(&path, "is not in the manifest, or appears twice");
         let planned = missing.remove(&path).ok_or_else(unlisted)?;
         if entry.size() != planned.bytes {
             let why = format!("has {} bytes, the manifest says {}", entry.size(), planned.bytes);
             return Err(TransferError::entry(&path, why));
         }
-        let copied = copy_in(staging, &planned.name, &mut entry, planned.bytes, each)?;
+        let copied = copy_in(staging, &planned.name, &mut entry, planned.bytes, on_bytes)?;
         check_copied(&path, planned, &copied)?;
     }
     match missing.keys().min() {
@@ -229,28 +229,28 @@ fn check_copied(path: &str, planned: &ManifestFile, copied: &Copied) -> Result<(
     }
 }
 
-/// Scans a folder: checks that all files are acceptable and that there is a model, and returns the size.
-fn check_folder(from: &Path) -> Result<u64, TransferError> {
+/// Scans a folder: checks that all files are acceptable and contain a model, and returns their size.
+fn check_folder(path: &Path) -> Result<u64, TransferError> {
     let (mut total, mut names) = (0, Vec::new());
-    visit_files(from, &mut |name, file| {
+    visit_files(path, &mut |name, file| {
         names.push(name.to_owned());
-        total += file.metadata().map_err(FolderError::at(&from.join(name)))?.len();
+        total += file.metadata().map_err(FolderError::at(&path.join(name)))?.len();
         Ok(())
     })?;
-    if is_model(names.iter().map(String::as_str)) { Ok(total) } else { Err(TransferError::NoWeights(from.to_owned())) }
+    if is_model(names.iter().map(String::as_str)) { Ok(total) } else { Err(TransferError::NoWeights(path.to_owned())) }
 }
 
-fn copy_folder(from: &Path, staging: &Staging, each: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
-    visit_files(from, &mut |name, file| copy_in(staging, name, file, u64::MAX, each).map(|_| ()))
+fn copy_folder(path: &Path, staging: &Staging, on_bytes: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
+    visit_files(path, &mut |name, file| copy_in(staging, name, file, u64::MAX, on_bytes).map(|_| ()))
 }
 
 fn copy_in(
     staging: &Staging,
     name: &str,
-    from: impl Read,
+    reader: impl Read,
     limit: u64,
-    each: &mut dyn FnMut(u64),
+    on_bytes: &mut dyn FnMut(u64),
 ) -> Result<Copied, TransferError> {
-    let (mut to, path) = staging.create(name)?;
-    Ok(hashing::copy(from, &mut to, limit, each).map_err(FolderError::at(&path))?)
+    let (mut writer, path) = staging.create(name)?;
+    Ok(hashing::copy(reader, &mut writer, limit, on_bytes).map_err(FolderError::at(&path))?)
 }

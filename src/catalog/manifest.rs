@@ -1,4 +1,4 @@
-//! The manifest: first entry of an exported model, which lists the others.
+//! The manifest: the first entry of an exported model. It lists all other entries.
 
 use std::collections::HashSet;
 
@@ -44,7 +44,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Size of all files; [`Self::parse`] has seen to it that the sum fits.
+    /// Size of all files; [`Self::parse`] has checked that the sum fits.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
@@ -54,16 +54,16 @@ impl Manifest {
             return Err(format!("is of format '{}' {}, not '{FORMAT}' {VERSION}", self.format, self.version));
         }
         if !is_model_name(&self.name) {
-            return Err(format!("names the model '{}', which is no model name", self.name));
+            return Err(format!("names the model '{}', which is not a valid model name", self.name));
         }
         let mut seen = HashSet::new();
         let mut sum: u64 = 0;
         for file in &self.files {
             let refuse = |why: &str| format!("lists '{}', which {why}", file.name);
             check_file_path(&file.name).map_err(refuse)?;
-            // Two names that differ in case alone are one file on some systems.
+            // Names that differ only in case are one file on some systems.
             if !seen.insert(file.name.to_lowercase()) {
-                return Err(refuse("is there twice"));
+                return Err(refuse("appears twice"));
             }
             if !is_sha256(&file.sha256) {
                 return Err(refuse("has no well-formed sha256"));

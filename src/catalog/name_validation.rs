@@ -27,7 +27,7 @@ pub(super) fn check_file_path(path: &str) -> Result<(), &'static str> {
         return Err("is an absolute path");
     }
     if path.split('/').count() > MAX_DEPTH {
-        return Err("lies too deep in folders");
+        return Err("is nested too deeply");
     }
     path.split('/').try_for_each(check_component)
 }
@@ -38,7 +38,7 @@ fn check_component(part: &str) -> Result<(), &'static str> {
         "" | "." => Err("has an empty or '.' path component"),
         _ if part.len() > MAX_COMPONENT_BYTES => Err("has a name over 255 bytes"),
         _ if part.contains(['\\', ':']) || part.contains(char::is_control) => {
-            Err("has a character that file names cannot hold everywhere")
+            Err("has a character that some file systems do not allow")
         }
         _ => Ok(()),
     }

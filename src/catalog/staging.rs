@@ -1,8 +1,8 @@
 //! The staging folder in which a model is assembled, and the rename that installs it.
 //!
-//! `<models>/.pull/<name>/` is private to whoever holds the lock `<models>/.pull/<name>.lock`. The
-//! system drops that lock with the process, so a killed pull never blocks the next one. The lock
-//! file itself stays: removing it would let two processes lock two different files of one name.
+//! `<models>/.pull/<name>/` belongs to the process that holds the lock `<models>/.pull/<name>.lock`. The
+//! operating system releases the lock when the process ends, so a killed pull never blocks the next one. The lock
+//! file itself stays, because after its removal two processes could lock two different files of the same name.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::error::FolderError;
 use crate::file_lock::FileLock;
 
-/// Folder of unfinished models; its leading dot keeps it from being taken for a model.
+/// Folder of unfinished models; the leading dot prevents it from being listed as a model.
 pub const STAGING_FOLDER: &str = ".pull";
 
 /// A locked working folder for one model.
@@ -23,8 +23,8 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Locks the working folder of `name`, which must be a checked model name. What an earlier,
-    /// broken attempt left there is kept, except for `files`.
+    /// Locks the working folder of `name`, which must be a checked model name. Keeps what an earlier,
+    /// interrupted attempt left there, except for `files`.
     pub fn open(models_dir: &Path, name: &str) -> Result<Self, FolderError> {
         let root = models_dir.join(STAGING_FOLDER);
         let dir = root.join(name);
@@ -47,7 +47,7 @@ impl Staging {
         self.dir.join("files")
     }
 
-    /// Where the model will be.
+    /// The folder of the installed model.
     pub fn target(&self) -> PathBuf {
         self.models_dir.join(&self.name)
     }
@@ -62,9 +62,9 @@ impl Staging {
         Ok((file, path))
     }
 
-    /// Fails early, and with numbers, when the disk cannot hold `needed` bytes more.
+    /// Fails if the disk has fewer than `needed` free bytes.
     pub fn check_space(&self, needed: u64) -> Result<(), FolderError> {
-        // A file system that cannot tell is no reason to refuse: a full disk is noticed later, too.
+        // If the file system does not report its free space, a full disk is detected later.
         let Ok(stat) = rustix::fs::statvfs(&self.dir) else { return Ok(()) };
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         match free < needed {
@@ -86,7 +86,7 @@ impl Staging {
         Ok(target)
     }
 
-    /// Removes the working folder. What stays behind costs only space, so failing is no failure.
+    /// Removes the working folder. Errors are ignored, because leftovers only cost space.
     pub fn discard(self) {
         let _left_behind = fs::remove_dir_all(&self.dir);
     }
@@ -104,7 +104,7 @@ fn exchange(new: &Path, old: &Path) -> Result<(), FolderError> {
     if renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).is_ok() {
         return Ok(());
     }
-    // Fallback for file systems without atomic swap: briefly without the model, with rollback.
+    // Fallback for file systems without atomic swap: the model is briefly absent; errors are rolled back.
     let aside = new.with_extension("replaced");
     remove_dir(&aside)?;
     fs::rename(old, &aside).map_err(FolderError::at(old))?;
@@ -122,7 +122,7 @@ fn lock(path: &Path, name: &str) -> Result<FileLock, FolderError> {
     })
 }
 
-/// Creates an empty folder at `path`, replacing whatever was there.
+/// Creates an empty folder at `path`, replacing an existing file or folder.
 pub fn fresh_dir(path: &Path) -> Result<(), FolderError> {
     remove_dir(path)?;
     fs::create_dir(path).map_err(FolderError::at(path))
@@ -136,7 +136,7 @@ fn remove_dir(path: &Path) -> Result<(), FolderError> {
     }
 }
 
-/// Everything below `dir` on disk, children before their folder.
+/// Syncs everything below `dir` to disk, children before their folder.
 fn sync_tree(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

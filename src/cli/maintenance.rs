@@ -26,7 +26,7 @@ pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
     }
     writeln!(
         out,
-        "The backup is {}. It holds what makes the keys work: keep it as safe as the data folder.",
+        "The backup is {}. It contains the pepper that API keys depend on. Protect it like the data folder.",
         to.display()
     )?;
     Ok(())

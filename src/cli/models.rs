@@ -53,7 +53,7 @@ pub enum ModelsCommand {
 /// Why a command failed; shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelsError {
-    #[error("the catalog has no model '{name}'; it has: {known}, and 'starter' for those to begin with")]
+    #[error("the catalog has no model '{name}'; it has: {known}, and 'starter' for the starter models")]
     Unknown { name: String, known: String },
     #[error("{name}: {source}")]
     Pull { name: String, source: PullError },
@@ -87,7 +87,7 @@ fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Wri
     for model in models {
         let failed = |source| ModelsError::Pull { name: model.name.clone(), source };
         let pulled = pull_with(model, models_dir, &options, progress.as_mut()).map_err(failed)?;
-        match (pulled.already_there, verify) {
+        match (pulled.already_installed, verify) {
             (true, true) => writeln!(out, "{} is installed already, and every file has the right hash", pulled.name)?,
             (true, false) => writeln!(out, "{} is installed already", pulled.name)?,
             (false, _) => writeln!(out, "{} ({}) is installed", pulled.name, format_bytes(pulled.bytes))?,
@@ -100,17 +100,17 @@ fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Wri
 /// typo is reported at once.
 fn resolve<'c>(catalog: &'c Catalog, names: &[String]) -> Result<Vec<&'c CatalogModel>, ModelsError> {
     let starter = catalog.starter();
-    let mut wanted: Vec<&CatalogModel> = Vec::new();
+    let mut selected: Vec<&CatalogModel> = Vec::new();
     for name in names.iter().flat_map(|name| if name == STARTER { starter } else { std::slice::from_ref(name) }) {
         let model = catalog.find(name).ok_or_else(|| unknown(catalog, name))?;
         let needed = model.needs.iter().filter_map(|name| catalog.find(name));
         for model in needed.chain([model]) {
-            if !wanted.iter().any(|one| one.name == model.name) {
-                wanted.push(model);
+            if !selected.iter().any(|selected| selected.name == model.name) {
+                selected.push(model);
             }
         }
     }
-    Ok(wanted)
+    Ok(selected)
 }
 
 fn unknown(catalog: &Catalog, name: &str) -> ModelsError {
@@ -123,8 +123,8 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
     let (complete, folders) = (installed(catalog, models_dir), model_folders(models_dir));
     for model in catalog.models() {
         let state = match () {
-            () if complete.iter().any(|there| there.name == model.name) => "installed",
-            () if folders.iter().any(|there| there.name == model.name) => "other on disk",
+            () if complete.iter().any(|found| found.name == model.name) => "installed",
+            () if folders.iter().any(|found| found.name == model.name) => "other on disk",
             () => "can be pulled",
         };
         rows.push(
@@ -132,8 +132,8 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
                 .map(|s| s.to_string()),
         );
     }
-    let others = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
-    rows.extend(others.map(|ModelFolder { name, bytes }| {
+    let unlisted = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
+    rows.extend(unlisted.map(|ModelFolder { name, bytes }| {
         [name, format_bytes(bytes), "?".into(), "other on disk".into(), String::new()]
     }));
     write_table(&rows, out)
@@ -155,7 +155,7 @@ mod tests {
     use crate::catalog::Catalog;
 
     #[test]
-    fn starter_stands_for_its_models_and_typing_errors_show_at_once() {
+    fn starter_resolves_to_its_models_and_typos_are_reported() {
         let catalog = Catalog::builtin();
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let starter = resolve(catalog, &names(&["starter"])).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_tells_the_state_of_every_model() {
+    fn the_list_shows_the_state_of_every_model() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("mine")).unwrap();
         std::fs::write(dir.path().join("mine/model.gguf"), "GGUF").unwrap();

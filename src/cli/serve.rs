@@ -19,7 +19,7 @@ pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, args)? };
     logging::start(args.log_format);
     std::fs::create_dir_all(&config.paths.models)
-        .map_err(|cause| format!("the models folder {} cannot be made: {cause}", config.paths.models.display()))?;
+        .map_err(|cause| format!("the models folder {} cannot be created: {cause}", config.paths.models.display()))?;
     if config.pull {
         pull_starter(&config.paths.models, out)?;
     }
@@ -35,8 +35,8 @@ fn this_program() -> std::io::Result<PathBuf> {
 /// Pulls the starter models if the models folder is empty, except for the models of a checkout.
 fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
     let catalog = Catalog::builtin();
-    let comes_along = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_embedded);
-    if catalog::model_folders(models).iter().any(|found| !comes_along(&found.name)) {
+    let is_embedded = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_embedded);
+    if catalog::model_folders(models).iter().any(|found| !is_embedded(&found.name)) {
         return Ok(());
     }
     let starter: Vec<_> = catalog.starter().iter().filter_map(|name| catalog.find(name)).collect();
@@ -52,23 +52,23 @@ async fn serve(config: &Config, signals: Signals, out: &mut dyn Write) -> Outcom
     let app = App::start(config, Arc::new(SystemClockRng::new())).await?;
     print_banner(&app, config, out)?;
     let (stopper, reloader) = (app.stopper(), app.reloader());
-    let others = actix_web::rt::spawn(signals.handle(reloader));
+    let background = actix_web::rt::spawn(signals.handle(reloader));
     let stop = actix_web::rt::spawn(async move {
         if let Err(cause) = shutdown_signal().await {
-            tracing::error!(%cause, "signals cannot be received");
+            tracing::error!(%cause, "cannot receive signals");
             return;
         }
-        tracing::info!("stopping: running answers may end, new work is refused");
+        tracing::info!("stopping: running requests may finish, new ones are refused");
         stopper.stop().await;
     });
     app.run().await?;
     stop.abort();
-    others.abort();
+    background.abort();
     tracing::info!("stopped");
     Ok(())
 }
 
-/// The signals that never end the server. Their handlers stay for as long as the process lives.
+/// The signals that never end the server. Their handlers stay installed as long as the process runs.
 struct Signals {
     hangup: Signal,
     user1: Signal,
@@ -117,7 +117,7 @@ fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
     writeln!(out, "The dashboard is at {url}/")?;
     let file = config.paths.data.join(ADMIN_KEY_FILE);
     if let Some(secret) = app.first_key() {
-        writeln!(out, "\nAdmin key, shown this once and kept in {}:\n\n  {}\n", file.display(), secret.expose())?;
+        writeln!(out, "\nAdmin key, shown only once and stored in {}:\n\n  {}\n", file.display(), secret.expose())?;
         writeln!(out, "Try it:\n\n{}\n", example_curl(&url, secret.expose(), &config.paths.models))?;
     }
     out.flush()?;

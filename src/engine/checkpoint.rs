@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::engine::preprocessor::Templates;
+use crate::engine::preprocessor::TemplateSources;
 use crate::engine::tokenizer;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::decoder_config::DecoderConfig;
@@ -12,7 +12,7 @@ use crate::models::weights::DecoderCheckpoint;
 
 pub enum Checkpoint {
     Gguf(Box<GgufFile>),
-    Hub(Box<ModelFolder>),
+    HuggingFace(Box<ModelFolder>),
 }
 
 pub fn is_gguf(path: &Path) -> bool {
@@ -23,15 +23,15 @@ pub fn is_gguf(path: &Path) -> bool {
 pub fn check_gguf(header: &Header) -> Result<(), String> {
     DecoderConfig::from_gguf(header).map_err(|error| error.to_string())?;
     tokenizer::check(&header.metadata)?;
-    Templates::of_gguf(&header.metadata).map(drop)
+    TemplateSources::from_gguf(&header.metadata).map(drop)
 }
 
 /// Checks that a folder holds a chat model that can be served. Reads only headers and small files.
-pub fn check_hub(folder: &ModelFolder) -> Result<(), String> {
+pub fn check_hugging_face(folder: &ModelFolder) -> Result<(), String> {
     DecoderConfig::from_folder(folder).map_err(|error| error.to_string())?;
     let files = TextFiles::read(&folder.path)?;
-    tokenizer::check_hub(&files)?;
-    Templates::of_folder(&files).map(drop)
+    tokenizer::check_hugging_face(&files)?;
+    TemplateSources::from_folder(&files).map(drop)
 }
 
 impl Checkpoint {
@@ -41,7 +41,7 @@ impl Checkpoint {
             return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
         }
         let folder = path.parent().ok_or("the model file has no parent folder")?;
-        Ok(Self::Hub(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))
+        Ok(Self::HuggingFace(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))
     }
 
     /// Like [`Self::open`], and checks that the model can be served as a chat model.
@@ -49,7 +49,7 @@ impl Checkpoint {
         let checkpoint = Self::open(path)?;
         match &checkpoint {
             Self::Gguf(file) => check_gguf(&file.header)?,
-            Self::Hub(folder) => check_hub(folder)?,
+            Self::HuggingFace(folder) => check_hugging_face(folder)?,
         }
         Ok(checkpoint)
     }
@@ -57,7 +57,7 @@ impl Checkpoint {
     pub fn weights(&self) -> &dyn DecoderCheckpoint {
         match self {
             Self::Gguf(file) => file.as_ref(),
-            Self::Hub(folder) => folder.as_ref(),
+            Self::HuggingFace(folder) => folder.as_ref(),
         }
     }
 }

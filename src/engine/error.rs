@@ -20,7 +20,7 @@ pub enum Failure {
     #[error("the requested output format could not be satisfied: {0}")]
     Grammar(String),
     /// Other models in use hold the memory that the request needs.
-    #[error("other models in use hold the memory that the request needs")]
+    #[error("other models in use take the memory that the request needs")]
     OutOfMemory,
     /// The network cannot be computed or gives values that are not finite: the model's files are damaged.
     #[error("the model {id} cannot be used: {reason}")]
@@ -84,12 +84,12 @@ pub enum LoadError {
     #[error("the models folder has no model with this ID")]
     NotFound,
     /// The model is of another kind than requested.
-    #[error("the model {id} is not of the kind '{}': its architecture is {architecture}", wanted.name())]
-    WrongKind { id: String, architecture: String, wanted: ModelKind },
+    #[error("the model {id} is not of the kind '{}': its architecture is {architecture}", expected.name())]
+    WrongKind { id: String, architecture: String, expected: ModelKind },
     #[error("the model {id} cannot be used: {reason}")]
     Unusable { id: String, reason: String },
     /// In bytes: `needed` for weights and scratch buffers, `budget` for all models.
-    #[error("it needs {} of the {} of memory for models, which other models in use hold", format_bytes(*needed), format_bytes(*budget))]
+    #[error("it needs {} of the {} of memory for models, which other models in use take", format_bytes(*needed), format_bytes(*budget))]
     OutOfMemory { needed: u64, budget: u64 },
     /// It would not fit even if it were the only loaded model.
     #[error("it needs {} of memory; {} are available for models", format_bytes(*needed), format_bytes(*budget))]

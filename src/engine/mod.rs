@@ -159,7 +159,7 @@ impl Engine {
         Err(TooLarge { needed_bytes, budget_bytes, kv_type: runtime.settings.kv_type })
     }
 
-    /// The most positions that a sequence of this model can have: limited by its context window and by memory.
+    /// Max positions of a sequence of this model, limited by its context window and by memory.
     pub fn positions(&self, model: &TextModel) -> u32 {
         let block = self.kv_bytes(model, 1).max(1);
         let held = (self.kv_budget(model) / block).saturating_mul(BLOCK as u64);

@@ -17,15 +17,15 @@ pub struct Settings {
     pub threads: usize,
     /// Memory budget for weights, KV cache and scratch buffers together; bytes.
     pub memory_bytes: u64,
-    /// The most sequences generated at the same time.
+    /// Max sequences generated at the same time.
     pub max_running: usize,
-    /// The most requests of a model that may be queued.
+    /// Max queued requests of a model.
     pub max_queued_requests: usize,
-    /// The most prompt tokens of a model that may be queued.
+    /// Max queued prompt tokens of a model.
     pub max_queued_tokens: usize,
     /// One tenant may fill at most `1 / tenant_divisor` of a queue.
     pub tenant_divisor: usize,
-    /// The most prompt tokens prefilled in one step; fewer while other sequences decode, so that they do not stall.
+    /// Max prompt tokens prefilled in one step; fewer while other sequences decode, so that they do not stall.
     pub prefill_chunk: usize,
     /// The data type of the KV cache.
     pub kv_type: KvType,
@@ -35,9 +35,9 @@ pub struct Settings {
     pub drafts: Drafts,
     /// The precision of the weights of embedding, reranking and image models.
     pub precisions: Precisions,
-    /// The most tokens of texts to embed or rank that may be queued.
+    /// Max queued tokens of texts to embed or rank.
     pub max_queued_texts: usize,
-    /// The most images that may be queued.
+    /// Max queued images.
     pub max_queued_images: usize,
     /// How long a client may read nothing before its request is cancelled.
     pub client_timeout: Duration,
@@ -92,7 +92,7 @@ impl Settings {
     }
 }
 
-/// The most draft tokens of a sequence that one step verifies.
+/// Max draft tokens of a sequence that one step verifies.
 pub(super) const MAX_DRAFT_TOKENS: usize = 8;
 /// Deltas buffered for a slow client before its sequence pauses.
 pub(super) const DELTA_BUFFER: usize = 64;

@@ -74,7 +74,7 @@ impl Rig {
         Self { engine, text, encoder, image, _models: models }
     }
 
-    fn faults(&self) -> &runtime::faults::Faults {
+    fn faults(&self) -> &runtime::fault_injection::FaultInjector {
         &self.engine.owner.runtime.faults
     }
 

@@ -1,8 +1,8 @@
 //! Allowed host names.
 //!
 //! Protects against DNS rebinding: a malicious site can let its own name resolve to this server's address and then send
-//! requests as if they were same-origin. So a name is allowed only if nobody can register it in the public DNS, or if
-//! the operator configured it. With TLS the certificate protects against this, and any name is allowed.
+//! requests as if they were same-origin. A name is therefore allowed only if it cannot be registered in the public DNS,
+//! or if the operator configured it. With TLS the certificate protects against this, and any name is allowed.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use actix_web::web::Data;
 use crate::display::shorten;
 use crate::error::{Code, Error};
 
-/// Suffixes that nobody can register in the public DNS (RFC 6761, 6762, 8375, 9476, and common private ones).
+/// Suffixes that cannot be registered in the public DNS (RFC 6761, 6762, 8375, 9476, and common private ones).
 const PRIVATE_ZONES: &[&str] = &[
     "localhost",
     "local",
@@ -32,7 +32,7 @@ const PRIVATE_ZONES: &[&str] = &[
     "alt",
 ];
 
-/// The names that are answered.
+/// The host names that the server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedHosts {
     Any,
@@ -87,8 +87,8 @@ pub async fn check_host<B: MessageBody + 'static>(
         // HTTP/2 has the name in the request's target, and so may HTTP/1.1.
         let target = request.uri().authority().map(|authority| authority.as_str());
         let header = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or_default());
-        let asked = target.into_iter().chain(header);
-        let foreign = hosts.and_then(|hosts| asked.into_iter().find(|one| !hosts.allows(one)));
+        let names = target.into_iter().chain(header);
+        let foreign = hosts.and_then(|hosts| names.into_iter().find(|name| !hosts.allows(name)));
         foreign.map(|one| shorten(name(one)).to_string())
     };
     let Some(name) = foreign else { return Ok(next.call(request).await?.map_into_left_body()) };
@@ -103,7 +103,7 @@ mod tests {
     use super::AllowedHosts;
 
     #[test]
-    fn only_names_that_no_stranger_can_own_are_taken() {
+    fn only_names_that_cannot_be_registered_publicly_are_allowed() {
         let hosts = AllowedHosts::named(&["ai.example.org".to_owned()], Some("https://Gpu.Example.com:8443/ai"));
         for good in [
             "localhost",

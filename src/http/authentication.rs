@@ -84,7 +84,7 @@ impl FromRequest for Caller {
         let recorder = request.extensions().get::<SharedRecorder>().cloned();
         ready(match (access, mount, recorder) {
             (Some(access), Some(mount), Some(recorder)) => Ok(Self { access, mount, recorder }),
-            _ => Err(Error::internal("a handler that needs a caller stands outside the two mounts")),
+            _ => Err(Error::internal("a handler that needs a caller is outside the two mounts")),
         })
     }
 }

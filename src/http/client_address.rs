@@ -1,9 +1,9 @@
 //! The client address of a request, for limits per address.
 //!
-//! A connection's peer is the client, unless the peer is a proxy that the operator has named with `--trusted-proxy`. Such
-//! a proxy appends the address that it was called from to `X-Forwarded-For` or `Forwarded`, so these headers are read
-//! from right to left: each entry was written by the hop to its right, and only what a trusted proxy wrote is believed.
-//! The first address that is no trusted proxy is the client. What stands to its left was sent by the client itself.
+//! A connection's peer is the client, unless the peer is a proxy that the operator has named with `--trusted-proxy`.
+//! Such a proxy appends the address of its client to `X-Forwarded-For` or `Forwarded`, so these headers are read from
+//! right to left: each entry was written by the hop to its right, and only entries from trusted proxies are used. The
+//! first address that is not a trusted proxy is the client. The client itself sent everything to the left of it.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Debug, Default)]
 pub struct TrustedProxies {
     networks: Vec<Network>,
-    /// The log says that a proxy forwards no address.
+    /// Whether the missing forwarded address of a proxy was logged.
     warned: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl TrustedProxies {
         if !self.contain(peer) {
             return Some(peer);
         }
-        // Only one of the two headers is believed: a proxy that appends to one passes the other on as the client sent it.
+        // Only one of the two headers is used: a proxy that appends to one forwards the other as the client sent it.
         let (name, read): (_, fn(&str) -> Option<IpAddr>) = match headers.contains_key(&X_FORWARDED_FOR) {
             true => (X_FORWARDED_FOR, address),
             false => (header::FORWARDED, forwarded_for),
@@ -81,7 +81,7 @@ fn address(entry: &str) -> Option<IpAddr> {
 
 /// The address of an element of `Forwarded` (RFC 7239): `for=192.0.2.1;proto=https`, `for="[2001:db8::1]:4711"`.
 ///
-/// Elements are divided at every comma, also within quotes: a quote that a client left open must not swallow what the
+/// Elements are split at every comma, also within quotes: an unclosed quote of a client must not hide what the
 /// proxy appended.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
     let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
+    fn only_headers_of_trusted_proxies_are_used() {
         let forged = &[("x-forwarded-for", "198.51.100.7"), ("forwarded", "for=198.51.100.7")];
         assert_eq!(client(&[], "10.0.0.1", forged).as_deref(), Some("10.0.0.1"));
         assert_eq!(client(PROXIES, "203.0.113.9", forged).as_deref(), Some("203.0.113.9"));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_right_most_address_that_is_no_proxy_is_the_client() {
+    fn the_rightmost_address_that_is_not_a_proxy_is_the_client() {
         let cases = [
             ("203.0.113.9", "203.0.113.9"),
             ("198.51.100.7, 203.0.113.9", "203.0.113.9"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_header_is_read_where_the_first_is_absent() {
+    fn the_second_header_is_used_if_the_first_is_absent() {
         let cases = [
             ("for=203.0.113.9", "203.0.113.9"),
             ("for=198.51.100.7, For = \"203.0.113.9:80\" ;proto=https", "203.0.113.9"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_beyond_what_is_no_address() {
+    fn entries_beyond_an_invalid_address_are_ignored() {
         let values = [
             "",
             "unknown",

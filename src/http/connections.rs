@@ -1,14 +1,14 @@
-//! The server's open connections: how many there may be, and which one is closed to make room for another.
+//! The server's open connections: their limits, and which one is closed to admit another.
 //!
 //! A connection is anonymous until a request with a valid API key arrives on it. Anonymous connections may take half of
-//! all places, and connections with a key all but an eighth. When a limit is reached, the oldest anonymous connection is
-//! closed rather than the new one refused: a client that only holds connections open loses them, while one that sends its
-//! request is soon done, or soon known. A new connection is refused only if its address has used up its share with
-//! connections that have a key.
+//! the slots, and connections with a key seven eighths. When a limit is reached, the oldest anonymous connection is
+//! closed instead of refusing the new one. A client that only holds connections open loses them. A client that sends
+//! its request finishes soon or is authenticated soon. A new connection is refused only if its address has used up its
+//! limit with connections that have a key.
 //!
-//! [`Stream`] is the socket as the layers above see it. It ends with an error once its connection is closed from here.
-//! The operating system watches the writes: where sent bytes are not acknowledged, or the client's receive window stays
-//! closed, for [`WRITE_TIMEOUT`], it ends the connection, whatever the server was about to send.
+//! [`Stream`] is the socket for the layers above. It returns an error once this module has closed its connection.
+//! The operating system monitors writes. If sent bytes are not acknowledged, or the client's receive window stays
+//! closed, for [`WRITE_TIMEOUT`], it ends the connection.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -31,22 +31,22 @@ use crate::ip_network::ClientPrefix;
 /// How long a connection may make no progress while bytes wait to be sent.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a connection may go without a request. It also bounds the head of a request after the first one.
+/// How long a connection may be idle. Also limits the time for the head of each request after the first.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// How often connections without requests are looked for.
+/// How often idle connections are closed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bytes that the kernel takes beyond what it has sent.
+/// Bytes that the kernel buffers beyond what it has sent.
 const MAX_UNSENT: u32 = 64 << 10;
 
-/// Descriptors that connections leave to files, the listener and the engine.
+/// File descriptors reserved for files, the listener and the engine.
 const RESERVED_FILES: u64 = 128;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
 struct ConnectionLimits {
-    all: usize,
+    total: usize,
     anonymous: usize,
     authenticated: usize,
     per_address: usize,
@@ -55,8 +55,13 @@ struct ConnectionLimits {
 impl ConnectionLimits {
     /// A sixteenth of the listener's limit is reserved for connections that are closed but not yet dropped.
     fn of(accepted: usize) -> Self {
-        let all = accepted - accepted.div_ceil(16);
-        Self { all, anonymous: all.div_ceil(2), authenticated: all - all.div_ceil(8), per_address: all.div_ceil(8) }
+        let total = accepted - accepted.div_ceil(16);
+        Self {
+            total,
+            anonymous: total.div_ceil(2),
+            authenticated: total - total.div_ceil(8),
+            per_address: total.div_ceil(8),
+        }
     }
 }
 
@@ -72,43 +77,43 @@ struct Table {
     next: u64,
     /// Oldest first.
     anonymous: BTreeMap<u64, Arc<Connection>>,
-    /// Those that a valid key has come over.
+    /// Connections on which a valid key has arrived.
     authenticated: BTreeMap<u64, Arc<Connection>>,
-    /// Only addresses that are bounded: loopback and trusted proxies stand for many clients.
+    /// Only limited addresses. Loopback and trusted proxies represent many clients and are not limited.
     by_prefix: HashMap<ClientPrefix, usize>,
 }
 
-/// What is keyed of one connection.
+/// The state of one connection.
 pub struct Connection {
     number: u64,
     prefix: Option<ClientPrefix>,
     connections: Weak<Connections>,
     authenticated: AtomicBool,
     closed: AtomicBool,
-    /// Requests that are not answered to their end.
+    /// Requests whose responses are not complete.
     running: AtomicUsize,
     /// When the connection was opened or its last request ended, in milliseconds after [`Connections::begun`].
     idle_since: AtomicU64,
     waker: AtomicWaker,
 }
 
-/// A socket that its connection can end.
+/// A socket that [`Connections`] can close.
 pub struct Stream {
     tcp: TcpStream,
     connection: Arc<Connection>,
 }
 
-/// A request on a connection, until its response is sent or given up.
+/// A request on a connection, until its response is sent or dropped.
 pub struct ActiveRequest(Arc<Connection>);
 
 impl Connections {
-    /// For a listener that accepts so many.
+    /// The limits for a listener that accepts this many connections.
     pub fn new(accepted: usize) -> Arc<Self> {
         Arc::new(Self { bounds: ConnectionLimits::of(accepted), table: Mutex::default(), begun: Instant::now() })
     }
 
-    /// Takes an accepted socket in, and closes others for it where that is needed. `None` if its address has too many
-    /// connections, all of clients with a key.
+    /// Admits an accepted socket, and closes another connection if needed. `None` if its address has too many
+    /// connections, all with a key.
     pub fn accept(self: &Arc<Self>, tcp: TcpStream, proxies: &TrustedProxies) -> Option<(Stream, Option<SocketAddr>)> {
         set_options(&tcp);
         let peer = tcp.peer_addr().ok();
@@ -122,18 +127,18 @@ impl Connections {
     }
 
     pub(super) fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
-        let ConnectionLimits { all, anonymous, per_address, .. } = self.bounds;
+        let ConnectionLimits { total, anonymous, per_address, .. } = self.bounds;
         let prefix = bounded.map(ClientPrefix::of);
         let mut table = self.lock();
         if let Some(prefix) = prefix
             && table.by_prefix.get(&prefix).is_some_and(|open| *open >= per_address)
         {
             let oldest = table.anonymous.values().find(|one| one.prefix == Some(prefix)).cloned()?;
-            table.close(&oldest, "a newer one from its address needs its place");
+            table.close(&oldest, "a newer one from its address needs its slot");
         }
-        while table.anonymous.len() >= anonymous || table.anonymous.len() + table.authenticated.len() >= all {
+        while table.anonymous.len() >= anonymous || table.anonymous.len() + table.authenticated.len() >= total {
             let Some(oldest) = table.anonymous.values().next().cloned() else { break };
-            table.close(&oldest, "a newer one needs its place");
+            table.close(&oldest, "a newer one needs its slot");
         }
         let number = table.next;
         table.next += 1;
@@ -154,8 +159,8 @@ impl Connections {
         Some(connection)
     }
 
-    /// Moves a connection to those with a key. If their limit is reached, the longest idle one is closed; if none is idle,
-    /// the connection stays anonymous.
+    /// Moves a connection to those with a key. If their limit is reached, closes the one that was idle longest. If none
+    /// is idle, the connection stays anonymous.
     fn mark_authenticated(&self, connection: &Connection) {
         let mut table = self.lock();
         if !table.anonymous.contains_key(&connection.number) {
@@ -166,7 +171,7 @@ impl Connections {
             let Some(longest) = idle.min_by_key(|one| one.idle_since.load(Ordering::Relaxed)).cloned() else {
                 return;
             };
-            table.close(&longest, "that of another client needs its place");
+            table.close(&longest, "that of another client needs its slot");
         }
         if let Some(moved) = table.anonymous.remove(&connection.number) {
             moved.authenticated.store(true, Ordering::Relaxed);
@@ -186,10 +191,10 @@ impl Connections {
 
     fn close_idle_since(&self, limit: u64) {
         let mut table = self.lock();
-        let all = table.anonymous.values().chain(table.authenticated.values());
-        let over = |one: &&Arc<Connection>| one.is_idle() && one.idle_since.load(Ordering::Relaxed) < limit;
-        let idle: Vec<_> = all.filter(over).cloned().collect();
-        idle.iter().for_each(|one| table.close(one, "no request came for long"));
+        let connections = table.anonymous.values().chain(table.authenticated.values());
+        let is_idle_too_long = |one: &&Arc<Connection>| one.is_idle() && one.idle_since.load(Ordering::Relaxed) < limit;
+        let idle: Vec<_> = connections.filter(is_idle_too_long).cloned().collect();
+        idle.iter().for_each(|one| table.close(one, "it was idle too long"));
     }
 
     fn now(&self) -> u64 {
@@ -226,7 +231,7 @@ impl Table {
 }
 
 impl Connection {
-    /// The connection that a request came over. HTTP/1 has it beside the connection, HTTP/2 with each request.
+    /// The connection of a request. HTTP/1 stores it with the connection, HTTP/2 with each request.
     pub fn of(request: &HttpRequest) -> Option<Arc<Self>> {
         request.conn_data::<Arc<Self>>().cloned().or_else(|| request.extensions().get::<Arc<Self>>().cloned())
     }
@@ -240,7 +245,7 @@ impl Connection {
         }
     }
 
-    /// A request begins.
+    /// Records that a request begins.
     pub fn run(self: &Arc<Self>) -> ActiveRequest {
         self.running.fetch_add(1, Ordering::Relaxed);
         ActiveRequest(Arc::clone(self))
@@ -250,7 +255,7 @@ impl Connection {
         self.running.load(Ordering::Relaxed) == 0
     }
 
-    /// An error once it is closed; until then, the task is woken for that.
+    /// Returns an error once the connection is closed. Until then, registers the task to be woken when it is.
     pub fn check(&self, cx: &Context<'_>) -> io::Result<()> {
         self.waker.register(cx.waker());
         match self.closed.load(Ordering::Acquire) {
@@ -326,7 +331,7 @@ impl AsyncWrite for Stream {
 }
 
 fn set_options(tcp: &TcpStream) {
-    // A response is written in pieces, of which the last must not wait for the client's acknowledgement of the others.
+    // A response is written in pieces. The last one must not wait until the client has acknowledged the others.
     if let Err(error) = tcp.set_nodelay(true) {
         tracing::debug!(%error, "small packets of a connection are held back");
     }
@@ -342,7 +347,7 @@ fn set_options(tcp: &TcpStream) {
     }
 }
 
-/// Raises the process's limit of open files as far as it may, and returns how many connections that leaves room for.
+/// Raises the process's limit of open files as far as allowed. Returns the number of connections that fit.
 pub fn raise_file_limit() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -374,16 +379,16 @@ mod tests {
         connections.lock().remove(connection);
     }
 
-    /// All 15, anonymous 8, keyed 13, 2 of one address.
+    /// Limits: 15 in total, 8 anonymous, 13 with a key, 2 per address.
     fn connections() -> Arc<Connections> {
         let connections = Connections::new(16);
-        let ConnectionLimits { all, anonymous, authenticated, per_address } = connections.bounds;
-        assert_eq!((all, anonymous, authenticated, per_address), (15, 8, 13, 2));
+        let ConnectionLimits { total, anonymous, authenticated, per_address } = connections.bounds;
+        assert_eq!((total, anonymous, authenticated, per_address), (15, 8, 13, 2));
         connections
     }
 
     #[tokio::test]
-    async fn the_oldest_anonymous_connection_makes_room_and_clients_with_a_key_stay() {
+    async fn the_oldest_anonymous_connection_is_closed_and_clients_with_a_key_stay() {
         let connections = connections();
         let authenticated = open(&connections, None).unwrap();
         authenticated.authenticated();
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_with_a_key_leave_room_for_anonymous_ones() {
+    async fn clients_with_a_key_leave_slots_for_anonymous_ones() {
         let connections = connections();
         let authenticated: Vec<_> =
             (0..13).map(|_| open(&connections, None).unwrap()).inspect(|one| one.authenticated()).collect();
@@ -407,7 +412,7 @@ mod tests {
         more.authenticated();
         assert!(
             !more.authenticated.load(Ordering::Relaxed) && !authenticated.iter().any(|one| is_closed(one)),
-            "all are at work"
+            "every connection is busy"
         );
         let newer: Vec<_> = (0..2).map(|_| open(&connections, None).unwrap()).collect();
         assert!(is_closed(&more) && !newer.iter().any(|one| is_closed(one)));
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_replaces_its_own_connections_and_those_with_a_key_are_not_replaced() {
+    async fn an_address_replaces_only_its_own_connections_without_a_key() {
         let connections = connections();
         let (one, network) = (Some("192.0.2.1"), Some("2001:db8::1"));
         let first = open(&connections, one).unwrap();

@@ -25,7 +25,7 @@ mod tests {
     use super::preferred;
 
     #[test]
-    fn the_best_of_what_is_offered_is_chosen() {
+    fn the_preferred_offered_type_is_selected() {
         let cases = [
             ("", "application/json"),
             ("text/html", "application/json"),

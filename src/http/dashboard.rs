@@ -18,11 +18,11 @@ use super::openapi;
 #[folder = "assets/"]
 struct Files;
 
-/// Scripts, styles and connections of this server alone, nothing inline, no frame around it.
+/// Content security policy: scripts, styles and connections only from this server, nothing inline, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A file as it is sent.
+/// A file and its headers.
 struct Asset {
     kind: &'static str,
     tag: String,
@@ -30,14 +30,14 @@ struct Asset {
     gzip: Option<Bytes>,
 }
 
-/// All files by their path; made when the first is asked for.
+/// All files by path; built on first use.
 static ASSETS: LazyLock<BTreeMap<String, Asset>> = LazyLock::new(|| {
     let file = |path: std::borrow::Cow<'static, str>| {
         let embedded = Files::get(&path)?;
         let hash: String = embedded.metadata.sha256_hash().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         let plain = Bytes::from(embedded.data.into_owned());
         let gzip = compress(&plain).ok().map(Bytes::from);
-        // Weak, for it is the same however the file is encoded.
+        // A weak tag, because it is the same for all encodings of the file.
         let tag = format!("W/\"{hash}\"");
         Some((path.to_string(), Asset { kind: kind(&path), tag, plain, gzip }))
     };
@@ -60,7 +60,7 @@ fn kind(path: &str) -> &'static str {
     }
 }
 
-/// The page at `/`, and what it loads below `/assets`.
+/// Serves the page at `/` and the files below `/assets`.
 pub fn routes(config: &mut ServiceConfig) {
     let files = |resource: actix_web::Resource| {
         resource.route(web::get().to(serve)).route(web::head().to(serve)).default_service(web::to(refuse))
@@ -73,7 +73,7 @@ fn path(request: &HttpRequest) -> &str {
     request.match_info().get("path").unwrap_or("index.html")
 }
 
-/// A method that files do not take.
+/// The error for methods that files do not support.
 async fn refuse(request: HttpRequest, document: Data<openapi::Document>) -> HttpResponse {
     match ASSETS.contains_key(path(&request)) {
         true => openapi::not_allowed(&request, "GET, HEAD"),
@@ -87,7 +87,7 @@ async fn serve(request: HttpRequest, document: Data<openapi::Document>) -> HttpR
     let mut answer = if same { HttpResponse::NotModified() } else { HttpResponse::Ok() };
     answer
         .insert_header((header::ETAG, asset.tag.as_str()))
-        // Cached but revalidated: other versions of the server have other files of the same names.
+        // Cached but revalidated, because another version of the server may have different files with the same names.
         .insert_header((header::CACHE_CONTROL, "no-cache"))
         .insert_header((header::VARY, "accept-encoding"))
         .insert_header((header::CONTENT_SECURITY_POLICY, POLICY))
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_the_page_is_inline_or_from_elsewhere() {
+    fn the_page_has_no_inline_or_external_resources() {
         let page = std::str::from_utf8(&ASSETS["index.html"].plain).unwrap();
         assert!(!page.contains("<script>") && !page.contains("style=") && !page.contains("<style"), "{page}");
         assert!(!POLICY.contains("unsafe") && !POLICY.contains('*'));

@@ -1,4 +1,4 @@
-//! Renders an [`Error`] as a response, in one format and one place.
+//! Renders an [`Error`] as a response, in the format of OpenAI's API.
 //!
 //! Handlers and extractors return `Error`; actix keeps it inside the response, and `request_logging` renders it here
 //! once the request id is known. Errors from actix itself are converted to the same format.
@@ -80,7 +80,7 @@ pub fn render(error: &Error, request_id: RequestId) -> HttpResponse {
     if let Some(wait) = error.wait() {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
-        // Rounded up, because a retry before the end of the wait fails again.
+        // Rounded up, because a retry that is too early fails again.
         let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         headers.insert(header::HeaderName::from_static("retry-after-ms"), HeaderValue::from(millis));
     }

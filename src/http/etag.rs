@@ -14,7 +14,7 @@ use crate::service::precondition::{IfMatch, Precondition};
 pub struct IfMatchHeader(pub Option<IfMatch>);
 
 impl IfMatchHeader {
-    /// With the field `version` of the body beside it.
+    /// Combines it with the field `version` of the body.
     pub fn and(self, version: Option<u64>) -> Precondition {
         Precondition { version, if_match: self.0 }
     }

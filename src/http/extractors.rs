@@ -91,7 +91,7 @@ fn merge(fields: &mut Map<String, Value>, body: Map<String, Value>) -> Result<()
         match fields.get(&name) {
             Some(Value::String(given)) if *given != plain(&value) => {
                 let message = format!(
-                    "'{name}' is '{given}' in the query string but {value} in the body. Give it in one place, or alike in both."
+                    "'{name}' is '{given}' in the query string but {value} in the body. Send it in one of them, or the same value in both."
                 );
                 return Err(Error::invalid(name, message));
             }
@@ -183,7 +183,7 @@ fn require_json(request: &HttpRequest) -> Result<()> {
     }
 }
 
-/// A missing body counts as an empty object, so the error names the missing field, if one is required.
+/// A missing body counts as an empty object, so the error names the first required field.
 pub(super) fn or_empty_object(body: &[u8]) -> &[u8] {
     if body.is_empty() { b"{}" } else { body }
 }
@@ -230,7 +230,7 @@ where
     Option::deserialize(deserializer).map(Some)
 }
 
-/// An object that is kept as text.
+/// A JSON object that is kept as text.
 pub fn object_text(fields: Map<String, Value>) -> String {
     Value::Object(fields).to_string()
 }

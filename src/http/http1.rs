@@ -1,13 +1,13 @@
 //! Validates HTTP/1 requests before the HTTP library parses them.
 //!
-//! The library answers a malformed request itself, without a body, and drops the request whose chunked body breaks off in
-//! the middle. This module reads the bytes first. It replaces a malformed head with a small request of its own, which
-//! [`super::request_logging`] answers with an ordinary error. It terminates a malformed body and reports an error to its reader. In
-//! both cases the connection is closed after the response, and further input is discarded.
+//! The library answers a malformed request itself, without a body. It drops a request whose chunked body is malformed
+//! in the middle. This module reads the bytes first. It replaces a malformed head with a small request of its own,
+//! which [`super::request_logging`] answers with an ordinary error. It terminates a malformed body and reports an error
+//! to its reader. In both cases the connection is closed after the response, and further input is discarded.
 //!
-//! The library parses all requests that it can read and queues them, some 5 KiB each, before it answers the first. So it
-//! gets the head of a request only when the response to the one before it is sent. What a client sends ahead waits in the
-//! kernel, but for [`READ_BYTES`] bytes: they are read to notice that the client leaves.
+//! The library parses and queues all requests that it can read, about 5 KiB each, before it answers the first.
+//! Therefore it gets the head of a request only after the response to the previous request is sent. Data that a client
+//! sends early waits in the kernel, except [`READ_BYTES`] bytes, which are read to detect that the client disconnects.
 
 mod chunked_decoder;
 mod head;
@@ -34,11 +34,11 @@ use crate::error::Error;
 use chunked_decoder::{ChunkedDecoder, Progress};
 use head::{Body, HeadError, Scan};
 
-/// The request that stands in for a malformed one.
+/// The request that replaces a malformed one.
 const STAND_IN_REQUEST: &[u8] = b"GET /.malformed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 const STAND_IN_PATH: &str = "/.malformed";
-/// How long, and how many bytes, to read after refusing a request. Closing a socket with unread input resets it, and the
-/// client may lose the response.
+/// How long, and how many bytes, to read after refusing a request. Closing a socket with unread input resets it, and
+/// the client may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
 const MAX_DISCARDED: usize = 4 << 20;
 const READ_BYTES: usize = 8 << 10;
@@ -46,11 +46,11 @@ const READ_BYTES: usize = 8 << 10;
 /// State shared between a connection and its requests.
 #[derive(Default)]
 pub struct ConnectionState {
-    /// Why the connection's last request is refused.
+    /// The reason why the connection's last request is refused.
     error: OnceCell<HeadError>,
-    /// Whether the body of its last request has broken off.
+    /// Whether the body of its last request is malformed.
     broken: Cell<bool>,
-    /// Requests whose responses are sent, or given up.
+    /// Requests whose responses are sent or dropped.
     done: Cell<u64>,
     /// Wakes the connection's reader when a response is done.
     waiting: Cell<Option<Waker>>,
@@ -62,13 +62,13 @@ impl ConnectionState {
         request.conn_data::<Rc<Self>>().cloned()
     }
 
-    /// The error for a request that stands in for one that is refused.
+    /// The error for a request that replaces a refused one.
     pub fn refusal(&self, request: &HttpRequest) -> Option<Error> {
         let error = self.error.get().filter(|_| request.path() == STAND_IN_PATH)?;
         Some(error.error())
     }
 
-    /// Makes a malformed chunked body an error for its reader.
+    /// Reports a malformed chunked body as an error to its reader.
     pub fn check_body(self: &Rc<Self>, request: &mut ServiceRequest) {
         if request.headers().contains_key(header::TRANSFER_ENCODING) {
             let checked = CheckedBody { payload: request.take_payload(), shared: Rc::clone(self), over: false };
@@ -76,7 +76,7 @@ impl ConnectionState {
         }
     }
 
-    /// Whether the connection shall end with the response to this request.
+    /// Whether the connection closes after the response to this request.
     pub fn is_broken(&self) -> bool {
         self.broken.get()
     }
@@ -100,7 +100,7 @@ impl Drop for InFlight {
     }
 }
 
-/// A chunked body whose end is an error if it has broken off.
+/// A chunked body that ends with an error if it is malformed.
 struct CheckedBody {
     payload: Payload,
     shared: Rc<ConnectionState>,
@@ -128,24 +128,24 @@ pub struct ValidatedStream {
     transport: Transport,
     shared: Rc<ConnectionState>,
     state: State,
-    /// What has come and is not read.
+    /// Received bytes that are not parsed.
     input: Vec<u8>,
-    /// What has been read and is not handed on, from this byte on.
+    /// Parsed bytes, and the position from which they are not passed on yet.
     out: Vec<u8>,
-    given: usize,
-    /// Heads that were handed on.
+    passed_on: usize,
+    /// Number of heads that were passed on.
     heads: u64,
-    /// Whether the request for the malformed one was handed on.
-    stood_in: bool,
+    /// Whether the replacement for a malformed request was passed on.
+    replacement_sent: bool,
     discarded: usize,
     linger: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
 enum State {
-    /// A head is to come.
+    /// Expects a head.
     Head(Scan),
-    /// So many bytes of a body are to come.
+    /// Expects this many bytes of a body.
     Body(u64),
     Chunked(ChunkedDecoder),
     /// No more input is passed on.
@@ -155,16 +155,27 @@ enum State {
 impl ValidatedStream {
     pub fn new(transport: Transport) -> Self {
         let (input, out, shared, state) = (Vec::new(), Vec::new(), Rc::default(), State::Head(Scan::default()));
-        Self { transport, shared, state, input, out, given: 0, heads: 0, stood_in: false, discarded: 0, linger: None }
+        Self {
+            transport,
+            shared,
+            state,
+            input,
+            out,
+            passed_on: 0,
+            heads: 0,
+            replacement_sent: false,
+            discarded: 0,
+            linger: None,
+        }
     }
 
-    /// Lets the requests of the connection know of it.
+    /// Makes the connection's state available to its requests.
     pub fn share(&self, extensions: &mut Extensions) {
         extensions.insert(Arc::clone(self.transport.connection()));
         extensions.insert(Rc::clone(&self.shared));
     }
 
-    /// Whether a request is in flight, so that the next one has to wait.
+    /// Whether a request is in flight, so that the next one must wait.
     fn is_busy(&self) -> bool {
         self.shared.done.get() < self.heads
     }
@@ -176,7 +187,7 @@ impl ValidatedStream {
             let taken = match &mut self.state {
                 State::Refused => return,
                 State::Head(_) if busy => return,
-                State::Head(scan) if scan.is_new() && self.input.starts_with(b"\r\n") => 2, // Some clients send it after a body.
+                State::Head(scan) if scan.is_new() && self.input.starts_with(b"\r\n") => 2, // Some clients send CR LF after a body.
                 State::Head(scan) => match head::end(&self.input, scan) {
                     Ok(None) => return,
                     Ok(Some(end)) => match head::check(self.input.get(..end).unwrap_or_default(), &mut self.out) {
@@ -223,7 +234,7 @@ impl ValidatedStream {
             };
             self.input.drain(..taken);
         }
-        self.input = Vec::new(); // An idle connection keeps none.
+        self.input = Vec::new(); // An idle connection keeps no buffer.
     }
 
     fn refuse(&mut self, error: HeadError) {
@@ -237,17 +248,17 @@ impl ValidatedStream {
     }
 
     /// Copies parsed bytes to the HTTP library. Returns `false` if there are none.
-    fn copy_out(&mut self, to: &mut ReadBuf<'_>) -> bool {
-        let rest = self.out.get(self.given..).unwrap_or_default();
-        let part = rest.get(..rest.len().min(to.remaining())).unwrap_or_default();
+    fn copy_out(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let rest = self.out.get(self.passed_on..).unwrap_or_default();
+        let part = rest.get(..rest.len().min(buf.remaining())).unwrap_or_default();
         if part.is_empty() {
             return false;
         }
-        to.put_slice(part);
-        self.given += part.len();
-        if self.given == self.out.len() {
-            self.given = 0;
-            self.out = Vec::new(); // An idle connection keeps none.
+        buf.put_slice(part);
+        self.passed_on += part.len();
+        if self.passed_on == self.out.len() {
+            self.passed_on = 0;
+            self.out = Vec::new(); // An idle connection keeps no buffer.
         }
         true
     }
@@ -279,12 +290,12 @@ impl ValidatedStream {
 }
 
 impl AsyncRead for ValidatedStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         this.transport.connection().check(cx)?;
         loop {
             this.read();
-            if this.copy_out(to) {
+            if this.copy_out(buf) {
                 return Poll::Ready(Ok(()));
             }
             let busy = this.is_busy();
@@ -296,17 +307,17 @@ impl AsyncRead for ValidatedStream {
                         this.shared.waiting.set(Some(cx.waker().clone()));
                         return Poll::Pending;
                     }
-                    if this.shared.error.get().is_none() || std::mem::replace(&mut this.stood_in, true) {
+                    if this.shared.error.get().is_none() || std::mem::replace(&mut this.replacement_sent, true) {
                         return if this.shared.broken.get() { Poll::Ready(Ok(())) } else { Poll::Pending };
                     }
                     this.out.extend(STAND_IN_REQUEST);
                     continue;
                 }
                 // A large body goes past the buffers, but for its end.
-                State::Body(left) if this.input.is_empty() && to.remaining() as u64 <= *left => {
-                    let before = to.filled().len();
-                    ready!(Pin::new(&mut this.transport).poll_read(cx, to))?;
-                    *left -= (to.filled().len() - before) as u64;
+                State::Body(left) if this.input.is_empty() && buf.remaining() as u64 <= *left => {
+                    let before = buf.filled().len();
+                    ready!(Pin::new(&mut this.transport).poll_read(cx, buf))?;
+                    *left -= (buf.filled().len() - before) as u64;
                     if *left == 0 {
                         this.state = State::Head(Scan::default());
                     }
@@ -386,7 +397,7 @@ mod tests {
         read.is_ready().then(|| String::from_utf8(buf.filled().to_vec()).unwrap())
     }
 
-    /// The same as soon as there is anything.
+    /// The next bytes, as soon as there are any.
     async fn waited(stream: &mut ValidatedStream) -> String {
         for _ in 0..2_000 {
             if let Some(text) = passed(stream).await {
@@ -398,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_is_passed_on_when_the_one_before_it_is_done() {
+    async fn a_request_is_passed_on_after_the_previous_response() {
         let (mut client, mut stream) = connect().await;
         let first = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\n";
         let second = "PUT /2 HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";

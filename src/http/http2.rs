@@ -2,8 +2,9 @@
 //!
 //! actix's own dispatcher sets no bound on the streams of a connection, lets each have 16 MiB of headers, and waits
 //! without end for a client to open the window of a stream. Here all three are bounded. A stream whose client does not
-//! take the next piece of its response within [`WRITE_TIMEOUT`] is reset, and what is behind it is dropped. If all others
-//! wait for their client as well, the connection ends. A handler ends when its stream is reset or its connection is gone.
+//! take the next chunk of its response within [`WRITE_TIMEOUT`] is reset, and what is behind it is dropped. If all
+//! others wait for their client as well, the connection ends. A handler ends when its stream is reset or its connection
+//! is gone.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -40,7 +41,7 @@ const MAX_HEADER_LIST_BYTES: u32 = 32 << 10;
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 512 << 10;
 
-/// A piece of a response that must be taken within [`WRITE_TIMEOUT`], and that may wait in memory.
+/// A chunk of a response that must be taken within [`WRITE_TIMEOUT`], and that may wait in memory.
 const CHUNK_BYTES: usize = 8 << 10;
 
 /// How long to wait for the GOAWAY frame to be sent.
@@ -212,9 +213,9 @@ async fn send_bytes(
     mut bytes: Bytes,
 ) -> Result<(), SendError> {
     while !bytes.is_empty() {
-        let piece = bytes.split_to(bytes.len().min(CHUNK_BYTES));
+        let chunk = bytes.split_to(bytes.len().min(CHUNK_BYTES));
         flow.waiting.set(flow.waiting.get() + 1);
-        let sent = timeout(WRITE_TIMEOUT, send_piece(stream, flow, piece)).await;
+        let sent = timeout(WRITE_TIMEOUT, send_chunk(stream, flow, chunk)).await;
         flow.waiting.set(flow.waiting.get() - 1);
         let Ok(sent) = sent else {
             stream.send_reset(Reason::CANCEL);
@@ -225,18 +226,18 @@ async fn send_bytes(
     Ok(())
 }
 
-async fn send_piece(
+async fn send_chunk(
     stream: &mut SendStream<Bytes>,
     flow: &ResponseProgress,
-    mut piece: Bytes,
+    mut chunk: Bytes,
 ) -> Result<(), h2::Error> {
-    while !piece.is_empty() {
-        stream.reserve_capacity(piece.len());
+    while !chunk.is_empty() {
+        stream.reserve_capacity(chunk.len());
         match poll_fn(|cx| stream.poll_capacity(cx)).await {
             // The stream is closed, and sending says so.
-            None => return stream.send_data(piece, false),
+            None => return stream.send_data(chunk, false),
             Some(capacity) => {
-                let part = piece.split_to(piece.len().min(capacity?));
+                let part = chunk.split_to(chunk.len().min(capacity?));
                 if !part.is_empty() {
                     flow.progress.set(Instant::now());
                 }

@@ -23,7 +23,7 @@ use crate::service::usage::{Outcome, UsageRecorder};
 /// The usage recorder of the current request.
 pub type SharedRecorder = Arc<UsageRecorder>;
 
-/// Requests to it are free and never rate limited, so that a limit that is too low can be raised.
+/// Requests to this path are never rate limited, so that a limit that is too low can be raised.
 const UNMETERED_ROUTE: &str = "/projects/{project_id}/rate-limits";
 
 /// Middleware of both mounts, inside authentication.
@@ -32,7 +32,7 @@ pub async fn meter<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, ActixError> {
     let (Some(api), Some(access)) = (request.app_data::<web::Data<Api>>().cloned(), caller(&request)) else {
-        return Err(Error::internal("metering stands outside the two mounts, or before authentication").into());
+        return Err(Error::internal("metering is outside the two mounts, or before authentication").into());
     };
     let pattern = request.match_pattern();
     let route = pattern.as_deref().and_then(Mount::of).map(|(_, route)| route).filter(|route| route.len() > 1);
@@ -67,8 +67,8 @@ async fn admit(api: &Api, access: &Access, route: Option<&str>) -> Result<(RateL
     api.services.limits.admit(access.project()).await
 }
 
-/// Method and path below the mount, as the route table spells it; both come from small sets,
-/// whatever the client sent.
+/// Method and path below the mount, in the form of the route table. Both come from small sets,
+/// regardless of what the client sent.
 fn endpoint(method: &Method, route: Option<&str>) -> String {
     let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
     let method = known.iter().find(|known| *known == method).map_or("OTHER", Method::as_str);
@@ -108,7 +108,7 @@ mod tests {
     use super::format_reset;
 
     #[test]
-    fn durations_are_written_as_openai_writes_them() {
+    fn durations_have_openais_format() {
         let cases = [
             (0, "0ms"),
             (20, "20ms"),

@@ -1,8 +1,8 @@
 //! The HTTP layer: decodes requests, calls the services and encodes the responses.
 //!
 //! One set of handlers is mounted twice: `/v1` uses the spec's envelope, `/openai/v1` OpenAI's exact bodies. Every
-//! request passes `request_logging` (id, log line, error body); inside the mounts it passes `authenticate` before
-//! anything else is looked at.
+//! request passes `request_logging` (id, log line, error body); inside the mounts it passes authentication before
+//! anything else is read.
 
 pub mod allowed_hosts;
 pub mod authentication;
@@ -45,7 +45,7 @@ use crate::ids::ListId;
 use crate::service::Services;
 use crate::storage::Store;
 
-/// What the handlers call.
+/// The state of all handlers.
 pub struct Api {
     pub clock_rng: Arc<dyn ClockRng>,
     pub store: Store,
@@ -55,7 +55,7 @@ pub struct Api {
     pub chat: Chat,
     pub embeddings: Embeddings,
     pub images: Images,
-    /// The names that this server answers to.
+    /// The host names that this server accepts.
     pub hosts: Data<AllowedHosts>,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,

@@ -1,5 +1,5 @@
-//! Streaming parser for `multipart/form-data` (RFC 7578); a part's content is never buffered as a whole unless asked
-//! for.
+//! Streaming parser for `multipart/form-data` (RFC 7578); a part's content is never buffered as a whole unless the
+//! caller requests it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,28 +17,28 @@ use crate::clock_rng::ClockRng;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 
-/// While the server waits this long for a body, at least [`MIN_WINDOW_BYTES`] bytes must arrive.
+/// In every window of this much waiting time, at least [`MIN_WINDOW_BYTES`] bytes must arrive.
 const WINDOW: Duration = Duration::from_secs(30);
 const MIN_WINDOW_BYTES: usize = 30 << 10;
-/// The longest that the server waits for one body in all.
+/// The max total time that the server waits for one body.
 const MAX_WAIT: Duration = Duration::from_secs(2 * 3600);
 
 /// The largest part that is a plain field.
 const MAX_FIELD_BYTES: usize = 4096;
 
-/// The parts of a body, one after the other.
+/// The parts of a body, in order.
 pub struct Parts {
     form: Multipart,
     rate: TransferRate,
 }
 
-/// One part; its content must be read before the next one is asked for.
+/// A part. Its content must be read before the next part is requested.
 pub struct Part {
     field: Field,
     rate: TransferRate,
 }
 
-/// How fast a body arrives. Only the time that the server waits for the client counts, not what it does in between.
+/// How fast a body arrives. Counts only the time in which the server waits for the client.
 #[derive(Clone)]
 struct TransferRate {
     clock_rng: Arc<dyn ClockRng>,
@@ -50,7 +50,7 @@ struct Progress {
     /// Bytes that arrived in this window, and the wait for them.
     bytes: usize,
     waited: Duration,
-    /// The wait in all windows before.
+    /// The waiting time of all earlier windows.
     before: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Part {
         self.field.name().unwrap_or_default()
     }
 
-    /// The name that the file had at the client.
+    /// The client's name of the file.
     pub fn file_name(&self) -> Option<String> {
         let disposition = self.field.content_disposition()?;
         let extended = disposition.get_filename_ext().and_then(|name| String::from_utf8(name.value.clone()).ok());
@@ -102,22 +102,22 @@ impl Part {
         self.text_within(MAX_FIELD_BYTES).await
     }
 
-    /// The same for a field that may be longer than others, or shorter.
-    pub async fn text_within(self, longest: usize) -> Result<String> {
+    /// Like [`Self::text`], with another length limit.
+    pub async fn text_within(self, max_bytes: usize) -> Result<String> {
         let name = shorten(self.name());
-        let too_long = || Error::invalid(&*name, format!("'{name}' is longer than {longest} bytes. Shorten it."));
-        let bytes = self.bytes_within(longest, too_long).await?;
+        let too_long = || Error::invalid(&*name, format!("'{name}' is longer than {max_bytes} bytes. Shorten it."));
+        let bytes = self.bytes_within(max_bytes, too_long).await?;
         String::from_utf8(bytes).map_err(|_| Error::invalid(name.clone(), format!("'{name}' is not valid UTF-8.")))
     }
 
-    /// The whole part, if it is no longer than that.
-    pub async fn bytes_within(mut self, longest: usize, too_long: impl Fn() -> Error) -> Result<Vec<u8>> {
+    /// The whole part, if it does not exceed the limit.
+    pub async fn bytes_within(mut self, max_bytes: usize, too_long: impl Fn() -> Error) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        while let Some(piece) = self.next().await? {
-            if bytes.len() + piece.len() > longest {
+        while let Some(chunk) = self.next().await? {
+            if bytes.len() + chunk.len() > max_bytes {
                 return Err(too_long());
             }
-            bytes.extend_from_slice(&piece);
+            bytes.extend_from_slice(&chunk);
         }
         Ok(bytes)
     }
@@ -152,9 +152,9 @@ impl Progress {
 }
 
 fn too_slow() -> Error {
-    let (least, seconds) = (MIN_WINDOW_BYTES >> 10, WINDOW.as_secs());
+    let (min, seconds) = (MIN_WINDOW_BYTES >> 10, WINDOW.as_secs());
     let text = format!(
-        "The body arrives too slowly: {least} KiB in {seconds} s are the least. Send it steadily, or check the connection."
+        "The body arrives too slowly: at least {min} KiB in {seconds} s are required. Send it steadily, or check the connection."
     );
     Error::new(Code::RequestTimeout, text)
 }
@@ -174,7 +174,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_window_ends_when_enough_has_arrived() {
+    fn a_window_ends_when_enough_bytes_have_arrived() {
         let mut progress = Progress::default();
         progress.add(MIN_WINDOW_BYTES - 1, Duration::from_secs(20));
         assert_eq!(WINDOW.saturating_sub(progress.waited), Duration::from_secs(10));

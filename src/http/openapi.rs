@@ -13,7 +13,7 @@ use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder, Security
 use crate::display::shorten;
 use crate::error::{Code, Error};
 
-/// The finished document, kept as the text that is sent and the routes that it names.
+/// The finished document: its text, and the routes in it.
 pub struct Document {
     text: Bytes,
     routes: Vec<Route>,
@@ -24,7 +24,7 @@ struct Route {
     allow: String,
 }
 
-/// The document before the routes are collected into it.
+/// The document without the routes.
 pub fn base() -> OpenApi {
     let info = InfoBuilder::new()
         .title("Outpost")
@@ -51,10 +51,10 @@ impl Document {
         Self { text: document.to_string().into(), routes }
     }
 
-    /// The methods of the route that `path` belongs to.
+    /// The methods of the route that matches `path`.
     fn allowed(&self, path: &str) -> Option<&str> {
-        let asked: Vec<&str> = path.split('/').collect();
-        self.routes.iter().find(|route| route.matches(&asked)).map(|route| route.allow.as_str())
+        let requested: Vec<&str> = path.split('/').collect();
+        self.routes.iter().find(|route| route.matches(&requested)).map(|route| route.allow.as_str())
     }
 }
 
@@ -71,14 +71,14 @@ impl Route {
         Self { segments: path.split('/').map(str::to_owned).collect(), allow: allow.join(", ") }
     }
 
-    fn matches(&self, asked: &[&str]) -> bool {
+    fn matches(&self, requested: &[&str]) -> bool {
         let same =
             |(pattern, given): (&String, &&str)| pattern == given || (pattern.starts_with('{') && !given.is_empty());
-        self.segments.len() == asked.len() && self.segments.iter().zip(asked).all(same)
+        self.segments.len() == requested.len() && self.segments.iter().zip(requested).all(same)
     }
 }
 
-/// The document itself; it names no secret, so no key is needed.
+/// Serves the document. It needs no key, because it contains no secrets.
 #[get("/openapi.json")]
 pub async fn serve(document: web::Data<Document>) -> HttpResponse {
     HttpResponse::Ok().content_type("application/json").body(document.text.clone())
@@ -94,11 +94,11 @@ pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> Ht
     not_allowed(&request, allow)
 }
 
-/// 405 on a path that takes the methods `allow`.
+/// 405 for a path that supports only the methods `allow`.
 pub fn not_allowed(request: &HttpRequest, allow: &str) -> HttpResponse {
     let path = shorten(request.path());
     let method = shorten(request.method().as_str());
-    let message = format!("'{path}' does not take {method}. It takes {allow}.");
+    let message = format!("'{path}' does not support {method}. It supports {allow}.");
     let mut response = HttpResponse::from_error(Error::new(Code::MethodNotAllowed, message));
     if let Ok(value) = HeaderValue::from_str(allow) {
         response.headers_mut().insert(header::ALLOW, value);

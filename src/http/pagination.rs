@@ -12,35 +12,35 @@ use crate::service::pagination::PageRequest;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct Paging {
-    /// Most records in a page: 1–100, 20 if absent.
+    /// Max records per page: 1–100; 20 if absent.
     #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "lenient")]
     pub limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
+    /// The last ID of the previous page, as OpenAI's clients send it.
     pub after: Option<String>,
 }
 
-/// The same for a listing of what one project has.
+/// The paging parameters of a listing of one project.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ProjectPaging {
-    /// Whose; absent: those of the key's own project.
+    /// The project to list; absent: the key's own project.
     pub project_id: Option<String>,
-    /// Most records in a page: 1–100, 20 if absent.
+    /// Max records per page: 1–100; 20 if absent.
     #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "lenient")]
     pub limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
+    /// The last ID of the previous page, as OpenAI's clients send it.
     pub after: Option<String>,
 }
 
 impl ProjectPaging {
-    /// The project, if one is named, and the page.
+    /// The requested project, if any, and the page.
     pub fn into_parts(self) -> Result<(Option<ProjectId>, PageRequest)> {
         let Self { project_id, limit, cursor, after } = self;
         Ok((project_id.as_deref().map(parse_project_id).transpose()?, PageRequest { limit, cursor, after }))

@@ -23,7 +23,7 @@ pub fn request_id(request: &HttpRequest) -> Option<RequestId> {
     request.extensions().get::<RequestId>().copied()
 }
 
-/// Middleware around everything: gives the request its id and renders whatever error came out.
+/// Middleware around everything: gives the request its id and renders its errors.
 pub async fn log_request(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -98,7 +98,7 @@ fn log_cause(error: &Error, id: RequestId) {
     }
 }
 
-/// One line per request, without headers, prompts or secrets, not even one that the client put into the path. The
+/// One line per request, without headers, prompts or secrets, not even a secret in the path. The
 /// client's own request id is escaped, so that it cannot forge a line.
 fn log_line(response: &ServiceResponse, id: RequestId, took: std::time::Duration) {
     let request = response.request();

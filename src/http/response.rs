@@ -30,7 +30,7 @@ impl Mount {
         }
     }
 
-    /// The mount that a path lies under, and the rest of the path from its slash on.
+    /// The mount of a path, and the rest of the path from its slash on.
     pub fn of(path: &str) -> Option<(Mount, &str)> {
         Mount::ALL.into_iter().find_map(|mount| {
             let rest = path.strip_prefix(mount.prefix())?;
@@ -38,7 +38,7 @@ impl Mount {
         })
     }
 
-    /// A time as this mount writes it: RFC 3339, or Unix seconds as OpenAI does.
+    /// A time in the mount's format: RFC 3339, or Unix seconds as in OpenAI's API.
     pub fn time(self, at: Timestamp) -> Time {
         match self {
             Mount::Spec => Time::Text(at),
@@ -47,7 +47,7 @@ impl Mount {
     }
 }
 
-/// A moment in a response body.
+/// A time in a response body.
 #[derive(Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 pub enum Time {
@@ -56,8 +56,8 @@ pub enum Time {
     Seconds(i64),
 }
 
-/// A resource inside `data`: OpenAI's own constants on both mounts. Its real condition is
-/// `state`, which strict clients know as `status`.
+/// A resource inside `data`: OpenAI's own constants on both mounts. The state of the resource is
+/// in `state`, and for strict clients in `status`.
 #[derive(Serialize)]
 pub struct Item<T> {
     id: String,
@@ -108,9 +108,9 @@ struct Nameless<T> {
 /// Id and type of a resource.
 pub struct Head<I> {
     pub id: I,
-    /// OpenAI's constant for it.
+    /// OpenAI's type name.
     pub object: &'static str,
-    /// Its real condition, where it has one.
+    /// Its state, if it has one.
     pub state: Option<&'static str>,
 }
 
@@ -135,7 +135,7 @@ impl Mount {
         }
     }
 
-    /// A result that is no resource (a list, vectors): OpenAI gives it no id, the spec does.
+    /// A result that is not a resource (a list, vectors). It has an ID in the spec, but not in OpenAI's API.
     pub fn result<T: Serialize>(self, id: impl Display, object: &'static str, body: T) -> HttpResponse {
         match self {
             Mount::Spec => self.reply(Head { id, object, state: None }, body),
@@ -162,7 +162,7 @@ impl Mount {
 }
 
 impl<T> List<T> {
-    /// A page whose items stand in the order that they are listed in.
+    /// A page of a listing.
     pub fn new(data: Vec<Item<T>>, next_cursor: Option<String>) -> Self {
         let first_id = data.first().map(|item| item.id.clone());
         let last_id = data.last().map(|item| item.id.clone());

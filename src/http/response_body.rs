@@ -1,4 +1,4 @@
-//! Keeps a connection marked as busy while a response is sent, and sends the body in pieces so that little is buffered.
+//! Keeps a connection marked as busy while a response is sent, and sends the body in chunks so that little is buffered.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,10 +13,10 @@ use super::connections::{ActiveRequest, Connection};
 use super::http1::{ConnectionState, InFlight};
 use super::transport::CHUNK_BYTES;
 
-/// A body that comes in pieces.
+/// A body that is sent in chunks.
 struct ChunkedBody {
     body: BoxBody,
-    /// Bytes of the body that are not handed on yet.
+    /// Bytes of the body that are not passed on yet.
     rest: Bytes,
     _held: (Option<ActiveRequest>, Option<InFlight>),
 }
@@ -50,8 +50,8 @@ impl MessageBody for ChunkedBody {
                 other => return Poll::Ready(other),
             }
         }
-        let piece = this.rest.split_to(this.rest.len().min(CHUNK_BYTES));
-        Poll::Ready(Some(Ok(piece)))
+        let chunk = this.rest.split_to(this.rest.len().min(CHUNK_BYTES));
+        Poll::Ready(Some(Ok(chunk)))
     }
 }
 
@@ -62,15 +62,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_large_body_comes_in_pieces_and_whole() {
+    async fn a_large_body_is_sent_in_chunks_and_complete() {
         let text: Vec<u8> = (0..3 * CHUNK_BYTES + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        let mut pieces = ChunkedBody { body: BoxBody::new(text.clone()), rest: Bytes::new(), _held: (None, None) };
-        assert_eq!(pieces.size(), BodySize::Sized(u64::try_from(text.len()).unwrap()));
+        let mut chunks = ChunkedBody { body: BoxBody::new(text.clone()), rest: Bytes::new(), _held: (None, None) };
+        assert_eq!(chunks.size(), BodySize::Sized(u64::try_from(text.len()).unwrap()));
         let mut read = Vec::new();
-        while let Some(piece) = poll_fn(|cx| Pin::new(&mut pieces).poll_next(cx)).await {
-            let piece = piece.unwrap();
-            assert!((1..=CHUNK_BYTES).contains(&piece.len()));
-            read.extend_from_slice(&piece);
+        while let Some(chunk) = poll_fn(|cx| Pin::new(&mut chunks).poll_next(cx)).await {
+            let chunk = chunk.unwrap();
+            assert!((1..=CHUNK_BYTES).contains(&chunk.len()));
+            read.extend_from_slice(&chunk);
         }
         assert_eq!(read, text);
     }

@@ -32,7 +32,7 @@ use super::{Api, allowed_hosts, dashboard, http2, openapi, response_body, routes
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// For the head of a connection's first request, or what opens HTTP/2.
+/// Timeout for the head of a connection's first request, or for the HTTP/2 preface.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bounds of the listener.
@@ -42,7 +42,7 @@ pub struct Limits {
     pub workers: usize,
     /// Open connections, over all workers.
     pub connections: usize,
-    /// How long running requests may take to end after a stop is asked for.
+    /// How long running requests may take to end after a stop is requested.
     pub drain: Duration,
 }
 
@@ -99,7 +99,7 @@ pub fn build(
     Ok(server.listen("http", listener, listen)?.run())
 }
 
-/// The routes and all that surrounds them.
+/// The routes and their middleware.
 fn app(
     api: Data<Api>,
 ) -> App<
@@ -130,13 +130,13 @@ fn app(
         .service(openapi::serve)
         .configure(dashboard::routes)
         .default_service(web::to(openapi::fallback))
-        // The last one is outermost.
+        // The last middleware is outermost.
         .wrap(from_fn(allowed_hosts::check_host))
         .wrap(from_fn(log_request))
         .wrap(from_fn(response_body::track_in_flight))
 }
 
-/// HTTP/1 on connections that are accepted.
+/// The HTTP/1 service of accepted connections.
 fn http1<S>(
     app: Rc<S>,
     stopping: GracefulShutdownSignal,
@@ -166,7 +166,7 @@ where
         .h1(fn_factory(move || std::future::ready(Ok::<_, ()>(app.clone()))))
 }
 
-/// One worker's part of the listener.
+/// The listener in one worker.
 struct Worker<S, H> {
     api: Data<Api>,
     tls: Option<TlsAcceptor>,
@@ -223,7 +223,7 @@ fn mount(
         .app_data(mount)
         .configure(routes::mount)
         .default_service(web::to(openapi::fallback))
-        // The last one is outermost: requests are authenticated before they are counted.
+        // The last middleware is outermost: requests are authenticated before they are counted.
         .wrap(from_fn(meter))
         .wrap(from_fn(authenticate))
 }

@@ -22,17 +22,17 @@ pub fn data(value: &impl Serialize) -> Event {
     bytes.into()
 }
 
-/// The same with a name, for streams whose events have one.
+/// Like [`data`], with an event name.
 pub fn named(name: &str, value: &impl Serialize) -> Event {
     [b"event: ", name.as_bytes(), b"\n", &*data(value)].concat().into()
 }
 
-/// The end of a stream that ended well.
+/// The end of a successful stream.
 pub fn done() -> Event {
     Bytes::from_static(b"data: [DONE]\n\n")
 }
 
-/// A comment: clients skip it, proxies see that the connection lives.
+/// A comment: clients skip it, proxies see that the connection is alive.
 pub fn keep_alive() -> Event {
     Bytes::from_static(b": keep-alive\n\n")
 }

@@ -1,15 +1,15 @@
 //! Deserializes structs only from JSON objects.
 //!
-//! A derived `Deserialize` also takes an array for a struct, field by field in their order. So
+//! A derived `Deserialize` also accepts an array for a struct, with the fields in order. So
 //! `[null, null]` would rotate a key, and a new field would change what such an array means. This
-//! layer around any deserializer asks for a map wherever a struct is wanted, at every depth.
-//! (Inside an untagged enum serde keeps a copy of its own, which is out of reach.)
+//! layer around any deserializer requires a map for every struct, at every depth.
+//! (It has no effect inside untagged enums, where serde deserializes from its own buffer.)
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
 
-/// A deserializer, a visitor, an access or a seed, wrapped so that what lies inside is wrapped too.
+/// A deserializer, a visitor, an access or a seed, wrapped so that everything inside is wrapped too.
 pub struct StrictObjects<T>(pub T);
 
 macro_rules! pass {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_no_object_at_any_depth() {
+    fn arrays_are_rejected_as_objects_at_every_depth() {
         let whole = read(r#"{ "text": "a", "inner": { "number": 1 }, "list": [{ "number": 2 }, {}] }"#).unwrap();
         assert_eq!(whole.list.unwrap().len(), 2);
         assert_eq!(whole.inner, Some(Inner { number: Some(1) }));

@@ -1,5 +1,5 @@
 //! Certificates: from files, or generated once and stored beside the database. Both can be replaced while the server
-//! runs: handshakes from then on get the new certificate, open connections stay.
+//! runs: new handshakes get the new certificate, and open connections stay.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -29,13 +29,13 @@ pub enum TlsError {
     Pair { cert: PathBuf, key: PathBuf, cause: rustls::Error },
     #[error("TLS cannot be set up: {0}")]
     Setup(#[from] rustls::Error),
-    #[error("a self-signed certificate cannot be made: {0}")]
+    #[error("a self-signed certificate cannot be created: {0}")]
     Make(#[from] rcgen::Error),
-    #[error("a self-signed certificate cannot be kept in the data folder: {0}")]
+    #[error("a self-signed certificate cannot be stored in the data folder: {0}")]
     Keep(#[from] io::Error),
 }
 
-/// The certificate that handshakes get, and the two PEM files that it comes from.
+/// The current certificate, and the two PEM files from which it is loaded.
 #[derive(Debug)]
 pub struct Certificate {
     cert: PathBuf,
@@ -44,15 +44,15 @@ pub struct Certificate {
     watched: Mutex<Watched>,
 }
 
-/// What tells that a file was written, replaced or made readable: its change time, size and inode.
+/// Detects that a file was written, replaced or made readable: its change time, size and inode.
 type FileStamp = Option<(i64, i64, u64, u64)>;
 
 #[derive(Debug)]
 struct Watched {
     /// The files when they were last loaded, with or without success.
     loaded: [FileStamp; 2],
-    /// The files at the last look.
-    seen: [FileStamp; 2],
+    /// The files at the last check.
+    last_seen: [FileStamp; 2],
 }
 
 impl Certificate {
@@ -60,7 +60,7 @@ impl Certificate {
     pub fn from_files(cert: &Path, key: &Path) -> Result<Arc<Self>, TlsError> {
         let stamps = [stamp(cert), stamp(key)];
         let current = ArcSwap::from_pointee(load(cert, key)?);
-        let watched = Mutex::new(Watched { loaded: stamps, seen: stamps });
+        let watched = Mutex::new(Watched { loaded: stamps, last_seen: stamps });
         Ok(Arc::new(Self { cert: cert.to_owned(), key: key.to_owned(), current, watched }))
     }
 
@@ -75,7 +75,7 @@ impl Certificate {
         Self::from_files(&cert, &key)
     }
 
-    /// TLS 1.2 and 1.3; each handshake takes the certificate of its time.
+    /// TLS 1.2 and 1.3; each handshake uses the current certificate.
     pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
         Ok(ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
@@ -86,18 +86,18 @@ impl Certificate {
     /// Reads the files again. On an error the certificate stays as it is. Blocking.
     pub fn reload(&self) -> Result<(), TlsError> {
         let stamps = self.stamps();
-        *self.watched() = Watched { loaded: stamps, seen: stamps };
+        *self.watched() = Watched { loaded: stamps, last_seen: stamps };
         self.current.store(Arc::new(load(&self.cert, &self.key)?));
         Ok(())
     }
 
-    /// Reads the files again if they changed; says whether it did. Files that changed since the last look are left
-    /// alone until the next one: certificate and key are seldom replaced at the same moment. Blocking.
+    /// Reads the files again if they changed. Returns whether it did. Waits until files stay unchanged between two
+    /// checks, because certificate and key are rarely replaced at the same time. Blocking.
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
         let stamps = self.stamps();
         let mut watched = self.watched();
-        let settled = watched.seen == stamps;
-        watched.seen = stamps;
+        let settled = watched.last_seen == stamps;
+        watched.last_seen = stamps;
         let changed = settled && watched.loaded != stamps;
         drop(watched);
         if changed {
@@ -131,7 +131,7 @@ fn load(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|cause| bad_cert(cause.to_string()))?;
     if chain.is_empty() {
-        return Err(bad_cert("it holds no PEM certificate".to_owned()));
+        return Err(bad_cert("it contains no PEM certificate".to_owned()));
     }
     let private = PrivateKeyDer::from_pem_file(key)
         .map_err(|cause| TlsError::Key { path: key.to_owned(), cause: cause.to_string() })?;

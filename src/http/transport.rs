@@ -11,10 +11,10 @@ use tokio_rustls::server::TlsStream;
 
 use super::connections::{Connection, Stream};
 
-/// The most that the HTTP layer copies before it writes to the socket.
+/// Max bytes that the HTTP layer buffers before it writes to the socket.
 pub const CHUNK_BYTES: usize = 32 << 10;
 
-/// The name of HTTP/2 in a TLS handshake.
+/// The ALPN name of HTTP/2.
 pub const HTTP2: &[u8] = b"h2";
 
 pub struct Transport {
@@ -32,7 +32,7 @@ impl Transport {
         Self { io: Io::Plain(stream), is_http2: false }
     }
 
-    /// After the handshake, in which client and server agree on the version of HTTP.
+    /// A TLS stream after the handshake, which negotiated the HTTP version (ALPN).
     pub async fn secure(acceptor: &TlsAcceptor, stream: Stream) -> io::Result<Self> {
         let bound = |session: &mut rustls::ServerConnection| session.set_buffer_limit(Some(CHUNK_BYTES));
         let stream = acceptor.accept_with(stream, bound).await?;

@@ -34,14 +34,14 @@ pub fn known_fields<T: DeserializeOwned>() -> &'static [&'static str] {
     fields
 }
 
-/// Notes the names of the fields and ends with an error.
+/// Records the names of the fields and fails.
 struct FieldNames<'a>(&'a mut &'static [&'static str]);
 
 impl<'de> Deserializer<'de> for FieldNames<'_> {
     type Error = Stop;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Stop> {
-        Err(Stop::custom("only the names of a struct's fields are asked for"))
+        Err(Stop::custom("only the field names are needed"))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_a_struct_are_known_by_their_serialized_names() {
+    fn struct_fields_have_their_serialized_names() {
         assert_eq!(known_fields::<Parameters>(), ["limit", "cursor"]);
         assert!(known_fields::<String>().is_empty());
     }

@@ -234,7 +234,7 @@ impl Access {
     pub(super) fn require_grantable(&self, scopes: Scopes, models: Option<&[String]>) -> Result<()> {
         if let Some(scope) = self.missing(scopes) {
             let text = format!(
-                "You cannot grant the scope '{scope}': your API key holds only {}. Leave it out, or use a key that holds it.",
+                "You cannot grant the scope '{scope}': your API key has only {}. Leave it out, or use a key that has it.",
                 self.scopes
             );
             return Err(Error::new(Code::InsufficientScope, text).param("scopes"));
@@ -252,7 +252,7 @@ impl Access {
         if self.missing(scopes).is_none() && self.covers_models(models) {
             return Ok(());
         }
-        let text = "This API key holds more than yours, so yours cannot change it. Use a key with the same scopes and models, or an admin key.";
+        let text = "This API key has more permissions than yours, so yours cannot change it. Use a key with the same scopes and models, or an admin key.";
         Err(Error::new(Code::InsufficientScope, text))
     }
 
@@ -264,12 +264,12 @@ impl Access {
         match (self.models(), models) {
             (None, _) => true,
             (Some(_), None) => false,
-            (Some(own), Some(asked)) => asked.iter().all(|model| own.contains(model)),
+            (Some(own), Some(requested)) => requested.iter().all(|model| own.contains(model)),
         }
     }
 
     fn lacks(&self, scope: Scope) -> Error {
-        let text = format!("This needs an API key with the scope '{scope}'; yours holds {}.", self.scopes);
+        let text = format!("This needs an API key with the scope '{scope}'; yours has {}.", self.scopes);
         Error::new(Code::InsufficientScope, text)
     }
 }

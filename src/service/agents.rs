@@ -233,11 +233,11 @@ impl Agents {
         let rows = self.store.read(move |tx| {
             authorize::named_project(tx, &access, project)?;
             let rows = project_resources::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
-            let seen = |(id, record): ([u8; 16], AgentRecord)| {
+            let to_agent = |(id, record): ([u8; 16], AgentRecord)| {
                 let id = AgentId::from_bytes(id);
                 Ok(Agent::new(id, &record, record.version, stored::current(tx, id, &record)?))
             };
-            rows.into_iter().map(seen).collect::<Result<Vec<_>>>()
+            rows.into_iter().map(to_agent).collect::<Result<Vec<_>>>()
         });
         Ok(page(self.store.pepper(), listing, window, rows.await?, |agent: &Agent| agent.id.to_bytes()))
     }
@@ -291,11 +291,11 @@ fn add_version(
     let version = old.version + 1;
     let oldest = old.oldest.max((version + 1).saturating_sub(MAX_VERSIONS));
     let mut bytes = old.bytes + content.bytes();
-    for gone in old.oldest..oldest {
-        bytes = bytes.saturating_sub(stored::find_version(tx, id, gone)?.map_or(0, |gone| gone.bytes()));
+    for removed in old.oldest..oldest {
+        bytes = bytes.saturating_sub(stored::find_version(tx, id, removed)?.map_or(0, |version| version.bytes()));
     }
     quotas::charge(tx, old.project, now, QuotaKind::Agent, 0, signed(bytes) - signed(old.bytes))?;
-    (old.oldest..oldest).try_for_each(|gone| stored::remove_version(tx, id, gone))?;
+    (old.oldest..oldest).try_for_each(|removed| stored::remove_version(tx, id, removed))?;
     let record = AgentRecord { version, oldest, bytes, ..old };
     project_resources::replace(tx, id.to_bytes(), &record)?;
     stored::put_version(tx, id, version, content)?;

@@ -1,5 +1,5 @@
-//! The audit log: who changed what, when and why. Rows are written in the transaction of the change, so a change and
-//! its row are atomic.
+//! The audit log: every change with its key, time and reason. Rows are written in the transaction of the change, so a
+//! change and its row are atomic.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl AuditFilter {
 
     fn matches(&self, row: &AuditRecord) -> bool {
         let of =
-            |wanted: &str| row.action.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            |prefix: &str| row.action.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
         self.actor.is_none_or(|actor| row.actor == Some(actor))
             && self.action.as_deref().is_none_or(of)
             && self.target.as_deref().is_none_or(|target| row.target == target)

@@ -6,7 +6,7 @@
 //! mistyped key does not lock out other clients at its address.
 //!
 //! Concurrent requests may all pass before the first failure is counted. The number of connections limits the excess,
-//! and each is told only that its key failed.
+//! and each gets only the error of its own key.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Max failures of an address within a window.
 const MAX_FAILURES: u32 = 20;
 
-/// The same for loopback: local programs, and all clients of a local proxy that was not named with `--trusted-proxy`.
-/// It only stops endless loops: a hundred failures a second cost less than a hundredth of a core.
+/// Max failures of loopback: local programs, and all clients of a local proxy that was not named with
+/// `--trusted-proxy`. It only stops endless loops: a hundred failures a second cost less than a hundredth of a core.
 const MAX_LOOPBACK_FAILURES: u32 = 6_000;
 
 /// Addresses per half of the table. Both halves together take at most 6 MiB.
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_has_spent_its_failures_waits_for_the_end_of_its_minute() {
+    fn a_throttled_address_waits_until_its_minute_ends() {
         let (failures, from, start) = (AuthThrottle::default(), address("203.0.113.9"), Duration::from_secs(7));
         fail_often(&failures, from, AuthFailure::Unknown, MAX_FAILURES, start);
         let later = start + Duration::from_secs(20);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_cannot_be_keys_spend_no_guesses() {
+    fn malformed_keys_do_not_count_as_guesses() {
         let (failures, from, now) = (AuthThrottle::default(), address("203.0.113.9"), Duration::ZERO);
         fail_often(&failures, from, AuthFailure::Malformed, MAX_FAILURES, now);
         assert_eq!(fail(&failures, from, AuthFailure::Malformed, now).code(), Code::RateLimited);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_counts_as_one_address_and_a_mapped_address_as_its_own() {
+    fn ipv6_networks_count_as_one_address_and_mapped_addresses_as_ipv4() {
         let (failures, now) = (AuthThrottle::default(), Duration::ZERO);
         fail_often(&failures, address("2001:db8:0:1::1"), AuthFailure::Unknown, MAX_FAILURES, now);
         assert!(failures.admit(address("2001:db8:0:1:ffff::2"), now).is_err());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_has_a_bound_of_its_own_and_no_address_has_none() {
+    fn loopback_has_its_own_limit_and_unknown_addresses_have_none() {
         let (failures, now) = (AuthThrottle::default(), Duration::ZERO);
         for from in ["127.0.0.1", "::1"] {
             fail_often(&failures, address(from), AuthFailure::Unknown, MAX_LOOPBACK_FAILURES, now);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_forgets_the_oldest() {
+    fn the_table_is_bounded_and_evicts_the_oldest() {
         let (failures, now) = (AuthThrottle::default(), Duration::ZERO);
         let network = |index: usize| Some(IpAddr::V6(Ipv6Addr::from((index as u128) << 64 | 1 << 127)));
         for index in 0..3 * HALF_CAPACITY {

@@ -56,7 +56,7 @@ pub(super) fn manage_project(project: ProjectId) -> impl Fn(&WriteTx, &Access) -
     move |_, caller| caller.require(project, Scope::Project)
 }
 
-/// Requires that the caller may manage the project of a resource, or its own if the resource is gone.
+/// Requires that the caller may manage the project of a resource, or its own project if the resource does not exist.
 pub(super) fn manage_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| {
         let project = project_resources::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
@@ -76,8 +76,8 @@ pub(super) fn admin(_: &WriteTx, caller: &Access) -> Result<()> {
 
 /// 401 if the key is revoked or expired, or its project is archived.
 pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
-    if let Some(moment) = key.revoked_at {
-        let text = format!("This API key was revoked at {moment}. Use another key, or create a new one.");
+    if let Some(time) = key.revoked_at {
+        let text = format!("This API key was revoked at {time}. Use another key, or create a new one.");
         return Err(Error::new(Code::RevokedApiKey, text));
     }
     if project_archived {
@@ -85,10 +85,9 @@ pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timesta
         return Err(Error::new(Code::RevokedApiKey, text));
     }
     match key.expires_at {
-        Some(moment) if moment <= now => {
-            let text = format!(
-                "This API key expired at {moment}. Use another key, or have 'expires_at' of this one extended."
-            );
+        Some(time) if time <= now => {
+            let text =
+                format!("This API key expired at {time}. Use another key, or have 'expires_at' of this one extended.");
             Err(Error::new(Code::ExpiredApiKey, text))
         }
         _ => Ok(()),
@@ -102,7 +101,7 @@ pub(super) fn key(tx: &impl Reader, access: &Access, id: KeyId) -> Result<KeyRec
     Ok(record)
 }
 
-/// The same for a change, which also requires all permissions of that key.
+/// Finds a key that the caller may change, which also requires all permissions of that key.
 pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId) -> Result<KeyRecord> {
     let record = key(tx, access, id)?;
     access.require_power_over(Scopes::from_bits(record.scopes), record.models.as_deref())?;
@@ -116,7 +115,7 @@ pub(super) fn project(tx: &impl Reader, access: &Access, id: ProjectId) -> Resul
     Ok(record)
 }
 
-/// The same for the field `project_id`.
+/// Finds the project of the field `project_id`, which the caller must be allowed to manage.
 pub(super) fn named_project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
     project(tx, access, id).map_err(|error| error.param("project_id"))
 }
@@ -131,7 +130,7 @@ pub(super) fn own_or_named_project(
     if named { named_project(tx, access, id) } else { project(tx, access, id) }
 }
 
-/// The same for a project that receives a resource: it must not be archived.
+/// The project that receives a new resource. It must not be archived.
 pub(super) fn active_project(tx: &impl Reader, access: &Access, id: ProjectId, named: bool) -> Result<()> {
     let record = own_or_named_project(tx, access, id, named)?;
     require_active(&record).map_err(|error| if named { error.param("project_id") } else { error })
@@ -158,9 +157,9 @@ pub(super) fn require_active_owner(tx: &impl Reader, id: ProjectId) -> Result<()
 /// 409 if the project is archived.
 pub(super) fn require_active(project: &ProjectRecord) -> Result<()> {
     match project.archived_at {
-        Some(moment) => {
+        Some(time) => {
             let text = format!(
-                "The project '{}' was archived at {moment} and can no longer change. Use another project.",
+                "The project '{}' was archived at {time} and can no longer change. Use another project.",
                 project.name
             );
             Err(Error::new(Code::Conflict, text))

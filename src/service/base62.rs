@@ -41,7 +41,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_survives_its_text(number: u128) {
+        fn numbers_round_trip_through_text(number: u128) {
             let text = super::encode(&number.to_be_bytes(), 22);
             prop_assert_eq!(text.len(), 22);
             prop_assert_eq!(super::decode(text.as_bytes()), Some(number));

@@ -54,8 +54,8 @@ impl ConcurrencyLimit {
         let owners = [Some(Owner::Project(project)), address.map(|address| Owner::Address(ClientPrefix::of(address)))];
         let mut taken = self.lock();
         let free = |owner: Owner| {
-            let most = if matches!(owner, Owner::Project(_)) { of_one } else { of_address };
-            taken.by_owner.get(&owner).is_none_or(|own| *own < most)
+            let max = if matches!(owner, Owner::Project(_)) { of_one } else { of_address };
+            taken.by_owner.get(&owner).is_none_or(|own| *own < max)
         };
         if taken.all >= of_all || !owners.into_iter().flatten().all(free) {
             let by_address = address.map(|_| format!(", your address {of_address}")).unwrap_or_default();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn no_project_takes_every_place_and_a_place_comes_back() {
+    fn no_project_takes_every_slot_and_a_dropped_slot_is_free_again() {
         let limit = limit();
         let mut taken: Vec<_> = (0..OF_ONE).map(|_| limit.acquire(project(0)).unwrap()).collect();
         assert!(limit.acquire(project(0)).is_err());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn no_address_takes_every_place_whatever_its_projects() {
+    fn no_address_takes_every_slot_with_several_projects() {
         let limit = limit();
         let taken = fill(&limit, "192.0.2.1");
         assert_eq!(taken.len(), OF_ONE);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_has_most_places_and_a_trusted_proxy_has_no_bound_of_its_own() {
+    fn loopback_gets_most_slots_and_trusted_proxies_have_no_limit() {
         let local = limit();
         assert_eq!(fill(&local, "127.0.0.1").len(), OF_ALL * 3 / 4);
         let proxied = limit();

@@ -1,4 +1,4 @@
-//! Conversations: stored transcripts that are appended to or replaced as a whole.
+//! Conversations: stored transcripts, which are appended to or replaced as a whole.
 
 mod chat;
 mod search;

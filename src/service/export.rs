@@ -255,7 +255,7 @@ mod tests {
     use super::plain;
 
     #[test]
-    fn no_cell_can_be_taken_for_a_formula() {
+    fn no_cell_is_interpreted_as_a_formula() {
         for start in ["=", "+", "-", "@", "\t", "\r"] {
             assert_eq!(plain(format!("{start}1+1")), format!("'{start}1+1"));
         }

@@ -46,7 +46,7 @@ impl Purpose {
             return Ok(Purpose::FineTune);
         }
         let shown: String = name.chars().take(40).collect();
-        let text = format!("'purpose' is '{shown}'; this server takes files for: fine-tune.");
+        let text = format!("'purpose' is '{shown}'; this server accepts files for: fine-tune.");
         Err(Error::invalid("purpose", text))
     }
 }
@@ -104,8 +104,8 @@ impl Content {
         if self.next == self.chunks {
             return Ok(None);
         }
-        let (id, place) = (self.id, self.next);
-        let chunk = self.store.read(move |tx| file_records::chunk(tx, id, place)).await?;
+        let (id, index) = (self.id, self.next);
+        let chunk = self.store.read(move |tx| file_records::chunk(tx, id, index)).await?;
         self.next += 1;
         chunk.map(Some).ok_or_else(|| Error::not_found("file", id))
     }
@@ -120,7 +120,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Also starts to remove chunks that an earlier process left. Needs a tokio runtime.
+    /// Starts the service, and the removal of chunks that an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
         Ok(Self {
@@ -131,8 +131,8 @@ impl Files {
         })
     }
 
-    /// Begins an upload. Fails early if it would be refused at its end, as far as is known: `project` may come later.
-    /// It counts against the client's `address`, if known.
+    /// Begins an upload. Fails early if it would be refused at its end, as far as that is known: the field `project`
+    /// may follow later. It counts against the client's `address`, if known.
     pub async fn begin(
         &self,
         access: &Access,
@@ -150,9 +150,9 @@ impl Files {
             quotas::check(tx, likely, QuotaKind::File, 1, 1)
         });
         admitted.await?;
-        let place = self.upload_limit.acquire_from(access.project(), address)?;
+        let slot = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
-        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), place))
+        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), slot))
     }
 
     /// Creates a file from a completed upload.
@@ -182,7 +182,7 @@ impl Files {
             Ok(File::new(id, record.clone()))
         });
         let file = written.await?;
-        // Dropped only now: before, the chunks might have had to be removed.
+        // Dropped only now, because until here the chunks might have to be removed.
         drop(arrived);
         Ok(file)
     }

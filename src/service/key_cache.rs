@@ -74,11 +74,11 @@ impl KeyCache {
         }
     }
 
-    fn retain(&self, keep: impl Fn(&KeyId, &CachedKey) -> bool) {
+    fn retain(&self, predicate: impl Fn(&KeyId, &CachedKey) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.generation += 1;
-            shard.keys.retain(|id, known| keep(id, known));
+            shard.keys.retain(|id, key| predicate(id, key));
         }
     }
 }
@@ -86,7 +86,7 @@ impl KeyCache {
 impl Watcher for KeyCache {
     fn changed(&self, table: Table, key: &[u8]) {
         if table != KeyRecord::TABLE && table != ProjectRecord::TABLE {
-            return; // nothing of it is kept here
+            return; // it is not cached
         }
         let Ok(id) = <[u8; 16]>::try_from(key) else { return self.changes_unknown() };
         if table == KeyRecord::TABLE {

@@ -74,7 +74,7 @@ impl Key {
     pub fn state(&self, now: Timestamp) -> &'static str {
         match (self.revoked_at, self.expires_at) {
             (Some(_), _) => "revoked",
-            (None, Some(moment)) if moment <= now => "expired",
+            (None, Some(time)) if time <= now => "expired",
             _ => "active",
         }
     }
@@ -135,7 +135,7 @@ impl Keys {
         self.authenticate_from(None, secret).await
     }
 
-    /// The same for a secret from `address`, whose failures are limited.
+    /// Authenticates a secret from `address`, whose failures are limited.
     ///
     /// A secret of a revoked, rotated or expired key is not counted as a failure, because it was not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
@@ -275,7 +275,7 @@ impl Keys {
     /// Checks the fields of a new key and fills in defaults.
     fn new_record(&self, access: &Access, new: NewKey, secret: &Secret, now: Timestamp) -> Result<KeyRecord> {
         validation::name(&new.name)?;
-        new.expires_at.map_or(Ok(()), |moment| validation::expires_at(moment, now))?;
+        new.expires_at.map_or(Ok(()), |expires_at| validation::expires_at(expires_at, now))?;
         let scopes = match &new.scopes {
             Some(names) => Scopes::from_names(names)?,
             None if access.is_admin() => Scopes::DEFAULT,
@@ -320,8 +320,8 @@ impl Keys {
     pub async fn update(&self, access: &Access, id: KeyId, change: KeyPatch) -> Result<Key> {
         let now = self.clock_rng.now();
         validation::name(&change.name)?;
-        if let Patch::Set(moment) = change.expires_at {
-            validation::expires_at(moment, now)?;
+        if let Patch::Set(expires_at) = change.expires_at {
+            validation::expires_at(expires_at, now)?;
         }
         self.change(access, id, "api_key.updated", now, move |record| {
             require_unrevoked(record)?;
@@ -367,7 +367,7 @@ impl Keys {
             }
             let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
             if admin && !authorize::has_other_admin(tx, id, now)? {
-                let text = "This is the last usable admin key; without it nobody could operate this installation. Create another admin key first.";
+                let text = "This is the last usable admin key; without it this installation could not be administered. Create another admin key first.";
                 return Err(Error::new(Code::Conflict, text));
             }
             record.revoked_at = Some(now);
@@ -389,7 +389,7 @@ impl Keys {
         now: Timestamp,
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
-        let (entry, moment) = (self.audit_entry(access, action), self.monotonic.now(&*self.clock_rng));
+        let (entry, time) = (self.audit_entry(access, action), self.monotonic.now(&*self.clock_rng));
         let permit = authorize::manage_key(id);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
@@ -398,7 +398,7 @@ impl Keys {
             let detail = change(&mut record)?;
             record.updated_at = now;
             stored::replace(tx, id, &record)?;
-            latest_time::advance(tx, moment)?;
+            latest_time::advance(tx, time)?;
             entry.write(tx, record.project, id, &detail)?;
             Key::with_last_use(tx, (id, record))
         });
@@ -407,8 +407,8 @@ impl Keys {
 
     /// Stores the time of a clean stop, so that a clock set back meanwhile revives no secret.
     pub async fn persist_time(&self) -> Result<()> {
-        let moment = self.monotonic.now(&*self.clock_rng);
-        self.store.write(move |tx| latest_time::advance(tx, moment)).await
+        let time = self.monotonic.now(&*self.clock_rng);
+        self.store.write(move |tx| latest_time::advance(tx, time)).await
     }
 
     fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
@@ -462,16 +462,16 @@ pub(super) fn key_record(
 }
 
 fn require_unrevoked(record: &KeyRecord) -> Result<()> {
-    record.revoked_at.map_or(Ok(()), |moment| {
-        let text = format!("This API key was revoked at {moment} and cannot change any more. Create a new key.");
+    record.revoked_at.map_or(Ok(()), |time| {
+        let text = format!("This API key was revoked at {time} and can no longer change. Create a new key.");
         Err(Error::new(Code::Conflict, text))
     })
 }
 
 fn require_unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
     match record.expires_at {
-        Some(moment) if moment <= now => {
-            let text = format!("This API key expired at {moment}. Extend its 'expires_at' first, then rotate it.");
+        Some(time) if time <= now => {
+            let text = format!("This API key expired at {time}. Extend its 'expires_at' first, then rotate it.");
             Err(Error::new(Code::Conflict, text))
         }
         _ => Ok(()),

@@ -177,7 +177,7 @@ mod tests {
     use super::compact_json;
 
     #[test]
-    fn only_white_space_between_tokens_goes() {
+    fn only_white_space_between_tokens_is_removed() {
         let spaced = "{ \"a b\\\" c\" :\n[1.50 , 1e400,\t12345678901234567890123 ] , \"d\\\\\" : \" \" }";
         assert_eq!(compact_json(spaced), "{\"a b\\\" c\":[1.50,1e400,12345678901234567890123],\"d\\\\\":\" \"}");
     }

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod agents;
+mod all_services;
 pub mod audit;
 mod auth_throttle;
 mod authorize;
@@ -25,8 +26,8 @@ pub mod precondition;
 pub mod projects;
 pub mod quotas;
 pub mod secrets;
-mod services;
 pub mod setup;
+mod signed_urls;
 pub mod stored_images;
 pub mod tool_definitions;
 mod training_data;
@@ -36,6 +37,7 @@ mod validation;
 
 pub use access::{Access, Scope, Scopes};
 pub use agents::{Agent, AgentPatch, Agents, Memory, NewAgent};
+pub use all_services::Services;
 pub use audit::{Audit, AuditEvent, AuditFilter};
 pub use conversations::{Conversation, Conversations, NewConversation, Replacement, Transcript};
 pub use keys::{Key, KeyPatch, Keys, NewKey, Rotation};
@@ -44,5 +46,4 @@ pub use patch::Patch;
 pub use precondition::{IfMatch, Precondition};
 pub use projects::{NewProject, Project, ProjectSettings, Projects};
 pub use secrets::Secret;
-pub use services::Services;
 pub use setup::{FirstKey, first_start, new_admin_key};

@@ -24,10 +24,10 @@ impl MonotonicTime {
         self.reach(clock_rng.now(), clock_rng)
     }
 
-    /// Advances the clock to `moment`, if it is not past it already.
-    pub fn reach(&self, moment: Timestamp, clock_rng: &dyn ClockRng) -> Timestamp {
+    /// Advances the clock to `timestamp`, if it is not past it already.
+    pub fn reach(&self, timestamp: Timestamp, clock_rng: &dyn ClockRng) -> Timestamp {
         let uptime = i64::try_from(clock_rng.uptime().as_millis()).unwrap_or(i64::MAX);
-        let ahead = moment.as_millis().saturating_sub(uptime);
+        let ahead = timestamp.as_millis().saturating_sub(uptime);
         let ahead = self.0.fetch_max(ahead, SeqCst).max(ahead);
         Timestamp::from_millis(uptime.saturating_add(ahead))
     }

@@ -42,7 +42,7 @@ fn tag_number(tag: &str) -> Result<Option<u64>> {
     let Some(inner) = inner.filter(|inner| !inner.contains('"')) else {
         let shown = shorten(tag);
         let text = format!(
-            "The header 'If-Match' holds {shown}, which is no entity tag. Send an ETag as it was received, such as \"3\", or *."
+            "The header 'If-Match' is {shown}, which is not an entity tag. Send an ETag as it was received, such as \"3\", or *."
         );
         return Err(Error::invalid("If-Match", text));
     };
@@ -88,7 +88,7 @@ mod tests {
     use crate::error::Code;
 
     #[test]
-    fn a_tag_matches_the_version_that_it_names() {
+    fn entity_tags_match_their_version() {
         let stored = |header: &str, stored| {
             let if_match = Some(IfMatch::parse(header).unwrap());
             Precondition { version: None, if_match }.check(stored).map_err(|error| error.code())
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_is_refused() {
+    fn invalid_entity_tags_are_rejected() {
         for invalid_field in ["3", "", "\"3", "\"3\" \"4\"", "*, \"3\""] {
             assert_eq!(IfMatch::parse(invalid_field).unwrap_err().code(), Code::InvalidParameter, "{invalid_field}");
         }

@@ -96,12 +96,12 @@ pub(super) fn charge(
     quota_usage::put(tx, project, &held, changed(held, kind, count, bytes), now)
 }
 
-/// The same for bytes alone.
+/// Like [`charge`], for bytes only.
 pub(super) fn charge_bytes(tx: &WriteTx, project: ProjectId, now: Timestamp, bytes: i64) -> Result<()> {
     charge(tx, project, now, QuotaKind::File, 0, bytes)
 }
 
-/// The same without checking the quotas.
+/// Like [`charge`], without checking the quotas.
 pub(super) fn charge_unchecked(
     tx: &WriteTx,
     project: ProjectId,
@@ -133,17 +133,17 @@ fn changed(mut held: QuotaUsageRecord, kind: QuotaKind, count: i64, bytes: i64) 
 
 fn require_within(held: &QuotaUsageRecord, quotas: &Quotas, kind: QuotaKind, count: i64, bytes: i64) -> Result<()> {
     let mut would = changed(*held, kind, count, bytes);
-    let (most, most_bytes) = (quota(quotas, kind), byte_quota(quotas));
-    if count > 0 && *kind.count(&mut would) > most {
+    let (max, max_bytes) = (quota(quotas, kind), byte_quota(quotas));
+    if count > 0 && *kind.count(&mut would) > max {
         let (noun, field) = (kind.noun(), kind.field());
         let text = format!(
-            "The project may hold {most} {noun} and holds as many. Remove some, or have an admin raise its quota '{field}'."
+            "The project has its maximum of {max} {noun}. Remove some, or have an admin raise its quota '{field}'."
         );
         return Err(Error::new(Code::InsufficientQuota, text));
     }
-    if bytes > 0 && would.bytes > most_bytes {
+    if bytes > 0 && would.bytes > max_bytes {
         let text = format!(
-            "The project may hold {most_bytes} bytes of content, and this would make {}. Remove something, or have an admin raise its quota 'storage_bytes'.",
+            "The project may store {max_bytes} bytes of content, and this would make {}. Remove something, or have an admin raise its quota 'storage_bytes'.",
             would.bytes
         );
         return Err(Error::new(Code::InsufficientQuota, text));

@@ -64,7 +64,7 @@ fn check(text: &[u8]) -> String {
 /// would repeat. Also finds secrets of which some or all characters are percent-encoded, even repeatedly.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
-    let (mut kept, mut at, mut safe) = (0, 0, String::new());
+    let (mut copied, mut at, mut safe) = (0, 0, String::new());
     while at < bytes.len() {
         let Some(span) = secret_at(bytes, at) else {
             at += 1;
@@ -72,12 +72,12 @@ pub fn redact(text: &str) -> Cow<'_, str> {
         };
         // The id alone is not secret.
         if span.letters > ID_DIGITS {
-            safe.extend([text.get(kept..span.shown).unwrap_or_default(), "…"]);
-            kept = span.end;
+            safe.extend([text.get(copied..span.shown).unwrap_or_default(), "…"]);
+            copied = span.end;
         }
         at = span.end;
     }
-    if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + text.get(kept..).unwrap_or_default()) }
+    if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + text.get(copied..).unwrap_or_default()) }
 }
 
 /// The position of a secret in the text.
@@ -188,13 +188,13 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_refused_without_a_panic(text: String) {
+        fn arbitrary_text_is_rejected_without_a_panic(text: String) {
             prop_assert!(parse(&text).is_err());
         }
     }
 
     #[test]
-    fn every_letter_in_every_place_is_checked() {
+    fn every_character_at_every_position_is_checked() {
         let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([255; 32]));
         for at in 0..75 {
             for other in b'!'..=b'~' {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_a_text_are_cut_short() {
+    fn secrets_in_text_are_redacted() {
         let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([3; 32]));
         let (secret, short) = (secret.expose(), &secret.expose()[..8]);
         let text = format!("/a/{secret}?b={}é opk_short {secret}{secret}", &secret[..40]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn percent_encoded_secrets_are_cut_short_too() {
+    fn percent_encoded_secrets_are_redacted() {
         let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([3; 32]));
         let secret = secret.expose();
         let encoded = |text: &str, upper: bool| -> String {

@@ -31,7 +31,7 @@ pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result
     let project_record = NewProject { name: "default".into(), ..NewProject::default() }.record(now)?;
     let (key, secret) = admin_secret(clock_rng);
     let record = key_record(project, "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
-    let notes =
+    let entries =
         [AuditEntry::new(clock_rng, None, "project.created"), AuditEntry::new(clock_rng, None, "api_key.created")];
     let written = store.write(move |tx| {
         if !projects::newest(tx, None, 1)?.is_empty() || keys::any(tx, |_, _| Ok(true))? {
@@ -40,15 +40,15 @@ pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result
         projects::put(tx, project, &project_record)?;
         keys::insert(tx, key, &record)?;
         quotas::charge(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
-        notes[0].write(tx, project, project, &Value::Null)?;
-        notes[1].write(tx, project, key, &Value::Null)?;
+        entries[0].write(tx, project, project, &Value::Null)?;
+        entries[1].write(tx, project, key, &Value::Null)?;
         Ok(Some((project_record.clone(), record.clone())))
     });
     let Some((project_record, record)) = written.await? else { return Ok(None) };
     Ok(Some(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret }))
 }
 
-/// Creates another admin key in the oldest active project. For operators who lost the first one; access to the data
+/// Creates another admin key in the oldest active project. For operators that lost the first one; access to the data
 /// folder is the authorization, so it is not offered over the network.
 pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<FirstKey> {
     let now = clock_rng.now();
@@ -57,11 +57,11 @@ pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Resu
         key_record(ProjectId::generate(&**clock_rng), "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
     let entry = AuditEntry::new(clock_rng, None, "api_key.created");
     let written = store.write(move |tx| {
-        let all = projects::newest(tx, None, usize::MAX)?;
-        let living = |(_, record): &(ProjectId, ProjectRecord)| record.archived_at.is_none();
-        let home = all.into_iter().rev().find(living);
-        let text = "There is no project to put an admin key into. Start the server once to make one.";
-        let (project, project_record) = home.ok_or_else(|| Error::new(Code::Conflict, text))?;
+        let newest = projects::newest(tx, None, usize::MAX)?;
+        let is_active = |(_, record): &(ProjectId, ProjectRecord)| record.archived_at.is_none();
+        let oldest = newest.into_iter().rev().find(is_active);
+        let text = "No active project exists for the admin key. Start the server once to create one.";
+        let (project, project_record) = oldest.ok_or_else(|| Error::new(Code::Conflict, text))?;
         let mut record = template.clone();
         record.project = project;
         keys::insert(tx, key, &record)?;

@@ -4,17 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-
 use super::access::Access;
 use super::authorize;
 use super::quotas::{self, signed};
+use super::signed_urls;
+pub use super::signed_urls::SignedUrl;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::StoredImageId;
+use crate::storage::Store;
 use crate::storage::stored_images::{self, StoredImageRecord};
-use crate::storage::{Digest, Store};
 
 /// How long an image stays after its URL has expired, so that a download in progress completes.
 const FETCH_GRACE: Duration = Duration::from_secs(5 * 60);
@@ -53,14 +52,6 @@ impl Format {
     fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|format| *format as u8 == number)
     }
-}
-
-/// A signed URL's parts; it is valid until `expires`, in Unix seconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SignedUrl {
-    pub id: StoredImageId,
-    pub expires: i64,
-    pub signature: String,
 }
 
 /// A stored image, read chunk by chunk.
@@ -120,16 +111,16 @@ impl StoredImages {
             stored_images::insert(tx, id, (project, format as u8), &content, ends_at)
         });
         written.await?;
-        Ok(SignedUrl { id, expires, signature: URL_SAFE_NO_PAD.encode(self.sign(id, expires).to_bytes()) })
+        Ok(SignedUrl::sign(&self.store, id, expires))
     }
 
     /// Opens the image of a URL: 403 if the signature is not valid, which costs no read; 404 if the URL has expired.
     pub async fn open(&self, id: StoredImageId, expires: &str, signature: &str) -> Result<StoredImage> {
-        let read = expires.parse().ok().filter(|seconds: &i64| seconds.to_string() == expires);
-        let expires = read.filter(|expires| self.is_signed(id, *expires, signature)).ok_or_else(invalid_signature)?;
+        let expires = signed_urls::verify(&self.store, id, expires, signature)?;
         let (now, end) = (self.clock_rng.now(), Timestamp::from_millis(expires.saturating_mul(1000)));
         if end <= now {
-            let text = format!("This link expired at {end}. Generate the image again, and fetch it in time.");
+            let text =
+                format!("This URL expired at {end}. Generate the image again, and fetch it before its URL expires.");
             return Err(Error::new(Code::NotFound, text));
         }
         let record = self.store.read(move |tx| stored_images::find(tx, id)).await?.ok_or_else(|| not_stored(id))?;
@@ -163,21 +154,6 @@ impl StoredImages {
         });
         removed.await
     }
-
-    /// The id determines the project, so the project need not be signed.
-    fn sign(&self, id: StoredImageId, expires: i64) -> Digest {
-        self.store.pepper().link_tag(&[b"picture", &id.to_bytes(), &expires.to_be_bytes()])
-    }
-
-    fn is_signed(&self, id: StoredImageId, expires: i64, signature: &str) -> bool {
-        let found = URL_SAFE_NO_PAD.decode(signature).ok().and_then(|bytes| bytes.try_into().ok());
-        found.is_some_and(|found| self.sign(id, expires).matches(&Digest::from_bytes(found)))
-    }
-}
-
-fn invalid_signature() -> Error {
-    let text = "The link's signature is not valid. Use the link as it was given, with all that follows the '?'.";
-    Error::new(Code::InvalidSignature, text)
 }
 
 fn not_stored(id: StoredImageId) -> Error {

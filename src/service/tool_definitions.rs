@@ -30,7 +30,7 @@ pub fn parse(json: &str) -> Result<Vec<Value>> {
             let field = format!("tools[{at}].function.name");
             return invalid_field(
                 &field,
-                &format!("is '{name}', which an earlier tool is called already. Use another name"),
+                &format!("is '{name}', which is already the name of an earlier tool. Use another name"),
             );
         }
     }

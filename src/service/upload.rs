@@ -26,8 +26,8 @@ pub(super) struct Sweeper {
     _tasks: JoinSet<()>,
 }
 
-/// Sweeps an upload's chunks on drop, unless they belong to a file by then. The writer keeps the order, so earlier
-/// writes come first.
+/// Sweeps an upload's chunks on drop, unless they belong to a file by then. The writer keeps the order of writes, so
+/// earlier ones come first.
 pub(super) struct SweepGuard {
     id: FileId,
     sender: mpsc::UnboundedSender<FileId>,
@@ -54,7 +54,7 @@ impl Sweeper {
 
 impl Drop for SweepGuard {
     fn drop(&mut self) {
-        // Without a sweeper the server is stopping; the next start finds the mark.
+        // If the sweeper is gone, the server is stopping. The next start finds the mark.
         let _ = self.sender.send(self.id);
     }
 }
@@ -86,9 +86,9 @@ impl Progress {
         Self { validator: Validator::default(), digest: Context::new(&SHA256) }
     }
 
-    fn read(&mut self, piece: &[u8]) -> Result<()> {
-        self.digest.update(piece);
-        self.validator.read(piece)
+    fn read(&mut self, content: &[u8]) -> Result<()> {
+        self.digest.update(content);
+        self.validator.read(content)
     }
 }
 
@@ -166,14 +166,14 @@ impl Upload {
     }
 
     async fn flush(&mut self) -> Result<()> {
-        let piece = std::mem::take(&mut self.pending);
+        let content = std::mem::take(&mut self.pending);
         let mut progress = std::mem::replace(&mut self.progress, Progress::new());
         // Validating a chunk would block an async thread for milliseconds.
-        let read = tokio::task::spawn_blocking(move || progress.read(&piece).map(|()| (progress, piece)));
-        let (progress, piece) = read.await.map_err(Error::internal)??;
+        let read = tokio::task::spawn_blocking(move || progress.read(&content).map(|()| (progress, content)));
+        let (progress, content) = read.await.map_err(Error::internal)??;
         self.progress = progress;
         let (id, index, project, bytes) = (self.id, self.chunks, self.project, self.bytes);
-        let chunk = Chunk(piece);
+        let chunk = Chunk(content);
         let written = self.store.write(move |tx| {
             if let Some(project) = project {
                 quotas::check(tx, project, QuotaKind::File, 1, signed(bytes))?;

@@ -10,10 +10,10 @@ const MAX_MODELS: usize = 100;
 const MAX_GRACE_SECONDS: i64 = 2_592_000;
 
 /// A human-readable label of 1 to `most` characters.
-fn label(param: &str, text: &str, most: usize) -> Result<()> {
+fn label(param: &str, text: &str, max: usize) -> Result<()> {
     let length = text.chars().count();
-    if length == 0 || length > most {
-        return Err(Error::invalid(param, format!("'{param}' has {length} characters; it must have 1 to {most}.")));
+    if length == 0 || length > max {
+        return Err(Error::invalid(param, format!("'{param}' has {length} characters; it must have 1 to {max}.")));
     }
     if text.trim().is_empty() {
         return Err(Error::invalid(param, format!("'{param}' is blank; it must have a visible character.")));
@@ -21,7 +21,7 @@ fn label(param: &str, text: &str, most: usize) -> Result<()> {
     if text.chars().any(char::is_control) {
         return Err(Error::invalid(
             param,
-            format!("'{param}' holds a control character, such as a line break; remove it."),
+            format!("'{param}' contains a control character, such as a line break; remove it."),
         ));
     }
     Ok(())
@@ -73,11 +73,11 @@ pub(super) fn metadata(text: Option<&str>) -> Result<()> {
     }
 }
 
-pub(super) fn expires_at(moment: Timestamp, now: Timestamp) -> Result<()> {
-    if moment > now {
+pub(super) fn expires_at(time: Timestamp, now: Timestamp) -> Result<()> {
+    if time > now {
         return Ok(());
     }
-    Err(Error::invalid("expires_at", format!("'expires_at' is {moment}, but must lie in the future; now it is {now}.")))
+    Err(Error::invalid("expires_at", format!("'expires_at' is {time}, but must lie in the future; now it is {now}.")))
 }
 
 pub(super) fn grace_period(seconds: Option<i64>) -> Result<Duration> {

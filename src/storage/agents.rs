@@ -1,4 +1,4 @@
-//! Stored agents. The content is in an agent's versions; the record has the range of versions.
+//! Stored agents. The content is in the versions of an agent. The record has the range of versions.
 
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +88,7 @@ pub fn find_version(tx: &impl Reader, id: AgentId, version: u64) -> Result<Optio
 /// The current version.
 pub fn current(tx: &impl Reader, id: AgentId, record: &AgentRecord) -> Result<AgentVersionRecord> {
     let found = find_version(tx, id, record.version)?;
-    found.ok_or_else(|| codec::inconsistent(format!("version {} of {id} is not there", record.version)))
+    found.ok_or_else(|| codec::inconsistent(format!("version {} of {id} does not exist", record.version)))
 }
 
 pub fn put_version(tx: &WriteTx, id: AgentId, version: u64, record: &AgentVersionRecord) -> Result<()> {
@@ -113,8 +113,8 @@ pub fn newest_versions(
 }
 
 /// The version number in the key of a version.
-pub(super) fn number(place: &[u8]) -> Result<u64> {
-    let digits = place.get(16..).and_then(|digits| digits.try_into().ok());
+pub(super) fn number(key: &[u8]) -> Result<u64> {
+    let digits = key.get(16..).and_then(|digits| digits.try_into().ok());
     digits.map(u64::from_be_bytes).ok_or_else(|| codec::inconsistent("a malformed key of an agent's version"))
 }
 

@@ -48,31 +48,31 @@ pub fn append(tx: &WriteTx, project: ProjectId, id: AuditId, record: &AuditRecor
     tx.put(&id.to_bytes(), &AuditIndexRow { project })
 }
 
-/// Visits rows older than `before`, newest first, of one project or of all, until `show` breaks.
+/// Visits rows older than `before`, newest first, of one project or of all, until `visit` breaks.
 pub fn walk(
     tx: &impl Reader,
     project: Option<ProjectId>,
     before: Option<[u8; 16]>,
-    show: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
+    visit: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    let Some(project) = project else { return walk_all(tx, before, show) };
+    let Some(project) = project else { return walk_all(tx, before, visit) };
     let prefix = project.to_bytes();
     let before = before.map(|id| [prefix, id].concat());
     tx.each(&prefix, before.as_deref(), &mut |key, record| {
-        show((id(key.get(16..).unwrap_or_default())?, project, record))
+        visit((id(key.get(16..).unwrap_or_default())?, project, record))
     })
 }
 
 fn walk_all(
     tx: &impl Reader,
     before: Option<[u8; 16]>,
-    show: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
+    visit: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
     tx.each(&[], before.as_ref().map(<[u8; 16]>::as_slice), &mut |key, AuditIndexRow { project }| {
         let record = tx.get(&[&project.to_bytes(), key].concat())?;
         let record =
-            record.ok_or_else(|| codec::inconsistent("the index of the audit log names a row that is not there"))?;
-        show((id(key)?, project, record))
+            record.ok_or_else(|| codec::inconsistent("the index of the audit log names a row that does not exist"))?;
+        visit((id(key)?, project, record))
     })
 }
 

@@ -99,8 +99,8 @@ pub(super) fn inconsistent(reason: impl Into<String>) -> Error {
 /// The error for a damaged record. A damaged record is never treated as absent, because that could make a revoked key
 /// or an archived project usable.
 fn damaged(table: Table, key: &[u8], reason: &str) -> Error {
-    let place: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    refused(format!("record {place} of table {}: {reason}", table.name()))
+    let key_hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    refused(format!("record {key_hex} of table {}: {reason}", table.name()))
 }
 
 fn refused(cause: String) -> Error {
@@ -135,7 +135,7 @@ mod tests {
         const SEALED: bool = true;
     }
 
-    /// The same without a MAC.
+    /// Like the record above, without a MAC.
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     struct Open(Sample);
 
@@ -151,14 +151,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_is_read_as_it_was_written(sample in samples(), key: [u8; 16]) {
+        fn records_round_trip(sample in samples(), key: [u8; 16]) {
             let pepper = Pepper::from_bytes([7; 32]);
             let bytes = encode(&pepper, &key, &sample).unwrap();
             prop_assert_eq!(decode::<Sample>(&pepper, &key, &bytes).unwrap(), sample);
         }
 
         #[test]
-        fn any_flipped_bit_of_a_sealed_record_is_refused(sample in samples(), at: prop::sample::Index, bit in 0..8_u8) {
+        fn any_flipped_bit_of_a_sealed_record_is_rejected(sample in samples(), at: prop::sample::Index, bit in 0..8_u8) {
             let pepper = Pepper::from_bytes([7; 32]);
             let mut bytes = encode(&pepper, b"key", &sample).unwrap();
             let at = at.index(bytes.len());
@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn any_flipped_bit_of_an_open_record_is_noticed(sample in samples(), at: prop::sample::Index, bit in 0..8_u8) {
+        fn any_flipped_bit_of_an_open_record_is_detected(sample in samples(), at: prop::sample::Index, bit in 0..8_u8) {
             let pepper = Pepper::from_bytes([7; 32]);
             let mut bytes = encode(&pepper, b"key", &Open(sample.clone())).unwrap();
             prop_assert_eq!(&decode::<Open>(&pepper, b"key", &bytes).unwrap().0, &sample);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_record_moved_to_another_key_is_refused() {
+    fn a_sealed_record_under_another_key_is_rejected() {
         let pepper = Pepper::from_bytes([7; 32]);
         let sample = Sample { text: "a".into(), number: 1, list: None, bytes: [0; 16] };
         let bytes = encode(&pepper, b"here", &sample).unwrap();

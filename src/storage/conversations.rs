@@ -57,7 +57,7 @@ impl Record for MessageRecord {
 /// The transcript, in order: the JSON of each message.
 pub fn messages(tx: &impl Reader, id: ConversationId, record: &ConversationRecord) -> Result<Vec<String>> {
     let rows = tx.newest::<MessageRecord>(&id.to_bytes(), None, usize::MAX)?;
-    let whole = (0..record.messages).rev().map(|at| row_key(id, at)).eq(rows.iter().map(|(place, _)| place.clone()));
+    let whole = (0..record.messages).rev().map(|at| row_key(id, at)).eq(rows.iter().map(|(key, _)| key.clone()));
     if !whole {
         return Err(codec::inconsistent(format!("{id} has {} of {} messages, or holes", rows.len(), record.messages)));
     }

@@ -109,7 +109,7 @@ pub(super) fn failed(error: &redb::Error) -> Error {
     unavailable(error.to_string())
 }
 
-/// The error for operations that the store cannot do at the moment.
+/// The error for operations that the store cannot run now.
 pub(super) fn unavailable(cause: impl Into<String>) -> Error {
     Error::new(Code::StorageUnavailable, "The storage is not available at the moment. Try again shortly.")
         .with_cause(cause.into())

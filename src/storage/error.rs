@@ -13,7 +13,7 @@ pub enum OpenError {
         dir.display()
     )]
     Locked { dir: PathBuf },
-    #[error("Cannot use {}: {source}. Check that the disk has room and that this user may write there.", path.display())]
+    #[error("Cannot use {}: {source}. Check that the disk has free space and that this user may write there.", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error(
         "The database {} is damaged ({reason}). Move it away and run `outpost restore` with your latest backup.",
@@ -69,7 +69,7 @@ impl OpenError {
 pub enum BackupError {
     #[error("{} exists already. A backup never overwrites: choose another name.", path.display())]
     TargetExists { path: PathBuf },
-    #[error("Cannot write the backup {}: {source}. Check that the disk has room.", path.display())]
+    #[error("Cannot write the backup {}: {source}. Check that the disk has free space.", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("Cannot copy the database: {reason}. Run `outpost check` once the server has stopped.")]
     Database { reason: String },

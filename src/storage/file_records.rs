@@ -70,15 +70,15 @@ impl Record for OrphanedChunks {
 }
 
 /// Stores a chunk of the future file `id`.
-pub fn put_chunk(tx: &WriteTx, id: FileId, place: u32, chunk: &Chunk) -> Result<()> {
-    if place == 0 {
+pub fn put_chunk(tx: &WriteTx, id: FileId, index: u32, chunk: &Chunk) -> Result<()> {
+    if index == 0 {
         tx.put(&id.to_bytes(), &OrphanedChunks)?;
     }
-    tx.put(&key(id, place), chunk)
+    tx.put(&key(id, index), chunk)
 }
 
-pub fn chunk(tx: &impl Reader, id: FileId, place: u32) -> Result<Option<Vec<u8>>> {
-    Ok(tx.get(&key(id, place))?.map(|Chunk(bytes)| bytes))
+pub fn chunk(tx: &impl Reader, id: FileId, index: u32) -> Result<Option<Vec<u8>>> {
+    Ok(tx.get(&key(id, index))?.map(|Chunk(bytes)| bytes))
 }
 
 /// Creates the file of the chunks under `id`.
@@ -125,6 +125,6 @@ pub fn sweep(tx: &WriteTx, id: FileId, limit: usize) -> Result<bool> {
     Ok(done)
 }
 
-fn key(id: FileId, place: u32) -> Vec<u8> {
-    [&id.to_bytes()[..], &place.to_be_bytes()].concat()
+fn key(id: FileId, index: u32) -> Vec<u8> {
+    [&id.to_bytes()[..], &index.to_be_bytes()].concat()
 }

@@ -52,9 +52,9 @@ pub fn put(tx: &WriteTx, digest: &[u8; 32], record: &IdempotencyRecord) -> Resul
         tx.remove::<IdempotencyIndexRow>(&age(old.at, digest))?;
     }
     for (key, _) in tx.newest::<IdempotencyIndexRow>(&[], None, SWEEP_BATCH)? {
-        let (moment, digest) = key.split_at_checked(8).unwrap_or_default();
-        let moment = moment.try_into().map(|bytes| Timestamp::from_millis(!i64::from_be_bytes(bytes)));
-        if moment.is_ok_and(|moment| moment.after(RETENTION) <= record.at) {
+        let (created_at, digest) = key.split_at_checked(8).unwrap_or_default();
+        let created_at = created_at.try_into().map(|bytes| Timestamp::from_millis(!i64::from_be_bytes(bytes)));
+        if created_at.is_ok_and(|created_at| created_at.after(RETENTION) <= record.at) {
             tx.remove::<IdempotencyRecord>(digest)?;
             tx.remove::<IdempotencyIndexRow>(&key)?;
         }

@@ -44,7 +44,7 @@ pub struct PreviousSecret {
     pub digest: Digest,
     #[serde(with = "record_serde::time")]
     pub valid_until: Timestamp,
-    /// The end was observed; no clock change can undo it.
+    /// The end of the grace period was observed. No clock change can undo it.
     pub ended: bool,
 }
 
@@ -112,11 +112,11 @@ pub fn newest(
     let prefix = project.to_bytes();
     let before = before.map(|id| [prefix, id].concat());
     let rows = tx.newest::<KeyIndexRow>(&prefix, before.as_deref(), limit)?;
-    rows.into_iter().map(|(place, _)| listed(tx, project, &place)).collect()
+    rows.into_iter().map(|(key, _)| listed(tx, project, &key)).collect()
 }
 
-fn listed(tx: &impl Reader, project: ProjectId, place: &[u8]) -> Result<(KeyId, KeyRecord)> {
-    let id = place.get(16..).and_then(|id| id.try_into().ok()).map(KeyId::from_bytes);
+fn listed(tx: &impl Reader, project: ProjectId, key: &[u8]) -> Result<(KeyId, KeyRecord)> {
+    let id = key.get(16..).and_then(|id| id.try_into().ok()).map(KeyId::from_bytes);
     let id = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of keys"))?;
     // The index has no MAC, so the record itself must confirm its project.
     let record = find(tx, id)?.filter(|record| record.project == project);
@@ -125,12 +125,12 @@ fn listed(tx: &impl Reader, project: ProjectId, place: &[u8]) -> Result<(KeyId, 
         .ok_or_else(|| codec::inconsistent(format!("the index of keys lists {id} wrongly")))
 }
 
-/// Whether any key satisfies `wanted`. Iterates over all keys.
-pub fn any(tx: &impl Reader, mut wanted: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
+/// Whether any key satisfies `predicate`. Iterates over all keys.
+pub fn any(tx: &impl Reader, mut predicate: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
     let mut found = false;
     tx.each(&[], None, &mut |key, record: KeyRecord| {
         let id = key.try_into().map(KeyId::from_bytes).map_err(|_| codec::inconsistent("a malformed key id"))?;
-        found = wanted(id, &record)?;
+        found = predicate(id, &record)?;
         Ok(if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
     Ok(found)

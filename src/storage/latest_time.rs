@@ -1,4 +1,4 @@
-//! The latest known time of the installation, which a clock that is set back cannot undo.
+//! The latest known time of the installation. It never goes back, even if the clock is set back.
 
 use super::database::unavailable;
 use super::meta::meta;
@@ -12,15 +12,13 @@ const LATEST_KEY: &[u8] = b"latest_moment";
 pub fn latest(tx: &impl Reader) -> Result<Option<Timestamp>> {
     let Some(stored) = tx.raw(META, LATEST_KEY)? else { return Ok(None) };
     let millis = stored.get(1..).and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
-    millis
-        .map(|millis| Some(Timestamp::from_millis(millis)))
-        .ok_or_else(|| unavailable("the latest moment is malformed"))
+    millis.map(|millis| Some(Timestamp::from_millis(millis))).ok_or_else(|| unavailable("the latest time is malformed"))
 }
 
-/// Stores `moment`, unless a later time is stored.
-pub fn advance(tx: &WriteTx, moment: Timestamp) -> Result<()> {
-    if latest(tx)?.is_some_and(|found| found >= moment) {
+/// Stores `timestamp`, unless a later time is stored.
+pub fn advance(tx: &WriteTx, timestamp: Timestamp) -> Result<()> {
+    if latest(tx)?.is_some_and(|found| found >= timestamp) {
         return Ok(());
     }
-    tx.put_raw(META, LATEST_KEY, &meta(&moment.as_millis().to_be_bytes()))
+    tx.put_raw(META, LATEST_KEY, &meta(&timestamp.as_millis().to_be_bytes()))
 }

@@ -66,16 +66,16 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
 
 /// Copies the database before the first migration changes it.
 fn back_up_old_layout(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u32) -> Result<(), OpenError> {
-    let kept = path.with_extension(format!("layout-{found}.redb"));
-    let partial = private_files::partial(&kept);
+    let previous = path.with_extension(format!("layout-{found}.redb"));
+    let partial = private_files::partial(&previous);
     let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
     let copied = ReadTx::begin(db, pepper.clone())
         .and_then(|tx| snapshot_copy::copy(&tx, file, snapshot_copy::Pepper::LeaveOut));
     copied.map_err(|error| OpenError::database(path, error))?;
-    match private_files::publish(&partial, &kept) {
+    match private_files::publish(&partial, &previous) {
         // An earlier attempt created this copy.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        published => published.map_err(|error| OpenError::io(&kept, error)),
+        published => published.map_err(|error| OpenError::io(&previous, error)),
     }
 }
 

@@ -49,7 +49,7 @@ pub struct Pepper {
     secrets: hmac::Key,
     records: hmac::Key,
     cursors: hmac::Key,
-    links: hmac::Key,
+    urls: hmac::Key,
 }
 
 impl std::fmt::Debug for Pepper {
@@ -66,7 +66,7 @@ impl Pepper {
             secrets: derive(b"outpost secrets 1"),
             records: derive(b"outpost records 1"),
             cursors: derive(b"outpost cursors 1"),
-            links: derive(b"outpost links 1"),
+            urls: derive(b"outpost links 1"),
             raw: Zeroizing::new(raw),
         }
     }
@@ -97,9 +97,9 @@ impl Pepper {
         half
     }
 
-    /// Signs a URL that works without a key.
-    pub fn link_tag(&self, parts: &[&[u8]]) -> Digest {
-        Digest(tag(&self.links, parts))
+    /// The MAC of a URL that works without a key.
+    pub fn url_mac(&self, parts: &[&[u8]]) -> Digest {
+        Digest(tag(&self.urls, parts))
     }
 
     /// Stored in the database to detect a wrong pepper.

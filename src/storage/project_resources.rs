@@ -66,8 +66,8 @@ pub fn newest<R: ProjectResource>(
     let before = before.map(|id| row_key(R::KIND, project, id));
     let rows = tx.newest::<ResourceIndexRow>(&prefix, before.as_deref(), limit)?;
     rows.into_iter()
-        .map(|(place, _)| {
-            let id = place.get(prefix.len()..).and_then(|id| id.try_into().ok());
+        .map(|(key, _)| {
+            let id = key.get(prefix.len()..).and_then(|id| id.try_into().ok());
             let id: [u8; 16] = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of resources"))?;
             // The index is not authoritative: the record itself must confirm its project.
             let record = find::<R>(tx, id)?.filter(|record| record.project() == project);

@@ -50,7 +50,7 @@ fn install(from: &Path, trial: &Path, dir: &Path, path: &Path) -> Result<Restore
     let bad = |reason: String| RestoreError::BadBackup { path: from.to_owned(), reason };
     let source = DatabaseFile { path: trial.to_owned(), cache_bytes: 64 << 20, opener: database::from_file() };
     let mut db = source.open().map_err(|error| bad(reason(error)))?;
-    let pepper = Arc::new(read_pepper(&db).ok_or_else(|| bad("it holds no pepper".into()))?);
+    let pepper = Arc::new(read_pepper(&db).ok_or_else(|| bad("it contains no pepper".into()))?);
     let report = check_database(&mut db, trial, &pepper).map_err(|error| match error {
         CheckError::Open(error) => bad(reason(error)),
         CheckError::Unfinished { reason } => bad(reason),
@@ -87,7 +87,7 @@ fn read_pepper(db: &Database) -> Option<Pepper> {
     Some(Pepper::from_bytes(stored.get(1..)?.try_into().ok()?))
 }
 
-/// The pepper is written first: alone it is harmless, and a database without it would be unusable.
+/// The pepper is written first. A pepper alone is harmless; a database without one is unusable.
 fn save_pepper(dir: &Path, pepper: &Pepper) -> Result<(), RestoreError> {
     match pepper::load(dir) {
         Ok(None) => Ok(pepper::save(dir, pepper)?),

@@ -1,4 +1,4 @@
-//! What the store's handles share with the writer thread: the open database, its counters and the watchers.
+//! State shared by the store's handles and the writer thread: the open database, its counters and the watchers.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};

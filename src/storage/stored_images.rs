@@ -56,8 +56,8 @@ pub fn insert(
     ends_at: Timestamp,
 ) -> Result<StoredImageRecord> {
     let mut chunks = 0;
-    for piece in content.chunks(CHUNK_BYTES) {
-        tx.put(&row_key(id, chunks), &ImageChunk(piece.to_vec()))?;
+    for chunk in content.chunks(CHUNK_BYTES) {
+        tx.put(&row_key(id, chunks), &ImageChunk(chunk.to_vec()))?;
         chunks += 1;
     }
     let record = StoredImageRecord { project, format, bytes: content.len() as u64, chunks, ends_at };

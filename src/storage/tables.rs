@@ -1,5 +1,5 @@
 //! All tables of the database. They map bytes to bytes: keys in sort order, values as [`codec`](super::codec) encodes
-//! them. So backup and verification can iterate over any table.
+//! them. This lets backup and verification iterate over any table.
 
 use redb::TableDefinition;
 
@@ -25,48 +25,48 @@ pub const META: Table = Table("meta");
 pub const PROJECTS: Table = Table("projects");
 /// Key id → key.
 pub const KEYS: Table = Table("keys");
-/// Project id, key id → nothing: which keys a project has.
+/// Project id, key id → nothing: the index of keys by project.
 pub const KEYS_BY_PROJECT: Table = Table("keys_by_project");
-/// Key id → when a request last came with the key.
+/// Key id → when the key was last used.
 pub const KEY_USES: Table = Table("key_uses");
 /// Project id, audit id → audit row.
 pub const AUDIT: Table = Table("audit");
 /// Audit id → project id: the rows of all projects in order of time.
 pub const AUDIT_BY_TIME: Table = Table("audit_by_time");
 
-/// Project id, kind of resource, resource id → nothing: what else a project has.
+/// Project id, kind of resource, resource id → nothing: the index of other resources by project.
 pub const OWNED: Table = Table("owned");
 /// Project id → limits, ceiling and quotas.
 pub const LIMITS: Table = Table("limits");
-/// Project id → the levels of its rate limiter, as the last answered request left them.
+/// Project id → the levels of its rate limiter after the last answered request.
 pub const LEVELS: Table = Table("levels");
-/// Project id → how much of each resource it holds.
+/// Project id → its quota usage.
 pub const QUOTA_USAGE: Table = Table("holdings");
-/// Project id, time → the bytes that it held from then on.
+/// Project id, time → the stored bytes from that time on.
 pub const STORED_BYTES_HISTORY: Table = Table("holdings_history");
-/// Digest of API key and idempotency key → what the first request with it gave.
+/// Digest of API key and idempotency key → the result of the first request.
 pub const IDEMPOTENCY_KEYS: Table = Table("claims");
-/// Inverted time, digest → nothing: claims, the oldest last.
+/// Inverted time, digest → nothing. The oldest idempotency key is last.
 pub const IDEMPOTENCY_KEYS_BY_AGE: Table = Table("claims_by_age");
 /// Conversation id → conversation.
 pub const CONVERSATIONS: Table = Table("conversations");
-/// Conversation id, place → message.
+/// Conversation id, index → message.
 pub const MESSAGES: Table = Table("messages");
 /// Agent id → agent.
 pub const AGENTS: Table = Table("agents");
-/// Agent id, version → the agent as it was then.
+/// Agent id, version → the agent in that version.
 pub const AGENT_VERSIONS: Table = Table("agent_versions");
 /// File id → file.
 pub const FILES: Table = Table("files");
-/// File id, place → a piece of its content.
+/// File id, index → a chunk of its content.
 pub const FILE_CHUNKS: Table = Table("file_chunks");
-/// File id → nothing: chunks that belong to no file, for it is not whole yet or was removed.
+/// File id → nothing: marks chunks that belong to no file, because its upload is not complete or it was removed.
 pub const ORPHANED_CHUNKS: Table = Table("file_remains");
-/// Picture id → picture that is kept for a while.
+/// Image id → stored image.
 pub const STORED_IMAGES: Table = Table("pictures");
-/// Picture id, place → a piece of its content.
+/// Image id, index → a chunk of its content.
 pub const STORED_IMAGE_CHUNKS: Table = Table("picture_chunks");
-/// Inverted time, picture id → nothing: when pictures end, the first to end last.
+/// Inverted expiry time, image id → nothing. The image that expires first is last.
 pub const STORED_IMAGES_BY_EXPIRY: Table = Table("pictures_by_end");
 /// Job id → fine-tuning job.
 pub const JOBS: Table = Table("jobs");
@@ -74,13 +74,13 @@ pub const JOBS: Table = Table("jobs");
 pub const JOB_EVENTS: Table = Table("job_events");
 /// Project id, time, tail → one metered request.
 pub const USAGE: Table = Table("usage");
-/// Project id, width, start, series → sums over that minute, hour or day.
+/// Project id, width, start, series → the sums of that minute, hour or day.
 pub const ROLLUPS: Table = Table("rollups");
 /// Project id, series → the key, endpoint and model that the series counts.
 pub const SERIES: Table = Table("series");
 /// Project id, digest of key, endpoint and model → series.
 pub const SERIES_BY_NAME: Table = Table("series_by_name");
-/// Nothing → from when on raw records and minutes are still there.
+/// Nothing → the times before which raw records and minutes are deleted.
 pub const HORIZON: Table = Table("horizon");
 
 /// Tables that opening a store creates if absent.

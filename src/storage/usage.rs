@@ -35,7 +35,7 @@ impl Outcome {
     pub const ALL: [Outcome; 5] =
         [Outcome::Succeeded, Outcome::Refused, Outcome::Limited, Outcome::Failed, Outcome::Abandoned];
 
-    /// The class of an answer with this HTTP status.
+    /// The outcome of a response with this HTTP status.
     pub fn of_status(status: u16) -> Self {
         match status {
             429 => Outcome::Limited,
@@ -189,10 +189,10 @@ impl Width {
 /// The times before which raw records and minutes have been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Horizon {
-    /// Raw records before this moment, a whole minute, are gone.
+    /// Raw records before this time, a whole minute, are deleted.
     #[serde(with = "record_serde::time")]
     pub raw: Timestamp,
-    /// Minutes before this moment, a whole hour, are gone.
+    /// Minutes before this time, a whole hour, are deleted.
     #[serde(with = "record_serde::time")]
     pub minutes: Timestamp,
 }
@@ -214,15 +214,15 @@ pub fn put_horizon(tx: &WriteTx, horizon: &Horizon) -> Result<()> {
 pub fn number(tx: &WriteTx, project: ProjectId, series: &SeriesRecord) -> Result<u32> {
     let name = [&series.key.to_bytes()[..], series.endpoint.as_bytes(), b"\0", model_bytes(series)].concat();
     let name = digest(&SHA256, &name);
-    let place = [&project.to_bytes()[..], &name.as_ref()[..16]].concat();
-    if let Some(SeriesNumber(number)) = tx.get(&place)? {
+    let key = [&project.to_bytes()[..], &name.as_ref()[..16]].concat();
+    if let Some(SeriesNumber(number)) = tx.get(&key)? {
         return Ok(number);
     }
     let last = tx.newest::<SeriesRecord>(&project.to_bytes(), None, 1)?;
     let last = last.first().and_then(|(key, _)| key.get(16..)?.try_into().ok()).map_or(0, u32::from_be_bytes);
     let number = last.checked_add(1).ok_or_else(|| Error::internal("a project has no series left"))?;
     tx.put(&series_key(project, number), series)?;
-    tx.put(&place, &SeriesNumber(number))?;
+    tx.put(&key, &SeriesNumber(number))?;
     Ok(number)
 }
 
@@ -233,7 +233,7 @@ fn model_bytes(series: &SeriesRecord) -> &[u8] {
 
 pub fn series(tx: &impl Reader, project: ProjectId, number: u32) -> Result<SeriesRecord> {
     let found = tx.get(&series_key(project, number))?;
-    found.ok_or_else(|| codec::inconsistent(format!("series {number} of {project} is not there")))
+    found.ok_or_else(|| codec::inconsistent(format!("series {number} of {project} does not exist")))
 }
 
 pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
@@ -242,13 +242,13 @@ pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
 
 /// Stores a raw record and adds it to its minute, hour and day. `tail` distinguishes records of one millisecond.
 pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], record: &UsageRecord) -> Result<()> {
-    tx.put(&[&moment(project, at)[..], &tail].concat(), record)?;
+    tx.put(&[&time_key(project, at)[..], &tail].concat(), record)?;
     let sums = Sums::from(record);
     for width in Width::ALL {
-        let place = [&slot(project, width, at)[..], &record.series.to_be_bytes()].concat();
-        let mut total: Sums = tx.get(&place)?.unwrap_or_default();
+        let key = [&slot(project, width, at)[..], &record.series.to_be_bytes()].concat();
+        let mut total: Sums = tx.get(&key)?.unwrap_or_default();
         total.add(&sums);
-        tx.put(&place, &total)?;
+        tx.put(&key, &total)?;
     }
     Ok(())
 }
@@ -261,8 +261,8 @@ pub fn each_raw(
     to: Timestamp,
     mut each: impl FnMut(Timestamp, UsageRecord) -> Result<()>,
 ) -> Result<()> {
-    let first = moment(project, from);
-    tx.each(&project.to_bytes(), Some(&moment(project, to)), &mut |key, record: UsageRecord| {
+    let first = time_key(project, from);
+    tx.each(&project.to_bytes(), Some(&time_key(project, to)), &mut |key, record: UsageRecord| {
         if key < first.as_slice() {
             return Ok(ControlFlow::Break(()));
         }
@@ -293,7 +293,7 @@ pub fn each_sum(
 
 /// Removes up to `limit` raw records of a project before `horizon`; returns their number.
 pub fn drop_raw(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit: usize) -> Result<usize> {
-    let old = tx.newest::<UsageRecord>(&project.to_bytes(), Some(&moment(project, horizon)), limit)?;
+    let old = tx.newest::<UsageRecord>(&project.to_bytes(), Some(&time_key(project, horizon)), limit)?;
     old.iter().try_for_each(|(key, _)| tx.remove::<UsageRecord>(key))?;
     Ok(old.len())
 }
@@ -307,7 +307,7 @@ pub fn drop_minutes(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit:
 }
 
 /// Key prefix of the raw records at a time: project and milliseconds.
-fn moment(project: ProjectId, at: Timestamp) -> Vec<u8> {
+fn time_key(project: ProjectId, at: Timestamp) -> Vec<u8> {
     // Times up to the year 9999 fit into 48 bits.
     [&project.to_bytes()[..], &at.as_millis().to_be_bytes()[2..]].concat()
 }

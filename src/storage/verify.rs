@@ -84,7 +84,7 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         chunks(tx, &mut report)?;
         project_resources::<JobRecord>(tx, &mut report)?;
         job_events(tx, &mut report)?;
-        pictures(tx, &mut report)?;
+        stored_images(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
@@ -113,7 +113,7 @@ fn keys(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let project = record.project.to_bytes();
         if tx.raw(tables::PROJECTS, &project)?.is_none() {
             return Ok(Some(format!(
-                "key '{}' belongs to project {}, which is not there",
+                "key '{}' belongs to project {}, which does not exist",
                 record.name, record.project
             )));
         }
@@ -123,11 +123,11 @@ fn keys(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 }
 
 fn key_index(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |place, _: KeyIndexRow| {
-        let (project, key) = place.split_at_checked(16).unwrap_or_default();
+    records(tx, report, &mut |row_key, _: KeyIndexRow| {
+        let (project, key) = row_key.split_at_checked(16).unwrap_or_default();
         let record: Option<KeyRecord> = tx.get(key)?;
         let fits = record.is_some_and(|record| record.project.to_bytes() == project);
-        Ok((!fits).then(|| "the index of keys lists a key that is not in that project".into()))
+        Ok((!fits).then(|| "the index of keys lists a key that is not in the project".into()))
     })
 }
 
@@ -145,29 +145,29 @@ fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) 
 fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     let last = |id: &[u8], file: &FileRecord| [id, &file.chunks.saturating_sub(1).to_be_bytes()].concat();
     records(tx, report, &mut |id, file: FileRecord| {
-        let there = tx.raw(tables::FILE_CHUNKS, &last(id, &file))?.is_some();
-        Ok((!there).then(|| format!("the file '{}' has lost the end of its content", file.name)))
+        let exists = tx.raw(tables::FILE_CHUNKS, &last(id, &file))?.is_some();
+        Ok((!exists).then(|| format!("the file '{}' has lost the end of its content", file.name)))
     })?;
-    records(tx, report, &mut |place, _: Chunk| {
-        let id = place.get(..16).unwrap_or_default();
+    records(tx, report, &mut |row_key, _: Chunk| {
+        let id = row_key.get(..16).unwrap_or_default();
         let file: Option<FileRecord> = tx.get(id)?;
         let fits = match file {
-            Some(file) => place <= last(id, &file).as_slice(),
+            Some(file) => row_key <= last(id, &file).as_slice(),
             None => tx.get::<OrphanedChunks>(id)?.is_some(),
         };
-        Ok((!fits).then(|| "a piece of content belongs to no file".into()))
+        Ok((!fits).then(|| "a content chunk belongs to no file".into()))
     })
 }
 
 fn job_events(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |place, _: JobEventRecord| {
-        let job = tx.raw(tables::JOBS, place.get(..16).unwrap_or_default())?;
+    records(tx, report, &mut |row_key, _: JobEventRecord| {
+        let job = tx.raw(tables::JOBS, row_key.get(..16).unwrap_or_default())?;
         Ok(job.is_none().then(|| "an event belongs to no fine-tuning job".into()))
     })
 }
 
 /// Checks that an image has its chunks and index row, and that these belong to an image.
-fn pictures(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+fn stored_images(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: StoredImageRecord| {
         let last = [id, &record.chunks.saturating_sub(1).to_be_bytes()].concat();
         let whole = tx.raw(tables::STORED_IMAGE_CHUNKS, &last)?.is_some();
@@ -175,16 +175,16 @@ fn pictures(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let project = record.project;
         Ok((!whole || !ends).then(|| format!("an image of {project} has no content or no expiry entry")))
     })?;
-    records(tx, report, &mut |place, _: ImageChunk| {
-        let (id, at) = place.split_at_checked(16).unwrap_or_default();
-        let picture: Option<StoredImageRecord> = tx.get(id)?;
+    records(tx, report, &mut |row_key, _: ImageChunk| {
+        let (id, at) = row_key.split_at_checked(16).unwrap_or_default();
+        let image: Option<StoredImageRecord> = tx.get(id)?;
         let at = at.try_into().map(u32::from_be_bytes);
-        let fits = picture.is_some_and(|picture| at.is_ok_and(|at| at < picture.chunks));
+        let fits = image.is_some_and(|image| at.is_ok_and(|at| at < image.chunks));
         Ok((!fits).then(|| "an image chunk belongs to no image".into()))
     })?;
     records(tx, report, &mut |key, _: ExpiryIndexRow| {
         let (ends_at, id) = stored_images::parse_expiry_key(key)?;
-        let fits = stored_images::find(tx, id)?.is_some_and(|picture| picture.ends_at == ends_at);
+        let fits = stored_images::find(tx, id)?.is_some_and(|image| image.ends_at == ends_at);
         Ok((!fits).then(|| "an expiry entry belongs to no image".into()))
     })
 }
@@ -199,11 +199,12 @@ fn transcripts(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
             Ok(ControlFlow::Continue(()))
         })?;
         let fits = (count, bytes) == (record.messages, record.bytes);
-        let (says, project) = (record.messages, record.project);
-        Ok((!fits).then(|| format!("a conversation of {project} has {count} of {says} messages, {bytes} bytes in all")))
+        let (expected, project) = (record.messages, record.project);
+        Ok((!fits)
+            .then(|| format!("a conversation of {project} has {count} of {expected} messages, {bytes} bytes in all")))
     })?;
-    records(tx, report, &mut |place, _: MessageRecord| {
-        let (id, at) = place.split_at_checked(16).unwrap_or_default();
+    records(tx, report, &mut |row_key, _: MessageRecord| {
+        let (id, at) = row_key.split_at_checked(16).unwrap_or_default();
         let at = at.try_into().map(u32::from_be_bytes);
         let conversation: Option<ConversationRecord> = tx.get(id)?;
         let fits = conversation.is_some_and(|record| at.is_ok_and(|at| at < record.messages));
@@ -220,28 +221,28 @@ fn agent_versions(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
             bytes += version.bytes();
             Ok(ControlFlow::Continue(()))
         })?;
-        let says = (record.version + 1).saturating_sub(record.oldest);
-        let fits = (count, bytes) == (says, record.bytes);
+        let expected = (record.version + 1).saturating_sub(record.oldest);
+        let fits = (count, bytes) == (expected, record.bytes);
         let project = record.project;
-        Ok((!fits).then(|| format!("an agent of {project} has {count} of {says} versions, {bytes} bytes in all")))
+        Ok((!fits).then(|| format!("an agent of {project} has {count} of {expected} versions, {bytes} bytes in all")))
     })?;
-    records(tx, report, &mut |place, _: AgentVersionRecord| {
-        let version = agents::number(place)?;
-        let agent: Option<AgentRecord> = tx.get(place.get(..16).unwrap_or_default())?;
+    records(tx, report, &mut |row_key, _: AgentVersionRecord| {
+        let version = agents::number(row_key)?;
+        let agent: Option<AgentRecord> = tx.get(row_key.get(..16).unwrap_or_default())?;
         let fits = agent.is_some_and(|agent| (agent.oldest..=agent.version).contains(&version));
         Ok((!fits).then(|| format!("version {version} of an agent belongs to none")))
     })
 }
 
 fn audit(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |place, row: AuditRecord| {
-        let (project, id) = place.split_at_checked(16).unwrap_or_default();
+    records(tx, report, &mut |row_key, row: AuditRecord| {
+        let (project, id) = row_key.split_at_checked(16).unwrap_or_default();
         let found: Option<AuditIndexRow> = tx.get(id)?;
         let fits = found.is_some_and(|found| found.project.to_bytes() == project);
         Ok((!fits).then(|| format!("audit row {} of {} is missing in the index", row.action, row.at)))
     })?;
     records(tx, report, &mut |id, AuditIndexRow { project }| {
-        let there = tx.raw(tables::AUDIT, &[&project.to_bytes(), id].concat())?.is_some();
-        Ok((!there).then(|| "the index of the audit log names a row that is not there".into()))
+        let exists = tx.raw(tables::AUDIT, &[&project.to_bytes(), id].concat())?.is_some();
+        Ok((!exists).then(|| "the index of the audit log names a row that does not exist".into()))
     })
 }

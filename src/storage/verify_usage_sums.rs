@@ -1,4 +1,4 @@
-//! Whether usage adds up: raw records, minutes, hours and days must tell the same.
+//! Verifies usage: the sums of raw records, minutes, hours and days must agree.
 
 use std::collections::BTreeMap;
 
@@ -81,8 +81,8 @@ fn add(totals: &mut Totals, project: ProjectId, sums: &Sums, counts: bool) {
 }
 
 fn named(tx: &ReadTx, project: ProjectId, series: u32) -> Result<Option<String>> {
-    let there = tx.raw(tables::SERIES, &usage::series_key(project, series))?.is_some();
-    Ok((!there).then(|| format!("usage of {project} is counted under series {series}, which is not there")))
+    let exists = tx.raw(tables::SERIES, &usage::series_key(project, series))?.is_some();
+    Ok((!exists).then(|| format!("usage of {project} is counted under series {series}, which does not exist")))
 }
 
 fn project(key: &[u8]) -> Result<ProjectId> {

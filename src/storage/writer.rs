@@ -241,11 +241,11 @@ impl Writer {
         let (mut pause, mut attempts) = (MIN_PAUSE, 0_u64);
         loop {
             attempts += 1;
-            let told = attempts.is_power_of_two();
+            let should_log = attempts.is_power_of_two();
             match catch_panic(|| self.shared.reopen_database()) {
                 Some(Ok(())) => return true,
-                Some(Err(error)) if told => tracing::error!(%error, attempts, "cannot reopen the database yet"),
-                None if told => tracing::error!(attempts, "reopening the database panicked"),
+                Some(Err(error)) if should_log => tracing::error!(%error, attempts, "cannot reopen the database yet"),
+                None if should_log => tracing::error!(attempts, "reopening the database panicked"),
                 _ => {}
             }
             if !self.refuse_for(pause) {

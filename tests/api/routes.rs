@@ -169,7 +169,7 @@ fn only_health_and_links_that_are_signed_need_no_key() {
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
     let open = |(path, item): (&String, &Value)| item.as_object().unwrap().values().any(is_open).then(|| path.clone());
     let open: Vec<String> = document["paths"].as_object().unwrap().iter().filter_map(open).collect();
-    assert_eq!(open, ["/healthz", "/readyz", "/v1/images/files/{picture_id}"]);
+    assert_eq!(open, ["/healthz", "/readyz", "/v1/images/files/{image_id}"]);
     let nothing = format!("/v1/images/files/pic_{}", "0".repeat(32));
     assert_eq!(server.raw(Method::GET, &nothing, None, &[], None).refusal().1, "invalid_signature");
 }

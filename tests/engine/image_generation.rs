@@ -301,7 +301,7 @@ fn images_that_are_not_received_are_dropped() {
     clock.advance(std::time::Duration::from_secs(61));
     until(|| "the queue is empty", || counter(&engine, "outpost_images_queued").as_deref() == Some("0"));
     assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::ClientStalled)));
-    assert_eq!((runtime.block_on(events.next()), events.leave(), finished()), (None, 2, 3));
+    assert_eq!((runtime.block_on(events.next()), events.close(), finished()), (None, 2, 3));
 }
 
 #[test]

@@ -41,7 +41,7 @@ async fn a_check_finds_content_without_a_file_and_a_file_without_content() {
     put(&fixture, whole, 3..4).await;
     let mut problems = fixture.store.verify().unwrap().problems;
     problems.sort();
-    let stray = "a piece of content belongs to no file";
+    let stray = "a content chunk belongs to no file";
     assert_eq!(problems, [stray, stray, "the file 'train.jsonl' has lost the end of its content"]);
 }
 

@@ -25,16 +25,16 @@ pub struct Output {
 }
 
 /// Encodes an image. WebP is lossless, as PNG is. Takes milliseconds of CPU time.
-pub fn encode(picture: Image, output: Output) -> Result<Vec<u8>> {
-    let Image { width, height, rgb } = picture;
-    let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
-    let picture = sides.and_then(|(width, height)| RgbImage::from_raw(width, height, rgb));
-    let picture = picture.ok_or_else(|| Error::internal("an image's bytes do not match its size"))?;
+pub fn encode(image: Image, output: Output) -> Result<Vec<u8>> {
+    let Image { width, height, rgb } = image;
+    let size = u32::try_from(width).ok().zip(u32::try_from(height).ok());
+    let image = size.and_then(|(width, height)| RgbImage::from_raw(width, height, rgb));
+    let image = image.ok_or_else(|| Error::internal("an image's bytes do not match its size"))?;
     let mut bytes = Vec::new();
     let written = match output.format {
-        Format::Png => picture.write_with_encoder(PngEncoder::new(&mut bytes)),
-        Format::Jpeg => picture.write_with_encoder(JpegEncoder::new_with_quality(&mut bytes, output.quality.max(1))),
-        Format::WebP => picture.write_with_encoder(WebPEncoder::new_lossless(&mut bytes)),
+        Format::Png => image.write_with_encoder(PngEncoder::new(&mut bytes)),
+        Format::Jpeg => image.write_with_encoder(JpegEncoder::new_with_quality(&mut bytes, output.quality.max(1))),
+        Format::WebP => image.write_with_encoder(WebPEncoder::new_lossless(&mut bytes)),
     };
     written.map(|()| bytes).map_err(Error::internal)
 }
@@ -61,15 +61,15 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     let (width, height) = decoder.dimensions();
     if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
         let text = format!(
-            "'{field}' has {width}x{height} pixels; a side may have {MAX_SIDE} and all of it {MAX_PIXELS}. Make it smaller."
+            "'{field}' has {width}x{height} pixels; at most {MAX_SIDE} per side and {MAX_PIXELS} in total are allowed. Resize it."
         );
         return Err(Error::invalid(field, text));
     }
     // Cameras store the rotation as metadata.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(|cause| broken(&cause))?;
-    picture.apply_orientation(orientation);
-    Ok(picture)
+    let mut image = DynamicImage::from_decoder(decoder).map_err(|cause| broken(&cause))?;
+    image.apply_orientation(orientation);
+    Ok(image)
 }
 
 #[cfg(test)]
@@ -80,18 +80,18 @@ mod tests {
     use crate::engine::Image;
     use crate::service::stored_images::Format;
 
-    fn picture() -> Image {
+    fn image() -> Image {
         let rgb = (0..40 * 24 * 3).map(|at: u32| (at * 7 % 251) as u8).collect();
         Image { width: 40, height: 24, rgb }
     }
 
     #[test]
-    fn png_and_webp_lose_nothing_and_jpeg_little() {
+    fn png_and_webp_are_lossless_and_jpeg_is_close() {
         for format in Format::ALL {
-            let bytes = encode(picture(), Output { format, quality: 100 }).unwrap();
+            let bytes = encode(image(), Output { format, quality: 100 }).unwrap();
             let back = decode(&bytes, "image").unwrap().to_rgb8();
             assert_eq!(back.dimensions(), (40, 24));
-            let furthest = back.as_raw().iter().zip(&picture().rgb).map(|(one, other)| one.abs_diff(*other)).max();
+            let furthest = back.as_raw().iter().zip(&image().rgb).map(|(one, other)| one.abs_diff(*other)).max();
             let allowed = if format == Format::Jpeg { 60 } else { 0 };
             assert!(furthest.unwrap() <= allowed, "{format:?}: {furthest:?}");
         }
@@ -100,19 +100,19 @@ mod tests {
     #[test]
     fn a_lower_quality_makes_a_smaller_jpeg() {
         let sizes =
-            [0, 30, 100].map(|quality| encode(picture(), Output { format: Format::Jpeg, quality }).unwrap().len());
+            [0, 30, 100].map(|quality| encode(image(), Output { format: Format::Jpeg, quality }).unwrap().len());
         assert!(sizes.is_sorted() && sizes[0] < sizes[2], "{sizes:?}");
     }
 
     #[test]
-    fn a_picture_whose_bytes_do_not_fit_its_size_is_an_error() {
-        let wrong = Image { width: 41, ..picture() };
+    fn bytes_that_do_not_match_the_size_are_an_error() {
+        let wrong = Image { width: 41, ..image() };
         assert!(encode(wrong, Output { format: Format::Png, quality: 100 }).is_err());
     }
 
     #[test]
-    fn what_is_no_whole_picture_is_refused_by_name() {
-        let whole = encode(picture(), Output { format: Format::Png, quality: 100 }).unwrap();
+    fn damaged_or_unsupported_files_are_rejected_by_parameter_name() {
+        let whole = encode(image(), Output { format: Format::Png, quality: 100 }).unwrap();
         let gif = b"GIF89a\x01\0\x01\0\0\0\0;".to_vec();
         for bytes in [Vec::new(), b"hello".to_vec(), gif, whole[..whole.len() / 2].to_vec(), whole[..20].to_vec()] {
             let error = decode(&bytes, "mask").unwrap_err();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_file_that_claims_to_be_huge_is_refused_before_it_is_unpacked() {
+    fn a_small_file_with_huge_declared_dimensions_is_rejected_before_decoding() {
         let mut file = std::io::Cursor::new(Vec::new());
         let row = RgbImage::from_pixel(9000, 2, Rgb([0; 3]));
         DynamicImage::ImageRgb8(row).write_to(&mut file, ImageFormat::Png).unwrap();

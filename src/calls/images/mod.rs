@@ -108,8 +108,8 @@ impl Images {
         recorder.set_model(model.id());
         check_scheduler(&model, call.scheduler)?;
         if !call.lora.is_empty() {
-            let (model, asked) = (Arc::clone(&model), call.lora.clone());
-            run_blocking(move || model.check_adapters(&asked).map_err(|why| Error::invalid("lora", why))).await?;
+            let (model, requested) = (Arc::clone(&model), call.lora.clone());
+            run_blocking(move || model.check_adapters(&requested).map_err(|why| Error::invalid("lora", why))).await?;
         }
         let steps = call.steps.unwrap_or_else(|| model.default_steps());
         let (size, source) = match call.original.take() {
@@ -155,16 +155,16 @@ impl Images {
         &self,
         model: &Arc<ImageModel>,
         original: SourceImage,
-        asked: Option<[usize; 2]>,
+        requested: Option<[usize; 2]>,
         steps: usize,
     ) -> Result<([usize; 2], Option<InitImage>)> {
-        let turn = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
+        let permit = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
         let model = Arc::clone(model);
         run_blocking(move || {
-            let _turn = turn;
-            let sent = original.read()?;
-            let size = size(&model, asked, Some(sent.size()))?;
-            Ok((size, Some(sent.resized(size, steps)?)))
+            let _permit = permit;
+            let source = original.read()?;
+            let size = size(&model, requested, Some(source.size()))?;
+            Ok((size, Some(source.resized(size, steps)?)))
         })
         .await
     }
@@ -183,11 +183,11 @@ impl RunningImages {
             return None;
         }
         let Some(event) = self.events.next().await else {
-            return Some(Err(Error::internal("the engine closed a ticket before its end")));
+            return Some(Err(Error::internal("the engine closed the event channel before the last image")));
         };
         let finished = match &event {
             Ok(event) => usize::from(matches!(event, ImageEvent::Done { .. })),
-            Err(_) => self.events.leave(),
+            Err(_) => self.events.close(),
         };
         self.count(finished);
         Some(event.map_err(image_failure))
@@ -199,19 +199,19 @@ impl RunningImages {
     }
 
     /// Records finished images.
-    fn count(&mut self, pictures: usize) {
-        self.finished += pictures as u64;
+    fn count(&mut self, images: usize) {
+        self.finished += images as u64;
         self.recorder.set_images(self.finished);
     }
 
     /// Waits for all images and returns their files in order.
-    pub async fn whole(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
+    pub async fn all_files(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
         let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
         while let Some(event) = self.next().await {
             let ImageEvent::Done { index, image } = event? else { continue };
-            let file = write(image, output).await?;
-            if let Some(place) = files.get_mut(index) {
-                *place = Some(file);
+            let file = encode_blocking(image, output).await?;
+            if let Some(slot) = files.get_mut(index) {
+                *slot = Some(file);
             }
         }
         let files: Option<Vec<_>> = files.into_iter().collect();
@@ -228,34 +228,36 @@ impl RunningImages {
 impl Drop for RunningImages {
     /// A client that disconnects is charged for finished images, received or not.
     fn drop(&mut self) {
-        let unreceived = self.events.leave();
+        let unreceived = self.events.close();
         self.count(unreceived);
     }
 }
 
 /// Encodes an image off the async threads.
-pub async fn write(picture: Image, output: Output) -> Result<Vec<u8>> {
-    run_blocking(move || encode(picture, output)).await
+pub async fn encode_blocking(image: Image, output: Output) -> Result<Vec<u8>> {
+    run_blocking(move || encode(image, output)).await
 }
 
 /// The output size: the requested one if the model supports it, else one that fits the source image, else the model's
 /// default.
-fn size(model: &ImageModel, asked: Option<[usize; 2]>, original: Option<[usize; 2]>) -> Result<[usize; 2]> {
-    match (asked, original) {
+fn size(model: &ImageModel, requested: Option<[usize; 2]>, original: Option<[usize; 2]>) -> Result<[usize; 2]> {
+    match (requested, original) {
         (Some(size), _) => model.check_size(size).map(|()| size).map_err(|why| Error::invalid("size", why)),
-        (None, Some(own)) => Ok(source::nearest_size(own, model.default_size(), |size| model.check_size(size).is_ok())),
+        (None, Some(original)) => {
+            Ok(source::nearest_size(original, model.default_size(), |size| model.check_size(size).is_ok()))
+        }
         (None, None) => Ok(model.default_size()),
     }
 }
 
-fn check_scheduler(model: &ImageModel, asked: Option<SchedulerName>) -> Result<()> {
-    let can = model.schedulers();
-    match asked.filter(|asked| !can.is_empty() && !can.contains(asked)) {
+fn check_scheduler(model: &ImageModel, requested: Option<SchedulerName>) -> Result<()> {
+    let supported = model.schedulers();
+    match requested.filter(|requested| !supported.is_empty() && !supported.contains(requested)) {
         None => Ok(()),
-        Some(asked) => {
-            let names: Vec<String> = can.iter().map(SchedulerName::to_string).collect();
+        Some(requested) => {
+            let names: Vec<String> = supported.iter().map(SchedulerName::to_string).collect();
             let text = format!(
-                "'scheduler' is '{asked}', with which the model '{}' cannot be run. It can with: {}.",
+                "'scheduler' is '{requested}', which the model '{}' does not support. Supported: {}.",
                 model.id(),
                 names.join(", ")
             );
@@ -266,7 +268,7 @@ fn check_scheduler(model: &ImageModel, asked: Option<SchedulerName>) -> Result<(
 
 /// `count` consecutive seeds from `first`, wrapping to zero.
 fn seeds(first: u64, count: u32) -> Vec<u64> {
-    (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS_BELOW).collect()
+    (0..u64::from(count)).map(|index| first.wrapping_add(index) % SEEDS_BELOW).collect()
 }
 
 fn image_failure(failure: Failure) -> Error {
@@ -283,7 +285,7 @@ fn image_failure(failure: Failure) -> Error {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn seeds_follow_each_other_and_begin_again_at_zero() {
+    fn seeds_are_consecutive_and_wrap_to_zero() {
         assert_eq!(super::seeds(7, 3), [7, 8, 9]);
         assert_eq!(super::seeds((1 << 63) - 1, 3), [(1 << 63) - 1, 0, 1]);
         assert_eq!(super::seeds(u64::MAX, 2), [(1 << 63) - 1, 0]);

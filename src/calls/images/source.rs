@@ -1,4 +1,4 @@
-//! Converts a source image to what a model takes: the requested size, no transparency, and a mask of what is
+//! Converts a source image to what a model accepts: the requested size, no transparency, and a mask of what is
 //! regenerated.
 
 use image::imageops::{FilterType, resize};
@@ -34,7 +34,7 @@ pub enum EditKind {
 
 /// The decoded image and mask.
 pub(super) struct DecodedImage {
-    picture: RgbImage,
+    image: RgbImage,
     /// 255 where the image is regenerated.
     mask: Option<GrayImage>,
     strength: f32,
@@ -43,25 +43,25 @@ pub(super) struct DecodedImage {
 impl SourceImage {
     /// Decodes the files. Takes up to some hundred milliseconds of CPU time.
     pub(super) fn read(self) -> Result<DecodedImage> {
-        let picture = decode(&self.image, "image")?;
+        let image = decode(&self.image, "image")?;
         let mask = match (&self.mask, self.kind) {
-            (Some(file), _) => Some(mask(&decode(file, "mask")?, (picture.width(), picture.height()))?),
-            (None, EditKind::Edit) => transparent_mask(&picture),
+            (Some(file), _) => Some(mask(&decode(file, "mask")?, (image.width(), image.height()))?),
+            (None, EditKind::Edit) => transparent_mask(&image),
             (None, EditKind::Variation) => None,
         };
-        let usual = match (self.kind, &mask) {
+        let default = match (self.kind, &mask) {
             (EditKind::Edit, Some(_)) => 1.0,
             (EditKind::Edit, None) => 0.8,
             (EditKind::Variation, _) => 0.6,
         };
-        Ok(DecodedImage { picture: on_white(picture), mask, strength: self.strength.unwrap_or(usual) })
+        Ok(DecodedImage { image: on_white(image), mask, strength: self.strength.unwrap_or(default) })
     }
 }
 
 impl DecodedImage {
     /// Original width and height.
     pub fn size(&self) -> [usize; 2] {
-        [self.picture.width() as usize, self.picture.height() as usize]
+        [self.image.width() as usize, self.image.height() as usize]
     }
 
     /// Resizes to `size` without keeping proportions. 400 if the steps are too few to change anything.
@@ -74,73 +74,80 @@ impl DecodedImage {
             return Err(Error::invalid("strength", text));
         }
         let [width, height] = size.map(|side| u32::try_from(side).unwrap_or(u32::MAX));
-        let picture = match self.picture.dimensions() == (width, height) {
-            true => self.picture,
-            false => resize(&self.picture, width, height, FILTER),
+        let image = match self.image.dimensions() == (width, height) {
+            true => self.image,
+            false => resize(&self.image, width, height, FILTER),
         };
         let mask = self.mask.map(|mask| {
             let mask = resize(&mask, width, height, FILTER).into_raw();
             mask.into_iter().map(|value| if value >= 128 { 255 } else { 0 }).collect()
         });
-        let picture = Image { width: size[0], height: size[1], rgb: picture.into_raw() };
-        Ok(InitImage { image: picture, strength: self.strength, mask })
+        let image = Image { width: size[0], height: size[1], rgb: image.into_raw() };
+        Ok(InitImage { image, strength: self.strength, mask })
     }
 }
 
 /// The area that a mask marks: its transparent part, or its white part if it has no transparency.
-fn mask(picture: &DynamicImage, of: (u32, u32)) -> Result<GrayImage> {
-    let (width, height) = (picture.width(), picture.height());
-    if (width, height) != of {
+fn mask(image: &DynamicImage, image_size: (u32, u32)) -> Result<GrayImage> {
+    let (width, height) = (image.width(), image.height());
+    if (width, height) != image_size {
         let text = format!(
             "'mask' has {width}x{height} pixels and 'image' has {}x{}. Send a mask of the image's size.",
-            of.0, of.1
+            image_size.0, image_size.1
         );
         return Err(Error::invalid("mask", text));
     }
-    let marked = transparent_mask(picture).unwrap_or_else(|| picture.to_luma8());
-    if marked.as_raw().iter().all(|value| *value < 128) {
+    let mask = transparent_mask(image).unwrap_or_else(|| image.to_luma8());
+    if mask.as_raw().iter().all(|value| *value < 128) {
         let text =
             "'mask' marks no area to regenerate. Make that area transparent, or white in a mask without transparency.";
         return Err(Error::invalid("mask", text));
     }
-    Ok(marked)
+    Ok(mask)
 }
 
 /// 255 where an image is transparent; `None` if it is nearly opaque everywhere.
-fn transparent_mask(picture: &DynamicImage) -> Option<GrayImage> {
-    if !picture.color().has_alpha() {
+fn transparent_mask(image: &DynamicImage) -> Option<GrayImage> {
+    if !image.color().has_alpha() {
         return None;
     }
-    let picture = picture.to_rgba8();
+    let image = image.to_rgba8();
     let transparent_mask =
-        GrayImage::from_fn(picture.width(), picture.height(), |x, y| Luma([255 - picture.get_pixel(x, y).0[3]]));
+        GrayImage::from_fn(image.width(), image.height(), |x, y| Luma([255 - image.get_pixel(x, y).0[3]]));
     transparent_mask.as_raw().iter().any(|value| *value >= 128).then_some(transparent_mask)
 }
 
 /// The image composited on white.
-fn on_white(picture: DynamicImage) -> RgbImage {
-    if !picture.color().has_alpha() {
-        return picture.into_rgb8();
+fn on_white(image: DynamicImage) -> RgbImage {
+    if !image.color().has_alpha() {
+        return image.into_rgb8();
     }
-    let picture = picture.into_rgba8();
-    RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
-        let [red, green, blue, alpha] = picture.get_pixel(x, y).0.map(u32::from);
+    let image = image.into_rgba8();
+    RgbImage::from_fn(image.width(), image.height(), |x, y| {
+        let [red, green, blue, alpha] = image.get_pixel(x, y).0.map(u32::from);
         // The weights sum to 255, so the result fits into a byte.
         Rgb([red, green, blue].map(|colour| ((colour * alpha + 255 * (255 - alpha) + 127) / 255) as u8))
     })
 }
 
-/// The default output size: the image's own size, rounded down, if `takes` allows it; else one with its proportions and
-/// about as many pixels as `usual`; else `usual`.
-pub(super) fn nearest_size(own: [usize; 2], usual: [usize; 2], takes: impl Fn([usize; 2]) -> bool) -> [usize; 2] {
+/// The default output size: the image's original size, rounded down, if `is_supported` allows it; else one with its
+/// proportions and about as many pixels as `default`; else `default`.
+pub(super) fn nearest_size(
+    original: [usize; 2],
+    default: [usize; 2],
+    is_supported: impl Fn([usize; 2]) -> bool,
+) -> [usize; 2] {
     let rounded = |size: [usize; 2]| {
-        let to = |part: usize| size.map(|side| side / part * part);
-        [8, 16, 32, 64].into_iter().map(to).find(|size| size.iter().all(|side| *side > 0) && takes(*size))
+        let round_down = |multiple: usize| size.map(|side| side / multiple * multiple);
+        [8, 16, 32, 64]
+            .into_iter()
+            .map(round_down)
+            .find(|size| size.iter().all(|side| *side > 0) && is_supported(*size))
     };
     let area = |[width, height]: [usize; 2]| width as f64 * height as f64;
-    let scale = (area(usual) / area(own).max(1.0)).sqrt();
-    let scaled = own.map(|side| (side as f64 * scale + 0.5) as usize);
-    rounded(own).or_else(|| rounded(scaled)).unwrap_or(usual)
+    let scale = (area(default) / area(original).max(1.0)).sqrt();
+    let scaled = original.map(|side| (side as f64 * scale + 0.5) as usize);
+    rounded(original).or_else(|| rounded(scaled)).unwrap_or(default)
 }
 
 #[cfg(test)]
@@ -154,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_the_picture_s_own_or_one_of_its_proportions() {
-        let takes = |[width, height]: [usize; 2]| {
+    fn the_default_size_is_the_image_size_or_has_its_proportions() {
+        let is_supported = |[width, height]: [usize; 2]| {
             width % 16 == 0 && height % 16 == 0 && width.max(height) <= 1024 && width.min(height) >= 256
         };
         let cases = [
@@ -165,46 +172,46 @@ mod tests {
             ([40, 30], [576, 432]),
             ([5000, 10], [512, 512]),
         ];
-        for (own, size) in cases {
-            assert_eq!(nearest_size(own, [512, 512], takes), size, "{own:?}");
+        for (original, size) in cases {
+            assert_eq!(nearest_size(original, [512, 512], is_supported), size, "{original:?}");
         }
     }
 
     #[test]
-    fn what_is_transparent_is_painted_anew() {
-        let picture = half(Rgba([9, 9, 9, 0]), Rgba([9, 9, 9, 255]));
-        let marked = transparent_mask(&picture).unwrap();
-        assert_eq!((marked.get_pixel(0, 0).0, marked.get_pixel(8, 0).0), ([255], [0]));
+    fn transparent_pixels_are_regenerated() {
+        let image = half(Rgba([9, 9, 9, 0]), Rgba([9, 9, 9, 255]));
+        let mask = transparent_mask(&image).unwrap();
+        assert_eq!((mask.get_pixel(0, 0).0, mask.get_pixel(8, 0).0), ([255], [0]));
         assert!(transparent_mask(&half(Rgba([9; 4]), Rgba([9, 9, 9, 255]))).is_some());
         assert!(
             transparent_mask(&half(Rgba([9, 9, 9, 200]), Rgba([9, 9, 9, 255]))).is_none(),
-            "a soft edge is no hole"
+            "a soft edge is not a hole"
         );
         assert!(transparent_mask(&DynamicImage::ImageRgb8(RgbImage::new(4, 4))).is_none());
     }
 
     #[test]
-    fn a_mask_without_transparency_is_white_where_it_is_painted_anew() {
+    fn white_pixels_of_an_opaque_mask_are_regenerated() {
         let (black, white) = (Rgba([0, 0, 0, 255]), Rgba([255; 4]));
         let marked = mask(&half(black, white), (16, 8)).unwrap();
         assert_eq!((marked.get_pixel(0, 0).0, marked.get_pixel(8, 0).0), ([0], [255]));
-        for (picture, of) in [(half(black, black), (16, 8)), (half(black, white), (8, 16))] {
-            let error = mask(&picture, of).unwrap_err();
+        for (image, image_size) in [(half(black, black), (16, 8)), (half(black, white), (8, 16))] {
+            let error = mask(&image, image_size).unwrap_err();
             assert_eq!((error.code().status(), error.param_name()), (400, Some("mask")), "{error}");
         }
     }
 
     #[test]
-    fn transparency_lies_on_white() {
-        let picture = on_white(half(Rgba([0, 0, 0, 0]), Rgba([200, 0, 100, 128])));
-        assert_eq!((picture.get_pixel(0, 0), picture.get_pixel(8, 0)), (&Rgb([255; 3]), &Rgb([227, 127, 177])));
+    fn transparent_images_are_composited_on_white() {
+        let image = on_white(half(Rgba([0, 0, 0, 0]), Rgba([200, 0, 100, 128])));
+        assert_eq!((image.get_pixel(0, 0), image.get_pixel(8, 0)), (&Rgb([255; 3]), &Rgb([227, 127, 177])));
     }
 
     #[test]
-    fn picture_and_mask_are_brought_to_one_size_and_the_mask_has_no_grey() {
-        let picture = RgbImage::from_pixel(64, 32, Rgb([10, 20, 30]));
+    fn image_and_mask_are_resized_and_the_mask_stays_binary() {
+        let image = RgbImage::from_pixel(64, 32, Rgb([10, 20, 30]));
         let mask = GrayImage::from_fn(64, 32, |x, _| Luma([if x < 32 { 255 } else { 0 }]));
-        let source = DecodedImage { picture, mask: Some(mask), strength: 0.5 }.resized([24, 16], 10).unwrap();
+        let source = DecodedImage { image, mask: Some(mask), strength: 0.5 }.resized([24, 16], 10).unwrap();
         assert_eq!((source.image.width, source.image.height, source.image.rgb.len()), (24, 16, 24 * 16 * 3));
         assert_eq!(source.image.rgb[..3], [10, 20, 30]);
         let mask = source.mask.unwrap();
@@ -213,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn a_strength_that_leaves_no_step_is_refused() {
-        let sent = || DecodedImage { picture: RgbImage::new(8, 8), mask: None, strength: 0.1 };
-        assert_eq!(sent().resized([8, 8], 9).unwrap_err().param_name(), Some("strength"));
-        assert!(sent().resized([8, 8], 10).is_ok());
+    fn a_strength_that_leaves_no_step_is_rejected() {
+        let source = || DecodedImage { image: RgbImage::new(8, 8), mask: None, strength: 0.1 };
+        assert_eq!(source().resized([8, 8], 9).unwrap_err().param_name(), Some("strength"));
+        assert!(source().resized([8, 8], 10).is_ok());
     }
 }

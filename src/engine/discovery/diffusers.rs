@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::entries::entries;
+use super::folder_listing::entries;
 use super::safetensors::{count_weights, license};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 

@@ -46,9 +46,9 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         info.embedding_dimensions = small("embedding_length").filter(|_| !cross_encoder);
         match embedding::check_gguf(header, &info.id) {
-            Ok(facts) => {
-                info.context_window = u32::try_from(facts.limit).ok();
-                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !cross_encoder);
+            Ok(encoder) => {
+                info.context_window = u32::try_from(encoder.limit).ok();
+                info.embedding_dimensions = u32::try_from(encoder.dimensions).ok().filter(|_| !cross_encoder);
             }
             Err(problem) => info.problem = Some(problem),
         }

@@ -3,10 +3,10 @@
 //! IDs come from file names on disk. Input from clients is never joined to a path.
 
 mod diffusers;
-mod entries;
+mod folder_listing;
 mod gguf;
 mod safetensors;
-mod single_file;
+mod single_file_pipeline;
 
 use crate::engine::model_info::ModelInfo;
 use crate::engine::model_info::ModelKind;
@@ -20,7 +20,7 @@ use crate::engine::error::LoadError;
 use crate::engine::model_info::LORAS;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
-use entries::entries;
+use folder_listing::entries;
 
 /// A model in the models folder.
 #[derive(Clone, Debug)]
@@ -50,10 +50,10 @@ impl DiscoveredModel {
         (self.info.id == candidate.id) && (self.path == candidate.path) && (self.fingerprint == candidate.fingerprint)
     }
 
-    /// The error for a model that is not of the `wanted` kind.
-    pub fn wrong_kind(&self, wanted: ModelKind) -> LoadError {
+    /// The error for a model that is not of the `expected` kind.
+    pub fn wrong_kind(&self, expected: ModelKind) -> LoadError {
         let ModelInfo { id, architecture, .. } = &self.info;
-        LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), wanted }
+        LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), expected }
     }
 }
 
@@ -91,7 +91,7 @@ enum Layout {
     Diffusers,
     /// A pipeline in a single file.
     SingleFile,
-    /// It cannot be told which file is the model; the text says why.
+    /// The model file is ambiguous; the text states the reason.
     Ambiguous(String),
 }
 
@@ -196,7 +196,7 @@ impl Candidate {
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
-            Layout::SingleFile => single_file::describe(&self.path, &mut info),
+            Layout::SingleFile => single_file_pipeline::describe(&self.path, &mut info),
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
             Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
         }

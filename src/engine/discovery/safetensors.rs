@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::entries::entries;
+use super::folder_listing::entries;
 use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
@@ -38,17 +38,17 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
         let cross_encoder = embedding::is_cross_encoder(&config);
         info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
-        match opened.and_then(|opened| embedding::check_hub(&opened, &info.id)) {
-            Ok(facts) => {
-                info.context_window = u32::try_from(facts.limit).ok();
-                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !cross_encoder);
+        match opened.and_then(|opened| embedding::check_hugging_face(&opened, &info.id)) {
+            Ok(encoder) => {
+                info.context_window = u32::try_from(encoder.limit).ok();
+                info.embedding_dimensions = u32::try_from(encoder.dimensions).ok().filter(|_| !cross_encoder);
             }
             Err(problem) => info.problem = Some(problem),
         }
     } else if info.architecture.ends_with("ForCausalLM") {
         info.kind = ModelKind::Text;
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
-        info.problem = opened.and_then(|folder| checkpoint::check_hub(&folder)).err();
+        info.problem = opened.and_then(|folder| checkpoint::check_hugging_face(&folder)).err();
     } else {
         info.problem = Some(format!("the architecture {} is not supported", info.architecture));
     }

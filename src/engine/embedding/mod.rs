@@ -8,12 +8,12 @@ mod sentence_transformers;
 mod tokenizer;
 mod workload;
 
-pub use model::{EncoderModel, check_gguf, check_hub, gguf_is_cross_encoder, is_cross_encoder};
+pub use model::{EncoderModel, check_gguf, check_hugging_face, gguf_is_cross_encoder, is_cross_encoder};
 pub use queue::EmbeddingQueue;
 pub use scheduler::Vectors;
 pub use sentence_transformers::{InputType, Matryoshka, pooling_type};
 pub use tokenizer::EncoderTokenizer;
 pub use workload::EmbeddingWorkload;
 
-/// The most texts of a batch. In a decoder even a short text takes a whole KV block.
+/// Max texts of a batch. In a decoder even a short text takes a whole KV block.
 const MAX_BATCH_TEXTS: usize = 256;

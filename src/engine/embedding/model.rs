@@ -15,8 +15,8 @@ use super::tokenizer;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::precision::Precision;
-use crate::engine::preprocessor::{EncoderFacts, Isolation, Preprocessor};
-use crate::engine::runtime::memory::Lease;
+use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, Preprocessor};
+use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::runtime::panics::catch_compute_panic;
 use crate::engine::tokenizer::TokenizeLimits;
 use crate::models::ModelError;
@@ -44,7 +44,7 @@ pub struct EncoderModel {
     network: Network,
     config: NetworkConfig,
     preprocessor: Preprocessor,
-    facts: EncoderFacts,
+    info: EncoderTokenizerInfo,
     sentence: SentenceTransformersConfig,
     /// The model's memory lease, released with the model.
     pub(in crate::engine) lease: Lease,
@@ -54,7 +54,7 @@ pub struct EncoderModel {
 
 /// What a listing reports about a model.
 pub struct EncoderInfo {
-    /// The most tokens of a text.
+    /// Max tokens of a text.
     pub limit: usize,
     /// The length of a vector.
     pub dimensions: usize,
@@ -63,16 +63,16 @@ pub struct EncoderInfo {
 /// Checks that a GGUF header describes a model that can be served. Cheap, so listings can use it.
 pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
     let config = gguf_config(header).map_err(|error| error.to_string())?;
-    let sentence = SentenceTransformersConfig::of_gguf(&header.metadata, id)?;
+    let sentence = SentenceTransformersConfig::from_gguf(&header.metadata, id)?;
     tokenizer::check_gguf(&header.metadata)?;
-    let facts = facts(&config, &sentence)?;
+    let info = encoder_info(&config, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
     if gguf_is_cross_encoder(&header.metadata)
         && !matches!((&config, output), (NetworkConfig::Encoder(_), Some([1, _])))
     {
         return Err("cross-encoders are supported only if their head has one output".to_owned());
     }
-    Ok(facts)
+    Ok(info)
 }
 
 /// Whether a GGUF file is a cross-encoder, which scores pairs of texts.
@@ -81,9 +81,9 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 }
 
 /// Checks that a folder holds a model that can be served. Reads only headers and small files.
-pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
+pub fn check_hugging_face(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
     let config = config(folder).map_err(|error| error.to_string())?;
-    let sentence = SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?;
+    let sentence = SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?;
     if !folder.path.join("tokenizer.json").is_file() {
         return Err("the folder has no tokenizer.json".to_owned());
     }
@@ -92,10 +92,10 @@ pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> 
     {
         head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
     }
-    facts(&config, &sentence)
+    encoder_info(&config, &sentence)
 }
 
-fn facts(config: &NetworkConfig, sentence: &SentenceTransformersConfig) -> Result<EncoderInfo, String> {
+fn encoder_info(config: &NetworkConfig, sentence: &SentenceTransformersConfig) -> Result<EncoderInfo, String> {
     if matches!(config, NetworkConfig::Decoder(_)) && sentence.poolings != [Pooling::Last] {
         return Err("decoder embedding models are supported only with last-token pooling".to_owned());
     }
@@ -129,7 +129,7 @@ impl Checkpoint {
     fn config(&self) -> Result<NetworkConfig, String> {
         match self {
             Self::Gguf(file) => gguf_config(&file.header),
-            Self::Hub(folder) => config(folder),
+            Self::HuggingFace(folder) => config(folder),
         }
         .map_err(|error| error.to_string())
     }
@@ -137,7 +137,9 @@ impl Checkpoint {
     /// Runs `work` with the tensors.
     pub(super) fn with_encoder<T>(&self, config: &NetworkConfig, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, config) {
-            (Self::Hub(folder), NetworkConfig::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
+            (Self::HuggingFace(folder), NetworkConfig::Encoder(sizes)) => {
+                work(&EncoderWeights::new(folder, sizes.family))
+            }
             _ => work(self.weights()),
         }
     }
@@ -146,7 +148,7 @@ impl Checkpoint {
     pub(super) fn cross_encoder_config(&self) -> Option<&Value> {
         match self {
             Self::Gguf(file) => gguf_is_cross_encoder(&file.header.metadata).then_some(&Value::Null),
-            Self::Hub(folder) => Some(&folder.config).filter(|config| is_cross_encoder(config)),
+            Self::HuggingFace(folder) => Some(&folder.config).filter(|config| is_cross_encoder(config)),
         }
     }
 
@@ -172,27 +174,29 @@ impl EncoderModel {
     ) -> Result<Self, String> {
         let config = files.config()?;
         let sentence = match files {
-            Checkpoint::Gguf(file) => SentenceTransformersConfig::of_gguf(&file.header.metadata, id)?,
-            Checkpoint::Hub(folder) => SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?,
+            Checkpoint::Gguf(file) => SentenceTransformersConfig::from_gguf(&file.header.metadata, id)?,
+            Checkpoint::HuggingFace(folder) => {
+                SentenceTransformersConfig::from_folder(&folder.path, id, &folder.config)?
+            }
         };
-        let (preprocessor, facts) = Preprocessor::encoder(isolation, path, sentence.lower_case)?;
-        if facts.vocabulary > config.vocabulary() {
+        let (preprocessor, info) = Preprocessor::encoder(isolation, path, sentence.lower_case)?;
+        if info.vocabulary > config.vocabulary() {
             return Err(format!(
                 "the tokenizer has {} tokens, but the model only {}",
-                facts.vocabulary,
+                info.vocabulary,
                 config.vocabulary()
             ));
         }
         let network = Network::load(files, &config, precision.kind(), cpu).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(0);
-        Ok(Self { id: id.to_owned(), network, config, preprocessor, facts, sentence, lease, speed })
+        Ok(Self { id: id.to_owned(), network, config, preprocessor, info, sentence, lease, speed })
     }
 
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The most tokens of a text, including special tokens.
+    /// Max tokens of a text, including special tokens.
     pub fn limit(&self) -> usize {
         self.sentence.limit(self.config.context())
     }
@@ -231,7 +235,7 @@ impl EncoderModel {
 
     /// Adds the special tokens around a text given as tokens, unless it has them already.
     pub fn add_special_tokens(&self, ids: &[u32]) -> Tokenized {
-        let EncoderFacts { prefix, suffix, .. } = &self.facts;
+        let EncoderTokenizerInfo { prefix, suffix, .. } = &self.info;
         let whole = ids.len() >= prefix.len() + suffix.len() && ids.starts_with(prefix) && ids.ends_with(suffix);
         Tokenized::new(if whole { ids.to_vec() } else { [prefix, ids, suffix].concat() })
     }
@@ -251,7 +255,7 @@ impl EncoderModel {
 
     /// Truncates a single text to the model's limit and keeps the special tokens at its end.
     pub fn truncate(&self, text: &mut Tokenized) {
-        let (limit, suffix) = (self.limit(), &self.facts.suffix);
+        let (limit, suffix) = (self.limit(), &self.info.suffix);
         if text.ids.len() > limit {
             text.ids.truncate(limit.saturating_sub(suffix.len()));
             text.ids.extend(suffix);

@@ -38,7 +38,7 @@ impl NetworkConfig {
         }
     }
 
-    /// The most tokens of a text.
+    /// Max tokens of a text.
     pub fn context(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.context,
@@ -53,7 +53,7 @@ impl NetworkConfig {
         }
     }
 
-    /// An upper bound of the scratch bytes of a batch with so many tokens and texts.
+    /// An upper bound on the scratch bytes of a batch with this many tokens and texts.
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
@@ -100,7 +100,8 @@ impl Network {
         }
     }
 
-    /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each text.
+    /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each
+    /// text.
     pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
         match (self, pass) {
             (Self::Encoder(encoder, head), Pass::Encoder(pass)) => {

@@ -30,7 +30,7 @@ impl EmbeddingQueue {
     /// Locks the scheduler. If a panic poisoned it, its requests fail and it is replaced with an empty one.
     pub fn lock(&self) -> MutexGuard<'_, EmbeddingScheduler> {
         lock_or_reset(&self.scheduler, |scheduler| {
-            let fresh = scheduler.fresh();
+            let fresh = scheduler.new_empty();
             let broken = std::mem::replace(scheduler, fresh);
             broken.into_senders().for_each(|sender| drop(sender.send(Err(Failure::panicked()))));
         })

@@ -1,8 +1,8 @@
 //! Schedules texts into batches: a pure state machine.
 //!
-//! A request's texts are computed in order. Between requests, the next text comes from the tenant with the fewest served
-//! tokens, and within a tenant from the request with the fewest. A new tenant or request starts at the lowest count
-//! among the waiting ones, so it neither waits for a huge request to end nor starves it.
+//! A request's texts are computed in order. Between requests, the next text comes from the tenant with the fewest
+//! served tokens, and within a tenant from the request with the fewest. A new tenant or request starts at the lowest
+//! count among the waiting ones, so it neither waits for a huge request to end nor starves it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl<M> EmbeddingScheduler<M> {
     }
 
     /// An empty scheduler that continues this one's request IDs.
-    pub fn fresh(&self) -> Self {
+    pub fn new_empty(&self) -> Self {
         Self { next: self.next, ..Self::new() }
     }
 
@@ -84,8 +84,8 @@ impl<M> EmbeddingScheduler<M> {
     pub fn push(&mut self, model: Arc<M>, tenant: Tenant, mut texts: Vec<Tokenized>) -> oneshot::Receiver<Vectors> {
         let (sender, receiver) = oneshot::channel();
         self.waiting_tokens += texts.iter().map(|text| text.ids.len()).sum::<usize>();
-        let least = self.served.values().copied().min().unwrap_or(0);
-        self.served.entry(tenant).or_insert(least);
+        let lowest = self.served.values().copied().min().unwrap_or(0);
+        self.served.entry(tenant).or_insert(lowest);
         let own = self.requests.values().filter(|request| request.tenant == tenant);
         let served = own.map(|request| request.served).min().unwrap_or(0);
         let count = texts.len();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_wanted_while_one_of_its_requests_waits() {
+    fn a_batch_runs_until_all_its_requests_are_cancelled() {
         let (mut texts, [model, _]) = queue();
         let [one, other] = [1, 2].map(|tenant| texts.push(Arc::clone(&model), tenant, vec![text(3)]));
         let batch = texts.next_batch(|_| 10).unwrap();

@@ -25,7 +25,7 @@ pub enum Matryoshka {
 pub struct SentenceTransformersConfig {
     /// The pooling modes; their vectors are concatenated.
     pub poolings: Vec<Pooling>,
-    /// The most tokens of a text, if the files set a limit.
+    /// Max tokens of a text, if the files set a limit.
     pub limit: Option<usize>,
     pub lower_case: bool,
     /// Prompts by name.
@@ -67,7 +67,7 @@ const MATRYOSHKA_MODELS: [&str; 2] = ["nomic-embed-text-v1.5", "qwen3-embedding"
 
 impl SentenceTransformersConfig {
     /// Reads the files next to the weights. Without any, uses mean pooling, as the library does.
-    pub fn of_folder(folder: &Path, id: &str, config: &Value) -> Result<Self, String> {
+    pub fn from_folder(folder: &Path, id: &str, config: &Value) -> Result<Self, String> {
         let optional = |name: &str| match folder.join(name) {
             path if path.is_file() => read_json(&path).map_err(|error| error.to_string()),
             _ => Ok(Value::Null),
@@ -100,7 +100,7 @@ impl SentenceTransformersConfig {
     }
 
     /// Reads a GGUF header, which has only the pooling type.
-    pub fn of_gguf(metadata: &Metadata, id: &str) -> Result<Self, String> {
+    pub fn from_gguf(metadata: &Metadata, id: &str) -> Result<Self, String> {
         let pooling = match pooling_type(metadata) {
             None | Some(1) => Pooling::Mean,
             Some(2 | RANK) => Pooling::Cls,
@@ -119,7 +119,7 @@ impl SentenceTransformersConfig {
         })
     }
 
-    /// The most tokens of a text, given the network's context length.
+    /// Max tokens of a text, given the network's context length.
     pub fn limit(&self, context: usize) -> usize {
         self.limit.map_or(context, |limit| limit.min(context))
     }
@@ -227,7 +227,7 @@ mod tests {
             ),
         ]);
         let found =
-            SentenceTransformersConfig::of_folder(folder.path(), "x", &json!({"matryoshka_dimensions": [8, 4]}))
+            SentenceTransformersConfig::from_folder(folder.path(), "x", &json!({"matryoshka_dimensions": [8, 4]}))
                 .unwrap();
         assert_eq!(found.poolings, [Pooling::Cls, Pooling::Mean]);
         assert_eq!((found.limit, found.lower_case), (Some(99), true));
@@ -239,20 +239,21 @@ mod tests {
     #[test]
     fn defaults_are_mean_pooling_and_known_prompts() {
         let empty = folder(&[]);
-        let found = SentenceTransformersConfig::of_folder(empty.path(), "multilingual-e5-small", &Value::Null).unwrap();
+        let found =
+            SentenceTransformersConfig::from_folder(empty.path(), "multilingual-e5-small", &Value::Null).unwrap();
         assert_eq!((found.poolings.as_slice(), found.limit), ([Pooling::Mean].as_slice(), None));
         assert_eq!((found.prompt(InputType::Document), found.prompt(InputType::Unspecified)), ("passage: ", ""));
-        let plain = SentenceTransformersConfig::of_folder(empty.path(), "gte-5-small", &Value::Null).unwrap();
+        let plain = SentenceTransformersConfig::from_folder(empty.path(), "gte-5-small", &Value::Null).unwrap();
         assert_eq!(plain.prompt(InputType::Query), "");
     }
 
     #[test]
     fn unsupported_modules_are_refused() {
         let dense = folder(&[("modules.json", modules("Dense")), ("1_Pooling/config.json", json!({}))]);
-        let error = SentenceTransformersConfig::of_folder(dense.path(), "x", &Value::Null).unwrap_err();
+        let error = SentenceTransformersConfig::from_folder(dense.path(), "x", &Value::Null).unwrap_err();
         assert!(error.contains("Dense"), "{error}");
         let out = folder(&[("modules.json", json!([{"type": "a.Pooling", "path": "../.."}]))]);
-        assert!(SentenceTransformersConfig::of_folder(out.path(), "x", &Value::Null).unwrap_err().contains("../.."));
+        assert!(SentenceTransformersConfig::from_folder(out.path(), "x", &Value::Null).unwrap_err().contains("../.."));
         assert!(pooling(&json!({"pooling_mode": "odd"})).is_err());
         assert_eq!(pooling(&json!({"pooling_mode": "lasttoken"})), Ok(vec![Pooling::Last]));
     }

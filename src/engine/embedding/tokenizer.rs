@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
-use crate::engine::preprocessor::facts::EncoderFacts;
+use crate::engine::preprocessor::tokenizer_info::EncoderTokenizerInfo;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::engine::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
 use crate::models::encoder::Tokenized;
@@ -19,15 +19,15 @@ use gguf::unusable;
 pub struct EncoderTokenizer {
     tokenizer: Tokenizer,
     lower_case: bool,
-    facts: EncoderFacts,
+    info: EncoderTokenizerInfo,
 }
 
 impl EncoderTokenizer {
-    pub fn of_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
+    pub fn from_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
         Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(unusable)?, lower_case)
     }
 
-    pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self, String> {
         Self::new(gguf::read(metadata)?, false)
     }
 
@@ -41,16 +41,16 @@ impl EncoderTokenizer {
         let at = at.ok_or_else(|| unusable("its post-processor drops the text"))?;
         let (prefix, suffix) = (whole.get(..at), whole.get(at + bare.len()..));
         let (prefix, suffix) = (prefix.unwrap_or_default().to_vec(), suffix.unwrap_or_default().to_vec());
-        let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), prefix, suffix };
-        Ok(Self { tokenizer, lower_case, facts })
+        let info = EncoderTokenizerInfo { vocabulary: tokenizer.get_vocab_size(true), prefix, suffix };
+        Ok(Self { tokenizer, lower_case, info })
     }
 
-    pub fn facts(&self) -> &EncoderFacts {
-        &self.facts
+    pub fn info(&self) -> &EncoderTokenizerInfo {
+        &self.info
     }
 
-    /// Tokenizes each text with [`Self::encode`]. Unless `keep_going`, the first text over the limits is the last of the
-    /// result.
+    /// Tokenizes each text with [`Self::encode`]. Unless `keep_going`, the first text over the limits is the last of
+    /// the result.
     pub fn encode_all(
         &self,
         texts: &[Cow<'_, str>],
@@ -98,8 +98,8 @@ impl EncoderTokenizer {
         Ok((Encoding::merge(parts, false), true))
     }
 
-    /// A query and a document, truncated to `max_length` tokens if given, the longer text first. Says whether the tokens
-    /// are otherwise complete, as [`Self::encode`] does.
+    /// A query and a document, truncated to `max_length` tokens if given, the longer text first. Says whether the
+    /// tokens are otherwise complete, as [`Self::encode`] does.
     fn encode_pair(
         &self,
         first: &str,

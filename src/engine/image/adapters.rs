@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use crate::display::format_bytes;
 use crate::engine::model_info::LORAS;
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile, OpContext};
 use crate::models::safetensors::is_file_name;
@@ -46,8 +46,8 @@ type Fingerprint = (u64, SystemTime);
 impl Adapters {
     /// For the pipeline in this subfolder of the models folder.
     pub fn new(pipeline: &Path) -> Self {
-        let all = pipeline.parent().unwrap_or(pipeline).join(LORAS);
-        Self { folders: [pipeline.join(LORAS), all], cache: Mutex::default() }
+        let shared = pipeline.parent().unwrap_or(pipeline).join(LORAS);
+        Self { folders: [pipeline.join(LORAS), shared], cache: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<CachedAdapter>> {
@@ -129,9 +129,11 @@ impl Adapters {
         names.truncate(MAX_NAMES);
         match names.is_empty() {
             true => {
-                format!("there is no adapter {name}, and no other; adapters are files in {LORAS}/ of the models folder")
+                format!(
+                    "there is no adapter {name}, and there are no others; adapters are files in {LORAS}/ of the models folder"
+                )
             }
-            false => format!("there is no adapter {name}; there are {}{more}", names.join(", ")),
+            false => format!("there is no adapter {name}; available: {}{more}", names.join(", ")),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Delivers image events from the image thread to the request.
 //!
 //! Unlike a channel, the sender can take events back: images are large, and a client that does not read would hold them
-//! as long as its connection lives.
+//! as long as its connection is open.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ struct State {
     received: u64,
     /// No more events will be sent; the receiver is gone.
     ended: bool,
-    left: bool,
+    closed: bool,
 }
 
 /// Whether this is a finished image.
@@ -56,7 +56,7 @@ impl ImageEvents {
         }
     }
 
-    /// The same without waiting; `None` if there is no event yet.
+    /// Like [`Self::next`] without waiting; `None` if there is no event yet.
     pub(super) fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
         let mut state = self.0.lock();
         let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
@@ -66,9 +66,9 @@ impl ImageEvents {
     }
 
     /// Stops receiving; returns how many finished images were not received.
-    pub fn leave(&mut self) -> usize {
+    pub fn close(&mut self) -> usize {
         let mut state = self.0.lock();
-        state.left = true;
+        state.closed = true;
         state.events.clear();
         std::mem::take(&mut state.unreceived)
     }
@@ -76,7 +76,7 @@ impl ImageEvents {
 
 impl Drop for ImageEvents {
     fn drop(&mut self) {
-        self.leave();
+        self.close();
     }
 }
 
@@ -98,7 +98,7 @@ impl Sender {
     pub fn send(&self, event: Result<ImageEvent, Failure>) {
         let channel = &self.0.0;
         let mut state = channel.lock();
-        if !state.left {
+        if !state.closed {
             state.unreceived += usize::from(is_image(&event));
             state.events.push_back(event);
             channel.notify.notify_one();
@@ -107,7 +107,7 @@ impl Sender {
 
     /// Whether the receiver is gone.
     pub fn is_closed(&self) -> bool {
-        self.0.0.lock().left
+        self.0.0.lock().closed
     }
 
     /// Finished images that were not received.
@@ -125,23 +125,23 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Takes back events that were not received within `patience`. `false`: nothing is left to watch.
-    pub fn check(&mut self, now: Duration, patience: Duration) -> bool {
+    /// Takes back events that were not received within `timeout`. `false`: there is nothing left to watch.
+    pub fn check(&mut self, now: Duration, timeout: Duration) -> bool {
         let mut state = self.channel.lock();
-        if state.left || (state.ended && state.events.is_empty()) {
+        if state.closed || (state.ended && state.events.is_empty()) {
             return false;
         }
         if state.events.is_empty() || state.received != self.received {
             (self.received, self.since) = (state.received, now);
         }
-        let patient = now.saturating_sub(self.since) <= patience;
-        if !patient {
+        let within_limit = now.saturating_sub(self.since) <= timeout;
+        if !within_limit {
             // The images were generated, so they stay counted.
             state.events.clear();
             state.events.push_back(Err(Failure::ClientStalled));
-            state.left = true;
+            state.closed = true;
         }
-        patient
+        within_limit
     }
 }
 
@@ -194,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn leaving_returns_the_unreceived_images() {
+    fn closing_returns_the_unreceived_images() {
         let (sender, mut events, mut watch) = channel(at(0));
         (0..3).for_each(|index| sender.send(image(index)));
         events.try_next();
         assert_eq!((sender.unreceived(), sender.is_closed()), (2, false));
-        assert_eq!((events.leave(), sender.is_closed()), (2, true));
+        assert_eq!((events.close(), sender.is_closed()), (2, true));
         sender.send(image(3));
-        assert_eq!((events.leave(), watch.check(at(1), PATIENCE)), (0, false));
+        assert_eq!((events.close(), watch.check(at(1), PATIENCE)), (0, false));
     }
 
     #[test]
@@ -216,6 +216,6 @@ mod tests {
         assert!(sender.is_closed());
         drop(sender);
         assert_eq!(events.try_next(), Some(Some(Err(Failure::ClientStalled))));
-        assert_eq!((events.try_next(), events.leave()), (Some(None), 3));
+        assert_eq!((events.try_next(), events.close()), (Some(None), 3));
     }
 }

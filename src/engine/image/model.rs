@@ -16,7 +16,7 @@ use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
 use crate::models::diffusion::pipeline::{
     self, Components, GenerationParams, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds, StepProgress,
@@ -57,7 +57,7 @@ pub struct ImageModelInfo {
     /// Width and height must be multiples of this.
     pub multiple: usize,
     /// Maximum pixels along a side.
-    pub most: usize,
+    pub max_side: usize,
     pub steps: usize,
     pub guidance: f32,
 }
@@ -68,20 +68,20 @@ impl ImageModelInfo {
         Self {
             size: [width, height],
             multiple: components.size_multiple(),
-            most: components.max_side().map_or(MAX_SIDE, |most| most.min(MAX_SIDE)),
+            max_side: components.max_side().map_or(MAX_SIDE, |side| side.min(MAX_SIDE)),
             steps: components.default_steps,
             guidance: components.default_guidance,
         }
     }
 
     fn check_size(&self, [width, height]: [usize; 2]) -> Result<(), String> {
-        let Self { multiple, most, size: [usual_width, usual_height], .. } = *self;
-        let fits = |side: usize| (MIN_SIDE..=most).contains(&side);
+        let Self { multiple, max_side, size: [default_width, default_height], .. } = *self;
+        let fits = |side: usize| (MIN_SIDE..=max_side).contains(&side);
         let whole = width.is_multiple_of(multiple) && height.is_multiple_of(multiple);
         match fits(width) && fits(height) && whole {
             true => Ok(()),
             false => Err(format!(
-                "width and height must be multiples of {multiple} from {MIN_SIDE} to {most}; {usual_width}x{usual_height} is what the model was trained for"
+                "width and height must be multiples of {multiple} from {MIN_SIDE} to {max_side}; {default_width}x{default_height} is what the model was trained for"
             )),
         }
     }
@@ -180,13 +180,13 @@ impl ImageModel {
     }
 
     /// Whether these adapters can be used with an image of the default size; errors say why not. May read file headers.
-    pub fn check_adapters(&self, asked: &[(String, f32)]) -> Result<(), String> {
-        self.check_memory(self.default_size(), asked)
+    pub fn check_adapters(&self, requested: &[(String, f32)]) -> Result<(), String> {
+        self.check_memory(self.default_size(), requested)
     }
 
-    fn check_memory(&self, size: [usize; 2], asked: &[(String, f32)]) -> Result<(), String> {
-        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
-        match image_bytes.saturating_add(bytes) <= self.available || asked.is_empty() {
+    fn check_memory(&self, size: [usize; 2], requested: &[(String, f32)]) -> Result<(), String> {
+        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), requested)?);
+        match image_bytes.saturating_add(bytes) <= self.available || requested.is_empty() {
             true => Ok(()),
             false => Err(format!(
                 "the adapters take {} of memory and an image of {}x{} takes {}, but {} are available beside the model",
@@ -220,7 +220,8 @@ impl ImageModel {
         self.check_memory(request.size, &request.lora)?;
         if request.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
             return Err(
-                "the model takes no negative prompt; describe in the prompt what the image should show".to_owned()
+                "the model does not support a negative prompt; describe in the prompt what the image should show"
+                    .to_owned(),
             );
         }
         let source = request.init_image.as_ref();

@@ -11,7 +11,7 @@ use tokenizers::{
     TruncationStrategy,
 };
 
-use crate::engine::preprocessor::facts::PromptTokenizerSpec;
+use crate::engine::preprocessor::tokenizer_info::PromptTokenizerSpec;
 use crate::engine::tokenizer::files::TextFiles;
 use files::{text, unusable};
 
@@ -45,8 +45,8 @@ impl PromptTokenizer {
         let json = |name: &str| files.json(name).map_err(unusable);
         let (config, named) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
         let longest =
-            config.get("model_max_length").and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
-        let length = longest.filter(|most| (1..=positions).contains(most)).unwrap_or(positions);
+            config.get("model_max_length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
+        let length = longest.filter(|length| (1..=positions).contains(length)).unwrap_or(positions);
         let truncation = TruncationParams {
             max_length: length,
             strategy: TruncationStrategy::LongestFirst,

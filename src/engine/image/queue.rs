@@ -28,7 +28,7 @@ impl ImageQueue {
     /// The scheduler. A panic may have left it in any state: then all requests fail, and it starts anew.
     pub fn lock(&self) -> MutexGuard<'_, ImageScheduler> {
         lock_or_reset(&self.scheduler, |scheduler| {
-            let fresh = scheduler.fresh();
+            let fresh = scheduler.new_empty();
             let broken = std::mem::replace(scheduler, fresh);
             broken.into_jobs().for_each(|job| job.fail(Failure::panicked()));
         })

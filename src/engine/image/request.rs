@@ -29,11 +29,11 @@ pub struct ImageRequest {
 /// An initial image.
 #[derive(Clone, Debug)]
 pub struct InitImage {
-    /// Of the requested size.
+    /// Has the requested size.
     pub image: Image,
-    /// How much is repainted, 0 to 1.
+    /// Strength of the change, 0 to 1.
     pub strength: f32,
-    /// 255 for pixels to repaint and 0 for pixels to keep, `[height, width]`; `None` repaints all.
+    /// 255 for pixels to regenerate and 0 for pixels to keep, `[height, width]`; `None` regenerates all.
     pub mask: Option<Vec<u8>>,
 }
 

@@ -66,8 +66,8 @@ impl<M> ImageScheduler<M> {
         Self { requests, next: 0, watches, served, seconds_per_work: None }
     }
 
-    /// One without requests. It numbers requests on from where this one is.
-    pub fn fresh(&self) -> Self {
+    /// An empty scheduler. Request IDs continue from this one.
+    pub fn new_empty(&self) -> Self {
         Self { next: self.next, ..Self::new() }
     }
 
@@ -78,8 +78,8 @@ impl<M> ImageScheduler<M> {
 
     /// Images waiting, in total or for a tenant.
     pub fn waiting(&self, of: Option<Tenant>) -> usize {
-        let all = self.requests.values().filter(|one| of.is_none_or(|tenant| one.request.tenant == tenant));
-        all.map(ImageJob::remaining).sum()
+        let jobs = self.requests.values().filter(|one| of.is_none_or(|tenant| one.request.tenant == tenant));
+        jobs.map(ImageJob::remaining).sum()
     }
 
     /// Estimated seconds until the queue is empty; `None` before the first image.
@@ -93,8 +93,8 @@ impl<M> ImageScheduler<M> {
     pub fn push(&mut self, model: Arc<M>, request: ImageRequest, prompts: PromptIds, now: Duration) -> ImageEvents {
         let (sender, events, watch) = channel(now);
         self.watches.push(watch);
-        let least = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
-        self.served.entry(request.tenant).or_insert(least);
+        let lowest = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
+        self.served.entry(request.tenant).or_insert(lowest);
         let own = self.requests.values().filter(|one| one.request.tenant == request.tenant);
         let served = own.map(|one| one.served).min_by(f64::total_cmp).unwrap_or(0.);
         self.insert(ImageJob { model, request, prompts, embeds: None, next: 0, sender, served });
@@ -111,11 +111,11 @@ impl<M> ImageScheduler<M> {
         let served = |one: &ImageJob<M>| self.served.get(&one.request.tenant).copied().unwrap_or(0.);
         let rank = |one: &ImageJob<M>| (served(one), one.served);
         let ready = self.requests.iter().filter(|(_, one)| one.sender.unreceived() < MAX_UNRECEIVED);
-        let turn = ready.min_by(|(_, one), (_, other)| {
+        let next = ready.min_by(|(_, one), (_, other)| {
             let ((a, b), (c, d)) = (rank(one), rank(other));
             a.total_cmp(&c).then(b.total_cmp(&d))
         });
-        let id = *turn?.0;
+        let id = *next?.0;
         self.requests.remove(&id)
     }
 
@@ -139,9 +139,9 @@ impl<M> ImageScheduler<M> {
     }
 
     /// Drops events that were not received in time.
-    pub fn drop_stalled(&mut self, now: Duration, patience: Duration) {
+    pub fn drop_stalled(&mut self, now: Duration, timeout: Duration) {
         let watched = self.watches.len();
-        self.watches.retain_mut(|watch| watch.check(now, patience));
+        self.watches.retain_mut(|watch| watch.check(now, timeout));
         if self.watches.len() < watched {
             self.drop_cancelled();
         }
@@ -158,10 +158,10 @@ impl<M> ImageScheduler<M> {
         self.reset_if_empty();
     }
 
-    /// Fails waiting requests; `begun`: also those with some images generated.
-    pub fn fail_all(&mut self, failure: &Failure, begun: bool) {
-        let gone = self.requests.extract_if(.., |_, one| begun || one.next == 0);
-        gone.for_each(|(_, one)| one.fail(failure.clone()));
+    /// Fails waiting requests; `started`: also those with some images generated.
+    pub fn fail_all(&mut self, failure: &Failure, started: bool) {
+        let failed = self.requests.extract_if(.., |_, one| started || one.next == 0);
+        failed.for_each(|(_, one)| one.fail(failure.clone()));
         self.reset_if_empty();
     }
 
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn tenants_take_turns() {
         let mut images = ImageScheduler::<()>::new();
-        let _strokes = [request(1, 3), request(2, 2)].map(|request| push(&mut images, request));
+        let _receivers = [request(1, 3), request(2, 2)].map(|request| push(&mut images, request));
         assert_eq!(images.waiting(None), 5);
         assert_eq!(images.waiting(Some(2)), 2);
         assert_eq!(run_all(&mut images), [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2)]);
@@ -230,15 +230,15 @@ mod tests {
     #[test]
     fn a_closing_queue_finishes_begun_requests() {
         let mut images = ImageScheduler::<()>::new();
-        let mut begun = push(&mut images, request(1, 2));
+        let mut started = push(&mut images, request(1, 2));
         let taken = images.next_job().unwrap();
         images.requeue(taken, 0.001);
         let mut waits = push(&mut images, request(2, 1));
         images.fail_all(&Failure::ShuttingDown, false);
         assert_eq!(waits.try_next(), Some(Some(Err(Failure::ShuttingDown))));
-        assert_eq!((images.waiting(None), begun.try_next()), (1, None));
+        assert_eq!((images.waiting(None), started.try_next()), (1, None));
         images.fail_all(&Failure::ShuttingDown, true);
-        assert_eq!(begun.try_next(), Some(Some(Err(Failure::ShuttingDown))));
+        assert_eq!(started.try_next(), Some(Some(Err(Failure::ShuttingDown))));
     }
 
     #[test]
@@ -255,12 +255,12 @@ mod tests {
             quick.try_next();
         }
         assert_eq!(generated, [1, 2, 1, 2, 2, 2]);
-        let patience = Duration::from_secs(60);
-        images.drop_stalled(patience, patience);
+        let timeout = Duration::from_secs(60);
+        images.drop_stalled(timeout, timeout);
         assert_eq!(images.waiting(Some(1)), 2);
-        images.drop_stalled(patience * 2, patience);
+        images.drop_stalled(timeout * 2, timeout);
         assert_eq!((images.waiting(None), images.has_receivers()), (0, false));
         assert_eq!(slow.try_next(), Some(Some(Err(Failure::ClientStalled))));
-        assert_eq!(slow.leave(), 2, "they were painted");
+        assert_eq!(slow.close(), 2, "they were generated");
     }
 }

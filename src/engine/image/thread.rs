@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_runs_turn_by_turn() {
+    fn a_task_runs_in_turns() {
         let (thread, steps) = (thread(), Arc::new(AtomicUsize::new(0)));
         let own = Arc::clone(&steps);
         thread.start(Box::new(move |pause| {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_when_it_is_dropped() {
+    fn a_dropped_task_stops() {
         let (thread, outcome) = (thread(), Arc::new(Mutex::new(None)));
         let own = Arc::clone(&outcome);
         thread.start(Box::new(move |pause| *own.lock().unwrap() = Some(pause())));

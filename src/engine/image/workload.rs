@@ -10,7 +10,7 @@ use super::scheduler::ImageJob;
 use super::thread::{ImageThread, Pause};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::runtime::panics::catch_generate_panic;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use minijinja::value::{Serde, Value};
 
-use super::facts::ChatFacts;
-use super::spec::Source;
-use super::templates::Templates;
+use super::spec::ModelFiles;
+use super::template_sources::TemplateSources;
+use super::tokenizer_info::ChatTokenizerInfo;
 use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
@@ -29,14 +29,18 @@ struct PromptTemplate {
 
 impl ChatPreprocessor {
     /// `rows` is the number of rows of the token embedding; token IDs must be below it.
-    pub fn new(source: &Source, rows: usize, clock: &Arc<dyn ClockRng>) -> Result<(Self, ChatFacts), String> {
+    pub fn new(
+        source: &ModelFiles,
+        rows: usize,
+        clock: &Arc<dyn ClockRng>,
+    ) -> Result<(Self, ChatTokenizerInfo), String> {
         let templates = match source {
-            Source::Gguf(metadata) => Templates::of_gguf(metadata)?,
-            Source::Folder(files) => Templates::of_folder(files)?,
+            ModelFiles::Gguf(metadata) => TemplateSources::from_gguf(metadata)?,
+            ModelFiles::Folder(files) => TemplateSources::from_folder(files)?,
         };
         let (tokens, vocabulary) = match source {
-            Source::Gguf(metadata) => ChatTokenizer::of_gguf(metadata, rows, &templates.joined())?,
-            Source::Folder(files) => ChatTokenizer::of_hub(files, rows, &templates.joined())?,
+            ModelFiles::Gguf(metadata) => ChatTokenizer::from_gguf(metadata, rows, &templates.joined())?,
+            ModelFiles::Folder(files) => ChatTokenizer::from_hugging_face(files, rows, &templates.joined())?,
         };
         let prompt_template = |source: &str, wording| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));
@@ -47,7 +51,7 @@ impl ChatPreprocessor {
         let tool_use =
             templates.tool_use_template().map(|(source, wording)| prompt_template(source, wording)).transpose()?;
         let call_format = tool_use.as_ref().unwrap_or(&default).wording.format();
-        Ok((Self { tokens, default, tool_use }, ChatFacts { vocabulary, call_format }))
+        Ok((Self { tokens, default, tool_use }, ChatTokenizerInfo { vocabulary, call_format }))
     }
 
     /// Renders the conversation with the generation prompt and tokenizes it. Tokenizing stops at `limits`.

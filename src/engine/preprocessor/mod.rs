@@ -1,4 +1,5 @@
-//! Preprocessing: turns conversations and texts into tokens with the tokenizer and the chat template in a model's files.
+//! Preprocessing: turns conversations and texts into tokens with the tokenizer and the chat template in a model's
+//! files.
 //!
 //! Both are untrusted code from the model's author. The libraries that run them limit neither time nor memory nor
 //! recursion depth, so `outpost serve` runs them in child processes: one for each loaded model, with limited memory and
@@ -7,13 +8,13 @@
 //! ([`crate::engine::settings::Settings::sandbox`]) the same code runs in the server's process.
 
 mod chat;
-pub(super) mod facts;
-mod interpreter;
 mod request;
+mod request_handler;
 mod sandbox;
 pub(super) mod sandbox_child;
 mod spec;
-mod templates;
+mod template_sources;
+pub(super) mod tokenizer_info;
 pub(super) mod wire;
 
 use std::borrow::Cow;
@@ -30,18 +31,18 @@ use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
 use crate::engine::tokenizer::{Prompt, TokenizeLimits};
 use crate::models::encoder::Tokenized;
-pub(super) use facts::{ChatFacts, EncoderFacts, PromptTokenizerSpec};
-use interpreter::Interpreter;
 use request::Request;
+use request_handler::RequestHandler;
 use sandbox::Sandbox;
 use spec::Spec;
-pub(super) use templates::Templates;
+pub(super) use template_sources::TemplateSources;
+pub(super) use tokenizer_info::{ChatTokenizerInfo, EncoderTokenizerInfo, PromptTokenizerSpec};
 
 /// A model's tokenizers and templates, ready for requests.
 pub(super) struct Preprocessor(Backend);
 
 enum Backend {
-    InProcess(Interpreter),
+    InProcess(RequestHandler),
     Sandbox(Sandbox),
 }
 
@@ -55,12 +56,16 @@ pub(super) struct Isolation {
 
 impl Preprocessor {
     /// The preprocessor of a chat model. `path`: its main file; `rows`: the rows of its token embedding.
-    pub fn chat(isolation: &Isolation, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
+    pub fn chat(isolation: &Isolation, path: &Path, rows: usize) -> Result<(Self, ChatTokenizerInfo), String> {
         Self::start(isolation, Spec::Chat { path: path.to_owned(), rows })
     }
 
     /// The preprocessor of an embedding model or reranker.
-    pub fn encoder(isolation: &Isolation, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
+    pub fn encoder(
+        isolation: &Isolation,
+        path: &Path,
+        lower_case: bool,
+    ) -> Result<(Self, EncoderTokenizerInfo), String> {
         Self::start(isolation, Spec::Encoder { path: path.to_owned(), lower_case })
     }
 
@@ -70,33 +75,32 @@ impl Preprocessor {
     }
 
     fn start<F: DeserializeOwned>(isolation: &Isolation, spec: Spec) -> Result<(Self, F), String> {
-        let (backend, facts) = match &isolation.program {
+        let (backend, info) = match &isolation.program {
             None => {
-                let (interpreter, facts) =
-                    catch_load_panic(|| Interpreter::new(&spec, &spec.read()?, &isolation.clock))?;
-                (Backend::InProcess(interpreter), facts)
+                let (handler, info) = catch_load_panic(|| RequestHandler::new(&spec, &spec.read()?, &isolation.clock))?;
+                (Backend::InProcess(handler), info)
             }
             Some(program) => {
                 let reason = |error: PreprocessError| match error {
                     PreprocessError::Failed(reason) => reason,
                     error => format!("loading its tokenizer or chat template failed: {error}"),
                 };
-                let (sandbox, facts) = Sandbox::start(program.clone(), spec).map_err(reason)?;
-                (Backend::Sandbox(sandbox), facts)
+                let (sandbox, info) = Sandbox::start(program.clone(), spec).map_err(reason)?;
+                (Backend::Sandbox(sandbox), info)
             }
         };
-        Ok((Self(backend), wire::decode(&facts)?))
+        Ok((Self(backend), wire::decode(&info)?))
     }
 
     fn call<T: DeserializeOwned>(&self, request: &Request<'_>, limits: &TokenizeLimits) -> Result<T, PreprocessError> {
         let request = wire::encode(&(limits.max_tokens(), request)).map_err(PreprocessError::Failed)?;
-        let answer = match &self.0 {
-            Backend::InProcess(interpreter) => {
-                catch_preprocess_panic(|| interpreter.answer(request, limits)).map_err(PreprocessError::Failed)?
+        let response = match &self.0 {
+            Backend::InProcess(handler) => {
+                catch_preprocess_panic(|| handler.handle(request, limits)).map_err(PreprocessError::Failed)?
             }
             Backend::Sandbox(sandbox) => sandbox.call(request, limits)?,
         };
-        wire::decode(&answer).map_err(PreprocessError::Failed)
+        wire::decode(&response).map_err(PreprocessError::Failed)
     }
 
     /// The prompt of a conversation, including the generation prompt.
@@ -110,20 +114,20 @@ impl Preprocessor {
         self.call(&Request::Text { text: text.into() }, &TokenizeLimits::default())
     }
 
-    /// Tokenizes texts for an encoder, and says for each whether its tokens are complete. Unless `keep_going`, the first
-    /// text over the limits is the last of the result.
+    /// Tokenizes texts for an encoder, and says for each whether its tokens are complete. Unless `keep_going`, the
+    /// first text over the limits is the last of the result.
     pub fn encode_texts(
         &self,
         texts: Vec<Cow<'_, str>>,
         keep_going: bool,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
-        let answer: Result<_, String> = self.call(&Request::Texts { texts, keep_going }, limits)?;
-        answer.map_err(PreprocessError::Failed)
+        let response: Result<_, String> = self.call(&Request::Texts { texts, keep_going }, limits)?;
+        response.map_err(PreprocessError::Failed)
     }
 
-    /// Tokenizes the query with each document. With a `max_length`, the longer text of a pair is truncated first. Without
-    /// one, the first pair over the limits is the last of the result.
+    /// Tokenizes the query with each document. With a `max_length`, the longer text of a pair is truncated first.
+    /// Without one, the first pair over the limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
@@ -132,14 +136,14 @@ impl Preprocessor {
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let (query, documents) = (query.into(), documents.into());
-        let answer: Result<_, String> = self.call(&Request::Pairs { query, documents, max_length }, limits)?;
-        answer.map_err(PreprocessError::Failed)
+        let response: Result<_, String> = self.call(&Request::Pairs { query, documents, max_length }, limits)?;
+        response.map_err(PreprocessError::Failed)
     }
 
     /// Tokenizes the texts with each of a pipeline's tokenizers: `[tokenizer][text]`.
     pub fn encode_image_prompts(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, PreprocessError> {
-        let answer: Result<_, String> =
+        let response: Result<_, String> =
             self.call(&Request::Image { texts: texts.map(Cow::from) }, &TokenizeLimits::default())?;
-        answer.map_err(PreprocessError::Failed)
+        response.map_err(PreprocessError::Failed)
     }
 }

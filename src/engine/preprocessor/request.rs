@@ -1,4 +1,4 @@
-//! Requests to the interpreter of a model's tokenizers and templates.
+//! Requests to the handler of a model's tokenizers and templates.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
 
-/// A request to an [`Interpreter`](super::interpreter::Interpreter). It is sent with the token limit of each text.
+/// A request to an [`RequestHandler`](super::request_handler::RequestHandler). It is sent with the token limit of each
+/// text.
 #[derive(Serialize, Deserialize)]
 pub enum Request<'a> {
     /// The prompt of a conversation.

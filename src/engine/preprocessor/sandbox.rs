@@ -1,6 +1,6 @@
-//! The server's side of a sandbox: a child process that interprets one model's files.
+//! The server's side of a sandbox: a child process that runs one model's tokenizers and templates.
 //!
-//! The process answers several requests at a time. If it exits, each unanswered request is retried once, alone in a new
+//! The process handles several requests at a time. If it exits, each unanswered request is retried once, alone in a new
 //! process, so that only requests that crash the process fail.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use super::wire::{self, MAX_CONCURRENT, lock};
 use crate::engine::error::PreprocessError;
 use crate::engine::tokenizer::TokenizeLimits;
 
-/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_PER_SECOND`].
+/// Timeout for loading a model's files and for each request. Large inputs extend it, see [`BYTES_PER_SECOND`].
 const BASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A tenth of a tokenizer's speed on a slow machine.
 const BYTES_PER_SECOND: u64 = 2 << 20;
@@ -27,8 +27,8 @@ pub const SUBCOMMAND: &str = "sandbox";
 /// How often a waiting request checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The answer, or the reason for the failure.
-type Answer = Result<Vec<u8>, String>;
+/// The response, or the reason for the failure.
+type Response = Result<Vec<u8>, String>;
 
 pub struct Sandbox {
     program: PathBuf,
@@ -37,8 +37,8 @@ pub struct Sandbox {
     /// Requests hold it shared on their first attempt and exclusively on their second.
     attempts: RwLock<()>,
     semaphore: Semaphore,
-    /// The hash of the facts that the first process reported, to detect changed files.
-    facts: u64,
+    /// The hash of the tokenizer info that the first process reported, to detect changed files.
+    info: u64,
 }
 
 struct Process {
@@ -54,26 +54,26 @@ struct Process {
 struct Pending {
     /// The ID of the next request. The first request is the spec.
     next_id: u64,
-    senders: HashMap<u64, SyncSender<Answer>>,
+    senders: HashMap<u64, SyncSender<Response>>,
     has_ended: bool,
 }
 
-/// The timeout for work on so many bytes.
+/// The timeout for work on `bytes` bytes.
 fn timeout(bytes: u64) -> Duration {
     BASE_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND)
 }
 
 impl Sandbox {
-    /// Starts a process. Also returns the facts that it reports.
+    /// Starts a process. Also returns the tokenizer info that it reports.
     pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), PreprocessError> {
-        let (process, facts) = Process::start(&program, &spec)?;
+        let (process, info) = Process::start(&program, &spec)?;
         let (process, attempts) = (Mutex::new(process), RwLock::default());
-        let sandbox = Self { program, spec, process, attempts, semaphore: Semaphore::default(), facts: digest(&facts) };
-        Ok((sandbox, facts))
+        let sandbox = Self { program, spec, process, attempts, semaphore: Semaphore::default(), info: digest(&info) };
+        Ok((sandbox, info))
     }
 
-    /// Answers a request. Blocks up to a timeout that depends on its length. If the client's request is dropped, the
-    /// process stops early.
+    /// Sends a request and returns the response. Blocks up to a timeout that depends on its length. If the client's
+    /// request is dropped, the process stops early.
     pub fn call(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
         let permit = self.semaphore.acquire();
@@ -89,8 +89,8 @@ impl Sandbox {
     fn process(&self) -> Result<Arc<Process>, PreprocessError> {
         let mut process = lock(&self.process);
         if lock(&process.pending).has_ended {
-            let (new, facts) = Process::start(&self.program, &self.spec)?;
-            if digest(&facts) != self.facts {
+            let (new, info) = Process::start(&self.program, &self.spec)?;
+            if digest(&info) != self.info {
                 new.kill();
                 return Err(PreprocessError::Failed("the model's files have changed since it was loaded".to_owned()));
             }
@@ -100,9 +100,9 @@ impl Sandbox {
     }
 }
 
-fn digest(facts: &[u8]) -> u64 {
+fn digest(info: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    facts.hash(&mut hasher);
+    info.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -149,11 +149,11 @@ impl Process {
             process.kill();
             return Err(PreprocessError::NotStarted(error.to_string()));
         }
-        let facts = process
+        let info = process
             .submit(&spec_bytes)
             .and_then(|(id, receiver)| process.wait(id, &receiver, timeout(spec.bytes()), &TokenizeLimits::default()));
-        let facts = facts.inspect_err(|_| process.kill())?;
-        Ok((process, facts))
+        let info = info.inspect_err(|_| process.kill())?;
+        Ok((process, info))
     }
 
     fn spawn(program: &Path, files: String) -> io::Result<(Self, ChildStdout)> {
@@ -177,8 +177,8 @@ impl Process {
         self.wait(id, &receiver, timeout(request.len() as u64), limits)
     }
 
-    /// Sends a request; returns its number, and where its answer arrives.
-    fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Answer>), PreprocessError> {
+    /// Sends a request; returns its ID and the receiver of its response.
+    fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Response>), PreprocessError> {
         let (sender, receiver) = sync_channel(1);
         let mut pending = lock(&self.pending);
         if pending.has_ended {
@@ -202,14 +202,14 @@ impl Process {
     fn wait(
         &self,
         id: u64,
-        receiver: &Receiver<Answer>,
+        receiver: &Receiver<Response>,
         timeout: Duration,
         limits: &TokenizeLimits,
     ) -> Result<Vec<u8>, PreprocessError> {
         let (mut waited, mut cancelled) = (Duration::ZERO, false);
         loop {
             match receiver.recv_timeout(POLL_INTERVAL) {
-                Ok(answer) => return answer.map_err(PreprocessError::Failed),
+                Ok(response) => return response.map_err(PreprocessError::Failed),
                 Err(RecvTimeoutError::Disconnected) => return Err(PreprocessError::Crashed),
                 Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
             }
@@ -226,17 +226,17 @@ impl Process {
     }
 
     fn kill(&self) {
-        // An error means that it has already exited.
+        // An error means that the process has already exited.
         let _ = lock(&self.child).kill();
     }
 
-    /// Delivers answers until the process exits.
+    /// Delivers responses until the process exits.
     fn listen(&self, output: ChildStdout) {
         let mut output = io::BufReader::with_capacity(64 << 10, output);
         while let Ok(Some(frame)) = wire::read(&mut output) {
             let sender = lock(&self.pending).senders.remove(&frame.id);
-            if let (Some(sender), Some(answer)) = (sender, wire::answer(frame.content)) {
-                let _ = sender.send(answer);
+            if let (Some(sender), Some(response)) = (sender, wire::decode_response(frame.content)) {
+                let _ = sender.send(response);
             }
         }
         self.kill();

@@ -1,6 +1,6 @@
 //! The sandbox process, `outpost sandbox`, which the server starts to run a model's tokenizer and chat template.
 //!
-//! It reads the model's files, gives up the right to open files, and only then interprets them.
+//! It reads the model's files, gives up the right to open files, and only then uses them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::interpreter::Interpreter;
+use super::request_handler::RequestHandler;
 use super::spec::Spec;
 use super::wire::{self, Frame, MAX_CONCURRENT, lock};
 use crate::clock_rng::ClockRng;
@@ -20,20 +20,20 @@ use crate::engine::tokenizer::TokenizeLimits;
 
 /// The memory limit of the process, on top of its size after reading the files; bytes.
 const MAX_MEMORY: u64 = 480 << 20;
-/// The CPU time limit for building the interpreter; seconds. The server's timeout is shorter.
+/// The CPU time limit for building the handler; seconds. The server's timeout is shorter.
 const BUILD_CPU_SECONDS: u64 = 120;
 /// Stack of each thread; bytes.
 const STACK_BYTES: usize = 8 << 20;
 
-/// What the threads of the process share.
+/// State shared by the threads of the process.
 struct Shared {
-    interpreter: Interpreter,
+    handler: RequestHandler,
     output: Mutex<File>,
     /// The unanswered requests. Removing one cancels it.
     running: Mutex<HashMap<u64, Arc<()>>>,
 }
 
-/// Answers requests from standard input on standard output until the input ends.
+/// Handles requests from standard input on standard output until the input ends.
 pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -43,16 +43,16 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
         let spec: Spec = wire::decode(&content)?;
         let sources = spec.read()?;
         hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
-        Interpreter::new(&spec, &sources, clock)
+        RequestHandler::new(&spec, &sources, clock)
     });
-    let (interpreter, facts) = match built {
-        Ok((interpreter, facts)) => (interpreter, Ok(facts)),
-        Err(reason) => return wire::write(&mut output, id, &wire::content(Err(reason))),
+    let (handler, info) = match built {
+        Ok((handler, info)) => (handler, Ok(info)),
+        Err(reason) => return wire::write(&mut output, id, &wire::encode_response(Err(reason))),
     };
     // From here on the end of the input is always noticed, so CPU time is no longer limited.
     setrlimit(Resource::Cpu, Rlimit { current: hard_cpu_limit, maximum: hard_cpu_limit })?;
-    wire::write(&mut output, id, &wire::content(facts))?;
-    let shared = Arc::new(Shared { interpreter, output: Mutex::new(output), running: Mutex::default() });
+    wire::write(&mut output, id, &wire::encode_response(info))?;
+    let shared = Arc::new(Shared { handler, output: Mutex::new(output), running: Mutex::default() });
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
     for _ in 0..MAX_CONCURRENT {
@@ -80,9 +80,9 @@ impl Shared {
             let Ok(Frame { id, content }) = next else { return };
             let request = lock(&self.running).get(&id).map(Arc::downgrade);
             let limits = TokenizeLimits::default().with_weak(request.unwrap_or_default());
-            let answer = catch_preprocess_panic(|| self.interpreter.answer(content, &limits));
+            let response = catch_preprocess_panic(|| self.handler.handle(content, &limits));
             lock(&self.running).remove(&id);
-            if wire::write(&mut *lock(&self.output), id, &wire::content(answer)).is_err() {
+            if wire::write(&mut *lock(&self.output), id, &wire::encode_response(response)).is_err() {
                 std::process::exit(0);
             }
         }
@@ -94,7 +94,7 @@ impl Shared {
 fn restrict() -> io::Result<Option<u64>> {
     let hard_limit = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Data, hard_limit(data_size() + MAX_MEMORY))?;
-    // For the main thread, which builds the interpreter. Its stack may be unlimited by default.
+    // For the main thread, which builds the handler. Its stack may be unlimited by default.
     setrlimit(Resource::Stack, hard_limit(STACK_BYTES as u64))?;
     setrlimit(Resource::Core, hard_limit(0))?;
     setrlimit(Resource::Fsize, hard_limit(0))?;

@@ -1,15 +1,15 @@
-//! Names the files from which a model's tokenizers and templates are built.
+//! The files from which a model's tokenizers and templates are built.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::PromptTokenizerSpec;
+use super::tokenizer_info::PromptTokenizerSpec;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, MAX_HEADER_BYTES, Metadata};
 
-/// What to interpret, and where its files are.
+/// The kind of preprocessor, and the paths of its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Spec {
     /// `rows` is the number of rows of the token embedding; token IDs must be below it.
@@ -27,13 +27,13 @@ pub enum Spec {
     },
 }
 
-/// Files in memory. Only a GGUF file's header is parsed.
-pub enum Source {
+/// A model's files in memory. Of a GGUF file, only the header.
+pub enum ModelFiles {
     Gguf(Metadata),
     Folder(TextFiles),
 }
 
-impl Source {
+impl ModelFiles {
     /// `path`: the model's main file.
     fn read(path: &Path) -> Result<Self, String> {
         if is_gguf(path) {
@@ -46,11 +46,11 @@ impl Source {
 
 impl Spec {
     /// Reads the files. No file is opened afterwards.
-    pub fn read(&self) -> Result<Vec<Source>, String> {
+    pub fn read(&self) -> Result<Vec<ModelFiles>, String> {
         match self {
-            Self::Chat { path, .. } | Self::Encoder { path, .. } => Source::read(path).map(|source| vec![source]),
+            Self::Chat { path, .. } | Self::Encoder { path, .. } => ModelFiles::read(path).map(|source| vec![source]),
             Self::Image { texts } => {
-                texts.iter().map(|text| TextFiles::read(&text.folder).map(Source::Folder)).collect()
+                texts.iter().map(|text| TextFiles::read(&text.folder).map(ModelFiles::Folder)).collect()
             }
         }
     }
@@ -63,7 +63,7 @@ impl Spec {
         }
     }
 
-    /// An upper bound of the bytes to read; of a GGUF file only the header counts.
+    /// An upper bound on the bytes to read; of a GGUF file only the header counts.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Chat { path, .. } | Self::Encoder { path, .. } if is_gguf(path) => {

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 /// The longest frame; bytes. Requests to the server are shorter, and a sandbox cannot hold more.
 const MAX_FRAME_BYTES: u64 = 512 << 20;
 
-/// The last byte of an answer's content.
+/// The last byte of a response's content.
 const SUCCEEDED: u8 = 1;
 const FAILED: u8 = 0;
 
@@ -55,18 +55,18 @@ pub fn read(input: &mut impl Read) -> io::Result<Option<Frame>> {
     Ok(Some(Frame { id, content }))
 }
 
-/// The content of an answer's frame.
-pub fn content(answer: Result<Vec<u8>, String>) -> Vec<u8> {
-    let (kind, mut content) = match answer {
-        Ok(answer) => (SUCCEEDED, answer),
+/// The content of a response's frame.
+pub fn encode_response(response: Result<Vec<u8>, String>) -> Vec<u8> {
+    let (kind, mut content) = match response {
+        Ok(response) => (SUCCEEDED, response),
         Err(reason) => (FAILED, reason.into_bytes()),
     };
     content.push(kind);
     content
 }
 
-/// Parses a frame's content as an answer; `None` if it is not one.
-pub fn answer(mut content: Vec<u8>) -> Option<Result<Vec<u8>, String>> {
+/// Parses a frame's content as a response; `None` if it is not one.
+pub fn decode_response(mut content: Vec<u8>) -> Option<Result<Vec<u8>, String>> {
     match content.pop()? {
         SUCCEEDED => Some(Ok(content)),
         FAILED => String::from_utf8(content).ok().map(Err),
@@ -147,7 +147,7 @@ pub mod json {
     }
 }
 
-/// The most requests that a process answers at a time.
+/// Max requests that a process handles at a time.
 pub const MAX_CONCURRENT: usize = 4;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -89,8 +89,8 @@ impl Registry {
         let is_compatible = catch_load_panic(|| {
             let checkpoint = Checkpoint::open_chat(&candidate.path)?;
             let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
-            let (_, facts) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
-            Ok(facts.vocabulary.is_compatible_with(&model.vocabulary))
+            let (_, info) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
+            Ok(info.vocabulary.is_compatible_with(&model.vocabulary))
         });
         if !is_compatible.map_err(broken)? {
             return Ok(None);

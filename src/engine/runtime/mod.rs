@@ -1,11 +1,11 @@
-//! What all workloads share: the compute thread, the memory budget, the metrics and the shutdown phase.
+//! State shared by all workloads: the compute thread, the memory budget, the metrics and the shutdown phase.
 //!
 //! Each [`Workload`](workload::Workload) has its own queue. Callers push requests to it from any thread and
 //! [wake](Runtime::wake) the compute thread, which runs the workloads in turn ([`worker`]).
 
 pub mod backlog;
-pub mod faults;
-pub mod memory;
+pub mod fault_injection;
+pub mod memory_budget;
 pub mod metrics;
 pub mod panics;
 pub mod worker;
@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use super::settings::Settings;
 use crate::clock_rng::ClockRng;
-use faults::Faults;
-use memory::{KvCache, Lease, MemoryBudget, Reclaim};
+use fault_injection::FaultInjector;
+use memory_budget::{KvCache, Lease, MemoryBudget, Reclaim};
 use metrics::Metrics;
 
 /// How often an idle compute thread checks for stalled clients.
@@ -28,7 +28,7 @@ pub struct Runtime {
     pub memory: Arc<MemoryBudget>,
     pub metrics: Metrics,
     pub clock: Arc<dyn ClockRng>,
-    pub faults: Faults,
+    pub faults: FaultInjector,
     /// Memory that can be freed for leases. Set once, by its owners.
     kv_cache: OnceLock<Weak<dyn KvCache>>,
     idle_models: OnceLock<Weak<dyn Reclaim>>,
@@ -65,7 +65,7 @@ impl Runtime {
             memory,
             metrics: Metrics::new(),
             clock,
-            faults: Faults::default(),
+            faults: FaultInjector::default(),
             kv_cache: OnceLock::new(),
             idle_models: OnceLock::new(),
             state: Mutex::new(State { phase: ShutdownPhase::Running, signal: false, down: 0 }),
@@ -128,11 +128,11 @@ impl Runtime {
     /// Leases memory for weights and for scratch buffers, both in bytes. Evicts cached KV blocks if needed.
     pub fn lease(&self, weights: u64, scratch: u64) -> Option<Lease> {
         let more = weights.saturating_add(scratch.saturating_sub(self.memory.scratch()));
-        let room = self.memory.room().saturating_sub(more);
+        let max_bytes = self.memory.available().saturating_sub(more);
         let mut lease = None;
         let mut take = |used| lease = self.memory.lease(weights, scratch, used);
         match self.kv_cache.get().and_then(Weak::upgrade) {
-            Some(cache) => cache.shrink(room, &mut take),
+            Some(cache) => cache.shrink(max_bytes, &mut take),
             None => take(0),
         }
         self.wake();

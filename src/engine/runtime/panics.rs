@@ -25,7 +25,7 @@ pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> 
     catch_panic(work, "the computation panicked")
 }
 
-/// Locks the mutex. If a panic left its value in an unknown state, `reset` puts it right first.
+/// Locks the mutex. If a panic left its value in an unknown state, `reset` repairs it first.
 pub fn lock_or_reset<T>(mutex: &Mutex<T>, reset: impl FnOnce(&mut T)) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| {
         let mut value = poisoned.into_inner();

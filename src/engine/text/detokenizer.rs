@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn chunks_add_up_to_the_whole_text(bytes: Vec<u8>, cut in 1usize..5) {
+        fn concatenated_chunks_equal_the_text(bytes: Vec<u8>, cut in 1usize..5) {
             let mut detokenizer = Detokenizer::default();
             let mut text: String = bytes.chunks(cut).map(|part| detokenizer.push(part)).collect();
             text += &detokenizer.finish();

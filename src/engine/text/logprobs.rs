@@ -11,14 +11,14 @@ pub fn log_sum_exp(logits: &[f32]) -> f32 {
 
 /// The `count` most likely tokens with their logits, most likely first.
 pub fn top_tokens(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
-    let mut all: Vec<(u32, f32)> = logits.iter().enumerate().map(|(id, &logit)| (id as u32, logit)).collect();
+    let mut candidates: Vec<(u32, f32)> = logits.iter().enumerate().map(|(id, &logit)| (id as u32, logit)).collect();
     let order = |one: &(u32, f32), other: &(u32, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));
-    if count > 0 && count < all.len() {
-        all.select_nth_unstable_by(count - 1, order);
+    if count > 0 && count < candidates.len() {
+        candidates.select_nth_unstable_by(count - 1, order);
     }
-    all.truncate(count);
-    all.sort_unstable_by(order);
-    all
+    candidates.truncate(count);
+    candidates.sort_unstable_by(order);
+    candidates
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
-use crate::engine::preprocessor::{ChatFacts, Isolation, Preprocessor};
-use crate::engine::runtime::memory::Lease;
+use crate::engine::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor};
+use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::runtime::panics::catch_compute_panic;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
@@ -49,7 +49,7 @@ impl TextModel {
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
-        let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
+        let (preprocessor, ChatTokenizerInfo { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {

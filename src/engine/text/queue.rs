@@ -14,7 +14,7 @@ use super::scheduler::{Full, Limits, ModelId, Request, RequestId, Scheduler, Ten
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::retry_after;
-use crate::engine::runtime::memory::KvCache;
+use crate::engine::runtime::memory_budget::KvCache;
 use crate::engine::runtime::panics::lock_or_reset;
 
 /// Assumed length of a choice, in tokens, before any has ended.
@@ -29,7 +29,7 @@ pub struct TextQueue {
 
 pub struct State {
     pub scheduler: Scheduler,
-    /// Requests of which nothing has run.
+    /// Requests that have not started.
     pub waiting: BTreeMap<RequestId, QueuedRequest>,
     /// How often the scheduler was reset after a panic. Requests that ran before are unknown to the new one.
     pub resets: u64,
@@ -93,7 +93,7 @@ impl State {
         gone.for_each(|(id, _)| self.scheduler.cancel(id));
     }
 
-    /// Fails all requests of which nothing has run.
+    /// Fails all requests that have not started.
     pub fn fail_waiting(&mut self, failure: &Failure) {
         for (id, queued) in std::mem::take(&mut self.waiting) {
             self.scheduler.cancel(id);
@@ -136,7 +136,7 @@ impl State {
         retry_after(seconds.filter(|_| self.choice_tokens.is_some()))
     }
 
-    /// Replaces the scheduler and resubmits requests of which nothing has run. The caller must fail running ones.
+    /// Replaces the scheduler and resubmits requests that have not started. The caller must fail running ones.
     fn reset(&mut self, runtime: &Runtime) {
         self.resets += 1;
         self.scheduler = self.scheduler.new_empty();
@@ -190,7 +190,7 @@ impl TextQueue {
         lock_or_reset(&self.state, |state| state.reset(&self.runtime))
     }
 
-    /// After a panic: resets the scheduler and keeps the requests of which nothing has run.
+    /// After a panic: resets the scheduler and keeps the requests that have not started.
     /// Returns how often it was reset.
     pub fn reset(&self) -> u64 {
         let mut state = self.lock();
@@ -266,9 +266,9 @@ impl TextQueue {
 }
 
 impl KvCache for TextQueue {
-    fn shrink(&self, room: u64, then: &mut dyn FnMut(u64)) {
+    fn shrink(&self, max_bytes: u64, then: &mut dyn FnMut(u64)) {
         let mut state = self.lock();
-        state.scheduler.shrink(room);
+        state.scheduler.shrink(max_bytes);
         then(state.scheduler.used_bytes());
     }
 }

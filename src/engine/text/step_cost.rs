@@ -83,13 +83,13 @@ impl StepCostModel {
     /// The max prompt tokens of the next step, with `decoding` sequences that decode and `prefilling` that prefill.
     pub fn prefill_chunk(&self, decoding: usize, prefilling: usize) -> usize {
         let Some(token) = self.prompt else { return INITIAL_PREFILL_TOKENS.min(self.max_prefill) };
-        let room = match self.decode(decoding) {
+        let budget_seconds = match self.decode(decoding) {
             Some(decode) if decoding > 0 => {
                 decode * (MAX_SLOWDOWN - 1.) * (prefilling as f64 / decoding as f64).clamp(1., MAX_PREFILL_SHARE)
             }
             _ => MAX_STEP_SECONDS,
         };
-        ((room / token) as usize).max(MIN_PREFILL_TOKENS).min(self.max_prefill)
+        ((budget_seconds / token) as usize).max(MIN_PREFILL_TOKENS).min(self.max_prefill)
     }
 
     /// What speculation costs and saves if `decoding` sequences share a step. `None`: nothing is measured yet,
@@ -109,13 +109,13 @@ impl StepCostModel {
             return;
         }
         let decode_seconds = if decoding > 0 { self.decode(decoding).unwrap_or(0.) } else { 0. };
-        let rest = (took - decode_seconds).max(took * 0.05);
-        let others = decoding.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.);
+        let remaining_seconds = (took - decode_seconds).max(took * 0.05);
+        let other_rows_seconds = decoding.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.);
         match (prompt, draft) {
-            (0, 0) => update_average(&mut self.decode, (took - others).max(took / decoding.max(1) as f64)),
-            (0, _) => update_average(&mut self.draft, rest / draft as f64),
+            (0, 0) => update_average(&mut self.decode, (took - other_rows_seconds).max(took / decoding.max(1) as f64)),
+            (0, _) => update_average(&mut self.draft, remaining_seconds / draft as f64),
             (_, 0) if prompt >= MIN_PREFILL_TOKENS.min(self.max_prefill) => {
-                update_average(&mut self.prompt, rest / prompt as f64)
+                update_average(&mut self.prompt, remaining_seconds / prompt as f64)
             }
             _ => {}
         }

@@ -23,7 +23,7 @@ use crate::models::kv::{BLOCK, BlockId, KvArena};
 pub struct TextWorkload {
     pub(super) queue: Arc<TextQueue>,
     pub(super) runtime: Arc<Runtime>,
-    /// Requests of which something has run.
+    /// Requests that have started.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
     arenas: HashMap<ModelId, KvArena>,
     /// Draft models of the models in use.
@@ -147,7 +147,7 @@ impl TextWorkload {
     fn plan(&mut self, now: Duration) -> StepPlan {
         let mut state = self.queue.lock();
         let chunk = self.step_costs.prefill_chunk(state.scheduler.decoding(), state.scheduler.prefilling());
-        let plan = state.scheduler.plan(self.runtime.memory.room(), chunk);
+        let plan = state.scheduler.plan(self.runtime.memory.available(), chunk);
         self.runtime.faults.point("text.plan");
         let mut begun = Vec::new();
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
@@ -301,8 +301,8 @@ impl TextWorkload {
         self.active.retain(|_, request| !request.is_finished());
     }
 
-    /// Memory was short: unloads an idle model, or else fails the request that does not fit. `false`: all that is left
-    /// is to wait.
+    /// Memory was short: unloads an idle model, or else fails the request that does not fit. `false`: the caller
+    /// can only wait.
     fn free_memory(&mut self, stuck: Option<SequenceId>) -> bool {
         if self.runtime.unload_idle() {
             return true;

@@ -138,9 +138,9 @@ impl<'a> GgufVocabulary<'a> {
 }
 
 impl ChatTokenizer {
-    /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat template,
-    /// whose tokens count as special.
-    pub fn of_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
+    /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat
+    /// template, whose tokens count as special.
+    pub fn from_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let kind = check(metadata)?;
         let table = GgufVocabulary::new(metadata, template)?;
         if table.texts.is_empty() || table.texts.len() > rows {

@@ -6,7 +6,7 @@ mod byte_alphabet;
 mod chunks;
 pub mod files;
 mod gguf;
-mod hub;
+mod hugging_face;
 pub mod pretokenizer;
 mod sentencepiece_bpe;
 pub mod special_tokens;
@@ -22,7 +22,7 @@ use tokenizers::Tokenizer;
 use crate::engine::tokenizer::special_tokens::{Part, SpecialTokens};
 pub use chunks::chunks;
 pub use gguf::{GgufVocabulary, check};
-pub use hub::{check as check_hub, tokenizer_json};
+pub use hugging_face::{check as check_hugging_face, tokenizer_json};
 pub use vocabulary::Vocabulary;
 
 /// Control tokens that end generation, in addition to the EOS token that the file names.

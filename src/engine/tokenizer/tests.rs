@@ -30,11 +30,11 @@ fn read<T: for<'a> Deserialize<'a>>(path: PathBuf) -> T {
 
 fn gguf(name: &str) -> (ChatTokenizer, Vocabulary) {
     let file = GgufFile::open(&root().join(name).join("tokenizer.gguf")).unwrap();
-    ChatTokenizer::of_gguf(&file.header.metadata, 1 << 20, TEMPLATE).unwrap()
+    ChatTokenizer::from_gguf(&file.header.metadata, 1 << 20, TEMPLATE).unwrap()
 }
 
 fn hub(name: &str) -> (ChatTokenizer, Vocabulary) {
-    ChatTokenizer::of_hub(&TextFiles::read(&root().join(name)).unwrap(), 1 << 20, TEMPLATE).unwrap()
+    ChatTokenizer::from_hugging_face(&TextFiles::read(&root().join(name)).unwrap(), 1 << 20, TEMPLATE).unwrap()
 }
 
 fn check(name: &str, tokens: &ChatTokenizer) {
@@ -93,7 +93,7 @@ fn all_files_of_a_folder_contribute_eos_tokens() {
     write("generation_config.json", json!({"eos_token_id": [7, 9]}));
     write("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}}));
     write("config.json", json!({"eos_token_id": 11}));
-    let (_, tokens) = ChatTokenizer::of_hub(&TextFiles::read(dir.path()).unwrap(), 1 << 20, "").unwrap();
+    let (_, tokens) = ChatTokenizer::from_hugging_face(&TextFiles::read(dir.path()).unwrap(), 1 << 20, "").unwrap();
     let end = tokens.eos.unwrap();
     assert_eq!((tokens.text(tokens.bos), tokens.text(tokens.eos)), ("<s>".to_owned(), "</s>".to_owned()));
     assert!([7, 9, 11, end].iter().all(|id| tokens.eos_ids().contains(id)));
@@ -108,12 +108,12 @@ fn unsupported_features_are_named() {
         change(&mut json);
         std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
         let files = TextFiles::read(dir.path()).unwrap();
-        let built = ChatTokenizer::of_hub(&files, 1 << 20, "").err().unwrap_or_default();
-        let listed = super::check_hub(&files).err().unwrap_or_else(|| built.clone());
+        let built = ChatTokenizer::from_hugging_face(&files, 1 << 20, "").err().unwrap_or_default();
+        let listed = super::check_hugging_face(&files).err().unwrap_or_else(|| built.clone());
         assert_eq!(listed, built, "a listing gives the same error, or none");
         built
     };
-    let none = ChatTokenizer::of_hub(&TextFiles::default(), 1 << 20, "").err().unwrap();
+    let none = ChatTokenizer::from_hugging_face(&TextFiles::default(), 1 << 20, "").err().unwrap();
     assert!(none.contains("no tokenizer.json"), "{none}");
     assert_eq!(
         problem(&|json| json["decoder"] = json!({"type": "WordPiece"})),

@@ -5,7 +5,7 @@ use super::head::field;
 /// Max bytes of a chunk-size line, and of all trailers.
 const MAX_LINE: usize = 4 << 10;
 const MAX_TRAILERS: usize = 16 << 10;
-/// Digits of a chunk's size; its value fits into 64 bits by far.
+/// Max digits of a chunk's size, so that the value fits into 64 bits.
 const MAX_DIGITS: usize = 15;
 const LAST: &[u8] = b"0\r\n\r\n";
 
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_written_anew() {
+    fn chunks_are_reencoded() {
         let done = |text: &str| (text.to_owned(), Progress::Done);
         assert_eq!(read("5\r\nhello\r\n0\r\n\r\nnext"), done("5\r\nhello\r\n0\r\n\r\n"));
         assert_eq!(read("005;a=\"b c\";d \r\nhello\r\n0;x\r\n\r\n"), done("5\r\nhello\r\n0\r\n\r\n"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunked_body_is_ended_as_one() {
+    fn malformed_chunked_bodies_are_terminated() {
         let broken = [
             "\r\n",
             "x\r\n",

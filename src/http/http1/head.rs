@@ -1,4 +1,4 @@
-//! The head of an HTTP/1 request: its lines, and what they say of the body that follows (RFC 9112).
+//! The head of an HTTP/1 request: its lines, and what they say about the body (RFC 9112).
 //!
 //! The HTTP library accepts input that proxies interpret differently, such as lines that end with a bare LF. Such
 //! differences allow request smuggling, so a head passes only if it is unambiguous.
@@ -9,7 +9,7 @@ use crate::error::{Code, Error};
 
 /// Max bytes of a head; an incomplete request never buffers more.
 pub const MAX_BYTES: usize = 64 << 10;
-/// The HTTP library behind this takes as many.
+/// The HTTP library has the same limit.
 const MAX_FIELDS: usize = 96;
 /// The longest registered method has 17 letters.
 const MAX_METHOD_BYTES: usize = 32;
@@ -42,10 +42,10 @@ impl HeadError {
 
 use HeadError::{Malformed, TooLarge};
 
-/// How far a head that is not whole has been scanned for its end.
+/// How far an incomplete head has been scanned for its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
-    /// Where the line begins that is not whole.
+    /// The start of the incomplete line.
     line: usize,
     scanned: usize,
 }
@@ -56,8 +56,8 @@ impl Scan {
     }
 }
 
-/// The position after the empty line that ends the head at the start of `input`; `None` if it is not whole. `scan` says
-/// how far an earlier call has come.
+/// The position after the empty line that ends the head at the start of `input`; `None` if it is incomplete. `scan`
+/// holds the progress of earlier calls.
 pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, HeadError> {
     while let Some(length) = input.get(scan.scanned..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n')) {
         let line_feed = scan.scanned + length;
@@ -86,7 +86,7 @@ pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, HeadError> {
     }
 }
 
-/// Checks a whole head, with the empty line. Appends it to `out`, without an offer to change the protocol, and says what
+/// Checks a complete head, including the empty line. Appends it to `out` without `Upgrade` fields, and returns what
 /// follows.
 pub fn check(head: &[u8], out: &mut Vec<u8>) -> Result<Body, HeadError> {
     let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -112,7 +112,7 @@ pub fn check(head: &[u8], out: &mut Vec<u8>) -> Result<Body, HeadError> {
 
 struct RequestLine {
     is_post: bool,
-    /// Of HTTP/1.0.
+    /// Whether the request is HTTP/1.0.
     old: bool,
 }
 
@@ -139,7 +139,7 @@ impl RequestLine {
     }
 }
 
-/// What the fields of a header say that matters here.
+/// The header fields that determine the body and the connection.
 #[derive(Default)]
 struct Fields {
     length: Option<u64>,
@@ -148,7 +148,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Takes a line, and appends it to `out` if it is to pass.
+    /// Reads a line, and appends it to `out` if it is passed on.
     fn take(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), HeadError> {
         let (name, value) = field(line)?;
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
@@ -223,7 +223,7 @@ fn is_method(text: &[u8]) -> bool {
     (1..=MAX_METHOD_BYTES).contains(&text.len()) && text.iter().all(is_token)
 }
 
-/// Letters of names (RFC 9110, 5.6.2).
+/// Token characters (RFC 9110, 5.6.2).
 fn is_token(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
 }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_passes_as_it_is_but_for_offers_to_upgrade() {
+    fn a_head_is_passed_on_unchanged_except_upgrade_fields() {
         let plain = "PATCH /v1/x?y=%20z HTTP/1.1\r\nHost: a\r\nX-Odd!: \tcaf\u{e9} \r\nEmpty:\r\n\r\n";
         assert_eq!(read(plain), Ok((Body::Length(0), plain.to_owned())));
         let upgrade = "GET / HTTP/1.1\r\nhost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\r\n";
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_comes_in_parts_is_looked_at_once() {
+    fn a_head_in_several_reads_is_scanned_once() {
         let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
         let mut scan = Scan::default();
         let whole = (1..=text.len()).find_map(|length| {

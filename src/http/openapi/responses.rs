@@ -1,5 +1,6 @@
-//! What all routes share: the envelope of the mount around the handler's documented body, the page around a list, the
-//! error format, and optional bodies where no field is required. Added here once, so that new routes get it.
+//! Schemas that all routes share: the envelope of the mount around the handler's documented body, the page around a
+//! list, the error format, and optional bodies where no field is required. They are added here, so that new routes get
+//! them.
 
 use serde_json::{Map, Value, json};
 
@@ -23,7 +24,7 @@ pub fn complete(document: &mut Value) {
     }
     document["components"]["schemas"]["Error"] = error();
     document["components"]["responses"]["Error"] = json!({
-        "description": "A refusal or failure; `error.code` tells which.",
+        "description": "An error; `error.code` identifies it.",
         "headers": { "x-request-id": { "schema": { "type": "string" } } },
         "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
     });
@@ -53,7 +54,7 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     }
 }
 
-/// The whole body: what names it, and what the handler says of it.
+/// The whole body: the envelope and the handler's documented body.
 fn with_envelope(mount: Mount, body: Value) -> Value {
     let head = match mount {
         Mount::Spec => json!({
@@ -107,7 +108,7 @@ fn error() -> Value {
     kinds.dedup();
     let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let fields = json!({
-        "message": { "type": "string", "description": "What was wrong, and what would be right." },
+        "message": { "type": "string", "description": "What is wrong, and what is accepted." },
         "type": { "type": "string", "enum": kinds },
         "code": { "type": "string", "enum": codes },
         "param": { "type": ["string", "null"], "description": "The path of the field that the error is about." },

@@ -23,7 +23,7 @@ pub fn routes(config: &mut ServiceConfig) {
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateAgent {
-    /// The owning project; absent: that of the key.
+    /// The project that owns it; absent: the key's own project.
     project_id: Option<String>,
     /// Label, 1–256 characters.
     #[schema(min_length = 1, max_length = 256)]
@@ -57,14 +57,14 @@ pub struct UpdateAgent {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Option<Box<RawValue>>>,
-    /// Replaced as a whole.
+    /// Replaces the stored value as a whole.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<MemoryBody>)]
     memory: Option<Option<MemoryBody>>,
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Object>)]
     metadata: Option<Option<Map<String, Value>>>,
-    /// The version that must be stored.
+    /// The expected stored version.
     version: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ pub struct UpdateAgent {
 pub struct MemoryBody {
     /// `auto`: the oldest turns are dropped if the conversation exceeds the model's context.
     truncation: Option<Truncation>,
-    /// At most so many of the last messages, 1–4,096; absent: all.
+    /// Max number of recent messages, 1–4,096; absent: all.
     last_messages: Option<u32>,
 }
 
@@ -100,7 +100,7 @@ pub struct GetAgent {
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct AgentBody {
     project_id: String,
-    /// Raised by every change; also sent as `ETag`.
+    /// Incremented by every change; also sent as `ETag`.
     version: u64,
     name: Option<String>,
     model: Option<String>,
@@ -185,8 +185,8 @@ async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiRe
 #[utoipa::path(tag = "agents", params(ProjectPaging), responses((status = 200, body = [AgentBody])))]
 #[get("/agents")]
 async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> ApiResult {
-    let (project, wanted) = params.0.into_parts()?;
-    let page = api.services.agents.list(&caller.access, project, wanted).await?;
+    let (project, page) = params.0.into_parts()?;
+    let page = api.services.agents.list(&caller.access, project, page).await?;
     let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }

@@ -64,13 +64,13 @@ pub struct UpdateKey {
 pub struct ListKeys {
     /// The project whose keys are listed.
     project_id: String,
-    /// Most records in a page: 1–100, 20 if absent.
+    /// Max records per page: 1–100; 20 if absent.
     #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
+    /// The last ID of the previous page, as OpenAI's clients send it.
     after: Option<String>,
 }
 
@@ -86,7 +86,7 @@ pub struct KeyBody {
     expires_at: Option<Time>,
     revoked_at: Option<Time>,
     rotated_at: Option<Time>,
-    /// Until when the previous secret remains valid.
+    /// End of the validity of the previous secret.
     previous_valid_until: Option<Time>,
     /// When the key was last used in a request, successful or not.
     last_used_at: Option<Time>,

@@ -41,13 +41,13 @@ pub struct ListAudit {
     /// RFC 3339 time with an offset, exclusive.
     #[param(value_type = Option<String>, format = DateTime)]
     end_time: Option<Timestamp>,
-    /// Most records in a page: 1–100, 20 if absent.
+    /// Max records per page: 1–100; 20 if absent.
     #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
+    /// The last ID of the previous page, as OpenAI's clients send it.
     after: Option<String>,
 }
 
@@ -104,29 +104,31 @@ fn item(event: AuditEvent, mount: Mount) -> Item<AuditBody> {
     ([AuditBody] = "application/json"), (String = "text/csv"), (String = "application/jsonl")))))]
 #[get("/audit-events")]
 async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAudit>, api: Data<Api>) -> ApiResult {
-    let (filter, wanted) = params.0.into_parts()?;
+    let (filter, page) = params.0.into_parts()?;
     let kind = preferred(&request, &["application/json", "text/csv", "application/jsonl", "application/x-ndjson"]);
     let format = match kind {
         "text/csv" => Format::Csv,
         "application/jsonl" | "application/x-ndjson" => Format::Jsonl,
         _ => {
-            let page = api.services.audit.list(&caller.access, filter, wanted).await?;
+            let page = api.services.audit.list(&caller.access, filter, page).await?;
             let data = page.items.into_iter().map(|event| item(event, caller.mount)).collect();
             return caller.list(api.list_id(), List::new(data, page.next_cursor));
         }
     };
-    unpaged(&wanted, kind)?;
+    unpaged(&page, kind)?;
     Ok(export(api.services.audit.export(&caller.access, filter, format).await?, kind))
 }
 
 /// An export has no pages, so a limit is rejected instead of ignored.
-fn unpaged(wanted: &PageRequest, kind: &str) -> Result<()> {
-    let PageRequest { limit, cursor, after } = wanted;
+fn unpaged(page: &PageRequest, kind: &str) -> Result<()> {
+    let PageRequest { limit, cursor, after } = page;
     let given = [("limit", limit.is_some()), ("cursor", cursor.is_some()), ("after", after.is_some())];
     given.into_iter().find(|(_, given)| *given).map_or(Ok(()), |(name, _)| {
         Err(Error::invalid(
             name,
-            format!("'{name}' does not go with 'Accept: {kind}', which exports everything that matches. Leave it out."),
+            format!(
+                "'{name}' cannot be combined with 'Accept: {kind}', which exports all matching events. Leave it out."
+            ),
         ))
     })
 }

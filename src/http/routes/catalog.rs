@@ -16,7 +16,7 @@ pub fn routes(config: &mut ServiceConfig) {
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct OfferBody {
     description: String,
-    /// Size on the disk.
+    /// Size on disk.
     bytes: u64,
     /// SPDX id of the license of the weights, lower case.
     license: String,

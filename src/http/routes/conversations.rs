@@ -1,6 +1,6 @@
 //! Conversations (endpoint 6 and the rest of the resource).
 //!
-//! Only `GET /conversations/{conversation_id}` returns the messages; writes return the other fields.
+//! Only `GET /conversations/{conversation_id}` returns the messages. Writes return the other fields.
 
 use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct CreateConversation {
     /// Application-defined metadata, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
-    /// The owning project; absent: that of the key.
+    /// The project that owns it; absent: the key's own project.
     project_id: Option<String>,
 }
 
@@ -45,17 +45,17 @@ pub struct ReplaceConversation {
     /// Absent or null clears it.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
-    /// The version that must be stored; 0: there must be none yet.
+    /// The expected stored version; 0: the conversation must not exist.
     version: Option<u64>,
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AppendMessages {
-    /// What follows the stored transcript, at least one message.
+    /// The messages to append, at least one.
     #[schema(value_type = Vec<Message>)]
     messages: Vec<Box<RawValue>>,
-    /// The version that must be stored.
+    /// The expected stored version.
     version: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ pub struct UpdateConversation {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Object>)]
     metadata: Option<Option<Map<String, Value>>>,
-    /// The version that must be stored.
+    /// The expected stored version.
     version: Option<u64>,
 }
 
@@ -74,25 +74,25 @@ pub struct UpdateConversation {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ListConversations {
-    /// Whose; absent: those of the key's own project.
+    /// The project to list; absent: the key's own project.
     project_id: Option<String>,
     /// Only conversations with this text in a message or in the metadata, case-insensitive: 1–200 characters. A page
-    /// may then be short or empty although more follow.
+    /// may then be short or empty even if more pages follow.
     search: Option<String>,
-    /// Most records in a page: 1–100, 20 if absent.
+    /// Max records per page: 1–100; 20 if absent.
     #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
+    /// The last ID of the previous page, as OpenAI's clients send it.
     after: Option<String>,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ConversationBody {
     project_id: String,
-    /// Raised by every write; also sent as `ETag`.
+    /// Incremented by every write; also sent as `ETag`.
     version: u64,
     message_count: u32,
     #[schema(value_type = Option<Object>)]
@@ -158,8 +158,8 @@ async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -
 async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> ApiResult {
     let ListConversations { project_id, search, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
-    let wanted = PageRequest { limit, cursor, after };
-    let page = api.services.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
+    let page = PageRequest { limit, cursor, after };
+    let page = api.services.conversations.list(&caller.access, project, search.as_deref(), page).await?;
     let item = |ConversationSummary { conversation, preview }: ConversationSummary| {
         let head = head(&conversation);
         caller.mount.item(head, ListedBody { conversation: body(conversation, caller.mount), preview })

@@ -35,7 +35,7 @@ pub struct EmbeddingRequest {
     input: Inputs,
     /// Number of dimensions, if the model supports others than its default.
     dimensions: Option<u32>,
-    /// How a vector is written: numbers, or little-endian 32-bit floats in base64.
+    /// Encoding of the vectors: numbers, or little-endian 32-bit floats in base64.
     encoding_format: Option<Encoding>,
     /// Purpose of the texts (query or document), for models trained with a prompt for each.
     input_type: Option<Purpose>,
@@ -63,7 +63,7 @@ enum Encoding {
     Base64,
 }
 
-/// Including the names that other services use.
+/// Includes the names that other services use.
 #[derive(Clone, Copy, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Purpose {
@@ -141,8 +141,8 @@ fn check_inputs(inputs: &[Input], single: bool) -> Result<()> {
     };
     match inputs.iter().position(empty) {
         None => Ok(()),
-        Some(place) => {
-            let field = if single { "input".to_owned() } else { format!("input[{place}]") };
+        Some(index) => {
+            let field = if single { "input".to_owned() } else { format!("input[{index}]") };
             let text = format!("'{field}' is empty; send some text or tokens.");
             Err(Error::invalid(field, text))
         }

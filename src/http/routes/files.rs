@@ -1,4 +1,4 @@
-//! Files, as OpenAI has them.
+//! Files, in OpenAI's format.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,7 @@ pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(get).service(content).service(delete);
 }
 
-/// Room for the other parts and the boundaries around a file.
+/// Max bytes of the other parts and the boundaries around a file.
 const FRAME: u64 = 64 << 10;
 
 /// The parts of an upload.
@@ -39,7 +39,7 @@ pub struct UploadFile {
     file: String,
     /// What the file is for: `fine-tune`.
     purpose: String,
-    /// The project that will own the file; absent: the key's own.
+    /// The project that owns the file; absent: the key's own project.
     project_id: Option<String>,
 }
 
@@ -47,20 +47,20 @@ pub struct UploadFile {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ListFiles {
-    /// Whose files; absent: those of the key's own project.
+    /// The project to list; absent: the key's own project.
     project_id: Option<String>,
     /// Only files for this purpose.
     purpose: Option<String>,
     /// `desc`, the newest first, is the only order.
     #[param(inline)]
     order: Option<Order>,
-    /// Most records in a page: 1–100, 20 if absent.
+    /// Max records per page: 1–100; 20 if absent.
     #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
+    /// The last ID of the previous page, as OpenAI's clients send it.
     after: Option<String>,
 }
 
@@ -73,15 +73,15 @@ enum Order {
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct FileBody {
     project_id: String,
-    /// The name that the file had at the client: a label.
+    /// The client's file name; only a label.
     filename: String,
     purpose: &'static str,
     bytes: u64,
-    /// How many examples the file holds.
+    /// Number of examples in the file.
     examples: u64,
-    /// What they are: `messages`, `prompt_completion` or `text`.
+    /// Format of the examples: `messages`, `prompt_completion` or `text`.
     example_format: String,
-    /// Digest of the content, in hexadecimal digits.
+    /// SHA-256 of the content, in hexadecimal digits.
     sha256: String,
     created_at: Time,
     /// Always null: files stay until they are deleted.

@@ -38,13 +38,13 @@ pub struct CreateJob {
     training_file: String,
     /// Id of a file with examples that are not trained on.
     validation_file: Option<String>,
-    /// The older place of `method.supervised.hyperparameters`.
+    /// The deprecated location of `method.supervised.hyperparameters`.
     hyperparameters: Option<Hyperparameters>,
     /// How to train; `supervised` is the only method.
     method: Option<Method>,
     /// Part of the trained model's name, 1–64 characters.
     suffix: Option<String>,
-    /// 0–2,147,483,647; absent: drawn.
+    /// 0–2,147,483,647; absent: random.
     seed: Option<i64>,
     /// Descriptive label, 1–256 characters.
     #[schema(min_length = 1, max_length = 256)]
@@ -55,7 +55,7 @@ pub struct CreateJob {
     /// None is supported.
     #[schema(value_type = Option<Vec<Object>>)]
     integrations: Option<Vec<IgnoredAny>>,
-    /// The project that will own the job; absent: the key's own.
+    /// The project that owns the job; absent: the key's own project.
     project_id: Option<String>,
 }
 
@@ -77,7 +77,7 @@ pub struct UpdateJob {
 pub struct JobBody {
     name: Option<String>,
     project_id: String,
-    /// The project under the name that OpenAI uses.
+    /// The project, under OpenAI's name for it.
     organization_id: String,
     model: String,
     /// The trained model; null until the job has succeeded.
@@ -172,7 +172,7 @@ impl CreateJob {
                 .as_deref()
                 .map(|text| parse_id(text, "file", "validation_file"))
                 .transpose()?,
-            hyperparameters: super::hyperparameters::asked(self.hyperparameters, self.method)?,
+            hyperparameters: super::hyperparameters::requested(self.hyperparameters, self.method)?,
             model: self.model,
             suffix: self.suffix,
             seed: self.seed,
@@ -180,7 +180,7 @@ impl CreateJob {
     }
 }
 
-/// Create a fine-tuning job. This server cannot train yet: the job fails at once and says so.
+/// Create a fine-tuning job. This server cannot train yet, so the job fails at once with an error that says so.
 #[utoipa::path(tag = "fine-tuning", request_body = CreateJob, responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs")]
 async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResult {
@@ -193,8 +193,8 @@ async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResult {
 #[utoipa::path(tag = "fine-tuning", params(ProjectPaging), responses((status = 200, body = [JobBody])))]
 #[get("/fine_tuning/jobs")]
 async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> ApiResult {
-    let (project, wanted) = params.0.into_parts()?;
-    let page = api.services.jobs.list(&caller.access, project, wanted).await?;
+    let (project, page) = params.0.into_parts()?;
+    let page = api.services.jobs.list(&caller.access, project, page).await?;
     let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }

@@ -1,5 +1,5 @@
-//! Hyperparameters of fine-tuning on the wire: numbers or `"auto"`, in the two places that OpenAI
-//! has for them.
+//! Hyperparameters of fine-tuning on the wire: numbers or `"auto"`, in the two fields that OpenAI
+//! defines for them.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -7,8 +7,8 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::service::fine_tuning::{self, RequestedHyperparameters};
 
-const OLD_PLACE: &str = "hyperparameters";
-const NEW_PLACE: &str = "method.supervised.hyperparameters";
+const OLD_PATH: &str = "hyperparameters";
+const NEW_PATH: &str = "method.supervised.hyperparameters";
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -74,8 +74,8 @@ fn kind<T>() -> &'static str {
     if std::any::type_name::<T>() == "i64" { "an integer" } else { "a number" }
 }
 
-/// The requested hyperparameters, from whichever of the two places.
-pub(super) fn asked(old: Option<Hyperparameters>, method: Option<Method>) -> Result<RequestedHyperparameters> {
+/// The requested hyperparameters, from whichever of the two fields has them.
+pub(super) fn requested(old: Option<Hyperparameters>, method: Option<Method>) -> Result<RequestedHyperparameters> {
     if let Some(method) = method.as_ref().filter(|method| method.r#type != "supervised") {
         let text = format!("'method.type' is '{}'; methods are: supervised.", shorten(&method.r#type));
         return Err(Error::invalid("method.type", text));
@@ -84,11 +84,11 @@ pub(super) fn asked(old: Option<Hyperparameters>, method: Option<Method>) -> Res
     let (path, given) = match (old, new) {
         (Some(_), Some(_)) => {
             let text =
-                format!("Hyperparameters are given as '{OLD_PLACE}' and as '{NEW_PLACE}'. Give them in one place.");
-            return Err(Error::invalid(OLD_PLACE, text));
+                format!("Hyperparameters are given as '{OLD_PATH}' and as '{NEW_PATH}'. Give them in one place.");
+            return Err(Error::invalid(OLD_PATH, text));
         }
-        (Some(old), None) => (OLD_PLACE, old),
-        (None, Some(new)) => (NEW_PLACE, new),
+        (Some(old), None) => (OLD_PATH, old),
+        (None, Some(new)) => (NEW_PATH, new),
         (None, None) => return Ok(RequestedHyperparameters::default()),
     };
     let Hyperparameters { n_epochs, batch_size, learning_rate_multiplier } = given;

@@ -1,4 +1,4 @@
-//! A project's limits (endpoint 7 and reading them).
+//! A project's limits: endpoint 7, and reading them.
 
 use actix_web::{get, patch, web};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub fn routes(config: &mut ServiceConfig) {
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateLimits {
-    /// Requests a minute, 1–1,000,000.
+    /// Requests per minute, 1–1,000,000.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     requests_per_minute: Option<Option<i64>>,
@@ -28,7 +28,7 @@ pub struct UpdateLimits {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     burst_limit: Option<Option<i64>>,
-    /// Tokens a minute, prompts and answers together.
+    /// Tokens per minute, prompts and completions together.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     tokens_per_minute: Option<Option<i64>>,
@@ -36,7 +36,7 @@ pub struct UpdateLimits {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     token_budget: Option<Option<i64>>,
-    /// What the project's own limits may not exceed. Needs the scope `admin`.
+    /// The highest limits that the project can set itself. Needs the scope `admin`.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<UpdateRates>)]
     ceiling: Option<Option<UpdateRates>>,
@@ -122,32 +122,33 @@ struct HeldBody {
 }
 
 impl From<UpdateRates> for RatesPatch {
-    fn from(asked: UpdateRates) -> Self {
+    fn from(requested: UpdateRates) -> Self {
         Self {
-            requests_per_minute: asked.requests_per_minute.into(),
-            burst_limit: asked.burst_limit.into(),
-            tokens_per_minute: asked.tokens_per_minute.into(),
-            token_budget: asked.token_budget.into(),
+            requests_per_minute: requested.requests_per_minute.into(),
+            burst_limit: requested.burst_limit.into(),
+            tokens_per_minute: requested.tokens_per_minute.into(),
+            token_budget: requested.token_budget.into(),
         }
     }
 }
 
 impl From<UpdateQuotas> for QuotasPatch {
-    fn from(asked: UpdateQuotas) -> Self {
+    fn from(requested: UpdateQuotas) -> Self {
         Self {
-            api_keys: asked.api_keys.into(),
-            conversations: asked.conversations.into(),
-            agents: asked.agents.into(),
-            files: asked.files.into(),
-            jobs: asked.fine_tuning_jobs.into(),
-            bytes: asked.storage_bytes.into(),
+            api_keys: requested.api_keys.into(),
+            conversations: requested.conversations.into(),
+            agents: requested.agents.into(),
+            files: requested.files.into(),
+            jobs: requested.fine_tuning_jobs.into(),
+            bytes: requested.storage_bytes.into(),
         }
     }
 }
 
 impl From<UpdateLimits> for LimitsPatch {
-    fn from(asked: UpdateLimits) -> Self {
-        let UpdateLimits { requests_per_minute, burst_limit, tokens_per_minute, token_budget, ceiling, quotas } = asked;
+    fn from(requested: UpdateLimits) -> Self {
+        let UpdateLimits { requests_per_minute, burst_limit, tokens_per_minute, token_budget, ceiling, quotas } =
+            requested;
         let own = UpdateRates { requests_per_minute, burst_limit, tokens_per_minute, token_budget };
         let ceiling = Patch::from(ceiling).map(RatesPatch::from);
         let quotas = Patch::from(quotas).map(QuotasPatch::from);

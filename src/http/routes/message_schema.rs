@@ -1,4 +1,4 @@
-//! Messages as requests and answers carry them: kept as the JSON that was sent, and checked by the
+//! Messages in requests and responses. They are kept as the JSON that was sent and are validated by the
 //! service. The types here are for `/openapi.json`.
 
 use serde_json::value::RawValue;
@@ -12,11 +12,11 @@ pub struct Message {
     /// A text or an array of parts; null in an assistant's message with `tool_calls` or `refusal`.
     #[schema(nullable, required = false)]
     content: Content,
-    /// Who speaks, where several share a role.
+    /// Name of the participant, if several have the same role.
     name: Option<String>,
     /// Only in messages of the role `assistant`.
     tool_calls: Option<Vec<ToolCall>>,
-    /// The call that this is the result of; required in messages of the role `tool`.
+    /// The ID of the tool call to which this is the result; required in messages of the role `tool`.
     tool_call_id: Option<String>,
     refusal: Option<String>,
 }
@@ -40,7 +40,7 @@ enum Content {
     Parts(Vec<Part>),
 }
 
-/// A part has a field of its type's name beside `type`: `text`, `image_url`, `input_audio`, `file`
+/// Besides `type`, a part has a field with the name of its type: `text`, `image_url`, `input_audio`, `file`
 /// or `refusal`.
 #[derive(serde::Deserialize, ToSchema)]
 #[expect(dead_code, reason = "as above")]
@@ -71,7 +71,7 @@ pub fn to_json(sent: &[Box<RawValue>]) -> Vec<String> {
     sent.iter().map(|json| json.get().to_owned()).collect()
 }
 
-/// Stored JSON, to be sent as it is.
+/// Stored JSON, sent unchanged.
 pub fn from_json(stored: Vec<String>) -> Vec<Box<RawValue>> {
     stored.into_iter().filter_map(|json| RawValue::from_string(json).ok()).collect()
 }

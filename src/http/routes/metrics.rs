@@ -4,10 +4,10 @@ use actix_web::{HttpRequest, HttpResponse, get, web};
 
 use crate::http::{Api, authentication, response::ApiResult};
 
-/// What OpenMetrics calls itself.
+/// The media type of OpenMetrics text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Queues, tokens, latencies and memory by model, as OpenMetrics text for Prometheus and its like.
+/// Queues, tokens, latencies and memory by model, as OpenMetrics text for Prometheus and similar systems.
 /// Needs an admin key, unless the server was started with `--open-metrics`.
 #[utoipa::path(tag = "health", responses(
     (status = 200, description = "OpenMetrics text.", content_type = "application/openmetrics-text", body = String),

@@ -1,4 +1,4 @@
-//! Models: endpoint 11 and the list.
+//! Models: endpoint 11 and the listing.
 
 use actix_web::{get, post, web};
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct ListModels {
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ModelBody {
-    /// Unix seconds, as OpenAI has it.
+    /// Unix seconds, as in OpenAI's API.
     created: i64,
     owned_by: String,
     architecture: String,
@@ -47,7 +47,7 @@ pub struct ModelBody {
     quantization: Option<String>,
     /// Number of weights.
     parameters: u64,
-    /// Size on the disk.
+    /// Size on disk.
     bytes: u64,
     license: Option<String>,
     loaded: bool,
@@ -60,7 +60,7 @@ pub struct ModelBody {
     access: Option<ModelAccess>,
 }
 
-/// What this server can do with the model today.
+/// What this server can do with the model.
 #[derive(Serialize, utoipa::ToSchema)]
 struct Capabilities {
     chat_completions: bool,
@@ -134,7 +134,7 @@ fn modalities(kind: ModelKind) -> Modalities {
 fn limits(model: &ModelInfo) -> Limits {
     Limits {
         context_window: model.context_window,
-        // One token of the context at least is the prompt's.
+        // At least one token of the context belongs to the prompt.
         max_output_tokens: model.context_window.filter(|_| model.kind == ModelKind::Text).map(|window| window - 1),
         embedding_dimensions: model.embedding_dimensions,
         image_sizes: model.image_size.map(|[width, height]| vec![format!("{width}x{height}")]),
@@ -146,9 +146,9 @@ fn limits(model: &ModelInfo) -> Limits {
 #[get("/models")]
 async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>) -> ApiResult {
     let models = api.models.list(&caller.access).await?;
-    let wanted = params.0.include_limits.unwrap_or(false);
+    let include_limits = params.0.include_limits.unwrap_or(false);
     let item = |model: ModelInfo| {
-        let limits = wanted.then(|| limits(&model));
+        let limits = include_limits.then(|| limits(&model));
         caller.mount.item(head(model.id.clone()), ModelBody { limits, ..body(model) })
     };
     caller.list(api.list_id(), List::new(models.into_iter().map(item).collect(), None))
@@ -183,7 +183,7 @@ async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, ap
     caller.reply(head(model.id.clone()), body(model))
 }
 
-/// A project may use every installed model; only keys restrict that, and this key was checked.
+/// A project may use every installed model; only keys restrict access, and this key was checked.
 async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAccess> {
     let id: ProjectId = crate::http::body_ids::parse_project_id(project_id)?;
     let project = api.services.projects.get(&caller.access, id).await.map_err(|error| match error.code() {

@@ -1,4 +1,4 @@
-//! Reranking, in the format that Jina and Cohere share.
+//! Reranking, in the format of Jina and Cohere.
 
 use actix_web::{post, web};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub struct RerankRequest {
     /// Documents to rank, up to 2,048: strings, or objects with a `text`.
     #[schema(value_type = Vec<String>)]
     documents: Vec<Document>,
-    /// How many of the best to return; absent: all.
+    /// Number of results to return, best first; absent: all.
     top_n: Option<usize>,
     /// Whether to include the documents' texts.
     return_documents: Option<bool>,
@@ -59,7 +59,7 @@ pub struct RerankBody {
 
 #[derive(Serialize, utoipa::ToSchema)]
 struct RerankResult {
-    /// The document's place in the request.
+    /// The document's index in the request.
     index: usize,
     relevance_score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,8 +96,8 @@ impl RerankRequest {
             Document::Bare(text) | Document::Object { text } => text,
         };
         let documents: Vec<String> = self.documents.into_iter().map(text).collect();
-        if let Some(place) = documents.iter().position(String::is_empty) {
-            let field = format!("documents[{place}]");
+        if let Some(index) = documents.iter().position(String::is_empty) {
+            let field = format!("documents[{index}]");
             let text = format!("'{field}' is empty; send some text.");
             return Err(Error::invalid(field, text));
         }

@@ -28,7 +28,7 @@ pub struct UsageParams {
     /// End of the window, exclusive; absent: now.
     #[param(value_type = Option<String>, format = DateTime)]
     end_time: Option<Timestamp>,
-    /// `1m`, `1h` or `1d`; absent: a day, or as many days as keep the report within 1,500 buckets.
+    /// `1m`, `1h` or `1d`; absent: one day, or more if the report would exceed 1,500 buckets.
     bucket_width: Option<String>,
     /// Some of `model`, `api_key_id`, `endpoint`, separated by commas.
     group_by: Option<String>,
@@ -46,15 +46,15 @@ pub struct UsageBody {
     #[serde(flatten)]
     totals: Figures,
     storage: Storage,
-    /// The totals by group, if groups were asked for.
+    /// The totals by group, if groups were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<Vec<UsageResult>>,
-    /// Every bucket of the window in order of time, empty ones too.
+    /// Every bucket of the window, in order of time, including empty ones.
     data: Vec<BucketBody>,
     has_more: bool,
 }
 
-/// What was used.
+/// Usage figures.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Figures {
     /// All requests, successful or not.
@@ -95,9 +95,9 @@ struct Audio {
 
 #[derive(Serialize, utoipa::ToSchema)]
 struct Storage {
-    /// Bytes of content held now.
+    /// Bytes of content stored now.
     bytes: u64,
-    /// Bytes of content held at the window's end.
+    /// Bytes of content stored at the end of the window.
     bytes_at_end: u64,
 }
 
@@ -163,7 +163,7 @@ fn width(text: Option<&str>) -> Result<Option<Width>> {
 
 fn result((group, sums): (Group, Sums), by: &[Dimension]) -> UsageResult {
     let Group { model, api_key, endpoint } = group;
-    // A request without a model says so, where models were asked for.
+    // If usage is grouped by model, requests without a model are one group, with a null model.
     let model = by.contains(&Dimension::Model).then_some(model);
     UsageResult { model, api_key_id: api_key, endpoint, figures: Figures::from(&sums) }
 }

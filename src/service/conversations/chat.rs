@@ -32,19 +32,26 @@ impl Conversations {
     }
 
     /// Adds a turn to a conversation; 409 if the conversation has changed since the turn began.
-    pub async fn add_turn(&self, access: &Access, seen: Conversation, messages: Vec<String>) -> Result<Conversation> {
+    pub async fn add_turn(
+        &self,
+        access: &Access,
+        conversation: Conversation,
+        messages: Vec<String>,
+    ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let added = Content::check(messages, None)?;
         let entry = self.audit_entry(access, "conversation.appended");
-        let permit = authorize::manage_owner::<ConversationRecord>(seen.id.to_bytes());
+        let permit = authorize::manage_owner::<ConversationRecord>(conversation.id.to_bytes());
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
-            let record = project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
+            let record = project_resources::find::<ConversationRecord>(tx, conversation.id.to_bytes())?;
             // A conversation that was deleted and created again may have the same version.
-            let same = record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));
-            let Some(record) = same else { return Err(version_conflict(tx, &seen)?) };
+            let same = record.filter(|record| {
+                (record.version, record.created_at) == (conversation.version, conversation.created_at)
+            });
+            let Some(record) = same else { return Err(version_conflict(tx, &conversation)?) };
             caller.require(record.project, Scope::Inference)?;
             authorize::require_active_owner(tx, record.project)?;
-            append(tx, &entry, seen.id, record, &added, now)
+            append(tx, &entry, conversation.id, record, &added, now)
         });
         written.await
     }
@@ -55,14 +62,14 @@ fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<Convers
     found.map_err(|error| error.param("conversation_id"))
 }
 
-fn version_conflict(tx: &impl Reader, seen: &Conversation) -> Result<Error> {
-    let stored = match project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())? {
+fn version_conflict(tx: &impl Reader, conversation: &Conversation) -> Result<Error> {
+    let stored = match project_resources::find::<ConversationRecord>(tx, conversation.id.to_bytes())? {
         Some(record) => format!("version {} is stored now", record.version),
         None => "it is deleted now".to_owned(),
     };
     let text = format!(
         "The conversation '{}' was at version {} when this answer began, but {stored}. Nothing was added to it. Send the request again.",
-        seen.id, seen.version
+        conversation.id, conversation.version
     );
     Ok(Error::new(Code::Conflict, text).param("conversation_id"))
 }

@@ -85,8 +85,8 @@ impl Search {
             Value::String(text) => self.is_in(text),
             Value::Array(items) => items.iter().any(|item| self.is_within(item, skip)),
             Value::Object(fields) => {
-                let mut said = fields.iter().filter(|(name, _)| !skip.contains(&name.as_str()));
-                said.any(|(_, item)| self.is_within(item, skip))
+                let mut texts = fields.iter().filter(|(name, _)| !skip.contains(&name.as_str()));
+                texts.any(|(_, item)| self.is_within(item, skip))
             }
             _ => false,
         }
@@ -186,7 +186,7 @@ mod tests {
     use super::{Search, preview_text, user_text};
 
     #[test]
-    fn texts_are_found_in_what_is_said() {
+    fn search_finds_text_in_messages() {
         let search = Search::new("FÜR dich").unwrap();
         for found in [
             json!({ "role": "user", "content": "ein Haus für\u{20}Dich" }),
@@ -201,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn previews_are_of_what_a_user_said() {
+    fn previews_show_user_text() {
         let parts = json!([{ "type": "image_url" }, { "type": "text", "text": " What \n is it? " }]);
-        let said = user_text(&json!({ "role": "user", "content": parts }).to_string()).unwrap();
-        assert_eq!(preview_text(&said).as_deref(), Some("What is it?"));
+        let text = user_text(&json!({ "role": "user", "content": parts }).to_string()).unwrap();
+        assert_eq!(preview_text(&text).as_deref(), Some("What is it?"));
         assert_eq!(user_text(&json!({ "role": "system", "content": "Be kind." }).to_string()), None);
         let long = preview_text(&"é".repeat(500)).unwrap();
         assert_eq!((long.chars().count(), long.ends_with('…')), (121, true));

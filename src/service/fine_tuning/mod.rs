@@ -55,8 +55,9 @@ impl Jobs {
             record.validation_file.map_or(Ok(()), |file| file_of(tx, caller, project, file, "validation_file"))?;
             quotas::charge(tx, project, now, QuotaKind::Job, 1, 0)?;
             project_resources::insert(tx, id.to_bytes(), &record)?;
-            let told = [(Level::Info, format!("Created fine-tuning job: {id}")), (Level::Error, CANNOT_TRAIN.into())];
-            for (event, (level, message)) in events.into_iter().zip(told) {
+            let messages =
+                [(Level::Info, format!("Created fine-tuning job: {id}")), (Level::Error, CANNOT_TRAIN.into())];
+            for (event, (level, message)) in events.into_iter().zip(messages) {
                 append(tx, id, event, level, message, now)?;
             }
             entry.write(tx, project, id, &json!({ "model": record.model, "training_file": record.training_file }))?;

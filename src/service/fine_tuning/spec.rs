@@ -52,10 +52,10 @@ impl RequestedHyperparameters {
         })
     }
 
-    fn count(&self, field: &str, given: Option<i64>, most: i64) -> Result<Option<u32>> {
+    fn count(&self, field: &str, given: Option<i64>, max: i64) -> Result<Option<u32>> {
         let Some(given) = given else { return Ok(None) };
-        let fits = u32::try_from(given).ok().filter(|_| (1..=most).contains(&given));
-        let text = format!("it must be \"auto\" or 1 to {most}");
+        let fits = u32::try_from(given).ok().filter(|_| (1..=max).contains(&given));
+        let text = format!("it must be \"auto\" or 1 to {max}");
         fits.map(Some).ok_or_else(|| self.wrong(field, given, &text))
     }
 

@@ -119,13 +119,15 @@ impl LimitsPatch {
         Ok(LimitsRecord { own, ceiling, quotas, ..old })
     }
 
-    /// New values must not exceed the ceiling. (A ceiling that is lowered later leaves the stored values; `effective`
-    /// has the result.)
+    /// New values must not exceed the ceiling. (A ceiling that is lowered later does not change the stored values;
+    /// `effective` is the result.)
     fn below(&self, own: &Rates, ceiling: &Rates) -> Result<()> {
-        let check = |field: &str, change: Patch<i64>, wish: Option<u64>, most: Option<u64>| match (change, wish, most) {
-            (Patch::Set(_), Some(wish), Some(most)) if wish > most => {
+        let check = |field: &str, change: Patch<i64>, requested: Option<u64>, max: Option<u64>| match (
+            change, requested, max,
+        ) {
+            (Patch::Set(_), Some(requested), Some(max)) if requested > max => {
                 let text = format!(
-                    "'{field}' is {wish}, above the project's ceiling of {most}. Ask for less, or have an admin raise the ceiling."
+                    "'{field}' is {requested}, above the project's ceiling of {max}. Request a lower value, or have an admin raise the ceiling."
                 );
                 Err(Error::invalid(field, text))
             }
@@ -143,23 +145,23 @@ impl LimitsPatch {
 /// The project's own rates, capped by the ceiling.
 pub(super) fn effective(record: &LimitsRecord) -> Rates {
     let LimitsRecord { own, ceiling, .. } = record;
-    let requests_per_minute = least(own.requests_per_minute, ceiling.requests_per_minute);
+    let requests_per_minute = min_option(own.requests_per_minute, ceiling.requests_per_minute);
     let burst = own.burst_limit.or(own.requests_per_minute);
     Rates {
         requests_per_minute,
         burst_limit: requests_per_minute
-            .and(least(burst, ceiling.burst_limit.or(ceiling.requests_per_minute)).or(requests_per_minute)),
-        tokens_per_minute: least(own.tokens_per_minute, ceiling.tokens_per_minute),
-        token_budget: least(own.token_budget, ceiling.token_budget),
+            .and(min_option(burst, ceiling.burst_limit.or(ceiling.requests_per_minute)).or(requests_per_minute)),
+        tokens_per_minute: min_option(own.tokens_per_minute, ceiling.tokens_per_minute),
+        token_budget: min_option(own.token_budget, ceiling.token_budget),
     }
 }
 
-fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+fn min_option(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
-    let number = |name: &str, old, change, most| number(&format!("{place}{name}"), old, change, 1, most);
+fn rates(old: Rates, change: RatesPatch, prefix: &str) -> Result<Rates> {
+    let number = |name: &str, old, change, max| number(&format!("{prefix}{name}"), old, change, 1, max);
     let new = Rates {
         requests_per_minute: number(
             "requests_per_minute",
@@ -176,17 +178,16 @@ fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
         (Patch::Clear, Patch::Keep) => Rates { burst_limit: None, ..new },
         _ => new,
     };
-    let field = format!("{place}burst_limit");
+    let field = format!("{prefix}burst_limit");
     match (new.burst_limit, new.requests_per_minute) {
         (Some(_), None) => {
-            let text =
-                format!("'{field}' needs 'requests_per_minute': without a rate there is nothing to burst above.");
+            let text = format!("'{field}' needs 'requests_per_minute': a burst limit has no effect without a rate.");
             Err(Error::invalid(field, text))
         }
         (Some(burst), Some(rate)) if burst > rate * MAX_BURST_FACTOR => {
-            let most = rate * MAX_BURST_FACTOR;
+            let max = rate * MAX_BURST_FACTOR;
             let text = format!(
-                "'{field}' is {burst}; with {rate} requests a minute it may be at most {most} ({MAX_BURST_FACTOR} times the rate)."
+                "'{field}' is {burst}; with {rate} requests per minute it may be at most {max} ({MAX_BURST_FACTOR} times the rate)."
             );
             Err(Error::invalid(field, text))
         }
@@ -195,8 +196,8 @@ fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
 }
 
 fn quotas(old: Quotas, change: QuotasPatch) -> Result<Quotas> {
-    let most = i64::MAX.unsigned_abs();
-    let number = |name: &str, old, change| number(&format!("quotas.{name}"), old, change, 0, most);
+    let max = i64::MAX.unsigned_abs();
+    let number = |name: &str, old, change| number(&format!("quotas.{name}"), old, change, 0, max);
     Ok(Quotas {
         api_keys: number(QuotaKind::ApiKey.field(), old.api_keys, change.api_keys)?,
         conversations: number(QuotaKind::Conversation.field(), old.conversations, change.conversations)?,
@@ -207,14 +208,14 @@ fn quotas(old: Quotas, change: QuotasPatch) -> Result<Quotas> {
     })
 }
 
-fn number(field: &str, old: Option<u64>, change: Patch<i64>, least: u64, most: u64) -> Result<Option<u64>> {
+fn number(field: &str, old: Option<u64>, change: Patch<i64>, min: u64, max: u64) -> Result<Option<u64>> {
     match change {
         Patch::Keep => Ok(old),
         Patch::Clear => Ok(None),
         Patch::Set(given) => match u64::try_from(given) {
-            Ok(value) if (least..=most).contains(&value) => Ok(Some(value)),
+            Ok(value) if (min..=max).contains(&value) => Ok(Some(value)),
             _ => {
-                let text = format!("'{field}' is {given}; it must be {least} to {most}, or null for none.");
+                let text = format!("'{field}' is {given}; it must be {min} to {max}, or null for none.");
                 Err(Error::invalid(field, text))
             }
         },
@@ -225,9 +226,9 @@ fn number(field: &str, old: Option<u64>, change: Patch<i64>, least: u64, most: u
 pub(super) fn difference(old: &LimitsRecord, new: &LimitsRecord) -> Value {
     let fields = |record: &LimitsRecord| {
         let parts = [("", json!(record.own)), ("ceiling.", json!(record.ceiling)), ("quotas.", json!(record.quotas))];
-        let fields = parts.into_iter().flat_map(|(place, part)| {
+        let fields = parts.into_iter().flat_map(|(prefix, part)| {
             let Value::Object(part) = part else { return Vec::new() };
-            part.into_iter().map(|(name, value)| (format!("{place}{name}"), value)).collect()
+            part.into_iter().map(|(name, value)| (format!("{prefix}{name}"), value)).collect()
         });
         fields.collect::<Map<String, Value>>()
     };

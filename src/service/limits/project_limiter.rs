@@ -21,7 +21,7 @@ struct State {
     /// The generation of the loaded rates.
     loaded: u64,
     /// A change that is not loaded yet: the latest generation, and the uptime of the first change since the last load.
-    /// Until it is loaded the buckets stand still at that time, because only then the new rates are known.
+    /// Until it is loaded, the buckets do not refill, because the new rates are not known.
     changed: Option<(u64, Duration)>,
     rates: Rates,
     requests: Option<TokenBucket>,
@@ -113,7 +113,7 @@ impl ProjectLimiter {
         let until = state.refill_until(now);
         let taken = state.requests.as_mut().map_or(Ok(()), |bucket| bucket.take(1, until));
         let rate = state.rates.requests_per_minute.unwrap_or_default();
-        (state.status(), taken.map_err(|wait| limited(format!("{rate} requests a minute"), wait)))
+        (state.status(), taken.map_err(|wait| limited(format!("{rate} requests per minute"), wait)))
     }
 
     /// The status without taking a request.
@@ -130,14 +130,14 @@ impl ProjectLimiter {
         if let Some(budget) = state.rates.token_budget.filter(|budget| would > *budget) {
             let (used, ends) = (state.month.used, state.month.ends);
             let text = format!(
-                "The project's budget is {budget} tokens a month; {used} are used, and this request needs at least {prompt}. It begins anew at {ends}, or have 'token_budget' raised."
+                "The project's budget is {budget} tokens per month; {used} are used, and this request needs at least {prompt}. It begins anew at {ends}, or have 'token_budget' raised."
             );
             return Err(Error::new(Code::InsufficientQuota, text));
         }
         let until = state.refill_until(now.1);
         if let Some(bucket) = &mut state.tokens {
             let rate = bucket.rate();
-            bucket.take(prompt, until).map_err(|wait| limited(format!("{rate} tokens a minute"), wait))?;
+            bucket.take(prompt, until).map_err(|wait| limited(format!("{rate} tokens per minute"), wait))?;
         }
         state.month.held = state.month.held.saturating_add(prompt);
         Ok(())
@@ -180,12 +180,12 @@ impl State {
         // The old rates hold until the change, the new ones since.
         let now = self.refill_until(now);
         self.changed = self.changed.filter(|(latest, _)| *latest > generation);
-        let keep = |old: Option<TokenBucket>, new: Option<TokenBucket>, burst: Option<u64>| match (old, new) {
+        let update = |old: Option<TokenBucket>, new: Option<TokenBucket>, burst: Option<u64>| match (old, new) {
             (Some(old), Some(new)) => Some(old.changed(new.rate(), burst.unwrap_or(new.rate()), now)),
             (_, new) => new,
         };
-        self.requests = keep(self.requests, requests(&rates, now), rates.burst_limit);
-        self.tokens = keep(self.tokens, tokens(&rates, now), None);
+        self.requests = update(self.requests, requests(&rates, now), rates.burst_limit);
+        self.tokens = update(self.tokens, tokens(&rates, now), None);
         (self.loaded, self.rates) = (generation, rates);
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-const PARTS: i128 = 60_000_000_000;
+const PARTS_PER_TOKEN: i128 = 60_000_000_000;
 
 /// Refills steadily up to its capacity. The level may be negative after a request that cost more than was known in
 /// advance.
@@ -22,7 +22,7 @@ pub struct TokenBucket {
 impl TokenBucket {
     /// A full bucket.
     pub fn new(rate: u64, capacity: u64, now: Duration) -> Self {
-        let capacity = i128::from(capacity) * PARTS;
+        let capacity = i128::from(capacity) * PARTS_PER_TOKEN;
         Self { rate, capacity, level: capacity, at: now }
     }
 
@@ -37,7 +37,7 @@ impl TokenBucket {
     #[must_use]
     pub fn changed(mut self, rate: u64, capacity: u64, now: Duration) -> Self {
         self.refill(now);
-        let capacity = i128::from(capacity) * PARTS;
+        let capacity = i128::from(capacity) * PARTS_PER_TOKEN;
         Self { rate, capacity, level: self.level.min(capacity), at: self.at }
     }
 
@@ -45,19 +45,19 @@ impl TokenBucket {
     /// leaves a negative level.
     pub fn take(&mut self, amount: u64, now: Duration) -> Result<(), Duration> {
         self.refill(now);
-        let wanted = i128::from(amount) * PARTS;
-        let lacking = wanted.min(self.capacity) - self.level;
-        if lacking > 0 {
-            return Err(self.time_for(lacking));
+        let cost = i128::from(amount) * PARTS_PER_TOKEN;
+        let deficit = cost.min(self.capacity) - self.level;
+        if deficit > 0 {
+            return Err(self.time_for(deficit));
         }
-        self.level -= wanted;
+        self.level -= cost;
         Ok(())
     }
 
-    /// Takes what has been used already; a negative `amount` gives back.
+    /// Charges an amount that is already used. A negative `amount` is a refund.
     pub fn settle(&mut self, amount: i128, now: Duration) {
         self.refill(now);
-        self.level = self.level.saturating_sub(amount.saturating_mul(PARTS)).min(self.capacity);
+        self.level = self.level.saturating_sub(amount.saturating_mul(PARTS_PER_TOKEN)).min(self.capacity);
     }
 
     fn refill(&mut self, now: Duration) {
@@ -68,7 +68,7 @@ impl TokenBucket {
 
     /// The amount available now.
     pub fn remaining(&self) -> u64 {
-        u64::try_from((self.level / PARTS).max(0)).unwrap_or(u64::MAX)
+        u64::try_from((self.level / PARTS_PER_TOKEN).max(0)).unwrap_or(u64::MAX)
     }
 
     /// Time until the bucket is full.
@@ -106,7 +106,7 @@ mod tests {
     const START: Duration = Duration::from_secs(100);
 
     #[test]
-    fn a_burst_is_granted_and_then_the_rate() {
+    fn a_burst_is_granted_before_the_rate_applies() {
         let mut bucket = TokenBucket::new(60, 10, START);
         assert_eq!((0..20).filter(|_| bucket.take(1, START).is_ok()).count(), 10);
         assert_eq!(bucket.take(1, START), Err(Duration::from_secs(1)));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_granted_when_full_and_then_owed() {
+    fn a_cost_above_the_capacity_is_granted_when_full_and_leaves_a_debt() {
         let mut bucket = TokenBucket::new(60, 10, START);
         assert_eq!(bucket.take(30, START), Ok(()));
         assert_eq!(bucket.remaining(), 0);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_limit_gives_nothing_away() {
+    fn a_changed_limit_adds_no_tokens() {
         let mut bucket = TokenBucket::new(60, 10, START);
         while bucket.take(1, START).is_ok() {}
         let mut wider = bucket.changed(600, 100, START);
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_more_flows_out_than_in(rate in 1..1_000_000_u64, burst in 1..10_000_u64, steps in prop::collection::vec(0..5_000_000_u64, 1..200)) {
+        fn the_bucket_never_grants_more_than_it_refills(rate in 1..1_000_000_u64, burst in 1..10_000_u64, steps in prop::collection::vec(0..5_000_000_u64, 1..200)) {
             let mut bucket = TokenBucket::new(rate, burst, START);
             let (mut now, mut granted) = (START, 0_u128);
             for step in steps {
@@ -148,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn a_wait_is_never_too_short_and_never_a_microsecond_too_long(rate in 1..1_000_000_u64, taken in 1..500_u64) {
+        fn a_wait_is_exact_to_a_microsecond(rate in 1..1_000_000_u64, taken in 1..500_u64) {
             let mut bucket = TokenBucket::new(rate, taken, START);
             bucket.take(taken, START).unwrap();
             let wait = bucket.take(1, START).unwrap_err();

@@ -146,14 +146,14 @@ pub(super) fn parse_example(line: &[u8]) -> Result<ExampleFormat, String> {
     ];
     let mut given = forms.into_iter().filter(|(_, given)| *given).map(|(form, _)| form);
     match (given.next(), given.next()) {
-        (Some(one), Some(other)) => Err(format!("it has {} and {}; give one of them", one.fields(), other.fields())),
+        (Some(one), Some(other)) => Err(format!("it has {} and {}; send one of them", one.fields(), other.fields())),
         (None, _) => Err("it has neither 'messages', nor 'prompt' and 'completion', nor 'text'".into()),
         (Some(ExampleFormat::Messages), None) => {
             messages(&line.messages.unwrap_or_default()).map(|()| ExampleFormat::Messages)
         }
         (Some(ExampleFormat::Completion), None) => {
             if line.prompt.is_none() {
-                return Err("'prompt' is missing beside 'completion'".into());
+                return Err("'prompt' is missing; 'completion' requires it".into());
             }
             filled("completion", line.completion.as_ref()).map(|()| ExampleFormat::Completion)
         }

@@ -8,7 +8,7 @@ pub(super) use self::example::ExampleFormat;
 use self::example::parse_example;
 use crate::error::{Error, Result};
 
-/// A longer line is surely a mistake, and each line must fit into memory.
+/// Max bytes of a line. A longer line is probably a mistake, and each line must fit into memory.
 const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// The summary of a file.
@@ -32,20 +32,20 @@ pub(super) struct Validator {
 }
 
 impl Validator {
-    pub fn read(&mut self, piece: &[u8]) -> Result<()> {
-        let mut rest = piece;
+    pub fn read(&mut self, chunk: &[u8]) -> Result<()> {
+        let mut rest = chunk;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(end);
             rest = after.get(1..).unwrap_or_default();
             if self.partial.is_empty() {
                 self.line(line)?;
             } else {
-                self.keep(line)?;
+                self.append(line)?;
                 let whole = std::mem::take(&mut self.partial);
                 self.line(&whole)?;
             }
         }
-        self.keep(rest)
+        self.append(rest)
     }
 
     /// Ends the file; the last line needs no line break.
@@ -56,15 +56,15 @@ impl Validator {
         }
         match self.form {
             Some(form) => Ok(Summary { examples: self.examples, form }),
-            None => Err(invalid("The file is empty. It must hold at least one line with an example.".into())),
+            None => Err(invalid("The file is empty. It must have at least one line with an example.".into())),
         }
     }
 
-    fn keep(&mut self, piece: &[u8]) -> Result<()> {
-        if self.partial.len() + piece.len() > MAX_LINE_BYTES {
+    fn append(&mut self, chunk: &[u8]) -> Result<()> {
+        if self.partial.len() + chunk.len() > MAX_LINE_BYTES {
             return Err(self.too_long());
         }
-        self.partial.extend_from_slice(piece);
+        self.partial.extend_from_slice(chunk);
         Ok(())
     }
 
@@ -114,9 +114,9 @@ mod tests {
 
     use super::{ExampleFormat, MAX_LINE_BYTES, Summary, Validator};
 
-    fn check(pieces: &[&[u8]]) -> Result<Summary, String> {
+    fn check(chunks: &[&[u8]]) -> Result<Summary, String> {
         let mut validator = Validator::default();
-        let read = pieces.iter().try_for_each(|piece| validator.read(piece));
+        let read = chunks.iter().try_for_each(|chunk| validator.read(chunk));
         read.and_then(|()| validator.finish()).map_err(|error| {
             assert_eq!(error.param_name(), Some("file"));
             error.message().to_owned()
@@ -126,7 +126,7 @@ mod tests {
     const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#;
 
     #[test]
-    fn every_form_is_taken() {
+    fn every_form_is_accepted() {
         let parts = r#"{"messages":[{"role":"system","content":""},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{}]}],"tools":[],"id":7}"#;
         let cases = [
             (CHAT, ExampleFormat::Messages),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line_and_field() {
+    fn errors_name_the_line_and_field() {
         let long = format!(r#"{{"text":"{}"}}"#, "x".repeat(MAX_LINE_BYTES));
         let cases: Vec<(&[u8], &str)> = vec![
             (b"", "empty"),
@@ -177,24 +177,24 @@ mod tests {
             ),
             (long.as_bytes(), "line 1 is longer than 4194304 bytes"),
         ];
-        for (file, told) in cases {
+        for (file, expected) in cases {
             let file = file.split(|byte| *byte == b'@').collect::<Vec<_>>().join(CHAT.as_bytes());
             let message = check(&[&file]).unwrap_err();
-            assert!(message.to_lowercase().contains(&told.to_lowercase()), "{told}: {message}");
+            assert!(message.to_lowercase().contains(&expected.to_lowercase()), "{expected}: {message}");
         }
     }
 
     proptest! {
         #[test]
-        fn where_the_pieces_are_cut_makes_no_difference(
+        fn chunk_boundaries_do_not_change_the_result(
             file in "(\\{\"text\":\"[aé]{0,3}\"\\}|\r|\n|x){0,12}",
             cuts: Vec<prop::sample::Index>,
         ) {
             let bytes = file.as_bytes();
             let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
             cuts.sort_unstable();
-            let pieces: Vec<_> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
-            prop_assert_eq!(check(&pieces), check(&[bytes]));
+            let chunks: Vec<_> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(check(&chunks), check(&[bytes]));
         }
     }
 }

@@ -39,13 +39,13 @@ pub struct UsageRow {
 impl UsageRow {
     /// Visits the records of one snapshot, project by project, latest first. Blocking. For the owner of the data
     /// folder: it needs no key.
-    pub fn each(store: &Store, filter: ExportFilter, mut show: impl FnMut(&UsageRow) -> Result<()>) -> Result<()> {
+    pub fn each(store: &Store, filter: ExportFilter, mut visit: impl FnMut(&UsageRow) -> Result<()>) -> Result<()> {
         store.read_blocking(|tx| {
-            let wanted = match filter.project {
+            let projects = match filter.project {
                 Some(project) => vec![project],
                 None => projects::newest(tx, None, usize::MAX)?.into_iter().map(|(id, _)| id).collect(),
             };
-            wanted.into_iter().try_for_each(|project| each_of(tx, project, filter, &mut show))
+            projects.into_iter().try_for_each(|project| export_project(tx, project, filter, &mut visit))
         })
     }
 
@@ -67,22 +67,22 @@ impl UsageRow {
     }
 }
 
-fn each_of(
+fn export_project(
     tx: &impl Reader,
     project: ProjectId,
     filter: ExportFilter,
-    show: &mut impl FnMut(&UsageRow) -> Result<()>,
+    visit: &mut impl FnMut(&UsageRow) -> Result<()>,
 ) -> Result<()> {
     let (start, end) = (filter.start.unwrap_or(Timestamp::ORIGIN), filter.end.unwrap_or(Timestamp::LAST));
-    let mut known: HashMap<u32, SeriesRecord> = HashMap::new();
+    let mut series_by_number: HashMap<u32, SeriesRecord> = HashMap::new();
     usage::each_raw(tx, project, start, end, |at, record| {
-        let series = match known.entry(record.series) {
+        let series = match series_by_number.entry(record.series) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(usage::series(tx, project, record.series)?)
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(usage::series(tx, project, record.series)?)
             }
         };
-        show(&UsageRow::new(at, project, series, &record))
+        visit(&UsageRow::new(at, project, series, &record))
     })
 }
 

@@ -35,8 +35,8 @@ struct Entry {
     amounts: Amounts,
 }
 
-/// What one request uses. It is recorded by [`UsageRecorder::close`], or as abandoned when it is
-/// dropped unclosed: then the client has left.
+/// The usage of one request. It is recorded by [`UsageRecorder::close`], or as abandoned when it is
+/// dropped unclosed because the client has disconnected.
 pub struct UsageRecorder {
     meter: Meter,
     project: ProjectId,
@@ -90,8 +90,8 @@ impl Meter {
 
     async fn record(&self, entry: Entry) -> Result<()> {
         let pending = std::mem::take(&mut *self.pending());
-        let all = pending.iter().cloned().chain([entry]).collect();
-        let written = self.store.write(self.write_entries(all)).await;
+        let entries = pending.iter().cloned().chain([entry]).collect();
+        let written = self.store.write(self.write_entries(entries)).await;
         if written.is_err() {
             self.pending().extend(pending);
         }

@@ -42,19 +42,20 @@ impl Dimension {
 
     /// Parses names separated by commas.
     pub fn parse_list(text: &str) -> Result<Vec<Dimension>> {
-        let one = |name: &str| Dimension::ALL.into_iter().find(|dimension| dimension.as_str() == name.trim());
-        let all = text.split(',').map(|name| {
-            one(name).ok_or_else(|| {
+        let find = |name: &str| Dimension::ALL.into_iter().find(|dimension| dimension.as_str() == name.trim());
+        let dimensions = text.split(',').map(|name| {
+            find(name).ok_or_else(|| {
                 let name = shorten(name);
-                let text =
-                    format!("'group_by' names '{name}'; it takes model, api_key_id and endpoint, separated by commas.");
+                let text = format!(
+                    "'group_by' names '{name}'; it accepts model, api_key_id and endpoint, separated by commas."
+                );
                 Error::invalid("group_by", text)
             })
         });
-        let mut all = all.collect::<Result<Vec<_>>>()?;
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
+        let mut dimensions = dimensions.collect::<Result<Vec<_>>>()?;
+        dimensions.sort_unstable();
+        dimensions.dedup();
+        Ok(dimensions)
     }
 }
 
@@ -65,7 +66,7 @@ pub struct ReportQuery {
     pub start: Option<Timestamp>,
     /// Exclusive; default now.
     pub end: Option<Timestamp>,
-    /// Default a day, or as many days as make a long window fit into a report.
+    /// Default: one day, or more if the window would have too many buckets.
     pub width: Option<Width>,
     pub group_by: Vec<Dimension>,
 }
@@ -78,7 +79,8 @@ pub struct BucketWidth {
 }
 
 impl BucketWidth {
-    /// The requested width, or the least number of whole days with which the window has at most [`MAX_BUCKETS`] buckets.
+    /// The requested width, or the least number of whole days with which the window has at most [`MAX_BUCKETS`]
+    /// buckets.
     fn of(requested: Option<Width>, start: Timestamp, end: Timestamp) -> Self {
         requested.map_or_else(
             || Self { unit: Width::Day, slots: rounded_up(slots_between(Width::Day, start, end), MAX_BUCKETS) },
@@ -91,7 +93,7 @@ impl BucketWidth {
     }
 }
 
-/// As `bucket_width` has it: `1m`, `1h`, `1d`, or a number of days.
+/// In the format of `bucket_width`: `1m`, `1h`, `1d`, or a number of days.
 impl fmt::Display for BucketWidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = match self.unit {
@@ -138,9 +140,9 @@ pub struct Report {
     /// Totals by group, if groups were requested.
     pub groups: Vec<(Group, Sums)>,
     pub buckets: Vec<Bucket>,
-    /// Bytes of content held now.
+    /// Bytes of content stored now.
     pub storage_now: u64,
-    /// Bytes of content held at the window's end.
+    /// Bytes of content stored at the window's end.
     pub storage_at_end: u64,
 }
 
@@ -190,7 +192,7 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
     let buckets = rounded_up(slots_between(width.unit, start, end), width.slots);
     if buckets > MAX_BUCKETS {
         let text = format!(
-            "The window has {buckets} buckets of this width; at most {MAX_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
+            "The window has {buckets} buckets of this width; at most {MAX_BUCKETS} are allowed. Use a wider 'bucket_width' or a shorter window."
         );
         return Err(Error::invalid("bucket_width", text));
     }
@@ -206,7 +208,7 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report
         let cell = (slot_of(plan, at), groups.of(series)?);
         cells.entry(cell).or_default().add(sums);
         totals.add(sums);
-        require_few(cells.len())
+        check_result_count(cells.len())
     })?;
     let mut by_group: BTreeMap<usize, Sums> = BTreeMap::new();
     cells.iter().for_each(|((_, group), sums)| by_group.entry(*group).or_default().add(sums));
@@ -237,7 +239,7 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report
     })
 }
 
-fn require_few(results: usize) -> Result<()> {
+fn check_result_count(results: usize) -> Result<()> {
     if results <= MAX_RESULTS {
         return Ok(());
     }
@@ -273,36 +275,36 @@ fn slots(plan: &CheckedQuery) -> impl Iterator<Item = (i64, Timestamp, Timestamp
 struct Groups<'a> {
     tx: &'a ReadTx,
     project: ProjectId,
-    wanted: &'a [Dimension],
-    known: HashMap<u32, usize>,
-    places: HashMap<Group, usize>,
+    group_by: &'a [Dimension],
+    by_series: HashMap<u32, usize>,
+    indices: HashMap<Group, usize>,
     order: Vec<Group>,
 }
 
 impl<'a> Groups<'a> {
-    fn new(tx: &'a ReadTx, project: ProjectId, wanted: &'a [Dimension]) -> Self {
-        Self { tx, project, wanted, known: HashMap::new(), places: HashMap::new(), order: Vec::new() }
+    fn new(tx: &'a ReadTx, project: ProjectId, group_by: &'a [Dimension]) -> Self {
+        Self { tx, project, group_by, by_series: HashMap::new(), indices: HashMap::new(), order: Vec::new() }
     }
 
     fn of(&mut self, series: u32) -> Result<usize> {
-        if self.wanted.is_empty() {
+        if self.group_by.is_empty() {
             return Ok(0);
         }
-        if let Some(place) = self.known.get(&series) {
-            return Ok(*place);
+        if let Some(index) = self.by_series.get(&series) {
+            return Ok(*index);
         }
         let record = usage::series(self.tx, self.project, series)?;
-        let wants = |dimension| self.wanted.contains(&dimension);
+        let includes = |dimension| self.group_by.contains(&dimension);
         let group = Group {
-            model: record.model.filter(|_| wants(Dimension::Model)),
-            api_key: wants(Dimension::ApiKey).then(|| record.key.to_string()),
-            endpoint: wants(Dimension::Endpoint).then_some(record.endpoint),
+            model: record.model.filter(|_| includes(Dimension::Model)),
+            api_key: includes(Dimension::ApiKey).then(|| record.key.to_string()),
+            endpoint: includes(Dimension::Endpoint).then_some(record.endpoint),
         };
-        let place = *self.places.entry(group.clone()).or_insert(self.order.len());
-        if place == self.order.len() {
+        let index = *self.indices.entry(group.clone()).or_insert(self.order.len());
+        if index == self.order.len() {
             self.order.push(group);
         }
-        self.known.insert(series, place);
-        Ok(place)
+        self.by_series.insert(series, index);
+        Ok(index)
     }
 }

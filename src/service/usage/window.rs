@@ -40,15 +40,15 @@ pub(super) fn each(
     project: ProjectId,
     (from, to): (Timestamp, Timestamp),
     widest: Width,
-    mut show: impl FnMut(Timestamp, u32, &Sums) -> Result<()>,
+    mut visit: impl FnMut(Timestamp, u32, &Sums) -> Result<()>,
 ) -> Result<()> {
     require_detail(&usage::horizon(tx)?, (from, to), widest)?;
     let mut segments = Vec::new();
     split(from, to, Some(widest), &mut segments);
     for Segment { width, from, to } in segments {
         match width {
-            Some(width) => usage::each_sum(tx, project, width, (from, to), &mut show)?,
-            None => usage::each_raw(tx, project, from, to, |at, raw| show(at, raw.series, &Sums::from(&raw)))?,
+            Some(width) => usage::each_sum(tx, project, width, (from, to), &mut visit)?,
+            None => usage::each_raw(tx, project, from, to, |at, raw| visit(at, raw.series, &Sums::from(&raw)))?,
         }
     }
     Ok(())
@@ -58,7 +58,7 @@ pub(super) fn each(
 fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest: Width) -> Result<()> {
     if widest == Width::Minute && from < horizon.minutes {
         let text = format!(
-            "Before {} usage is kept by the hour only. Use 'bucket_width' 1h or 1d, or a later 'start_time'.",
+            "Before {} usage is kept only by the hour. Use 'bucket_width' 1h or 1d, or a later 'start_time'.",
             horizon.minutes
         );
         return Err(Error::invalid("bucket_width", text));
@@ -71,7 +71,7 @@ fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest:
         };
         if width.floor(at) != at {
             let text = format!(
-                "'{field}' is {at}, but before {since} usage is kept by the {unit} only. Give a whole {unit}, such as {}.",
+                "'{field}' is {at}, but before {since} usage is kept only by the {unit}. Give a whole {unit}, such as {}.",
                 width.floor(at)
             );
             return Err(Error::invalid(field, text));
@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_cover_a_window_once_and_stand_on_whole_slots(from in 0..4_000_000_000_000_i64, length in 0..10_000_000_000_i64, widest in 0..3_usize) {
+        fn segments_cover_a_window_once_and_start_on_whole_slots(from in 0..4_000_000_000_000_i64, length in 0..10_000_000_000_i64, widest in 0..3_usize) {
             let (from, to) = (Timestamp::from_millis(from), Timestamp::from_millis(from + length));
             let mut segments = Vec::new();
             split(from, to, Some(Width::ALL[widest]), &mut segments);

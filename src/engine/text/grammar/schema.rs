@@ -4,23 +4,26 @@
 //! caller is told its path, such as `.properties.tags.uniqueItems`.
 
 mod closed_objects;
-mod common;
 mod dates;
-mod inline;
 mod leave_open;
 mod merged_constraints;
 mod multiples;
 mod patterns;
+mod references;
 mod satisfiability;
+mod schema_error;
 mod simplify;
+mod subschemas;
 
 use serde_json::{Map, Value, json};
 
-pub(super) use self::common::SchemaError;
-use self::common::{Fault, child, invalid, target, unenforceable, unenforceable_schema};
 pub(super) use self::leave_open::{open, remove_keyword, suspects};
 use self::merged_constraints::MAX_NESTED_STEPS;
 pub(super) use self::multiples::Multiples;
+use self::references::resolve;
+pub(super) use self::schema_error::SchemaError;
+use self::schema_error::{Fault, invalid, unenforceable, unenforceable_schema};
+use self::subschemas::child;
 use crate::display::shorten;
 
 /// Max nesting of schemas, which bounds the compiler's recursion, and max number of subschemas.
@@ -95,7 +98,7 @@ pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -
     if !satisfiability::is_satisfiable(&schema) {
         return invalid("", "can never be satisfied: it requires values nested without end");
     }
-    inline::expand_references(&mut schema);
+    references::expand_references(&mut schema);
     dates::expand_formats(&mut schema);
     closed_objects::close_objects(&mut schema);
     let Some(fields) = schema.as_object_mut() else { return invalid("", "must be an object") };
@@ -311,7 +314,7 @@ impl Checker<'_> {
 
     fn check_reference(&self, value: &Value, pointer: &str) -> Result<(), SchemaError> {
         match value.as_str() {
-            Some(text) if target(self.root, text).is_some() => Ok(()),
+            Some(text) if resolve(self.root, text).is_some() => Ok(()),
             Some(text) => {
                 let is_local = text.starts_with('#') && !text.contains(['~', '%']);
                 let text = shorten(text);

@@ -1,7 +1,7 @@
 //! Samples the next token from logits.
 //!
-//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each filter applies to the result of the
-//! one before, with probabilities renormalised. The generator is ChaCha8 with the request's seed and one stream per
+//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each filter applies to the result of
+//! the one before, with probabilities renormalised. The generator is ChaCha8 with the request's seed and one stream per
 //! choice: the same logits give the same tokens.
 
 use std::collections::{HashMap, HashSet};
@@ -200,8 +200,8 @@ fn greedy(logits: &[f32]) -> Option<u32> {
 
 /// The `k` most likely candidates, by ID. One pass: few logits are above the rising threshold.
 fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
-    let room = k.saturating_mul(2).clamp(64, logits.len().max(64));
-    let mut best: Vec<Candidate> = Vec::with_capacity(room);
+    let capacity = k.saturating_mul(2).clamp(64, logits.len().max(64));
+    let mut best: Vec<Candidate> = Vec::with_capacity(capacity);
     let mut threshold = f32::NEG_INFINITY;
     let shrink = |best: &mut Vec<Candidate>| {
         if k < best.len() {
@@ -211,7 +211,7 @@ fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
     };
     for_each_above(logits, |candidate| {
         best.push(candidate);
-        if best.len() >= room && k < best.len() {
+        if best.len() >= capacity && k < best.len() {
             shrink(&mut best);
             threshold = best.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
         }

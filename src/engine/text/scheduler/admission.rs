@@ -15,9 +15,9 @@ enum Admission {
 impl Scheduler {
     /// Admits waiting sequences, the least served tenant first. Strictly in order: a smaller sequence never
     /// overtakes one that waits for memory. `false`: the first waiting sequence waits for memory.
-    pub(super) fn admit(&mut self, room: u64) -> bool {
+    pub(super) fn admit(&mut self, max_bytes: u64) -> bool {
         while let Some(id) = self.next_waiting() {
-            match self.admission_for(id, room) {
+            match self.admission_for(id, max_bytes) {
                 Admission::Yes => self.start(id),
                 Admission::NoMemory => return false,
                 Admission::NoSlot => match self.victim_for(id) {
@@ -36,7 +36,7 @@ impl Scheduler {
         let order = |(tenant, id): &(Tenant, SequenceId)| {
             (self.shares.served(*tenant), slots.get(tenant).copied().unwrap_or(0), *id)
         };
-        self.index.first_ready().min_by_key(order).map(|(_, id)| id)
+        self.queues.first_ready().min_by_key(order).map(|(_, id)| id)
     }
 
     fn slots_by_tenant(&self) -> BTreeMap<Tenant, usize> {
@@ -45,8 +45,8 @@ impl Scheduler {
         slots
     }
 
-    fn admission_for(&self, id: SequenceId, room: u64) -> Admission {
-        if self.index.running().len() >= self.limits.running {
+    fn admission_for(&self, id: SequenceId, max_bytes: u64) -> Admission {
+        if self.queues.running().len() >= self.limits.running {
             return Admission::NoSlot;
         }
         let Some(sequence) = self.sequences.get(&id) else { return Admission::NoSlot };
@@ -55,10 +55,10 @@ impl Scheduler {
         };
         // One spare block per sequence, so that admission does not lead to preemption at once.
         let reserved: u64 = self.running().map(|(_, one)| bytes(one, one.blocks_needed() + 1)).sum();
-        let none_running = self.index.running().is_empty();
+        let none_running = self.queues.running().is_empty();
         let needed = bytes(sequence, sequence.blocks_needed() + usize::from(!none_running));
         let held = self.used_bytes() - self.idle_bytes();
-        if held + reserved + needed <= room { Admission::Yes } else { Admission::NoMemory }
+        if held + reserved + needed <= max_bytes { Admission::Yes } else { Admission::NoMemory }
     }
 
     /// Starts a sequence with its cached prefix. At least one token is left to compute, so that there are logits.
@@ -67,7 +67,7 @@ impl Scheduler {
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.state = State::Running(now);
-        self.index.set_running(sequence.tenant, id);
+        self.queues.set_running(sequence.tenant, id);
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let max_blocks = sequence.tokens.len().saturating_sub(1) / BLOCK;
         let edges = sequence.tokens.blocks_from(0).take(max_blocks);
@@ -80,7 +80,7 @@ impl Scheduler {
         sequence.computed = sequence.cached * BLOCK;
         if sequence.prefix_hit.is_none() {
             (sequence.prefix_hit, sequence.charged) = (Some(sequence.computed), sequence.computed);
-            self.index.remove_queued(sequence.model, sequence.tenant, id, sequence.tokens.prompt_len());
+            self.queues.remove_queued(sequence.model, sequence.tenant, id, sequence.tokens.prompt_len());
         }
         self.refresh_siblings(id);
     }
@@ -113,9 +113,9 @@ impl Scheduler {
         self.release_blocks(&mut sequence);
         let tenant = sequence.tenant;
         self.sequences.insert(id, sequence);
-        self.index.remove(tenant, id);
+        self.queues.remove(tenant, id);
         let ready = self.is_ready(id);
-        self.index.set_ready(tenant, id, ready);
+        self.queues.set_ready(tenant, id, ready);
         self.refresh_siblings(id);
     }
 }

@@ -50,23 +50,23 @@ impl Row {
 }
 
 impl Scheduler {
-    /// Plans the next step. All blocks together take at most `room` bytes, and at most `chunk` prompt
+    /// Plans the next step. All blocks together take at most `max_bytes` bytes, and at most `chunk` prompt
     /// tokens are computed beside the decoding sequences.
-    pub fn plan(&mut self, room: u64, chunk: usize) -> StepPlan {
-        self.shrink(room);
+    pub fn plan(&mut self, max_bytes: u64, chunk: usize) -> StepPlan {
+        self.shrink(max_bytes);
         let mut memory_short = false;
-        while self.used_bytes() > room
+        while self.used_bytes() > max_bytes
             && let Some(id) = self.newest_running(|_| true)
         {
             memory_short = true;
             self.preempt(id);
-            self.shrink(room);
+            self.shrink(max_bytes);
         }
-        let admitted_all = self.admit(room);
+        let admitted_all = self.admit(max_bytes);
         let mut rows: BTreeMap<ModelId, Vec<Row>> = BTreeMap::new();
         for (id, count) in self.tokens_per_sequence(chunk) {
             let Some(model) = self.sequences.get(&id).map(|one| one.model) else { continue };
-            match self.build_row(id, count, room) {
+            match self.build_row(id, count, max_bytes) {
                 Some(row) => rows.entry(model).or_default().push(row),
                 None => memory_short = true,
             }
@@ -104,7 +104,7 @@ impl Scheduler {
 
     /// Allocates the blocks that a row needs. If memory is short, evicts cached blocks, then drops the draft, then
     /// preempts the sequence admitted last. `None`: that was the sequence itself.
-    fn build_row(&mut self, id: SequenceId, count: usize, room: u64) -> Option<Row> {
+    fn build_row(&mut self, id: SequenceId, count: usize, max_bytes: u64) -> Option<Row> {
         loop {
             let sequence = self.sequences.get_mut(&id).filter(|one| one.is_running())?;
             let (start, end) = (sequence.computed, sequence.computed + count);
@@ -112,23 +112,23 @@ impl Scheduler {
                 return Some(sequence.make_row(id, start, end));
             }
             let model = sequence.model;
-            if self.take_block(id, model, room) || self.evict() {
+            if self.take_block(id, model, max_bytes) || self.evict() {
                 continue;
             }
             let sequence = self.sequences.get_mut(&id)?;
             if !std::mem::take(&mut sequence.draft).is_empty() && sequence.pending() == 1 {
-                return self.build_row(id, 1, room);
+                return self.build_row(id, 1, max_bytes);
             }
             let victim = self.newest_running(|_| true)?;
             self.preempt(victim);
         }
     }
 
-    pub(super) fn take_block(&mut self, id: SequenceId, model: ModelId, room: u64) -> bool {
+    pub(super) fn take_block(&mut self, id: SequenceId, model: ModelId, max_bytes: u64) -> bool {
         let used = self.used_bytes();
         let Some(model) = self.models.get_mut(&model) else { return false };
         let Some(sequence) = self.sequences.get_mut(&id) else { return false };
-        let fits = used + model.block_bytes <= room;
+        let fits = used + model.block_bytes <= max_bytes;
         if fits {
             sequence.blocks.push(model.blocks.allocate());
         }

@@ -92,7 +92,7 @@ mod tests {
     use super::BlockPool;
 
     #[test]
-    fn a_block_is_free_when_the_last_holder_leaves() {
+    fn a_block_is_free_after_its_last_holder_releases_it() {
         let mut blocks = BlockPool::default();
         let (a, b) = (blocks.allocate(), blocks.allocate());
         blocks.share(a);

@@ -11,14 +11,14 @@
 mod admission;
 mod batch;
 pub mod block_pool;
+mod draft_lookahead;
 mod fair_shares;
 pub mod ids;
-mod index;
-mod lookahead;
 pub mod prefix_cache;
+mod sequence_queues;
+mod sequence_tokens;
 #[cfg(test)]
 mod tests;
-mod tokens;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 use block_pool::BlockPool;
 use fair_shares::FairShares;
-use index::{Index, Queued};
 use prefix_cache::{Parent, PrefixCache};
+use sequence_queues::{QueuedWork, SequenceQueues};
 
 pub use batch::{Batch, Row, StepPlan};
+pub use draft_lookahead::DraftContext;
 pub use ids::{ModelId, RequestId, SequenceId, Tenant};
-pub use lookahead::DraftContext;
-pub use tokens::Tokens;
+pub use sequence_tokens::SequenceTokens;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -74,7 +74,7 @@ pub struct Scheduler {
     limits: Limits,
     models: BTreeMap<ModelId, Model>,
     sequences: BTreeMap<SequenceId, Sequence>,
-    index: Index,
+    queues: SequenceQueues,
     shares: FairShares,
     last_request: RequestId,
     /// A logical clock that orders admissions and uses of cached blocks.
@@ -97,7 +97,7 @@ struct Sequence {
     model: ModelId,
     tenant: Tenant,
     long: bool,
-    tokens: Tokens,
+    tokens: SequenceTokens,
     /// Tokens that may still be generated.
     left: u32,
     /// Positions whose keys and values are in `blocks`.
@@ -107,7 +107,7 @@ struct Sequence {
     cached: usize,
     parent: Parent,
     state: State,
-    /// The client does not keep up.
+    /// The client does not read fast enough.
     paused: bool,
     /// Draft tokens that the next step verifies.
     draft: Vec<u32>,
@@ -127,7 +127,7 @@ enum State {
 /// What is waiting and running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests of which nothing has run.
+    /// Requests that have not started.
     pub queued: usize,
     /// Their prompt tokens.
     pub queued_tokens: usize,
@@ -145,7 +145,7 @@ impl Scheduler {
             limits,
             models: BTreeMap::new(),
             sequences: BTreeMap::new(),
-            index: Index::default(),
+            queues: SequenceQueues::default(),
             shares: FairShares::default(),
             last_request: 0,
             ticks: 0,
@@ -159,7 +159,7 @@ impl Scheduler {
         Self { last_request: self.last_request, ..Self::new(self.limits) }
     }
 
-    /// Queues a request, or returns which limit is full. Free slots count as room in the queue, so the
+    /// Queues a request, or returns which limit is full. Free slots extend the queue, so the
     /// result does not depend on when the next step starts.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
         let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
@@ -172,7 +172,7 @@ impl Scheduler {
                 model,
                 tenant,
                 long,
-                tokens: Tokens::new(Arc::clone(&prompt)),
+                tokens: SequenceTokens::new(Arc::clone(&prompt)),
                 left: max_tokens,
                 computed: 0,
                 blocks: Vec::new(),
@@ -186,38 +186,38 @@ impl Scheduler {
             };
             let id = SequenceId { request: self.last_request, choice };
             self.sequences.insert(id, sequence);
-            self.index.add_queued(model, tenant, id, prompt.len());
-            self.index.set_ready(tenant, id, choice == 0);
+            self.queues.add_queued(model, tenant, id, prompt.len());
+            self.queues.set_ready(tenant, id, choice == 0);
         }
         Ok(self.last_request)
     }
 
-    /// Whether the queue takes a request with so many prompt tokens and choices.
+    /// Whether the queue accepts a request with this many prompt tokens and choices.
     pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize, choices: usize) -> Result<(), Full> {
         let Limits { tokens, tenant_divisor, .. } = self.limits;
-        let free = self.limits.running.saturating_sub(self.index.running().len());
-        // An empty queue takes whatever one request may ask for.
-        let is_full = |queued: Queued, divisor: usize| {
+        let free = self.limits.running.saturating_sub(self.queues.running().len());
+        // An empty queue accepts any request.
+        let is_full = |queued: QueuedWork, divisor: usize| {
             let limit = (self.limits.choices / divisor).max(1) + free;
             queued.choices > 0 && (queued.choices + choices > limit || queued.tokens + prompt > tokens / divisor)
         };
-        if is_full(self.index.queued(|one, _| one == model), 1) {
+        if is_full(self.queues.queued(|one, _| one == model), 1) {
             return Err(Full::Model);
         }
-        match is_full(self.index.queued(|one, owner| one == model && owner == tenant), tenant_divisor) {
+        match is_full(self.queues.queued(|one, owner| one == model && owner == tenant), tenant_divisor) {
             true => Err(Full::Tenant),
             false => Ok(()),
         }
     }
 
     fn running(&self) -> impl Iterator<Item = (&SequenceId, &Sequence)> {
-        self.index.running().iter().filter_map(|id| self.sequences.get_key_value(id))
+        self.queues.running().iter().filter_map(|id| self.sequences.get_key_value(id))
     }
 
     /// Drops a request with all of its sequences.
     pub fn cancel(&mut self, request: RequestId) {
-        let all = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
-        let ids: Vec<_> = self.sequences.range(all).map(|(id, _)| *id).collect();
+        let choices = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
+        let ids: Vec<_> = self.sequences.range(choices).map(|(id, _)| *id).collect();
         for id in ids {
             self.finish(id);
         }
@@ -229,16 +229,16 @@ impl Scheduler {
         let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
         self.release_blocks(&mut sequence);
         let Sequence { model, tenant, tokens, prefix_hit, .. } = sequence;
-        self.index.remove(tenant, id);
+        self.queues.remove(tenant, id);
         if prefix_hit.is_none() {
-            self.index.remove_queued(model, tenant, id, tokens.prompt_len());
+            self.queues.remove_queued(model, tenant, id, tokens.prompt_len());
         }
         self.shares.remove_sequence(tenant);
         self.refresh_siblings(id);
         tokens.generated()
     }
 
-    /// Pauses a sequence whose client does not keep up, or resumes it.
+    /// Pauses a sequence whose client does not read fast enough, or resumes it.
     pub fn set_paused(&mut self, id: SequenceId, paused: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.paused = paused;
@@ -262,11 +262,11 @@ impl Scheduler {
         sequence.computed += positions;
         let prompt = sequence.tokens.prompt_len();
         let completes_prompt = (sequence.computed - positions) < prompt && sequence.computed >= prompt;
-        let prompts = sequence.computed.min(prompt).saturating_sub(sequence.charged);
-        sequence.charged += prompts;
+        let prompt_tokens = sequence.computed.min(prompt).saturating_sub(sequence.charged);
+        sequence.charged += prompt_tokens;
         sequence.tokens.extend(new);
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
-        self.shares.charge(sequence.tenant, prompts, new.len());
+        self.shares.charge(sequence.tenant, prompt_tokens, new.len());
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let freed = sequence.cache_full_blocks(model, now);
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
@@ -275,23 +275,23 @@ impl Scheduler {
         }
     }
 
-    /// Later choices of a request wait until the first one has computed the prompt: they take it over from the prefix
+    /// Later choices of a request wait until the first one has computed the prompt. They then find it in the prefix
     /// cache.
     fn is_ready(&self, id: SequenceId) -> bool {
         let first = self.sequences.get(&SequenceId { choice: 0, ..id });
         id.choice == 0 || first.is_none_or(|first| first.computed >= first.tokens.prompt_len())
     }
 
-    /// The first choice of a request has moved on or is gone: tells which of the others can be admitted.
+    /// Updates which later choices of a request can be admitted, after its first choice has advanced or ended.
     fn refresh_siblings(&mut self, id: SequenceId) {
         if id.choice != 0 {
             return;
         }
         let ready = self.is_ready(SequenceId { choice: 1, ..id });
-        let others = SequenceId { choice: 1, ..id }..=SequenceId { choice: u32::MAX, ..id };
-        for (other, sequence) in self.sequences.range(others) {
+        let later = SequenceId { choice: 1, ..id }..=SequenceId { choice: u32::MAX, ..id };
+        for (other, sequence) in self.sequences.range(later) {
             if !sequence.is_running() {
-                self.index.set_ready(sequence.tenant, *other, ready);
+                self.queues.set_ready(sequence.tenant, *other, ready);
             }
         }
     }
@@ -322,7 +322,7 @@ impl Scheduler {
     }
 
     fn count(&self, of: impl Fn(ModelId) -> bool) -> Counts {
-        let Queued { requests: queued, tokens: queued_tokens, .. } = self.index.queued(|model, _| of(model));
+        let QueuedWork { requests: queued, tokens: queued_tokens, .. } = self.queues.queued(|model, _| of(model));
         let running = self.running().filter(|(_, one)| of(one.model)).count();
         let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
         let held = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
@@ -342,9 +342,9 @@ impl Scheduler {
 
     /// Tokens left to compute for the tenants that match, assuming at most `expected_tokens` more per sequence.
     pub fn remaining_work(&self, expected_tokens: u32, of: impl Fn(Tenant) -> bool) -> u64 {
-        let parts = self.sequences.values().filter(|one| of(one.tenant));
+        let sequences = self.sequences.values().filter(|one| of(one.tenant));
         let prompt = |one: &Sequence| one.tokens.prompt_len().saturating_sub(one.computed) as u64;
-        parts.map(|one| prompt(one) + u64::from(one.left.min(expected_tokens))).sum()
+        sequences.map(|one| prompt(one) + u64::from(one.left.min(expected_tokens))).sum()
     }
 
     /// The number of tenants with work.
@@ -352,9 +352,9 @@ impl Scheduler {
         self.shares.at_work()
     }
 
-    /// Evicts cached blocks until at most `room` bytes are used or none is left to evict.
-    pub fn shrink(&mut self, room: u64) {
-        while self.used_bytes() > room && self.evict() {}
+    /// Evicts cached blocks until at most `max_bytes` bytes are used or none is left to evict.
+    pub fn shrink(&mut self, max_bytes: u64) {
+        while self.used_bytes() > max_bytes && self.evict() {}
     }
 
     /// Removes a model that is no longer loaded, with its prefix cache. Its sequences must have ended.
@@ -369,8 +369,8 @@ impl Scheduler {
     /// Evicts the least recently used cached block of any model. `false`: there is none.
     fn evict(&mut self) -> bool {
         let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.blocks);
-        let all = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
-        let Some((_, (id, model))) = all.min_by_key(|(used, _)| *used) else { return false };
+        let candidates = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
+        let Some((_, (id, model))) = candidates.min_by_key(|(used, _)| *used) else { return false };
         let Some(block) = model.prefixes.evict(&model.blocks) else { return false };
         if model.blocks.uncache(block) {
             self.released.push((*id, block));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use super::{Full, Limits, ModelId, Queued, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan, Tenant};
+use super::{Full, Limits, ModelId, QueuedWork, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan, Tenant};
 use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BLOCK, BlockId};
 
@@ -147,20 +147,20 @@ impl Driver {
 
     /// The index agrees with the sequences.
     fn check_index(&self) {
-        let Scheduler { sequences, index, .. } = &self.scheduler;
+        let Scheduler { sequences, queues, .. } = &self.scheduler;
         let of = |wanted: &dyn Fn(&SequenceId, &Sequence) -> bool| -> BTreeSet<SequenceId> {
             sequences.iter().filter(|(id, one)| wanted(id, one)).map(|(id, _)| *id).collect()
         };
-        assert_eq!(*index.running(), of(&|_, one| one.is_running()));
+        assert_eq!(*queues.running(), of(&|_, one| one.is_running()));
         let ready = of(&|id, one| !one.is_running() && self.scheduler.is_ready(*id));
-        assert_eq!(index.ready(), ready);
+        assert_eq!(queues.ready(), ready);
         let new = sequences.iter().filter(|(_, one)| one.prefix_hit.is_none());
-        let expected = new.fold(Queued::default(), |sum, (id, one)| Queued {
+        let expected = new.fold(QueuedWork::default(), |sum, (id, one)| QueuedWork {
             requests: sum.requests + usize::from(id.choice == 0),
             choices: sum.choices + 1,
             tokens: sum.tokens + if id.choice == 0 { one.tokens.prompt_len() } else { 0 },
         });
-        assert_eq!(index.queued(|_, _| true), expected);
+        assert_eq!(queues.queued(|_, _| true), expected);
     }
 
     /// Reserves blocks for a draft: the returned count has blocks, and nothing was preempted.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::settings::MAX_DRAFT_TOKENS;
-use crate::engine::text::scheduler::{DraftContext, SequenceId, Tokens};
+use crate::engine::text::scheduler::{DraftContext, SequenceId, SequenceTokens};
 use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
 use crate::engine::text::step_cost::SpeculationCosts;
 use crate::models::causal_lm::{BatchRow, Logits, LogitsAt};
@@ -64,7 +64,7 @@ pub struct DraftModel {
 pub struct DraftSequence {
     pub id: SequenceId,
     /// The text, followed by the draft tokens.
-    tokens: Tokens,
+    tokens: SequenceTokens,
     /// The tokens that the present step computes.
     step: Vec<u32>,
     /// How many of `tokens` are the text.
@@ -190,7 +190,7 @@ impl DraftModel {
 
     /// The first position to compute for the logits after `tokens`. Discards block contents that were computed
     /// from other tokens.
-    fn first_missing(&mut self, tokens: &Tokens, blocks: &[BlockId]) -> usize {
+    fn first_missing(&mut self, tokens: &SequenceTokens, blocks: &[BlockId]) -> usize {
         let (mut known, mut all_match) = (0, true);
         for (index, block) in blocks.iter().enumerate() {
             let text = tokens.iter_from(index * BLOCK);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::settings::MAX_DRAFT_TOKENS;
-use crate::engine::text::scheduler::Tokens;
+use crate::engine::text::scheduler::SequenceTokens;
 
 /// Length of the n-grams, in tokens.
 const NGRAM: usize = 3;
@@ -23,7 +23,7 @@ const RECOVERY: f32 = 0.01;
 /// The n-gram proposer of one sequence.
 #[derive(Debug)]
 pub struct NgramProposer {
-    tokens: Tokens,
+    tokens: SequenceTokens,
     /// The position after the last occurrence of each n-gram.
     positions: HashMap<[u32; NGRAM], usize>,
     /// N-grams that end before this position are in `positions`.
@@ -37,7 +37,7 @@ pub struct NgramProposer {
 impl NgramProposer {
     pub fn new(prompt: Arc<[u32]>) -> Self {
         Self {
-            tokens: Tokens::new(prompt),
+            tokens: SequenceTokens::new(prompt),
             positions: HashMap::new(),
             indexed: 0,
             acceptance: INITIAL_ACCEPTANCE,
@@ -103,7 +103,7 @@ mod tests {
     use super::{MAX_DRAFT_TOKENS, NgramProposer};
 
     #[test]
-    fn what_followed_before_is_proposed() {
+    fn tokens_that_followed_before_are_proposed() {
         let mut ngrams = NgramProposer::new([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].into());
         assert!(ngrams.propose(0.1).is_empty(), "two tokens are no n-gram");
         ngrams.push(&[3]);

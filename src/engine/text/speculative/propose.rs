@@ -41,11 +41,11 @@ fn retain_worthwhile(slot: &DraftSlot, mut candidates: Vec<Candidate>, costs: &S
     candidates
 }
 
-/// Reserves blocks for the candidates' draft tokens, within `room` bytes in total.
-fn reserve(candidates: Vec<Candidate>, state: &mut State, room: u64) -> Vec<DraftSequence> {
+/// Reserves blocks for the candidates' draft tokens, within `max_bytes` bytes in total.
+fn reserve(candidates: Vec<Candidate>, state: &mut State, max_bytes: u64) -> Vec<DraftSequence> {
     let reserve = |Candidate { id, mut context, stats, has_rounds, .. }: Candidate| {
         let max_tokens = MAX_DRAFT_TOKENS.min(context.left.saturating_sub(1) as usize);
-        let (max_tokens, blocks) = state.scheduler.reserve_lookahead(id, max_tokens, room);
+        let (max_tokens, blocks) = state.scheduler.reserve_lookahead(id, max_tokens, max_bytes);
         context.blocks = blocks.to_vec();
         (max_tokens > 0).then(|| DraftSequence::new(id, context, max_tokens, stats, has_rounds))
     };
@@ -76,9 +76,9 @@ impl TextWorkload {
         let candidates = drafts.iter().zip(candidates);
         let candidates: Vec<_> =
             candidates.map(|((_, slot), candidates)| retain_worthwhile(slot, candidates, &costs)).collect();
-        let room = self.runtime.memory.room();
+        let max_bytes = self.runtime.memory.available();
         let mut state = queue.lock();
-        let sequences = candidates.into_iter().map(|candidates| reserve(candidates, &mut state, room));
+        let sequences = candidates.into_iter().map(|candidates| reserve(candidates, &mut state, max_bytes));
         let sequences: Vec<Vec<DraftSequence>> = sequences.collect();
         // Blocks reserved for drafts may have belonged to another sequence.
         let released = state.scheduler.take_released();

@@ -108,11 +108,11 @@ pub struct CallSyntax {
 impl CallSyntax {
     /// `None` if no tool may be called.
     pub fn new(format: CallFormat, tokens: &Vocabulary, spec: &OutputSpec) -> Option<Self> {
-        let wanted = |tool: &Tool| match &spec.calling {
+        let is_callable = |tool: &Tool| match &spec.calling {
             CallMode::Named(name) => tool.name == *name,
             _ => true,
         };
-        let callable: Vec<_> = spec.tools.iter().cloned().enumerate().filter(|(_, tool)| wanted(tool)).collect();
+        let callable: Vec<_> = spec.tools.iter().cloned().enumerate().filter(|(_, tool)| is_callable(tool)).collect();
         let control_tokens =
             format.control_texts().iter().filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
         let call_required = spec.calling != CallMode::Auto;

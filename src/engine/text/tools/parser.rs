@@ -26,7 +26,7 @@ pub struct CallParser {
 enum State {
     /// The output so far may be the beginning of a call.
     Start(String),
-    /// The same, for calls without an opening.
+    /// Like [`State::Start`], for calls without an opening tag.
     Bare(String),
     /// Text that may contain an opening.
     Text(StopMatcher),

@@ -1,6 +1,6 @@
 //! Chat completions: endpoint 5.
 
-mod context;
+mod conversation_fields;
 mod output_format;
 mod request;
 mod response;
@@ -33,17 +33,17 @@ async fn complete(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let asked = body.0.check(if_match.0)?;
-    let mut running = api.chat.start(&caller.access, asked.call, caller.recorder.clone()).await?;
-    if let Some(options) = asked.stream {
+    let checked = body.0.check(if_match.0)?;
+    let mut running = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
+    if let Some(options) = checked.stream {
         caller.recorder.defer();
         let truncated = running.truncated;
         let unenforced = std::mem::take(&mut running.unenforced);
         let response = stream::respond(running, options, request_logging::request_id(&request));
-        return Ok(context::with_headers(response, truncated, &unenforced));
+        return Ok(conversation_fields::with_headers(response, truncated, &unenforced));
     }
     let choices = running.whole().await?;
     let head = Head { id: running.id, object: "chat.completion", state: None };
     let reply = caller.reply(head, response::completion(&running, choices))?;
-    Ok(context::with_headers(reply, running.truncated, &running.unenforced))
+    Ok(conversation_fields::with_headers(reply, running.truncated, &running.unenforced))
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::context;
+use super::conversation_fields;
 use super::output_format::{self, ResponseFormat, ToolChoice};
 use crate::calls::chat::ChatCall;
-use crate::calls::context::no_model;
+use crate::calls::conversation_context::no_model;
 use crate::calls::messages;
 use crate::display::shorten;
 use crate::engine::{MAX_CHOICES, MAX_STOPS, MAX_TOP_LOGPROBS, Sampling};
@@ -56,7 +56,7 @@ pub struct ChatRequest {
     conversation_id: Option<String>,
     /// An agent, whose instructions, model and memory settings apply.
     agent_id: Option<String>,
-    /// What happens if the conversation is too long: `disabled` if absent, or as the agent says.
+    /// What happens if the conversation is too long; absent: the agent's setting, else `disabled`.
     truncation: Option<Truncation>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -81,7 +81,7 @@ pub struct ChatRequest {
     /// Number of choices, 1–16.
     n: Option<u32>,
     max_completion_tokens: Option<u32>,
-    /// The older name of `max_completion_tokens`.
+    /// The deprecated name of `max_completion_tokens`.
     max_tokens: Option<u32>,
     /// Min tokens before generation may stop.
     min_tokens: Option<u32>,
@@ -130,7 +130,7 @@ pub struct CheckedRequest {
 }
 
 impl ChatRequest {
-    /// Validates each field; `calls` checks what depends on the model.
+    /// Validates each field; the module `calls` checks what depends on the model.
     pub fn check(self, if_match: Option<IfMatch>) -> Result<CheckedRequest> {
         refuse_unsupported(&self.rest)?;
         let sampling = self.sampling()?;
@@ -147,7 +147,7 @@ impl ChatRequest {
         )?;
         let sent = message_schema::to_json(&self.messages);
         let messages = messages::parse(&sent, self.conversation_id.is_some())?;
-        let named = context::ContextFields {
+        let named = conversation_fields::ConversationFields {
             conversation: self.conversation_id,
             agent: self.agent_id,
             truncation: self.truncation,
@@ -200,12 +200,12 @@ impl ChatRequest {
         if let Some((0, field)) = chosen {
             return Err(Error::invalid(field, format!("{field} is 0. Ask for at least 1 token, or leave it out.")));
         }
-        if let (Some(least), Some((most, field))) = (self.min_tokens, chosen)
-            && least > most
+        if let (Some(min), Some((max, field))) = (self.min_tokens, chosen)
+            && min > max
         {
             return Err(Error::invalid(
                 "min_tokens",
-                format!("min_tokens is {least}, more than {field}, which is {most}."),
+                format!("min_tokens is {min}, more than {field}, which is {max}."),
             ));
         }
         Ok(chosen)
@@ -217,16 +217,14 @@ impl ChatRequest {
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
             (true, _) => Ok(Some(top)),
             (false, None | Some(0)) => Ok(None),
-            (false, Some(_)) => Err(Error::invalid("top_logprobs", "top_logprobs needs logprobs: true beside it.")),
+            (false, Some(_)) => Err(Error::invalid("top_logprobs", "top_logprobs requires logprobs: true.")),
         }
     }
 
     fn stream(&self) -> Result<Option<StreamOptions>> {
         let streamed = self.stream.unwrap_or(false);
         match self.stream_options {
-            Some(_) if !streamed => {
-                Err(Error::invalid("stream_options", "stream_options needs stream: true beside it."))
-            }
+            Some(_) if !streamed => Err(Error::invalid("stream_options", "stream_options requires stream: true.")),
             options => Ok(streamed.then(|| options.unwrap_or_default())),
         }
     }
@@ -244,24 +242,24 @@ fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
     rest.iter().find(|(name, value)| !idle(name, value)).map_or(Ok(()), |(name, _)| Err(unsupported(name)))
 }
 
-fn number(field: &str, given: Option<f32>, default: f32, least: f32, most: f32) -> Result<f32> {
-    within(field, given.unwrap_or(default), least, most)
+fn number(field: &str, given: Option<f32>, default: f32, min: f32, max: f32) -> Result<f32> {
+    within(field, given.unwrap_or(default), min, max)
 }
 
-/// A factor above 0 up to `most`.
-fn positive(field: &str, given: Option<f32>, default: f32, most: f32) -> Result<f32> {
+/// A factor above 0 up to `max`.
+fn positive(field: &str, given: Option<f32>, default: f32, max: f32) -> Result<f32> {
     let value = given.unwrap_or(default);
-    if value > 0.0 && value <= most {
+    if value > 0.0 && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("{field} is {value}; it must be above 0 and at most {most}.")))
+    Err(Error::invalid(field, format!("{field} is {value}; it must be above 0 and at most {max}.")))
 }
 
-fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, least: T, most: T) -> Result<T> {
-    if value >= least && value <= most {
+fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<T> {
+    if value >= min && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("{field} is {value}; it must be from {least} to {most}.")))
+    Err(Error::invalid(field, format!("{field} is {value}; it must be from {min} to {max}.")))
 }
 
 fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
@@ -296,9 +294,9 @@ fn stop(given: Option<Stop>) -> Result<Vec<String>> {
     }
     match stops.iter().position(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
         None => Ok(stops),
-        Some(place) => {
-            let message = format!("stop[{place}] must have from 1 to {MAX_STOP_BYTES} bytes.");
-            Err(Error::invalid(format!("stop[{place}]"), message))
+        Some(index) => {
+            let message = format!("stop[{index}] must have from 1 to {MAX_STOP_BYTES} bytes.");
+            Err(Error::invalid(format!("stop[{index}]"), message))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::context::{self, ConversationRef};
+use super::conversation_fields::{self, ConversationRef};
 use crate::calls::chat::{Choice, RunningChat, Usage};
 use crate::calls::output_spec::GeneratedCall;
 use crate::engine::{FinishReason, TokenInfo, TokenLogprob, ToolCallDelta};
@@ -14,7 +14,7 @@ pub struct Completion {
     choices: Vec<WholeChoice>,
     usage: UsageBody,
     system_fingerprint: Option<String>,
-    /// Where `conversation_id` was sent.
+    /// Present if `conversation_id` was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRef>,
     /// How many of the conversation's oldest messages were dropped, if truncation was enabled.
@@ -96,10 +96,10 @@ pub struct Chunk<'a> {
     pub created: i64,
     pub model: &'a str,
     pub choices: Vec<ChunkChoice<'a>>,
-    /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` asks for.
+    /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` requires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<UsageBody>>,
-    /// These two come with the usage.
+    /// Both are in the chunk with the usage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationRef>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,7 +173,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         choices: choices.into_iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: None,
-        conversation: context::conversation(running),
+        conversation: conversation_fields::conversation(running),
         truncated_messages: running.truncated,
     }
 }
@@ -213,13 +213,13 @@ pub fn finish_reason(ending: FinishReason) -> &'static str {
     }
 }
 
-/// `None` unless the caller asked for log-probabilities.
-pub fn logprobs(tokens: &[TokenInfo], wanted: bool) -> Option<Logprobs> {
+/// `None` unless the caller requested log-probabilities.
+pub fn logprobs(tokens: &[TokenInfo], include: bool) -> Option<Logprobs> {
     let body = |info: &TokenInfo| TokenBody {
         token: alternative(&info.token),
         top_logprobs: info.top.iter().map(alternative).collect(),
     };
-    wanted.then(|| Logprobs { content: tokens.iter().map(body).collect(), refusal: None })
+    include.then(|| Logprobs { content: tokens.iter().map(body).collect(), refusal: None })
 }
 
 fn alternative(token: &TokenLogprob) -> Alternative {

@@ -1,7 +1,7 @@
 //! A chat response as server-sent events, in OpenAI's format.
 //!
-//! The response body owns the running call: when the client leaves, actix drops the body, that
-//! drops the receiver, and the engine stops.
+//! The response body owns the running call: when the client disconnects, actix drops the body, which
+//! drops the receiver and stops the generation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use actix_web::HttpResponse;
 use futures_util::Stream;
 use futures_util::stream;
 
-use super::context;
+use super::conversation_fields;
 use super::request::StreamOptions;
 use super::response::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
 use crate::calls::chat::RunningChat;
@@ -57,7 +57,7 @@ impl Events {
         loop {
             let event = match tokio::time::timeout_at(keep_alive, self.running.next()).await {
                 Err(_) => sse::keep_alive(),
-                Ok(Some(Ok(piece))) => match self.delta(&piece) {
+                Ok(Some(Ok(delta))) => match self.delta(&delta) {
                     Some(event) => event,
                     None => continue,
                 },
@@ -69,14 +69,14 @@ impl Events {
     }
 
     /// The event of a delta; `None` if it adds nothing that the client sees.
-    fn delta(&mut self, piece: &TextDelta) -> Option<sse::Event> {
-        let first = self.role_sent.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        let silent = !first && piece.text.is_empty() && piece.calls.is_empty() && piece.tokens.is_empty();
-        let delta_choice = (!silent).then(|| sse::data(&self.chunk(vec![self.delta_choice(piece, first)])));
-        let Some(ending) = piece.end else { return delta_choice };
+    fn delta(&mut self, delta: &TextDelta) -> Option<sse::Event> {
+        let first = self.role_sent.get_mut(delta.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        let is_empty = !first && delta.text.is_empty() && delta.calls.is_empty() && delta.tokens.is_empty();
+        let delta_choice = (!is_empty).then(|| sse::data(&self.chunk(vec![self.delta_choice(delta, first)])));
+        let Some(ending) = delta.end else { return delta_choice };
         // OpenAI ends a choice with a separate chunk whose delta is empty.
         let last = ChunkChoice {
-            index: piece.choice,
+            index: delta.choice,
             delta: Delta::default(),
             logprobs: None,
             finish_reason: Some(finish_reason(ending)),
@@ -88,16 +88,16 @@ impl Events {
         })
     }
 
-    fn delta_choice<'a>(&self, piece: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
-        let text = Some(piece.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
+    fn delta_choice<'a>(&self, delta: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
+        let text = Some(delta.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
         ChunkChoice {
-            index: piece.choice,
+            index: delta.choice,
             delta: Delta {
                 role: first.then_some("assistant"),
-                content: (first || !piece.text.is_empty()).then_some(text),
-                tool_calls: call_deltas(&self.running, piece.choice, &piece.calls),
+                content: (first || !delta.text.is_empty()).then_some(text),
+                tool_calls: call_deltas(&self.running, delta.choice, &delta.calls),
             },
-            logprobs: logprobs(&piece.tokens, self.running.logprobs && !piece.tokens.is_empty()),
+            logprobs: logprobs(&delta.tokens, self.running.logprobs && !delta.tokens.is_empty()),
             finish_reason: None,
         }
     }
@@ -133,7 +133,7 @@ impl Events {
         }
         let usage = Chunk {
             usage: Some(Some(self.running.usage().into())),
-            conversation: context::conversation(&self.running),
+            conversation: conversation_fields::conversation(&self.running),
             truncated_messages: self.running.truncated,
             ..self.chunk(Vec::new())
         };

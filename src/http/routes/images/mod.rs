@@ -1,4 +1,4 @@
-//! Images: endpoint 12, edits and variations.
+//! Image endpoints: generations (endpoint 12), edits and variations.
 
 mod multipart_form;
 mod request;
@@ -26,7 +26,7 @@ pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(edit).service(vary);
 }
 
-/// Of a single image sent as bytes.
+/// The seed of a single image that is sent as bytes.
 const SEED: HeaderName = HeaderName::from_static("x-outpost-seed");
 
 const JSON: &str = "application/json";
@@ -39,8 +39,8 @@ const JSON: &str = "application/json";
 ))))]
 #[post("/images/generations")]
 async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> ApiResult {
-    let asked = body.0.check(true)?;
-    generate(caller, asked, "image_generation", &request, &api).await
+    let checked = body.0.check(true)?;
+    generate(caller, checked, "image_generation", &request, &api).await
 }
 
 /// Regenerate an image, or the part marked by a mask or by its own transparency.
@@ -52,8 +52,8 @@ async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpReques
 #[post("/images/edits")]
 async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = multipart_form::read(&request, payload, EditKind::Edit, slot).await?;
-    generate(caller, asked, "image_edit", &request, &api).await
+    let checked = multipart_form::read(&request, payload, EditKind::Edit, slot).await?;
+    generate(caller, checked, "image_edit", &request, &api).await
 }
 
 /// Generate variations of an image.
@@ -65,20 +65,20 @@ async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<
 #[post("/images/variations")]
 async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = multipart_form::read(&request, payload, EditKind::Variation, slot).await?;
-    generate(caller, asked, "image_variation", &request, &api).await
+    let checked = multipart_form::read(&request, payload, EditKind::Variation, slot).await?;
+    generate(caller, checked, "image_variation", &request, &api).await
 }
 
-/// Generates the images and sends them as requested: as events, bytes, links or JSON.
+/// Generates the images and sends them as requested: as events, bytes, URLs or JSON.
 async fn generate(
     caller: Caller,
-    mut asked: CheckedRequest,
+    mut checked: CheckedRequest,
     name: &'static str,
     request: &HttpRequest,
     api: &Data<Api>,
 ) -> ApiResult {
-    let bytes = as_bytes(request, &mut asked)?;
-    let CheckedRequest { call, output, response_format, stream, .. } = asked;
+    let bytes = as_bytes(request, &mut checked)?;
+    let CheckedRequest { call, output, response_format, stream, .. } = checked;
     if response_format == Delivery::Url {
         api.services.stored_images.admit(&caller.access).await?;
     }
@@ -88,7 +88,7 @@ async fn generate(
         let request_id = request_logging::request_id(request);
         return Ok(stream::respond(running, stream::Streaming { name, mount: caller.mount, output, request_id }));
     }
-    let files = running.whole(output).await?;
+    let files = running.all_files(output).await?;
     if bytes {
         return Ok(file(&running, files, output.format));
     }
@@ -97,8 +97,8 @@ async fn generate(
         Delivery::Url => {
             let mut items = Vec::new();
             for (file, seed) in files.into_iter().zip(&running.seeds) {
-                let link = api.services.stored_images.store(&caller.access, output.format, file).await?;
-                let url = Some(signed_url::url(request, api, &link));
+                let signed = api.services.stored_images.store(&caller.access, output.format, file).await?;
+                let url = Some(signed_url::url(request, api, &signed));
                 items.push(response::ImageItem { b64_json: None, url, seed: *seed });
             }
             response::items(items)?
@@ -107,26 +107,26 @@ async fn generate(
     Ok(caller.mount.bare(running.id, response::body(&running, output.format, data)))
 }
 
-/// Whether the client wants the bytes of a single image; sets the format in `asked`.
-fn as_bytes(request: &HttpRequest, asked: &mut CheckedRequest) -> Result<bool> {
-    if asked.stream || asked.call.count != 1 || asked.response_format == Delivery::Url {
+/// Whether the client wants the bytes of a single image; sets the output format accordingly.
+fn as_bytes(request: &HttpRequest, checked: &mut CheckedRequest) -> Result<bool> {
+    if checked.stream || checked.call.count != 1 || checked.response_format == Delivery::Url {
         return Ok(false);
     }
     // The requested format comes first, for clients that accept any.
-    let own = asked.output.format;
-    let others = Format::ALL.into_iter().filter(|format| *format != own);
-    let formats: Vec<Format> = [own].into_iter().chain(others).collect();
+    let requested = checked.output.format;
+    let others = Format::ALL.into_iter().filter(|format| *format != requested);
+    let formats: Vec<Format> = [requested].into_iter().chain(others).collect();
     let offered: Vec<_> = [JSON].into_iter().chain(formats.iter().map(|format| format.media_type())).collect();
-    let liked = content_negotiation::preferred(request, &offered);
-    let Some(format) = formats.into_iter().find(|format| format.media_type() == liked) else { return Ok(false) };
-    if asked.format_named && format != own {
+    let preferred = content_negotiation::preferred(request, &offered);
+    let Some(format) = formats.into_iter().find(|format| format.media_type() == preferred) else { return Ok(false) };
+    if checked.format_named && format != requested {
         let text = format!(
-            "'output_format' is '{}', but the header 'Accept' asks for {liked}. Let them say the same.",
-            own.as_str()
+            "'output_format' is '{}', but the header 'Accept' asks for {preferred}. Send the same format in both.",
+            requested.as_str()
         );
         return Err(Error::invalid("output_format", text));
     }
-    asked.output.format = format;
+    checked.output.format = format;
     Ok(true)
 }
 

@@ -15,10 +15,10 @@ use crate::service::concurrency_limit::Slot;
 
 /// Max bytes of an image or mask file.
 const MAX_IMAGE_BYTES: usize = 20 << 20;
-/// Room for the other parts and the boundaries.
+/// Max bytes of the other parts and the boundaries.
 const FRAME: u64 = 1 << 20;
 const MAX_FIELD_BYTES: usize = 4096;
-/// More parts than there are fields.
+/// Max parts; more than the number of fields.
 const MAX_PARTS: usize = 64;
 
 /// Fields whose text is parsed as JSON (numbers, flags, arrays); others are plain text.
@@ -45,7 +45,7 @@ pub struct EditForm {
     /// An image of the same size: transparent (or, without an alpha channel, white) areas are regenerated.
     #[schema(value_type = Option<String>, format = Binary)]
     mask: Option<String>,
-    /// How much changes, above 0 up to 1: 1 with a mask, else 0.8 if absent.
+    /// Strength of the change, above 0 up to 1; if absent, 1 with a mask and 0.8 without.
     strength: Option<f32>,
     #[serde(flatten)]
     request: ImageRequest,
@@ -58,13 +58,13 @@ pub struct VariationForm {
     /// The image: PNG, JPEG or WebP.
     #[schema(value_type = String, format = Binary)]
     image: String,
-    /// How much changes, above 0 up to 1; 0.6 if absent.
+    /// Strength of the change, above 0 up to 1; 0.6 if absent.
     strength: Option<f32>,
     /// Id of an installed model.
     model: String,
     /// Description of the image.
     prompt: Option<String>,
-    /// And every other field of `/images/generations`.
+    /// Every other field of `/images/generations`.
     n: Option<u32>,
 }
 
@@ -99,7 +99,7 @@ impl Form {
         match name.as_str() {
             // OpenAI's clients send a list with one element under the second name.
             "image" | "image[]" if self.image.is_some() => {
-                let text = "'image' is sent more than once; this server takes one image per request. Send the others in separate requests.";
+                let text = "'image' is sent more than once; this server accepts one image per request. Send the others in separate requests.";
                 Err(Error::invalid("image", text))
             }
             "image" | "image[]" => {
@@ -146,9 +146,9 @@ impl Form {
             self.fields.entry("prompt").or_insert_with(|| Value::String(String::new()));
         }
         let fields = Value::Object(self.fields).to_string();
-        let mut asked = from_json::<ImageRequest>(fields.as_bytes())?.check(kind == EditKind::Edit)?;
-        asked.call.original = Some(SourceImage { image, mask: self.mask, strength, kind, slot });
-        Ok(asked)
+        let mut checked = from_json::<ImageRequest>(fields.as_bytes())?.check(kind == EditKind::Edit)?;
+        checked.call.original = Some(SourceImage { image, mask: self.mask, strength, kind, slot });
+        Ok(checked)
     }
 }
 

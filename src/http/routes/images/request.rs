@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::http::unknown_fields::refuse_unknown;
 use crate::service::stored_images::Format;
 
-/// Characters of a prompt, and of a negative one.
+/// Max characters of a prompt and of a negative prompt.
 pub(super) const MAX_PROMPT_CHARS: usize = 32_000;
 const MAX_SIDE: usize = 16_384;
 const MAX_STEPS: u32 = 500;
@@ -48,7 +48,7 @@ pub struct ImageRequest {
     /// Quality of a JPEG, 0–100; 100 if absent.
     #[schema(maximum = 100)]
     output_compression: Option<u8>,
-    /// 0 to 2^63−1: the same seed and request give the same image. Image i of several uses the seed plus i.
+    /// 0 to 2^63−1: the same seed and request give the same image. Image `i` uses the seed plus `i`.
     #[schema(minimum = 0)]
     seed: Option<i64>,
     /// 1–500; the model's default if absent. Also `num_inference_steps`.
@@ -58,7 +58,7 @@ pub struct ImageRequest {
     /// How closely the prompt is followed, 0–100; the model's default if absent.
     #[schema(minimum = 0, maximum = 100)]
     guidance_scale: Option<f32>,
-    /// What the image must not show.
+    /// What the image should not show.
     negative_prompt: Option<String>,
     /// The sampling method: `ddim`, `ddpm`, `pndm`, `euler`, `euler_a`, `dpmpp_2m`, `dpmpp_2m_karras`, `unipc`, `lcm`
     /// or `flow_euler`, if the model supports it; the model's default if absent.
@@ -109,7 +109,7 @@ pub struct CheckedRequest {
 }
 
 impl ImageRequest {
-    /// Validates each field. `prompted`: whether there must be a prompt.
+    /// Validates each field. `prompted`: whether a prompt is required.
     pub fn check(mut self, prompted: bool) -> Result<CheckedRequest> {
         self.rest.retain(|name, value| !is_given(name, value));
         refuse_given(&self.rest)?;
@@ -175,28 +175,30 @@ fn refuse_given(rest: &Map<String, Value>) -> Result<()> {
     let other = |(field, values): (&'static str, &[&str])| {
         let value = rest.get(field).filter(|value| !value.is_null())?;
         let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let can = values.join(" or ");
-        let text =
-            format!("'{field}' is '{}', which this server cannot do. Send {can}, or leave it out.", shorten(&shown));
+        let allowed = values.join(" or ");
+        let text = format!(
+            "'{field}' is '{}', which this server does not support. Send {allowed}, or leave it out.",
+            shorten(&shown)
+        );
         Some(Error::invalid(field, text))
     };
     GIVEN.into_iter().find_map(other).map_or(Ok(()), Err)
 }
 
-fn characters(field: &str, text: &str, least: usize) -> Result<()> {
+fn characters(field: &str, text: &str, min: usize) -> Result<()> {
     let length = text.chars().count();
-    if (least..=MAX_PROMPT_CHARS).contains(&length) {
+    if (min..=MAX_PROMPT_CHARS).contains(&length) {
         return Ok(());
     }
-    let text = format!("'{field}' has {length} characters; it must have {least} to {MAX_PROMPT_CHARS}.");
+    let text = format!("'{field}' has {length} characters; it must have {min} to {MAX_PROMPT_CHARS}.");
     Err(Error::invalid(field, text))
 }
 
-pub(super) fn within<T: PartialOrd + Copy + Display>(field: &str, value: T, least: T, most: T) -> Result<T> {
-    if value >= least && value <= most {
+pub(super) fn within<T: PartialOrd + Copy + Display>(field: &str, value: T, min: T, max: T) -> Result<T> {
+    if value >= min && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {least} to {most}.")))
+    Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {min} to {max}.")))
 }
 
 /// `None` is the model's default.
@@ -208,8 +210,8 @@ fn size(text: &str) -> Result<Option<[usize; 2]>> {
         let plain = text.bytes().all(|byte| byte.is_ascii_digit());
         text.parse().ok().filter(|pixels| plain && (1..=MAX_SIDE).contains(pixels))
     };
-    let sides = text.split_once('x').and_then(|(width, height)| Some([pixels(width)?, pixels(height)?]));
-    sides.map(Some).ok_or_else(|| {
+    let size = text.split_once('x').and_then(|(width, height)| Some([pixels(width)?, pixels(height)?]));
+    size.map(Some).ok_or_else(|| {
         let text =
             format!("'size' is '{}'; write width and height in pixels, such as 512x512, or auto.", shorten(text));
         Error::invalid("size", text)
@@ -218,8 +220,8 @@ fn size(text: &str) -> Result<Option<[usize; 2]>> {
 
 fn scheduler(name: &str) -> Result<SchedulerName> {
     name.parse().map_err(|()| {
-        let all = SchedulerName::ALL.map(|(_, name)| name).join(", ");
-        Error::invalid("scheduler", format!("'scheduler' is '{}'; there are {all}.", shorten(name)))
+        let names = SchedulerName::ALL.map(|(_, name)| name).join(", ");
+        Error::invalid("scheduler", format!("'scheduler' is '{}'; it must be one of {names}.", shorten(name)))
     })
 }
 
@@ -227,7 +229,7 @@ fn output(format: Format, quality: Option<u8>) -> Result<Output> {
     let quality = within("output_compression", quality.unwrap_or(QUALITY), 0, 100)?;
     if quality != QUALITY && format != Format::Jpeg {
         let text = format!(
-            "'output_compression' is {quality}, but {} comes without loss. Send output_format: \"jpeg\", or leave it out.",
+            "'output_compression' is {quality}, but {} is lossless. Send output_format: \"jpeg\", or leave it out.",
             format.as_str()
         );
         return Err(Error::invalid("output_compression", text));
@@ -235,8 +237,8 @@ fn output(format: Format, quality: Option<u8>) -> Result<Output> {
     Ok(Output { format, quality })
 }
 
-fn previews(asked: Option<u32>, stream: bool) -> Result<usize> {
-    let count = within("partial_images", asked.unwrap_or(0), 0, MAX_PARTIAL)?;
+fn previews(requested: Option<u32>, stream: bool) -> Result<usize> {
+    let count = within("partial_images", requested.unwrap_or(0), 0, MAX_PARTIAL)?;
     if count > 0 && !stream {
         let text = format!("'partial_images' is {count}, but only a stream has any. Send stream: true, too.");
         return Err(Error::invalid("partial_images", text));
@@ -244,22 +246,22 @@ fn previews(asked: Option<u32>, stream: bool) -> Result<usize> {
     Ok(count as usize)
 }
 
-fn adapters(asked: Vec<Adapter>) -> Result<Vec<(String, f32)>> {
-    if asked.len() > MAX_ADAPTERS {
-        let text = format!("'lora' has {} adapters; at most {MAX_ADAPTERS} are allowed.", asked.len());
+fn adapters(requested: Vec<Adapter>) -> Result<Vec<(String, f32)>> {
+    if requested.len() > MAX_ADAPTERS {
+        let text = format!("'lora' has {} adapters; at most {MAX_ADAPTERS} are allowed.", requested.len());
         return Err(Error::invalid("lora", text));
     }
-    let one = |(place, Adapter { name, weight }): (usize, Adapter)| {
-        let field = format!("lora[{place}].weight");
+    let one = |(index, Adapter { name, weight }): (usize, Adapter)| {
+        let field = format!("lora[{index}].weight");
         let weight = within(&field, weight.unwrap_or(1.0), -MAX_ADAPTER_WEIGHT, MAX_ADAPTER_WEIGHT)?;
-        // It names an adapter and never a path.
+        // The name is an adapter name, never a path.
         let odd = |c: char| c.is_control() || matches!(c, '/' | '\\');
         if name.is_empty()
             || name.chars().count() > MAX_ADAPTER_NAME_CHARS
             || name.starts_with('.')
             || name.contains(odd)
         {
-            let field = format!("lora[{place}].name");
+            let field = format!("lora[{index}].name");
             let text = format!(
                 "'{field}' must have 1 to {MAX_ADAPTER_NAME_CHARS} characters, no slash among them, and not begin with a dot."
             );
@@ -267,5 +269,5 @@ fn adapters(asked: Vec<Adapter>) -> Result<Vec<(String, f32)>> {
         }
         Ok((name, weight))
     };
-    asked.into_iter().enumerate().map(one).collect()
+    requested.into_iter().enumerate().map(one).collect()
 }

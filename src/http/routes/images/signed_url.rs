@@ -25,33 +25,33 @@ pub struct Signed {
 }
 
 /// Fetch an image that was requested with `response_format: "url"`, by its signed URL. Needs no key.
-#[utoipa::path(tag = "images", security(()), params(("picture_id" = String, Path), Signed), responses(
+#[utoipa::path(tag = "images", security(()), params(("image_id" = String, Path), Signed), responses(
     (status = 200, content((String = "image/png"), (String = "image/jpeg"), (String = "image/webp"))),
 ))]
-#[get("/v1/images/files/{picture_id}")]
+#[get("/v1/images/files/{image_id}")]
 pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> ApiResult {
     let Signed { expires, signature } = signed.0;
-    let kept = api.services.stored_images.open(id.0, &expires, &signature).await?;
-    let (format, bytes, left) = (kept.format, kept.bytes, kept.left.as_secs());
-    let chunks = stream::try_unfold(kept, |mut kept: StoredImage| async move {
-        let chunk = kept.next().await?;
-        Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), kept)))
+    let image = api.services.stored_images.open(id.0, &expires, &signature).await?;
+    let (format, bytes, seconds_left) = (image.format, image.bytes, image.left.as_secs());
+    let chunks = stream::try_unfold(image, |mut image: StoredImage| async move {
+        let chunk = image.next().await?;
+        Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), image)))
     });
     let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "sending a stored image failed"));
     Ok(HttpResponse::Ok()
         .content_type(format.media_type())
-        .insert_header((header::CACHE_CONTROL, format!("private, max-age={left}")))
+        .insert_header((header::CACHE_CONTROL, format!("private, max-age={seconds_left}")))
         .insert_header((header::CONTENT_DISPOSITION, format!("inline; filename=\"{}.{}\"", id.0, format.as_str())))
         .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .body(SizedStream::new(bytes, Box::pin(chunks))))
 }
 
 /// The absolute URL, based on the configured public URL or on this request's host.
-pub fn url(request: &HttpRequest, api: &Api, link: &SignedUrl) -> String {
+pub fn url(request: &HttpRequest, api: &Api, signed_url: &SignedUrl) -> String {
     let base = api.public_url.clone().unwrap_or_else(|| {
-        let by = request.connection_info();
-        format!("{}://{}", by.scheme(), by.host())
+        let connection = request.connection_info();
+        format!("{}://{}", connection.scheme(), connection.host())
     });
-    let SignedUrl { id, expires, signature } = link;
+    let SignedUrl { id, expires, signature } = signed_url;
     format!("{base}/v1/images/files/{id}?expires={expires}&signature={signature}")
 }

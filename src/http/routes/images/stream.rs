@@ -27,7 +27,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Stream settings besides the images.
 pub struct Streaming {
-    /// What its events are called before their dot: `image_generation`.
+    /// The prefix of the event names, for example `image_generation`.
     pub name: &'static str,
     pub mount: Mount,
     pub output: Output,
@@ -38,18 +38,18 @@ struct Events {
     running: RunningImages,
     options: Streaming,
     /// Partial images sent so far, per image.
-    shown: Vec<u32>,
+    partial_counts: Vec<u32>,
     finished: bool,
 }
 
 /// A finished or partial image.
 #[derive(Serialize)]
-struct PictureEvent {
+struct ImageEventBody {
     r#type: String,
     b64_json: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     partial_image_index: Option<u32>,
-    /// Which of several it is, from zero.
+    /// Index of the image, from zero.
     image_index: usize,
     seed: u64,
     created_at: i64,
@@ -71,8 +71,8 @@ struct Progress {
 }
 
 pub fn respond(running: RunningImages, options: Streaming) -> HttpResponse {
-    let shown = vec![0; running.seeds.len()];
-    let state = Events { running, options, shown, finished: false };
+    let partial_counts = vec![0; running.seeds.len()];
+    let state = Events { running, options, partial_counts, finished: false };
     sse::response(stream::unfold(state, |mut state| async move {
         if state.finished {
             return None;
@@ -98,24 +98,29 @@ impl Events {
         }
     }
 
-    async fn step(&mut self, image: usize, (step, steps): (usize, usize), seen: Option<Image>) -> Result<sse::Event> {
+    async fn step(
+        &mut self,
+        index: usize,
+        (step, steps): (usize, usize),
+        preview: Option<Image>,
+    ) -> Result<sse::Event> {
         let name = format!("{}.progress", self.options.name);
         let progress = match self.options.mount {
-            Mount::Spec => sse::named(&name, &Progress { r#type: name.clone(), image_index: image, step, steps }),
+            Mount::Spec => sse::named(&name, &Progress { r#type: name.clone(), image_index: index, step, steps }),
             // Strict clients do not know this event, so it is sent as a comment.
             Mount::OpenAi => sse::keep_alive(),
         };
-        let Some(picture) = seen else { return Ok(progress) };
-        let count = self.shown.get_mut(image).map_or(0, |shown| std::mem::replace(shown, *shown + 1));
-        let event = self.event("partial_image", image);
-        let picture = self.picture(PictureEvent { partial_image_index: Some(count), ..event }, picture).await?;
-        Ok(sse::join(progress, picture))
+        let Some(image) = preview else { return Ok(progress) };
+        let count = self.partial_counts.get_mut(index).map_or(0, |count| std::mem::replace(count, *count + 1));
+        let event = self.event("partial_image", index);
+        let event = self.encode_event(ImageEventBody { partial_image_index: Some(count), ..event }, image).await?;
+        Ok(sse::join(progress, event))
     }
 
     /// The last image is sent after the usage is durable.
-    async fn done(&mut self, image: usize, picture: Image) -> Result<sse::Event> {
-        let event = PictureEvent { usage: Some(ImagesUsage::of(1)), ..self.event("completed", image) };
-        let event = self.picture(event, picture).await?;
+    async fn done(&mut self, index: usize, image: Image) -> Result<sse::Event> {
+        let event = ImageEventBody { usage: Some(ImagesUsage::of(1)), ..self.event("completed", index) };
+        let event = self.encode_event(event, image).await?;
         if self.running.is_done() {
             self.running.close(Outcome::Succeeded).await?;
             self.finished = true;
@@ -123,13 +128,13 @@ impl Events {
         Ok(event)
     }
 
-    fn event(&self, what: &str, image: usize) -> PictureEvent {
-        PictureEvent {
+    fn event(&self, what: &str, index: usize) -> ImageEventBody {
+        ImageEventBody {
             r#type: format!("{}.{what}", self.options.name),
             b64_json: String::new(),
             partial_image_index: None,
-            image_index: image,
-            seed: self.running.seeds.get(image).copied().unwrap_or_default(),
+            image_index: index,
+            seed: self.running.seeds.get(index).copied().unwrap_or_default(),
             created_at: self.running.created.as_seconds(),
             size: size(&self.running),
             output_format: self.options.output.format.as_str(),
@@ -140,13 +145,13 @@ impl Events {
     }
 
     /// The event with its image, encoded off the async threads.
-    async fn picture(&self, event: PictureEvent, picture: Image) -> Result<sse::Event> {
+    async fn encode_event(&self, event: ImageEventBody, image: Image) -> Result<sse::Event> {
         let output = self.options.output;
-        let write = move || {
-            let event = PictureEvent { b64_json: STANDARD.encode(encode(picture, output)?), ..event };
+        let encode_event = move || {
+            let event = ImageEventBody { b64_json: STANDARD.encode(encode(image, output)?), ..event };
             Ok(sse::named(&event.r#type, &event))
         };
-        actix_web::web::block(write).await.map_err(Error::internal)?
+        actix_web::web::block(encode_event).await.map_err(Error::internal)?
     }
 
     /// An error after the stream began: one event in the usual error format, then the end.

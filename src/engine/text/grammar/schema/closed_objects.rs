@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use super::common::{allows_type, child};
+use super::subschemas::{allows_type, child};
 
 const APPLICATORS: [&str; 4] = ["$ref", "allOf", "anyOf", "oneOf"];
 const OBJECT_KEYWORDS: [&str; 6] =

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::common::{Fault, SchemaError, allows_type, child, visit_schemas};
+use super::schema_error::{Fault, SchemaError};
+use super::subschemas::{allows_type, child, visit_schemas};
 
 /// A part of a schema that compiles alone only if the compiler supports it.
 pub(in crate::engine::text::grammar) struct Suspect {

@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, target, unenforceable_schema};
+use super::references::resolve;
+use super::schema_error::{SchemaError, unenforceable_schema};
 
 /// Max schemas visited for one value.
 const MAX_STEPS: u32 = 2_000;
-/// Max schemas visited for nested values, counted per place, over all walks of one schema.
+/// Max schemas visited for nested values, counted per location, over all walks of one schema.
 pub(super) const MAX_NESTED_STEPS: u32 = 200_000;
 
 /// The cost of one kind of constraint.
@@ -53,9 +54,9 @@ enum Constraint<'a> {
     Any(Vec<Self>),
 }
 
-/// A place inside a value. `additionalProperties` or `items` apply to places that a schema does not name.
+/// A location inside a value. `additionalProperties` or `items` apply to locations that a schema does not name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Place<'a> {
+enum Location<'a> {
     Property(&'a str),
     /// A property whose name matches.
     Pattern(&'a str),
@@ -98,7 +99,7 @@ impl<'a> Constraint<'a> {
     fn layers(&self) -> usize {
         match self {
             Self::One(fields) => {
-                let named = places(fields).next().is_some();
+                let named = locations(fields).next().is_some();
                 let twice = fields.contains_key("properties") && fields.contains_key("patternProperties");
                 usize::from(named) + usize::from(twice)
             }
@@ -107,24 +108,24 @@ impl<'a> Constraint<'a> {
         }
     }
 
-    fn places(&self, found: &mut BTreeSet<Place<'a>>) {
+    fn locations(&self, found: &mut BTreeSet<Location<'a>>) {
         match self {
-            Self::One(fields) => found.extend(places(fields)),
-            Self::All(all) | Self::Any(all) => all.iter().for_each(|one| one.places(found)),
+            Self::One(fields) => found.extend(locations(fields)),
+            Self::All(all) | Self::Any(all) => all.iter().for_each(|one| one.locations(found)),
         }
     }
 }
 
-/// The places that a schema constrains.
-fn places(fields: &Map<String, Value>) -> impl Iterator<Item = Place<'_>> {
+/// The locations that a schema constrains.
+fn locations(fields: &Map<String, Value>) -> impl Iterator<Item = Location<'_>> {
     let names = |keyword| object(fields, keyword).map(|(name, _)| name.as_str());
-    let other = |keyword, place| fields.contains_key(keyword).then_some(place);
+    let other = |keyword, location| fields.contains_key(keyword).then_some(location);
     names("properties")
-        .map(Place::Property)
-        .chain(names("patternProperties").map(Place::Pattern))
-        .chain(other("additionalProperties", Place::OtherProperty))
-        .chain((0..first_items(fields).len()).map(Place::Item))
-        .chain(other("items", Place::OtherItem))
+        .map(Location::Property)
+        .chain(names("patternProperties").map(Location::Pattern))
+        .chain(other("additionalProperties", Location::OtherProperty))
+        .chain((0..first_items(fields).len()).map(Location::Item))
+        .chain(other("items", Location::OtherItem))
 }
 
 fn object<'a>(fields: &'a Map<String, Value>, keyword: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
@@ -150,7 +151,7 @@ impl<'a> Walk<'a, '_> {
         let mut all = vec![Constraint::One(schema)];
         for (name, value) in schema {
             match (name.as_str(), value) {
-                ("$ref", Value::String(name)) => all.extend(self.constraints(target(self.root, name))?),
+                ("$ref", Value::String(name)) => all.extend(self.constraints(resolve(self.root, name))?),
                 ("allOf", Value::Array(list)) => all.extend(self.constraints(list)?),
                 ("anyOf" | "oneOf", Value::Array(list)) => all.push(Constraint::Any(self.constraints(list)?)),
                 _ => {}
@@ -173,32 +174,32 @@ impl<'a> Walk<'a, '_> {
         if constraint.layers() < 2 {
             return Some(());
         }
-        let mut places = BTreeSet::new();
-        constraint.places(&mut places);
-        places.into_iter().try_for_each(|place| {
-            let inside = self.inside(constraint, place)?;
+        let mut locations = BTreeSet::new();
+        constraint.locations(&mut locations);
+        locations.into_iter().try_for_each(|location| {
+            let inside = self.inside(constraint, location)?;
             self.visit(&inside, costs)
         })
     }
 
-    /// The constraints on the value at a place.
-    fn inside(&mut self, constraint: &Constraint<'a>, place: Place<'a>) -> Option<Constraint<'a>> {
+    /// The constraints on the value at a location.
+    fn inside(&mut self, constraint: &Constraint<'a>, location: Location<'a>) -> Option<Constraint<'a>> {
         *self.left = self.left.checked_sub(1)?;
         let mut each =
-            |all: &[Constraint<'a>]| all.iter().map(|one| self.inside(one, place)).collect::<Option<Vec<_>>>();
+            |all: &[Constraint<'a>]| all.iter().map(|one| self.inside(one, location)).collect::<Option<Vec<_>>>();
         match constraint {
             Constraint::All(all) => each(all).map(Constraint::all),
             Constraint::Any(any) => each(any).map(Constraint::Any),
-            Constraint::One(fields) => self.at_place(fields, place),
+            Constraint::One(fields) => self.at_location(fields, location),
         }
     }
 
-    /// The constraints of a single schema on a place.
-    fn at_place(&mut self, fields: &'a Map<String, Value>, place: Place<'a>) -> Option<Constraint<'a>> {
+    /// The constraints of one schema on a location.
+    fn at_location(&mut self, fields: &'a Map<String, Value>, location: Location<'a>) -> Option<Constraint<'a>> {
         let named = |keyword, name| fields.get(keyword).and_then(|all: &Value| all.get(name));
         let other = |keyword| fields.get(keyword);
-        match place {
-            Place::Property(name) => {
+        match location {
+            Location::Property(name) => {
                 let own = named("properties", name);
                 // At most one pattern matches a name: the compiler requires them to be disjoint.
                 let matching = object(fields, "patternProperties").map(|(_, schema)| schema);
@@ -206,15 +207,15 @@ impl<'a> Walk<'a, '_> {
                 let any = Constraint::Any(self.constraints(matching.chain(unnamed))?);
                 Some(Constraint::all(self.constraints(own)?.into_iter().chain([any])))
             }
-            Place::Pattern(pattern) => self
+            Location::Pattern(pattern) => self
                 .constraints(named("patternProperties", pattern).or_else(|| other("additionalProperties")))
                 .map(Constraint::all),
-            Place::OtherProperty => self.constraints(other("additionalProperties")).map(Constraint::all),
-            Place::Item(at) => match first_items(fields).get(at) {
+            Location::OtherProperty => self.constraints(other("additionalProperties")).map(Constraint::all),
+            Location::Item(at) => match first_items(fields).get(at) {
                 Some(own) => self.constraints([own]).map(Constraint::all),
-                None => self.at_place(fields, Place::OtherItem),
+                None => self.at_location(fields, Location::OtherItem),
             },
-            Place::OtherItem => {
+            Location::OtherItem => {
                 let items = other("items").filter(|items| !items.is_array());
                 self.constraints(items.or_else(|| other("additionalItems"))).map(Constraint::all)
             }

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, child, invalid, unenforceable, unenforceable_schema};
 use super::merged_constraints::{self, Cost};
+use super::schema_error::{SchemaError, invalid, unenforceable, unenforceable_schema};
+use super::subschemas::child;
 
 /// Max remainders of all multiples in a request. A hundred thousand take a second and 50 MB.
 const MAX_REMAINDERS: u64 = 10_000;

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, child, unenforceable, unenforceable_schema};
 use super::merged_constraints::{self, Cost};
+use super::schema_error::{SchemaError, unenforceable, unenforceable_schema};
+use super::subschemas::child;
 
 /// Max patterns and formats on one string.
 const MAX_PATTERNS: u32 = 3;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::common::target;
+use super::references::resolve;
 
 /// Whether a finite value can satisfy a checked schema, as far as nesting is concerned. `true` if unknown.
 pub(super) fn is_satisfiable(root: &Value) -> bool {
@@ -36,7 +36,7 @@ impl<'a> Search<'a> {
             "$ref" => value.as_str().is_none_or(|name| self.reference(name)),
             // Required contents of an object or an array. If the type is open, another type satisfies the schema.
             "required" if is(fields, "object") => self.properties(fields, value),
-            "minItems" if is(fields, "array") && value.as_u64().is_some_and(|least| least > 0) => {
+            "minItems" if is(fields, "array") && value.as_u64().is_some_and(|min| min > 0) => {
                 fields.get("items").is_none_or(|items| items.is_array() || self.satisfiable(items))
             }
             _ => true,
@@ -54,7 +54,7 @@ impl<'a> Search<'a> {
             return *known;
         }
         self.known.insert(name, false);
-        let satisfiable = target(self.root, name).is_none_or(|schema| self.satisfiable(schema));
+        let satisfiable = resolve(self.root, name).is_none_or(|schema| self.satisfiable(schema));
         if satisfiable {
             self.known.insert(name, true);
             self.learned = true;

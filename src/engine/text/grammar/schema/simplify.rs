@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::common::{allows_type, visit_schemas};
+use super::subschemas::{allows_type, visit_schemas};
 
 /// The `$schema` values that select a set of keywords.
 const DIALECTS: [&str; 5] = [

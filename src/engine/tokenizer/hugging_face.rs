@@ -136,9 +136,9 @@ impl Added {
 }
 
 impl ChatTokenizer {
-    /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat template,
-    /// whose tokens count as special.
-    pub fn of_hub(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
+    /// `rows` is the number of rows of the token embedding; token IDs must be below it. `template` is the chat
+    /// template, whose tokens count as special.
+    pub fn from_hugging_face(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let json: BTreeMap<String, &RawValue> = serde_json::from_slice(tokenizer_json(files)?).map_err(damaged)?;
         let mut parts: Parts<'_> = json.into_iter().map(|(name, part)| (name, Cow::Borrowed(part))).collect();
         let token_encoding = token_encoding(parts.get("decoder").map(AsRef::as_ref))?;
@@ -169,7 +169,7 @@ impl ChatTokenizer {
             [eos_ids(&files.json("generation_config.json")?), eos_ids(&files.json("config.json")?)].concat();
         let all = EOS_TOKENS.iter().filter_map(|text| special_tokens.id(text)).chain(eos).chain(configured);
         let eos_ids: HashSet<u32> = all.filter(|id| (*id as usize) < count).collect();
-        // Templates write the BOS token themselves; transformers adds none to rendered prompts.
+        // TemplateSources write the BOS token themselves; transformers adds none to rendered prompts.
         Ok((Self { encoder, special_tokens, prefix: None }, Vocabulary { bytes, control, eos_ids, bos, eos }))
     }
 }

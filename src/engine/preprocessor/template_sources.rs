@@ -8,14 +8,14 @@ use crate::models::gguf::Metadata;
 
 /// A model's chat templates as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Templates {
+pub(in crate::engine) struct TemplateSources {
     pub default: String,
     /// For conversations with tools, if the model has a separate one.
     pub tool_use: Option<String>,
 }
 
-impl Templates {
-    pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
+impl TemplateSources {
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self, String> {
         let text = |key: &str| metadata.text(key).map(str::to_owned);
         let default = text("tokenizer.chat_template").ok_or_else(|| {
             "the file has no chat template (tokenizer.chat_template): it is not a chat model".to_owned()
@@ -25,7 +25,7 @@ impl Templates {
 
     /// Reads `chat_template.jinja` and the additional templates next to it, else `chat_template` in
     /// `tokenizer_config.json`: a string, or a list of named templates.
-    pub fn of_folder(files: &TextFiles) -> Result<Self, String> {
+    pub fn from_folder(files: &TextFiles) -> Result<Self, String> {
         if let Some(default) = files.text("chat_template.jinja")? {
             let tool_use = files.text(TOOL_USE_FILE)?.map(str::to_owned);
             return Ok(Self { default: default.to_owned(), tool_use });

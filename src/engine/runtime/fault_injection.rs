@@ -3,27 +3,27 @@
 #[cfg(test)]
 use std::sync::{Mutex, PoisonError};
 
-/// The points that are armed; one engine's tests do not disturb another's.
+/// The armed points. Each engine has its own, so that tests do not affect each other.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub struct FaultInjector {
     #[cfg(test)]
     armed: Mutex<Vec<&'static str>>,
 }
 
-impl Faults {
-    /// Panics if the point is armed. It is disarmed by that.
+impl FaultInjector {
+    /// Panics if the point is armed, and disarms it.
     #[inline]
     pub fn point(&self, name: &'static str) {
         #[cfg(test)]
-        self.strike(name);
+        self.panic_if_armed(name);
         #[cfg(not(test))]
         let _ = name;
     }
 }
 
 #[cfg(test)]
-impl Faults {
-    /// The next time that `name` is reached, it panics.
+impl FaultInjector {
+    /// Makes the point `name` panic the next time it is reached.
     pub fn arm(&self, name: &'static str) {
         self.lock().push(name);
     }
@@ -37,7 +37,7 @@ impl Faults {
         self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn strike(&self, name: &'static str) {
+    fn panic_if_armed(&self, name: &'static str) {
         let mut armed = self.lock();
         if let Some(at) = armed.iter().position(|one| *one == name) {
             armed.remove(at);

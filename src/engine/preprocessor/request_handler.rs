@@ -5,51 +5,52 @@ use std::sync::Arc;
 
 use super::chat::ChatPreprocessor;
 use super::request::Request;
-use super::spec::{Source, Spec};
+use super::spec::{ModelFiles, Spec};
 use super::wire;
 use crate::clock_rng::ClockRng;
 use crate::engine::embedding::EncoderTokenizer;
 use crate::engine::image::PromptTokenizer;
 use crate::engine::tokenizer::TokenizeLimits;
 
-pub enum Interpreter {
+pub enum RequestHandler {
     Chat(Box<ChatPreprocessor>),
     Encoder(Box<EncoderTokenizer>),
     Image(Vec<PromptTokenizer>),
 }
 
-impl Interpreter {
-    /// Builds the interpreter from the files that [`Spec::read`] gave. Also returns the encoded facts for the server.
-    pub fn new(spec: &Spec, sources: &[Source], clock: &Arc<dyn ClockRng>) -> Result<(Self, Vec<u8>), String> {
+impl RequestHandler {
+    /// Builds the handler from the files that [`Spec::read`] returned. Also returns the encoded tokenizer info for the
+    /// server.
+    pub fn new(spec: &Spec, sources: &[ModelFiles], clock: &Arc<dyn ClockRng>) -> Result<(Self, Vec<u8>), String> {
         let only = || sources.first().ok_or("the model has no files");
         match spec {
             Spec::Chat { rows, .. } => {
-                let (chat, facts) = ChatPreprocessor::new(only()?, *rows, clock)?;
-                Ok((Self::Chat(Box::new(chat)), wire::encode(&facts)?))
+                let (chat, info) = ChatPreprocessor::new(only()?, *rows, clock)?;
+                Ok((Self::Chat(Box::new(chat)), wire::encode(&info)?))
             }
             Spec::Encoder { lower_case, .. } => {
                 let tokens = match only()? {
-                    Source::Gguf(metadata) => EncoderTokenizer::of_gguf(metadata)?,
-                    Source::Folder(files) => EncoderTokenizer::of_folder(files, *lower_case)?,
+                    ModelFiles::Gguf(metadata) => EncoderTokenizer::from_gguf(metadata)?,
+                    ModelFiles::Folder(files) => EncoderTokenizer::from_folder(files, *lower_case)?,
                 };
-                let facts = wire::encode(&tokens.facts())?;
-                Ok((Self::Encoder(Box::new(tokens)), facts))
+                let info = wire::encode(&tokens.info())?;
+                Ok((Self::Encoder(Box::new(tokens)), info))
             }
             Spec::Image { texts } => {
                 let files = sources.iter().filter_map(|source| match source {
-                    Source::Folder(files) => Some(files),
-                    Source::Gguf(_) => None,
+                    ModelFiles::Folder(files) => Some(files),
+                    ModelFiles::Gguf(_) => None,
                 });
-                let all = files.zip(texts).map(|(files, text)| PromptTokenizer::new(files, text));
-                let all = all.collect::<Result<Vec<_>, _>>()?;
-                let facts = wire::encode(&all.iter().map(PromptTokenizer::len).collect::<Vec<_>>())?;
-                Ok((Self::Image(all), facts))
+                let tokenizers = files.zip(texts).map(|(files, text)| PromptTokenizer::new(files, text));
+                let tokenizers = tokenizers.collect::<Result<Vec<_>, _>>()?;
+                let info = wire::encode(&tokenizers.iter().map(PromptTokenizer::len).collect::<Vec<_>>())?;
+                Ok((Self::Image(tokenizers), info))
             }
         }
     }
 
-    /// Answers an encoded [`Request`]. The answer is encoded, too; its type depends on the request.
-    pub fn answer(&self, encoded: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
+    /// Handles an encoded [`Request`]. The response is encoded too; its type depends on the request.
+    pub fn handle(&self, encoded: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
         let (max_tokens, request): (Option<usize>, Request<'_>) = wire::decode(&encoded)?;
         // Do not keep large requests in memory twice.
         drop(encoded);
@@ -66,9 +67,9 @@ impl Interpreter {
             (Request::Pairs { query, documents, max_length }, Self::Encoder(tokens)) => {
                 wire::encode(&tokens.encode_pairs(&query, &documents, max_length, limits))
             }
-            (Request::Image { texts }, Self::Image(all)) => {
-                let one = |tokens: &PromptTokenizer| texts.iter().map(|text| tokens.encode(text)).collect();
-                wire::encode(&all.iter().map(one).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
+            (Request::Image { texts }, Self::Image(tokenizers)) => {
+                let encode = |tokenizer: &PromptTokenizer| texts.iter().map(|text| tokenizer.encode(text)).collect();
+                wire::encode(&tokenizers.iter().map(encode).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
             }
             _ => Err("the model does not support this kind of request".to_owned()),
         }

@@ -1,4 +1,4 @@
-//! The context of a chat beside its own messages: an agent's settings and a stored conversation.
+//! The context of a chat in addition to its messages: an agent's settings and a stored conversation.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::service::precondition::IfMatch;
 
 /// Loads agents and conversations.
 #[derive(Clone)]
-pub struct ContextLoader {
+pub struct ConversationContextLoader {
     pub conversations: Conversations,
     pub agents: Agents,
 }
 
 /// The agent and conversation that a request names.
 #[derive(Default)]
-pub struct ContextRequest {
+pub struct ConversationContextRequest {
     pub conversation: Option<ConversationId>,
     pub agent: Option<AgentId>,
     /// Whether the oldest turns may be left out; absent: the agent's setting, else no.
@@ -36,7 +36,7 @@ pub struct ContextRequest {
 }
 
 /// The loaded context.
-pub(super) struct ChatContext {
+pub(super) struct ConversationContext {
     pub model: String,
     /// The agent's tools: a JSON array, as text.
     pub tools: Option<String>,
@@ -47,21 +47,21 @@ pub(super) struct ChatContext {
     last_messages: Option<u32>,
 }
 
-impl ContextLoader {
+impl ConversationContextLoader {
     /// Loads what the request names. The request's own model and settings take precedence over the agent's.
     pub(super) async fn load(
         &self,
         access: &Access,
         model: Option<String>,
-        asked: &mut ContextRequest,
-    ) -> Result<ChatContext> {
-        let agent = match asked.agent {
+        request: &mut ConversationContextRequest,
+    ) -> Result<ConversationContext> {
+        let agent = match request.agent {
             Some(id) => Some(self.agents.get_for_chat(access, id).await?),
             None => None,
         };
-        let transcript = match asked.conversation {
+        let transcript = match request.conversation {
             Some(id) => {
-                Some(self.conversations.get_for_chat(access, id, asked.if_match.take(), asked.sent.len()).await?)
+                Some(self.conversations.get_for_chat(access, id, request.if_match.take(), request.sent.len()).await?)
             }
             None => None,
         };
@@ -69,11 +69,11 @@ impl ContextLoader {
             Some(agent) => (agent.model, agent.instructions, agent.tools, agent.memory.unwrap_or_default()),
             None => Default::default(),
         };
-        Ok(ChatContext {
+        Ok(ConversationContext {
             model: model.or(of_agent).ok_or_else(no_model)?,
             tools,
             instructions,
-            truncate: asked.truncate.or(memory.truncate).unwrap_or(false),
+            truncate: request.truncate.or(memory.truncate).unwrap_or(false),
             transcript,
             last_messages: memory.last_messages,
         })
@@ -87,12 +87,13 @@ impl ContextLoader {
         sent: Vec<String>,
         ids: ToolCallIds,
     ) -> TurnRecorder {
-        let turn_recorder = |seen| TurnRecorder::new(self.conversations.clone(), access.clone(), seen, sent, ids);
+        let turn_recorder =
+            |conversation| TurnRecorder::new(self.conversations.clone(), access.clone(), conversation, sent, ids);
         conversation.map_or_else(TurnRecorder::disabled, turn_recorder)
     }
 }
 
-impl ChatContext {
+impl ConversationContext {
     /// The conversation as it was loaded.
     pub fn conversation(&self) -> Option<Conversation> {
         self.transcript.as_ref().map(|transcript| transcript.conversation.clone())
@@ -132,8 +133,8 @@ impl ChatContext {
 }
 
 fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
-    let one = |(at, json): (usize, &String)| {
-        let field = format!("messages[{at}]");
+    let parse_message = |(index, json): (usize, &String)| {
+        let field = format!("messages[{index}]");
         let turn = message_validation::parse(&field, json, UnknownFields::Ignore)
             .and_then(|message| messages::to_message(&field, &message));
         turn.map_err(|error| {
@@ -142,7 +143,7 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
             Error::invalid("conversation_id", text)
         })
     };
-    transcript.messages.iter().enumerate().map(one).collect()
+    transcript.messages.iter().enumerate().map(parse_message).collect()
 }
 
 /// The error for a request without a model.

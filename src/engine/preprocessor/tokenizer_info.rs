@@ -1,4 +1,4 @@
-//! What the server's own process knows about a model's tokenizers and templates.
+//! What the server process knows about a model's tokenizers and templates.
 
 use std::path::PathBuf;
 
@@ -17,17 +17,17 @@ pub struct PromptTokenizerSpec {
     pub padding: Option<String>,
 }
 
-/// Facts about a chat model's tokenizer and templates.
+/// A chat model's vocabulary and tool call format.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ChatFacts {
+pub struct ChatTokenizerInfo {
     pub vocabulary: Vocabulary,
     /// How the model writes tool calls.
     pub call_format: CallFormat,
 }
 
-/// Facts about an encoder's tokenizer.
+/// An encoder's vocabulary size and special tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EncoderFacts {
+pub struct EncoderTokenizerInfo {
     /// The vocabulary size.
     pub vocabulary: usize,
     /// The special tokens before and after every single text.

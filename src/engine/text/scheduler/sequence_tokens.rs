@@ -1,4 +1,4 @@
-//! The tokens of an answer.
+//! The tokens of a sequence.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use crate::models::kv::BLOCK;
 
 /// The prompt, which all choices of a request share, and the tokens that were generated after it.
 #[derive(Clone, Debug)]
-pub struct Tokens {
+pub struct SequenceTokens {
     prompt: Arc<[u32]>,
     generated: Vec<u32>,
 }
 
-impl Tokens {
+impl SequenceTokens {
     pub fn new(prompt: Arc<[u32]>) -> Self {
         Self { prompt, generated: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl Tokens {
         prompt.iter().chain(generated).copied()
     }
 
-    /// The tokens at these positions.
+    /// The tokens at positions `start..end`.
     pub fn slice(&self, start: usize, end: usize) -> Vec<u32> {
         self.iter_from(start).take(end.saturating_sub(start)).collect()
     }
@@ -69,12 +69,12 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
-    use super::Tokens;
+    use super::SequenceTokens;
     use crate::models::kv::BLOCK;
 
     #[test]
-    fn positions_run_over_prompt_and_generated_tokens() {
-        let mut tokens = Tokens::new((0..20).collect());
+    fn positions_span_prompt_and_generated_tokens() {
+        let mut tokens = SequenceTokens::new((0..20).collect());
         tokens.extend(&(20..40).collect::<Vec<_>>());
         assert_eq!((tokens.len(), tokens.prompt_len(), tokens.generated()), (40, 20, 20));
         for (start, end) in [(0, 40), (3, 20), (20, 22), (19, 21), (39, 40), (40, 40), (41, 50)] {

@@ -1,16 +1,23 @@
-//! Expands references among the alternatives of a `oneOf`.
+//! Resolves `$ref`s, and expands those among the alternatives of a `oneOf`.
 //!
 //! The compiler enforces `oneOf` if it can tell that no two alternatives both match, but it does not follow
 //! references. Schema generators write tagged unions with references.
 
 use serde_json::Value;
 
-use super::common::target;
-
 /// Max references to expand; the rest stay references.
-const MAX_INLINED: usize = 500;
+const MAX_EXPANDED: usize = 500;
 /// Max length of a chain of references.
 const MAX_CHAIN: usize = 8;
+
+/// The target of a `$ref` within this schema. Escapes are not supported, as the compiler does not read them.
+pub fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    match reference.strip_prefix('#')? {
+        "" | "/" => Some(root),
+        path if path.contains(['~', '%']) => None,
+        path => root.pointer(path),
+    }
+}
 
 /// Expands references in a checked schema.
 pub(super) fn expand_references(schema: &mut Value) {
@@ -24,23 +31,23 @@ fn visit(value: &mut Value, root: &Value, count: &mut usize) {
         Value::Array(all) => all.iter_mut().for_each(|one| visit(one, root, count)),
         Value::Object(fields) => {
             fields.values_mut().for_each(|one| visit(one, root, count));
-            for one in fields.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
-                resolve(one, root, count);
+            for alternative in fields.get_mut("oneOf").and_then(Value::as_array_mut).into_iter().flatten() {
+                expand(alternative, root, count);
             }
         }
         _ => {}
     }
 }
 
-fn resolve(alternative: &mut Value, root: &Value, count: &mut usize) {
+fn expand(alternative: &mut Value, root: &Value, count: &mut usize) {
     for _ in 0..MAX_CHAIN {
         let Some(name) = sole_reference(alternative) else { return };
-        let Some(found) = target(root, name) else { return };
+        let Some(target) = resolve(root, name) else { return };
         *count += 1;
-        if *count > MAX_INLINED {
+        if *count > MAX_EXPANDED {
             return;
         }
-        *alternative = found.clone();
+        *alternative = target.clone();
     }
 }
 

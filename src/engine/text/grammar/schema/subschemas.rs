@@ -1,47 +1,6 @@
-//! Shared by all schema checks.
+//! The schemas inside a schema, and their JSON pointers.
 
 use serde_json::{Map, Value};
-
-/// What is wrong with a schema, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchemaError {
-    /// The JSON pointer of the keyword or schema.
-    pub pointer: String,
-    pub what: String,
-    pub fault: Fault,
-}
-
-/// What an error concerns, which decides how a schema that is not strict goes on without it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The schema is invalid.
-    Invalid,
-    /// A keyword cannot be enforced.
-    Keyword,
-    /// A schema cannot be enforced, but for its type.
-    Schema,
-}
-
-pub fn invalid<T>(pointer: &str, what: impl Into<String>) -> Result<T, SchemaError> {
-    Err(SchemaError { pointer: pointer.to_owned(), what: what.into(), fault: Fault::Invalid })
-}
-
-pub fn unenforceable<T>(pointer: &str, what: impl Into<String>) -> Result<T, SchemaError> {
-    Err(SchemaError { pointer: pointer.to_owned(), what: what.into(), fault: Fault::Keyword })
-}
-
-pub fn unenforceable_schema<T>(pointer: &str, what: impl Into<String>) -> Result<T, SchemaError> {
-    Err(SchemaError { pointer: pointer.to_owned(), what: what.into(), fault: Fault::Schema })
-}
-
-/// The target of a `$ref` within this schema. Escapes are not supported, as the compiler does not read them.
-pub fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    match reference.strip_prefix('#')? {
-        "" | "/" => Some(root),
-        path if path.contains(['~', '%']) => None,
-        path => root.pointer(path),
-    }
-}
 
 /// `pointer` followed by a property name or an index.
 pub fn child(pointer: &str, name: &str) -> String {

@@ -5,7 +5,7 @@ use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
 use crate::calls::chat::RunningChat;
-use crate::calls::context::ContextRequest;
+use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
 use crate::http::body_ids::parse_id;
 use crate::http::routes::agents::Truncation;
@@ -18,7 +18,7 @@ const UNENFORCED: HeaderName = HeaderName::from_static("x-outpost-unenforced");
 const MAX_UNENFORCED_BYTES: usize = 2_000;
 
 /// What a request names.
-pub struct ContextFields {
+pub struct ConversationFields {
     pub conversation: Option<String>,
     pub agent: Option<String>,
     pub truncation: Option<Truncation>,
@@ -32,16 +32,21 @@ pub struct ConversationRef {
     version: u64,
 }
 
-impl ContextFields {
+impl ConversationFields {
     /// Validates the combination of fields.
-    pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<ContextRequest> {
+    pub fn check(
+        self,
+        sent: Vec<String>,
+        choices: u32,
+        if_match: Option<IfMatch>,
+    ) -> Result<ConversationContextRequest> {
         let conversation =
             self.conversation.map(|text| parse_id(&text, "conversation", "conversation_id")).transpose()?;
         let agent = self.agent.map(|text| parse_id(&text, "agent", "agent_id")).transpose()?;
         let truncate = self.truncation.map(Truncation::is_auto);
         match conversation {
             Some(_) if choices > 1 => {
-                let text = format!("n is {choices}, but a conversation takes one answer. Leave n out.");
+                let text = format!("n is {choices}, but a conversation accepts one choice. Leave n out.");
                 return Err(Error::invalid("n", text));
             }
             None if truncate == Some(true) => {
@@ -49,13 +54,13 @@ impl ContextFields {
                 return Err(Error::invalid("truncation", text));
             }
             None if if_match.is_some() => {
-                let text = "The header 'If-Match' is about a conversation, and none is named. Send conversation_id, or leave the header out.";
+                let text = "The header 'If-Match' applies to a conversation, but the request names none. Send conversation_id, or leave the header out.";
                 return Err(Error::invalid("If-Match", text));
             }
             _ => {}
         }
         let sent = if conversation.is_some() { sent } else { Vec::new() };
-        Ok(ContextRequest { conversation, agent, truncate, if_match, sent })
+        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent })
     }
 }
 

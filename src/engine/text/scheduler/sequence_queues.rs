@@ -1,27 +1,27 @@
-//! Which sequences wait and which run, so that no step looks at all of them.
+//! Sets of waiting and running sequences. They keep the cost of a step independent of the number of waiting requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ids::{ModelId, SequenceId, Tenant};
 
 #[derive(Debug, Default)]
-pub struct Index {
+pub struct SequenceQueues {
     running: BTreeSet<SequenceId>,
     /// Waiting sequences that can be admitted. No entry is empty.
     ready: BTreeMap<Tenant, BTreeSet<SequenceId>>,
-    queued: BTreeMap<(ModelId, Tenant), Queued>,
+    queued: BTreeMap<(ModelId, Tenant), QueuedWork>,
 }
 
-/// Work of which nothing has run.
+/// Work that has not started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Queued {
+pub struct QueuedWork {
     pub requests: usize,
     pub choices: usize,
     /// Prompt tokens, counted once for each request.
     pub tokens: usize,
 }
 
-impl Index {
+impl SequenceQueues {
     pub fn running(&self) -> &BTreeSet<SequenceId> {
         &self.running
     }
@@ -36,7 +36,7 @@ impl Index {
         self.ready.values().flatten().copied().collect()
     }
 
-    /// A waiting sequence can be admitted from now on, or cannot.
+    /// Records whether a waiting sequence can be admitted.
     pub fn set_ready(&mut self, tenant: Tenant, id: SequenceId, ready: bool) {
         if ready {
             self.ready.entry(tenant).or_default().insert(id);
@@ -53,7 +53,7 @@ impl Index {
         self.running.insert(id);
     }
 
-    /// A sequence neither runs nor can be admitted.
+    /// Removes a sequence from the running and ready sets.
     pub fn remove(&mut self, tenant: Tenant, id: SequenceId) {
         self.set_ready(tenant, id, false);
         self.running.remove(&id);
@@ -68,7 +68,7 @@ impl Index {
         }
     }
 
-    /// The sequence has run for the first time, or has ended before.
+    /// Removes queued work: the sequence has run for the first time, or has ended.
     pub fn remove_queued(&mut self, model: ModelId, tenant: Tenant, id: SequenceId, prompt: usize) {
         let Some(queued) = self.queued.get_mut(&(model, tenant)) else { return };
         queued.choices -= 1;
@@ -81,12 +81,12 @@ impl Index {
         }
     }
 
-    pub fn queued(&self, of: impl Fn(ModelId, Tenant) -> bool) -> Queued {
-        let parts = self.queued.iter().filter(|((model, tenant), _)| of(*model, *tenant)).map(|(_, queued)| queued);
-        parts.fold(Queued::default(), |sum, part| Queued {
-            requests: sum.requests + part.requests,
-            choices: sum.choices + part.choices,
-            tokens: sum.tokens + part.tokens,
+    pub fn queued(&self, of: impl Fn(ModelId, Tenant) -> bool) -> QueuedWork {
+        let matching = self.queued.iter().filter(|((model, tenant), _)| of(*model, *tenant)).map(|(_, queued)| queued);
+        matching.fold(QueuedWork::default(), |sum, queued| QueuedWork {
+            requests: sum.requests + queued.requests,
+            choices: sum.choices + queued.choices,
+            tokens: sum.tokens + queued.tokens,
         })
     }
 }

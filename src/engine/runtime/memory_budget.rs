@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The KV cache, which frees cached blocks for leases.
 pub trait KvCache: Send + Sync {
-    /// Evicts cached blocks until all blocks together take at most `room` bytes, as far as possible, and calls `then`
-    /// with the bytes that they still take. No block is allocated until `then` returns.
-    fn shrink(&self, room: u64, then: &mut dyn FnMut(u64));
+    /// Evicts cached blocks until all blocks together take at most `max_bytes` bytes, as far as possible, and calls
+    /// `then` with the bytes that they still take. No block is allocated until `then` returns.
+    fn shrink(&self, max_bytes: u64, then: &mut dyn FnMut(u64));
 }
 
 /// An owner of memory that it can free on request.
@@ -62,7 +62,7 @@ impl MemoryBudget {
     }
 
     /// Bytes that weights and scratch leave for KV blocks.
-    pub fn room(&self) -> u64 {
+    pub fn available(&self) -> u64 {
         let leased = self.lock();
         self.total.saturating_sub(leased.weights).saturating_sub(leased.scratch())
     }
@@ -70,8 +70,8 @@ impl MemoryBudget {
     /// Reserves memory for weights and scratch if they fit together with `blocks` bytes of KV blocks.
     pub fn lease(self: &Arc<Self>, weights: u64, scratch: u64, blocks: u64) -> Option<Lease> {
         let mut leased = self.lock();
-        let parts = [leased.weights, weights, leased.scratch().max(scratch), blocks];
-        let sum = parts.into_iter().try_fold(0u64, u64::checked_add)?;
+        let amounts = [leased.weights, weights, leased.scratch().max(scratch), blocks];
+        let sum = amounts.into_iter().try_fold(0u64, u64::checked_add)?;
         if sum > self.total {
             return None;
         }
@@ -98,9 +98,9 @@ impl Lease {
 
     /// Reduces the lease for weights to `weights` bytes.
     pub fn shrink(&mut self, weights: u64) {
-        let less = self.weights.saturating_sub(weights);
-        self.budget.lock().weights -= less;
-        self.weights -= less;
+        let released = self.weights.saturating_sub(weights);
+        self.budget.lock().weights -= released;
+        self.weights -= released;
     }
 }
 
@@ -108,8 +108,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let mut leased = self.budget.lock();
         leased.weights -= self.weights;
-        if let Some(at) = leased.scratch.iter().position(|one| *one == self.scratch) {
-            leased.scratch.swap_remove(at);
+        if let Some(index) = leased.scratch.iter().position(|bytes| *bytes == self.scratch) {
+            leased.scratch.swap_remove(index);
         }
     }
 }
@@ -122,12 +122,12 @@ mod tests {
     fn a_dropped_lease_is_released() {
         let budget = MemoryBudget::new(100);
         let weights = budget.lease(60, 0, 30).unwrap();
-        assert_eq!(budget.room(), 40);
+        assert_eq!(budget.available(), 40);
         assert!(budget.lease(11, 0, 30).is_none());
         drop(weights);
         assert!(budget.lease(u64::MAX, 1, 1).is_none());
         assert!(budget.lease(100, 0, 0).is_some());
-        assert_eq!(budget.room(), 100);
+        assert_eq!(budget.available(), 100);
     }
 
     #[test]
@@ -135,10 +135,10 @@ mod tests {
         let budget = MemoryBudget::new(100);
         let small = budget.lease(10, 20, 0).unwrap();
         let large = budget.lease(10, 30, 0).unwrap();
-        assert_eq!((budget.weights(), budget.scratch(), budget.room()), (20, 30, 50));
+        assert_eq!((budget.weights(), budget.scratch(), budget.available()), (20, 30, 50));
         assert!(budget.lease(1, 81, 0).is_none());
         drop(large);
-        assert_eq!(budget.room(), 70);
+        assert_eq!(budget.available(), 70);
         drop(small);
         assert_eq!((budget.weights(), budget.scratch()), (0, 0));
     }
@@ -148,8 +148,8 @@ mod tests {
         let budget = MemoryBudget::new(100);
         let mut lease = budget.lease(90, 5, 0).unwrap();
         lease.shrink(60);
-        assert_eq!((budget.room(), lease.bytes()), (35, 65));
+        assert_eq!((budget.available(), lease.bytes()), (35, 65));
         drop(lease);
-        assert_eq!(budget.room(), 100);
+        assert_eq!(budget.available(), 100);
     }
 }

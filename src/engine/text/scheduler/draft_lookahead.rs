@@ -1,14 +1,14 @@
-//! What a draft model needs before a step is planned: the tokens of a decoding sequence, and blocks for the
+//! The input of a draft model before a step is planned: the tokens of a decoding sequence, and blocks for the
 //! positions after them.
 
-use super::{ModelId, Scheduler, Sequence, SequenceId, Tokens};
+use super::{ModelId, Scheduler, Sequence, SequenceId, SequenceTokens};
 use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 /// A decoding sequence whose next tokens can be drafted.
 #[derive(Clone, Debug)]
 pub struct DraftContext {
     /// The prompt and the generated tokens.
-    pub tokens: Tokens,
+    pub tokens: SequenceTokens,
     /// Blocks of the positions of `tokens`, as far as they are allocated.
     pub blocks: Vec<BlockId>,
     /// Tokens that may still be generated.
@@ -28,14 +28,14 @@ impl Scheduler {
         Some(DraftContext { tokens: one.tokens.clone(), blocks: one.blocks.clone(), left: one.left, long: one.long })
     }
 
-    /// Allocates blocks for the sequence's tokens and up to `max_tokens` positions after them, within `room` bytes
+    /// Allocates blocks for the sequence's tokens and up to `max_tokens` positions after them, within `max_bytes` bytes
     /// in total. May evict cached blocks but never preempts. Returns how many of the positions have blocks, and the
     /// sequence's blocks.
-    pub fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize, room: u64) -> (usize, &[BlockId]) {
+    pub fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize, max_bytes: u64) -> (usize, &[BlockId]) {
         while let Some(one) = self.sequences.get(&id).filter(|one| one.is_decoding()) {
             let (length, blocks, model) = (one.tokens.len(), one.blocks.len(), one.model);
             let is_complete = blocks >= blocks_for(length + max_tokens);
-            if is_complete || !self.take_block(id, model, room) && !self.evict() {
+            if is_complete || !self.take_block(id, model, max_bytes) && !self.evict() {
                 let reserved = max_tokens.min((blocks * BLOCK).saturating_sub(length));
                 return (reserved, &self.sequences[&id].blocks);
             }
