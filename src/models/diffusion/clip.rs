@@ -5,7 +5,7 @@ use outpost_kernels::Activation;
 use serde_json::Value;
 
 use super::feature_map::FeatureMap;
-use super::layers::{Linear, Loaded, Mlp, Norm, linear, mlp};
+use super::layers::{Linear, Mlp, Norm, linear, mlp};
 use super::op_context::{OpContext, Result};
 use crate::models::config_json::ConfigJson;
 use crate::models::embedding_table::EmbeddingTable;
@@ -32,7 +32,7 @@ pub struct ClipConfig {
 
 impl ClipConfig {
     /// `path` is for error messages; `projects`: whether the model has a projection.
-    pub fn read(value: &Value, path: &str, projects: bool) -> std::result::Result<Self, ModelError> {
+    pub fn read(value: &Value, path: &str, projects: bool) -> Result<Self> {
         let config = ConfigJson { value, path };
         let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
             "quick_gelu" => Activation::QuickGelu,
@@ -95,14 +95,14 @@ pub struct ClipOutput {
 }
 
 impl Clip {
-    pub fn load(loader: &Loader<'_>, config: ClipConfig) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: ClipConfig) -> Result<Self> {
         let ClipConfig { width, vocabulary, positions, epsilon, .. } = config;
         let layer = |index| Layer::load(loader, &format!("encoder.layers.{index}"), &config);
         let project = |rows| linear(loader, "text_projection", [width, rows], false);
         Ok(Self {
             tokens: loader.table("embeddings.token_embedding", vocabulary, width)?,
             positions: loader.table("embeddings.position_embedding", positions, width)?,
-            layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
+            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             final_norm: Norm::load_layer_norm(loader, "final_layer_norm", width, epsilon)?,
             projection: config.projection.map(project).transpose()?,
             config,
@@ -159,7 +159,7 @@ impl Clip {
 }
 
 impl Layer {
-    fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Loaded<Self> {
+    fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Result<Self> {
         let ClipConfig { width, inner, epsilon, activation, .. } = *config;
         let name = |part: &str| format!("{stem}.{part}");
         let norm = |part: &str| Norm::load_layer_norm(loader, &name(part), width, epsilon);

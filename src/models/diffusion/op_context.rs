@@ -101,7 +101,7 @@ impl<'a> OpContext<'a> {
 
     pub(in crate::models) fn conv(&self, conv: &Conv, x: &FeatureMap) -> Result<FeatureMap> {
         let mut out = self.conv_without_lora(conv, x, None)?;
-        for (delta, factor) in self.lora.of(conv_id(conv)) {
+        for (delta, factor) in self.lora.get(conv_id(conv)) {
             self.add_lora_conv(delta, x, *factor, &mut out)?;
         }
         Ok(out)
@@ -116,7 +116,7 @@ impl<'a> OpContext<'a> {
         conv: &Conv,
     ) -> Result<FeatureMap> {
         // With LoRA, the normalised input is needed too; otherwise it is never materialised.
-        if !self.lora.of(conv_id(conv)).is_empty() {
+        if !self.lora.get(conv_id(conv)).is_empty() {
             let x = self.group_norm(norm, x, shift, true)?;
             return self.conv(conv, &x);
         }
@@ -167,7 +167,7 @@ impl<'a> OpContext<'a> {
     fn matmuls(&self, x: &[f32], m: usize, all: &mut [(&Linear, &mut [f32])]) -> Result<()> {
         Linear::forward_all(self.pool, x, m, all)?;
         for (weight, out) in all.iter_mut().filter(|_| !self.lora.is_empty()) {
-            for (delta, factor) in self.lora.of(weight.id()) {
+            for (delta, factor) in self.lora.get(weight.id()) {
                 self.add_lora(delta, x, m, *factor, out)?;
             }
         }

@@ -6,7 +6,6 @@ use outpost_kernels::{self as kernels, DType, Pool};
 
 use super::T5Config;
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::embedding_table::EmbeddingTable;
 use crate::models::error::ModelError;
@@ -26,7 +25,7 @@ pub(super) struct RelativeBias {
 }
 
 impl RelativeBias {
-    pub fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Result<Self> {
         let T5Config { heads, buckets, max_distance, .. } = *config;
         Ok(Self { table: loader.table(stem, buckets, heads)?, heads, buckets, max_distance })
     }

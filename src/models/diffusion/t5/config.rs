@@ -13,8 +13,7 @@ pub struct T5Config {
     pub layers: usize,
     pub width: usize,
     pub heads: usize,
-    /// Width of a head.
-    pub head: usize,
+    pub head_dim: usize,
     pub inner: usize,
     pub vocabulary: usize,
     pub epsilon: f32,
@@ -47,7 +46,7 @@ impl T5Config {
             layers: number("num_layers", 6, 256)?,
             width: number("d_model", 512, 1 << 16)?,
             heads: number("num_heads", 8, 1 << 10)?,
-            head: number("d_kv", 64, 1 << 12)?,
+            head_dim: number("d_kv", 64, 1 << 12)?,
             inner: number("d_ff", 2048, 1 << 20)?,
             vocabulary: number("vocab_size", 32128, 1 << 24)?,
             epsilon: config.float("layer_norm_epsilon")?.unwrap_or(1e-6),

@@ -11,7 +11,7 @@ pub use config::T5Config;
 use attention::RelativeBias;
 
 use super::feature_map::FeatureMap;
-use super::layers::{Linear, Loaded, Mlp, Norm, linear};
+use super::layers::{Linear, Mlp, Norm, linear};
 use super::op_context::{OpContext, Result};
 use crate::models::embedding_table::EmbeddingTable;
 use crate::models::error::ModelError;
@@ -37,7 +37,7 @@ struct Layer {
 }
 
 impl T5 {
-    pub fn load(loader: &Loader<'_>, config: T5Config) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: T5Config) -> Result<Self> {
         let T5Config { width, vocabulary, epsilon, .. } = config;
         // One table under two names.
         let [table, same] = match loader.has("shared") {
@@ -49,7 +49,7 @@ impl T5 {
         Ok(Self {
             tokens: loader.table(table, vocabulary, width)?,
             bias: RelativeBias::load(loader, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", &config)?,
-            layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
+            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             final_norm: Norm::load_rms_norm(loader, "encoder.final_layer_norm", width, epsilon)?,
             config,
         })
@@ -76,19 +76,20 @@ impl T5 {
 }
 
 impl Layer {
-    fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
+    fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Result<Self> {
         let T5Config { width, inner, epsilon, gated, activation, .. } = *config;
         let name = |part: &str| format!("{stem}.layer.{part}");
         let norm = |part: &str| Norm::load_rms_norm(loader, &name(part), width, epsilon);
-        let all = config.heads * config.head;
-        let projection = |part: &str| linear(loader, &name(&format!("0.SelfAttention.{part}")), [width, all], false);
+        let attention_width = config.heads * config.head_dim;
+        let projection =
+            |part: &str| linear(loader, &name(&format!("0.SelfAttention.{part}")), [width, attention_width], false);
         let up = |part: &str| linear(loader, &name(&format!("1.DenseReluDense.{part}")), [width, inner], false);
         Ok(Self {
             norms: [norm("0.layer_norm")?, norm("1.layer_norm")?],
             q: projection("q")?,
             k: projection("k")?,
             v: projection("v")?,
-            o: linear(loader, &name("0.SelfAttention.o"), [all, width], false)?,
+            o: linear(loader, &name("0.SelfAttention.o"), [attention_width, width], false)?,
             mlp: Mlp {
                 gate: gated.then(|| up("wi_0")).transpose()?,
                 up: up(if gated { "wi_1" } else { "wi" })?,
