@@ -1,5 +1,5 @@
-//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the last layer's hidden states are
-//! the prompt embeddings.
+//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the hidden states of the last
+//! layer are the prompt embeddings.
 
 use std::sync::Arc;
 

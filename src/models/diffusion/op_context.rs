@@ -128,7 +128,7 @@ impl<'a> OpContext<'a> {
         shift: Option<&FeatureMap>,
         conv: &Conv,
     ) -> Result<FeatureMap> {
-        // LoRA deltas need the normalized input. Without them it is never materialized.
+        // LoRA deltas need the normalised input. Without them it is never materialised.
         if !self.lora.get(conv_id(conv)).is_empty() {
             let x = self.group_norm(norm, x, shift, true)?;
             return self.conv(conv, &x);

@@ -17,7 +17,7 @@ pub(super) struct ResnetConfig {
     pub temb_width: Option<usize>,
     /// Whether the timestep embedding scales and shifts, rather than only shifts.
     pub time_scale_shift: bool,
-    /// Divides a block's output.
+    /// The output of a block is divided by this.
     pub output_scale_factor: f32,
 }
 

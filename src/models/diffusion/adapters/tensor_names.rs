@@ -68,9 +68,9 @@ const WEIGHT_DIFFERENCE_SUFFIX: &str = ".diff";
 /// # Errors
 /// The tensor does not belong to a supported kind of adapter.
 pub fn parse(name: &str) -> Result<(LoraTarget, String, LoraRole), String> {
-    let difference = name.ends_with(WEIGHT_DIFFERENCE_SUFFIX).then_some("a full weight difference");
-    let other = UNSUPPORTED.iter().find(|(substring, _)| name.contains(substring)).map(|(_, kind)| *kind);
-    if let Some(kind) = other.or(difference) {
+    let weight_difference = name.ends_with(WEIGHT_DIFFERENCE_SUFFIX).then_some("a full weight difference");
+    let unsupported = UNSUPPORTED.iter().find(|(substring, _)| name.contains(substring)).map(|(_, kind)| *kind);
+    if let Some(kind) = unsupported.or(weight_difference) {
         return Err(format!("it is {kind}: {name}; only LoRA with two matrices for each layer is supported"));
     }
     let unknown = || format!("it has the tensor {name}, which is not part of a LoRA for this kind of model");

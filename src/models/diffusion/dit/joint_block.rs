@@ -33,7 +33,7 @@ pub(super) const FINAL: ShiftScale = ShiftScale { shift: 1, scale: 0 };
 pub(super) struct JointBlockConfig {
     pub width: usize,
     pub heads: usize,
-    /// Whether queries and keys are normalized.
+    /// Whether queries and keys are normalised.
     pub qk_norm: bool,
     /// Whether there is a second attention among image patches.
     pub dual_attention: bool,
@@ -89,7 +89,7 @@ impl Stream {
         })
     }
 
-    /// Queries, keys and values of the normalized and modulated `x`.
+    /// Queries, keys and values of the normalised and modulated `x`.
     fn project_qkv(&self, ctx: &OpContext<'_>, x: &FeatureMap, vectors: &ModulationVectors) -> Result<[FeatureMap; 3]> {
         let shift_scale = if self.out_and_mlp.is_some() { ATTENTION } else { FINAL };
         self.qkv.forward(ctx, &vectors.norm(ctx, x, shift_scale)?)

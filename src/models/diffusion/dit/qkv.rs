@@ -43,7 +43,7 @@ pub(super) struct QkvProjection {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QkvDims {
     pub width: usize,
-    /// Width of a head if queries and keys are normalized.
+    /// Width of a head if queries and keys are normalised.
     pub qk_norm: Option<usize>,
 }
 

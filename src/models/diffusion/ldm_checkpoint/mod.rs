@@ -103,8 +103,8 @@ impl LdmWeights {
                 "tensor {name} has {rows} columns; {count} columns from {first} are out of range"
             )));
         }
-        let whole = Weights::rows(&*self.file, name, 0, columns)?;
-        let (dtype, bytes) = (whole.dtype, whole.bytes()?);
+        let stored = Weights::rows(&*self.file, name, 0, columns)?;
+        let (dtype, bytes) = (stored.dtype, stored.bytes()?);
         let element_bytes = dtype.block_bytes();
         let mut transposed = Vec::with_capacity(count * columns * element_bytes);
         for row in first..first + count {

@@ -25,7 +25,7 @@ impl<'a> ConfigFields<'a> {
         let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
         count
             .filter(|count| bounds.contains(count))
-            .ok_or_else(|| format!("`{name}` is not a whole number from {} to {}", bounds.start(), bounds.end()))
+            .ok_or_else(|| format!("`{name}` is not an integer from {} to {}", bounds.start(), bounds.end()))
     }
 
     pub fn number(self, name: &str, default: f64, bounds: RangeInclusive<f64>) -> Result<f64> {

@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn buckets_match_transformers() {
         let bucket_starts = |max_distance: usize| -> Vec<usize> {
-            let at = |distance| bucket(32, max_distance, distance, false);
-            (1..600).filter(|distance| at(*distance) != at(distance - 1)).collect()
+            let bucket_at = |distance| bucket(32, max_distance, distance, false);
+            (1..600).filter(|distance| bucket_at(*distance) != bucket_at(distance - 1)).collect()
         };
         assert_eq!(bucket_starts(128), [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]);
         assert_eq!(bucket_starts(512), [1, 2, 3, 4, 5, 6, 7, 8, 14, 23, 39, 64, 108, 182, 305]);

@@ -1,4 +1,4 @@
-//! A UNet's configuration, from the `config.json` of diffusers' `UNet2DConditionModel`.
+//! The configuration of a UNet, from the `config.json` of diffusers' `UNet2DConditionModel`.
 
 use serde_json::{Value, json};
 

@@ -209,20 +209,20 @@ fn load_down_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &Re
     for (index, level) in config.levels.iter().enumerate() {
         let stem = format!("down_blocks.{index}");
         let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
-        for at in 0..level.resnets {
+        for layer in 0..level.resnets {
             resnets.push(ResnetBlock::load(
                 loader,
-                &format!("{stem}.resnets.{at}"),
+                &format!("{stem}.resnets.{layer}"),
                 [inputs, level.channels],
                 resnet_config,
             )?);
             inputs = level.channels;
             if level.attention {
-                let layers = level.transformer_layers.get(at).copied().unwrap_or(1);
+                let layers = level.transformer_layers.get(layer).copied().unwrap_or(1);
                 let transformer_config = transformer_config(level, layers, config.groups);
                 transformers.push(SpatialTransformer::load(
                     loader,
-                    &format!("{stem}.attentions.{at}"),
+                    &format!("{stem}.attentions.{layer}"),
                     &transformer_config,
                 )?);
             }
@@ -244,8 +244,9 @@ fn load_mid_block(
         return reject_config("the UNet has no blocks".to_owned());
     };
     let resnet_config = ResnetConfig { output_scale_factor: config.mid_scale_factor, ..*resnet_config };
-    let resnet =
-        |at: usize| ResnetBlock::load(loader, &format!("mid_block.resnets.{at}"), [level.channels; 2], &resnet_config);
+    let resnet = |layer: usize| {
+        ResnetBlock::load(loader, &format!("mid_block.resnets.{layer}"), [level.channels; 2], &resnet_config)
+    };
     let layers = level.transformer_layers.last().copied().unwrap_or(1);
     let transformer_config =
         SpatialTransformerConfig { only_cross_attention: false, ..transformer_config(level, layers, config.groups) };
@@ -265,17 +266,17 @@ fn load_up_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &Resn
             None => level.transformer_layers.clone(),
         };
         let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
-        for at in 0..=level.resnets {
-            let skip = if at == level.resnets { next_channels } else { level.channels };
+        for layer in 0..=level.resnets {
+            let skip = if layer == level.resnets { next_channels } else { level.channels };
             let channels = [inputs + skip, level.channels];
-            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{at}"), channels, resnet_config)?);
+            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{layer}"), channels, resnet_config)?);
             inputs = level.channels;
             if config.up_attention.get(index).is_some_and(|attention| *attention) {
-                let layers = layers.get(at).copied().unwrap_or(1);
+                let layers = layers.get(layer).copied().unwrap_or(1);
                 let transformer_config = transformer_config(level, layers, config.groups);
                 transformers.push(SpatialTransformer::load(
                     loader,
-                    &format!("{stem}.attentions.{at}"),
+                    &format!("{stem}.attentions.{layer}"),
                     &transformer_config,
                 )?);
             }

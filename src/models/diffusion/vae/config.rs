@@ -1,4 +1,4 @@
-//! An autoencoder's configuration, from the `config.json` of diffusers' `AutoencoderKL`.
+//! The configuration of an autoencoder, from the `config.json` of diffusers' `AutoencoderKL`.
 
 use serde_json::{Value, json};
 
