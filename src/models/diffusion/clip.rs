@@ -31,7 +31,8 @@ pub struct ClipConfig {
 }
 
 impl ClipConfig {
-    /// Reads a `config.json`. `path` is for error messages; `has_projection`: whether the model projects pooled embeddings.
+    /// Reads a `config.json`. `path` is for error messages; `has_projection`: whether the model projects pooled
+    /// embeddings.
     pub fn read(value: &Value, path: &str, has_projection: bool) -> Result<Self> {
         let config = ConfigJson { value, path };
         let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
@@ -113,8 +114,8 @@ impl Clip {
         &self.config
     }
 
-    /// Encodes `texts`, token IDs of equal length. `clip_skip`: the number of final layers that the hidden states skip. Then
-    /// they also skip the final norm.
+    /// Encodes `texts`, token IDs of equal length. `clip_skip`: the number of final layers that the hidden states skip.
+    /// Then they also skip the final norm.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], clip_skip: Option<usize>) -> Result<ClipOutput> {
         let ClipConfig { width, positions, .. } = self.config;
         let tokens = texts.first().map_or(0, Vec::len);

@@ -1,4 +1,5 @@
-//! The weights of a component as diffusers and transformers save them: a folder with `config.json` and safetensors files.
+//! The weights of a component as diffusers and transformers save them: a folder with `config.json` and safetensors
+//! files.
 
 use outpost_kernels::DType;
 

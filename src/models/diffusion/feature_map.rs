@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A batch of images, channels last: `[images, height, width, channels]`. A sequence of tokens is an image that is one pixel
-/// wide: `[images, tokens, 1, channels]`.
+/// A batch of images, channels last: `[images, height, width, channels]`. A sequence of tokens is an image that is one
+/// pixel wide: `[images, tokens, 1, channels]`.
 #[derive(Debug)]
 pub struct FeatureMap {
     /// May be longer than the feature map.
@@ -30,8 +30,8 @@ struct Buffers {
 }
 
 impl BufferPool {
-    /// A feature map of unspecified content in the smallest free buffer that is large enough. If there is none, allocates a
-    /// buffer and frees the largest free one, which is from an operation on a smaller image.
+    /// A feature map of unspecified content in the smallest free buffer that is large enough. If there is none,
+    /// allocates a buffer and frees the largest free one, which is from an operation on a smaller image.
     pub fn alloc(&self, images: usize, size: [usize; 2], channels: usize) -> FeatureMap {
         let len = images * size[0] * size[1] * channels;
         FeatureMap { data: self.take(len), images, size, channels, buffers: self.clone() }

@@ -1,18 +1,19 @@
 //! Normal noise that matches torch's CPU generator, so that a seed gives the same image as in diffusers.
 //!
-//! The Mersenne Twister (Matsumoto and Nishimura 1998, <https://doi.org/10.1145/272991.272995>) generates random words. The
-//! Box–Muller transform (1958) converts two uniform values to two normal values. torch defines the order in which it pairs
-//! them in `aten/src/ATen/native/cpu/DistributionTemplates.h`.
+//! The Mersenne Twister (Matsumoto and Nishimura 1998, <https://doi.org/10.1145/272991.272995>) generates random words.
+//! The Box–Muller transform (1958) converts two uniform values to two normal values. torch defines the order in which
+//! it pairs them in `aten/src/ATen/native/cpu/DistributionTemplates.h`.
 //!
-//! Words and uniform values match torch bit for bit. Normal values match to a few units in the last place, because torch
-//! uses different logarithm and cosine functions on different CPUs.
+//! Words and uniform values match torch bit for bit. Normal values match to a few units in the last place, because
+//! torch uses different logarithm and cosine functions on different CPUs.
 
 use std::f32::consts;
 use std::f64::consts::TAU;
 
 use rand_mt::Mt;
 
-/// The number of values that are transformed together: cosines in the first half, sines of the same angles in the second.
+/// The number of values that are transformed together: cosines in the first half, sines of the same angles in the
+/// second.
 const BATCH: usize = 16;
 
 /// The state of a `torch.Generator("cpu")`.
@@ -31,8 +32,8 @@ impl Generator {
 
     /// `torch.randn(count, generator=self)` in f32, in the order of `[batch, channels, height, width]`.
     ///
-    /// Two calls differ from one call with the sum of both counts: each call redraws its last 16 values if the count is not a
-    /// multiple of 16.
+    /// Two calls differ from one call with the sum of both counts: each call redraws its last 16 values if the count is
+    /// not a multiple of 16.
     pub fn normal(&mut self, count: usize) -> Vec<f32> {
         if count < BATCH {
             return (0..count).map(|_| self.normal_f64() as f32).collect();

@@ -1,5 +1,5 @@
-//! LoRA adapters (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): pairs of low-rank matrices whose product is added
-//! to the output of a layer.
+//! LoRA adapters (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): pairs of low-rank matrices whose product is
+//! added to the output of a layer.
 
 mod lora_deltas;
 mod lora_file;

@@ -201,8 +201,8 @@ impl ModelIndex<'_> {
         }
     }
 
-    /// Default steps and guidance scale: from Outpost's own fields in the index, else values for distilled models, else the
-    /// defaults of diffusers' pipelines.
+    /// Default steps and guidance scale: from Outpost's own fields in the index, else values for distilled models, else
+    /// the defaults of diffusers' pipelines.
     pub fn defaults(&self, class: &str, family: Family, denoiser: &DenoiserConfig, scheduler: &Value) -> (usize, f32) {
         let text = |key: &str| scheduler.get(key).and_then(Value::as_str).unwrap_or_default();
         let euler = text("_class_name").starts_with("Euler");

@@ -47,8 +47,8 @@ fn locate(path: &Path) -> Option<(PathBuf, PathBuf, PathBuf)> {
     Some((file, path.to_owned(), models_dir))
 }
 
-/// The files besides the checkpoint that a single-file pipeline uses, including the tokenizers of other models that it may
-/// use.
+/// The files besides the checkpoint that a single-file pipeline uses, including the tokenizers of other models that it
+/// may use.
 pub fn sidecar_files(path: &Path) -> Vec<PathBuf> {
     let Some((file, config_dir, models_dir)) = locate(path) else { return Vec::new() };
     let entries = |folder: &Path| -> Vec<PathBuf> {

@@ -1,5 +1,5 @@
-//! The joint attention block of Stable Diffusion 3, and of the first layers of FLUX: image patches and text tokens attend
-//! to each other, with separate weights.
+//! The joint attention block of Stable Diffusion 3, and of the first layers of FLUX: image patches and text tokens
+//! attend to each other, with separate weights.
 
 use outpost_kernels::Activation;
 
@@ -132,8 +132,8 @@ impl JointBlock {
         })
     }
 
-    /// `x` and `text`: `[images, positions, 1, width]`; `cond`: the conditioning vector, `[images, 1, 1, width]`; `rope` is
-    /// applied to queries and keys of all positions.
+    /// `x` and `text`: `[images, positions, 1, width]`; `cond`: the conditioning vector, `[images, 1, 1, width]`;
+    /// `rope` is applied to queries and keys of all positions.
     pub fn forward(
         &self,
         ctx: &OpContext<'_>,

@@ -1,5 +1,5 @@
-//! Adaptive layer norm (adaLN-Zero): shifts, scales and gates that are computed from the conditioning vector (Peebles and
-//! Xie 2022, <https://arxiv.org/abs/2212.09748>).
+//! Adaptive layer norm (adaLN-Zero): shifts, scales and gates that are computed from the conditioning vector (Peebles
+//! and Xie 2022, <https://arxiv.org/abs/2212.09748>).
 
 use outpost_kernels::{self as kernels, NormKind};
 

@@ -1,4 +1,5 @@
-//! Infers the `config.json` of each component from tensor names and shapes, and from the published values of each version.
+//! Infers the `config.json` of each component from tensor names and shapes, and from the published values of each
+//! version.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Single-file checkpoints with the tensor names of the original latent diffusion code (LDM).
 //!
-//! [`LdmWeights`] exposes one component of the file. OpenCLIP text encoders store the query, key and value projections in
-//! one tensor, and the text projection transposed; they are exposed as the tensors that the model expects.
+//! [`LdmWeights`] exposes one component of the file. OpenCLIP text encoders store the query, key and value projections
+//! in one tensor, and the text projection transposed; they are exposed as the tensors that the model expects.
 
 mod inferred_config;
 pub mod tensor_names;

@@ -132,8 +132,8 @@ pub fn vae_name(stem: &str, levels: usize) -> Option<String> {
     Some(format!("{coder}.{layer}"))
 }
 
-/// The original name of an OpenCLIP tensor. `suffix`: `weight` or `bias`. Brackets at the end mark the query, key or value
-/// projection of a fused tensor (`[0]` to `[2]`), or a transposed tensor (`[T]`).
+/// The original name of an OpenCLIP tensor. `suffix`: `weight` or `bias`. Brackets at the end mark the query, key or
+/// value projection of a fused tensor (`[0]` to `[2]`), or a transposed tensor (`[T]`).
 pub fn open_clip_name(stem: &str, suffix: &str) -> Option<String> {
     match stem {
         "embeddings.position_embedding" => return Some("positional_embedding".to_owned()),

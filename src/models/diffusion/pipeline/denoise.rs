@@ -7,8 +7,8 @@ use crate::models::diffusion::denoiser::Conditioning;
 use crate::models::error::ModelError;
 
 impl Pipeline {
-    /// Generates an image, `[1, height, width, 3]`, with values from −1 to 1. `on_step` is called after each model output
-    /// and can cancel the request with an error.
+    /// Generates an image, `[1, height, width, 3]`, with values from −1 to 1. `on_step` is called after each model
+    /// output and can cancel the request with an error.
     pub fn generate(
         &self,
         ctx: &OpContext<'_>,
@@ -62,8 +62,8 @@ impl Pipeline {
         ctx.concat(&x, &ctx.feature_map(mask_channels, 1, size, channels + 1)?)
     }
 
-    /// The model output for `x`, `[height, width, out_channels]`, with guidance: classifier-free guidance (Ho and Salimans
-    /// 2022, <https://arxiv.org/abs/2207.12598>), or none if the denoiser embeds the guidance scale.
+    /// The model output for `x`, `[height, width, out_channels]`, with guidance: classifier-free guidance (Ho and
+    /// Salimans 2022, <https://arxiv.org/abs/2207.12598>), or none if the denoiser embeds the guidance scale.
     fn guided_output(
         &self,
         ctx: &OpContext<'_>,

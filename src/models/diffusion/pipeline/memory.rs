@@ -8,8 +8,8 @@ use crate::models::diffusion::vae::VaeConfig;
 
 /// Factor for free buffers and the kernels' scratch.
 const OVERHEAD: f64 = 1.2;
-/// Peak floats of a transformer token, in multiples of its width: hidden state, queries, keys and values (of each stream,
-/// concatenated, and in KV blocks), or the hidden layer of the feed-forward network.
+/// Peak floats of a transformer token, in multiples of its width: hidden state, queries, keys and values (of each
+/// stream, concatenated, and in KV blocks), or the hidden layer of the feed-forward network.
 const TOKEN_FACTOR: usize = 20;
 
 impl Pipeline {

@@ -72,8 +72,8 @@ pub struct StepProgress<'a> {
 }
 
 impl Pipeline {
-    /// Reads all weights and rounds floats to `precision`. `vae_budget`: memory limit of the autoencoder in bytes; images
-    /// that need more are processed in tiles.
+    /// Reads all weights and rounds floats to `precision`. `vae_budget`: memory limit of the autoencoder in bytes;
+    /// images that need more are processed in tiles.
     pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<DType>, vae_budget: u64) -> Result<Self> {
         let threads = cpu.pool().threads();
         let ((denoiser_config, denoiser_tensors), (vae, vae_tensors)) = (&components.denoiser, &components.vae);

@@ -61,8 +61,8 @@ impl EncoderOutputs {
 }
 
 impl Pipeline {
-    /// Encodes a prompt and a negative prompt. `prompts`: token IDs of the negative prompt and the prompt, for each text
-    /// encoder. `no_negative`: the request has no negative prompt.
+    /// Encodes a prompt and a negative prompt. `prompts`: token IDs of the negative prompt and the prompt, for each
+    /// text encoder. `no_negative`: the request has no negative prompt.
     pub fn encode_prompts(
         &self,
         ctx: &OpContext<'_>,

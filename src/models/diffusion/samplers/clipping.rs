@@ -8,8 +8,8 @@ pub(super) enum Clipping {
     None,
     /// Clips to minus and plus this value.
     Clip(f32),
-    /// Dynamic thresholding (Saharia et al. 2022, <https://arxiv.org/abs/2205.11487>, section 2.3): clips at a quantile of
-    /// absolute values, at most `max`, and rescales to at most one.
+    /// Dynamic thresholding (Saharia et al. 2022, <https://arxiv.org/abs/2205.11487>, section 2.3): clips at a quantile
+    /// of absolute values, at most `max`, and rescales to at most one.
     DynamicThreshold {
         quantile: f64,
         max: f32,

@@ -75,7 +75,7 @@ impl DpmSolver {
         max_order.min(self.clean_samples.len()).min(nonzero_steps + 1)
     }
 
-    /// The change of lambda over a step (h in the paper).
+    /// The change of lambda (half of the log signal-to-noise ratio) over a step (h in the paper).
     fn lambda_step(&self, index: usize) -> f64 {
         match (self.sigmas.get(index), self.sigmas.get(index + 1)) {
             (Some(sigma), Some(next)) => (sigma / next).ln(),

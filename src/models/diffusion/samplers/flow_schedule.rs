@@ -66,7 +66,8 @@ impl FlowSchedule {
         Ok(self.spacing.respace(high, low, steps).unwrap_or(sigmas))
     }
 
-    /// The highest and the lowest sigma. As in diffusers, a fixed shift is applied here, and again to every sigma later.
+    /// The highest and the lowest sigma. As in diffusers, a fixed shift is applied here, and again to every sigma
+    /// later.
     fn sigma_range(self) -> Result<(f64, f64)> {
         let shifted = |sigma: f64| match self.shift {
             Shift::Fixed(_) => self.shift.apply(sigma, None).map(|sigma| f64::from(sigma as f32)),

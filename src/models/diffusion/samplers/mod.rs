@@ -1,11 +1,11 @@
-//! Diffusion samplers compute the next sample from the current sample and a model output. diffusers and the API call them
-//! schedulers; in code that word means the request scheduler.
+//! Diffusion samplers compute the next sample from the current sample and a model output. diffusers and the API call
+//! them schedulers; in code that word means the request scheduler.
 //!
 //! [`SchedulerConfig`] comes from the model, [`SamplingParams`] from the caller. A [`Sampler`] denoises one image: it
-//! provides the timestep of each step, takes the model output and computes the next sample. Settings, values and the order
-//! of noise match diffusers 0.42, so that a `scheduler_config.json` and a seed give the same image. The samplers differ
-//! from diffusers where diffusers produces NaN: steps of zero length run at a lower order, and trailing spacing never
-//! yields one step too many.
+//! provides the timestep of each step, takes the model output and computes the next sample. Settings, values and the
+//! order of noise match diffusers 0.42, so that a `scheduler_config.json` and a seed give the same image. The samplers
+//! differ from diffusers where diffusers produces NaN: steps of zero length run at a lower order, and trailing spacing
+//! never yields one step too many.
 //!
 //! Samples are flat slices. Samples and noise may have any layout, as long as it is the same.
 

@@ -59,7 +59,7 @@ pub(super) struct Pndm {
     count: usize,
     /// Earlier model outputs, newest last.
     model_outputs: Vec<Vec<f32>>,
-    /// The weighted stage_sum of the model outputs of the current Runge-Kutta step.
+    /// The weighted sum of the model outputs of the current Runge-Kutta step.
     stage_sum: Vec<f32>,
     /// The sample at the start of the current step.
     start_sample: Vec<f32>,

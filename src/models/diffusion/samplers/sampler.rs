@@ -42,8 +42,8 @@ impl Sampler {
         self.plan.timesteps.len() - self.begin_index
     }
 
-    /// The timestep of `step`, counted from 0: a training step, which may be fractional; for flow matching, sigma times the
-    /// number of training steps. Out-of-range steps have the last timestep.
+    /// The timestep of `step`, counted from 0: a training step, which may be fractional; for flow matching, sigma times
+    /// the number of training steps. Out-of-range steps have the last timestep.
     pub fn timestep(&self, step: usize) -> f32 {
         let index = (self.begin_index + step).min(self.plan.timesteps.len() - 1);
         self.plan.timesteps.get(index).map_or(0., |time| *time as f32)
@@ -87,11 +87,11 @@ impl Sampler {
         clean
     }
 
-    /// Adds noise to a clean sample, up to the noise level at the start of `step`, counted from 0. Adds none after the last
-    /// step.
+    /// Adds noise to a clean sample, up to the noise level at the start of `step`, counted from 0. Adds none after the
+    /// last step.
     ///
-    /// Image-to-image starts with step 0. Inpainting replaces the unmasked region after each step `i` by the initial image
-    /// at the level of step `i + 1`, with the same noise each time.
+    /// Image-to-image starts with step 0. Inpainting replaces the unmasked region after each step `i` by the initial
+    /// image at the level of step `i + 1`, with the same noise each time.
     pub fn add_noise(&self, clean: &[f32], noise: &[f32], step: usize, out: &mut [f32]) {
         let (signal, noise_scale) = self
             .noise_level(self.begin_index + step)

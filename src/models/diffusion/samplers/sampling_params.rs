@@ -9,8 +9,8 @@ pub const MAX_STEPS: usize = 1000;
 pub struct SamplingParams {
     /// The number of steps of the full schedule, 1 to [`MAX_STEPS`].
     pub steps: usize,
-    /// Image-to-image strength, above 0 to 1: the fraction of steps that is run, at the end of the schedule. `None` starts
-    /// from noise.
+    /// Image-to-image strength, above 0 to 1: the fraction of steps that is run, at the end of the schedule. `None`
+    /// starts from noise.
     pub strength: Option<f32>,
     /// The number of image tokens, on which some flow schedules depend.
     pub tokens: Option<usize>,

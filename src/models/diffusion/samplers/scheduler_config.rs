@@ -60,11 +60,12 @@ impl SchedulerConfig {
         read().map_err(|error| ModelError::checkpoint(format!("scheduler_config.json: {error}")))
     }
 
-    /// The configuration of another sampler for the same model. It has the same fields; missing fields take the defaults of
-    /// the other class.
+    /// The configuration of another sampler for the same model. It has the same fields; missing fields take the
+    /// defaults of the other class.
     ///
     /// # Errors
-    /// A flow-matching sampler is combined with another kind of model or vice versa, or the sampler does not support a field.
+    /// A flow-matching sampler is combined with another kind of model or vice versa, or the sampler does not support a
+    /// field.
     pub fn with_scheduler(&self, name: SchedulerName) -> Result<Self> {
         if name == self.name() {
             return Ok(self.clone());

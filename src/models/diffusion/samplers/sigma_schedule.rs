@@ -106,8 +106,8 @@ impl SigmaSchedule {
         Ok(SigmaSequence::new(timesteps, sigmas, final_sigma))
     }
 
-    /// Respaces the sigmas of the selected timesteps, between the ends of the schedule or those of the table. `None` if the
-    /// config does not enable respacing.
+    /// Respaces the sigmas of the selected timesteps, between the ends of the schedule or those of the table. `None` if
+    /// the config does not enable respacing.
     fn respace(&self, sigmas: &[f64], steps: usize) -> Option<Vec<f64>> {
         let (highest, lowest) = match self.solver.is_variance_exploding() {
             true => (sigmas.first().copied().unwrap_or(0.), sigmas.last().copied().unwrap_or(0.)),

@@ -4,8 +4,8 @@ use super::prediction::{NoiseLevel, PredictionType};
 
 /// Computes the next sample from the current sample and a model output.
 pub(super) trait Solver: Send {
-    /// Replaces `sample` by the next sample. Calls `noise` at most once, for as many values as the sample has, and only if
-    /// the solver is stochastic.
+    /// Replaces `sample` by the next sample. Calls `noise` at most once, for as many values as the sample has, and only
+    /// if the solver is stochastic.
     fn step(&mut self, input: &StepInput<'_>, sample: &mut [f32], noise: &mut dyn FnMut(usize) -> Vec<f32>);
 }
 

@@ -65,8 +65,8 @@ impl Timesteps {
         self.spaced(steps).into_iter().map(f64::round_ties_even).collect()
     }
 
-    /// Decreasing integers within the first `last` training steps: `[steps]`, or fewer with trailing spacing. The end of the
-    /// schedule counts as one more step, but is not included.
+    /// Decreasing integers within the first `last` training steps: `[steps]`, or fewer with trailing spacing. The end
+    /// of the schedule counts as one more step, but is not included.
     pub fn spaced_without_end(self, last: usize, steps: usize) -> Result<Vec<f64>> {
         let descending = (1..=steps).rev();
         Ok(match self.spacing {

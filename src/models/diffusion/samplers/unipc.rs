@@ -58,7 +58,7 @@ impl UniPc {
         Self { config, sigmas, clean_samples: Vec::new(), previous: None }
     }
 
-    /// The change of the log signal-to-noise ratio over a step (h in the paper).
+    /// The change of lambda (half of the log signal-to-noise ratio) over a step (h in the paper).
     fn lambda_step(&self, index: usize) -> f64 {
         match (self.sigmas.get(index), self.sigmas.get(index + 1)) {
             (Some(sigma), Some(next)) => (sigma / next).ln(),
@@ -79,8 +79,8 @@ impl UniPc {
         max_order.min(self.clean_samples.len()).min(nonzero_steps + 1)
     }
 
-    /// Distances in lambda of earlier clean samples from the newest, relative to the step at `index` (r in the paper). They
-    /// are negative.
+    /// Distances in lambda of earlier clean samples from the newest, relative to the step at `index` (r in the paper).
+    /// They are negative.
     fn step_ratios(&self, index: usize, order: usize) -> Vec<f64> {
         let mut sum = 0.;
         let steps = (1..order).map(|back| self.lambda_step(index.saturating_sub(back)));
@@ -92,8 +92,8 @@ impl UniPc {
             .collect()
     }
 
-    /// Advances `sample` over the step at `index`. `next_clean`: for the corrector, the clean sample that is predicted at the
-    /// end of the step.
+    /// Advances `sample` over the step at `index`. `next_clean`: for the corrector, the clean sample that is predicted
+    /// at the end of the step.
     fn update(&self, index: usize, order: usize, sample: &mut [f32], next_clean: Option<&[f32]>) {
         let [level, next_level] = [index, index + 1].map(|index| NoiseLevel::from_sigma(self.sigmas[index]));
         let lambda_step = self.lambda_step(index);

@@ -1,4 +1,5 @@
-//! Attention with relative position bias. Texts have a few hundred tokens, so the score matrix of a head fits in memory.
+//! Attention with relative position bias. Texts have a few hundred tokens, so the score matrix of a head fits in
+//! memory.
 
 use std::sync::OnceLock;
 
@@ -30,8 +31,8 @@ impl RelativeBias {
         Ok(Self { table: loader.table(stem, buckets, heads)?, heads, buckets, max_distance })
     }
 
-    /// The bias for texts of `tokens` tokens, `[heads, 2 · tokens − 1]`. Columns are relative positions from `1 − tokens` to
-    /// `tokens − 1`.
+    /// The bias for texts of `tokens` tokens, `[heads, 2 · tokens − 1]`. Columns are relative positions from `1 −
+    /// tokens` to `tokens − 1`.
     pub fn for_length(&self, tokens: usize) -> Result<Vec<f32>> {
         let distances = 2 * tokens - 1;
         let Self { buckets, max_distance, .. } = *self;
@@ -44,8 +45,8 @@ impl RelativeBias {
     }
 }
 
-/// The bucket of a distance. Short distances have a bucket each; longer ones share buckets of logarithmically growing size.
-/// `forward`: whether the key is after the query.
+/// The bucket of a distance. Short distances have a bucket each; longer ones share buckets of logarithmically growing
+/// size. `forward`: whether the key is after the query.
 fn bucket(buckets: usize, max_distance: usize, distance: usize, forward: bool) -> usize {
     let half = buckets / 2;
     let exact = half / 2;

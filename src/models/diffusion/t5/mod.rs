@@ -1,7 +1,8 @@
-//! The encoder of T5 (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>), following transformers' `T5EncoderModel`.
+//! The encoder of T5 (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>), following transformers'
+//! `T5EncoderModel`.
 //!
-//! Attention scores and embeddings are not scaled. A bias on the scores encodes relative positions. Padding is not masked,
-//! as in the training of the diffusion models.
+//! Attention scores and embeddings are not scaled. A bias on the scores encodes relative positions. Padding is not
+//! masked, as in the training of the diffusion models.
 
 mod attention;
 mod config;

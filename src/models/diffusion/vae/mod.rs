@@ -113,8 +113,8 @@ impl Vae {
         Tiling::latent_side(&self.config) * self.config.factor()
     }
 
-    /// Decodes scaled `latents`, `[1, height, width, latent_channels]`, to an image, `[1, factor · height, factor · width,
-    /// out_channels]`, with values from about −1 to 1. `tiled`: decodes one tile at a time to save memory.
+    /// Decodes scaled `latents`, `[1, height, width, latent_channels]`, to an image, `[1, factor · height, factor ·
+    /// width, out_channels]`, with values from about −1 to 1. `tiled`: decodes one tile at a time to save memory.
     pub fn decode(&self, ctx: &OpContext<'_>, mut latents: FeatureMap, tiled: bool) -> Result<FeatureMap> {
         let VaeConfig { scaling, shift, .. } = self.config;
         latents.data_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);

@@ -1,6 +1,6 @@
 //! The denoiser of FLUX.1 (Black Forest Labs 2024, <https://github.com/black-forest-labs/flux>): joint blocks with
-//! separate weights for image patches and text tokens, then single blocks with shared weights and parallel attention and
-//! feed-forward networks (Dehghani et al. 2023, <https://arxiv.org/abs/2302.05442>).
+//! separate weights for image patches and text tokens, then single blocks with shared weights and parallel attention
+//! and feed-forward networks (Dehghani et al. 2023, <https://arxiv.org/abs/2302.05442>).
 //!
 //! Names and order follow diffusers' `FluxTransformer2DModel`.
 
@@ -70,7 +70,8 @@ impl Flux {
         &self.config
     }
 
-    /// The predicted flow, `[1, height, width, out_channels / 4]`, for the latents `x`, `[1, height, width, in_channels / 4]`.
+    /// The predicted flow, `[1, height, width, out_channels / 4]`, for the latents `x`, `[1, height, width, in_channels
+    /// / 4]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let channels = |elements: usize| elements / (PATCH_SIZE * PATCH_SIZE);
         let layout = PatchLayout {

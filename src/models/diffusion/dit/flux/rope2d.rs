@@ -1,5 +1,5 @@
-//! Rotary position embedding in two dimensions (Su et al. 2021, <https://arxiv.org/abs/2104.09864>): each axis of a head
-//! is rotated by one coordinate of a patch. Text tokens are not rotated.
+//! Rotary position embedding in two dimensions (Su et al. 2021, <https://arxiv.org/abs/2104.09864>): each axis of a
+//! head is rotated by one coordinate of a patch. Text tokens are not rotated.
 
 use outpost_kernels::{self as kernels, RopeLayout};
 

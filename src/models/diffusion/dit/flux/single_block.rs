@@ -39,8 +39,8 @@ impl SingleBlock {
         })
     }
 
-    /// `x`: `[1, positions, 1, width]`; `cond`: the conditioning vector, `[1, 1, 1, width]`; `rope` is applied to queries and
-    /// keys.
+    /// `x`: `[1, positions, 1, width]`; `cond`: the conditioning vector, `[1, 1, 1, width]`; `rope` is applied to
+    /// queries and keys.
     pub fn forward(
         &self,
         ctx: &OpContext<'_>,
