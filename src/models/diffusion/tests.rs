@@ -108,7 +108,7 @@ fn a_unet_matches_diffusers() {
         let (count, width) = words.dims2().unwrap();
         let text = ctx.feature_map(&reference.numbers("text_encoder.hidden"), 1, [count, 1], width).unwrap();
         let time = reference.fact("/components/unet/timestep").as_f64().unwrap() as f32;
-        let cond = UnetConditioning { timestep: time, text: &text, guidance: None, added: None };
+        let cond = UnetConditioning { timestep: time, text: &text, guidance: None, micro: None };
         let found = unet.forward(ctx, &reference.map(ctx, "unet.sample"), &cond).unwrap();
         let away = far(found.data(), reference.map(ctx, "unet.output").data());
         assert!(away < 1e-5, "{away}");

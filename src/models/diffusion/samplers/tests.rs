@@ -344,7 +344,7 @@ fn any_config() -> impl Strategy<Value = Value> {
         .flat_map(|config| config.keys().cloned())
         .chain(["shift_terminal", "trained_betas", "time_shift_type"].map(String::from))
         .collect();
-    let classes: Vec<&str> = config::CLASSES.iter().map(|(class, _)| *class).collect();
+    let classes: Vec<&str> = scheduler_config::CLASSES.iter().map(|(class, _)| *class).collect();
     let fields = collection::vec((sample::select(names), any_value()), 0..5);
     (sample::select(classes), fields, any::<bool>()).prop_map(|(class, fields, short)| {
         let mut config = latent(class, &json!({}));
