@@ -146,7 +146,7 @@ fn keeping(pool: &Pool, [heads, width, _, positions]: [usize; 4]) {
         let mut fills: Vec<_> = both
             .map(|(index, (keys, values))| {
                 let (row, count) = (index * BLOCK_POSITIONS, BLOCK_POSITIONS.min(positions - index * BLOCK_POSITIONS));
-                KvWrite { cells: KvBlockMut::F32(KvPair { keys, values }), row, slot: 0, count }
+                KvWrite { block: KvBlockMut::F32(KvPair { keys, values }), row, slot: 0, count }
             })
             .collect();
         kv_write(pool, [heads, width], &x, &x, &mut fills);

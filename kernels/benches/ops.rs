@@ -77,7 +77,7 @@ fn fills<'a, T>(
     cells: impl Fn(KvPair<&'a mut [T]>) -> KvBlockMut<'a>,
 ) -> Vec<KvWrite<'a>> {
     let fill = |(index, [keys, values]): (usize, &'a mut [Vec<T>; 2])| KvWrite {
-        cells: cells(KvPair { keys, values }),
+        block: cells(KvPair { keys, values }),
         row: index * each,
         slot: 0,
         count: each,

@@ -5,7 +5,7 @@ mod cases;
 #[path = "common/rng.rs"]
 mod rng;
 
-use cases::{Spread, config, numbers, pools, spread};
+use cases::{Distribution, config, distribution, pools, random_values};
 use outpost_kernels::{Activation, GroupNorm, Isa, Moments, Pool};
 use proptest::prelude::*;
 use rng::Rng;
@@ -26,12 +26,19 @@ struct Case {
 }
 
 impl Case {
-    fn new(seed: u64, spread: Spread, [images, pixels, groups, width]: [usize; 4], shifted: bool) -> Self {
+    fn new(seed: u64, distribution: Distribution, [images, pixels, groups, width]: [usize; 4], shifted: bool) -> Self {
         let (mut rng, channels) = (Rng(seed), groups * width);
-        let mut normal = |count: usize| numbers(&mut rng, Spread::Normal, count);
+        let mut normal = |count: usize| random_values(&mut rng, Distribution::Normal, count);
         let (weight, bias) = (normal(channels), normal(channels));
         let shift = shifted.then(|| normal(images * channels));
-        Self { groups, images, x: numbers(&mut rng, spread, images * pixels * channels), weight, bias, shift }
+        Self {
+            groups,
+            images,
+            x: random_values(&mut rng, distribution, images * pixels * channels),
+            weight,
+            bias,
+            shift,
+        }
     }
 
     fn norm(&self, activation: Option<Activation>) -> GroupNorm<'_> {
@@ -86,13 +93,13 @@ proptest! {
         pixels in 1..=700usize,
         groups in 1..=8usize,
         width in 1..=40usize,
-        spread in spread(),
+        distribution in distribution(),
         shifted: bool,
         seed: u64,
         threads in 1..=3usize,
     ) {
         let pixels = if cfg!(miri) { pixels.min(9) } else { pixels };
-        let case = Case::new(seed, spread, [images, pixels, groups, width], shifted);
+        let case = Case::new(seed, distribution, [images, pixels, groups, width], shifted);
         let expected = case.plain();
         for pool in pools(threads) {
             let found = case.forward(&pool, None);
@@ -113,7 +120,7 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         let pixels = if cfg!(miri) { pixels.min(9) } else { pixels };
-        let case = Case::new(seed, Spread::Normal, [1, pixels, 4, width], shifted);
+        let case = Case::new(seed, Distribution::Normal, [1, pixels, 4, width], shifted);
         let channels = case.weight.len();
         for isa in Isa::available() {
             let (one, several) = (Pool::with_isa(1, isa), Pool::with_isa(threads, isa));
@@ -134,7 +141,7 @@ proptest! {
 
 #[test]
 fn an_activation_follows() {
-    let case = Case::new(3, Spread::Normal, [2, 100, 4, 10], true);
+    let case = Case::new(3, Distribution::Normal, [2, 100, 4, 10], true);
     for pool in pools(2) {
         let mut expected = case.forward(&pool, None);
         outpost_kernels::activate(&pool, Activation::Silu, &mut expected, None);

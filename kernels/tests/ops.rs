@@ -5,7 +5,7 @@ mod cases;
 #[path = "common/rng.rs"]
 mod rng;
 
-use cases::{Spread, config, numbers, pools, spread};
+use cases::{Distribution, config, distribution, pools, random_values};
 use outpost_kernels::{Activation, Isa, Norm, NormKind, Pool, RopeLayout, activate, quantise_q8, rope};
 use proptest::prelude::*;
 use rng::Rng;
@@ -36,9 +36,9 @@ fn each(x: &[f32], y: &[f32], plain: impl Fn(f64, f64) -> (f64, f64)) -> Vec<(f6
     x.iter().zip(y).map(|(x, y)| plain(f64::from(*x), f64::from(*y))).collect()
 }
 
-/// Values of any spread; the first are hard cases for exponentials.
-fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
-    let mut x = numbers(rng, spread, count);
+/// Values of any distribution; the first are hard cases for exponentials.
+fn gates(rng: &mut Rng, distribution: Distribution, count: usize) -> Vec<f32> {
+    let mut x = random_values(rng, distribution, count);
     x.iter_mut().zip([0.0, 100.0, -100.0, 1e15, -1e15, 1e-30, 88.1, -87.1]).for_each(|(x, edge)| *x = edge);
     x
 }
@@ -89,15 +89,15 @@ proptest! {
     fn norms(
         width in 1..=2000usize,
         total in 0..=MOST,
-        spread in spread(),
+        distribution in distribution(),
         seed: u64,
         threads in 1..=3usize,
         centred: bool,
         biased: bool,
     ) {
         let (mut rng, rows) = (Rng(seed), total / width);
-        let [x, y] = [(); 2].map(|()| numbers(&mut rng, spread, rows * width));
-        let [weight, bias] = [(); 2].map(|()| numbers(&mut rng, Spread::Normal, width));
+        let [x, y] = [(); 2].map(|()| random_values(&mut rng, distribution, rows * width));
+        let [weight, bias] = [(); 2].map(|()| random_values(&mut rng, Distribution::Normal, width));
         let kind = if centred { NormKind::Layer } else { NormKind::Rms };
         let norm = Norm { kind, weight: &weight, bias: biased.then_some(&bias), epsilon: 1e-5 };
         let expected = |x: &[f32]| -> Vec<(f64, f64)> {
@@ -119,9 +119,9 @@ proptest! {
     }
 
     #[test]
-    fn activations(count in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize, gated: bool) {
+    fn activations(count in 0..=MOST, distribution in distribution(), seed: u64, threads in 1..=3usize, gated: bool) {
         let mut rng = Rng(seed);
-        let (x, factors) = (gates(&mut rng, spread, count), numbers(&mut rng, spread, count));
+        let (x, factors) = (gates(&mut rng, distribution, count), random_values(&mut rng, distribution, count));
         let ones = vec![1.0; count];
         let (factors, given) = if gated { (&factors, Some(&factors[..])) } else { (&ones, None) };
         for activation in ACTIVATIONS {
@@ -158,14 +158,14 @@ proptest! {
         (width, pairs) in (1..=130usize).prop_flat_map(|width| (Just(width), 0..=width / 2)),
         total in 0..=MOST,
         halves: bool,
-        spread in spread(),
+        distribution in distribution(),
         seed: u64,
         threads in 1..=3usize,
     ) {
         let (mut rng, rows) = (Rng(seed), total / (heads * width));
         let style = if halves { RopeLayout::Halves } else { RopeLayout::Interleaved };
-        let x = numbers(&mut rng, spread, rows * heads * width);
-        let angles = numbers(&mut rng, Spread::Normal, rows * pairs);
+        let x = random_values(&mut rng, distribution, rows * heads * width);
+        let angles = random_values(&mut rng, Distribution::Normal, rows * pairs);
         let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|angle| (angle.cos(), angle.sin())).unzip();
         let mut expected: Vec<_> = x.iter().map(|x| (f64::from(*x), 0.0)).collect();
         for (index, head) in expected.chunks_mut(width).enumerate() {
@@ -188,8 +188,8 @@ proptest! {
     }
 
     #[test]
-    fn bytes_are_rounded_to_the_nearest(count in 0..=300usize, spread in spread(), seed: u64) {
-        let x = numbers(&mut Rng(seed), spread, count);
+    fn bytes_are_rounded_to_the_nearest(count in 0..=300usize, distribution in distribution(), seed: u64) {
+        let x = random_values(&mut Rng(seed), distribution, count);
         let mut codes = vec![99; count];
         let scale = f64::from(quantise_q8(&x, &mut codes));
         for (x, code) in x.iter().zip(&codes) {

@@ -179,7 +179,7 @@ impl KvArena {
             let mut fills = Vec::with_capacity(places.len());
             for (place, block) in places.iter().zip(taken.iter_mut().flatten()) {
                 let BlockWrite { row, slot, count, .. } = *place;
-                fills.extend(block.cells(layer, &shape).map(|cells| KvWrite { cells, row, slot, count }));
+                fills.extend(block.cells(layer, &shape).map(|cells| KvWrite { block, row, slot, count }));
             }
             kernels::kv_write(pool, [shape.kv_heads, shape.head_width], keys, values, &mut fills);
         }
