@@ -10,7 +10,7 @@ use super::layers::Loaded;
 use super::op_context::{OpContext, Result};
 use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
 use crate::models::error::{ModelError, reject_config};
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Loader;
 
 /// The configuration of a text encoder.
@@ -26,7 +26,7 @@ pub struct BertConfig {
 impl BertConfig {
     /// Reads a `config.json`; `path` is for error messages.
     pub fn read(value: &Value, path: &str) -> std::result::Result<Self, ModelError> {
-        let sizes = match EncoderConfig::of_config(value) {
+        let sizes = match EncoderConfig::from_config_json(value) {
             Ok(sizes) if sizes.family == Family::Bert => sizes,
             Ok(_) => {
                 return reject_config(format!(
