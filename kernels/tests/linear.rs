@@ -252,7 +252,7 @@ fn memory_is_about_the_files_size() {
 }
 
 #[test]
-fn impossible_matrices_are_refused() {
+fn invalid_matrices_are_rejected() {
     for (n, k) in [(0, 32), (4, 0), (4, 33), (usize::MAX, 32), (4, usize::MAX - 31)] {
         assert!(matches!(Linear::from_gguf(DType::Q4_1, n, k, &[]), Err(Error::Shape { .. } | Error::Length { .. })));
     }

@@ -68,9 +68,12 @@ impl<'a> Cursor<'a> {
         let count = self.u64(what)?;
         let max = self.remaining() / min_bytes.max(1);
         if count > max {
-            let text = format!("{} is {count}, but the rest of the file has space for at most {max}", what());
+            let text = format!(
+                "{}: {count} items do not fit in the rest of the file, which has space for at most {max}",
+                what()
+            );
             return Err(GgufError::damaged(text));
         }
-        usize::try_from(count).map_err(|_| GgufError::damaged(format!("{} is {count}, which is too large", what())))
+        usize::try_from(count).map_err(|_| GgufError::damaged(format!("{}: {count} items are too many", what())))
     }
 }
