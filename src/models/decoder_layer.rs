@@ -31,14 +31,14 @@ impl DecoderLayer {
     pub fn load(loader: &Loader<'_>, config: &DecoderConfig, index: usize) -> Result<Self> {
         let DecoderConfig { width, head_width, family, .. } = *config;
         let (queries, kv) = (config.heads * head_width, config.kv_heads * head_width);
-        let stem = |part: &str| format!("blk.{index}.{part}");
+        let stem = |suffix: &str| format!("blk.{index}.{suffix}");
         // Queries, keys and values may be fused in one tensor, in this order.
-        let projection = |part: &str, first: usize, rows: usize| {
+        let projection = |suffix: &str, first: usize, rows: usize| {
             let fused = Candidate { stem: stem("attn_qkv"), first, total: queries + 2 * kv };
-            loader.linear(&[Candidate::whole(stem(part), rows), fused], rows, width, config.biases)
+            loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, config.biases)
         };
-        let norm = |part: &str, width: usize| Norm::load(loader, config, &stem(part), width);
-        let optional_norm = |present: bool, part: &str, width: usize| present.then(|| norm(part, width)).transpose();
+        let norm = |suffix: &str, width: usize| Norm::load(loader, config, &stem(suffix), width);
+        let optional_norm = |present: bool, suffix: &str, width: usize| present.then(|| norm(suffix, width)).transpose();
         let sparse = config.layers.get(index).is_some_and(|layer| layer.sparse);
         Ok(Self {
             attn_norm: norm("attn_norm", width)?,

@@ -100,10 +100,13 @@ fn load_expert(
     layer: usize,
     expert: usize,
 ) -> Result<Mlp> {
-    let candidates = |part: &str, rows: usize| {
-        let stacked =
-            Candidate { stem: format!("blk.{layer}.ffn_{part}_exps"), first: expert * rows, total: sizes.count * rows };
-        [stacked, Candidate::whole(format!("blk.{layer}.ffn_{part}.{expert}"), rows)]
+    let candidates = |suffix: &str, rows: usize| {
+        let stacked = Candidate {
+            stem: format!("blk.{layer}.ffn_{suffix}_exps"),
+            first: expert * rows,
+            total: sizes.count * rows,
+        };
+        [stacked, Candidate::whole(format!("blk.{layer}.ffn_{suffix}.{expert}"), rows)]
     };
     let fused = |offset: usize| Candidate {
         stem: format!("blk.{layer}.ffn_gate_up_exps"),

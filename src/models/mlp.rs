@@ -23,9 +23,9 @@ impl Mlp {
     /// which GGUF calls `ffn_up`.
     pub fn load_dense(loader: &Loader<'_>, config: &DecoderConfig, layer: usize) -> Result<Self> {
         let inner = config.inner;
-        let stem = |part: &str| format!("blk.{layer}.{part}");
-        let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
-        let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
+        let stem = |suffix: &str| format!("blk.{layer}.{suffix}");
+        let whole = |suffix: &str| [stem(suffix), stem(suffix)].map(|stem| Candidate::whole(stem, inner));
+        let half = |suffix: &str, first: usize| Candidate { stem: stem(suffix), first, total: 2 * inner };
         let (gate, up) = match config.family.fused_gate_up {
             true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
             false => (whole("ffn_gate"), whole("ffn_up")),

@@ -136,11 +136,11 @@ fn experts(keys: &ArchitectureMetadata<'_>) -> Result<Option<MoeConfig>, ModelEr
     if keys.integer("expert_count").unwrap_or(0) == 0 {
         return Ok(None);
     }
-    let own = "expert_feed_forward_length";
+    let expert_key = "expert_feed_forward_length";
     Ok(Some(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
         experts_per_token: keys.required("expert_used_count", 1 << 12)?,
-        inner: keys.required(if keys.has(own) { own } else { "feed_forward_length" }, 1 << 20)?,
+        inner: keys.required(if keys.has(expert_key) { expert_key } else { "feed_forward_length" }, 1 << 20)?,
         normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
     }))
 }

@@ -36,7 +36,7 @@ pub fn check(config: &Value, sizes: &EncoderConfig) -> Result<()> {
     match (sizes.family, classes(config)) {
         (Family::Nomic, _) => reject_config("cross-encoders of this family are not supported".to_owned()),
         (_, 1) => Ok(()),
-        (_, many) => reject_config(format!("the model has {many} classes; a cross-encoder must have one")),
+        (_, count) => reject_config(format!("the model has {count} classes; a cross-encoder must have one")),
     }
 }
 

@@ -39,8 +39,8 @@ pub(super) struct ResidualStream {
 impl Layer {
     pub fn load(loader: &Loader<'_>, config: &EncoderConfig, index: usize) -> Result<Self> {
         let EncoderConfig { width, inner, biases, epsilon, .. } = *config;
-        let stem = |part: &str| format!("blk.{index}.{part}");
-        let norm = |part: &str| Norm::load_layer_norm(loader, &stem(part), width, epsilon);
+        let stem = |suffix: &str| format!("blk.{index}.{suffix}");
+        let norm = |suffix: &str| Norm::load_layer_norm(loader, &stem(suffix), width, epsilon);
         let norms = match config.pre_norm {
             false => Norms::Post { attention: norm("attn_output_norm")?, feed_forward: norm("layer_output_norm")? },
             true => Norms::Pre {
@@ -48,17 +48,17 @@ impl Layer {
                 feed_forward: norm("ffn_norm")?,
             },
         };
-        let projection = |part: &str, index: usize| {
+        let projection = |suffix: &str, index: usize| {
             let fused = Candidate { stem: stem("attn_qkv"), first: index * width, total: 3 * width };
-            loader.linear(&[Candidate::whole(stem(part), width), fused], width, width, biases)
+            loader.linear(&[Candidate::whole(stem(suffix), width), fused], width, width, biases)
         };
         // In a fused tensor, the gate comes before up.
-        let half = |part: &str, first: usize| {
+        let half = |suffix: &str, first: usize| {
             let fused = Candidate { stem: stem("ffn_gate_up"), first, total: 2 * inner };
-            loader.linear(&[Candidate::whole(stem(part), inner), fused], inner, width, biases)
+            loader.linear(&[Candidate::whole(stem(suffix), inner), fused], inner, width, biases)
         };
         let whole =
-            |part: &str, rows, columns| loader.linear(&[Candidate::whole(stem(part), rows)], rows, columns, biases);
+            |suffix: &str, rows, columns| loader.linear(&[Candidate::whole(stem(suffix), rows)], rows, columns, biases);
         Ok(Self {
             norms,
             attn_q: projection("attn_q", 0)?,

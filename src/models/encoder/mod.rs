@@ -136,10 +136,10 @@ impl Encoder {
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
-        let places = TextBatch::new(counts());
-        let arena = places.arena([heads, width / heads]);
-        let writes = attention::block_writes(&places.slices(&(0..places.tokens())))?;
-        let mut pass = Pass { stream: ResidualStream::default(), texts: places, arena, writes, angles, layer: 0 };
+        let batch = TextBatch::new(counts());
+        let arena = batch.arena([heads, width / heads]);
+        let writes = attention::block_writes(&batch.slices(&(0..batch.tokens())))?;
+        let mut pass = Pass { stream: ResidualStream::default(), texts: batch, arena, writes, angles, layer: 0 };
         self.embed(texts, pass.texts.tokens(), &mut pass.stream)?;
         Ok(pass)
     }

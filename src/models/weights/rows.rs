@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     fn floats_are_rounded_as_they_are_read() {
-        let numbers: Vec<f32> = (0..4 * 64).map(|i| (i as f32 * 0.7).sin() * 10f32.powi(i / 32 - 2)).collect();
-        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let values: Vec<f32> = (0..4 * 64).map(|i| (i as f32 * 0.7).sin() * 10f32.powi(i / 32 - 2)).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         for (dtype, tolerance) in [(DType::BF16, 1. / 256.), (DType::Q8_0, 0.55 / 127.)] {
             let rows = Rows::from_bytes(DType::F32, 4, 64, bytes.clone()).unwrap().rounded(dtype);
             assert_eq!(rows.dtype, dtype);
-            for (block, (found, exact)) in rows.floats().unwrap().chunks(32).zip(numbers.chunks(32)).enumerate() {
-                let largest = exact.iter().fold(0f32, |largest, number| largest.max(number.abs()));
+            for (block, (found, exact)) in rows.floats().unwrap().chunks(32).zip(values.chunks(32)).enumerate() {
+                let largest = exact.iter().fold(0f32, |largest, value| largest.max(value.abs()));
                 let max_error = found.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0., f32::max);
                 assert!(
                     max_error <= largest * tolerance && max_error > 0.,

@@ -55,12 +55,15 @@ impl ModelFolder {
         if mixtral && stem == "ffn_gate_inp" {
             return Some(format!("{layer}.block_sparse_moe.gate.{ending}"));
         }
-        if let Some((part, expert)) = stem.split_once('.') {
+        if let Some((suffix, expert)) = stem.split_once('.') {
             return Some(match mixtral {
                 true => {
-                    format!("{layer}.block_sparse_moe.experts.{expert}.{}.{ending}", find(MIXTRAL_EXPERT_NAMES, part)?)
+                    format!(
+                        "{layer}.block_sparse_moe.experts.{expert}.{}.{ending}",
+                        find(MIXTRAL_EXPERT_NAMES, suffix)?
+                    )
                 }
-                false => format!("{layer}.mlp.experts.{expert}.{}.{ending}", find(EXPERT_NAMES, part)?),
+                false => format!("{layer}.mlp.experts.{expert}.{}.{ending}", find(EXPERT_NAMES, suffix)?),
             });
         }
         if let Some(name) = find(STACKED_EXPERT_NAMES, stem) {
