@@ -38,7 +38,8 @@ impl DecoderLayer {
             loader.linear(&[Candidate::whole(stem(suffix), rows), fused], rows, width, config.biases)
         };
         let norm = |suffix: &str, width: usize| Norm::load(loader, config, &stem(suffix), width);
-        let optional_norm = |present: bool, suffix: &str, width: usize| present.then(|| norm(suffix, width)).transpose();
+        let optional_norm =
+            |present: bool, suffix: &str, width: usize| present.then(|| norm(suffix, width)).transpose();
         let sparse = config.layers.get(index).is_some_and(|layer| layer.sparse);
         Ok(Self {
             attn_norm: norm("attn_norm", width)?,
