@@ -9,7 +9,7 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{
     DeltaStream, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta, TextModel,
 };
-use outpost::models::scratch::Cpu;
+use outpost::models::scratch_buffers::Cpu;
 use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};

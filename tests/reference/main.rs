@@ -19,7 +19,7 @@ use outpost::models::decoder::Decoder;
 use outpost::models::decoder_config::DecoderConfig;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
-use outpost::models::scratch::Cpu;
+use outpost::models::scratch_buffers::Cpu;
 use outpost::models::weights::{DecoderCheckpoint, Role, Rows, Weights};
 use outpost_kernels::DType;
 use serde::Deserialize;

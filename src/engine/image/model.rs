@@ -21,7 +21,7 @@ use crate::models::ModelError;
 use crate::models::diffusion::pipeline::{
     self, Components, GenerationParams, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds, StepProgress,
 };
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Footprint;
 
 /// Limits for the pixels along a side.

@@ -9,7 +9,7 @@ use super::feature_map::FeatureMap;
 use super::op_context::{OpContext, Result};
 use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
 use crate::models::error::{ModelError, reject_config};
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Loader;
 
 /// The configuration of a BERT text encoder.
@@ -25,7 +25,7 @@ pub struct BertConfig {
 impl BertConfig {
     /// Reads a `config.json`; `path` is for error messages.
     pub fn read(value: &Value, path: &str) -> Result<Self> {
-        let encoder = match EncoderConfig::of_config(value) {
+        let encoder = match EncoderConfig::from_config_json(value) {
             Ok(encoder) if encoder.family == Family::Bert => encoder,
             Ok(_) => {
                 return reject_config(format!(

@@ -401,7 +401,7 @@ impl<'a> OpContext<'a> {
         for (index, (keys, values)) in keys.chunks_exact_mut(block).zip(values.chunks_exact_mut(block)).enumerate() {
             let first = index * BLOCK_POSITIONS;
             let count = BLOCK_POSITIONS.min(positions - first);
-            writes.push(KvWrite { cells: T::cells(KvPair { keys, values }), row: first, slot: 0, count });
+            writes.push(KvWrite { block: T::cells(KvPair { keys, values }), row: first, slot: 0, count });
         }
         kernels::kv_write(self.pool, [shape.heads, shape.width], k, v, &mut writes);
         drop(writes);

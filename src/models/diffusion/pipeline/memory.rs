@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
     use crate::models::diffusion::pipeline::{Components, GenerationParams, OpContext};
-    use crate::models::scratch::Cpu;
+    use crate::models::scratch_buffers::Cpu;
 
     const THREADS: usize = 2;
 

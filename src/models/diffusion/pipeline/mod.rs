@@ -23,7 +23,7 @@ pub use super::op_context::{OpContext, Result};
 use super::samplers::{Sampler, SamplingParams, SchedulerConfig};
 use super::vae::Vae;
 use crate::models::error::ModelError;
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Loader;
 pub use init_image::{InitImage, Mask, Pixels};
 pub use prompt_embeds::PromptEmbeds;

@@ -7,7 +7,7 @@ use crate::models::diffusion::clip::Clip;
 use crate::models::diffusion::components::TextEncoderConfig;
 use crate::models::diffusion::t5::T5;
 use crate::models::error::Result;
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
