@@ -140,7 +140,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_panic_at_any_point_fails_the_requests_concerned_and_no_later_one() {
+async fn a_panic_at_any_point_fails_only_the_affected_requests() {
     let rig = Rig::new();
     let internal = |failure: &Failure| matches!(failure, Failure::Internal(_));
     assert_eq!(rig.all().await, (Ok(48), Ok(2), Ok(2)));
@@ -196,7 +196,7 @@ async fn a_panic_at_any_point_fails_the_requests_concerned_and_no_later_one() {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_caller_leaves_the_queue_usable() {
+async fn a_panicking_caller_leaves_the_queue_usable() {
     let rig = Rig::new();
     let running = rig.submit().unwrap();
     rig.faults().arm("text.push");
@@ -218,7 +218,7 @@ async fn requests_that_wait_during_a_panic_are_served_after_it() {
 }
 
 #[tokio::test]
-async fn a_workload_that_panics_as_it_recovers_tries_again() {
+async fn a_workload_that_panics_during_recovery_retries() {
     let rig = Rig::new();
     rig.faults().arm("text.plan");
     rig.faults().arm("text.recover");

@@ -10,8 +10,8 @@ use crate::harness::{Answer, Rig, TestClock, answers, greedy, memory, pieces, re
 use crate::tiny_model::{self, TinyModel};
 
 /// The draft model: a part of `LARGE` with the same output.
-const SMALL: TinyModel = TinyModel { context: 2048, ..tiny_model::PLAIN };
-const LARGE: TinyModel = TinyModel { idle: 6, ..SMALL };
+const SMALL: TinyModel = TinyModel { context: 2048, ..tiny_model::DEFAULT };
+const LARGE: TinyModel = TinyModel { zero_blocks: 6, ..SMALL };
 
 /// A draft model whose tokens are rarely accepted.
 const UNRELATED: TinyModel = TinyModel { seed: 9, ..SMALL };
@@ -161,7 +161,7 @@ fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
     let strange: &[(&str, i32)] = &[("<x>", 1)];
     tiny_model::write(dir.path(), "other-tokens", &TinyModel { blocks: 1, markers: strange, ..SMALL });
     tiny_model::write(dir.path(), "other-family", &TinyModel { blocks: 1, architecture: "qwen2", ..SMALL });
-    tiny_model::write(dir.path(), "too-large", &TinyModel { width: 256, blocks: 4, idle: 0, ..LARGE });
+    tiny_model::write(dir.path(), "too-large", &TinyModel { width: 256, blocks: 4, zero_blocks: 0, ..LARGE });
     let drafts = |change: &dyn Fn(&mut Settings), target: &str| {
         let mut settings = Settings::new(dir.path(), 1 << 30);
         change(&mut settings);

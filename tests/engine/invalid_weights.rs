@@ -74,7 +74,7 @@ async fn chat(file: &[u8]) -> Option<String> {
 async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
     let count = {
         let mut count = 0;
-        tiny_model::changed(&small(), |tensors| count = tensors.len());
+        tiny_model::bytes_with_tensors(&small(), |tensors| count = tensors.len());
         count
     };
     let (mut answered, mut refused) = (0, 0);
@@ -88,7 +88,7 @@ async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
                 state ^= state << 5;
                 state as u8
             };
-            let file = tiny_model::changed(&small(), |tensors| {
+            let file = tiny_model::bytes_with_tensors(&small(), |tensors| {
                 let (_, shape, kind, data) = &mut tensors[place];
                 let size = shape.iter().product::<usize>() / block * bytes;
                 (*kind, *data) = (number, (0..size).map(|_| byte()).collect());
@@ -110,12 +110,14 @@ async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
 async fn nan_and_infinity_are_found_in_any_tensor() {
     let names: Vec<String> = {
         let mut names = Vec::new();
-        tiny_model::changed(&small(), |tensors| names = tensors.iter().map(|tensor| tensor.0.clone()).collect());
+        tiny_model::bytes_with_tensors(&small(), |tensors| {
+            names = tensors.iter().map(|tensor| tensor.0.clone()).collect()
+        });
         names
     };
     for (place, name) in names.iter().enumerate() {
         for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let file = tiny_model::changed(&small(), |tensors| {
+            let file = tiny_model::bytes_with_tensors(&small(), |tensors| {
                 let data = &mut tensors[place].3;
                 let whole = data.len() / 4;
                 *data = std::iter::repeat_n(number.to_le_bytes(), whole).flatten().collect();
@@ -127,7 +129,7 @@ async fn nan_and_infinity_are_found_in_any_tensor() {
         }
     }
     // One NaN in the output head makes one logit of each token NaN.
-    let file = tiny_model::changed(&small(), |tensors| {
+    let file = tiny_model::bytes_with_tensors(&small(), |tensors| {
         let head = tensors.iter_mut().find(|tensor| tensor.0 == "output.weight").unwrap();
         head.3[..4].copy_from_slice(&f32::NAN.to_le_bytes());
     });

@@ -111,7 +111,7 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
     let (small, large) = (TinyModel::default(), TinyModel { context: 1024, blocks: 3, ..TinyModel::default() });
     // Of different sizes, because files written within one clock tick have the same modification time.
     let (small, large) = (tiny_model::bytes(&small), tiny_model::bytes(&large));
-    let spoiled = tiny_model::changed(&TinyModel::default(), |tensors| {
+    let spoiled = tiny_model::bytes_with_tensors(&TinyModel::default(), |tensors| {
         let norm = tensors.iter_mut().find(|tensor| tensor.0 == "output_norm.weight").unwrap();
         norm.3[..4].copy_from_slice(&f32::NAN.to_le_bytes());
     });

@@ -73,7 +73,7 @@ fn is_whole(text: &str) -> bool {
 }
 
 #[test]
-fn calls_without_an_opening_obey_their_schema() {
+fn calls_without_an_opening_match_their_schema() {
     for lead in ["", " \n", "```json\n", "```\n", "\n```json \r\n\t", "{"] {
         for (blank, key) in [("", "arguments"), (" ", "parameters"), ("\n  ", "arguments")] {
             let head = format!("{lead}{{{blank}\"name\":{blank}\"get_weather\",{blank}\"{key}\":{blank}");
@@ -93,7 +93,7 @@ fn calls_without_an_opening_obey_their_schema() {
 }
 
 #[test]
-fn what_resembles_a_call_is_free_text() {
+fn text_that_resembles_a_call_is_free_text() {
     let texts = [
         "",
         "```",

@@ -80,7 +80,7 @@ fn an_mmdit_matches_diffusers() {
 }
 
 #[test]
-fn two_images_match_each_alone() {
+fn a_batch_of_two_images_matches_each_alone() {
     with_context(|ctx| {
         let reference = Reference::read("sd35");
         let folder = reference.part("transformer");
@@ -162,7 +162,7 @@ fn autoencoders_with_many_channels_match_diffusers() {
 }
 
 #[test]
-fn settings_that_are_not_supported_are_named() {
+fn unsupported_settings_are_named() {
     use serde_json::json;
     let t5 = |config: Value| T5Config::read(&config, "text_encoder_3/").unwrap_err().to_string();
     let mmdit = |config: Value| MmditConfig::read(&config).unwrap_err().to_string();
