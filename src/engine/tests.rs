@@ -1,4 +1,4 @@
-//! A panic anywhere in a workload fails the requests concerned, and the next request is served as if nothing had been.
+//! A panic anywhere in a workload fails the affected requests, and later requests are served.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,10 +16,10 @@ use crate::clock_rng::Timestamp;
 #[path = "../../tests/common/tiny_model.rs"]
 mod tiny_model;
 
-/// Longer than any of these requests takes, even on a busy machine.
+/// A timeout that exceeds the duration of any request, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Every look at the clock moves it by a microsecond.
+/// A clock that advances by a microsecond at each call.
 #[derive(Default)]
 struct TestClock(AtomicU64);
 
@@ -132,7 +132,7 @@ impl Rig {
         Ok(images)
     }
 
-    /// All kinds of requests at once.
+    /// Runs one request of each kind concurrently.
     async fn all(&self) -> (Result<u32, Failure>, Result<usize, Failure>, Result<usize, Failure>) {
         let all = async { tokio::join!(self.generate(), self.embed(), self.generate_images()) };
         timeout(PATIENCE, all).await.expect("a request never ends")
@@ -164,7 +164,7 @@ async fn a_panic_at_any_point_fails_only_the_affected_requests() {
         assert!(!rig.faults().is_armed(), "{point} was not reached");
         match point.split('.').next() {
             Some("text") => {
-                // A request of which nothing had run is served after the panic.
+                // A request that had not started is served after the panic.
                 assert!(
                     text.as_ref().is_ok_and(|tokens| *tokens == 48) || text.as_ref().is_err_and(internal),
                     "{point}"
@@ -176,7 +176,7 @@ async fn a_panic_at_any_point_fails_only_the_affected_requests() {
                 assert_eq!((text, image), (Ok(48), Ok(2)), "{point}");
             }
             _ => {
-                // As long as the request is in the queue, it is not concerned.
+                // A request in the queue is not affected.
                 let expected =
                     if point == "image.next_job" { image == Ok(2) } else { image.as_ref().is_err_and(internal) };
                 assert!(expected, "{point}: {image:?}");
@@ -192,7 +192,7 @@ async fn a_panic_at_any_point_fails_only_the_affected_requests() {
         assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
     }
     let load = rig.engine.load();
-    assert_eq!((load.queued, load.running, load.kv_bytes), (0, 0, 0), "nothing is left behind");
+    assert_eq!((load.queued, load.running, load.kv_bytes), (0, 0, 0), "nothing is leaked");
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn a_panicking_caller_leaves_the_queue_usable() {
     assert!(catch_unwind(AssertUnwindSafe(|| rig.submit())).is_err());
     let mut deltas = running.deltas;
     let ended = async { while deltas.recv().await.is_some_and(|piece| piece.is_ok()) {} };
-    timeout(PATIENCE, ended).await.expect("the running request ends, with its answer or a failure");
+    timeout(PATIENCE, ended).await.expect("the running request ends with a result or a failure");
     assert_eq!(rig.all().await, (Ok(48), Ok(2), Ok(2)));
 }
 
