@@ -94,8 +94,8 @@ async fn a_folder_is_listed_loaded_and_generates() {
         let prompt = model.prompt(&[user]).unwrap();
         assert_eq!(prompt, [30, 32, 7, 8, 26, 27, 18, 28, 33], "special tokens in text stay text");
         // Longer than LongRoPE's original context, so that both kinds of blocks are in use.
-        for most in [4, 60] {
-            let ticket = engine.submit(&model, request(prompt.clone(), most)).unwrap();
+        for max_tokens in [4, 60] {
+            let ticket = engine.submit(&model, request(prompt.clone(), max_tokens)).unwrap();
             assert!(!pieces(ticket.deltas).await.unwrap().is_empty());
         }
     }

@@ -1,4 +1,4 @@
-//! Components of small random pipelines, against the results of diffusers and transformers.
+//! Compares components of small random pipelines with diffusers and transformers.
 
 mod flows;
 
@@ -60,7 +60,7 @@ impl Reference {
     }
 }
 
-/// The greatest difference, relative to the greatest value.
+/// The largest difference, relative to the largest value.
 fn far(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let most = expected.iter().fold(0f32, |most, x| most.max(x.abs()));

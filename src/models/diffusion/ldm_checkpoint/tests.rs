@@ -1,4 +1,4 @@
-//! Checkpoints from the reference script, and one made here, against folders with the same weights.
+//! Compares single-file checkpoints, from the reference script and built here, with folders that have the same weights.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
