@@ -185,7 +185,8 @@ impl ImageModel {
     }
 
     fn check_memory(&self, size: [usize; 2], requested: &[(String, f32)]) -> Result<(), String> {
-        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.adaptable_layers(), requested)?);
+        let (image_bytes, bytes) =
+            (self.image_bytes(size), self.adapters.check(self.pipeline.adaptable_layers(), requested)?);
         match image_bytes.saturating_add(bytes) <= self.available || requested.is_empty() {
             true => Ok(()),
             false => Err(format!(
