@@ -1,14 +1,15 @@
-"""Two builds of `outpost` on one machine, in turns: does a change cost speed?
+"""Compares the speed of two builds of `outpost` on one machine.
 
     cargo build --release && cp target/release/outpost /tmp/new
     git stash || git checkout BASE; cargo build --release && cp target/release/outpost /tmp/old
     python3 benches/compare_builds.py /tmp/old /tmp/new [--image-models ROOT --image-model NAME]
 
-Both servers run at the same time and are measured alternately, so that what else the machine does meets both. They are
-started anew in each round: where a process finds its memory alone makes some per cent. The ratio is the median of the
-rounds' ratios, with their middle half in brackets; above 1 the new build is faster.
+Both servers run at the same time and are measured alternately, so that other load on the machine affects both. Each
+round starts new processes, because the placement of memory alone changes the speed by a few per cent. The ratio is the
+median of the rounds' ratios, with their interquartile range in brackets. Above 1, the new build is faster.
 
-`--image-model`: a Stable Diffusion model, generated at 256 × 256 with bfloat16 weights; `peers/image.py --keep` makes one.
+`--image-model` is a Stable Diffusion model, which generates images of 256 × 256 with bfloat16 weights.
+`peers/image.py --keep` creates one.
 """
 
 import argparse
@@ -28,17 +29,17 @@ CHAT, EMBEDDINGS = "smollm2-135m-instruct", "all-minilm-l6-v2"
 
 
 class Server(Outpost):
-    def __init__(self, binary, model, threads, more, models):
-        super().__init__(model, threads, more, models, binary)
+    def __init__(self, binary, model, threads, arguments, models):
+        super().__init__(model, threads, arguments, models, binary)
         self.connection = http.client.HTTPConnection("127.0.0.1", self.port)
 
     def connect(self):
-        """A new connection: the server closes idle ones."""
+        """Opens a new connection, because the server closes idle ones."""
         self.connection.close()
         self.connection.connect()
 
-    def seconds(self, method, path, body=None):
-        """The duration of one request."""
+    def request_seconds(self, method, path, body=None):
+        """The duration of one request, in seconds."""
         headers = {"authorization": "Bearer " + self.key, "content-type": "application/json"}
         began = time.perf_counter()
         self.connection.request(method, path, json.dumps(body) if body else None, headers)
@@ -54,7 +55,7 @@ def median_of(count, measure):
 
 def short_chat(server, seed):
     body = {"model": CHAT, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "temperature": 0}
-    return 1 / median_of(60, lambda _: server.seconds("POST", "/v1/chat/completions", body))
+    return 1 / median_of(60, lambda _: server.request_seconds("POST", "/v1/chat/completions", body))
 
 
 def prefill(tokens):
@@ -71,29 +72,28 @@ def decode(server, seed):
 
 
 def streams(count):
-    return lambda server, seed: server.many(count, 200, 64, seed)[0]
+    return lambda server, seed: server.concurrent_streams(count, 200, 64, seed)[0]
 
 
 def embeddings(tokens, batch):
     repeat = 40 if tokens * batch < 1000 else 3
 
     def measure(server, seed):
-        # No text comes twice, and both servers get the same ones.
-        texts = lambda index: [prompt(tokens - 2, f"{seed} {index} {at}") for at in range(batch)]
+        # No text is repeated, and both servers get the same texts.
+        texts = lambda index: [prompt(tokens - 2, f"{seed} {index} {row}") for row in range(batch)]
         bodies = [{"model": EMBEDDINGS, "input": texts(index), "encoding_format": "base64"} for index in range(repeat)]
-        took = median_of(repeat, lambda index: server.seconds("POST", "/v1/embeddings", bodies[index]))
-        return batch / took
+        return batch / median_of(repeat, lambda index: server.request_seconds("POST", "/v1/embeddings", bodies[index]))
 
     return measure
 
 
 def metered_read(server, seed):
-    return 1 / median_of(500, lambda _: server.seconds("GET", "/v1/me"))
+    return 1 / median_of(500, lambda _: server.request_seconds("GET", "/v1/me"))
 
 
 def image(server, seed):
     body = {"model": server.model, "prompt": "a lighthouse", "size": "256x256", "steps": 2, "seed": seed}
-    return 1 / server.seconds("POST", "/v1/images/generations", body)
+    return 1 / server.request_seconds("POST", "/v1/images/generations", body)
 
 
 MEASURES = {
@@ -110,22 +110,23 @@ MEASURES = {
 }
 
 
-def compare(measures, args, model, more, models):
-    chosen = {name: measure for name, measure in measures.items() if not args.only or args.only in name}
-    runs = {name: ([], []) for name in chosen}
-    for index in range(args.rounds):
-        servers = [Server(binary, model, args.threads, more, models) for binary in (args.old, args.new)]
-        for name, measure in chosen.items():
+def compare(measures, args, model, arguments, models):
+    """Prints a row for each measure; the measures return values where larger is better."""
+    selected = {name: measure for name, measure in measures.items() if not args.only or args.only in name}
+    results = {name: ([], []) for name in selected}
+    for round_index in range(args.rounds):
+        servers = [Server(binary, model, args.threads, arguments, models) for binary in (args.old, args.new)]
+        for name, measure in selected.items():
             [measure(server, -1) for server in servers]
-            for at in (0, 1) if index % 2 == 0 else (1, 0):
-                servers[at].connect()
-                runs[name][at].append(measure(servers[at], index))
+            for build in (0, 1) if round_index % 2 == 0 else (1, 0):
+                servers[build].connect()
+                results[name][build].append(measure(servers[build], round_index))
         [server.close() for server in servers]
-    for name, found in runs.items():
-        old, new = map(statistics.median, found)
-        ratios = sorted(b / a for a, b in zip(*found))
-        spread = f"{ratios[len(ratios) // 4]:.2f}–{ratios[-1 - len(ratios) // 4]:.2f}"
-        print(f"| {name} | {old:.4g} | {new:.4g} | {statistics.median(ratios):.3f} ({spread}) |", flush=True)
+    for name, builds in results.items():
+        old, new = map(statistics.median, builds)
+        ratios = sorted(b / a for a, b in zip(*builds))
+        quartiles = f"{ratios[len(ratios) // 4]:.2f}–{ratios[-1 - len(ratios) // 4]:.2f}"
+        print(f"| {name} | {old:.4g} | {new:.4g} | {statistics.median(ratios):.3f} ({quartiles}) |", flush=True)
 
 
 def main():

@@ -1,11 +1,11 @@
 //! `cargo bench --bench embed -- MODEL [--models FOLDER] [--threads N] [--precision KIND]`: the engine without a
-//! server, for `benches/peers/embed.py --in-process`, whose peers have none either. Reads a line a run, a JSON list
-//! of batches of texts, and answers with a line: how long all took, and the vectors of the last batch.
+//! server, for `benches/peers/embed.py --in-process`. Reads one line per run, a JSON list of batches of texts. Prints
+//! one line for each: the duration of all batches in seconds, and the vectors of the last batch.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "a measurement, not the program"
+    reason = "a benchmark, not the program"
 )]
 
 use std::io::{BufRead, stdin};
@@ -18,7 +18,7 @@ use outpost::app::SystemClockRng;
 use outpost::config::Precision;
 use outpost::engine::{Engine, InputType, ModelKind, Precisions, Settings, TokenizeLimits};
 
-/// Bytes for the model and its passes.
+/// Bytes for the model and its activations.
 const MEMORY: u64 = 8 << 30;
 
 #[derive(Parser)]
@@ -30,7 +30,7 @@ struct Args {
     threads: usize,
     #[arg(long, default_value = "f32")]
     precision: Precision,
-    /// Cargo says so.
+    /// Passed by `cargo bench`; ignored.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -53,18 +53,18 @@ fn main() {
                     .0
             })
             .collect();
-        let receiver = engine.embed(&model, 1, texts).expect("a place in the queue");
-        receiver.blocking_recv().expect("an answer").expect("vectors")
+        let receiver = engine.embed(&model, 1, texts).expect("space in the queue");
+        receiver.blocking_recv().expect("a result").expect("vectors")
     };
     println!("ready");
     for line in stdin().lock().lines() {
         let batches: Vec<Vec<String>> = serde_json::from_str(&line.expect("a line")).expect("batches of texts");
         let began = Instant::now();
-        let mut found = Vec::new();
+        let mut last = Vec::new();
         for texts in &batches {
-            found = vectors(texts);
+            last = vectors(texts);
         }
-        let took = began.elapsed().as_secs_f64();
-        println!("{}", serde_json::json!({ "took": took, "vectors": found }));
+        let seconds = began.elapsed().as_secs_f64();
+        println!("{}", serde_json::json!({ "seconds": seconds, "vectors": last }));
     }
 }

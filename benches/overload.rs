@@ -1,9 +1,9 @@
-//! `cargo bench --bench overload`: T7 over HTTP. A server with four places and a queue of 16, of which one
-//! project has half, answers first as many clients as it has places for; then requests arrive at ten times
-//! the rate at which it answered. Prints, for each of five runs, the tokens of answers a second at
-//! capacity and under overload, and how long refusals and `GET /healthz` took meanwhile; in the end the
-//! ratio of the sums. A refusal is recorded on the disk before it leaves: `TMPDIR=/dev/shm` tells its
-//! time without the disk's, which `cargo bench --bench writes` gives.
+//! `cargo bench --bench overload`: goodput at capacity and under overload, over HTTP. The server has four slots and a
+//! queue of 16, half of which one project can take. At first there are as many clients as fit in slots and queue. Then
+//! requests arrive at ten times the rate at which the server completed them. Prints for each of five runs the generated
+//! tokens per second in both cases, and the latencies of refusals and of `GET /healthz` under overload. Prints at the
+//! end the ratio of the sums. A refusal is recorded on disk before the response is sent: with `TMPDIR=/dev/shm` its
+//! latency excludes the disk's, which `cargo bench --bench writes` measures.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -11,7 +11,7 @@
     clippy::print_stdout,
     clippy::unwrap_used,
     dead_code,
-    reason = "a measurement, not the program; it uses part of the test server"
+    reason = "a benchmark, not the program; it uses part of the test server"
 )]
 
 #[path = "../tests/common/clock.rs"]
@@ -32,25 +32,25 @@ use tokio::net::TcpStream;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep_until;
 
-const PLACES: usize = 4;
+const SLOTS: usize = 4;
 const QUEUE: usize = 16;
 /// Slots, and the half of the queue that one project may take.
-const CAPACITY: usize = PLACES + QUEUE / 2;
-const TIMES: f64 = 10.;
+const CAPACITY: usize = SLOTS + QUEUE / 2;
+const OVERLOAD: f64 = 10.;
 const TOKENS: usize = 128;
 const RUNS: usize = 5;
 const RUN: Duration = Duration::from_secs(8);
 
-/// Those who ask: their idle connections, and what they measured.
-struct Crowd {
+/// The clients' idle connections, and what they measured.
+struct Clients {
     address: SocketAddr,
     request: Vec<u8>,
     idle: RefCell<Vec<TcpStream>>,
-    /// How long refusals took.
-    refused: RefCell<Vec<Duration>>,
+    /// Latencies of refusals.
+    refusals: RefCell<Vec<Duration>>,
 }
 
-/// Sends a request and reads the answer: its status.
+/// Sends a request, reads the response, and returns its status.
 async fn exchange(stream: &mut TcpStream, request: &[u8]) -> u16 {
     stream.write_all(request).await.unwrap();
     let mut bytes = Vec::with_capacity(4096);
@@ -67,8 +67,8 @@ async fn exchange(stream: &mut TcpStream, request: &[u8]) -> u16 {
     }
 }
 
-impl Crowd {
-    async fn ask(&self) -> u16 {
+impl Clients {
+    async fn request_once(&self) -> u16 {
         let idle = self.idle.borrow_mut().pop();
         let mut stream = match idle {
             Some(stream) => stream,
@@ -79,7 +79,7 @@ impl Crowd {
         let status = exchange(&mut stream, &self.request).await;
         match status {
             200 => {}
-            503 => self.refused.borrow_mut().push(began.elapsed()),
+            503 => self.refusals.borrow_mut().push(began.elapsed()),
             other => panic!("status {other}"),
         }
         self.idle.borrow_mut().push(stream);
@@ -87,7 +87,7 @@ impl Crowd {
     }
 }
 
-/// Tokens generated a second, from the first quarter of a run to its end. All that begins is answered whole.
+/// Generated tokens per second, from the first quarter of a run to its end. Every admitted request completes.
 async fn goodput(engine: &Engine, began: Instant) -> f64 {
     let count = || {
         let text = engine.metrics();
@@ -100,49 +100,49 @@ async fn goodput(engine: &Engine, began: Instant) -> f64 {
     (count() - before.0) / before.1.elapsed().as_secs_f64()
 }
 
-/// As many clients as there are places, each asking again when it is answered.
-async fn at_capacity(crowd: &Crowd, began: Instant) {
-    let clients = (0..CAPACITY).map(|_| async {
+/// `CAPACITY` clients, each of which sends its next request after the response.
+async fn run_at_capacity(clients: &Clients, began: Instant) {
+    let loops = (0..CAPACITY).map(|_| async {
         while began.elapsed() < RUN {
-            assert_eq!(crowd.ask().await, 200, "nobody is refused at capacity");
+            assert_eq!(clients.request_once().await, 200, "no request is refused at capacity");
         }
     });
-    futures_util::future::join_all(clients).await;
+    futures_util::future::join_all(loops).await;
 }
 
-/// So many requests a second, whatever becomes of those before.
-async fn overloaded(crowd: &Rc<Crowd>, began: Instant, arrivals: f64) {
-    let mut all = Vec::new();
-    for at in 0.. {
-        let due = began + Duration::from_secs_f64(f64::from(at) / arrivals);
+/// Sends `arrivals` requests per second, without waiting for responses.
+async fn run_overloaded(clients: &Rc<Clients>, began: Instant, arrivals: f64) {
+    let mut requests = Vec::new();
+    for index in 0.. {
+        let due = began + Duration::from_secs_f64(f64::from(index) / arrivals);
         if due > began + RUN {
             break;
         }
         sleep_until(due.into()).await;
-        let crowd = crowd.clone();
-        all.push(spawn_local(async move { crowd.ask().await }));
+        let clients = clients.clone();
+        requests.push(spawn_local(async move { clients.request_once().await }));
     }
-    for one in all {
-        one.await.unwrap();
+    for request in requests {
+        request.await.unwrap();
     }
 }
 
-/// Asks every twenty milliseconds whether the server lives, whatever became of the question before.
-async fn health(address: SocketAddr, began: Instant) -> Vec<Duration> {
-    let ask = |at: u32| async move {
-        let due = began + Duration::from_millis(20) * at;
+/// Latencies of `GET /healthz`, sent every 20 ms without waiting for responses.
+async fn health_latencies(address: SocketAddr, began: Instant) -> Vec<Duration> {
+    let request = |index: u32| async move {
+        let due = began + Duration::from_millis(20) * index;
         sleep_until(due.into()).await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         assert_eq!(exchange(&mut stream, b"GET /healthz HTTP/1.1\r\nhost: bench\r\n\r\n").await, 200);
         due.elapsed()
     };
-    futures_util::future::join_all((0..RUN.as_millis() as u32 / 20).map(ask)).await
+    futures_util::future::join_all((0..RUN.as_millis() as u32 / 20).map(request)).await
 }
 
-fn figures(mut taken: Vec<Duration>) -> String {
-    taken.sort_unstable();
-    let part = |percent: usize| taken.get(taken.len() * percent / 100).copied().unwrap_or_default();
-    format!("p50 {:.1?} p99 {:.1?}", part(50), part(99))
+fn percentiles(mut latencies: Vec<Duration>) -> String {
+    latencies.sort_unstable();
+    let percentile = |percent: usize| latencies.get(latencies.len() * percent / 100).copied().unwrap_or_default();
+    format!("p50 {:.1?} p99 {:.1?}", percentile(50), percentile(99))
 }
 
 fn request(server: &server::Server) -> Vec<u8> {
@@ -162,39 +162,46 @@ fn request(server: &server::Server) -> Vec<u8> {
 
 fn main() {
     let model = tiny_model::TinyModel { context: 4096, blocks: 8, width: 512, ..Default::default() };
-    let server = server::Server::start_as(&model, |config| (config.max_running, config.max_queued) = (PLACES, QUEUE));
-    let crowd = || {
-        Rc::new(Crowd {
+    let server =
+        server::Server::start_configured(&model, |config| (config.max_running, config.max_queued) = (SLOTS, QUEUE));
+    let clients = || {
+        Rc::new(Clients {
             address: server.address,
             request: request(&server),
             idle: RefCell::default(),
-            refused: RefCell::default(),
+            refusals: RefCell::default(),
         })
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (mut all, mut refused, mut healthy) = ([0.; 2], Vec::new(), Vec::new());
+    let (mut sums, mut all_refusals, mut all_health) = ([0.; 2], Vec::new(), Vec::new());
     for run in 0..=RUNS {
-        let (few, many) = (crowd(), crowd());
+        let (few, many) = (clients(), clients());
         let (peak, rate, health) = LocalSet::new().block_on(&runtime, async {
             let began = Instant::now();
-            let (peak, ()) = tokio::join!(goodput(&server.engine, began), at_capacity(&few, began));
-            let (began, arrivals) = (Instant::now(), TIMES * peak / TOKENS as f64);
-            let busy = overloaded(&many, began, arrivals);
-            let (rate, (), health) = tokio::join!(goodput(&server.engine, began), busy, health(server.address, began));
+            let (peak, ()) = tokio::join!(goodput(&server.engine, began), run_at_capacity(&few, began));
+            let (began, arrivals) = (Instant::now(), OVERLOAD * peak / TOKENS as f64);
+            let overload = run_overloaded(&many, began, arrivals);
+            let health = health_latencies(server.address, began);
+            let (rate, (), health) = tokio::join!(goodput(&server.engine, began), overload, health);
             (peak, rate, health)
         });
-        let turned_away = many.refused.take();
+        let refusals = many.refusals.take();
         println!(
-            "run {run}: {peak:.0} tokens/s at capacity, {rate:.0} under ten times that; {} refused, {}; /healthz {}",
-            turned_away.len(),
-            figures(turned_away.clone()),
-            figures(health.clone()),
+            "run {run}: {peak:.0} tokens/s at capacity, {rate:.0} at ten times the rate; {} refused, {}; /healthz {}",
+            refusals.len(),
+            percentiles(refusals.clone()),
+            percentiles(health.clone()),
         );
         if run > 0 {
-            all = [all[0] + peak, all[1] + rate]; // run 0 warms up
-            refused.extend(turned_away);
-            healthy.extend(health);
+            sums = [sums[0] + peak, sums[1] + rate]; // run 0 warms up
+            all_refusals.extend(refusals);
+            all_health.extend(health);
         }
     }
-    println!("all: ratio {:.2}; refused {}; /healthz {}", all[1] / all[0], figures(refused), figures(healthy));
+    println!(
+        "all: ratio {:.2}; refused {}; /healthz {}",
+        sums[1] / sums[0],
+        percentiles(all_refusals),
+        percentiles(all_health)
+    );
 }

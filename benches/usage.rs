@@ -1,6 +1,6 @@
-//! What metering costs a request, and how fast ten million records answer.
+//! The cost of metering per request, and the speed of reports over ten million usage records.
 //!
-//! `cargo bench --bench usage -- [RECORDS]`; ten million take about five minutes to write.
+//! `cargo bench --bench usage -- [RECORDS]`. Writing ten million records takes about five minutes.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -33,16 +33,16 @@ fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times[(times.len() * percent / 100).min(times.len() - 1)]
 }
 
-/// `records` requests spread over the last 30 days, of 20 keys, 3 endpoints and 2 models.
+/// Writes `records` requests of the last 30 days, of 20 keys, 3 endpoints and 2 models.
 async fn fill(store: &Store, project: ProjectId, keys: &[KeyId], now: Timestamp, records: u64) {
     let start = now.as_millis() - MONTH;
     let step = 20_000;
     for first in (0..records).step_by(step) {
         let keys = keys.to_vec();
-        let wrote = store.write(move |tx| {
+        let written = store.write(move |tx| {
             let mut rng = TestRng(first);
-            for place in first..(first + step as u64).min(records) {
-                let at = start + i64::try_from(u128::from(place) * MONTH as u128 / u128::from(records)).unwrap();
+            for number in first..(first + step as u64).min(records) {
+                let at = start + i64::try_from(u128::from(number) * MONTH as u128 / u128::from(records)).unwrap();
                 let endpoint = ["POST /chat/completions", "POST /embeddings", "GET /models"][rng.below(3) as usize];
                 let model = ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"][rng.below(2) as usize];
                 let key = keys[rng.below(keys.len() as u64) as usize];
@@ -51,19 +51,19 @@ async fn fill(store: &Store, project: ProjectId, keys: &[KeyId], now: Timestamp,
                 let amounts = Amounts { input: rng.below(2000), output: rng.below(500), ..Amounts::default() };
                 let record = UsageRecord { series, outcome: Outcome::Succeeded, amounts };
                 let mut tail = [0; 6];
-                tail.copy_from_slice(&place.to_be_bytes()[2..]);
+                tail.copy_from_slice(&number.to_be_bytes()[2..]);
                 usage::append(tx, project, Timestamp::from_millis(at), tail, &record)?;
             }
             Ok(())
         });
-        wrote.await.unwrap();
+        written.await.unwrap();
     }
 }
 
 async fn queries(usage: &Usage, access: &Access, project: ProjectId, now: Timestamp) {
     let window = |rng: &mut TestRng| {
-        let from = now.as_millis() - MONTH + i64::try_from(rng.below(MONTH as u64 - 3_600_000)).unwrap();
-        (from, from + 1 + i64::try_from(rng.below((now.as_millis() - from) as u64)).unwrap())
+        let start = now.as_millis() - MONTH + i64::try_from(rng.below(MONTH as u64 - 3_600_000)).unwrap();
+        (start, start + 1 + i64::try_from(rng.below((now.as_millis() - start) as u64)).unwrap())
     };
     let kinds: [(&str, bool, Width, Vec<Dimension>); 5] = [
         ("the last 30 days by the day", false, Width::Day, vec![]),
@@ -76,8 +76,8 @@ async fn queries(usage: &Usage, access: &Access, project: ProjectId, now: Timest
         let mut rng = TestRng(5);
         let mut times = Vec::new();
         for _ in 0..200 {
-            let (from, to) = if random { window(&mut rng) } else { (now.as_millis() - MONTH, now.as_millis()) };
-            let (start, end) = (Some(Timestamp::from_millis(from)), Some(Timestamp::from_millis(to)));
+            let (start, end) = if random { window(&mut rng) } else { (now.as_millis() - MONTH, now.as_millis()) };
+            let (start, end) = (Some(Timestamp::from_millis(start)), Some(Timestamp::from_millis(end)));
             let query = ReportQuery { start, end, width: Some(width), group_by: group_by.clone() };
             let begun = Instant::now();
             usage.report(access, project, query).await.unwrap();
@@ -88,7 +88,7 @@ async fn queries(usage: &Usage, access: &Access, project: ProjectId, now: Timest
     }
 }
 
-/// One limited project, requests one after the other and 64 at once.
+/// Requests of one limited project, sequential and up to 256 concurrent ones.
 async fn metering(store: &Store, limits: &Limits, meter: &Meter, access: &Access) {
     let project = access.project();
     let own = RatesPatch {
@@ -112,26 +112,26 @@ async fn metering(store: &Store, limits: &Limits, meter: &Meter, access: &Access
     }
     println!("metering, one at a time: p50 {:.1?}, p99 {:.1?}", percentile(&mut times, 50), percentile(&mut times, 99));
     for tasks in [64, 256] {
-        let (before, begun, each) = (store.stats(), Instant::now(), 200_000 / tasks);
-        let all: Vec<_> = (0..tasks)
+        let (before, begun, requests) = (store.stats(), Instant::now(), 200_000 / tasks);
+        let handles: Vec<_> = (0..tasks)
             .map(|_| {
                 let (meter, access) = (meter.clone(), access.clone());
                 tokio::task::spawn(async move {
-                    for _ in 0..each {
+                    for _ in 0..requests {
                         meter.open(&access, "GET /models".into()).close(Outcome::Succeeded).await.unwrap();
                     }
                 })
             })
             .collect();
-        for task in all {
-            task.await.unwrap();
+        for handle in handles {
+            handle.await.unwrap();
         }
-        let (took, after) = (begun.elapsed(), store.stats());
-        let records = f64::from(each * tasks);
+        let (elapsed, after) = (begun.elapsed(), store.stats());
+        let records = f64::from(requests * tasks);
         println!(
             "metering, {tasks} at a time: {:.1} µs a request ({:.0} a second, {:.1} a commit)",
-            took.as_secs_f64() * 1e6 / records,
-            records / took.as_secs_f64(),
+            elapsed.as_secs_f64() * 1e6 / records,
+            records / elapsed.as_secs_f64(),
             records / (after.commits - before.commits) as f64,
         );
     }
@@ -162,10 +162,10 @@ async fn main() {
         begun.elapsed().as_secs_f64() * 1e6 / records as f64,
         grown as f64 / records as f64
     );
-    // The project is nobody's: an admin may read it once it is there.
+    // An admin key can read a project as soon as its record exists.
     let admin = access.clone();
     let usage = Usage::new(store.clone(), clock_rng);
-    let made = outpost::storage::projects::ProjectRecord {
+    let record = outpost::storage::projects::ProjectRecord {
         name: "full".into(),
         environment: None,
         metadata: None,
@@ -173,6 +173,6 @@ async fn main() {
         updated_at: now,
         archived_at: None,
     };
-    store.write(move |tx| outpost::storage::projects::put(tx, project, &made)).await.unwrap();
+    store.write(move |tx| outpost::storage::projects::put(tx, project, &record)).await.unwrap();
     queries(&usage, &admin, project, now).await;
 }

@@ -1,10 +1,10 @@
-//! Durable key creations per second at 16 and 64 concurrent writers, beside the bare fsync rate,
-//! and authentications per second from memory. Run with `cargo bench --bench writes`.
+//! `cargo bench --bench writes`: durable key creations per second with 1 to 256 concurrent writers, the bare
+//! fsync rate for comparison, and authentications per second from memory.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a measurement, not the program"
+    reason = "a benchmark, not the program"
 )]
 
 use std::io::Write as _;
@@ -16,11 +16,11 @@ use outpost::service::{Access, Keys, NewKey, first_start};
 use outpost::storage::{Store, StoreSettings};
 use ring::rand::{SecureRandom, SystemRandom};
 
-const SPAN: Duration = Duration::from_secs(3);
+const DURATION: Duration = Duration::from_secs(3);
 
-struct Real(Instant, SystemRandom);
+struct SystemClock(Instant, SystemRandom);
 
-impl ClockRng for Real {
+impl ClockRng for SystemClock {
     fn now(&self) -> Timestamp {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         Timestamp::from_millis(since.as_millis() as i64)
@@ -47,21 +47,21 @@ fn fsyncs(dir: &std::path::Path) -> f64 {
 }
 
 async fn create_until(keys: Arc<Keys>, admin: Access, end: Instant) -> u64 {
-    let mut made = 0;
+    let mut created = 0;
     while Instant::now() < end {
         let new =
             NewKey { name: "bench".into(), project: admin.project(), expires_at: None, scopes: None, models: None };
         keys.create(&admin, new).await.unwrap();
-        made += 1;
+        created += 1;
     }
-    made
+    created
 }
 
 #[tokio::main]
 async fn main() {
     let dir = tempfile::tempdir_in(".").unwrap();
     println!("bare 4 KiB write + fdatasync: {:.0}/s", fsyncs(dir.path()));
-    let clock_rng: Arc<dyn ClockRng> = Arc::new(Real(Instant::now(), SystemRandom::new()));
+    let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClock(Instant::now(), SystemRandom::new()));
     let settings = StoreSettings { dir: dir.path().join("data"), cache_bytes: 64 << 20, queue: 1024 };
     let store = Store::open(settings, clock_rng.clone()).unwrap();
     let first = first_start(&store, &clock_rng).await.unwrap().unwrap();
@@ -72,16 +72,16 @@ async fn main() {
         let begun = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..writers {
-            tasks.spawn(create_until(keys.clone(), admin.clone(), begun + SPAN));
+            tasks.spawn(create_until(keys.clone(), admin.clone(), begun + DURATION));
         }
-        let made: u64 = tasks.join_all().await.into_iter().sum();
+        let created: u64 = tasks.join_all().await.into_iter().sum();
         let (seconds, after) = (begun.elapsed().as_secs_f64(), store.stats());
         let commits = after.commits - before.commits;
         println!(
             "{writers} writers: {:.0} keys/s, {:.0} commits/s, {:.1} writes a commit",
-            made as f64 / seconds,
+            created as f64 / seconds,
             commits as f64 / seconds,
-            made as f64 / commits as f64
+            created as f64 / commits as f64
         );
     }
     let (begun, mut count) = (Instant::now(), 0_u64);

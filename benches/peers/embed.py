@@ -1,20 +1,20 @@
-"""Texts to vectors: `outpost serve` beside onnxruntime and torch, on one model, with the same threads, in turns.
+"""Embeddings: compares `outpost serve` with onnxruntime and torch on the same model and threads, in alternation.
 
     cargo build --release
     python3 -m venv /tmp/peer && /tmp/peer/bin/pip install torch transformers onnx onnxscript onnxruntime numpy
     /tmp/peer/bin/python benches/peers/embed.py [--precision bf16] [--clients] [--huge]
 
-Ours is asked over HTTP for base64, as the openai package does, or with `--in-process` through the engine in a process
-without a server, as the peers are through their libraries: onnxruntime on an export with its own fusions for BERT, in
-f32 and with 8-bit weights and activations (`quantize_dynamic`, per channel, full range); torch through transformers,
-in f32 and in bfloat16. All have texts come in and vectors go out, so tokenising counts for everybody, and peers pad to
-the longest of a batch. Texts are random words of one token each, so that all have exactly the tokens asked for, and no
-text comes twice. Figures are medians over alternating runs; a cosine is the least of a batch, to torch in f32.
+Outpost is called over HTTP and returns base64, as the openai package requests it. With `--in-process`, the engine runs
+in a process without a server, like the peers. The peers are onnxruntime with its own fusions for BERT, in f32 and with
+8-bit weights and activations (`quantize_dynamic`, per channel, full range), and torch through transformers, in f32 and
+in bfloat16. Every runner takes texts and returns vectors, so the time of tokenization is included. Peers pad to the
+longest text of a batch. Texts are random words of one token each, so their token counts are exact, and no text is
+repeated. Figures are medians over alternating runs. A cosine is the minimum of a batch, relative to torch in f32.
 
-`--clients`: that many clients, each with one text at a time and a connection of its own, beside peers without HTTP that
-get so many texts in one call, which is the most that they could gain by collecting them. `--huge`: a million tokens in
-two requests, and how long 32 small clients wait alone and beside them; and the gaps between tokens of a chat (`--chat`)
-alone and beside a request of 2,048 texts.
+`--clients` measures 1 and 32 clients, each with one text at a time and its own connection. Peers without HTTP get as
+many texts in one call, which is the most that they could gain from batching. `--huge` measures the latency of 32 small
+clients by themselves and during two requests with a million tokens in all, and the inter-token latency of a chat
+(`--chat`) by itself and during a request of 2,048 texts.
 """
 
 import argparse
@@ -37,30 +37,30 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from chat import ROOT, Outpost, prompt, spread
+from chat import ROOT, Outpost, p50_p95, prompt
 
 PEERS = ["onnx-f32", "onnx-int8", "torch-f32", "torch-bf16"]
 BATCHES, LENGTHS, MIXED = (1, 8, 32), (16, 128, 256), (8, 256)
-# Threads of a library may spin for a moment after their work; the next side waits that long.
+# Seconds between two runners: a library's threads may spin for a short time after their work.
 PAUSE = 0.3
 
 
-def precision(model, kind):
-    """The server's arguments for it."""
+def precision_arguments(model, kind):
+    """The server's arguments for a precision."""
     return [] if kind == "f32" else ["--precision", f"{model}={kind}"]
 
 
 def text(tokens, seed):
-    """A text of so many tokens, with the two special ones."""
+    """A text of `tokens` tokens, including the two special ones."""
     return prompt(tokens - 2, seed)
 
 
 def batch(size, tokens, seed):
-    """Texts of so many tokens; where `tokens` is none, of lengths spread evenly by their logarithm."""
-    dice = random.Random(seed)
-    ends = [math.log(end) for end in MIXED]
-    length = lambda: tokens or round(math.exp(dice.uniform(*ends)))
-    return [text(length(), seed * 4099 + at) for at in range(size)]
+    """`size` texts of `tokens` tokens each; if `tokens` is `None`, of lengths with a log-uniform distribution."""
+    rng = random.Random(seed)
+    bounds = [math.log(bound) for bound in MIXED]
+    length = lambda: tokens or round(math.exp(rng.uniform(*bounds)))
+    return [text(length(), seed * 4099 + index) for index in range(size)]
 
 
 class Onnx:
@@ -92,8 +92,8 @@ class Torch:
             return self.model(**inputs).last_hidden_state.float().numpy()
 
 
-def peer(name, path, folder, threads, limit, pipe):
-    """A peer's life: makes vectors of what it is sent, and tells how long that took."""
+def peer_main(name, path, folder, threads, limit, pipe):
+    """The process of a peer: receives batches and sends `(seconds, vectors of the last batch)`."""
     import numpy as np
     import transformers
 
@@ -111,20 +111,21 @@ def peer(name, path, folder, threads, limit, pipe):
     pipe.send(None)
     while (batches := pipe.recv()) is not None:
         began = time.perf_counter()
-        found = [vectors(texts) for texts in batches]
-        pipe.send((time.perf_counter() - began, found[-1]))
+        results = [vectors(texts) for texts in batches]
+        pipe.send((time.perf_counter() - began, results[-1]))
 
 
 class Peer:
-    def __init__(self, *what, threads):
-        here, there = multiprocessing.Pipe()
-        self.pipe = here
-        # Spawned, so that a library finds its number of threads in the environment before it starts.
-        more = {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
-        os.environ.update(more | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"})
-        self.process = multiprocessing.get_context("spawn").Process(target=peer, args=(*what, there))
+    """A peer in its own process."""
+
+    def __init__(self, *arguments, threads):
+        self.pipe, child_pipe = multiprocessing.Pipe()
+        # The process is spawned, so that a library reads its number of threads from the environment when it starts.
+        variables = {"OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
+        os.environ.update(variables | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"})
+        self.process = multiprocessing.get_context("spawn").Process(target=peer_main, args=(*arguments, child_pipe))
         self.process.start()
-        there.close()
+        child_pipe.close()
         self.pipe.recv()
 
     def measure(self, batches):
@@ -136,8 +137,8 @@ class Peer:
         self.process.join()
 
 
-class Wire:
-    """A connection that stays open. Small on purpose: the clients run on the machine that they measure."""
+class Connection:
+    """A connection that stays open. It does little, because the clients run on the measured machine."""
 
     def __init__(self, server):
         self.head = f"POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {server.key}\r\n"
@@ -146,18 +147,18 @@ class Wire:
         self.socket = socket.create_connection(("127.0.0.1", server.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, texts):
+    def embed(self, texts):
         body = json.dumps({"model": self.model, "input": texts, "encoding_format": "base64"}).encode()
         self.socket.sendall(f"{self.head}{len(body)}\r\n\r\n".encode() + body)
-        answer = http.client.HTTPResponse(self.socket)
-        answer.begin()
-        data = answer.read()
-        assert answer.status == 200, data[:500]
+        response = http.client.HTTPResponse(self.socket)
+        response.begin()
+        data = response.read()
+        assert response.status == 200, data[:500]
         return data
 
 
 class Engine:
-    """Ours without a server: `benches/embed.rs`."""
+    """Outpost's engine without a server: `benches/embed.rs`."""
 
     def __init__(self, args):
         command = ["cargo", "bench", "--quiet", "--bench", "embed", "--", args.model, "--models", args.models.resolve()]
@@ -171,60 +172,60 @@ class Engine:
 
         self.process.stdin.write(json.dumps(batches) + "\n")
         self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        return answer["took"], np.array(answer["vectors"], dtype=np.float32)
+        result = json.loads(self.process.stdout.readline())
+        return result["seconds"], np.array(result["vectors"], dtype=np.float32)
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
 
 
-class Ours(Outpost):
+class EmbeddingServer(Outpost):
     def __init__(self, args):
-        super().__init__(args.model, args.threads, precision(args.model, args.precision) + args.serve, args.models)
+        super().__init__(args.model, args.threads, precision_arguments(args.model, args.precision) + args.serve, args.models)
         self.measure([["warm"]])
 
-    def vectors(self, wire, texts):
+    def vectors(self, connection, texts):
         import numpy as np
 
-        rows = sorted(json.loads(wire.ask(texts))["data"], key=lambda row: row["index"])
+        rows = sorted(json.loads(connection.embed(texts))["data"], key=lambda row: row["index"])
         return np.stack([np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in rows])
 
     def measure(self, batches):
-        # One for each turn: a server need not keep those that nobody uses.
-        wire = Wire(self)
+        # A new connection for each run: the server may close an idle one.
+        connection = Connection(self)
         began = time.perf_counter()
-        found = [self.vectors(wire, texts) for texts in batches]
-        return time.perf_counter() - began, found[-1]
+        results = [self.vectors(connection, texts) for texts in batches]
+        return time.perf_counter() - began, results[-1]
 
-    def clients(self, count, tokens, seconds, seed, until=None):
-        """Requests a second, and how long each took; `until` goes on as long as it says."""
+    def clients(self, count, tokens, seconds, seed, run=None):
+        """`(requests per second, latencies)` of `count` clients, for `seconds` or as long as the function `run` takes."""
         ready, stop = threading.Barrier(count + 1), threading.Event()
 
-        def one(at):
-            texts = itertools.cycle([text(tokens, (seed * 1009 + at) * 10_007 + turn) for turn in range(4000 // count + 600)])
+        def client(index):
+            texts = itertools.cycle([text(tokens, (seed * 1009 + index) * 10_007 + turn) for turn in range(4000 // count + 600)])
             ready.wait()
-            wire, took = Wire(self), []
+            connection, latencies = Connection(self), []
             while not stop.is_set():
                 began = time.perf_counter()
-                wire.ask([next(texts)])
-                took.append(time.perf_counter() - began)
-            wire.socket.close()
-            return took
+                connection.embed([next(texts)])
+                latencies.append(time.perf_counter() - began)
+            connection.socket.close()
+            return latencies
 
         with ThreadPoolExecutor(count) as pool:
-            workers = [pool.submit(one, at) for at in range(count)]
+            workers = [pool.submit(client, index) for index in range(count)]
             ready.wait()
             began = time.perf_counter()
-            until() if until else time.sleep(seconds)
+            run() if run else time.sleep(seconds)
             stop.set()
-            lasted = time.perf_counter() - began
-            found = [took for worker in workers for took in worker.result()]
-        return len(found) / lasted, found
+            elapsed = time.perf_counter() - began
+            latencies = [latency for worker in workers for latency in worker.result()]
+        return len(latencies) / elapsed, latencies
 
 
 def export(path, folder, quantise):
-    """The model as ONNX, with the fusions of onnxruntime, and its 8-bit form."""
+    """Exports the model as ONNX with the fusions of onnxruntime, and if requested its 8-bit form."""
     import torch
     import transformers
     from onnxruntime.transformers import optimizer
@@ -244,192 +245,198 @@ def export(path, folder, quantise):
     ids = torch.arange(1000, 1018).reshape(2, 9)
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
-    free = {name: {0: "batch", 1: "length"} for name in [*names, "hidden"]}
-    # The fusions know the graphs of the older exporter; in those of the newer one they find no attention.
+    axes = {name: {0: "batch", 1: "length"} for name in [*names, "hidden"]}
+    # The fusions match the graphs of the older exporter. In those of the newer one they find no attention.
     torch.onnx.export(Hidden().eval(), (ids, mask, torch.zeros_like(ids)), folder / "plain.onnx", input_names=names,
-                      output_names=["hidden"], dynamic_axes=free, opset_version=17, dynamo=False)
+                      output_names=["hidden"], dynamic_axes=axes, opset_version=17, dynamo=False)
     config = model.config
     fused = optimizer.optimize_model(str(folder / "plain.onnx"), model_type="bert", num_heads=config.num_attention_heads,
                                      hidden_size=config.hidden_size, opt_level=0, use_gpu=False)
-    found = fused.get_fused_operator_statistics()
-    assert (found["Attention"], found["BiasGelu"]) == (config.num_hidden_layers,) * 2, found
+    operators = fused.get_fused_operator_statistics()
+    assert (operators["Attention"], operators["BiasGelu"]) == (config.num_hidden_layers,) * 2, operators
     fused.save_model_to_file(str(folder / "f32.onnx"))
     if quantise:
         import onnx
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        # Types do not pass through the fused operators by themselves.
-        more = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+        # Type inference does not pass through the fused operators.
+        options = {"DefaultTensorType": onnx.TensorProto.FLOAT}
         quantize_dynamic(folder / "f32.onnx", folder / "int8.onnx", per_channel=True, reduce_range=False,
-                         weight_type=QuantType.QInt8, extra_options=more)
+                         weight_type=QuantType.QInt8, extra_options=options)
 
 
-def sides(args, path, folder, stack):
-    """All that are measured, by name."""
-    found = {}
-    if not args.no_ours:
-        found["ours"] = (Engine if args.in_process else Ours)(args)
+def start_runners(args, path, folder, stack):
+    """Outpost and the peers, by name."""
+    runners = {}
+    if not args.no_outpost:
+        runners["outpost"] = (Engine if args.in_process else EmbeddingServer)(args)
     for name in args.peers:
-        found[name] = Peer(name, path, folder, args.threads, args.limit, threads=args.threads)
-    for side in found.values():
-        stack.callback(side.close)
-    return found
+        runners[name] = Peer(name, path, folder, args.threads, args.limit, threads=args.threads)
+    for runner in runners.values():
+        stack.callback(runner.close)
+    return runners
 
 
-def check(path, args):
-    """Every word is one token."""
+def check_token_counts(path, args):
+    """Checks that every word is one token."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     for tokens in {*args.tokens, args.limit}:
         for seed in range(4):
             count = len(tokenizer(text(tokens, seed))["input_ids"])
-            assert count == tokens, f"a text of {tokens} tokens came out at {count}"
+            assert count == tokens, f"a text of {tokens} tokens has {count}"
 
 
-def rounds(found, args, size, tokens, seed):
-    """Sentences a second of each side, and its least cosine to torch in f32."""
+def rotated(names, run):
+    """The names, starting with another one in each run."""
+    names = list(names)
+    return names[run % len(names) :] + names[: run % len(names)]
+
+
+def measure_runners(runners, args, size, tokens, seed):
+    """`(texts per second, minimum cosine to torch in f32)` of each runner."""
     import numpy as np
 
-    speed, cosine, counts = {name: [] for name in found}, {}, {}
-    shown = [batch(size, tokens, seed)]
+    speed, cosine, counts = {name: [] for name in runners}, {}, {}
+    sample = [batch(size, tokens, seed)]
     vectors = {}
-    for name, side in found.items():
-        side.measure(shown)
-        took, vectors[name] = side.measure(shown)
-        # So many calls that a run takes long enough to be measured.
-        counts[name] = max(1, round(args.seconds / took))
+    for name, runner in runners.items():
+        runner.measure(sample)
+        seconds, vectors[name] = runner.measure(sample)
+        # The number of calls that makes a run last `args.seconds`.
+        counts[name] = max(1, round(args.seconds / seconds))
     if "torch-f32" in vectors:
         cosine = {name: float(np.min(np.sum(rows * vectors["torch-f32"], axis=1))) for name, rows in vectors.items()}
-    names = list(found)
     for run in range(args.runs):
-        for name in names[run % len(names) :] + names[: run % len(names)]:
-            batches = [batch(size, tokens, seed + (run + 1) * 1_000_003 + at) for at in range(counts[name])]
+        for name in rotated(runners, run):
+            batches = [batch(size, tokens, seed + (run + 1) * 1_000_003 + index) for index in range(counts[name])]
             time.sleep(PAUSE)
-            took, _ = found[name].measure(batches)
-            speed[name].append(size * counts[name] / took)
-    return {name: statistics.median(all) for name, all in speed.items()}, cosine
+            seconds, _ = runners[name].measure(batches)
+            speed[name].append(size * counts[name] / seconds)
+    return {name: statistics.median(speeds) for name, speeds in speed.items()}, cosine
 
 
-def line(name, speed, names, cosine=None):
-    ratio = lambda peer: f" ({speed['ours'] / speed[peer]:.2f})" if "ours" in speed and peer != "ours" else ""
-    cells = [name] + [f"{speed[one]:.1f}{ratio(one)}" for one in names]
+def print_row(label, speed, names, cosine=None):
+    ratio = lambda peer: f" ({speed['outpost'] / speed[peer]:.2f})" if "outpost" in speed and peer != "outpost" else ""
+    cells = [label] + [f"{speed[name]:.1f}{ratio(name)}" for name in names]
     if cosine is not None:
-        cells.append(" / ".join(f"{cosine[one]:.6f}" if one in cosine else "–" for one in names if one != "torch-f32"))
+        cells.append(" / ".join(f"{cosine[name]:.6f}" if name in cosine else "–" for name in names if name != "torch-f32"))
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def header(*cells):
+def print_header(*cells):
     print(f"\n| {' | '.join(cells)} |\n{'|---' * len(cells)}|", flush=True)
 
 
-def speeds(args, found):
-    print("\nSentences a second; in brackets ours as a multiple of theirs.")
-    header("tokens x batch", *found, "least cosine: " + " / ".join(one for one in found if one != "torch-f32"))
+def measure_batches(args, runners):
+    print("\nTexts per second; in brackets, Outpost's speed relative to the peer's.")
+    print_header("tokens x batch", *runners, "minimum cosine: " + " / ".join(name for name in runners if name != "torch-f32"))
     for tokens in [*args.tokens, None]:
         for size in args.batches:
-            speed, cosine = rounds(found, args, size, tokens, (tokens or 77) * 100 + size)
-            line(f"{tokens or 'mixed'} x {size}", speed, list(found), cosine)
+            speed, cosine = measure_runners(runners, args, size, tokens, (tokens or 77) * 100 + size)
+            print_row(f"{tokens or 'mixed'} x {size}", speed, list(runners), cosine)
 
 
-def clients(args, found):
-    print("\nRequests of one text a second; peers get all texts in one call, without HTTP; in brackets, as above.")
-    header("tokens, clients", *found)
+def measure_clients(args, runners):
+    print("\nRequests of one text per second; peers get all texts in one call, without HTTP; brackets as above.")
+    print_header("tokens, clients", *runners)
     for tokens in args.tokens:
         for count in (1, 32):
-            speed = {name: [] for name in found}
+            speed = {name: [] for name in runners}
             calls = {}
-            for name, side in found.items():
-                if name != "ours":
-                    side.measure([batch(count, tokens, 5)])
-                    calls[name] = max(1, round(args.seconds / side.measure([batch(count, tokens, 6)])[0]))
+            for name, runner in runners.items():
+                if name != "outpost":
+                    runner.measure([batch(count, tokens, 5)])
+                    calls[name] = max(1, round(args.seconds / runner.measure([batch(count, tokens, 6)])[0]))
             for run in range(args.runs):
-                for name in list(found)[run % len(found) :] + list(found)[: run % len(found)]:
+                for name in rotated(runners, run):
                     time.sleep(PAUSE)
-                    if name == "ours":
-                        speed[name].append(found[name].clients(count, tokens, max(args.seconds, 1), run)[0])
+                    if name == "outpost":
+                        speed[name].append(runners[name].clients(count, tokens, max(args.seconds, 1), run)[0])
                         continue
-                    took, _ = found[name].measure([batch(count, tokens, (run + 1) * 1_000_003 + at) for at in range(calls[name])])
-                    speed[name].append(count * calls[name] / took)
-            line(f"{tokens}, {count}", {name: statistics.median(all) for name, all in speed.items()}, list(found))
+                    batches = [batch(count, tokens, (run + 1) * 1_000_003 + index) for index in range(calls[name])]
+                    seconds, _ = runners[name].measure(batches)
+                    speed[name].append(count * calls[name] / seconds)
+            print_row(f"{tokens}, {count}", {name: statistics.median(speeds) for name, speeds in speed.items()}, list(runners))
 
 
-def huge(args, server):
-    """The 95th percentile of small requests, alone and beside a million tokens."""
-    alone, beside, speed = [], [], []
+def measure_huge_requests(args, server):
+    """The 95th percentile of small requests, by themselves and during two requests with a million tokens in all."""
+    idle, busy, speed = [], [], []
     for run in range(args.runs):
-        alone.append(spread(server.clients(32, 16, 5, run * 2)[1])[1])
-        texts = [batch(2048, args.limit, run * 2 + at) for at in range(2)]
+        idle.append(p50_p95(server.clients(32, 16, 5, run * 2)[1])[1])
+        requests = [batch(2048, args.limit, run * 2 + index) for index in range(2)]
 
-        def ask():
+        def send_huge():
             began = time.perf_counter()
-            with ThreadPoolExecutor(len(texts)) as pool:
-                list(pool.map(lambda one: Wire(server).ask(one), texts))
-            speed.append(sum(map(len, texts)) * args.limit / (time.perf_counter() - began))
+            with ThreadPoolExecutor(len(requests)) as pool:
+                list(pool.map(lambda texts: Connection(server).embed(texts), requests))
+            speed.append(sum(map(len, requests)) * args.limit / (time.perf_counter() - began))
 
-        beside.append(spread(server.clients(32, 16, 0, run * 2 + 1, ask)[1])[1])
-    a, b = statistics.median(alone), statistics.median(beside)
-    print(f"\n32 clients of one text of 16 tokens, p95: alone {a * 1e3:.1f} ms, beside {2 * 2048 * args.limit:,} tokens in two")
-    print(f"requests {b * 1e3:.1f} ms ({b / a:.1f} times); the large ones got {statistics.median(speed):.0f} tokens/s", flush=True)
+        busy.append(p50_p95(server.clients(32, 16, 0, run * 2 + 1, send_huge)[1])[1])
+    a, b = statistics.median(idle), statistics.median(busy)
+    print(f"\n32 clients of one text of 16 tokens, p95: idle {a * 1e3:.1f} ms, during two requests of {2 * 2048 * args.limit:,} tokens")
+    print(f"{b * 1e3:.1f} ms ({b / a:.1f} times); the large ones got {statistics.median(speed):.0f} tokens/s", flush=True)
 
 
-def beside_chat(args, server):
-    """Gaps between the tokens of a chat, alone and while texts are embedded."""
+def measure_chat_latency(args, server):
+    """Inter-token latency of a chat, by itself and while texts are embedded."""
     chat = copy.copy(server)
     chat.model = args.chat
-    alone, beside = [], []
+    idle, busy = [], []
     chat.stream(prompt(50, 1), 8)
     for run in range(args.runs):
-        for found, seed in (alone, run * 2), (beside, run * 2 + 1):
+        for latencies, seed in (idle, run * 2), (busy, run * 2 + 1):
             texts = batch(2048, args.limit, seed)
             with ThreadPoolExecutor(1) as pool:
-                large = pool.submit(Wire(server).ask, texts) if found is beside else None
+                request = pool.submit(Connection(server).embed, texts) if latencies is busy else None
                 time.sleep(2)
                 times, _ = chat.stream(prompt(50, seed + 100), 200)
-                assert large is None or not large.done(), "the texts were done before the chat"
-            found.extend(b - a for a, b in zip(times, times[1:]))
-    (a50, a95), (b50, b95) = spread(alone), spread(beside)
-    print(f"\nA chat's gaps: alone p50 {a50 * 1e3:.1f}, p95 {a95 * 1e3:.1f} ms; beside 2,048 texts of {args.limit} tokens")
+                assert request is None or not request.done(), "the texts were done before the chat"
+            latencies.extend(b - a for a, b in zip(times, times[1:]))
+    (a50, a95), (b50, b95) = p50_p95(idle), p50_p95(busy)
+    print(f"\nA chat's inter-token latency: idle p50 {a50 * 1e3:.1f}, p95 {a95 * 1e3:.1f} ms; during 2,048 texts of {args.limit} tokens")
     print(f"p50 {b50 * 1e3:.1f}, p95 {b95 * 1e3:.1f} ms", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "models")
-    parser.add_argument("--model", default="all-minilm-l6-v2", help="mean pooling and a vocabulary that has the words of `chat.py`")
-    parser.add_argument("--limit", type=int, default=256, help="tokens that the model reads of a text")
-    parser.add_argument("--precision", choices=["f32", "bf16", "int8"], default="f32", help="ours")
+    parser.add_argument("--model", default="all-minilm-l6-v2", help="a model with mean pooling, whose vocabulary contains the words of `chat.py`")
+    parser.add_argument("--limit", type=int, default=256, help="the model's maximum number of tokens per text")
+    parser.add_argument("--precision", choices=["f32", "bf16", "int8"], default="f32", help="Outpost's precision")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="about how long a run takes")
+    parser.add_argument("--seconds", type=float, default=0.5, help="approximate duration of a run")
     parser.add_argument("--batches", type=int, nargs="*", default=list(BATCHES))
     parser.add_argument("--tokens", type=int, nargs="*", default=list(LENGTHS))
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
-    parser.add_argument("--serve", nargs="*", default=[], help="more arguments of outpost serve, without dashes")
-    parser.add_argument("--no-ours", action="store_true", help="the peers alone")
-    parser.add_argument("--in-process", action="store_true", help="ours without a server, as the peers are")
+    parser.add_argument("--serve", nargs="*", default=[], help="further arguments of outpost serve, without dashes")
+    parser.add_argument("--no-outpost", action="store_true", help="measure only the peers")
+    parser.add_argument("--in-process", action="store_true", help="run Outpost's engine without a server, like the peers")
     parser.add_argument("--clients", action="store_true")
     parser.add_argument("--huge", action="store_true")
     parser.add_argument("--chat", default="smollm2-135m-instruct")
     args = parser.parse_args()
-    args.serve = ["--" + one for one in args.serve]
+    args.serve = ["--" + argument for argument in args.serve]
     os.environ["HF_HUB_OFFLINE"] = "1"
     path = args.models / args.model
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if args.huge:
-            server = Ours(args)
+            server = EmbeddingServer(args)
             stack.callback(server.close)
-            huge(args, server)
-            return beside_chat(args, server)
-        check(path, args)
+            measure_huge_requests(args, server)
+            return measure_chat_latency(args, server)
+        check_token_counts(path, args)
         if any(name.startswith("onnx") for name in args.peers):
-            maker = multiprocessing.get_context("spawn").Process(target=export, args=(path, folder, "onnx-int8" in args.peers))
-            maker.start()
-            maker.join()
-            assert maker.exitcode == 0, "the export failed"
-        found = sides(args, path, folder, stack)
-        (clients if args.clients else speeds)(args, found)
+            exporter = multiprocessing.get_context("spawn").Process(target=export, args=(path, folder, "onnx-int8" in args.peers))
+            exporter.start()
+            exporter.join()
+            assert exporter.exitcode == 0, "the export failed"
+        runners = start_runners(args, path, folder, stack)
+        (measure_clients if args.clients else measure_batches)(args, runners)
 
 
 if __name__ == "__main__":

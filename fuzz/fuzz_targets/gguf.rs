@@ -1,4 +1,4 @@
-//! The header of a GGUF file, as a listing reads it in the server's own process.
+//! The header of a GGUF file, which the listing reads in the server's own process.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! A safetensors file and its `config.json`, as a listing reads them in the server's own process. The input is the
-//! config's length (two bytes), the config, and the file.
+//! A safetensors file and its `config.json`, which the listing reads in the server's own process. The input is the
+//! length of the config (two bytes, little endian), the config, and the file.
 #![no_main]
 
 use std::sync::LazyLock;

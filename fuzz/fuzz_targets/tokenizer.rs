@@ -1,4 +1,4 @@
-//! A `tokenizer.json`: listed in the server's own process, loaded and used in a child process.
+//! A `tokenizer.json`, which is listed in the server's own process, and loaded and used in a child process.
 #![no_main]
 
 use std::path::Path;

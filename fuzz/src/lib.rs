@@ -1,4 +1,4 @@
-//! What the fuzz targets share: a models folder with an engine over it.
+//! A models folder and an engine, for all fuzz targets.
 
 #[path = "../../tests/common/tiny_model.rs"]
 pub mod tiny_model;
@@ -13,7 +13,7 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{Engine, LoadError, Message, ModelInfo, PromptError, Settings};
 use tempfile::TempDir;
 
-/// Each look at the clock moves it by two seconds, so that every listing reads the folder.
+/// A clock that advances by two seconds at each call, so that every listing reads the folder.
 #[derive(Default)]
 struct Clock(AtomicU64);
 
@@ -31,14 +31,14 @@ impl ClockRng for Clock {
     }
 }
 
-/// A models folder and an engine over it.
+/// A models folder and an engine that uses it.
 pub struct Models {
     folder: TempDir,
     engine: Engine,
 }
 
 impl Models {
-    /// `sandboxed`: tokenizers and templates run in processes of `OUTPOST_PROGRAM`, as in the server.
+    /// If `sandboxed`, tokenizers and templates run in child processes of the program `OUTPOST_PROGRAM`, as in the server.
     pub fn new(sandboxed: bool) -> Self {
         let program = || std::env::var_os("OUTPOST_PROGRAM").expect("OUTPOST_PROGRAM is the built outpost").into();
         let folder = tempfile::tempdir().expect("a folder");
@@ -56,12 +56,12 @@ impl Models {
         path
     }
 
-    /// The models as the listing shows them.
+    /// The listed models.
     pub fn list(&self) -> Vec<ModelInfo> {
         self.engine.models().list()
     }
 
-    /// Loads a chat model and makes a prompt; whatever comes of it is no more than an error.
+    /// Loads a chat model and renders a prompt. Errors are expected, panics are not.
     pub fn prompt(&self, id: &str) {
         self.list();
         let loaded = self.engine.models().load(id);

@@ -1,5 +1,5 @@
-//! Decode steps of a small decoder alone, and beside a process that spins on one of the cores. With more than two
-//! cores, pin it to two: `taskset -c 0,1 cargo bench …`.
+//! Decode steps of a small decoder alone, and while another process spins on one of the cores. On more than two cores,
+//! pin the benchmark to two: `taskset -c 0,1 cargo bench …`.
 //!
 //! `cargo bench -p outpost-kernels --bench contention -- [threads]`
 #![expect(clippy::print_stdout, clippy::expect_used, clippy::disallowed_methods, reason = "a benchmark")]
@@ -15,7 +15,7 @@ use outpost_kernels::{DType, Pool};
 
 const ROUNDS: usize = 5;
 const MEASURED: Duration = Duration::from_secs(2);
-/// Time for the system to schedule the neighbour.
+/// Time in which the system schedules the spinning process.
 const SETTLING: Duration = Duration::from_millis(500);
 const SPIN: &str = "spin";
 
@@ -36,17 +36,21 @@ fn main() {
         f64::from(steps) / start.elapsed().as_secs_f64()
     };
     steps_a_second(SETTLING);
-    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    let (mut alone, mut contended) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         alone.push(steps_a_second(MEASURED));
-        let neighbour = Neighbour::new();
+        let spinning = SpinningProcess::new();
         steps_a_second(SETTLING);
-        beside.push(steps_a_second(MEASURED));
-        drop(neighbour);
-        println!("alone {:>6.1} steps/s, in company {:>6.1}", alone[alone.len() - 1], beside[beside.len() - 1]);
+        contended.push(steps_a_second(MEASURED));
+        drop(spinning);
+        println!(
+            "alone {:>6.1} steps/s, with contention {:>6.1}",
+            alone[alone.len() - 1],
+            contended[contended.len() - 1]
+        );
     }
-    let (alone, beside) = (median(alone), median(beside));
-    println!("medians: alone {alone:.1}, in company {beside:.1} steps/s: {:.0} %", beside / alone * 100.0);
+    let (alone, contended) = (median(alone), median(contended));
+    println!("medians: alone {alone:.1}, with contention {contended:.1} steps/s: {:.0} %", contended / alone * 100.0);
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {
@@ -59,10 +63,10 @@ fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").map_or_else(|_| "unknown".to_owned(), |line| line.trim().to_owned())
 }
 
-/// A process that never waits, pinned to one core if `taskset` exists.
-struct Neighbour(Child);
+/// A process that spins, pinned to one core if `taskset` exists.
+struct SpinningProcess(Child);
 
-impl Neighbour {
+impl SpinningProcess {
     fn new() -> Self {
         let exe = std::env::current_exe().expect("a path");
         let spawn = |command: &mut Command| command.arg(SPIN).stdin(Stdio::piped()).spawn();
@@ -71,7 +75,7 @@ impl Neighbour {
     }
 }
 
-impl Drop for Neighbour {
+impl Drop for SpinningProcess {
     fn drop(&mut self) {
         // It may have ended already.
         drop(self.0.kill());

@@ -1,7 +1,7 @@
 //! Operations of diffusion networks besides convolutions: attention, products, group norms, and writing keys and
 //! values, in the shapes of SD 1.5, SDXL, SD3 and FLUX.
 //!
-//! `cargo bench -p outpost-kernels --bench diffusion -- [threads] [attention] [linear] [norm] [keep] [peak]`
+//! `cargo bench -p outpost-kernels --bench diffusion -- [threads] [attention] [linear] [norm] [kv-write] [peak]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
 
 #[path = "../tests/common/rng.rs"]
@@ -50,23 +50,24 @@ const NORMS: [[usize; 2]; 6] = [[4096, 320], [1024, 640], [256, 1280], [64, 2560
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let threads = words.iter().find_map(|word| word.parse().ok()).unwrap_or(2);
-    let wish = |name: &str| words.iter().all(|word| word.parse::<usize>().is_ok()) || words.iter().any(|w| w == name);
+    let is_selected =
+        |name: &str| words.iter().all(|word| word.parse::<usize>().is_ok()) || words.iter().any(|w| w == name);
     let pool = Pool::new(threads);
     println!("{pool:?}");
-    if wish("peak") {
+    if is_selected("peak") {
         peaks(&pool);
     }
-    if wish("attention") {
+    if is_selected("attention") {
         ATTENTION.into_iter().for_each(|case| attention(&pool, case));
     }
-    if wish("linear") {
+    if is_selected("linear") {
         LINEAR.into_iter().for_each(|case| linear(&pool, case));
     }
-    if wish("norm") {
+    if is_selected("norm") {
         NORMS.into_iter().for_each(|case| norms(&pool, case));
     }
-    if wish("keep") {
-        ATTENTION.into_iter().for_each(|case| keeping(&pool, case));
+    if is_selected("kv-write") {
+        ATTENTION.into_iter().for_each(|case| kv_writes(&pool, case));
     }
 }
 
@@ -89,11 +90,11 @@ fn attention(pool: &Pool, [heads, width, rows, positions]: [usize; 4]) {
     let flop = (4 * rows * positions * heads * width) as f64;
     let runs = (2e11 / flop).clamp(3.0, 50.0) as usize;
     print!("{heads:>3} × {width:<4} {rows:>5} of {positions:>5}:");
-    let forms = [
+    let kv_types = [
         ("F32", KvBlocks::F32(KvSlices { keys: &floats, values: &floats })),
         ("BF16", KvBlocks::Bf16(KvSlices { keys: &pairs, values: &pairs })),
     ];
-    for (name, blocks) in forms {
+    for (name, blocks) in kv_types {
         let sequence = AttentionSequence { queries: &queries, rows, start: 0, positions, blocks };
         let time = best(pool, runs, || attend(pool, &[sequence], &shape, &mut out));
         print!("  {name} {:>9.3} ms {:>6.0} GFLOP/s", time * 1e3, flop / time / 1e9);
@@ -136,22 +137,22 @@ fn norms(pool: &Pool, [pixels, channels]: [usize; 2]) {
     println!("  gated GELU {:>8.3} ms", time * 1e3);
 }
 
-fn keeping(pool: &Pool, [heads, width, _, positions]: [usize; 4]) {
+fn kv_writes(pool: &Pool, [heads, width, _, positions]: [usize; 4]) {
     let x = normals(positions * heads * width);
     let block = heads * BLOCK_POSITIONS * width;
-    let mut cells = [(); 2].map(|()| vec![0f32; positions.div_ceil(BLOCK_POSITIONS) * block]);
+    let mut buffers = [(); 2].map(|()| vec![0f32; positions.div_ceil(BLOCK_POSITIONS) * block]);
     let time = best(pool, 20, || {
-        let [keys, values] = &mut cells;
-        let both = keys.chunks_mut(block).zip(values.chunks_mut(block)).enumerate();
-        let mut fills: Vec<_> = both
+        let [keys, values] = &mut buffers;
+        let blocks = keys.chunks_mut(block).zip(values.chunks_mut(block)).enumerate();
+        let mut writes: Vec<_> = blocks
             .map(|(index, (keys, values))| {
                 let (row, count) = (index * BLOCK_POSITIONS, BLOCK_POSITIONS.min(positions - index * BLOCK_POSITIONS));
-                KvWrite { cells: KvBlockMut::F32(KvPair { keys, values }), row, slot: 0, count }
+                KvWrite { block: KvBlockMut::F32(KvPair { keys, values }), row, slot: 0, count }
             })
             .collect();
-        kv_write(pool, [heads, width], &x, &x, &mut fills);
+        kv_write(pool, [heads, width], &x, &x, &mut writes);
     });
-    println!("{positions:>5} positions of {heads:>2} × {width:<4}: kept in {:>7.3} ms", time * 1e3);
+    println!("{positions:>5} positions of {heads:>2} × {width:<4}: written in {:>7.3} ms", time * 1e3);
 }
 
 /// Peak multiply-adds of floats and of bf16 pairs, from registers.
@@ -171,7 +172,7 @@ fn peaks(pool: &Pool) {
             let x = std::hint::black_box(_mm512_set1_epi32(round as i32));
             for sum in &mut sums {
                 if PAIRS {
-                    // SAFETY: of one size.
+                    // SAFETY: both types have the same size.
                     let x = unsafe { std::mem::transmute::<__m512i, __m512bh>(x) };
                     *sum = _mm512_dpbf16_ps(*sum, x, x);
                 } else {
@@ -183,7 +184,7 @@ fn peaks(pool: &Pool) {
         std::hint::black_box(sums);
     }
     let tasks = pool.threads() * 4;
-    // SAFETY: the features are available, as just asked.
+    // SAFETY: the features were just checked.
     let floats = best(pool, 8, || pool.run(tasks, |_| unsafe { spin::<false>() }));
     // SAFETY: as above.
     let pairs = best(pool, 8, || pool.run(tasks, |_| unsafe { spin::<true>() }));

@@ -1,5 +1,5 @@
 //! Small operations in a layer of a small decoder (width 576, 9 heads over 3 of width 64, 1,536 hidden), in
-//! microseconds. "keep f32" is for an encoder of the same width with heads of 32.
+//! microseconds. "write f32" is for an encoder of the same width with heads of 32.
 //!
 //! `cargo bench -p outpost-kernels --bench ops -- [threads]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
@@ -25,8 +25,8 @@ fn main() {
     let pool = Pool::new(threads);
     println!("{pool:?}, microseconds");
     println!(
-        "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "rows", "norm", "add+norm", "silu", "gelu", "rope q", "rope k", "keep", "keep f32", "integers"
+        "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8}",
+        "rows", "norm", "add+norm", "silu", "gelu", "rope q", "rope k", "kv write", "write f32", "quantise"
     );
     let mut rng = Rng(1);
     for m in [1, 4, 8, 32, 512] {
@@ -53,31 +53,31 @@ fn main() {
         // A prompt's rows are consecutive; others belong to many requests.
         let each = if m > 32 { BLOCK_POSITIONS } else { 1 };
         let mut halves = vec![[(); 2].map(|()| vec![f16::ZERO; 3 * HEAD * BLOCK_POSITIONS]); m / each];
-        let kept = micros(&mut || {
-            kv_write(&pool, [3, HEAD], &k, &k, &mut fills(&mut halves, each, KvBlockMut::F16));
+        let f16_writes = micros(&mut || {
+            kv_write(&pool, [3, HEAD], &k, &k, &mut block_writes(&mut halves, each, KvBlockMut::F16));
         });
         let mut floats = vec![[(); 2].map(|()| vec![0f32; WIDTH * BLOCK_POSITIONS]); m / each];
-        let wide = micros(&mut || {
-            kv_write(&pool, [WIDTH / 32, 32], &x, &x, &mut fills(&mut floats, each, KvBlockMut::F32));
+        let f32_writes = micros(&mut || {
+            kv_write(&pool, [WIDTH / 32, 32], &x, &x, &mut block_writes(&mut floats, each, KvBlockMut::F32));
         });
         // One group of weights, so that their cost is negligible.
         let small = Linear::from_gguf(DType::Q8_0, 1, INNER, &[0; INNER / 32 * 34]).expect("a valid shape");
         let mut one = vec![0f32; m];
-        let integers = micros(&mut || matmul_all(&Activations::new(&pool, &gate, m, INNER), &mut [(&small, &mut one)]));
+        let quantise = micros(&mut || matmul_all(&Activations::new(&pool, &gate, m, INNER), &mut [(&small, &mut one)]));
         println!(
-            "{m:>5} {norm:>8.2} {sum:>8.2} {silu:>8.2} {gelu:>8.2} {queries:>8.2} {keys:>8.2} {kept:>8.2} {wide:>8.2} {integers:>8.2}"
+            "{m:>5} {norm:>8.2} {sum:>8.2} {silu:>8.2} {gelu:>8.2} {queries:>8.2} {keys:>8.2} {f16_writes:>8.2} {f32_writes:>9.2} {quantise:>8.2}"
         );
     }
 }
 
 /// `each` consecutive rows into every block.
-fn fills<'a, T>(
+fn block_writes<'a, T>(
     blocks: &'a mut [[Vec<T>; 2]],
     each: usize,
-    cells: impl Fn(KvPair<&'a mut [T]>) -> KvBlockMut<'a>,
+    to_block: impl Fn(KvPair<&'a mut [T]>) -> KvBlockMut<'a>,
 ) -> Vec<KvWrite<'a>> {
     let fill = |(index, [keys, values]): (usize, &'a mut [Vec<T>; 2])| KvWrite {
-        cells: cells(KvPair { keys, values }),
+        block: to_block(KvPair { keys, values }),
         row: index * each,
         slot: 0,
         count: each,

@@ -13,8 +13,8 @@ use timing::best;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    let wish = words.first().map_or("Q4_1", String::as_str);
-    let dtype = DType::ALL.into_iter().find(|dtype| format!("{dtype:?}") == wish).unwrap_or(DType::Q4_1);
+    let type_name = words.first().map_or("Q4_1", String::as_str);
+    let dtype = DType::ALL.into_iter().find(|dtype| format!("{dtype:?}") == type_name).unwrap_or(DType::Q4_1);
     let threads = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(2);
     let pool = Pool::new(threads);
     let (bandwidth, peak) = (memory(&pool), multiplications(&pool));
@@ -28,7 +28,7 @@ fn main() {
     let mut buffers = Buffers::new(512);
     println!(
         "{:>4} {:>10} {:>9} {:>6} {:>6} {:>8} {:>6}",
-        "m", "ms/step", "tokens/s", "GB/s", "share", "GOP/s", "share"
+        "m", "ms/step", "tokens/s", "GB/s", "of max", "GOP/s", "of max"
     );
     for m in [1, 2, 3, 4, 8, 16, 32, 64, 128, 512] {
         // A prefill chunk needs one row's logits; a batch of decodes needs all.
@@ -45,11 +45,11 @@ fn main() {
             gop / peak * 100.0
         );
     }
-    small(&pool);
+    empty_section(&pool);
 }
 
 /// The cost of an empty parallel section.
-fn small(pool: &Pool) {
+fn empty_section(pool: &Pool) {
     let time = best(pool, 50, || (0..100).for_each(|_| pool.run(8, |_| {})));
     println!("an empty section of 8 tasks: {:.2} µs", time * 1e4);
 }
@@ -89,7 +89,7 @@ fn multiplications(pool: &Pool) -> f64 {
         }
         std::hint::black_box(sums);
     }
-    // SAFETY: the features are available, as just asked.
+    // SAFETY: the features were just checked.
     let time = best(pool, 8, || pool.run(pool.threads() * 4, |_| unsafe { spin() }));
     (pool.threads() * 4 * ROUNDS * 16 * 128) as f64 / time / 1e9
 }

@@ -1,22 +1,22 @@
-//! Memory aligned to cache lines, and slices that tasks share.
+//! Memory aligned to cache lines, and mutable slices that tasks share.
 
 /// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
+pub(crate) const CACHE_LINE: usize = 64;
 
-/// Zeroed bytes, aligned to 64, with the length rounded up to a multiple of that. The system zeroes pages when they are
-/// first touched, so several threads share that work when they fill them.
-pub(crate) struct Aligned {
+/// Zeroed bytes, aligned to a cache line, with the length rounded up to whole cache lines. The system zeroes a page when
+/// it is first written, so threads that fill the buffer share that work.
+pub(crate) struct AlignedBytes {
     bytes: Vec<u8>,
     /// Bytes before the aligned part.
     skip: usize,
     len: usize,
 }
 
-impl Aligned {
+impl AlignedBytes {
     pub fn zeroed(bytes: usize) -> Self {
-        let len = bytes.next_multiple_of(LINE);
-        let bytes = vec![0; len + LINE];
-        let skip = bytes.as_ptr().align_offset(LINE).min(LINE);
+        let len = bytes.next_multiple_of(CACHE_LINE);
+        let bytes = vec![0; len + CACHE_LINE];
+        let skip = bytes.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE);
         Self { bytes, skip, len }
     }
 
@@ -33,37 +33,40 @@ impl Aligned {
     }
 }
 
-/// A slice that several tasks write, each to its own part.
+/// A mutable slice of which each task writes a range of its own.
 #[derive(Clone, Copy)]
-pub(crate) struct Shards<T> {
+pub(crate) struct SharedSlice<T> {
     start: *mut T,
     len: usize,
 }
 
-// SAFETY: access is by `get` and `at`, whose callers keep their places apart.
-unsafe impl<T: Send> Send for Shards<T> {}
+// SAFETY: callers of `get` and `at` access disjoint ranges.
+unsafe impl<T: Send> Send for SharedSlice<T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Shards<T> {}
+unsafe impl<T: Send> Sync for SharedSlice<T> {}
 
-impl<T> Shards<T> {
+impl<T> SharedSlice<T> {
     pub fn new(slice: &mut [T]) -> Self {
         Self { start: slice.as_mut_ptr(), len: slice.len() }
     }
 
-    /// The elements `at .. at + len`.
+    /// The elements `start .. start + len`.
     ///
     /// # Safety
-    /// The slice given to `new` is still borrowed, and no other task touches these places meanwhile.
+    /// The slice passed to `new` is still borrowed, and no other task accesses these elements meanwhile.
     #[inline(always)]
-    pub unsafe fn get<'a>(&self, at: usize, len: usize) -> &'a mut [T] {
-        // SAFETY: inside the slice, as `at` checks, and not shared, as the caller says.
-        unsafe { std::slice::from_raw_parts_mut(self.at(at, len), len) }
+    pub unsafe fn get<'a>(&self, start: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: `at` checks the range, and the caller guarantees that no other task accesses it.
+        unsafe { std::slice::from_raw_parts_mut(self.at(start, len), len) }
     }
 
-    /// The address of element `at`, checked for `len` elements.
+    /// The address of element `index`, from which `len` elements must exist.
+    ///
+    /// # Panics
+    /// If they do not exist.
     #[inline(always)]
-    pub fn at(&self, at: usize, len: usize) -> *mut T {
-        assert!(at <= self.len && len <= self.len - at, "a task's places lie outside the output");
-        self.start.wrapping_add(at)
+    pub fn at(&self, index: usize, len: usize) -> *mut T {
+        assert!(index <= self.len && len <= self.len - index, "a task's range exceeds the slice");
+        self.start.wrapping_add(index)
     }
 }

@@ -1,7 +1,7 @@
 //! Weight types of GGUF files, block by block.
 //!
-//! A block of the file becomes a [`Raw`]: scales and integer codes in element order. The packed layout is written from
-//! that and read back into it, so neither knows the other.
+//! A block of the file becomes a [`RawBlock`]: scales and integer codes in element order. The packed layout is written
+//! from it and read back into it, so the file format and the packed layout are independent of each other.
 
 /// The type of stored weights, with GGML's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub enum DType {
 }
 
 /// The values of the codes of IQ4_NL and IQ4_XS.
-pub(crate) const NONLINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(crate) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 impl DType {
     pub const ALL: [Self; 15] = [
@@ -73,14 +73,14 @@ impl DType {
         }
     }
 
-    /// Weights are codes with shared scales, not floats.
+    /// Whether weights are codes with shared scales, rather than floats.
     pub const fn is_quantised(self) -> bool {
         self.block() > 1
     }
 }
 
-/// The first value of `bytes`, for types that are not quantised.
-pub(crate) fn float(dtype: DType, bytes: &[u8]) -> f32 {
+/// The first value of `bytes`, for float types.
+pub(crate) fn read_float(dtype: DType, bytes: &[u8]) -> f32 {
     match dtype {
         DType::F16 => half::f16::from_bits(u16_at(bytes, 0)).to_f32(),
         DType::BF16 => half::bf16::from_bits(u16_at(bytes, 0)).to_f32(),
@@ -88,68 +88,72 @@ pub(crate) fn float(dtype: DType, bytes: &[u8]) -> f32 {
     }
 }
 
-/// Dequantises whole blocks, exactly as GGML does.
+/// Dequantises whole blocks, with the same result as GGML.
 ///
 /// # Panics
-/// If `out` has another length.
+/// If `bytes` are not whole blocks, or `out` does not have their number of elements.
 pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     let blocks = bytes.len() / dtype.block_bytes();
-    assert_eq!((bytes.len(), out.len()), (blocks * dtype.block_bytes(), blocks * dtype.block()), "whole blocks");
+    assert_eq!(
+        (bytes.len(), out.len()),
+        (blocks * dtype.block_bytes(), blocks * dtype.block()),
+        "bytes and out are not the same whole blocks"
+    );
     match dtype {
-        DType::F32 => each(bytes, out, f32::from_le_bytes),
-        DType::F16 => each(bytes, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
-        DType::BF16 => each(bytes, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
+        DType::F32 => convert(bytes, out, f32::from_le_bytes),
+        DType::F16 => convert(bytes, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
+        DType::BF16 => convert(bytes, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
         _ => {
-            let mut raw = Raw::new();
+            let mut raw = RawBlock::new();
             for (block, out) in bytes.chunks_exact(dtype.block_bytes()).zip(out.chunks_exact_mut(dtype.block())) {
                 raw.read(dtype, block);
-                raw.weights(dtype, out);
+                raw.dequantise(dtype, out);
             }
         }
     }
 }
 
-/// Values of `N` bytes each.
-fn each<const N: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; N]) -> f32) {
+/// Converts values of `N` bytes each.
+fn convert<const N: usize>(bytes: &[u8], out: &mut [f32], to_float: impl Fn([u8; N]) -> f32) {
     for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
-        *out = number(*bytes);
+        *out = to_float(*bytes);
     }
 }
 
-/// One block: `weight = scale · code + minimum`, in its type's variant.
+/// The contents of one block. A weight is `scale · code + minimum`, in the type's variant of this formula.
 #[derive(Debug)]
-pub(crate) struct Raw {
-    /// f16 bits.
+pub(crate) struct RawBlock {
+    /// The scale, as f16 bits.
     pub d: u16,
     /// f16 bits: the minimum of Q4_1 and Q5_1, the scale of the minima of Q2_K, Q4_K and Q5_K.
     pub m: u16,
-    /// Q4_K, Q5_K: 8 (unsigned); IQ4_XS: 8 (signed); Q3_K, Q6_K: 16 (signed); Q2_K: 16, with a minimum in the upper
-    /// four bits.
+    /// Scales of sub-blocks. Q4_K and Q5_K: 8, unsigned. IQ4_XS: 8, signed. Q3_K and Q6_K: 16, signed. Q2_K: 16, with a
+    /// minimum in the high four bits.
     pub scales: [u8; 16],
-    /// Q4_K, Q5_K only.
+    /// Minima of sub-blocks: Q4_K and Q5_K only.
     pub minima: [u8; 8],
-    /// Unsigned, except Q8_0, whose bits are those of an `i8`.
+    /// Unsigned codes, except for Q8_0: the bits of an `i8`.
     pub codes: [u8; 256],
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+fn u16_at(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_le_bytes([bytes[offset], bytes[offset + 1]])
 }
 
-/// The low nibbles of 16 bytes, then the high nibbles.
-fn nibbles(bytes: &[u8], codes: &mut [u8]) {
+/// Unpacks the low nibbles of all bytes, then the high nibbles.
+fn unpack_nibbles(bytes: &[u8], codes: &mut [u8]) {
     let (low, high) = codes.split_at_mut(bytes.len());
     for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
         (*low, *high) = (byte & 15, byte >> 4);
     }
 }
 
-impl Raw {
+impl RawBlock {
     pub fn new() -> Self {
         Self { d: 0, m: 0, scales: [0; 16], minima: [0; 8], codes: [0; 256] }
     }
 
-    /// Reads the block `bytes` of a quantised type.
+    /// Reads a block of a quantised type.
     pub fn read(&mut self, dtype: DType, bytes: &[u8]) {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => {}
@@ -157,10 +161,10 @@ impl Raw {
                 self.d = u16_at(bytes, 0);
                 self.codes[..32].copy_from_slice(&bytes[2..34]);
             }
-            DType::Q4_0 | DType::Q5_0 | DType::Q4_1 | DType::Q5_1 | DType::IQ4NL => self.read_small(dtype, bytes),
+            DType::Q4_0 | DType::Q5_0 | DType::Q4_1 | DType::Q5_1 | DType::IQ4NL => self.read_32(dtype, bytes),
             DType::Q2K => {
                 self.scales.copy_from_slice(&bytes[..16]);
-                self.read_pairs(&bytes[16..80]);
+                self.read_two_bits(&bytes[16..80]);
                 (self.d, self.m) = (u16_at(bytes, 80), u16_at(bytes, 82));
             }
             DType::Q3K => self.read_q3k(bytes),
@@ -170,7 +174,8 @@ impl Raw {
         }
     }
 
-    fn read_small(&mut self, dtype: DType, bytes: &[u8]) {
+    /// Reads a block of 32 weights with nibbles.
+    fn read_32(&mut self, dtype: DType, bytes: &[u8]) {
         self.d = u16_at(bytes, 0);
         let mut rest = &bytes[2..];
         if matches!(dtype, DType::Q4_1 | DType::Q5_1) {
@@ -178,17 +183,17 @@ impl Raw {
             rest = &bytes[4..];
         }
         if !matches!(dtype, DType::Q5_0 | DType::Q5_1) {
-            return nibbles(&rest[..16], &mut self.codes[..32]);
+            return unpack_nibbles(&rest[..16], &mut self.codes[..32]);
         }
-        let fifth = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
-        nibbles(&rest[4..20], &mut self.codes[..32]);
-        for (at, code) in self.codes[..32].iter_mut().enumerate() {
-            *code |= ((fifth >> at) as u8 & 1) << 4;
+        let high_bits = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
+        unpack_nibbles(&rest[4..20], &mut self.codes[..32]);
+        for (index, code) in self.codes[..32].iter_mut().enumerate() {
+            *code |= ((high_bits >> index) as u8 & 1) << 4;
         }
     }
 
-    /// Codes of two bits: four planes of 32 in each half.
-    fn read_pairs(&mut self, bytes: &[u8]) {
+    /// Reads two-bit codes: four planes of 32 codes in each half of a block.
+    fn read_two_bits(&mut self, bytes: &[u8]) {
         for (bytes, codes) in bytes.chunks_exact(32).zip(self.codes.chunks_exact_mut(128)) {
             for (plane, codes) in codes.chunks_exact_mut(32).enumerate() {
                 codes.iter_mut().zip(bytes).for_each(|(code, byte)| *code = byte >> (2 * plane) & 3);
@@ -199,15 +204,15 @@ impl Raw {
     fn read_q3k(&mut self, bytes: &[u8]) {
         let (high, rest) = bytes.split_at(32);
         let (low, rest) = rest.split_at(64);
-        self.read_pairs(low);
+        self.read_two_bits(low);
         for (plane, codes) in self.codes.chunks_exact_mut(32).enumerate() {
             codes.iter_mut().zip(high).for_each(|(code, high)| *code |= (high >> plane & 1) << 2);
         }
-        // Sixteen scales of six bits: the lower four in eight bytes, the upper two in four.
-        for at in 0..16 {
-            let low = if at < 8 { rest[at] & 15 } else { rest[at - 8] >> 4 };
-            let high = rest[8 + at % 4] >> (2 * (at / 4)) & 3;
-            self.scales[at] = (low | high << 4).wrapping_sub(32);
+        // Sixteen scales of six bits: the low four bits are in eight bytes, the high two bits in four.
+        for index in 0..16 {
+            let low = if index < 8 { rest[index] & 15 } else { rest[index - 8] >> 4 };
+            let high = rest[8 + index % 4] >> (2 * (index / 4)) & 3;
+            self.scales[index] = (low | high << 4).wrapping_sub(32);
         }
         self.d = u16_at(rest, 12);
     }
@@ -216,19 +221,19 @@ impl Raw {
         self.d = u16_at(bytes, 0);
         self.m = u16_at(bytes, 2);
         let packed = &bytes[4..16];
-        for part in 0..4 {
-            self.scales[part] = packed[part] & 63;
-            self.minima[part] = packed[part + 4] & 63;
-            self.scales[part + 4] = (packed[part + 8] & 15) | (packed[part] >> 6) << 4;
-            self.minima[part + 4] = (packed[part + 8] >> 4) | (packed[part + 4] >> 6) << 4;
+        for i in 0..4 {
+            self.scales[i] = packed[i] & 63;
+            self.minima[i] = packed[i + 4] & 63;
+            self.scales[i + 4] = (packed[i + 8] & 15) | (packed[i] >> 6) << 4;
+            self.minima[i + 4] = (packed[i + 8] >> 4) | (packed[i + 4] >> 6) << 4;
         }
-        let low = if dtype == DType::Q5K { 48 } else { 16 };
-        for (bytes, codes) in bytes[low..].chunks_exact(32).zip(self.codes.chunks_exact_mut(64)) {
-            nibbles(bytes, codes);
+        let low_offset = if dtype == DType::Q5K { 48 } else { 16 };
+        for (bytes, codes) in bytes[low_offset..].chunks_exact(32).zip(self.codes.chunks_exact_mut(64)) {
+            unpack_nibbles(bytes, codes);
         }
         if dtype == DType::Q5K {
             for (plane, codes) in self.codes.chunks_exact_mut(32).enumerate() {
-                codes.iter_mut().zip(&bytes[16..48]).for_each(|(code, fifth)| *code |= (fifth >> plane & 1) << 4);
+                codes.iter_mut().zip(&bytes[16..48]).for_each(|(code, high)| *code |= (high >> plane & 1) << 4);
             }
         }
     }
@@ -240,9 +245,9 @@ impl Raw {
         self.d = u16_at(rest, 16);
         let halves = low.chunks_exact(64).zip(high.chunks_exact(32));
         for ((low, high), codes) in halves.zip(self.codes.chunks_exact_mut(128)) {
-            nibbles(low, codes);
-            for (quarter, codes) in codes.chunks_exact_mut(32).enumerate() {
-                codes.iter_mut().zip(high).for_each(|(code, high)| *code |= (high >> (2 * quarter) & 3) << 4);
+            unpack_nibbles(low, codes);
+            for (plane, codes) in codes.chunks_exact_mut(32).enumerate() {
+                codes.iter_mut().zip(high).for_each(|(code, high)| *code |= (high >> (2 * plane) & 3) << 4);
             }
         }
     }
@@ -250,35 +255,35 @@ impl Raw {
     fn read_iq4xs(&mut self, bytes: &[u8]) {
         self.d = u16_at(bytes, 0);
         let high = u16_at(bytes, 2);
-        for part in 0..8 {
-            let low = bytes[4 + part / 2] >> (4 * (part % 2)) & 15;
-            let high = (high >> (2 * part)) as u8 & 3;
-            self.scales[part] = (low | high << 4).wrapping_sub(32);
+        for i in 0..8 {
+            let low = bytes[4 + i / 2] >> (4 * (i % 2)) & 15;
+            let high = (high >> (2 * i)) as u8 & 3;
+            self.scales[i] = (low | high << 4).wrapping_sub(32);
         }
         for (bytes, codes) in bytes[8..].chunks_exact(16).zip(self.codes.chunks_exact_mut(32)) {
-            nibbles(bytes, codes);
+            unpack_nibbles(bytes, codes);
         }
     }
 
-    /// The weights, with GGML's operations and order.
-    pub fn weights(&self, dtype: DType, out: &mut [f32]) {
+    /// Computes the weights with GGML's operations, in the same order.
+    pub fn dequantise(&self, dtype: DType, out: &mut [f32]) {
         let (d, m) = (half::f16::from_bits(self.d).to_f32(), half::f16::from_bits(self.m).to_f32());
-        let signed = |at: usize| f32::from(self.scales[at] as i8);
-        for (at, (out, &code)) in out.iter_mut().zip(&self.codes).enumerate() {
+        let signed_scale = |index: usize| f32::from(self.scales[index] as i8);
+        for (i, (out, &code)) in out.iter_mut().zip(&self.codes).enumerate() {
             *out = match dtype {
                 DType::Q8_0 => f32::from(code as i8) * d,
                 DType::Q4_0 => f32::from(code as i8 - 8) * d,
                 DType::Q5_0 => f32::from(code as i8 - 16) * d,
                 DType::Q4_1 | DType::Q5_1 => f32::from(code) * d + m,
-                DType::IQ4NL => d * f32::from(NONLINEAR[usize::from(code & 15)]),
+                DType::IQ4NL => d * f32::from(IQ4_VALUES[usize::from(code & 15)]),
                 DType::Q2K => {
-                    let scale = self.scales[at / 16];
+                    let scale = self.scales[i / 16];
                     d * f32::from(scale & 15) * f32::from(code) - m * f32::from(scale >> 4)
                 }
-                DType::Q3K => d * signed(at / 16) * f32::from(code as i8 - 4),
-                DType::Q6K => d * signed(at / 16) * f32::from(code as i8 - 32),
-                DType::IQ4XS => d * signed(at / 32) * f32::from(NONLINEAR[usize::from(code & 15)]),
-                _ => d * f32::from(self.scales[at / 32]) * f32::from(code) - m * f32::from(self.minima[at / 32]),
+                DType::Q3K => d * signed_scale(i / 16) * f32::from(code as i8 - 4),
+                DType::Q6K => d * signed_scale(i / 16) * f32::from(code as i8 - 32),
+                DType::IQ4XS => d * signed_scale(i / 32) * f32::from(IQ4_VALUES[usize::from(code & 15)]),
+                _ => d * f32::from(self.scales[i / 32]) * f32::from(code) - m * f32::from(self.minima[i / 32]),
             };
         }
     }

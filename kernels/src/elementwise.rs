@@ -1,10 +1,10 @@
 //! Element-wise operations on images, channels last.
 
 use crate::Pool;
-use crate::buffer::Shards;
-use crate::ops::by_rows;
+use crate::buffer::SharedSlice;
+use crate::rows::by_rows;
 
-/// Elements of a task of [`add`], which is bound by memory.
+/// Elements of a task of [`add`], which is limited by memory bandwidth.
 const TASK_ELEMENTS: usize = 64 * 1024;
 
 /// `x += y`
@@ -12,12 +12,12 @@ const TASK_ELEMENTS: usize = 64 * 1024;
 /// # Panics
 /// If lengths differ.
 pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
-    assert_eq!(x.len(), y.len(), "two inputs of one length");
-    let to = Shards::new(x);
+    assert_eq!(x.len(), y.len(), "the two inputs have different lengths");
+    let shared = SharedSlice::new(x);
     pool.run(y.len().div_ceil(TASK_ELEMENTS), |task| {
-        let (at, y) = (task * TASK_ELEMENTS, y.chunks(TASK_ELEMENTS).nth(task).unwrap_or_default());
-        // SAFETY: these places are this task's own.
-        let x = unsafe { to.get(at, y.len()) };
+        let (first, y) = (task * TASK_ELEMENTS, y.chunks(TASK_ELEMENTS).nth(task).unwrap_or_default());
+        // SAFETY: no other task accesses these elements.
+        let x = unsafe { shared.get(first, y.len()) };
         x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
     });
 }
@@ -28,55 +28,64 @@ pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
 /// If lengths do not match.
 pub fn add_scaled(pool: &Pool, x: &mut [f32], y: &[f32], factors: &[f32]) {
     let width = factors.len();
-    assert!(width > 0 && x.len() == y.len() && x.len().is_multiple_of(width), "two inputs of rows of {width} numbers");
-    let to = Shards::new(x);
+    assert!(width > 0 && x.len() == y.len() && x.len().is_multiple_of(width), "x and y are [rows, {width}]");
+    let shared = SharedSlice::new(x);
     by_rows(pool, y.len() / width, width, |first, rows| {
-        // SAFETY: these rows are this task's own.
-        let x = unsafe { to.get(first * width, rows * width) };
+        // SAFETY: no other task accesses these rows.
+        let x = unsafe { shared.get(first * width, rows * width) };
         for (x, y) in x.chunks_exact_mut(width).zip(y[first * width..].chunks_exact(width)) {
             x.iter_mut().zip(y.iter().zip(factors)).for_each(|(x, (y, factor))| *x += y * factor);
         }
     });
 }
 
-/// Concatenates each row of `x` with the same row of `y`; `left` and `right` are their widths.
+/// Concatenates rows: `out` is `[rows, x_width + y_width]` for `x`, `[rows, x_width]`, and `y`, `[rows, y_width]`.
 ///
 /// # Panics
 /// If lengths do not match.
-pub fn concat_channels(pool: &Pool, [x, y]: [&[f32]; 2], [left, right]: [usize; 2], out: &mut [f32]) {
-    assert!(left > 0 && right > 0, "rows are not empty");
-    let (rows, width) = (x.len() / left, left + right);
-    assert!(x.len() == rows * left && y.len() == rows * right && out.len() == rows * width, "as many rows of each");
-    let to = Shards::new(out);
+pub fn concat_channels(pool: &Pool, [x, y]: [&[f32]; 2], [x_width, y_width]: [usize; 2], out: &mut [f32]) {
+    assert!(x_width > 0 && y_width > 0, "a width is zero");
+    let (rows, width) = (x.len() / x_width, x_width + y_width);
+    let expected = [rows * x_width, rows * y_width, rows * width];
+    assert_eq!([x.len(), y.len(), out.len()], expected, "x, y and out have the same number of rows");
+    let shared = SharedSlice::new(out);
     by_rows(pool, rows, width, |first, count| {
-        // SAFETY: these rows are this task's own.
-        let out = unsafe { to.get(first * width, count * width) };
-        let both = x[first * left..].chunks_exact(left).zip(y[first * right..].chunks_exact(right));
-        for (out, (x, y)) in out.chunks_exact_mut(width).zip(both) {
-            out[..left].copy_from_slice(x);
-            out[left..].copy_from_slice(y);
+        // SAFETY: no other task accesses these rows.
+        let out = unsafe { shared.get(first * width, count * width) };
+        let pairs = x[first * x_width..].chunks_exact(x_width).zip(y[first * y_width..].chunks_exact(y_width));
+        for (out, (x, y)) in out.chunks_exact_mut(width).zip(pairs) {
+            out[..x_width].copy_from_slice(x);
+            out[x_width..].copy_from_slice(y);
         }
     });
 }
 
-/// Resizes images with nearest-neighbour interpolation: output `i` of `n` takes input `floor(i · old / n)`. `x`:
-/// `[images, from[0], from[1], channels]`.
+/// Resizes images with nearest-neighbour interpolation: output `i` of `n` is input `floor(i · old / n)`. `x` is `[images,
+/// old_height, old_width, channels]`, and `out` is `[images, new_height, new_width, channels]`.
 ///
 /// # Panics
 /// If lengths do not match.
-pub fn resize_nearest(pool: &Pool, x: &[f32], from: [usize; 2], to: [usize; 2], channels: usize, out: &mut [f32]) {
-    let (image, line) = (from[0] * from[1] * channels, to[1] * channels);
-    assert!(image > 0 && x.len().is_multiple_of(image), "images are [.., height, width, channels]");
-    assert_eq!(out.len(), x.len() / image * to[0] * line, "as many images of the new size");
-    let all = Shards::new(out);
-    by_rows(pool, x.len() / image * to[0], line, |first, count| {
-        // SAFETY: these lines are this task's own.
-        let out = unsafe { all.get(first * line, count * line) };
-        for (index, out) in (first..).zip(out.chunks_exact_mut(line)) {
-            let (which, at) = (index / to[0], index % to[0] * from[0] / to[0]);
-            let x = &x[which * image + at * from[1] * channels..][..from[1] * channels];
-            for (at, out) in out.chunks_exact_mut(channels).enumerate() {
-                out.copy_from_slice(&x[at * from[1] / to[1] * channels..][..channels]);
+pub fn resize_nearest(
+    pool: &Pool,
+    x: &[f32],
+    [old_height, old_width]: [usize; 2],
+    [new_height, new_width]: [usize; 2],
+    channels: usize,
+    out: &mut [f32],
+) {
+    let (image_len, line_len) = (old_height * old_width * channels, new_width * channels);
+    assert!(image_len > 0 && x.len().is_multiple_of(image_len), "images are [.., height, width, channels]");
+    let lines = x.len() / image_len * new_height;
+    assert_eq!(out.len(), lines * line_len, "outputs are [images, new_height, new_width, channels]");
+    let shared = SharedSlice::new(out);
+    by_rows(pool, lines, line_len, |first, count| {
+        // SAFETY: no other task accesses these lines.
+        let out = unsafe { shared.get(first * line_len, count * line_len) };
+        for (index, out) in (first..).zip(out.chunks_exact_mut(line_len)) {
+            let (image, old_line) = (index / new_height, index % new_height * old_height / new_height);
+            let x = &x[image * image_len + old_line * old_width * channels..][..old_width * channels];
+            for (column, out) in out.chunks_exact_mut(channels).enumerate() {
+                out.copy_from_slice(&x[column * old_width / new_width * channels..][..channels]);
             }
         }
     });

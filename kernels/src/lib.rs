@@ -2,9 +2,10 @@
 //!
 //! One binary serves every CPU: kernels are compiled for several instruction sets, and [`Isa::detect`] picks one at run
 //! time. A [`Pool`] holds that choice and the threads; every operation takes a pool. Results do not depend on batching
-//! or on the number of threads: a row gives the same bits alone and in a batch. (Instruction sets differ in the last
-//! bits.)
+//! or on the number of threads: a row gives the same bits alone and in a batch. Instruction sets differ in the last
+//! bits.
 
+mod activation_functions;
 mod activations;
 mod attention;
 mod buffer;
@@ -16,24 +17,26 @@ mod group_norm;
 mod kv_write;
 mod linear;
 mod norm;
-mod ops;
 mod pack;
 mod pool;
+mod rope;
+mod rows;
 mod simd;
 
 use std::fmt;
 
+pub use activation_functions::{Activation, activate};
 pub use activations::Activations;
 pub use attention::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, KvBlocks, KvSlices, attend, attend_bytes};
 pub use conv::{Conv2d, ConvInput, ConvShape};
 pub use dtype::{DType, dequantise};
 pub use elementwise::{add, add_scaled, concat_channels, resize_nearest};
 pub use group_norm::{FusedNorm, GroupNorm, Moments, ScaleShift};
-pub use kv_write::{KvBlockMut, KvPair, KvWrite, kv_write};
+pub use kv_write::{KvBlockMut, KvPair, KvWrite, kv_write, quantise_q8};
 pub use linear::{Linear, matmul_all};
 pub use norm::{Norm, NormKind};
-pub use ops::{Activation, RopeLayout, activate, quantise_q8, rope};
 pub use pool::Pool;
+pub use rope::{RopeLayout, rope};
 pub use simd::Isa;
 
 /// Why weights were rejected.
@@ -41,9 +44,9 @@ pub use simd::Isa;
 pub enum Error {
     /// A dimension is zero or too large, or a row is not a whole number of blocks.
     Shape { dtype: DType, n: usize, k: usize },
-    /// Bytes that the shape needs, and bytes found.
+    /// The weights have another number of bytes than the shape requires.
     Length { expected: usize, found: usize },
-    /// Elements that a bias needs, and elements found.
+    /// The bias has another number of elements than there are outputs.
     Bias { expected: usize, found: usize },
 }
 
@@ -51,8 +54,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shape { dtype, n, k } => write!(f, "no matrix of type {dtype:?} has the shape [{n}, {k}]"),
-            Self::Bias { expected, found } => write!(f, "a bias of {expected} numbers was expected, {found} came"),
-            Self::Length { expected, found } => write!(f, "{expected} bytes of weights were expected, {found} came"),
+            Self::Bias { expected, found } => write!(f, "expected a bias of {expected} elements, found {found}"),
+            Self::Length { expected, found } => write!(f, "expected {expected} bytes of weights, found {found}"),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Norms of rows, optionally fused with a residual sum.
+//! RMS norm and layer norm of rows, optionally fused with a residual sum.
 
 use crate::Pool;
-use crate::buffer::Shards;
-use crate::ops::{by_rows, load_up_to, store_up_to};
+use crate::buffer::SharedSlice;
+use crate::rows::{by_rows, load_up_to, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
 
 /// The kind of norm.
@@ -14,7 +14,9 @@ pub enum NormKind {
     Layer,
 }
 
-/// `(x or x − mean) / √(mean of squares + epsilon) · weight + bias`
+/// A norm with its weights.
+///
+/// RMS norm is `x / √(mean(x²) + epsilon) · weight + bias`; layer norm computes the same of `x − mean(x)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
     pub kind: NormKind,
@@ -32,12 +34,12 @@ impl Norm<'_> {
     /// If lengths do not match.
     pub fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
         self.check(x.len(), out.len());
-        let (width, to) = (self.weight.len(), Shards::new(out));
+        let (width, shared) = (self.weight.len(), SharedSlice::new(out));
         by_rows(pool, x.len() / width, width, |first, rows| {
             let x = &x[first * width..][..rows * width];
-            // SAFETY: these rows are this task's own.
-            let out = unsafe { to.get(first * width, rows * width) };
-            run(pool.isa(), Rows { norm: self, x, out });
+            // SAFETY: no other task accesses these rows.
+            let out = unsafe { shared.get(first * width, rows * width) };
+            run(pool.isa(), NormKernel { norm: self, x, out });
         });
     }
 
@@ -47,89 +49,89 @@ impl Norm<'_> {
     /// If lengths do not match.
     pub fn add_forward(&self, pool: &Pool, x: &mut [f32], y: &[f32], out: &mut [f32]) {
         self.check(x.len(), out.len());
-        assert_eq!(x.len(), y.len(), "two inputs of one length");
+        assert_eq!(x.len(), y.len(), "the two inputs have different lengths");
         let (width, count) = (self.weight.len(), x.len());
-        let (sum, to) = (Shards::new(x), Shards::new(out));
+        let (shared_x, shared_out) = (SharedSlice::new(x), SharedSlice::new(out));
         by_rows(pool, count / width, width, |first, rows| {
-            let (at, len) = (first * width, rows * width);
-            // SAFETY: these rows are this task's own, in both.
-            let (x, out) = unsafe { (sum.get(at, len), to.get(at, len)) };
-            run(pool.isa(), AddRows { norm: self, x, y: &y[at..at + len], out });
+            let (start, len) = (first * width, rows * width);
+            // SAFETY: no other task accesses these rows of either slice.
+            let (x, out) = unsafe { (shared_x.get(start, len), shared_out.get(start, len)) };
+            run(pool.isa(), AddNormKernel { norm: self, x, y: &y[start..start + len], out });
         });
     }
 
     fn check(&self, x: usize, out: usize) {
         let width = self.weight.len();
-        assert!(width > 0 && x == out && x.is_multiple_of(width), "rows of {width} numbers");
-        assert!(self.bias.is_none_or(|bias| bias.len() == width), "a bias of {width} numbers");
+        assert!(width > 0 && x == out && x.is_multiple_of(width), "x and out are [rows, {width}]");
+        assert!(self.bias.is_none_or(|bias| bias.len() == width), "the bias is not [{width}]");
     }
 
-    /// One row.
+    /// Normalizes one row.
     ///
     /// # Safety
-    /// As [`Simd`] says; `x`, `out`, weight and bias are of one length.
+    /// As [`Simd`] says; `x`, `out`, weight and bias have the same length.
     #[inline(always)]
     unsafe fn row<S: Simd>(&self, x: &[f32], out: &mut [f32]) {
         let width = x.len();
-        // SAFETY: `at` is within the row.
+        // SAFETY: `index` is within the row.
         unsafe {
             let mean = match self.kind {
                 NormKind::Rms => 0.0,
                 NormKind::Layer => {
                     let mut sum = S::splat(0.0);
-                    for at in (0..width).step_by(LANES) {
-                        sum = S::add(sum, load_up_to::<S>(x, at));
+                    for index in (0..width).step_by(LANES) {
+                        sum = S::add(sum, load_up_to::<S>(x, index));
                     }
-                    S::sum(sum) / width as f32
+                    S::reduce_sum(sum) / width as f32
                 }
             };
-            let (centre, whole) = (S::splat(mean), width / LANES * LANES);
+            let (means, whole) = (S::splat(mean), width / LANES * LANES);
             let mut squares = S::splat(0.0);
-            for at in (0..whole).step_by(LANES) {
-                let x = S::sub(S::load(x.as_ptr().add(at)), centre);
+            for index in (0..whole).step_by(LANES) {
+                let x = S::sub(S::load(x.as_ptr().add(index)), means);
                 squares = S::fma(x, x, squares);
             }
-            let squares = x[whole..].iter().fold(S::sum(squares), |sum, x| sum + (x - mean) * (x - mean));
+            let squares = x[whole..].iter().fold(S::reduce_sum(squares), |sum, x| sum + (x - mean) * (x - mean));
             let scale = S::splat(1.0 / (squares / width as f32 + self.epsilon).sqrt());
-            for at in (0..width).step_by(LANES) {
-                let x = S::mul(S::sub(load_up_to::<S>(x, at), centre), scale);
-                let mut y = S::mul(x, load_up_to::<S>(self.weight, at));
+            for index in (0..width).step_by(LANES) {
+                let x = S::mul(S::sub(load_up_to::<S>(x, index), means), scale);
+                let mut y = S::mul(x, load_up_to::<S>(self.weight, index));
                 if let Some(bias) = self.bias {
-                    y = S::add(y, load_up_to::<S>(bias, at));
+                    y = S::add(y, load_up_to::<S>(bias, index));
                 }
-                store_up_to::<S>(out, at, y);
+                store_up_to::<S>(out, index, y);
             }
         }
     }
 }
 
-struct Rows<'a> {
+struct NormKernel<'a> {
     norm: &'a Norm<'a>,
     x: &'a [f32],
     out: &'a mut [f32],
 }
 
-impl Kernel for Rows<'_> {
+impl Kernel for NormKernel<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let width = self.norm.weight.len();
         for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
-            // SAFETY: [`Norm::check`] has seen the lengths; features as `Kernel` says.
+            // SAFETY: [`Norm::check`] has checked the lengths; features as `Kernel` says.
             unsafe { self.norm.row::<S>(x, out) }
         }
     }
 }
 
-struct AddRows<'a> {
+struct AddNormKernel<'a> {
     norm: &'a Norm<'a>,
     x: &'a mut [f32],
     y: &'a [f32],
     out: &'a mut [f32],
 }
 
-impl Kernel for AddRows<'_> {
+impl Kernel for AddNormKernel<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -137,10 +139,11 @@ impl Kernel for AddRows<'_> {
         let width = self.norm.weight.len();
         let rows = self.x.chunks_exact_mut(width).zip(self.y.chunks_exact(width));
         for ((x, y), out) in rows.zip(self.out.chunks_exact_mut(width)) {
-            // SAFETY: as above; `at` is within both rows.
+            // SAFETY: as above; `index` is within both rows.
             unsafe {
-                for at in (0..width).step_by(LANES) {
-                    store_up_to::<S>(x, at, S::add(load_up_to::<S>(x, at), load_up_to::<S>(y, at)));
+                for index in (0..width).step_by(LANES) {
+                    let sum = S::add(load_up_to::<S>(x, index), load_up_to::<S>(y, index));
+                    store_up_to::<S>(x, index, sum);
                 }
                 self.norm.row::<S>(x, out);
             }

@@ -1,12 +1,12 @@
 //! The thread pool.
 //!
-//! A decode step has about a hundred short parallel sections of a few microseconds each, so starting one must cost less
-//! than that: idle workers spin for tens of microseconds before they sleep. Tasks are claimed one by one from an atomic
-//! counter. If the system preempts a thread, the others wait only for the one task that it holds, and they yield and
-//! then sleep while waiting. So sharing a core with another process costs that process's share, and not more.
+//! A decode step has about a hundred parallel sections of a few microseconds each, so starting a section must take less
+//! than that. Idle workers therefore spin for tens of microseconds before they sleep. Tasks are claimed one by one from
+//! an atomic counter. If the system preempts a thread, the other threads wait only for the task that it runs. They yield
+//! and then sleep while they wait, so they do not take a core from other processes.
 
 #[cfg(all(test, loom))]
-mod model;
+mod loom_tests;
 mod shared;
 
 use std::fmt;
@@ -20,8 +20,8 @@ use shared::Shared;
 
 /// A thread pool for short parallel sections, and the instruction set of their kernels.
 ///
-/// It is meant for one owner. A call from within a task, or during another thread's call, is correct but runs on the
-/// calling thread alone.
+/// One thread at a time uses all workers. A call from within a task, or during another thread's call, runs on the calling
+/// thread alone.
 pub struct Pool {
     shared: Arc<Shared>,
     owner: Mutex<()>,
@@ -35,18 +35,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    /// `threads` includes the caller (at least one); uses the best instruction set of this CPU. If the system refuses
-    /// threads, the pool has fewer.
+    /// Starts a pool of `threads` threads, including the caller, with the fastest instruction set of this CPU. If the
+    /// system refuses to start threads, the pool has fewer.
     pub fn new(threads: usize) -> Self {
         Self::with_isa(threads, Isa::detect())
     }
 
-    /// The same with this instruction set, or the portable one if the CPU lacks it.
+    /// Like [`Pool::new`], with this instruction set, or with the portable one if the CPU lacks it.
     pub fn with_isa(threads: usize, isa: Isa) -> Self {
         let shared = Arc::new(Shared::new());
         let worker = |index: usize| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(format!("kernels-{index}")).spawn(move || shared.work()).ok()
+            std::thread::Builder::new().name(format!("kernels-{index}")).spawn(move || shared.run_worker()).ok()
         };
         let workers = (1..threads).filter_map(worker).collect();
         let isa = if isa.is_available() { isa } else { Isa::Portable };
@@ -65,8 +65,10 @@ impl Pool {
         lock(&self.buffers)
     }
 
-    /// Calls `task` once for each index below `tasks`, on all threads, and returns when all are done. A panic in a task
-    /// is passed to the caller after the other tasks have run; on a single thread it ends the call at once.
+    /// Calls `task` once for each index below `tasks`, on all threads, and returns when all calls have returned.
+    ///
+    /// # Panics
+    /// If a task panics. The other tasks run first, unless the call uses a single thread.
     pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, task: F) {
         let owner = match self.owner.try_lock() {
             Ok(guard) => Some(guard),
@@ -96,6 +98,6 @@ impl Drop for Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads()).field("path", &self.isa).finish()
+        f.debug_struct("Pool").field("threads", &self.threads()).field("isa", &self.isa).finish()
     }
 }

@@ -1,11 +1,11 @@
-//! Attention against a plain softmax in f64.
+//! Attention, compared with a softmax in f64.
 
 #[path = "common/cases.rs"]
 mod cases;
 #[path = "common/rng.rs"]
 mod rng;
 
-use cases::{Spread, config, numbers, pools, spread};
+use cases::{Distribution, config, distribution, pools, random_values};
 use half::{bf16, f16};
 use outpost_kernels::{
     AttentionSequence, AttentionShape, BLOCK_POSITIONS, Isa, KvBlocks, KvSlices, Pool, attend, quantise_q8,
@@ -15,10 +15,10 @@ use rng::Rng;
 
 const SEEDS: &str = "proptest-regressions/attention.txt";
 
-/// Keys or values of one sequence, `[positions, kv_heads, width]`, and the same in blocks of all four types. Unused
-/// slots hold values that must not be read.
+/// Keys or values of one sequence in blocks of all four types. Unused slots hold values that must not be read.
 struct Cache {
-    turned: bool,
+    /// Whether elements of a block are `[kv_heads, width, 16]`, as for keys.
+    transposed: bool,
     floats: Vec<Vec<f32>>,
     halves: Vec<Vec<f16>>,
     bytes: Vec<(Vec<i8>, Vec<f32>)>,
@@ -26,54 +26,60 @@ struct Cache {
 }
 
 impl Cache {
-    fn new(rng: &mut Rng, spread: Spread, positions: usize, shape: &AttentionShape, turned: bool) -> Self {
+    fn new(
+        rng: &mut Rng,
+        distribution: Distribution,
+        positions: usize,
+        shape: &AttentionShape,
+        transposed: bool,
+    ) -> Self {
         let (blocks, size) = (positions.div_ceil(BLOCK_POSITIONS), shape.kv_heads * BLOCK_POSITIONS * shape.width);
         let mut cache = Self {
-            turned,
+            transposed,
             floats: vec![vec![f32::NAN; size]; blocks],
             halves: vec![vec![f16::NAN; size]; blocks],
             bytes: vec![(vec![99; size], vec![f32::INFINITY; size / shape.width]); blocks],
             pairs: vec![vec![bf16::MAX; size]; blocks],
         };
         for (position, head) in (0..positions).flat_map(|at| (0..shape.kv_heads).map(move |head| (at, head))) {
-            let row = numbers(rng, spread, shape.width);
+            let row = random_values(rng, distribution, shape.width);
             let mut codes = vec![0; shape.width];
             let (block, scale) = (position / BLOCK_POSITIONS, quantise_q8(&row, &mut codes));
             cache.bytes[block].1[head * BLOCK_POSITIONS + position % BLOCK_POSITIONS] = scale;
-            for (at, (number, code)) in row.into_iter().zip(codes).enumerate() {
-                let index = cache.index(shape, position, head, at);
-                cache.floats[block][index] = number;
-                cache.halves[block][index] = f16::from_f32(number);
+            for (element, (value, code)) in row.into_iter().zip(codes).enumerate() {
+                let index = cache.index(shape, position, head, element);
+                cache.floats[block][index] = value;
+                cache.halves[block][index] = f16::from_f32(value);
                 cache.bytes[block].0[index] = code;
-                let place = cache.paired(shape, position, head, at);
-                cache.pairs[block][place] = bf16::from_f32(number);
+                let index = cache.pair_index(shape, position, head, element);
+                cache.pairs[block][index] = bf16::from_f32(value);
             }
         }
         cache
     }
 
-    /// The index in its block of element `at` of a position and head.
-    fn index(&self, shape: &AttentionShape, position: usize, head: usize, at: usize) -> usize {
+    /// The index in its block of an element of a position and head.
+    fn index(&self, shape: &AttentionShape, position: usize, head: usize, element: usize) -> usize {
         let (start, slot) = (head * BLOCK_POSITIONS * shape.width, position % BLOCK_POSITIONS);
-        start + if self.turned { at * BLOCK_POSITIONS + slot } else { slot * shape.width + at }
+        start + if self.transposed { element * BLOCK_POSITIONS + slot } else { slot * shape.width + element }
     }
 
-    /// The same for pairs; for odd widths, which pairs do not support, any index.
-    fn paired(&self, shape: &AttentionShape, position: usize, head: usize, at: usize) -> usize {
+    /// The index in a block of bf16 pairs. For odd widths, which pairs do not support, it is any valid index.
+    fn pair_index(&self, shape: &AttentionShape, position: usize, head: usize, element: usize) -> usize {
         let (start, slot) = (head * BLOCK_POSITIONS * shape.width, position % BLOCK_POSITIONS);
-        let [across, along] = if self.turned { [at, slot] } else { [slot, at] };
-        let line = if self.turned { BLOCK_POSITIONS } else { shape.width };
+        let [across, along] = if self.transposed { [element, slot] } else { [slot, element] };
+        let line = if self.transposed { BLOCK_POSITIONS } else { shape.width };
         start + (across / 2 * 2 * line + 2 * along + across % 2) % (BLOCK_POSITIONS * shape.width)
     }
 
-    /// Element `at` of a position and head, as stored.
-    fn at(&self, form: usize, shape: &AttentionShape, position: usize, head: usize, at: usize) -> f64 {
-        let (block, index) = (position / BLOCK_POSITIONS, self.index(shape, position, head, at));
+    /// An element of a position and head, as the type `kv_type` stores it.
+    fn value(&self, kv_type: usize, shape: &AttentionShape, position: usize, head: usize, element: usize) -> f64 {
+        let (block, index) = (position / BLOCK_POSITIONS, self.index(shape, position, head, element));
         let (codes, scales) = &self.bytes[block];
-        match form {
+        match kv_type {
             0 => f64::from(self.floats[block][index]),
             1 => self.halves[block][index].to_f64(),
-            3 => self.pairs[block][self.paired(shape, position, head, at)].to_f64(),
+            3 => self.pairs[block][self.pair_index(shape, position, head, element)].to_f64(),
             _ => f64::from(codes[index]) * f64::from(scales[head * BLOCK_POSITIONS + position % BLOCK_POSITIONS]),
         }
     }
@@ -89,20 +95,20 @@ struct Views<'a> {
 
 impl<'a> Views<'a> {
     fn of(case: &'a Case) -> Self {
-        let both = [&case.keys, &case.values];
+        let caches = [&case.keys, &case.values];
         Self {
-            floats: both.map(|cache| cache.floats.iter().map(Vec::as_slice).collect()),
-            halves: both.map(|cache| cache.halves.iter().map(Vec::as_slice).collect()),
-            bytes: both.map(|cache| cache.bytes.iter().map(|(codes, scales)| (&codes[..], &scales[..])).collect()),
-            pairs: both.map(|cache| cache.pairs.iter().map(Vec::as_slice).collect()),
+            floats: caches.map(|cache| cache.floats.iter().map(Vec::as_slice).collect()),
+            halves: caches.map(|cache| cache.halves.iter().map(Vec::as_slice).collect()),
+            bytes: caches.map(|cache| cache.bytes.iter().map(|(codes, scales)| (&codes[..], &scales[..])).collect()),
+            pairs: caches.map(|cache| cache.pairs.iter().map(Vec::as_slice).collect()),
         }
     }
 
-    fn blocks(&'a self, form: usize) -> KvBlocks<'a> {
+    fn blocks(&'a self, kv_type: usize) -> KvBlocks<'a> {
         fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
             KvSlices { keys, values }
         }
-        match form {
+        match kv_type {
             0 => KvBlocks::F32(pair(&self.floats)),
             1 => KvBlocks::F16(pair(&self.halves)),
             3 => KvBlocks::Bf16(pair(&self.pairs)),
@@ -123,7 +129,7 @@ struct Case {
 struct Size {
     rows: usize,
     start: usize,
-    /// Positions after the rows, or in total where rows have no positions.
+    /// Positions after the rows; if rows have no positions, all positions.
     more: usize,
 }
 
@@ -134,51 +140,51 @@ impl Size {
 }
 
 impl Case {
-    fn new(rng: &mut Rng, spread: Spread, shape: &AttentionShape, size: Size) -> Self {
-        let queries = numbers(rng, spread, size.rows * shape.heads * shape.width);
-        let mut cache = |turned| Cache::new(rng, spread, size.positions(shape), shape, turned);
+    fn new(rng: &mut Rng, distribution: Distribution, shape: &AttentionShape, size: Size) -> Self {
+        let queries = random_values(rng, distribution, size.rows * shape.heads * shape.width);
+        let mut cache = |transposed| Cache::new(rng, distribution, size.positions(shape), shape, transposed);
         let (keys, values) = (cache(true), cache(false));
         Self { queries, keys, values, size }
     }
 
-    /// For each output, the exact softmax result and how far f32 may be from it.
-    fn plain(&self, shape: &AttentionShape, form: usize) -> Vec<(f64, f64)> {
+    /// For each output, the exact result and the error bound of f32.
+    fn reference(&self, shape: &AttentionShape, kv_type: usize) -> Vec<(f64, f64)> {
         let mut out = Vec::new();
         for (row, head) in (0..self.size.rows).flat_map(|row| (0..shape.heads).map(move |head| (row, head))) {
             let position = self.size.start + row;
             let total = self.size.positions(shape);
-            let ahead = shape.window.map_or(total, |window| total.min(position + window));
-            let end = if shape.causal { position + 1 } else { ahead };
+            let window_end = shape.window.map_or(total, |window| total.min(position + window));
+            let end = if shape.causal { position + 1 } else { window_end };
             let begin = shape.window.map_or(0, |window| (position + 1).saturating_sub(window));
             let kv_head = head / (shape.heads / shape.kv_heads);
             let query = &self.queries[(row * shape.heads + head) * shape.width..][..shape.width];
-            let mut greatest_size = 0f64;
+            let mut max_magnitude = 0f64;
             let score = |key: usize| {
-                let (mut sum, mut size) = (0.0, 0.0);
+                let (mut sum, mut magnitude) = (0.0, 0.0);
                 for (at, q) in query.iter().enumerate() {
-                    let q = if form == 3 { bf16::from_f32(*q).to_f64() } else { f64::from(*q) };
-                    let term = q * self.keys.at(form, shape, key, kv_head, at);
-                    (sum, size) = (sum + term, size + term.abs());
+                    let q = if kv_type == 3 { bf16::from_f32(*q).to_f64() } else { f64::from(*q) };
+                    let term = q * self.keys.value(kv_type, shape, key, kv_head, at);
+                    (sum, magnitude) = (sum + term, magnitude + term.abs());
                 }
-                greatest_size = greatest_size.max(size * f64::from(shape.scale));
+                max_magnitude = max_magnitude.max(magnitude * f64::from(shape.scale));
                 let score = sum * f64::from(shape.scale);
                 shape.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             };
             let scores: Vec<f64> = (begin..end).map(score).collect();
-            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+            let max_score = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| (score - max_score).exp()).collect();
             let total: f64 = weights.iter().sum();
             // A bf16 weight is off by half a unit of its eighth binary place; a product of pairs loses values below
             // 2⁻¹²⁶.
-            let rounded = if form == 3 { 1.0 / 256.0 } else { 0.0 };
-            let share = off(shape, greatest_size, end - begin) + rounded;
+            let bf16_error = if kv_type == 3 { 1.0 / 256.0 } else { 0.0 };
+            let relative = error_bound(shape, max_magnitude, end - begin) + bf16_error;
             for at in 0..shape.width {
-                let (mut sum, mut size) = (0.0, 0.0);
+                let (mut sum, mut magnitude) = (0.0, 0.0);
                 for (weight, key) in weights.iter().zip(begin..end) {
-                    let term = weight / total * self.values.at(form, shape, key, kv_head, at);
-                    (sum, size) = (sum + term, size + term.abs());
+                    let term = weight / total * self.values.value(kv_type, shape, key, kv_head, at);
+                    (sum, magnitude) = (sum + term, magnitude + term.abs());
                 }
-                out.push((sum, share * size + 1e-30));
+                out.push((sum, relative * magnitude + 1e-30));
             }
         }
         out
@@ -189,9 +195,9 @@ impl Case {
 /// most n + 2 units of the last place of its terms' magnitudes (Higham 2002, section 3.1). So is a score, and the
 /// maximum score. Scaling adds two units, a soft cap ten of the cap, an exponential five. All weights have this error,
 /// in the numerator and in the denominator; so do the sums, of 256 positions and then of chunks.
-fn off(shape: &AttentionShape, size: f64, positions: usize) -> f64 {
+fn error_bound(shape: &AttentionShape, max_magnitude: f64, positions: usize) -> f64 {
     let cap = shape.soft_cap.map_or(0.0, |cap| 10.0 * f64::from(cap));
-    let score = (shape.width as f64 + 5.0) * size + cap;
+    let score = (shape.width as f64 + 5.0) * max_magnitude + cap;
     let sums = (positions.min(256) + 8 * positions.div_ceil(256)) as f64;
     let unit = f64::from(f32::EPSILON) / 2.0;
     2.0 * ((unit * (2.0 * score + 5.0)).exp_m1() + unit * (sums + 8.0))
@@ -202,15 +208,15 @@ fn off(shape: &AttentionShape, size: f64, positions: usize) -> f64 {
 struct Call {
     shape: AttentionShape,
     sizes: Vec<Size>,
-    form: usize,
-    spread: Spread,
+    kv_type: usize,
+    distribution: Distribution,
     seed: u64,
 }
 
 impl Call {
     fn cases(&self) -> Vec<Case> {
         let mut rng = Rng(self.seed);
-        self.sizes.iter().map(|size| Case::new(&mut rng, self.spread, &self.shape, *size)).collect()
+        self.sizes.iter().map(|size| Case::new(&mut rng, self.distribution, &self.shape, *size)).collect()
     }
 }
 
@@ -227,15 +233,15 @@ fn shape() -> impl Strategy<Value = AttentionShape> {
     )
 }
 
-/// Calls with sequences of up to `rows` rows after up to `start` positions; a few rows may follow more.
+/// Calls with sequences of up to `rows` rows after up to `start` positions; sequences with few rows may start later.
 fn call(rows: usize, start: usize) -> impl Strategy<Value = Call> {
     let size = prop_oneof![2 => (Just(1), 0..=2 * start), 1 => (0..=9usize, 0..=start), 1 => (0..=rows, 0..=start)];
     let more = prop_oneof![2 => Just(0), 1 => 0..=start];
     let size = (size, more).prop_map(|((rows, start), more)| Size { rows, start, more });
-    (shape(), prop::collection::vec(size, 1..=4), 0..4usize, spread(), any::<u64>()).prop_map(
-        |(shape, sizes, form, spread, seed)| {
-            let form = if shape.width % 2 == 1 { form % 3 } else { form };
-            Call { shape, sizes, form, spread, seed }
+    (shape(), prop::collection::vec(size, 1..=4), 0..4usize, distribution(), any::<u64>()).prop_map(
+        |(shape, sizes, kv_type, distribution, seed)| {
+            let kv_type = if shape.width % 2 == 1 { kv_type % 3 } else { kv_type };
+            Call { shape, sizes, kv_type, distribution, seed }
         },
     )
 }
@@ -256,7 +262,7 @@ fn attend_all(pool: &Pool, call: &Call, cases: &[Case]) -> Vec<f32> {
             rows,
             start,
             positions,
-            blocks: views.blocks(call.form),
+            blocks: views.blocks(call.kv_type),
         });
     }
     attend(pool, &sequences, &call.shape, &mut out);
@@ -271,31 +277,31 @@ proptest! {
     #![proptest_config(config(80, SEEDS))]
 
     #[test]
-    fn every_isa_agrees_with_a_plain_softmax(call in short(), threads in 1..=3usize) {
+    fn every_isa_matches_a_softmax_in_f64(call in short(), threads in 1..=3usize) {
         let cases = call.cases();
-        let expected: Vec<_> = cases.iter().flat_map(|case| case.plain(&call.shape, call.form)).collect();
+        let expected: Vec<_> = cases.iter().flat_map(|case| case.reference(&call.shape, call.kv_type)).collect();
         for pool in pools(threads) {
             let found = attend_all(&pool, &call, &cases);
             for (index, (found, (exact, bound))) in found.iter().zip(&expected).enumerate() {
-                let near = (f64::from(*found) - exact).abs() <= *bound;
-                prop_assert!(near, "{:?}, {index}: {found} and not {exact} ± {bound}", pool.isa());
+                let is_near = (f64::from(*found) - exact).abs() <= *bound;
+                prop_assert!(is_near, "{:?}, {index}: {found}, expected {exact} ± {bound}", pool.isa());
             }
         }
     }
 
-    /// Sizes for which a plain softmax would take long.
+    /// Larger sizes, for which the reference would be slow.
     #[test]
-    fn every_isa_agrees_with_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
+    fn every_isa_matches_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
         // Normally distributed values; in all runs so far, outputs were five times closer than this.
-        call.spread = Spread::Normal;
+        call.distribution = Distribution::Normal;
         let cases = call.cases();
         let expected = attend_all(&Pool::with_isa(2, Isa::Portable), &call, &cases);
         for pool in pools(2) {
             let found = attend_all(&pool, &call, &cases);
             // A weight that rounds to another bf16 makes a larger difference.
-            let most = if call.form == 3 { 1e-2 } else { 1e-5 };
-            let far = found.iter().zip(&expected).position(|(a, b)| (a - b).abs().is_nan() || (a - b).abs() > most);
-            prop_assert_eq!(far, None, "{:?}", pool.isa());
+            let tolerance = if call.kv_type == 3 { 1e-2 } else { 1e-5 };
+            let mismatch = found.iter().zip(&expected).position(|(a, b)| (a - b).abs().is_nan() || (a - b).abs() > tolerance);
+            prop_assert_eq!(mismatch, None, "{:?}", pool.isa());
         }
     }
 
@@ -316,38 +322,38 @@ proptest! {
                 if case.size.rows == 0 {
                     continue;
                 }
-                // Some of its rows, as another split of the prompt would have them.
+                // A range of rows, as in another split of the prompt.
                 let first = first.index(case.size.rows);
                 let rows = 1 + count.index(case.size.rows - first);
-                let part = first * row..(first + rows) * row;
-                let (views, queries) = (Views::of(case), &case.queries[part.clone()]);
+                let range = first * row..(first + rows) * row;
+                let (views, queries) = (Views::of(case), &case.queries[range.clone()]);
                 let start = case.size.start + first;
                 let positions = if call.shape.causal { start + rows } else { case.size.positions(&call.shape) };
-                let sequence = AttentionSequence { queries, rows, start, positions, blocks: views.blocks(call.form) };
-                let mut out = vec![f32::NAN; part.len()];
+                let sequence = AttentionSequence { queries, rows, start, positions, blocks: views.blocks(call.kv_type) };
+                let mut out = vec![f32::NAN; range.len()];
                 attend(&several, &[sequence], &call.shape, &mut out);
-                prop_assert!(same_bits(&out, &whole[part]), "{isa:?}, rows {first} and {rows} more");
+                prop_assert!(same_bits(&out, &whole[range]), "{isa:?}, rows {first} and {rows} more");
             }
             prop_assert!(same_bits(&attend_all(&several, &call, &cases), &alone), "{isa:?}, all sequences");
         }
     }
 }
 
-fn narrow(heads: usize) -> AttentionShape {
+fn small_shape(heads: usize) -> AttentionShape {
     AttentionShape { heads, kv_heads: 1, width: 16, scale: 0.25, causal: true, window: None, soft_cap: None }
 }
 
 #[test]
-fn nothing_to_do_is_done() {
+fn no_sequences_are_allowed() {
     let pool = Pool::new(2);
-    attend(&pool, &[], &narrow(2), &mut []);
+    attend(&pool, &[], &small_shape(2), &mut []);
 }
 
 #[test]
-#[should_panic(expected = "positions of blocks")]
-fn missing_blocks_are_noticed() {
-    let shape = narrow(1);
-    let case = Case::new(&mut Rng(4), Spread::Normal, &shape, Size { rows: 1, start: 16, more: 0 });
+#[should_panic(expected = "the blocks hold fewer than 17 positions")]
+fn missing_blocks_cause_a_panic() {
+    let shape = small_shape(1);
+    let case = Case::new(&mut Rng(4), Distribution::Normal, &shape, Size { rows: 1, start: 16, more: 0 });
     let views = Views::of(&case);
     let [keys, values] = &views.halves;
     let blocks = KvBlocks::F16(KvSlices { keys: &keys[..1], values });

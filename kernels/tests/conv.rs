@@ -1,4 +1,4 @@
-//! Convolutions on every instruction set of this CPU, against plain arithmetic in f64.
+//! Convolutions on every instruction set of this CPU, compared with f64 arithmetic.
 
 #[path = "common/rng.rs"]
 mod rng;
@@ -9,17 +9,17 @@ use outpost_kernels::{
 };
 use rng::Rng;
 
-fn bytes(dtype: DType, numbers: &[f32]) -> Vec<u8> {
-    let of = |x: &f32| match dtype {
+fn to_bytes(dtype: DType, values: &[f32]) -> Vec<u8> {
+    let convert = |x: &f32| match dtype {
         DType::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
         DType::BF16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
         _ => x.to_le_bytes().to_vec(),
     };
-    numbers.iter().flat_map(of).collect()
+    values.iter().flat_map(convert).collect()
 }
 
 /// A value after conversion to a type.
-fn kept(dtype: DType, x: f32) -> f64 {
+fn round_to(dtype: DType, x: f32) -> f64 {
     f64::from(match dtype {
         DType::F16 => f16::from_f32(x).to_f32(),
         DType::BF16 => bf16::from_f32(x).to_f32(),
@@ -27,7 +27,7 @@ fn kept(dtype: DType, x: f32) -> f64 {
     })
 }
 
-/// Size, weights and image of a random case.
+/// A random convolution and its input.
 struct Case {
     window: ConvShape,
     images: usize,
@@ -55,8 +55,8 @@ impl Case {
         Self { window, images, size, weights, bias: normal(window.outputs), x }
     }
 
-    /// An output, and the sum of its terms' magnitudes.
-    fn output(
+    /// An output in f64, and the sum of the magnitudes of its terms.
+    fn reference(
         &self,
         [image, row, column, output]: [usize; 4],
         weight: impl Fn(f32) -> f64,
@@ -65,9 +65,12 @@ impl Case {
         let ConvShape { inputs, kernel: [height, width], stride, padding: [before, _], .. } = self.window;
         let mut sums = (f64::from(self.bias[output]), 0.0);
         for (down, right) in (0..height).flat_map(|down| (0..width).map(move |right| (down, right))) {
-            let place =
-                |at: usize, tap: usize, most: usize| (at * stride + tap).checked_sub(before).filter(|at| *at < most);
-            let (Some(row), Some(column)) = (place(row, down, self.size[0]), place(column, right, self.size[1])) else {
+            let input_index = |output: usize, tap: usize, len: usize| {
+                (output * stride + tap).checked_sub(before).filter(|i| *i < len)
+            };
+            let (Some(row), Some(column)) =
+                (input_index(row, down, self.size[0]), input_index(column, right, self.size[1]))
+            else {
                 continue;
             };
             for input in 0..inputs {
@@ -81,7 +84,7 @@ impl Case {
 }
 
 #[test]
-fn convolutions_agree_with_plain_arithmetic() {
+fn convolutions_match_f64() {
     let mut rng = Rng(1);
     for round in 0..40 {
         let case = Case::new(&mut rng);
@@ -89,19 +92,20 @@ fn convolutions_agree_with_plain_arithmetic() {
         let [height, width] = case.window.output(case.size).unwrap();
         for isa in Isa::available() {
             let pool = Pool::with_isa(2, isa);
-            let conv = Conv2d::new(&pool, dtype, case.window, &bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
+            let conv =
+                Conv2d::new(&pool, dtype, case.window, &to_bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
             let mut out = vec![f32::NAN; case.images * height * width * case.window.outputs];
             conv.forward(&pool, ConvInput::new(&case.x, case.size), &mut out);
             let rounds = dtype == DType::BF16 && isa == Isa::Avx512Bf16;
-            let seen = |x: f32| if rounds { kept(DType::BF16, x) } else { f64::from(x) };
+            let round_input = |x: f32| if rounds { round_to(DType::BF16, x) } else { f64::from(x) };
             for (at, found) in out.iter().enumerate() {
                 let (output, pixel) = (at % case.window.outputs, at / case.window.outputs);
-                let place = [pixel / (height * width), pixel / width % height, pixel % width, output];
-                let (exact, size) = case.output(place, |w| kept(dtype, w), seen);
-                let off = (f64::from(*found) - exact).abs();
+                let index = [pixel / (height * width), pixel / width % height, pixel % width, output];
+                let (exact, size) = case.reference(index, |w| round_to(dtype, w), round_input);
+                let error = (f64::from(*found) - exact).abs();
                 assert!(
-                    off <= 4e-6 * (size + 1.0),
-                    "{isa:?} {dtype:?} {:?} of {:?} at {place:?}: {found} and not {exact}",
+                    error <= 4e-6 * (size + 1.0),
+                    "{isa:?} {dtype:?} {:?} of {:?} at {index:?}: {found}, expected {exact}",
                     case.window,
                     case.size
                 );
@@ -111,17 +115,17 @@ fn convolutions_agree_with_plain_arithmetic() {
 }
 
 #[test]
-fn large_images_go_by_strips_that_meet() {
+fn large_images_are_computed_in_strips() {
     let mut rng = Rng(2);
     let window = ConvShape { inputs: 8, outputs: 5, kernel: [3, 3], stride: 1, padding: [1, 1] };
     let size = [700, 400];
     let x: Vec<f32> = (0..size[0] * size[1] * 8).map(|_| rng.normal()).collect();
     let weights: Vec<f32> = (0..5 * 8 * 9).map(|_| rng.normal()).collect();
     let pool = Pool::new(2);
-    let conv = Conv2d::new(&pool, DType::F32, window, &bytes(DType::F32, &weights), None).unwrap();
+    let conv = Conv2d::new(&pool, DType::F32, window, &to_bytes(DType::F32, &weights), None).unwrap();
     let mut whole = vec![0f32; size[0] * size[1] * 5];
     conv.forward(&pool, ConvInput::new(&x, size), &mut whole);
-    // A part of the image whose inner rows do not touch its borders.
+    // The inner lines of a part of the image do not depend on its borders.
     for first in (0..600).step_by(97) {
         let part = &x[first * size[1] * 8..(first + 100) * size[1] * 8];
         let mut out = vec![0f32; 100 * size[1] * 5];
@@ -137,14 +141,15 @@ fn lines_of_one_image_give_the_same_bits_as_all_images() {
     for _ in 0..20 {
         let case = Case::new(&mut rng);
         let [height, width] = case.window.output(case.size).unwrap();
-        let (from, line) = (case.x.len() / case.images, width * case.window.outputs);
+        let (image_len, line) = (case.x.len() / case.images, width * case.window.outputs);
         for isa in Isa::available() {
             let (pool, other) = (Pool::with_isa(2, isa), Pool::with_isa(1, isa));
             let dtype = DType::BF16;
-            let conv = Conv2d::new(&pool, dtype, case.window, &bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
+            let conv =
+                Conv2d::new(&pool, dtype, case.window, &to_bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
             let mut whole = vec![f32::NAN; case.images * height * line];
             conv.forward(&pool, ConvInput::new(&case.x, case.size), &mut whole);
-            for (x, whole) in case.x.chunks(from).zip(whole.chunks(height * line)) {
+            for (x, whole) in case.x.chunks(image_len).zip(whole.chunks(height * line)) {
                 for first in (0..height).step_by(5) {
                     let lines = first..height.min(first + 5);
                     let mut out = vec![f32::NAN; lines.len() * line];
@@ -158,7 +163,7 @@ fn lines_of_one_image_give_the_same_bits_as_all_images() {
 }
 
 #[test]
-fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
+fn a_fused_norm_gives_the_same_bits_as_a_separate_norm() {
     let mut rng = Rng(4);
     for round in 0..20 {
         let mut case = Case::new(&mut rng);
@@ -186,29 +191,33 @@ fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
                 .collect();
             let mut normed = vec![0.0; case.x.len()];
             norm.forward(&pool, &case.x, case.images, None, &mut normed);
-            let conv = Conv2d::new(&pool, dtype, case.window, &bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
+            let conv =
+                Conv2d::new(&pool, dtype, case.window, &to_bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
             let mut outs = [(); 2].map(|()| vec![f32::NAN; case.images * height * width * case.window.outputs]);
             let before = Some(FusedNorm { factors: &factors, activation });
             conv.forward(&pool, ConvInput::new(&normed, case.size), &mut outs[0]);
             conv.forward(&pool, ConvInput { norm: before, ..ConvInput::new(&case.x, case.size) }, &mut outs[1]);
-            let [two_passes, one] = outs;
+            let [separate, fused] = outs;
             // A 1 × 1 kernel reads images in place, as rows of a matrix product.
-            let apart = two_passes.iter().zip(&one).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let max_error = separate.iter().zip(&fused).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let exact = case.window.kernel != [1, 1];
-            assert!(if exact { apart == 0.0 } else { apart < 1e-4 }, "{isa:?} {dtype:?} {:?}: {apart}", case.window);
+            assert!(
+                if exact { max_error == 0.0 } else { max_error < 1e-4 },
+                "{isa:?} {dtype:?} {:?}: {max_error}",
+                case.window
+            );
         }
     }
 }
 
 #[test]
-fn impossible_convolutions_are_refused() {
+fn invalid_convolutions_are_rejected() {
     let pool = Pool::new(1);
     let window = ConvShape { inputs: 2, outputs: 3, kernel: [3, 3], stride: 1, padding: [0, 0] };
-    let refused =
-        |dtype, window, count| Conv2d::new(&pool, dtype, window, &vec![0; count], None).map(drop).unwrap_err();
-    assert!(matches!(refused(DType::Q8_0, window, 54 * 4), Error::Shape { .. }));
-    assert!(matches!(refused(DType::F32, ConvShape { stride: 0, ..window }, 54 * 4), Error::Shape { .. }));
-    assert_eq!(refused(DType::F32, window, 53 * 4), Error::Length { expected: 216, found: 212 });
+    let error = |dtype, window, count| Conv2d::new(&pool, dtype, window, &vec![0; count], None).map(drop).unwrap_err();
+    assert!(matches!(error(DType::Q8_0, window, 54 * 4), Error::Shape { .. }));
+    assert!(matches!(error(DType::F32, ConvShape { stride: 0, ..window }, 54 * 4), Error::Shape { .. }));
+    assert_eq!(error(DType::F32, window, 53 * 4), Error::Length { expected: 216, found: 212 });
     let wrong = Conv2d::new(&pool, DType::F32, window, &[0; 216], Some(&[0.0; 4])).unwrap_err();
     assert_eq!(wrong, Error::Bias { expected: 3, found: 4 });
     assert_eq!(window.output([2, 9]), None);

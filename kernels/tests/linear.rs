@@ -9,7 +9,7 @@ mod rng;
 #[path = "common/weights.rs"]
 mod weights;
 
-use cases::{Spread, config, numbers, pools, spread};
+use cases::{Distribution, config, distribution, pools, random_values};
 use dequantise::{dequantise, magnitudes};
 use half::bf16;
 use outpost_kernels::{Activations, DType, Error, Isa, Linear, Pool, matmul_all};
@@ -29,7 +29,7 @@ struct Case {
     matrices: Vec<(DType, usize)>,
     /// The byte of all codes, if they are not random: extremes take sums of products to their limits.
     code: Option<u8>,
-    spread: Spread,
+    distribution: Distribution,
     seed: u64,
 }
 
@@ -39,10 +39,12 @@ fn case(rows: impl Strategy<Value = usize>) -> impl Strategy<Value = Case> {
     let code = prop_oneof![3 => Just(None), 1 => prop::sample::select(vec![0xff, 0x80, 0x7f]).prop_map(Some)];
     // Rows shorter than a vector step are a special case.
     let inputs = prop_oneof![1 => 1..=5usize, 6 => 1..=inputs];
-    (rows, inputs, matrices, code, spread(), any::<u64>()).prop_map(|(m, k, matrices, code, spread, seed)| {
-        let unit = matrices.iter().map(|(dtype, _)| dtype.block()).max().unwrap_or(1);
-        Case { m, k: k.next_multiple_of(unit), matrices, code, spread, seed }
-    })
+    (rows, inputs, matrices, code, distribution(), any::<u64>()).prop_map(
+        |(m, k, matrices, code, distribution, seed)| {
+            let unit = matrices.iter().map(|(dtype, _)| dtype.block()).max().unwrap_or(1);
+            Case { m, k: k.next_multiple_of(unit), matrices, code, distribution, seed }
+        },
+    )
 }
 
 /// From few rows, which are one tile, to many.
@@ -64,7 +66,7 @@ impl Case {
             let bytes = weights_of(&mut rng, dtype, n * self.k, byte);
             matrices.push(Matrix { linear: Linear::from_gguf(dtype, n, self.k, &bytes)?, bytes });
         }
-        Ok((matrices, numbers(&mut rng, self.spread, self.m * self.k)))
+        Ok((matrices, random_values(&mut rng, self.distribution, self.m * self.k)))
     }
 }
 
@@ -250,7 +252,7 @@ fn memory_is_about_the_files_size() {
 }
 
 #[test]
-fn impossible_matrices_are_refused() {
+fn invalid_matrices_are_rejected() {
     for (n, k) in [(0, 32), (4, 0), (4, 33), (usize::MAX, 32), (4, usize::MAX - 31)] {
         assert!(matches!(Linear::from_gguf(DType::Q4_1, n, k, &[]), Err(Error::Shape { .. } | Error::Length { .. })));
     }

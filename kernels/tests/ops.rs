@@ -1,19 +1,20 @@
-//! Small operations: every instruction set against plain arithmetic in f64, and against the portable one.
+//! Norms, activation functions, RoPE and quantisation on every instruction set, compared with f64 arithmetic and with the
+//! portable instruction set.
 
 #[path = "common/cases.rs"]
 mod cases;
 #[path = "common/rng.rs"]
 mod rng;
 
-use cases::{Spread, config, numbers, pools, spread};
+use cases::{Distribution, config, distribution, pools, random_values};
 use outpost_kernels::{Activation, Isa, Norm, NormKind, Pool, RopeLayout, activate, quantise_q8, rope};
 use proptest::prelude::*;
 use rng::Rng;
 
 const SEEDS: &str = "proptest-regressions/ops.txt";
-/// Half a unit of an f32's last place.
+/// Half a unit in the last place of an f32, relative to the value.
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
-const MOST: usize = if cfg!(miri) { 100 } else { 20_000 };
+const MAX_ELEMENTS: usize = if cfg!(miri) { 100 } else { 20_000 };
 
 /// Checks that the outputs of `work` on every instruction set match `expected` within its bounds, and the portable
 /// outputs equally closely.
@@ -24,21 +25,21 @@ fn check(threads: usize, expected: &[(f64, f64)], work: impl Fn(&Pool) -> Vec<f3
         prop_assert_eq!((found.len(), portable.len()), (expected.len(), expected.len()));
         for (index, ((a, b), (exact, bound))) in found.iter().zip(&portable).zip(expected).enumerate() {
             let (a, b, isa) = (f64::from(*a), f64::from(*b), pool.isa());
-            prop_assert!((a - exact).abs() <= *bound, "{isa:?}, {index}: {a} and not {exact} ± {bound}");
+            prop_assert!((a - exact).abs() <= *bound, "{isa:?}, {index}: {a}, expected {exact} ± {bound}");
             prop_assert!((a - b).abs() <= *bound, "{isa:?}, {index}: {a}, portable {b} ± {bound}");
         }
     }
     Ok(())
 }
 
-/// The result of `plain` for two values, with its bound.
-fn each(x: &[f32], y: &[f32], plain: impl Fn(f64, f64) -> (f64, f64)) -> Vec<(f64, f64)> {
-    x.iter().zip(y).map(|(x, y)| plain(f64::from(*x), f64::from(*y))).collect()
+/// The results of `reference` for pairs of values, with their error bounds.
+fn map_pairs(x: &[f32], y: &[f32], reference: impl Fn(f64, f64) -> (f64, f64)) -> Vec<(f64, f64)> {
+    x.iter().zip(y).map(|(x, y)| reference(f64::from(*x), f64::from(*y))).collect()
 }
 
-/// Values of any spread; the first are hard cases for exponentials.
-fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
-    let mut x = numbers(rng, spread, count);
+/// Values of any distribution; the first are hard cases for exponentials.
+fn values_with_edge_cases(rng: &mut Rng, distribution: Distribution, count: usize) -> Vec<f32> {
+    let mut x = random_values(rng, distribution, count);
     x.iter_mut().zip([0.0, 100.0, -100.0, 1e15, -1e15, 1e-30, 88.1, -87.1]).for_each(|(x, edge)| *x = edge);
     x
 }
@@ -46,8 +47,8 @@ fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
 const ACTIVATIONS: [Activation; 5] =
     [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::QuickGelu, Activation::Relu];
 
-/// The normal distribution's Φ, by its series; beyond eight deviations it is 0 or 1.
-fn normal(x: f64) -> f64 {
+/// Φ of the normal distribution, by its series; beyond eight standard deviations it is 0 or 1.
+fn normal_cdf(x: f64) -> f64 {
     if x.abs() > 8.0 {
         return if x > 0.0 { 1.0 } else { 0.0 };
     }
@@ -60,48 +61,49 @@ fn normal(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
-/// A row's norm, each value with its bound.
-fn norm_of(norm: &Norm<'_>, x: &[f64]) -> Vec<(f64, f64)> {
+/// The norm of a row, each value with its error bound.
+fn norm_reference(norm: &Norm<'_>, x: &[f64]) -> Vec<(f64, f64)> {
     let width = x.len() as f64;
-    let centred = norm.kind == NormKind::Layer;
-    let mean = if centred { x.iter().sum::<f64>() / width } else { 0.0 };
+    let is_centered = norm.kind == NormKind::Layer;
+    let mean = if is_centered { x.iter().sum::<f64>() / width } else { 0.0 };
     // The mean is off by a unit of the magnitudes for each addition; vectors need only a few.
     let additions = width / 16.0 + 20.0;
-    let astray = if centred { additions * UNIT * x.iter().map(|x| x.abs()).sum::<f64>() / width } else { 0.0 };
+    let mean_error = if is_centered { additions * UNIT * x.iter().map(|x| x.abs()).sum::<f64>() / width } else { 0.0 };
     let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width;
-    let below = (variance + f64::from(norm.epsilon)).sqrt();
+    let deviation = (variance + f64::from(norm.epsilon)).sqrt();
     // The sum of squares is off by a unit for each value, which the root halves, and by the mean's error; five more
     // operations follow.
-    let relative = (width / 2.0 + 6.0) * UNIT + (astray / below) * (1.0 + astray / below);
-    let number = |index: usize| {
+    let relative = (width / 2.0 + 6.0) * UNIT + (mean_error / deviation) * (1.0 + mean_error / deviation);
+    let element = |index: usize| {
         let (weight, bias) = (f64::from(norm.weight[index]), norm.bias.map_or(0.0, |bias| f64::from(bias[index])));
-        let scaled = (x[index] - mean) / below * weight;
-        let bound = scaled.abs() * relative + weight.abs() / below * (astray + (x[index].abs() + mean.abs()) * UNIT);
+        let scaled = (x[index] - mean) / deviation * weight;
+        let bound =
+            scaled.abs() * relative + weight.abs() / deviation * (mean_error + (x[index].abs() + mean.abs()) * UNIT);
         (scaled + bias, bound + 2.0 * (scaled.abs() + bias.abs()) * UNIT)
     };
-    (0..x.len()).map(number).collect()
+    (0..x.len()).map(element).collect()
 }
 
 proptest! {
     #![proptest_config(config(100, SEEDS))]
 
     #[test]
-    fn norms(
+    fn norms_match_f64(
         width in 1..=2000usize,
-        total in 0..=MOST,
-        spread in spread(),
+        total in 0..=MAX_ELEMENTS,
+        distribution in distribution(),
         seed: u64,
         threads in 1..=3usize,
         centred: bool,
         biased: bool,
     ) {
         let (mut rng, rows) = (Rng(seed), total / width);
-        let [x, y] = [(); 2].map(|()| numbers(&mut rng, spread, rows * width));
-        let [weight, bias] = [(); 2].map(|()| numbers(&mut rng, Spread::Normal, width));
+        let [x, y] = [(); 2].map(|()| random_values(&mut rng, distribution, rows * width));
+        let [weight, bias] = [(); 2].map(|()| random_values(&mut rng, Distribution::Normal, width));
         let kind = if centred { NormKind::Layer } else { NormKind::Rms };
         let norm = Norm { kind, weight: &weight, bias: biased.then_some(&bias), epsilon: 1e-5 };
         let expected = |x: &[f32]| -> Vec<(f64, f64)> {
-            let row = |row: &[f32]| norm_of(&norm, &row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+            let row = |row: &[f32]| norm_reference(&norm, &row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
             x.chunks(width).flat_map(row).collect()
         };
         check(threads, &expected(&x), |pool| {
@@ -119,13 +121,13 @@ proptest! {
     }
 
     #[test]
-    fn activations(count in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize, gated: bool) {
+    fn activations_match_f64(count in 0..=MAX_ELEMENTS, distribution in distribution(), seed: u64, threads in 1..=3usize, gated: bool) {
         let mut rng = Rng(seed);
-        let (x, factors) = (gates(&mut rng, spread, count), numbers(&mut rng, spread, count));
+        let (x, factors) = (values_with_edge_cases(&mut rng, distribution, count), random_values(&mut rng, distribution, count));
         let ones = vec![1.0; count];
-        let (factors, given) = if gated { (&factors, Some(&factors[..])) } else { (&ones, None) };
+        let (factors, gate_factors) = if gated { (&factors, Some(&factors[..])) } else { (&ones, None) };
         for activation in ACTIVATIONS {
-            let expected = each(&x, factors, |x, y| {
+            let expected = map_pairs(&x, factors, |x, y| {
                 // An exponential is accurate to a few units; below −87 it is zero, or infinite for gates.
                 let relative = |exact: f64| (exact, exact.abs() * 10.0 * UNIT + (x * y).abs() * 1e-37);
                 match activation {
@@ -135,7 +137,7 @@ proptest! {
                         let (exact, bound) = relative(x / (1.0 + (-1.702 * x).exp()) * y);
                         (exact, bound + exact.abs() * (2.0 * x).abs().min(200.0) * UNIT)
                     }
-                    Activation::Gelu => (x * normal(x) * y, (x * y).abs() * 6e-7),
+                    Activation::Gelu => (x * normal_cdf(x) * y, (x * y).abs() * 6e-7),
                     // Where tanh is near −1, 1 + tanh has lost precision.
                     Activation::GeluTanh => {
                         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
@@ -146,33 +148,33 @@ proptest! {
             });
             check(threads, &expected, |pool| {
                 let mut out = x.clone();
-                activate(pool, activation, &mut out, given);
+                activate(pool, activation, &mut out, gate_factors);
                 out
             })?;
         }
     }
 
     #[test]
-    fn rotations(
+    fn rope_matches_f64(
         heads in 1..=12usize,
         (width, pairs) in (1..=130usize).prop_flat_map(|width| (Just(width), 0..=width / 2)),
-        total in 0..=MOST,
+        total in 0..=MAX_ELEMENTS,
         halves: bool,
-        spread in spread(),
+        distribution in distribution(),
         seed: u64,
         threads in 1..=3usize,
     ) {
         let (mut rng, rows) = (Rng(seed), total / (heads * width));
-        let style = if halves { RopeLayout::Halves } else { RopeLayout::Interleaved };
-        let x = numbers(&mut rng, spread, rows * heads * width);
-        let angles = numbers(&mut rng, Spread::Normal, rows * pairs);
+        let layout = if halves { RopeLayout::Halves } else { RopeLayout::Interleaved };
+        let x = random_values(&mut rng, distribution, rows * heads * width);
+        let angles = random_values(&mut rng, Distribution::Normal, rows * pairs);
         let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|angle| (angle.cos(), angle.sin())).unzip();
         let mut expected: Vec<_> = x.iter().map(|x| (f64::from(*x), 0.0)).collect();
         for (index, head) in expected.chunks_mut(width).enumerate() {
             for pair in 0..pairs {
                 let (a, b) = if halves { (pair, pair + pairs) } else { (2 * pair, 2 * pair + 1) };
-                let at = index / heads * pairs + pair;
-                let (cos, sin) = (f64::from(cos[at]), f64::from(sin[at]));
+                let angle = index / heads * pairs + pair;
+                let (cos, sin) = (f64::from(cos[angle]), f64::from(sin[angle]));
                 let ((x, _), (y, _)) = (head[a], head[b]);
                 // Two products and their sum.
                 let bound = |a: f64, b: f64| 2.0 * UNIT * (a.abs() + b.abs());
@@ -182,22 +184,22 @@ proptest! {
         }
         check(threads, &expected, |pool| {
             let mut out = x.clone();
-            rope(pool, &mut out, heads, width, style, &cos, &sin);
+            rope(pool, &mut out, heads, width, layout, &cos, &sin);
             out
         })?;
     }
 
     #[test]
-    fn bytes_are_rounded_to_the_nearest(count in 0..=300usize, spread in spread(), seed: u64) {
-        let x = numbers(&mut Rng(seed), spread, count);
+    fn q8_codes_are_rounded_to_the_nearest(count in 0..=300usize, distribution in distribution(), seed: u64) {
+        let x = random_values(&mut Rng(seed), distribution, count);
         let mut codes = vec![99; count];
         let scale = f64::from(quantise_q8(&x, &mut codes));
         for (x, code) in x.iter().zip(&codes) {
-            let off = (f64::from(*x) - f64::from(*code) * scale).abs();
-            prop_assert!(*code != -128 && off <= scale * (0.5 + 127.0 * 4.0 * UNIT), "{x} became {code} of {scale}");
+            let error = (f64::from(*x) - f64::from(*code) * scale).abs();
+            prop_assert!(*code != -128 && error <= scale * (0.5 + 127.0 * 4.0 * UNIT), "{x} became {code} with scale {scale}");
         }
-        let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
-        prop_assert!(most == 0.0 || codes.iter().any(|code| code.abs() == 127), "the greatest takes the greatest code");
+        let max = x.iter().fold(0f32, |max, x| max.max(x.abs()));
+        prop_assert!(max == 0.0 || codes.iter().any(|code| code.abs() == 127), "the largest magnitude has the largest code");
     }
 }
 

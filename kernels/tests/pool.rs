@@ -64,7 +64,7 @@ fn a_caller_sleeps_until_a_slow_task_ends() {
 }
 
 #[test]
-fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+fn a_panic_reaches_the_caller_and_the_pool_remains_usable() {
     for threads in [1, 2, 4] {
         let pool = Pool::new(threads);
         for bad in [0, 7, 63] {
@@ -86,7 +86,7 @@ fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
 }
 
 #[test]
-fn calls_from_tasks_and_from_other_threads_are_worked_off() {
+fn nested_and_concurrent_calls_run_all_tasks() {
     let pool = Pool::new(3);
     let inner = AtomicUsize::new(0);
     pool.run(8, |_| {
@@ -104,7 +104,7 @@ fn calls_from_tasks_and_from_other_threads_are_worked_off() {
 }
 
 #[test]
-fn pools_come_and_go() {
+fn pools_can_be_created_and_dropped_repeatedly() {
     for round in 0..SECTIONS / 250 {
         let pool = Pool::new(1 + round % 5);
         if round % 3 > 0 {

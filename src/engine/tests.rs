@@ -1,4 +1,4 @@
-//! A panic anywhere in a workload fails the requests concerned, and the next request is served as if nothing had been.
+//! A panic anywhere in a workload fails the affected requests, and later requests are served.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,10 +16,10 @@ use crate::clock_rng::Timestamp;
 #[path = "../../tests/common/tiny_model.rs"]
 mod tiny_model;
 
-/// Longer than any of these requests takes, even on a busy machine.
+/// A timeout that exceeds the duration of any request, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Every look at the clock moves it by a microsecond.
+/// A clock that advances by a microsecond at each call.
 #[derive(Default)]
 struct TestClock(AtomicU64);
 
@@ -132,7 +132,7 @@ impl Rig {
         Ok(images)
     }
 
-    /// All kinds of requests at once.
+    /// Runs one request of each kind concurrently.
     async fn all(&self) -> (Result<u32, Failure>, Result<usize, Failure>, Result<usize, Failure>) {
         let all = async { tokio::join!(self.generate(), self.embed(), self.generate_images()) };
         timeout(PATIENCE, all).await.expect("a request never ends")
@@ -140,7 +140,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_panic_at_any_point_fails_the_requests_concerned_and_no_later_one() {
+async fn a_panic_at_any_point_fails_only_the_affected_requests() {
     let rig = Rig::new();
     let internal = |failure: &Failure| matches!(failure, Failure::Internal(_));
     assert_eq!(rig.all().await, (Ok(48), Ok(2), Ok(2)));
@@ -164,7 +164,7 @@ async fn a_panic_at_any_point_fails_the_requests_concerned_and_no_later_one() {
         assert!(!rig.faults().is_armed(), "{point} was not reached");
         match point.split('.').next() {
             Some("text") => {
-                // A request of which nothing had run is served after the panic.
+                // A request that had not started is served after the panic.
                 assert!(
                     text.as_ref().is_ok_and(|tokens| *tokens == 48) || text.as_ref().is_err_and(internal),
                     "{point}"
@@ -176,7 +176,7 @@ async fn a_panic_at_any_point_fails_the_requests_concerned_and_no_later_one() {
                 assert_eq!((text, image), (Ok(48), Ok(2)), "{point}");
             }
             _ => {
-                // As long as the request is in the queue, it is not concerned.
+                // A request in the queue is not affected.
                 let expected =
                     if point == "image.next_job" { image == Ok(2) } else { image.as_ref().is_err_and(internal) };
                 assert!(expected, "{point}: {image:?}");
@@ -192,18 +192,18 @@ async fn a_panic_at_any_point_fails_the_requests_concerned_and_no_later_one() {
         assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
     }
     let load = rig.engine.load();
-    assert_eq!((load.queued, load.running, load.kv_bytes), (0, 0, 0), "nothing is left behind");
+    assert_eq!((load.queued, load.running, load.kv_bytes), (0, 0, 0), "nothing is leaked");
 }
 
 #[tokio::test]
-async fn a_panic_of_a_caller_leaves_the_queue_usable() {
+async fn a_panicking_caller_leaves_the_queue_usable() {
     let rig = Rig::new();
     let running = rig.submit().unwrap();
     rig.faults().arm("text.push");
     assert!(catch_unwind(AssertUnwindSafe(|| rig.submit())).is_err());
     let mut deltas = running.deltas;
     let ended = async { while deltas.recv().await.is_some_and(|piece| piece.is_ok()) {} };
-    timeout(PATIENCE, ended).await.expect("the running request ends, with its answer or a failure");
+    timeout(PATIENCE, ended).await.expect("the running request ends with a result or a failure");
     assert_eq!(rig.all().await, (Ok(48), Ok(2), Ok(2)));
 }
 
@@ -218,7 +218,7 @@ async fn requests_that_wait_during_a_panic_are_served_after_it() {
 }
 
 #[tokio::test]
-async fn a_workload_that_panics_as_it_recovers_tries_again() {
+async fn a_workload_that_panics_during_recovery_retries() {
     let rig = Rig::new();
     rig.faults().arm("text.plan");
     rig.faults().arm("text.recover");

@@ -6,7 +6,7 @@ use super::decoder_config::DecoderConfig;
 use super::error::{ModelError, Result};
 use super::kv::{BLOCK, BlockId, BlockWrite, KvArena};
 
-/// What a decoder's attention is like in a layer with such a window.
+/// The attention parameters of a decoder layer with this window.
 pub(super) fn decoder_shape(config: &DecoderConfig, window: Option<usize>) -> AttentionShape {
     let DecoderConfig {
         heads, kv_heads, head_width: width, attention_scale: scale, attention_soft_cap: soft_cap, ..
@@ -14,20 +14,20 @@ pub(super) fn decoder_shape(config: &DecoderConfig, window: Option<usize>) -> At
     AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
 }
 
-/// One row's place in the batch and in its sequence.
+/// Tokens of one sequence: their range in the batch and in the sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SequenceSlice<'a> {
-    /// Its first token's place in the batch.
+    /// Index of the first token in the batch.
     pub offset: usize,
     pub count: usize,
-    /// Its first token's position in the sequence.
+    /// Position of the first token in the sequence.
     pub start: usize,
-    /// Positions that are seen of the sequence, where those behind them are padding.
+    /// Positions of the sequence before its padding; `None`: there is no padding.
     pub visible: Option<usize>,
     pub blocks: &'a [BlockId],
 }
 
-/// Where the tokens' keys and values are written, in every layer.
+/// The cache writes of the tokens' keys and values; they are the same in every layer.
 pub(super) fn block_writes(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite>> {
     let mut writes = Vec::with_capacity(spans.len());
     for span in spans {
@@ -45,8 +45,8 @@ pub(super) fn block_writes(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite
     Ok(writes)
 }
 
-/// Attention in one layer: `queries` and `out` are `[tokens, heads * head_width]`. Keys and values of the
-/// rows themselves are in their blocks already.
+/// Computes attention in one layer. `queries` and `out` are `[tokens, heads * head_width]`. The blocks must already hold
+/// the keys and values of the tokens themselves.
 pub(super) fn forward(
     pool: &Pool,
     arena: &KvArena,
@@ -59,16 +59,16 @@ pub(super) fn forward(
     let views: Vec<_> = spans
         .iter()
         .map(|span| {
-            let needed = (span.start + span.count).div_ceil(BLOCK);
-            arena.view(layer, span.blocks.get(..needed).unwrap_or(span.blocks), needed)
+            let count = (span.start + span.count).div_ceil(BLOCK);
+            arena.view(layer, span.blocks.get(..count).unwrap_or(span.blocks), count)
         })
         .collect::<Result<_>>()?;
-    let row = shape.heads * shape.width;
+    let row_len = shape.heads * shape.width;
     let sequences: Vec<AttentionSequence<'_>> = spans
         .iter()
         .zip(&views)
         .map(|(span, view)| AttentionSequence {
-            queries: &queries[span.offset * row..(span.offset + span.count) * row],
+            queries: &queries[span.offset * row_len..(span.offset + span.count) * row_len],
             rows: span.count,
             start: span.start,
             positions: span.visible.unwrap_or(usize::MAX).min(span.start + span.count),

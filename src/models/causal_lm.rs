@@ -1,55 +1,56 @@
-//! The interface of causal language models: what text generation needs of a network.
+//! The interface of causal language models.
 
 use std::fmt;
 
 use super::error::Result;
 use super::kv::{BlockId, KvArena, KvShape, KvType};
-use super::scratch::Cpu;
+use super::scratch_buffers::Cpu;
 
-/// A network that predicts the next token, shared by all sequences.
+/// A network that predicts the next token. All sequences share it.
 pub trait CausalLm: fmt::Debug + Send + Sync {
-    /// Rows of the logits; token IDs are below this.
+    /// The size of the vocabulary; token IDs are smaller.
     fn vocabulary(&self) -> usize;
 
-    /// The longest sequence, in positions.
+    /// The maximum length of a sequence, in positions.
     fn context(&self) -> usize;
 
-    /// The CPU state that computes it.
+    /// The threads and buffers with which it computes.
     fn cpu(&self) -> &Cpu;
 
-    /// The layout of its keys and values.
+    /// The layout of keys and values in the cache.
     fn kv_shape(&self, kv_type: KvType) -> KvShape;
 
-    /// Whether a sequence of at most `limit` positions is computed as a long one. LongRoPE rotates long sequences
-    /// with other frequencies, so a sequence keeps its choice, and the two kinds cannot share KV blocks.
+    /// Whether a sequence of at most `limit` positions uses the frequencies for long contexts. LongRoPE has two sets of
+    /// frequencies. A sequence uses one of them for all its positions, and sequences with different sets cannot share KV
+    /// blocks.
     fn is_long(&self, limit: usize) -> bool;
 
-    /// Computes one step for all rows and writes the keys and values of their tokens to `arena`. Nothing else in the
-    /// arena changes, even on an error.
+    /// Computes one step for all rows and writes the keys and values of their tokens to `arena`. Other contents of the
+    /// arena do not change, even after an error.
     ///
     /// # Errors
-    /// A row without tokens, a token outside the vocabulary, or a KV block without memory.
+    /// If a row has no tokens, a token is not in the vocabulary, or a KV block has no memory.
     fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits>;
 
-    /// Takes back the logits of [`Self::forward`], so that the next step reuses their memory.
+    /// Returns the memory of [`Self::forward`]'s logits for reuse in the next step.
     fn reuse(&self, logits: Logits);
 }
 
-/// One sequence's part of a step: its next tokens, where they stand, and where its past is.
+/// The tokens of one sequence in a step.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRow<'a> {
     pub tokens: &'a [u32],
-    /// Position of the first of them: so many are in the blocks already.
+    /// Position of the first token. The blocks hold the keys and values of all earlier positions.
     pub start: usize,
-    /// Blocks of all positions up to the last of `tokens`. Those that the tokens fall into belong to
-    /// this row alone.
+    /// The block table: blocks of all positions up to the last token. No other row may use the blocks of the tokens
+    /// themselves.
     pub blocks: &'a [BlockId],
     pub logits: LogitsAt,
-    /// Whether its sequence is a long one, from its first token to its last: see [`CausalLm::is_long`].
+    /// Whether the sequence uses the frequencies for long contexts; see [`CausalLm::is_long`].
     pub long: bool,
 }
 
-/// Which distributions of a row are wanted: each is the one after a token.
+/// The tokens of a row for which logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsAt {
     None,
@@ -57,19 +58,20 @@ pub enum LogitsAt {
     All,
 }
 
-/// The distributions that a step's rows wanted: logits, `[vocabulary]` each.
+/// The logits of a step.
 #[derive(Debug, Default)]
 pub struct Logits {
+    /// `[sum of counts, vocabulary]`
     pub(super) values: Vec<f32>,
     pub(super) vocabulary: usize,
-    /// How many each row wanted.
+    /// The number of tokens with logits in each row of the step.
     pub(super) counts: Vec<usize>,
 }
 
 impl Logits {
-    /// By row, in the order of its tokens.
+    /// The logits of each row's tokens, `[vocabulary]` each.
     pub fn rows(&mut self) -> Vec<Vec<&mut [f32]>> {
-        let mut all = self.values.chunks_exact_mut(self.vocabulary.max(1));
-        self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
+        let mut logits = self.values.chunks_exact_mut(self.vocabulary.max(1));
+        self.counts.iter().map(|count| logits.by_ref().take(*count).collect()).collect()
     }
 }

@@ -1,10 +1,10 @@
-//! Typed questions to a `config.json`. A `null` is no answer, a value of the wrong kind an error.
+//! Typed access to a `config.json`. A `null` counts as absent; a value of the wrong type is an error.
 
 use serde_json::Value;
 
 use super::error::{Result, reject_config};
 
-/// An object of the file, and its path for messages.
+/// An object of the file, and its path for error messages.
 #[derive(Clone, Copy)]
 pub struct ConfigJson<'a> {
     pub value: &'a Value,
@@ -16,36 +16,39 @@ impl<'a> ConfigJson<'a> {
         self.value.get(key).filter(|value| !value.is_null())
     }
 
-    fn wrong<T>(&self, key: &str, must: &str) -> Result<T> {
+    fn reject<T>(&self, key: &str, expected: &str) -> Result<T> {
         let value = self.value.get(key).unwrap_or(&Value::Null);
-        reject_config(format!("{}{key} is {value}, it must be {must}", self.path))
+        reject_config(format!("{}{key} is {value}, it must be {expected}", self.path))
     }
 
-    pub fn integer(&self, key: &str, most: usize) -> Result<Option<usize>> {
+    /// An optional integer from 1 to `max`.
+    pub fn integer(&self, key: &str, max: usize) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
-            Some(number) if (1..=most).contains(&number) => Ok(Some(number)),
-            _ => self.wrong(key, &format!("a number from 1 to {most}")),
+            Some(number) if (1..=max).contains(&number) => Ok(Some(number)),
+            _ => self.reject(key, &format!("a number from 1 to {max}")),
         }
     }
 
-    /// The same, or what is default where the file does not say.
-    pub fn integer_or(&self, key: &str, default: usize, most: usize) -> Result<usize> {
-        Ok(self.integer(key, most)?.unwrap_or(default))
+    /// An optional integer with a default.
+    pub fn integer_or(&self, key: &str, default: usize, max: usize) -> Result<usize> {
+        Ok(self.integer(key, max)?.unwrap_or(default))
     }
 
-    pub fn required(&self, key: &str, most: usize) -> Result<usize> {
-        match self.integer(key, most)? {
+    /// A required integer from 1 to `max`.
+    pub fn required(&self, key: &str, max: usize) -> Result<usize> {
+        match self.integer(key, max)? {
             Some(number) => Ok(number),
             None => reject_config(format!("{}{key} is missing", self.path)),
         }
     }
 
+    /// An optional positive number.
     pub fn float(&self, key: &str) -> Result<Option<f32>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_f64().map(|number| number as f32) {
             Some(number) if number.is_finite() && number > 0. => Ok(Some(number)),
-            _ => self.wrong(key, "a positive number"),
+            _ => self.reject(key, "a positive number"),
         }
     }
 
@@ -60,7 +63,7 @@ impl<'a> ConfigJson<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(_) => self.wrong(key, "true or false"),
+            Some(_) => self.reject(key, "true or false"),
         }
     }
 
@@ -68,7 +71,7 @@ impl<'a> ConfigJson<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => self.wrong(key, "a text"),
+            Some(_) => self.reject(key, "a string"),
         }
     }
 
@@ -76,7 +79,7 @@ impl<'a> ConfigJson<'a> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_array().and_then(|items| items.iter().map(item).collect()) {
             Some(items) => Ok(Some(items)),
-            None => self.wrong(key, "a list of the right kind"),
+            None => self.reject(key, "a list of the right type"),
         }
     }
 
@@ -85,7 +88,7 @@ impl<'a> ConfigJson<'a> {
         match self.get(key) {
             None => Ok(None),
             Some(value) if value.is_object() => Ok(Some(ConfigJson { value, path })),
-            Some(_) => self.wrong(key, "an object"),
+            Some(_) => self.reject(key, "an object"),
         }
     }
 }

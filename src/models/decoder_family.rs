@@ -1,69 +1,70 @@
-//! The table of families that one decoder serves. A new row is a new family.
+//! The table of model families that the decoder supports. A new family is a new entry.
 //!
-//! Sources of the facts: each family's `config.json` and modelling code in transformers for what it
-//! computes, llama.cpp's converter and graphs for how GGUF files name and store the same.
+//! The entries follow each family's `config.json` and modeling code in transformers. For GGUF files, they follow the
+//! converter and graphs of llama.cpp.
 
-use super::rope::RopeStyle;
+use super::rope::RopeLayout;
 
 pub use outpost_kernels::Activation;
 
-/// Which layers see a sliding window only, where a checkpoint gives no list of its own.
+/// Which layers have a sliding window, unless the checkpoint lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlidingWindows {
-    /// The family has none.
+    /// No layer.
     Never,
-    /// All layers, if there is a window.
+    /// All layers, if the checkpoint has a window.
     All,
-    /// If `use_sliding_window`: the layers from `max_window_layers` on, or all without that key.
+    /// With `use_sliding_window`: the layers from `max_window_layers` on, or all without that key.
     OptIn,
-    /// If `use_sliding_window`: the layers that rotate nothing.
+    /// With `use_sliding_window`: the layers without a rotary embedding.
     LayersWithoutRope,
-    /// All but every so-many-th, which come last of their group.
-    AllButEvery(usize),
+    /// All layers except every n-th, which is the last one of its group.
+    AllExceptEvery(usize),
 }
 
-/// What differs between decoders of the Llama kind.
+/// The properties in which decoder families differ.
 #[derive(Debug, PartialEq)]
 pub struct DecoderFamily {
-    /// `general.architecture` in GGUF; a Mixtral is a `llama` with experts there.
+    /// `general.architecture` in GGUF. Mixtral is `llama` with experts there.
     pub name: &'static str,
     /// `model_type` in `config.json`.
     pub model_types: &'static [&'static str],
-    /// How GGUF files pair the numbers of a head: converters permute some families' weights.
-    /// Hugging Face's files pair halves, always.
-    pub rope: RopeStyle,
+    /// The RoPE layout of GGUF files; converters permute the weights of some families. Hugging Face's files always use
+    /// halves.
+    pub rope: RopeLayout,
     /// Whether the query, key and value projections must have biases.
     pub biases: bool,
-    /// Whether gate and up lie in one tensor.
+    /// Whether the gate and up projections are one tensor.
     pub fused_gate_up: bool,
-    /// Whether a head's last numbers may stay unrotated.
+    /// Whether RoPE may apply to only the first elements of a head.
     pub partial_rotary: bool,
-    /// Whether each head's queries and keys are normed.
+    /// Whether the queries and keys of each head are normalized.
     pub qk_norms: bool,
-    /// Whether attention and feed-forward are normed once more, before they are added.
+    /// Whether the outputs of attention and feed-forward network are normalized before the residual sum.
     pub post_norms: bool,
-    /// Gemma's habits: embeddings times the root of the width, and norm weights that Hugging Face
-    /// stores less one.
+    /// Gemma's conventions: embeddings are scaled by the square root of the width, and Hugging Face stores norm weights
+    /// minus one.
     pub gemma: bool,
     pub activation: Activation,
     pub windows: SlidingWindows,
-    /// Every so-many-th layer rotates nothing (NoPE).
+    /// Every n-th layer has no rotary embedding (NoPE).
     pub no_rope_every: Option<usize>,
-    /// Whether output and embedding are one where `config.json` does not say.
+    /// The default of `tie_word_embeddings`.
     pub tied_embeddings: bool,
-    /// The base of rotations where a checkpoint does not say; that of windowed layers beside it.
+    /// The default of `rope_theta`.
     pub rope_base: f32,
+    /// The default RoPE base of layers with a window, if it differs.
     pub local_rope_base: Option<f32>,
-    /// A head's numbers where `config.json` does not say and they are not width / heads.
+    /// The default width of a head, if it is not width / heads.
     pub head_width: Option<usize>,
-    /// The one size whose queries are scaled by width / heads in GGUF, where no key says so: its blocks.
-    pub odd_scale_blocks: Option<usize>,
+    /// The layer count of the one model size whose GGUF files scale queries by width / heads instead of the head width.
+    pub width_scaled_layer_count: Option<usize>,
 }
 
 const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
     model_types: &["llama"],
-    rope: RopeStyle::Interleaved,
+    rope: RopeLayout::Interleaved,
     biases: false,
     fused_gate_up: false,
     partial_rotary: false,
@@ -77,13 +78,13 @@ const LLAMA: DecoderFamily = DecoderFamily {
     rope_base: 10_000.,
     local_rope_base: None,
     head_width: None,
-    odd_scale_blocks: None,
+    width_scaled_layer_count: None,
 };
 
 const GEMMA: DecoderFamily = DecoderFamily {
     name: "gemma",
     model_types: &["gemma"],
-    rope: RopeStyle::Halves,
+    rope: RopeLayout::Halves,
     gemma: true,
     activation: Activation::GeluTanh,
     tied_embeddings: true,
@@ -94,7 +95,7 @@ const GEMMA: DecoderFamily = DecoderFamily {
 const QWEN3: DecoderFamily = DecoderFamily {
     name: "qwen3",
     model_types: &["qwen3"],
-    rope: RopeStyle::Halves,
+    rope: RopeLayout::Halves,
     qk_norms: true,
     windows: SlidingWindows::OptIn,
     head_width: Some(128),
@@ -117,7 +118,7 @@ pub const FAMILIES: &[DecoderFamily] = &[
     DecoderFamily {
         name: "qwen2",
         model_types: &["qwen2"],
-        rope: RopeStyle::Halves,
+        rope: RopeLayout::Halves,
         biases: true,
         windows: SlidingWindows::OptIn,
         ..LLAMA
@@ -129,8 +130,8 @@ pub const FAMILIES: &[DecoderFamily] = &[
         name: "gemma2",
         model_types: &["gemma2"],
         post_norms: true,
-        windows: SlidingWindows::AllButEvery(2),
-        odd_scale_blocks: Some(46),
+        windows: SlidingWindows::AllExceptEvery(2),
+        width_scaled_layer_count: Some(46),
         ..GEMMA
     },
     DecoderFamily {
@@ -138,16 +139,16 @@ pub const FAMILIES: &[DecoderFamily] = &[
         model_types: &["gemma3_text"],
         qk_norms: true,
         post_norms: true,
-        windows: SlidingWindows::AllButEvery(6),
+        windows: SlidingWindows::AllExceptEvery(6),
         rope_base: 1_000_000.,
         local_rope_base: Some(10_000.),
-        odd_scale_blocks: Some(62),
+        width_scaled_layer_count: Some(62),
         ..GEMMA
     },
     DecoderFamily {
         name: "phi3",
         model_types: &["phi3"],
-        rope: RopeStyle::Halves,
+        rope: RopeLayout::Halves,
         partial_rotary: true,
         fused_gate_up: true,
         windows: SlidingWindows::All,
@@ -156,30 +157,30 @@ pub const FAMILIES: &[DecoderFamily] = &[
 ];
 
 impl DecoderFamily {
-    /// Whether `layer_types` in `config.json` means anything to the family.
+    /// Whether the family uses `layer_types` of `config.json`.
     pub fn lists_layers(&self) -> bool {
         !matches!(self.windows, SlidingWindows::Never | SlidingWindows::All) && self.name != "qwen3moe"
     }
 }
 
-/// The row of a GGUF architecture.
+/// Finds the family of a GGUF architecture.
 pub fn find_architecture(architecture: &str) -> Option<&'static DecoderFamily> {
     FAMILIES.iter().find(|family| family.name == architecture)
 }
 
-/// The row of a `model_type` in `config.json`.
+/// Finds the family of a `model_type` in `config.json`.
 pub fn find_model_type(model_type: &str) -> Option<&'static DecoderFamily> {
     FAMILIES.iter().find(|family| family.model_types.contains(&model_type))
 }
 
-/// For messages: `llama, smollm3, qwen2`.
+/// All architectures for error messages: `llama, smollm3, qwen2`.
 pub fn architecture_names() -> String {
     let mut names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
     names.dedup();
     names.join(", ")
 }
 
-/// For messages: `llama, mistral, mixtral`.
+/// All model types for error messages: `llama, mistral, mixtral`.
 pub fn model_type_names() -> String {
     FAMILIES.iter().flat_map(|family| family.model_types).copied().collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-//! Vectors that are looked up, not multiplied with: as their file has them, for only so a row lies in one piece.
+//! Embedding tables. They keep the layout of the file, in which rows are contiguous.
 
 use outpost_kernels::{DType, dequantise};
 
@@ -9,29 +9,29 @@ use super::weights::Rows;
 pub(super) struct EmbeddingTable {
     dtype: DType,
     width: usize,
-    /// Bytes of a row, which are never none.
-    row: usize,
+    /// Bytes of a row, at least one.
+    row_bytes: usize,
     bytes: Vec<u8>,
 }
 
 impl EmbeddingTable {
     pub fn new(rows: &Rows<'_>) -> Result<Self> {
         let bytes = rows.bytes()?;
-        let row = bytes.len() / rows.count.max(1);
-        Ok(Self { dtype: rows.dtype, width: rows.columns, row: row.max(1), bytes })
+        let row_bytes = bytes.len() / rows.count.max(1);
+        Ok(Self { dtype: rows.dtype, width: rows.columns, row_bytes: row_bytes.max(1), bytes })
     }
 
-    /// The rows of these numbers, as f32, added to `out` or in its place; `out` is `[ids, width]`.
+    /// Dequantises the rows `ids` into `out`, `[ids, width]`, or adds them to it.
     pub fn look_up(&self, ids: impl Iterator<Item = u32>, add: bool, out: &mut [f32]) -> Result<()> {
-        let mut numbers = vec![0.; self.width];
+        let mut vector = vec![0.; self.width];
         for (id, out) in ids.zip(out.chunks_exact_mut(self.width)) {
-            let at = (id as usize).saturating_mul(self.row);
-            let Some(row) = self.bytes.get(at..at.saturating_add(self.row)) else {
-                return Err(ModelError::Compute(format!("the table has no row {id}")));
+            let start = (id as usize).saturating_mul(self.row_bytes);
+            let Some(row) = self.bytes.get(start..start.saturating_add(self.row_bytes)) else {
+                return Err(ModelError::Compute(format!("the embedding table has no row {id}")));
             };
             if add {
-                dequantise(self.dtype, row, &mut numbers);
-                out.iter_mut().zip(&numbers).for_each(|(out, number)| *out += number);
+                dequantise(self.dtype, row, &mut vector);
+                out.iter_mut().zip(&vector).for_each(|(out, x)| *out += x);
             } else {
                 dequantise(self.dtype, row, out);
             }

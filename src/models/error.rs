@@ -1,4 +1,4 @@
-//! The error type of models: of their files and of their computations.
+//! The error type of checkpoints and computations.
 
 use super::gguf::GgufError;
 
@@ -13,7 +13,7 @@ pub enum ModelError {
     /// The model does not support these parameters.
     #[error("{0}")]
     Parameters(String),
-    /// A computation failed: a defect.
+    /// A computation failed, which is a bug.
     #[error("{0}")]
     Compute(String),
     /// The caller interrupted the computation.

@@ -1,8 +1,8 @@
-//! Keys and values in blocks of [`BLOCK`] positions, outside the model and outside any sequence.
+//! The paged KV cache: keys and values in blocks of [`BLOCK`] positions (Kwon et al. 2023,
+//! <https://arxiv.org/abs/2309.06180>).
 //!
-//! Who holds which block is not known here: the engine's scheduler counts references and hands each
-//! step the table of blocks of every row. So a block can be part of several sequences' past, and
-//! what is full is never written again. (Kwon et al. 2023, <https://arxiv.org/abs/2309.06180>.)
+//! Blocks belong to neither a model nor a sequence. The engine's scheduler counts their references and passes each step
+//! the block table of every row. Several sequences can therefore share a block. A full block is never written again.
 
 use half::f16;
 use outpost_kernels::{self as kernels, KvBlocks, KvPair, KvSlices, KvWrite, Pool};
@@ -15,14 +15,14 @@ pub const BLOCK: usize = outpost_kernels::BLOCK_POSITIONS;
 /// A block's number in its [`KvArena`].
 pub type BlockId = u32;
 
-/// How keys and values are kept.
+/// The element type of the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KvType {
     F32,
-    /// Half the memory of `F32`; the differences are below those that quantised weights bring.
+    /// Half the memory of `F32`. The rounding errors are smaller than those of quantised weights.
     #[default]
     F16,
-    /// 8 bits a number and one scale for each position of a head: half of `F16` again.
+    /// 8 bits per element, and one scale for each position of a head: about half the memory of `F16`.
     Q8,
 }
 
@@ -47,31 +47,31 @@ impl KvShape {
         }
     }
 
-    /// Numbers of one layer in a block, keys or values.
-    fn layer(&self) -> usize {
+    /// Elements of a layer's keys, or of its values, in a block.
+    fn layer_len(&self) -> usize {
         self.kv_heads * BLOCK * self.head_width
     }
 }
 
-/// Blocks for `positions`.
+/// The number of blocks that `positions` positions occupy.
 pub fn blocks_for(positions: usize) -> usize {
     positions.div_ceil(BLOCK)
 }
 
-/// The blocks of one model.
+/// The KV blocks of one model.
 #[derive(Debug)]
 pub struct KvArena {
     shape: KvShape,
     blocks: Vec<Option<Block>>,
 }
 
-/// One text's blocks in an arena of their own, for those who compute a single text.
+/// An arena with the blocks of a single sequence, for callers without a scheduler.
 #[derive(Debug)]
 pub struct KvCache {
     pub(super) arena: KvArena,
     pub(super) blocks: Vec<BlockId>,
     pub(super) length: usize,
-    /// Whether the text is computed as a long one: see `CausalLm::is_long`.
+    /// Whether the sequence uses the frequencies for long contexts; see `CausalLm::is_long`.
     pub long: bool,
 }
 
@@ -80,7 +80,7 @@ impl KvCache {
         Self { arena: KvArena::new(shape), blocks: Vec::new(), length: 0, long: false }
     }
 
-    /// Positions that are filled.
+    /// Positions that are stored.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -89,7 +89,7 @@ impl KvCache {
         self.length == 0
     }
 
-    /// Makes room for `more` positions after those that are filled.
+    /// Adds blocks for `more` positions after the stored ones.
     pub(super) fn reserve(&mut self, more: usize) {
         for id in self.blocks.len()..blocks_for(self.length + more) {
             self.arena.ensure(id as BlockId);
@@ -100,27 +100,29 @@ impl KvCache {
 
 #[derive(Debug)]
 struct Block {
-    /// `[layers, kv_heads, head_width, BLOCK]`: attention takes a number of all positions together.
-    keys: Cells,
+    /// `[layers, kv_heads, head_width, BLOCK]`: transposed, because attention processes positions in parallel.
+    keys: KvBuffer,
     /// `[layers, kv_heads, BLOCK, head_width]`
-    values: Cells,
+    values: KvBuffer,
 }
 
 #[derive(Debug)]
-enum Cells {
+enum KvBuffer {
     F32(Vec<f32>),
     F16(Vec<f16>),
-    /// Numbers, and a scale for each position of a head: `[layers, kv_heads, BLOCK]`.
+    /// Codes, and a scale for each position of a head: `[layers, kv_heads, BLOCK]`.
     Q8(Vec<i8>, Vec<f32>),
 }
 
-/// Some rows of a step that are written to one block.
+/// A write of consecutive rows of a step to one block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockWrite {
     pub block: BlockId,
-    /// The first row, its place in the block, and how many follow each other.
+    /// The first row.
     pub row: usize,
+    /// Slot of the first row in the block.
     pub slot: usize,
+    /// Number of rows.
     pub count: usize,
 }
 
@@ -133,25 +135,25 @@ impl KvArena {
         self.shape
     }
 
-    /// Makes sure that the block has memory. What it holds is of no meaning before it is written.
+    /// Allocates the block's memory if it has none. The contents are undefined until they are written.
     pub fn ensure(&mut self, id: BlockId) {
         let index = id as usize;
         if index >= self.blocks.len() {
             self.blocks.resize_with(index + 1, || None);
         }
         if let Some(slot @ None) = self.blocks.get_mut(index) {
-            *slot = Some(Block { keys: Cells::new(&self.shape), values: Cells::new(&self.shape) });
+            *slot = Some(Block { keys: KvBuffer::new(&self.shape), values: KvBuffer::new(&self.shape) });
         }
     }
 
-    /// Gives a block's memory back.
+    /// Frees a block's memory.
     pub fn release(&mut self, id: BlockId) {
         if let Some(slot) = self.blocks.get_mut(id as usize) {
             *slot = None;
         }
     }
 
-    /// Blocks that have memory.
+    /// The number of blocks that have memory.
     pub fn len(&self) -> usize {
         self.blocks.iter().flatten().count()
     }
@@ -160,67 +162,72 @@ impl KvArena {
         self.len() == 0
     }
 
-    /// Writes the keys and values (`[rows, kv_heads, head_width]`) of a layer to these places, of which each names
-    /// another block; nothing, where one has no memory.
+    /// Writes keys and values of a layer, `[rows, kv_heads, head_width]`. Each write must have a different block.
+    ///
+    /// # Errors
+    /// If a block has no memory; nothing is written then.
     pub(super) fn write(
         &mut self,
         pool: &Pool,
         layer: usize,
-        places: &[BlockWrite],
+        writes: &[BlockWrite],
         keys: &[f32],
         values: &[f32],
     ) -> Result<()> {
-        // Blocks are taken out, for only so can several be written at once.
-        let mut taken = Vec::with_capacity(places.len());
-        taken.extend(places.iter().map(|place| self.blocks.get_mut(place.block as usize).and_then(Option::take)));
-        let missing = places.iter().zip(&taken).find(|(_, block)| block.is_none()).map(|(place, _)| place.block);
+        // Blocks are moved out of the arena, so that several can be borrowed mutably.
+        let mut taken = Vec::with_capacity(writes.len());
+        taken.extend(writes.iter().map(|write| self.blocks.get_mut(write.block as usize).and_then(Option::take)));
+        let missing = writes.iter().zip(&taken).find(|(_, block)| block.is_none()).map(|(write, _)| write.block);
         if missing.is_none() {
             let shape = self.shape;
-            let mut fills = Vec::with_capacity(places.len());
-            for (place, block) in places.iter().zip(taken.iter_mut().flatten()) {
-                let BlockWrite { row, slot, count, .. } = *place;
-                fills.extend(block.cells(layer, &shape).map(|cells| KvWrite { cells, row, slot, count }));
+            let mut kernel_writes = Vec::with_capacity(writes.len());
+            for (write, block) in writes.iter().zip(taken.iter_mut().flatten()) {
+                let BlockWrite { row, slot, count, .. } = *write;
+                kernel_writes.extend(block.layer_mut(layer, &shape).map(|block| KvWrite { block, row, slot, count }));
             }
-            kernels::kv_write(pool, [shape.kv_heads, shape.head_width], keys, values, &mut fills);
+            kernels::kv_write(pool, [shape.kv_heads, shape.head_width], keys, values, &mut kernel_writes);
         }
-        for (place, block) in places.iter().zip(taken) {
-            if let (Some(slot), Some(_)) = (self.blocks.get_mut(place.block as usize), &block) {
+        for (write, block) in writes.iter().zip(taken) {
+            if let (Some(slot), Some(_)) = (self.blocks.get_mut(write.block as usize), &block) {
                 *slot = block;
             }
         }
         missing.map_or(Ok(()), |id| Err(missing_block(id)))
     }
 
-    /// The keys and the values of one layer in these blocks, which must be `needed` at least.
-    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<KvView<'_>> {
-        if ids.len() < needed {
-            return Err(ModelError::Compute(format!("a row has {} KV blocks, {needed} are needed", ids.len())));
+    /// The keys and values of a layer in these blocks.
+    ///
+    /// # Errors
+    /// If there are fewer than `min_blocks` blocks, or one has no memory.
+    pub(super) fn view(&self, layer: usize, ids: &[BlockId], min_blocks: usize) -> Result<KvView<'_>> {
+        if ids.len() < min_blocks {
+            return Err(ModelError::Compute(format!("a row has {} KV blocks, but needs {min_blocks}", ids.len())));
         }
         let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref);
         if let Some(missing) = ids.iter().find(|id| find(id).is_none()) {
             return Err(missing_block(*missing));
         }
         let blocks = ids.iter().filter_map(find);
-        let (size, scales) = (self.shape.layer(), self.shape.kv_heads * BLOCK);
+        let (size, scales) = (self.shape.layer_len(), self.shape.kv_heads * BLOCK);
         let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
         Ok(match self.shape.kv_type {
-            KvType::F32 => KvView::F32(collect_pairs(blocks, |cells| match cells {
-                Cells::F32(all) => all.get(range.clone()),
+            KvType::F32 => KvView::F32(collect_pairs(blocks, |buffer| match buffer {
+                KvBuffer::F32(values) => values.get(range.clone()),
                 _ => None,
             })),
-            KvType::F16 => KvView::F16(collect_pairs(blocks, |cells| match cells {
-                Cells::F16(all) => all.get(range.clone()),
+            KvType::F16 => KvView::F16(collect_pairs(blocks, |buffer| match buffer {
+                KvBuffer::F16(values) => values.get(range.clone()),
                 _ => None,
             })),
-            KvType::Q8 => KvView::Q8(collect_pairs(blocks, |cells| match cells {
-                Cells::Q8(all, factors) => all.get(range.clone()).zip(factors.get(scales.clone())),
+            KvType::Q8 => KvView::Q8(collect_pairs(blocks, |buffer| match buffer {
+                KvBuffer::Q8(codes, factors) => codes.get(range.clone()).zip(factors.get(scales.clone())),
                 _ => None,
             })),
         })
     }
 }
 
-/// The slices of a sequence's blocks in one layer: of keys, and of values.
+/// The slices of a sequence's blocks in one layer: `[keys, values]`.
 #[derive(Debug)]
 pub(super) enum KvView<'a> {
     F32([Vec<&'a [f32]>; 2]),
@@ -234,31 +241,34 @@ impl KvView<'_> {
             KvSlices { keys, values }
         }
         match self {
-            Self::F32(both) => KvBlocks::F32(pair(both)),
-            Self::F16(both) => KvBlocks::F16(pair(both)),
-            Self::Q8(both) => KvBlocks::Q8(pair(both)),
+            Self::F32(slices) => KvBlocks::F32(pair(slices)),
+            Self::F16(slices) => KvBlocks::F16(pair(slices)),
+            Self::Q8(slices) => KvBlocks::Q8(pair(slices)),
         }
     }
 }
 
-/// What `part` finds in the keys and in the values of all blocks.
-fn collect_pairs<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
-    let most = blocks.size_hint().1.unwrap_or(0);
-    let [mut keys, mut values] = [(); 2].map(|()| Vec::with_capacity(most));
+/// Applies `select` to the keys and to the values of all blocks.
+fn collect_pairs<'a, T>(
+    blocks: impl Iterator<Item = &'a Block>,
+    select: impl Fn(&'a KvBuffer) -> Option<T>,
+) -> [Vec<T>; 2] {
+    let capacity = blocks.size_hint().1.unwrap_or(0);
+    let [mut keys, mut values] = [(); 2].map(|()| Vec::with_capacity(capacity));
     for block in blocks {
-        keys.extend(part(&block.keys));
-        values.extend(part(&block.values));
+        keys.extend(select(&block.keys));
+        values.extend(select(&block.values));
     }
     [keys, values]
 }
 
 fn missing_block(id: BlockId) -> ModelError {
-    ModelError::Compute(format!("the KV block {id} has no memory"))
+    ModelError::Compute(format!("KV block {id} has no memory"))
 }
 
-impl Cells {
+impl KvBuffer {
     fn new(shape: &KvShape) -> Self {
-        let count = shape.layers * shape.layer();
+        let count = shape.layers * shape.layer_len();
         match shape.kv_type {
             KvType::F32 => Self::F32(vec![0.; count]),
             KvType::F16 => Self::F16(vec![f16::ZERO; count]),
@@ -268,18 +278,18 @@ impl Cells {
 }
 
 impl Block {
-    /// A layer's cells.
-    fn cells(&mut self, layer: usize, shape: &KvShape) -> Option<kernels::KvBlockMut<'_>> {
-        let (size, scales) = (shape.layer(), shape.kv_heads * BLOCK);
+    /// One layer of the block.
+    fn layer_mut(&mut self, layer: usize, shape: &KvShape) -> Option<kernels::KvBlockMut<'_>> {
+        let (size, scales) = (shape.layer_len(), shape.kv_heads * BLOCK);
         let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
         Some(match (&mut self.keys, &mut self.values) {
-            (Cells::F32(keys), Cells::F32(values)) => {
+            (KvBuffer::F32(keys), KvBuffer::F32(values)) => {
                 kernels::KvBlockMut::F32(KvPair { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
             }
-            (Cells::F16(keys), Cells::F16(values)) => {
+            (KvBuffer::F16(keys), KvBuffer::F16(values)) => {
                 kernels::KvBlockMut::F16(KvPair { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
             }
-            (Cells::Q8(keys, key_scales), Cells::Q8(values, value_scales)) => kernels::KvBlockMut::Q8(KvPair {
+            (KvBuffer::Q8(keys, key_scales), KvBuffer::Q8(values, value_scales)) => kernels::KvBlockMut::Q8(KvPair {
                 keys: (keys.get_mut(range.clone())?, key_scales.get_mut(scales.clone())?),
                 values: (values.get_mut(range)?, value_scales.get_mut(scales)?),
             }),
@@ -293,31 +303,31 @@ mod tests {
     use super::{BLOCK, BlockWrite, KvArena, KvShape, KvType, KvView};
     use outpost_kernels::Pool;
 
-    /// Numbers `0..8` of a head at a position, of the keys or the values of the first block.
-    fn widen(view: &KvView<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
-        let index = |at: usize| head * BLOCK * 8 + if values { slot * 8 + at } else { at * BLOCK + slot };
-        let part = usize::from(values);
-        let number = |at: usize| match view {
-            KvView::F32(all) => all[part][0][index(at)],
-            KvView::F16(all) => all[part][0][index(at)].to_f32(),
-            KvView::Q8(all) => f32::from(all[part][0].0[index(at)]) * all[part][0].1[head * BLOCK + slot],
+    /// Elements `0..8` of a head at a position of the first block, from the keys or the values.
+    fn to_floats(view: &KvView<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
+        let index = |i: usize| head * BLOCK * 8 + if values { slot * 8 + i } else { i * BLOCK + slot };
+        let side = usize::from(values);
+        let element = |i: usize| match view {
+            KvView::F32(slices) => slices[side][0][index(i)],
+            KvView::F16(slices) => slices[side][0][index(i)].to_f32(),
+            KvView::Q8(slices) => f32::from(slices[side][0].0[index(i)]) * slices[side][0].1[head * BLOCK + slot],
         };
-        (0..8).map(number).collect()
+        (0..8).map(element).collect()
     }
 
     #[test]
-    fn what_is_written_comes_back_as_exactly_as_its_type_says() {
-        for (kv_type, within) in [(KvType::F32, 0.), (KvType::F16, 1e-3), (KvType::Q8, 1e-2)] {
+    fn written_keys_and_values_are_read_with_the_precision_of_their_type() {
+        for (kv_type, tolerance) in [(KvType::F32, 0.), (KvType::F16, 1e-3), (KvType::Q8, 1e-2)] {
             let shape = KvShape { layers: 2, kv_heads: 3, head_width: 8, kv_type };
             let mut arena = KvArena::new(shape);
             arena.ensure(1);
-            let number = |layer: usize, slot: usize, at: usize| ((layer * 31 + slot * 7 + at) as f32 * 0.37).sin();
+            let element = |layer: usize, slot: usize, i: usize| ((layer * 31 + slot * 7 + i) as f32 * 0.37).sin();
             let pool = Pool::new(2);
             for (layer, slot) in (0..2).flat_map(|layer| [0, 5, 6, 15].map(move |slot| (layer, slot))) {
-                // Up to the next of these.
-                let count = [(0, 5), (5, 1), (6, 9), (15, 1)].into_iter().find(|(from, _)| *from == slot).unwrap().1;
-                let row = |slot: usize| (0..24).map(move |at| number(layer, slot, at));
-                // Rows of others before them.
+                // Up to the next slot in the list.
+                let count = [(0, 5), (5, 1), (6, 9), (15, 1)].into_iter().find(|(start, _)| *start == slot).unwrap().1;
+                let row = |slot: usize| (0..24).map(move |i| element(layer, slot, i));
+                // Three rows of other writes come first.
                 let keys: Vec<f32> = (0..3).chain(slot..slot + count).flat_map(row).collect();
                 let values: Vec<f32> = keys.iter().map(|key| -key).collect();
                 arena.write(&pool, layer, &[BlockWrite { block: 1, row: 3, slot, count }], &keys, &values).unwrap();
@@ -325,10 +335,13 @@ mod tests {
             for (layer, head) in (0..2).flat_map(|layer| (0..3).map(move |head| (layer, head))) {
                 let view = arena.view(layer, &[1], 1).unwrap();
                 for slot in 0..BLOCK {
-                    let pairs = widen(&view, false, head, slot).into_iter().zip(widen(&view, true, head, slot));
-                    for (at, (key, value)) in pairs.enumerate() {
-                        let expected = number(layer, slot, head * 8 + at);
-                        assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kv_type:?}");
+                    let pairs = to_floats(&view, false, head, slot).into_iter().zip(to_floats(&view, true, head, slot));
+                    for (i, (key, value)) in pairs.enumerate() {
+                        let expected = element(layer, slot, head * 8 + i);
+                        assert!(
+                            (key - expected).abs() <= tolerance && (value + expected).abs() <= tolerance,
+                            "{kv_type:?}"
+                        );
                     }
                 }
             }
@@ -339,12 +352,12 @@ mod tests {
     fn a_block_without_memory_is_an_error() {
         let mut arena = KvArena::new(KvShape { layers: 1, kv_heads: 1, head_width: 2, kv_type: KvType::F16 });
         let pool = Pool::new(1);
-        let place = |block| BlockWrite { block, row: 0, slot: 0, count: 1 };
-        assert!(arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).is_err());
+        let write = |block| BlockWrite { block, row: 0, slot: 0, count: 1 };
+        assert!(arena.write(&pool, 0, &[write(0)], &[1., 2.], &[3., 4.]).is_err());
         arena.ensure(0);
-        arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).unwrap();
-        assert!(arena.write(&pool, 0, &[place(0), place(1)], &[1., 2.], &[3., 4.]).is_err());
-        assert_eq!(arena.len(), 1, "what was there is there still");
+        arena.write(&pool, 0, &[write(0)], &[1., 2.], &[3., 4.]).unwrap();
+        assert!(arena.write(&pool, 0, &[write(0), write(1)], &[1., 2.], &[3., 4.]).is_err());
+        assert_eq!(arena.len(), 1, "the failed write frees no block");
         arena.release(0);
         assert!(arena.is_empty());
         assert!(arena.view(0, &[0], 1).is_err());

@@ -1,4 +1,4 @@
-//! The one type behind every matrix product of the decoder.
+//! Linear layers.
 
 use std::sync::Arc;
 
@@ -8,42 +8,42 @@ use smallvec::SmallVec;
 use super::error::{ModelError, Result};
 use super::weights::Rows;
 
-/// `y = x Wᵀ + b` with the weight as the checkpoint has it. Clones share the weight.
+/// `y = x Wᵀ + b`, with the weight in the checkpoint's type. Clones share the weight.
 #[derive(Clone, Debug)]
 pub(super) struct Linear(Arc<kernels::Linear>);
 
 impl Linear {
-    /// Reads `weight`, `[out, in]`, with the threads of `pool`; `bias`: `[out]`.
+    /// Reads `weight`, `[out, in]`, with the threads of `pool`; `bias` is `[out]`.
     pub fn new(pool: &Pool, weight: &Rows<'_>, bias: Option<Vec<f32>>) -> Result<Self> {
         let Rows { dtype, count, columns, .. } = *weight;
-        let read = |first: usize, to: &mut [u8]| weight.read(first, to);
+        let read = |first: usize, out: &mut [u8]| weight.read(first, out);
         let weight = kernels::Linear::pack(pool, dtype, count, columns, read)?;
         let weight = if let Some(bias) = bias { weight.with_bias(&bias)? } else { weight };
         Ok(Self(Arc::new(weight)))
     }
 
-    /// Tells this weight from all others in memory.
+    /// Identifies the weight among all weights in memory.
     pub fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Numbers that a row of results has.
+    /// The number of outputs: rows of the weight.
     pub fn rows(&self) -> usize {
         self.0.n()
     }
 
-    /// `x`: `[m, in]`; `out`: `[m, out]`.
+    /// `x` is `[m, in]`, and `out` is `[m, out]`.
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) -> Result<()> {
         Self::forward_all(pool, x, m, &mut [(self, out)])
     }
 
-    /// Several products of the same `x`, which is made ready once.
-    pub fn forward_all(pool: &Pool, x: &[f32], m: usize, all: &mut [(&Self, &mut [f32])]) -> Result<()> {
+    /// Multiplies `x` by several weights; `x` is quantised only once.
+    pub fn forward_all(pool: &Pool, x: &[f32], m: usize, layers: &mut [(&Self, &mut [f32])]) -> Result<()> {
         let k = x.len() / m.max(1);
-        let mut products: SmallVec<[_; 4]> = SmallVec::with_capacity(all.len());
-        for (Self(weight), out) in all {
+        let mut products: SmallVec<[_; 4]> = SmallVec::with_capacity(layers.len());
+        for (Self(weight), out) in layers {
             if weight.k() != k {
-                return Err(ModelError::Compute(format!("{weight:?} does not take {k} numbers")));
+                return Err(ModelError::Compute(format!("{weight:?} does not take {k} inputs")));
             }
             products.push((weight.as_ref(), &mut **out));
         }
@@ -51,7 +51,7 @@ impl Linear {
         Ok(())
     }
 
-    /// The weight's rows of these numbers, as f32: `out` is `[ids, in]`.
+    /// Dequantises the rows `ids` of the weight; `out` is `[ids, in]`.
     pub fn embedding(&self, ids: &[u32], out: &mut [f32]) -> Result<()> {
         let weight = &self.0;
         for (id, row) in ids.iter().zip(out.chunks_exact_mut(weight.k())) {
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [(GgmlDType, DType); 13] = [
+    const DTYPES: [(GgmlDType, DType); 13] = [
         (GgmlDType::F32, DType::F32),
         (GgmlDType::F16, DType::F16),
         (GgmlDType::BF16, DType::BF16),
@@ -89,29 +89,29 @@ mod tests {
     ];
 
     #[test]
-    fn every_type_computes_as_if_it_were_widened() {
+    fn every_type_computes_like_its_dequantised_weights() {
         let (rows, columns) = (50, 512);
-        let numbers = (0..rows * columns).map(|one| (one as f32 * 0.37).sin()).collect::<Vec<_>>();
-        let wide = Tensor::from_vec(numbers, (rows, columns), &Device::Cpu).unwrap();
-        let x = wide.narrow(0, 7, 3).unwrap();
+        let values = (0..rows * columns).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<_>>();
+        let weights = Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
+        let x = weights.narrow(0, 7, 3).unwrap();
         let bias = Tensor::arange(0f32, rows as f32, &Device::Cpu).unwrap();
         let pool = Pool::new(2);
-        let flat = |one: &Tensor| one.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        for (theirs, dtype) in KINDS {
-            let weight = QTensor::quantize(&wide, theirs).unwrap();
-            let widened = weight.dequantize(&Device::Cpu).unwrap();
-            let expected = flat(&x.matmul(&widened.t().unwrap()).unwrap().broadcast_add(&bias).unwrap());
+        let to_vec = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for (ggml_dtype, dtype) in DTYPES {
+            let weight = QTensor::quantize(&weights, ggml_dtype).unwrap();
+            let dequantised = weight.dequantize(&Device::Cpu).unwrap();
+            let expected = to_vec(&x.matmul(&dequantised.t().unwrap()).unwrap().broadcast_add(&bias).unwrap());
             let weight = Rows::from_bytes(dtype, rows, columns, weight.data().unwrap().into_owned()).unwrap();
-            assert_eq!(weight.floats().unwrap(), flat(&widened), "{dtype:?}");
-            let linear = Linear::new(&pool, &weight, Some(flat(&bias))).unwrap();
+            assert_eq!(weight.floats().unwrap(), to_vec(&dequantised), "{dtype:?}");
+            let linear = Linear::new(&pool, &weight, Some(to_vec(&bias))).unwrap();
             let mut found = vec![f32::NAN; 3 * rows];
-            linear.forward(&pool, &flat(&x), 3, &mut found).unwrap();
-            let far = found.iter().zip(&expected).map(|(one, other)| (one - other).abs()).fold(0., f32::max);
-            assert!(far < 2., "{dtype:?}: {far} of sums of 256");
+            linear.forward(&pool, &to_vec(&x), 3, &mut found).unwrap();
+            let max_error = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0., f32::max);
+            assert!(max_error < 2., "{dtype:?}: an error of {max_error}");
             let mut found = vec![f32::NAN; 2 * columns];
             linear.embedding(&[3, 49], &mut found).unwrap();
             let ids = Tensor::new(&[3u32, 49], &Device::Cpu).unwrap();
-            assert_eq!(found, flat(&widened.index_select(&ids, 0).unwrap()));
+            assert_eq!(found, to_vec(&dequantised.index_select(&ids, 0).unwrap()));
             assert!(linear.embedding(&[50], &mut found).is_err());
         }
     }

@@ -1,4 +1,4 @@
-//! A feed-forward network with a gate (Shazeer 2020, <https://arxiv.org/abs/2002.05202>) or without.
+//! Feed-forward networks with a gate (GLU: Shazeer 2020, <https://arxiv.org/abs/2002.05202>) or without.
 
 use outpost_kernels::{self as kernels, Pool};
 
@@ -6,10 +6,10 @@ use super::decoder_config::DecoderConfig;
 use super::decoder_family::Activation;
 use super::error::Result;
 use super::linear::Linear;
-use super::scratch::grow;
+use super::scratch_buffers::grow;
 use super::weights::{Candidate, Loader};
 
-/// `down(act(gate(x)) * up(x))`; without a gate `down(act(up(x)))`.
+/// `down(activation(gate(x)) * up(x))`, or `down(activation(up(x)))` without a gate.
 #[derive(Debug)]
 pub(super) struct Mlp {
     pub gate: Option<Linear>,
@@ -19,12 +19,13 @@ pub(super) struct Mlp {
 }
 
 impl Mlp {
-    /// Phi-3's gate and up projections are one tensor, gate first; GGUF calls it `ffn_up`.
-    pub fn dense(loader: &Loader<'_>, config: &DecoderConfig, block: usize) -> Result<Self> {
+    /// Loads the network of a dense decoder layer. Phi-3 fuses the gate and up projections in one tensor, gate first,
+    /// which GGUF calls `ffn_up`.
+    pub fn load_dense(loader: &Loader<'_>, config: &DecoderConfig, layer: usize) -> Result<Self> {
         let inner = config.inner;
-        let stem = |part: &str| format!("blk.{block}.{part}");
-        let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
-        let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
+        let stem = |suffix: &str| format!("blk.{layer}.{suffix}");
+        let whole = |suffix: &str| [stem(suffix), stem(suffix)].map(|stem| Candidate::whole(stem, inner));
+        let half = |suffix: &str, first: usize| Candidate { stem: stem(suffix), first, total: 2 * inner };
         let (gate, up) = match config.family.fused_gate_up {
             true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
             false => (whole("ffn_gate"), whole("ffn_up")),
@@ -32,7 +33,7 @@ impl Mlp {
         Self::load(loader, config, [&gate, &up, &[Candidate::whole(stem("ffn_down"), config.width)]], inner)
     }
 
-    /// `places` of gate, up and down.
+    /// Loads the network from the candidates for gate, up and down.
     pub fn load(
         loader: &Loader<'_>,
         config: &DecoderConfig,
@@ -47,7 +48,7 @@ impl Mlp {
         })
     }
 
-    /// `x` and `out`: `[m, width]`; `gate` and `up` are scratch.
+    /// `x` and `out` are `[m, width]`; `gate` and `up` are scratch buffers.
     pub fn forward(
         &self,
         pool: &Pool,

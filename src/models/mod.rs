@@ -1,6 +1,6 @@
-//! What a network computes: loaders of weight files, one decoder for the families, the KV cache.
+//! Networks: readers of checkpoints, the decoder of all language model families, encoders, diffusion, and the KV cache.
 //!
-//! Nothing here knows requests or tokens' text; `engine` drives it.
+//! `engine` runs them; requests, tokenizers and text are unknown here.
 
 mod attention;
 pub mod causal_lm;
@@ -13,9 +13,7 @@ pub mod diffusion;
 mod embedding_table;
 pub mod encoder;
 mod error;
-mod feed_forward;
 pub mod gguf;
-mod gguf_config;
 pub mod kv;
 mod linear;
 mod mixture_of_experts;
@@ -23,7 +21,7 @@ mod mlp;
 mod norm;
 pub mod rope;
 pub mod safetensors;
-pub mod scratch;
+pub mod scratch_buffers;
 mod text_batch;
 pub mod weights;
 
@@ -32,13 +30,13 @@ use std::sync::Arc;
 use causal_lm::CausalLm;
 use decoder::Decoder;
 pub use error::ModelError;
-use scratch::Cpu;
+use scratch_buffers::Cpu;
 use weights::DecoderCheckpoint;
 
-/// Reads the weights of a language model; `cpu` computes with them.
+/// Reads the weights of a language model, which computes on `cpu`.
 ///
 /// # Errors
-/// A checkpoint that is damaged or not supported.
+/// If the checkpoint is damaged or not supported.
 pub fn load_causal_lm(checkpoint: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> Result<Box<dyn CausalLm>, ModelError> {
     Ok(Box::new(Decoder::load(checkpoint, cpu)?))
 }

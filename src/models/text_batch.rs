@@ -1,21 +1,21 @@
-//! Whole texts side by side in a batch that goes through one layer after the other: so keys and values of a single
-//! layer are kept.
+//! A ragged batch of whole texts. All texts pass through a layer before the next one, so the cache holds the keys and
+//! values of one layer only.
 
 use std::ops::Range;
 
 use super::attention::SequenceSlice;
 use super::kv::{BlockId, KvArena, KvShape, KvType, blocks_for};
 
-/// Where each text is, in the order of the batch.
+/// The range of each text in the batch.
 #[derive(Debug)]
 pub(super) struct TextBatch(Vec<TextSpan>);
 
 #[derive(Debug)]
 struct TextSpan {
-    /// Its first token's place in the batch.
+    /// Index of the first token in the batch.
     first: usize,
     count: usize,
-    /// Tokens that are seen; those behind them are padding.
+    /// Tokens before the padding; `None`: there is no padding.
     visible: Option<usize>,
     blocks: Vec<BlockId>,
 }
@@ -30,13 +30,14 @@ fn shape([kv_heads, head_width]: [usize; 2]) -> KvShape {
     KvShape { layers: 1, kv_heads, head_width, kv_type: KvType::F32 }
 }
 
-/// An upper bound of the bytes of [`TextBatch::arena`] for so many tokens in so many texts; `heads` as there.
+/// An upper bound of the bytes of [`TextBatch::arena`] for `tokens` tokens in `texts` texts. `heads` is `[kv_heads,
+/// head_width]`.
 pub(super) fn arena_bytes(heads: [usize; 2], tokens: usize, texts: usize) -> u64 {
     (blocks_for(tokens) + texts) as u64 * shape(heads).block_bytes()
 }
 
 impl TextBatch {
-    /// Of so many tokens each.
+    /// A batch of texts with these token counts.
     pub fn new(counts: impl Iterator<Item = usize>) -> Self {
         let (mut first, mut block) = (0, 0);
         let text = |count: usize| {
@@ -48,35 +49,35 @@ impl TextBatch {
         Self(counts.map(text).collect())
     }
 
-    /// Of each text only the first so many tokens, of one at least, are seen, by all its tokens.
-    pub fn mask_padding(&mut self, seen: impl Iterator<Item = usize>) {
-        self.0.iter_mut().zip(seen).for_each(|(text, seen)| text.visible = Some(seen.max(1)));
+    /// Masks padding: the tokens of a text attend to its first `lengths` tokens only, or to one if that is zero.
+    pub fn mask_padding(&mut self, lengths: impl Iterator<Item = usize>) {
+        self.0.iter_mut().zip(lengths).for_each(|(text, length)| text.visible = Some(length.max(1)));
     }
 
-    /// Tokens of all.
+    /// Total tokens.
     pub fn tokens(&self) -> usize {
         self.0.last().map_or(0, |text| text.range().end)
     }
 
-    /// Their places in the batch.
+    /// The range of each text in the batch.
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.0.iter().map(TextSpan::range)
     }
 
-    /// Keys and values of a layer, whose heads are so many and of this width.
+    /// An arena for the keys and values of one layer; `heads` is `[kv_heads, head_width]`.
     pub fn arena(&self, heads: [usize; 2]) -> KvArena {
         let mut arena = KvArena::new(shape(heads));
         self.0.iter().flat_map(|text| &text.blocks).for_each(|id| arena.ensure(*id));
         arena
     }
 
-    /// What falls into these tokens of the batch, counted from the first of them.
-    pub fn slices(&self, part: &Range<usize>) -> Vec<SequenceSlice<'_>> {
-        let inside = self.0.iter().map(|text| (text, text.first.max(part.start)..text.range().end.min(part.end)));
-        let spans = inside.filter(|(_, own)| !own.is_empty()).map(|(text, own)| SequenceSlice {
-            offset: own.start - part.start,
-            count: own.len(),
-            start: own.start - text.first,
+    /// The texts in this range of the batch; offsets count from the start of the range.
+    pub fn slices(&self, range: &Range<usize>) -> Vec<SequenceSlice<'_>> {
+        let clipped = self.0.iter().map(|text| (text, text.first.max(range.start)..text.range().end.min(range.end)));
+        let spans = clipped.filter(|(_, tokens)| !tokens.is_empty()).map(|(text, tokens)| SequenceSlice {
+            offset: tokens.start - range.start,
+            count: tokens.len(),
+            start: tokens.start - text.first,
             visible: text.visible,
             blocks: &text.blocks,
         });

@@ -10,23 +10,23 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::clock::ShiftedClock;
-use crate::server::{Answer, Server};
+use crate::server::{Response, Server};
 use crate::upload::pages;
 
 fn actions(rows: &[Value]) -> Vec<&str> {
     rows.iter().map(|row| row["action"].as_str().unwrap()).collect()
 }
 
-fn listed(server: &Server, query: &str) -> Vec<Value> {
+fn list(server: &Server, query: &str) -> Vec<Value> {
     server.get(&format!("/v1/audit-events?limit=100&{query}")).ok()["data"].as_array().unwrap().clone()
 }
 
-fn export(server: &Server, key: &str, query: &str, accept: &str) -> Answer {
+fn export(server: &Server, key: &str, query: &str, accept: &str) -> Response {
     server.raw(Method::GET, &format!("/v1/audit-events?{query}"), Some(key), &[("accept", accept)], None)
 }
 
-/// Two projects with a key each; the second key renamed itself.
-fn story(server: &Server) -> [(String, String, String); 2] {
+/// Creates two projects with a key each. The second key renames itself.
+fn create_events(server: &Server) -> [(String, String, String); 2] {
     let tenants = [server.tenant("one"), server.tenant("two")];
     let (_, key, secret) = &tenants[1];
     server.call(Method::PATCH, &format!("/v1/api-keys/{key}"), Some(secret), Some(&json!({ "name": "=1+1" }))).ok();
@@ -34,19 +34,19 @@ fn story(server: &Server) -> [(String, String, String); 2] {
 }
 
 #[test]
-fn each_filter_narrows_the_log_and_they_combine() {
+fn filters_narrow_the_log_and_combine() {
     let server = Server::start();
-    let [(one, _, _), (two, key, _)] = story(&server);
+    let [(one, _, _), (two, key, _)] = create_events(&server);
     let all = ["api_key.updated", "api_key.created", "project.created"];
-    assert_eq!(actions(&listed(&server, &format!("project_id={two}"))), all);
-    assert_eq!(actions(&listed(&server, &format!("project_id={one}"))), all[1..]);
-    assert_eq!(actions(&listed(&server, &format!("actor={key}"))), all[..1]);
-    assert_eq!(actions(&listed(&server, &format!("target={key}"))), all[..2]);
-    assert_eq!(actions(&listed(&server, "action=api_key.updated")), all[..1]);
-    assert_eq!(actions(&listed(&server, &format!("project_id={two}&action=api_key"))), all[..2]);
-    assert_eq!(listed(&server, "action=api_ke"), Vec::<Value>::new(), "a resource is named whole");
-    assert_eq!(listed(&server, &format!("actor={key}&action=project")), Vec::<Value>::new());
-    let row = &listed(&server, &format!("actor={key}"))[0];
+    assert_eq!(actions(&list(&server, &format!("project_id={two}"))), all);
+    assert_eq!(actions(&list(&server, &format!("project_id={one}"))), all[1..]);
+    assert_eq!(actions(&list(&server, &format!("actor={key}"))), all[..1]);
+    assert_eq!(actions(&list(&server, &format!("target={key}"))), all[..2]);
+    assert_eq!(actions(&list(&server, "action=api_key.updated")), all[..1]);
+    assert_eq!(actions(&list(&server, &format!("project_id={two}&action=api_key"))), all[..2]);
+    assert_eq!(list(&server, "action=api_ke"), Vec::<Value>::new(), "a prefix of a resource name does not match");
+    assert_eq!(list(&server, &format!("actor={key}&action=project")), Vec::<Value>::new());
+    let row = &list(&server, &format!("actor={key}"))[0];
     assert_eq!((&row["actor"], &row["target"], &row["project_id"]), (&json!(key), &json!(key), &json!(two)));
     assert_eq!((&row["object"], &row["detail"]["new"]["name"]), (&json!("audit_event"), &json!("=1+1")));
     let theirs = server.get(&format!("/openai/v1/audit-events?actor={key}")).ok();
@@ -54,16 +54,16 @@ fn each_filter_narrows_the_log_and_they_combine() {
 }
 
 #[test]
-fn a_window_takes_its_start_and_leaves_its_end() {
+fn a_window_includes_its_start_and_excludes_its_end() {
     let server = Server::start();
     for name in ["a", "b", "c"] {
         server.clock.advance(Duration::from_secs(100));
         server.post("/v1/projects", &json!({ "name": name })).ok();
     }
-    let rows = listed(&server, "action=project.created");
+    let rows = list(&server, "action=project.created");
     let at = |index: usize| rows[index]["at"].as_str().unwrap().to_owned();
     let names = |query: &str| -> Vec<Value> {
-        listed(&server, &format!("action=project.created&{query}"))
+        list(&server, &format!("action=project.created&{query}"))
             .iter()
             .map(|row| row["detail"]["name"].clone())
             .collect()
@@ -75,7 +75,7 @@ fn a_window_takes_its_start_and_leaves_its_end() {
 }
 
 #[test]
-fn wrong_filters_are_named() {
+fn invalid_filters_are_named() {
     let server = Server::start();
     let cases = [
         ("actor=key_1", 400, "actor"),
@@ -88,30 +88,30 @@ fn wrong_filters_are_named() {
     ];
     for (query, status, param) in cases {
         for accept in ["application/json", "text/csv"] {
-            let refused = export(&server, &server.admin, query, accept).refusal();
+            let refused = export(&server, &server.admin, query, accept).error_fields();
             assert_eq!((refused.0, refused.2.as_deref()), (status, Some(param)), "{query} {accept}");
         }
     }
-    let paged = export(&server, &server.admin, "limit=5", "application/jsonl").refusal();
+    let paged = export(&server, &server.admin, "limit=5", "application/jsonl").error_fields();
     assert_eq!((paged.0, paged.2.as_deref()), (400, Some("limit")));
 }
 
 #[test]
-fn a_project_reads_its_own_log_alone() {
+fn a_project_key_reads_only_its_own_log() {
     let server = Server::start();
-    let [(one, _, _), (two, _, secret)] = story(&server);
+    let [(one, _, _), (two, _, secret)] = create_events(&server);
     for accept in ["application/json", "text/csv", "application/x-ndjson"] {
         let own = export(&server, &secret, &format!("project_id={two}"), accept);
         assert!(own.status == 200 && own.text.contains("api_key.updated") && !own.text.contains(&one), "{}", own.text);
-        assert_eq!(export(&server, &secret, &format!("project_id={one}"), accept).refusal().1, "project_mismatch");
-        assert_eq!(export(&server, &secret, "", accept).refusal().1, "insufficient_scope");
+        assert_eq!(export(&server, &secret, &format!("project_id={one}"), accept).error_fields().1, "project_mismatch");
+        assert_eq!(export(&server, &secret, "", accept).error_fields().1, "insufficient_scope");
     }
 }
 
 #[test]
-fn the_exports_hold_everything_that_matches() {
+fn exports_contain_all_matching_events() {
     let server = Server::start();
-    let [_, (two, key, _)] = story(&server);
+    let [_, (two, key, _)] = create_events(&server);
     let csv = export(&server, &server.admin, &format!("project_id={two}"), "text/csv");
     assert_eq!(csv.headers["content-type"], "text/csv; charset=utf-8");
     let mut reader = csv::Reader::from_reader(csv.text.as_bytes());
@@ -124,24 +124,24 @@ fn the_exports_hold_everything_that_matches() {
     let lines = export(&server, &server.admin, "", "application/jsonl");
     assert_eq!(lines.headers["content-type"], "application/jsonl; charset=utf-8");
     let lines: Vec<Value> = lines.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines, listed(&server, ""), "the same rows as the listing shows");
+    assert_eq!(lines, list(&server, ""), "the export has the same rows as the listing");
     let none = export(&server, &server.admin, "action=nothing", "text/csv");
     assert_eq!(none.text, "at,id,project_id,actor,action,target,detail\r\n");
     assert_eq!(export(&server, &server.admin, "action=nothing", "application/jsonl").text, "");
 }
 
 #[test]
-fn a_cell_that_a_spreadsheet_would_run_is_made_plain() {
+fn spreadsheet_formulas_are_escaped_in_csv() {
     let server = Server::start();
     let (project, folder) = (server.tenant("t").0, server.stop());
-    append(folder.path(), &project, 1, "@SUM(A1)");
+    append_events(folder.path(), &project, 1, "@SUM(A1)");
     let server = Server::start_in(folder);
     let csv = export(&server, &server.admin, "action=@SUM(A1)", "text/csv");
     assert!(csv.text.contains(",'@SUM(A1),"), "{}", csv.text);
 }
 
-/// Writes `count` rows into a stopped server's log.
-fn append(folder: &Path, project: &str, count: usize, action: &str) {
+/// Appends `count` rows to the audit log of a stopped server.
+fn append_events(folder: &Path, project: &str, count: usize, action: &str) {
     let clock = Arc::new(ShiftedClock::default());
     let settings = StoreSettings { dir: folder.join("data"), cache_bytes: 16 << 20, queue: 16 };
     let store = Store::open(settings, clock.clone()).unwrap();
@@ -158,12 +158,12 @@ fn append(folder: &Path, project: &str, count: usize, action: &str) {
 }
 
 #[test]
-fn a_search_through_much_that_does_not_match_goes_on_page_by_page() {
+fn a_sparse_search_continues_page_by_page() {
     let server = Server::start();
     let (project, folder) = (server.tenant("long").0, server.stop());
-    append(folder.path(), &project, 3, "early.row");
-    append(folder.path(), &project, 25_000, "much.noise");
-    append(folder.path(), &project, 2, "early.row");
+    append_events(folder.path(), &project, 3, "early.row");
+    append_events(folder.path(), &project, 25_000, "much.noise");
+    append_events(folder.path(), &project, 2, "early.row");
     let server = Server::start_in(folder);
     for scope in [String::new(), format!("&project_id={project}")] {
         let path = format!("/v1/audit-events?action=early{scope}");
@@ -175,7 +175,7 @@ fn a_search_through_much_that_does_not_match_goes_on_page_by_page() {
             assert_eq!(pages(&server, &path, limit).len(), 5, "limit {limit}");
         }
     }
-    // Rows that come in between two pages move nothing.
+    // Rows that are added between two pages do not shift results.
     let first = server.get("/v1/audit-events?action=early&limit=1").ok();
     server.post("/v1/projects", &json!({ "name": "meanwhile" })).ok();
     let second =

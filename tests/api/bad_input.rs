@@ -6,7 +6,7 @@ use crate::server::{Headers, MODEL, Server};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[test]
-fn bodies_that_cannot_be_read_are_refused_with_the_reason() {
+fn unreadable_bodies_are_refused_with_the_reason() {
     let server = Server::start();
     let deep = format!("{{\"name\": \"x\", \"metadata\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let cases: Vec<(&str, Vec<u8>, Headers<'_>, u16)> = vec![
@@ -23,25 +23,30 @@ fn bodies_that_cannot_be_read_are_refused_with_the_reason() {
         ("huge", vec![b' '; 9 << 20], &[JSON], 413),
     ];
     for (name, body, headers, status) in cases {
-        let answer = server.raw(Method::POST, "/v1/projects", Some(&server.admin), headers, Some(body));
-        assert_eq!(answer.refusal().0, status, "{name}: {}", answer.text);
+        let response = server.raw(Method::POST, "/v1/projects", Some(&server.admin), headers, Some(body));
+        assert_eq!(response.error_fields().0, status, "{name}: {}", response.text);
     }
-    assert_eq!(server.get("/v1/projects").ok()["data"].as_array().unwrap().len(), 1, "nothing was made");
+    assert_eq!(server.get("/v1/projects").ok()["data"].as_array().unwrap().len(), 1, "no project was created");
 }
 
 #[test]
-fn an_array_is_not_taken_for_an_object() {
+fn an_array_is_not_accepted_as_an_object() {
     let server = Server::start();
     let (_, key, secret) = server.tenant("arrays");
     let rotated = server.put(&format!("/v1/api-keys/{key}"), &json!([null, null]));
-    assert_eq!(rotated.refusal().0, 400, "{}", rotated.text);
+    assert_eq!(rotated.error_fields().0, 400, "{}", rotated.text);
     assert_eq!(server.call(Method::GET, "/v1/models", Some(&secret), None).status, 200, "nothing was rotated");
     let chat = server.post("/v1/chat/completions", &json!({ "model": MODEL, "messages": [["user", "hi"]] }));
-    assert_eq!(chat.refusal(), (400, "invalid_parameter".to_owned(), Some("messages[0]".to_owned())), "{}", chat.text);
+    assert_eq!(
+        chat.error_fields(),
+        (400, "invalid_parameter".to_owned(), Some("messages[0]".to_owned())),
+        "{}",
+        chat.text
+    );
 }
 
 #[test]
-fn a_wrong_field_is_named() {
+fn an_invalid_field_is_named() {
     let server = Server::start();
     let (project, _, _) = server.tenant("fields");
     let long = "x".repeat(300);
@@ -64,16 +69,16 @@ fn a_wrong_field_is_named() {
         ("/v1/api-keys", json!({ "name": "x", "project_id": project, "scopes": ["root"] }), "scopes"),
     ];
     for (path, body, param) in cases {
-        let answer = server.post(path, &body);
-        let (status, code, named) = answer.refusal();
+        let response = server.post(path, &body);
+        let (status, code, named) = response.error_fields();
         assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{body}");
-        let named = named.unwrap_or_else(|| panic!("no param for {body}: {}", answer.text));
-        assert!(named.starts_with(param), "{body} names {named}: {}", answer.text);
+        let named = named.unwrap_or_else(|| panic!("no param for {body}: {}", response.text));
+        assert!(named.starts_with(param), "{body} names {named}: {}", response.text);
     }
 }
 
 #[test]
-fn paging_parameters_are_checked() {
+fn pagination_parameters_are_checked() {
     let server = Server::start();
     for (query, param) in [
         ("limit=0", "limit"),
@@ -83,13 +88,13 @@ fn paging_parameters_are_checked() {
         ("limit=1&limit=2", "limit"),
         ("limit=many&order=up", "limit"),
     ] {
-        let (status, _, named) = server.get(&format!("/v1/projects?{query}")).refusal();
+        let (status, _, named) = server.get(&format!("/v1/projects?{query}")).error_fields();
         assert_eq!((status, named.as_deref()), (400, Some(param)), "{query}");
     }
 }
 
 #[test]
-fn a_wrong_chat_request_is_refused_by_field() {
+fn an_invalid_chat_request_is_refused_by_field() {
     let server = Server::start();
     let hello = json!([{ "role": "user", "content": "hi" }]);
     let with = |field: &str, value: serde_json::Value| {
@@ -129,12 +134,12 @@ fn a_wrong_chat_request_is_refused_by_field() {
     ];
     for (body, param) in cases {
         for mount in ["/v1", "/openai/v1"] {
-            let answer = server.post(&format!("{mount}/chat/completions"), &body);
-            let (status, code, named) = answer.refusal();
-            assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{body}: {}", answer.text);
-            assert_eq!(named.as_deref(), Some(param), "{}", answer.text);
+            let response = server.post(&format!("{mount}/chat/completions"), &body);
+            let (status, code, named) = response.error_fields();
+            assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{body}: {}", response.text);
+            assert_eq!(named.as_deref(), Some(param), "{}", response.text);
         }
     }
-    let unknown = server.post("/v1/chat/completions", &with("model", json!("gpt-5"))).refusal();
+    let unknown = server.post("/v1/chat/completions", &with("model", json!("gpt-5"))).error_fields();
     assert_eq!(unknown, (404, "model_not_found".to_owned(), Some("model".to_owned())));
 }

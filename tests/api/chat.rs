@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
 
-fn ask(more: Value) -> Value {
+fn chat_body(more: Value) -> Value {
     let mut body = json!({
         "model": MODEL,
         "messages": [{ "role": "user", "content": "Tell me about the sea." }],
@@ -15,7 +15,7 @@ fn ask(more: Value) -> Value {
     body
 }
 
-/// Prompt and answer tokens. How many of them were cached depends on what was asked before.
+/// `(prompt, completion, total)` tokens. Cached tokens are left out, because they depend on earlier requests.
 pub fn counts(usage: &Value) -> (&Value, &Value, &Value) {
     (&usage["prompt_tokens"], &usage["completion_tokens"], &usage["total_tokens"])
 }
@@ -33,34 +33,34 @@ fn content(events: &[Value], choice: u64) -> String {
 }
 
 #[test]
-fn an_answer_has_the_envelope_on_one_mount_and_openai_s_constants_on_the_other() {
+fn a_response_has_the_format_of_its_mount() {
     let server = Server::start();
     for (mount, object) in [("/v1", "service.resource"), ("/openai/v1", "chat.completion")] {
-        let answer = server.post(&format!("{mount}/chat/completions"), &ask(json!({}))).ok();
-        assert_eq!(answer["object"], object);
-        assert_eq!(answer.get("status"), (mount == "/v1").then_some(&json!("succeeded")));
-        assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
-        assert_eq!((&answer["model"], &answer["choices"][0]["index"]), (&json!(MODEL), &json!(0)));
-        assert_eq!(answer["choices"][0]["message"]["role"], "assistant");
-        assert!(["stop", "length"].contains(&answer["choices"][0]["finish_reason"].as_str().unwrap()));
-        let usage = &answer["usage"];
+        let response = server.post(&format!("{mount}/chat/completions"), &chat_body(json!({}))).ok();
+        assert_eq!(response["object"], object);
+        assert_eq!(response.get("status"), (mount == "/v1").then_some(&json!("succeeded")));
+        assert!(response["id"].as_str().unwrap().starts_with("chatcmpl-"));
+        assert_eq!((&response["model"], &response["choices"][0]["index"]), (&json!(MODEL), &json!(0)));
+        assert_eq!(response["choices"][0]["message"]["role"], "assistant");
+        assert!(["stop", "length"].contains(&response["choices"][0]["finish_reason"].as_str().unwrap()));
+        let usage = &response["usage"];
         let sum = usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap();
         assert_eq!(usage["total_tokens"], sum);
     }
 }
 
 #[test]
-fn a_streamed_answer_is_the_whole_answer_in_pieces() {
+fn a_streamed_response_equals_the_whole_response() {
     let server = Server::start();
     for more in [json!({}), json!({ "n": 3 }), json!({ "temperature": 0 }), json!({ "stop": ["e", "th"] })] {
-        let whole = server.post("/openai/v1/chat/completions", &ask(more.clone())).ok();
-        let mut streamed = ask(more);
+        let whole = server.post("/openai/v1/chat/completions", &chat_body(more.clone())).ok();
+        let mut streamed = chat_body(more);
         streamed["stream"] = json!(true);
         streamed["stream_options"] = json!({ "include_usage": true });
         for mount in ["/v1", "/openai/v1"] {
-            let answer = server.post(&format!("{mount}/chat/completions"), &streamed);
-            assert!(answer.headers["content-type"].to_str().unwrap().starts_with("text/event-stream"));
-            let (events, done) = events(&answer.text);
+            let response = server.post(&format!("{mount}/chat/completions"), &streamed);
+            assert!(response.headers["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+            let (events, done) = events(&response.text);
             assert!(done && events.iter().all(|event| event["object"] == "chat.completion.chunk"));
             for choice in whole["choices"].as_array().unwrap() {
                 let index = choice["index"].as_u64().unwrap();
@@ -73,7 +73,7 @@ fn a_streamed_answer_is_the_whole_answer_in_pieces() {
     }
 }
 
-/// The role once and first, the finish reason once and last, with an empty delta.
+/// Checks that the role comes once and first, and the finish reason once and last with an empty delta.
 fn check_frame(events: &[Value], index: u64, finish: &Value) {
     let mine: Vec<&Value> =
         events.iter().flat_map(|e| e["choices"].as_array().unwrap()).filter(|c| c["index"] == index).collect();
@@ -85,11 +85,11 @@ fn check_frame(events: &[Value], index: u64, finish: &Value) {
 }
 
 #[test]
-fn a_seed_repeats_an_answer_and_choices_differ() {
+fn a_seed_reproduces_a_response_and_choices_differ() {
     let server = Server::start();
-    let asked = ask(json!({ "n": 4, "temperature": 1.5 }));
-    let first = server.post("/v1/chat/completions", &asked).ok();
-    let second = server.post("/v1/chat/completions", &asked).ok();
+    let request_body = chat_body(json!({ "n": 4, "temperature": 1.5 }));
+    let first = server.post("/v1/chat/completions", &request_body).ok();
+    let second = server.post("/v1/chat/completions", &request_body).ok();
     assert_eq!(first["choices"], second["choices"]);
     let texts: std::collections::HashSet<&str> =
         first["choices"].as_array().unwrap().iter().map(|c| c["message"]["content"].as_str().unwrap()).collect();
@@ -99,17 +99,17 @@ fn a_seed_repeats_an_answer_and_choices_differ() {
 #[test]
 fn log_probabilities_cover_every_token() {
     let server = Server::start();
-    let asked = ask(json!({ "logprobs": true, "top_logprobs": 4, "temperature": 0, "ignore_eos": true }));
-    let answer = server.post("/v1/chat/completions", &asked).ok();
-    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    let request_body = chat_body(json!({ "logprobs": true, "top_logprobs": 4, "temperature": 0, "ignore_eos": true }));
+    let response = server.post("/v1/chat/completions", &request_body).ok();
+    let tokens = response["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
     assert_eq!(tokens.len(), 24);
     for token in &tokens {
         let top = token["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 4);
-        assert_eq!(token["logprob"], top[0]["logprob"], "greedy takes the likeliest");
+        assert_eq!(token["logprob"], top[0]["logprob"], "greedy sampling takes the most probable token");
         assert!(top.windows(2).all(|pair| pair[0]["logprob"].as_f64() >= pair[1]["logprob"].as_f64()));
     }
-    let mut streamed = asked;
+    let mut streamed = request_body;
     streamed["stream"] = json!(true);
     let (events, _) = events(&server.post("/v1/chat/completions", &streamed).text);
     let choices = events.iter().flat_map(|event| event["choices"].as_array().unwrap());
@@ -118,55 +118,57 @@ fn log_probabilities_cover_every_token() {
 }
 
 #[test]
-fn limits_of_length_are_kept_and_told() {
+fn length_limits_are_applied_and_reported() {
     let server = Server::start();
-    let asked = ask(json!({ "max_completion_tokens": 5, "ignore_eos": true }));
-    let answer = server.post("/v1/chat/completions", &asked).ok();
+    let request_body = chat_body(json!({ "max_completion_tokens": 5, "ignore_eos": true }));
+    let response = server.post("/v1/chat/completions", &request_body).ok();
     assert_eq!(
-        (&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]),
+        (&response["usage"]["completion_tokens"], &response["choices"][0]["finish_reason"]),
         (&json!(5), &json!("length"))
     );
-    let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    let prompt = response["usage"]["prompt_tokens"].as_u64().unwrap();
 
-    // The tiny model's context has 512 tokens: one fewer than fits, exactly what fits, one more.
-    for (room, status) in [(512 - prompt - 1, 200), (512 - prompt, 200), (512 - prompt + 1, 400)] {
-        let asked = ask(json!({ "max_completion_tokens": room, "ignore_eos": true }));
-        let answer = server.post("/v1/chat/completions", &asked);
-        assert_eq!(answer.status, status, "{}", answer.text);
+    // The tiny model's context has 512 tokens: one token below the limit, at it, and above it.
+    for (max_tokens, status) in [(512 - prompt - 1, 200), (512 - prompt, 200), (512 - prompt + 1, 400)] {
+        let request_body = chat_body(json!({ "max_completion_tokens": max_tokens, "ignore_eos": true }));
+        let response = server.post("/v1/chat/completions", &request_body);
+        assert_eq!(response.status, status, "{}", response.text);
         if status == 400 {
-            let (_, code, param) = answer.refusal();
+            let (_, code, param) = response.error_fields();
             assert_eq!((code.as_str(), param.as_deref()), ("context_length_exceeded", Some("max_completion_tokens")));
-            assert!(answer.text.contains(&format!("{prompt} tokens")) && answer.text.contains(&room.to_string()));
+            assert!(
+                response.text.contains(&format!("{prompt} tokens")) && response.text.contains(&max_tokens.to_string())
+            );
         } else {
-            assert_eq!(answer.json()["usage"]["completion_tokens"], room);
+            assert_eq!(response.json()["usage"]["completion_tokens"], max_tokens);
         }
     }
     let long = json!({ "messages": [{ "role": "user", "content": "sea ".repeat(5000) }] });
-    let (status, code, param) = server.post("/v1/chat/completions", &ask(long)).refusal();
+    let (status, code, param) = server.post("/v1/chat/completions", &chat_body(long)).error_fields();
     assert_eq!((status, code.as_str(), param.as_deref()), (400, "context_length_exceeded", Some("messages")));
 }
 
 /// The engine refuses what is above its limits without naming a field, so the API must have the same limits.
 #[test]
-fn the_engine_s_limits_are_the_api_s() {
+fn the_limits_of_engine_and_api_match() {
     let server = Server::start();
     let (choices, stops, top) = (engine::MAX_CHOICES, engine::MAX_STOPS, engine::MAX_TOP_LOGPROBS);
     let stop = |count: usize| (0..count).map(|at| format!("zq{at}")).collect::<Vec<_>>();
     let chat = |more: Value| {
-        let mut body = ask(json!({ "max_completion_tokens": 1 }));
+        let mut body = chat_body(json!({ "max_completion_tokens": 1 }));
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         server.post("/v1/chat/completions", &body)
     };
-    let most = json!({ "n": choices, "stop": stop(stops), "logprobs": true, "top_logprobs": top });
-    assert_eq!(chat(most).ok()["choices"].as_array().unwrap().len(), choices as usize);
+    let largest = json!({ "n": choices, "stop": stop(stops), "logprobs": true, "top_logprobs": top });
+    assert_eq!(chat(largest).ok()["choices"].as_array().unwrap().len(), choices as usize);
     for (more, param) in [
         (json!({ "n": choices + 1 }), "n"),
         (json!({ "stop": stop(stops + 1) }), "stop"),
         (json!({ "logprobs": true, "top_logprobs": top + 1 }), "top_logprobs"),
     ] {
-        assert_eq!(chat(more).refusal(), (400, "invalid_parameter".to_owned(), Some(param.to_owned())));
+        assert_eq!(chat(more).error_fields(), (400, "invalid_parameter".to_owned(), Some(param.to_owned())));
     }
-    // As the document has them.
+    // The limits in the OpenAPI document.
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
     let about = |schema: &str, field: &str| document["components"]["schemas"][schema]["properties"][field].to_string();
     assert!(about("ChatRequest", "n").contains(&format!("1–{choices}")));
@@ -176,27 +178,27 @@ fn the_engine_s_limits_are_the_api_s() {
 }
 
 #[test]
-fn several_chats_run_at_once_and_each_gets_its_own_answer() {
+fn concurrent_chats_get_their_own_responses() {
     let server = Server::start();
     let alone: Vec<Value> = (0..8)
-        .map(|seed| server.post("/v1/chat/completions", &ask(json!({ "seed": seed }))).ok()["choices"].clone())
+        .map(|seed| server.post("/v1/chat/completions", &chat_body(json!({ "seed": seed }))).ok()["choices"].clone())
         .collect();
     std::thread::scope(|scope| {
         for (seed, expected) in alone.iter().enumerate() {
             let server = &server;
             scope.spawn(move || {
-                let answer = server.post("/v1/chat/completions", &ask(json!({ "seed": seed }))).ok();
-                assert_eq!(&answer["choices"], expected);
+                let response = server.post("/v1/chat/completions", &chat_body(json!({ "seed": seed }))).ok();
+                assert_eq!(&response["choices"], expected);
             });
         }
     });
 }
 
 #[test]
-fn content_in_parts_is_the_same_prompt_and_developer_is_a_system_turn() {
+fn content_parts_equal_text_and_developer_messages_are_system_messages() {
     let server = Server::start();
     let say = |messages: Value| {
-        let mut body = ask(json!({ "temperature": 0 }));
+        let mut body = chat_body(json!({ "temperature": 0 }));
         body["messages"] = messages;
         server.post("/v1/chat/completions", &body).ok()
     };
@@ -207,32 +209,32 @@ fn content_in_parts_is_the_same_prompt_and_developer_is_a_system_turn() {
 }
 
 #[test]
-fn fields_that_change_nothing_are_accepted() {
+fn fields_without_effect_are_accepted() {
     let server = Server::start();
     let more = json!({
         "user": "u-1", "metadata": { "a": "b" }, "store": false, "service_tier": "auto", "tools": [], "tool_choice": "none",
         "response_format": { "type": "text" }, "modalities": ["text"], "parallel_tool_calls": true, "prediction": null,
         "stream": false, "stop": null, "temperature": null, "logit_bias": null,
     });
-    server.post("/v1/chat/completions", &ask(more)).ok();
+    server.post("/v1/chat/completions", &chat_body(more)).ok();
 }
 
 #[test]
 fn stop_strings_never_appear_and_bias_bans_a_token() {
     let server = Server::start();
-    let free = server.post("/v1/chat/completions", &ask(json!({ "temperature": 0, "logprobs": true }))).ok();
+    let free = server.post("/v1/chat/completions", &chat_body(json!({ "temperature": 0, "logprobs": true }))).ok();
     let text = free["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     let middle: String = text.chars().skip(3).take(2).collect();
-    let stopped = server.post("/v1/chat/completions", &ask(json!({ "temperature": 0, "stop": middle }))).ok();
+    let stopped = server.post("/v1/chat/completions", &chat_body(json!({ "temperature": 0, "stop": middle }))).ok();
     let cut = stopped["choices"][0]["message"]["content"].as_str().unwrap();
     assert_eq!(cut, &text[..text.find(&middle).unwrap()]);
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
 }
 
 #[test]
-fn a_chat_without_a_key_or_with_a_bad_one_reaches_no_model() {
+fn a_chat_without_a_valid_key_reaches_no_model() {
     let server = Server::start();
-    let answer = server.call(Method::POST, "/v1/chat/completions", None, Some(&ask(json!({}))));
-    assert_eq!(answer.refusal().0, 401);
+    let response = server.call(Method::POST, "/v1/chat/completions", None, Some(&chat_body(json!({}))));
+    assert_eq!(response.error_fields().0, 401);
     assert_eq!(server.engine.load().running, 0);
 }

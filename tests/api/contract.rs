@@ -1,13 +1,13 @@
 //! The fifteen endpoints of the service's contract: each field of its tables, on both mounts.
 //!
-//! A row says what is sent and what each field must be. From it the test derives: all fields
-//! together succeed, the required ones alone succeed, each required one is missed by name, and
-//! each one of another type is refused by name.
+//! A row has valid values for the fields of an endpoint. The test checks that a request with all fields succeeds, that
+//! a request with only the required fields succeeds, and that the error for a missing field or a field of another type
+//! names the field.
 
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use crate::server::{Answer, IMAGES, MODEL, Server, VECTORS};
+use crate::server::{EMBEDDER, IMAGE_MODEL, MODEL, Response, Server};
 
 struct Endpoint {
     number: u8,
@@ -31,7 +31,7 @@ fn optional(name: &'static str, good: Value, wrong: Value) -> Field {
     Field { name, good, wrong, required: false }
 }
 
-/// What a caller has when it begins.
+/// The resources that the requests refer to.
 struct World {
     project: String,
     key: String,
@@ -39,7 +39,7 @@ struct World {
     job: String,
 }
 
-fn world(server: &Server) -> World {
+fn setup(server: &Server) -> World {
     let text = |value: &Value| value["id"].as_str().unwrap().to_owned();
     let project = text(&server.post("/v1/projects", &json!({ "name": "contract" })).ok());
     let key = text(&server.post("/v1/api-keys", &json!({ "name": "k", "project_id": project })).ok());
@@ -49,19 +49,19 @@ fn world(server: &Server) -> World {
     World { project, key, agent, job }
 }
 
-/// A training file, sent as OpenAI's clients do.
+/// Uploads a training file in the same way as OpenAI's clients.
 pub fn upload(server: &Server, key: &str) -> String {
     let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
     let body = format!(
         "--x\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nfine-tune\r\n--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"t.jsonl\"\r\ncontent-type: application/octet-stream\r\n\r\n{line}\n\r\n--x--\r\n"
     );
     let headers = [("content-type", "multipart/form-data; boundary=x")];
-    let answer = server.raw(Method::POST, "/v1/files", Some(key), &headers, Some(body.into_bytes()));
-    answer.ok()["id"].as_str().unwrap().to_owned()
+    let response = server.raw(Method::POST, "/v1/files", Some(key), &headers, Some(body.into_bytes()));
+    response.ok()["id"].as_str().unwrap().to_owned()
 }
 
-fn endpoints(world: &World) -> Vec<Endpoint> {
-    let World { project, key, agent, job } = world;
+fn endpoints(setup: &World) -> Vec<Endpoint> {
+    let World { project, key, agent, job } = setup;
     let name = || required("name", json!("a name"), json!(5));
     let messages = || json!([{ "role": "system", "content": "s" }, { "role": "user", "content": "hi" }, { "role": "assistant", "content": "ho" }, { "role": "user", "content": "?" }]);
     let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } }]);
@@ -164,7 +164,7 @@ fn endpoints(world: &World) -> Vec<Endpoint> {
             Method::POST,
             "/images/generations".into(),
             vec![
-                required("model", json!(IMAGES), json!(1)),
+                required("model", json!(IMAGE_MODEL), json!(1)),
                 required("prompt", json!("a cat"), json!(["a cat"])),
                 optional("size", json!("64x64"), json!("large")),
             ],
@@ -174,7 +174,7 @@ fn endpoints(world: &World) -> Vec<Endpoint> {
             Method::POST,
             "/embeddings".into(),
             vec![
-                required("model", json!(VECTORS), json!(1)),
+                required("model", json!(EMBEDDER), json!(1)),
                 required("input", json!(["a", "b"]), json!({})),
                 optional("dimensions", json!(32), json!("all")),
             ],
@@ -202,8 +202,8 @@ fn object<'a>(fields: impl Iterator<Item = (&'a str, &'a Value)>) -> Map<String,
     fields.map(|(name, value)| (name.to_owned(), value.clone())).collect()
 }
 
-/// Fields of a GET go into the query string, of anything else into the body.
-fn send(server: &Server, mount: &str, endpoint: &Endpoint, fields: &Map<String, Value>) -> Answer {
+/// Sends the fields of a GET in the query string, and those of other methods in the body.
+fn send(server: &Server, mount: &str, endpoint: &Endpoint, fields: &Map<String, Value>) -> Response {
     let path = format!("{mount}{}", endpoint.path);
     if endpoint.method != Method::GET {
         return server.call(endpoint.method.clone(), &path, Some(&server.admin), Some(&Value::Object(fields.clone())));
@@ -213,17 +213,17 @@ fn send(server: &Server, mount: &str, endpoint: &Endpoint, fields: &Map<String, 
     server.get(&format!("{path}?{}", query.join("&")))
 }
 
-fn succeeds(server: &Server, mount: &str, endpoint: &Endpoint, fields: &Map<String, Value>) {
-    let answer = send(server, mount, endpoint, fields);
-    let what = format!("endpoint {} on {mount} with {fields:?}: {}", endpoint.number, answer.text);
-    assert_eq!(answer.status, 200, "{what}");
-    assert_eq!(answer.headers["content-type"], "application/json", "{what}");
-    let body = answer.json();
+fn assert_success(server: &Server, mount: &str, endpoint: &Endpoint, fields: &Map<String, Value>) {
+    let response = send(server, mount, endpoint, fields);
+    let what = format!("endpoint {} on {mount} with {fields:?}: {}", endpoint.number, response.text);
+    assert_eq!(response.status, 200, "{what}");
+    assert_eq!(response.headers["content-type"], "application/json", "{what}");
+    let body = response.json();
     if mount == "/v1" {
         assert_eq!((&body["object"], &body["status"]), (&json!("service.resource"), &json!("succeeded")), "{what}");
         assert!(body["id"].as_str().is_some_and(|id| !id.is_empty()), "{what}");
     } else if endpoint.number == 12 {
-        // OpenAI's images have no `object`.
+        // OpenAI's image responses have no `object`.
         assert!(body["created"].is_i64() && body["data"][0]["b64_json"].is_string(), "{what}");
     } else {
         assert!(body["object"].as_str().is_some_and(|object| object != "service.resource"), "{what}");
@@ -231,30 +231,30 @@ fn succeeds(server: &Server, mount: &str, endpoint: &Endpoint, fields: &Map<Stri
 }
 
 #[test]
-fn each_field_of_the_fifteen_endpoints_is_taken_missed_and_refused_by_name() {
+fn each_field_of_the_fifteen_endpoints_is_accepted_required_and_validated() {
     let server = Server::with_all_workloads();
-    let world = world(&server);
+    let setup = setup(&server);
     for mount in ["/v1", "/openai/v1"] {
-        let endpoints = endpoints(&world);
+        let endpoints = endpoints(&setup);
         assert_eq!(endpoints.iter().map(|endpoint| endpoint.number).collect::<Vec<_>>(), (1..=15).collect::<Vec<_>>());
         for endpoint in &endpoints {
             let all = object(endpoint.fields.iter().map(|field| (field.name, &field.good)));
-            succeeds(&server, mount, endpoint, &all);
+            assert_success(&server, mount, endpoint, &all);
             let must =
                 object(endpoint.fields.iter().filter(|field| field.required).map(|field| (field.name, &field.good)));
-            succeeds(&server, mount, endpoint, &must);
+            assert_success(&server, mount, endpoint, &must);
             for field in &endpoint.fields {
                 let what = format!("endpoint {} on {mount}: {}", endpoint.number, field.name);
                 let mut wrong = all.clone();
                 wrong.insert(field.name.to_owned(), field.wrong.clone());
-                let (status, code, param) = send(&server, mount, endpoint, &wrong).refusal();
+                let (status, code, param) = send(&server, mount, endpoint, &wrong).error_fields();
                 let expected = if field.name == "project_id" && field.wrong.is_string() { 404 } else { 400 };
                 assert_eq!(status, expected, "{what}: {code}");
                 assert!(param.as_deref().is_some_and(|param| param.starts_with(field.name)), "{what}: {param:?}");
                 if field.required {
                     let mut without = all.clone();
                     without.remove(field.name);
-                    let missed = send(&server, mount, endpoint, &without).refusal();
+                    let missed = send(&server, mount, endpoint, &without).error_fields();
                     assert_eq!(missed, (400, "invalid_parameter".to_owned(), Some(field.name.to_owned())), "{what}");
                 }
             }
@@ -263,14 +263,14 @@ fn each_field_of_the_fifteen_endpoints_is_taken_missed_and_refused_by_name() {
 }
 
 #[test]
-fn a_stream_of_endpoint_5_is_openai_s_on_both_mounts() {
+fn the_stream_of_endpoint_5_has_openais_format_on_both_mounts() {
     let server = Server::with_all_workloads();
     let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "stream": true, "max_tokens": 3, "ignore_eos": true });
     for mount in ["/v1", "/openai/v1"] {
-        let answer = server.post(&format!("{mount}/chat/completions"), &body);
-        assert!(answer.headers["content-type"].to_str().unwrap().starts_with("text/event-stream"));
-        assert!(answer.text.ends_with("data: [DONE]\n\n"));
-        for line in answer.text.lines().filter_map(|line| line.strip_prefix("data: {")) {
+        let response = server.post(&format!("{mount}/chat/completions"), &body);
+        assert!(response.headers["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+        assert!(response.text.ends_with("data: [DONE]\n\n"));
+        for line in response.text.lines().filter_map(|line| line.strip_prefix("data: {")) {
             let chunk: Value = serde_json::from_str(&format!("{{{line}")).unwrap();
             assert_eq!(chunk["object"], "chat.completion.chunk");
         }

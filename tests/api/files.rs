@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::server::{Headers, Server};
 use crate::tiny_model::TinyModel;
 use crate::upload::{
-    CHAT, Part, begin, begin_from, file, form, held, leave_chunks, pages, records, rest, send, set_quotas, stop_swept,
-    upload, wait_for_chunks,
+    CHAT, Part, begin, begin_upload_from, file, form, pages, quota_usage_of, read_rest, records, send, set_quotas,
+    stop_after_sweep, upload, wait_for_chunks, write_orphaned_chunks,
 };
 use crate::wait::until;
 
@@ -20,41 +20,41 @@ fn examples(lines: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_shows_every_field_on_both_mounts() {
+fn a_file_has_all_fields_on_both_mounts() {
     let server = Server::start();
     let content = format!("\u{feff}{CHAT}\r\n{CHAT}\r\n");
     let (project, _, key) = server.tenant("files");
     let parts = [PURPOSE, ("file", Some("my train.jsonl"), content.as_bytes())];
-    let made = send(&server, "/v1", &key, &parts, &[]).ok();
-    assert_eq!((&made["object"], &made["status"]), (&json!("service.resource"), &json!("succeeded")));
-    assert_eq!(made["state"], "processed");
-    let id = made["id"].as_str().unwrap();
+    let created = send(&server, "/v1", &key, &parts, &[]).ok();
+    assert_eq!((&created["object"], &created["status"]), (&json!("service.resource"), &json!("succeeded")));
+    assert_eq!(created["state"], "processed");
+    let id = created["id"].as_str().unwrap();
     assert!(id.starts_with("file-"));
-    assert_eq!((&made["filename"], &made["purpose"]), (&json!("my train.jsonl"), &json!("fine-tune")));
-    assert_eq!((&made["bytes"], &made["examples"]), (&json!(content.len()), &json!(2)));
-    assert_eq!((&made["example_format"], &made["project_id"]), (&json!("messages"), &json!(project)));
-    assert_eq!((made["sha256"].as_str().unwrap().len(), &made["expires_at"]), (64, &Value::Null));
-    assert!(made["created_at"].as_str().unwrap().ends_with('Z'));
+    assert_eq!((&created["filename"], &created["purpose"]), (&json!("my train.jsonl"), &json!("fine-tune")));
+    assert_eq!((&created["bytes"], &created["examples"]), (&json!(content.len()), &json!(2)));
+    assert_eq!((&created["example_format"], &created["project_id"]), (&json!("messages"), &json!(project)));
+    assert_eq!((created["sha256"].as_str().unwrap().len(), &created["expires_at"]), (64, &Value::Null));
+    assert!(created["created_at"].as_str().unwrap().ends_with('Z'));
 
     let theirs = server.call(Method::GET, &format!("/openai/v1/files/{id}"), Some(&key), None).ok();
     assert_eq!((&theirs["object"], &theirs["status"]), (&json!("file"), &json!("processed")));
     assert!(theirs["created_at"].is_i64() && theirs.get("state").is_none());
-    assert_eq!((&theirs["bytes"], &theirs["sha256"]), (&made["bytes"], &made["sha256"]));
+    assert_eq!((&theirs["bytes"], &theirs["sha256"]), (&created["bytes"], &created["sha256"]));
 
     let raw = server.call(Method::GET, &format!("/v1/files/{id}/content"), Some(&key), None);
-    assert_eq!((raw.status, raw.text), (200, content.clone()), "reqwest eats the mark");
+    assert_eq!((raw.status, raw.text), (200, content.clone()), "reqwest removes the byte order mark");
     assert_eq!(raw.headers["content-length"], content.len().to_string().as_str());
     assert_eq!(raw.headers["content-type"], "application/octet-stream");
     assert_eq!(raw.headers["x-content-type-options"], "nosniff");
 
-    let gone = server.call(Method::DELETE, &format!("/openai/v1/files/{id}"), Some(&key), None).ok();
-    assert_eq!(gone, json!({ "id": id, "object": "file", "deleted": true }));
-    let missing = server.call(Method::GET, &format!("/v1/files/{id}"), Some(&key), None).refusal();
+    let deleted_body = server.call(Method::DELETE, &format!("/openai/v1/files/{id}"), Some(&key), None).ok();
+    assert_eq!(deleted_body, json!({ "id": id, "object": "file", "deleted": true }));
+    let missing = server.call(Method::GET, &format!("/v1/files/{id}"), Some(&key), None).error_fields();
     assert_eq!((missing.0, missing.1.as_str()), (404, "not_found"));
 }
 
 #[test]
-fn parts_may_come_in_any_order_and_a_project_may_be_named() {
+fn form_parts_may_be_in_any_order_and_name_a_project() {
     let server = Server::start();
     let (project, _, key) = server.tenant("owner");
     let parts = [("file", Some("a.jsonl"), CHAT.as_bytes()), PURPOSE, ("project_id", None, project.as_bytes())];
@@ -67,7 +67,7 @@ fn parts_may_come_in_any_order_and_a_project_may_be_named() {
 }
 
 #[test]
-fn each_wrong_upload_is_refused_with_its_field_and_leaves_nothing() {
+fn each_invalid_upload_is_refused_by_field_and_leaves_nothing() {
     let server = Server::start();
     let long = "x".repeat(256);
     let good = CHAT.as_bytes();
@@ -81,7 +81,7 @@ fn each_wrong_upload_is_refused_with_its_field_and_leaves_nothing() {
         ("two files", vec![PURPOSE, ("file", Some("a"), good), ("file", Some("b"), good)], 400, Some("file")),
         ("two purposes", vec![PURPOSE, PURPOSE, ("file", Some("a"), good)], 400, Some("purpose")),
         (
-            "a field too many",
+            "an unknown field",
             vec![PURPOSE, ("expires_after[anchor]", None, b"created_at")],
             400,
             Some("expires_after[anchor]"),
@@ -99,20 +99,20 @@ fn each_wrong_upload_is_refused_with_its_field_and_leaves_nothing() {
     ];
     for (name, parts, status, param) in cases {
         for mount in ["/v1", "/openai/v1"] {
-            let answer = send(&server, mount, &server.admin, &parts, &[]);
-            let (got, _, named) = answer.refusal();
-            assert_eq!((got, named.as_deref()), (status, param), "{name}: {}", answer.text);
+            let response = send(&server, mount, &server.admin, &parts, &[]);
+            let (got, _, named) = response.error_fields();
+            assert_eq!((got, named.as_deref()), (status, param), "{name}: {}", response.text);
         }
     }
     let purposes = send(&server, "/v1", &server.admin, &[("purpose", None, b"batch")], &[]);
     assert!(purposes.text.contains("fine-tune"), "{}", purposes.text);
     assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
-    let records = records(stop_swept(server).path());
+    let records = records(stop_after_sweep(server).path());
     assert_eq!((records["files"], records["file_chunks"], records["file_remains"]), (0, 0, 0));
 }
 
 #[test]
-fn a_body_that_is_no_form_is_refused() {
+fn a_body_that_is_not_a_form_is_refused() {
     let server = Server::start();
     let kind = "multipart/form-data; boundary=xYzZY";
     let cases: [(&str, Headers<'_>, &[u8], u16); 6] = [
@@ -129,43 +129,47 @@ fn a_body_that_is_no_form_is_refused() {
         ),
     ];
     for (name, headers, body, status) in cases {
-        let answer = server.raw(Method::POST, "/v1/files", Some(&server.admin), headers, Some(body.to_vec()));
-        assert_eq!(answer.refusal().0, status, "{name}: {}", answer.text);
+        let response = server.raw(Method::POST, "/v1/files", Some(&server.admin), headers, Some(body.to_vec()));
+        assert_eq!(response.error_fields().0, status, "{name}: {}", response.text);
     }
     assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
 }
 
 #[test]
-fn a_declared_size_beyond_the_bound_is_refused_at_once() {
+fn a_declared_size_above_the_limit_is_refused_at_once() {
     let server = Server::start();
-    let answer = rest(begin(&server, &server.admin, 600 << 20, b""));
-    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("536870912 bytes"), "{answer}");
+    let response = read_rest(begin(&server, &server.admin, 600 << 20, b""));
+    assert!(response.starts_with("HTTP/1.1 413") && response.contains("536870912 bytes"), "{response}");
 }
 
 #[test]
-fn a_wrong_line_is_named_wherever_the_chunks_are_cut() {
+fn an_invalid_line_is_named_regardless_of_chunk_boundaries() {
     let server = Server::start();
     let mut content = examples(20_000);
     content.extend_from_slice(br#"{"messages":[{"role":"user","content":"hi"},{"role":"user","content":"x"},{"role":"asistant","content":""}]}"#);
-    let answer = upload(&server, &server.admin, &content);
-    assert_eq!(answer.refusal(), (400, "invalid_parameter".to_owned(), Some("file".to_owned())));
-    assert!(answer.text.contains("line 20001: messages[2].role is 'asistant'"), "{}", answer.text);
+    let response = upload(&server, &server.admin, &content);
+    assert_eq!(response.error_fields(), (400, "invalid_parameter".to_owned(), Some("file".to_owned())));
+    assert!(response.text.contains("line 20001: messages[2].role is 'asistant'"), "{}", response.text);
 
-    // One line that lies in four chunks.
+    // One line that spans four chunks.
     let long = format!("{{\"text\":\"{}\"}}\n", "é".repeat(900_000));
-    let made = upload(&server, &server.admin, long.repeat(2).as_bytes()).ok();
-    assert_eq!((&made["examples"], &made["example_format"]), (&json!(2), &json!("text")));
-    let content = server.get(&format!("/v1/files/{}/content", made["id"].as_str().unwrap()));
-    assert!(content.text == long.repeat(2), "the bytes come back as they went in");
+    let created = upload(&server, &server.admin, long.repeat(2).as_bytes()).ok();
+    assert_eq!((&created["examples"], &created["example_format"]), (&json!(2), &json!("text")));
+    let content = server.get(&format!("/v1/files/{}/content", created["id"].as_str().unwrap()));
+    assert!(content.text == long.repeat(2), "the content is unchanged");
 
     let longer = format!("{CHAT}\n{{\"text\":\"{}\"}}\n", "x".repeat(4 << 20));
-    let answer = upload(&server, &server.admin, longer.as_bytes());
-    assert!(answer.status == 400 && answer.text.contains("line 2 is longer than 4194304 bytes"), "{}", answer.text);
-    assert_eq!(records(stop_swept(server).path())["file_chunks"], 7);
+    let response = upload(&server, &server.admin, longer.as_bytes());
+    assert!(
+        response.status == 400 && response.text.contains("line 2 is longer than 4194304 bytes"),
+        "{}",
+        response.text
+    );
+    assert_eq!(records(stop_after_sweep(server).path())["file_chunks"], 7);
 }
 
 #[test]
-fn a_repeated_upload_makes_one_file() {
+fn a_repeated_upload_creates_one_file() {
     let server = Server::start();
     let once = |mount: &str, boundary: &str, content: &[u8], name: &str| {
         let headers =
@@ -180,26 +184,26 @@ fn a_repeated_upload_makes_one_file() {
     assert_eq!(first.ok(), again.ok());
     assert_eq!(once("/openai/v1", "three", CHAT.as_bytes(), "a").ok()["id"], first.ok()["id"]);
     for (content, name) in [(format!("{CHAT}\n"), "a"), (CHAT.to_owned(), "b")] {
-        let other = once("/v1", "one", content.as_bytes(), name).refusal();
+        let other = once("/v1", "one", content.as_bytes(), name).error_fields();
         assert_eq!((other.0, other.1.as_str()), (422, "idempotency_conflict"));
     }
-    let bad = send(&server, "/v1", &server.admin, &[PURPOSE], &[("idempotency-key", "")]).refusal();
+    let bad = send(&server, "/v1", &server.admin, &[PURPOSE], &[("idempotency-key", "")]).error_fields();
     assert_eq!((bad.0, bad.2.as_deref()), (400, Some("Idempotency-Key")));
     assert_eq!(server.get("/v1/files").ok()["data"].as_array().unwrap().len(), 1);
     let content = server.get(&format!("/v1/files/{}/content", first.ok()["id"].as_str().unwrap()));
-    assert_eq!(content.text, CHAT, "the chunks of the replays went, those of the file stayed");
-    let records = records(stop_swept(server).path());
+    assert_eq!(content.text, CHAT, "only the chunks of the replays were removed");
+    let records = records(stop_after_sweep(server).path());
     assert_eq!((records["file_chunks"], records["file_remains"]), (1, 0));
 }
 
 #[test]
-fn files_page_through_once_and_stay_stable() {
+fn pagination_returns_each_file_once() {
     let server = Server::start();
-    let made: Vec<String> = (0..7).map(|_| file(&server, &server.admin)).collect();
+    let created: Vec<String> = (0..7).map(|_| file(&server, &server.admin)).collect();
     let listed: Vec<Value> = pages(&server, "/v1/files", 3).into_iter().map(|file| file["id"].clone()).collect();
-    assert_eq!(listed, made.iter().rev().map(|id| json!(id)).collect::<Vec<_>>());
-    let page = server.get(&format!("/openai/v1/files?limit=2&after={}", made[5])).ok();
-    assert_eq!((&page["first_id"], &page["has_more"]), (&json!(made[4]), &json!(true)));
+    assert_eq!(listed, created.iter().rev().map(|id| json!(id)).collect::<Vec<_>>());
+    let page = server.get(&format!("/openai/v1/files?limit=2&after={}", created[5])).ok();
+    assert_eq!((&page["first_id"], &page["has_more"]), (&json!(created[4]), &json!(true)));
     for (bad, param) in [
         ("limit=0", "limit"),
         ("cursor=x", "cursor"),
@@ -207,13 +211,13 @@ fn files_page_through_once_and_stay_stable() {
         ("purpose=vision", "purpose"),
         ("order=asc", "order"),
     ] {
-        let refused = server.get(&format!("/v1/files?{bad}")).refusal();
+        let refused = server.get(&format!("/v1/files?{bad}")).error_fields();
         assert_eq!((refused.0, refused.2.as_deref()), (400, Some(param)), "{bad}");
     }
 }
 
 #[test]
-fn a_file_is_out_of_reach_for_another_project_and_for_keys_without_the_scope() {
+fn a_file_is_private_to_keys_of_its_project_with_the_scope() {
     let server = Server::start();
     let (project, _, owner) = server.tenant("owner");
     let (_, _, other) = server.tenant("other");
@@ -228,87 +232,91 @@ fn a_file_is_out_of_reach_for_another_project_and_for_keys_without_the_scope() {
             (Method::GET, format!("{mount}/files?project_id={project}")),
         ] {
             assert_eq!(
-                server.call(method.clone(), &path, Some(&other), None).refusal().1,
+                server.call(method.clone(), &path, Some(&other), None).error_fields().1,
                 "project_mismatch",
                 "{path}"
             );
-            assert_eq!(server.call(method, &path, Some(&inference), None).refusal().1, "insufficient_scope", "{path}");
+            assert_eq!(
+                server.call(method, &path, Some(&inference), None).error_fields().1,
+                "insufficient_scope",
+                "{path}"
+            );
         }
         let parts = [("project_id", None, project.as_bytes()), PURPOSE, ("file", Some("a"), CHAT.as_bytes())];
-        let refused = send(&server, mount, &other, &parts, &[]).refusal();
+        let refused = send(&server, mount, &other, &parts, &[]).error_fields();
         assert_eq!(refused, (403, "project_mismatch".to_owned(), Some("project_id".to_owned())));
-        assert_eq!(send(&server, mount, &inference, &parts[1..], &[]).refusal().1, "insufficient_scope");
+        assert_eq!(send(&server, mount, &inference, &parts[1..], &[]).error_fields().1, "insufficient_scope");
     }
     for path in ["file-1", "file-00000000000000000000000000000000"] {
-        assert_eq!(server.get(&format!("/v1/files/{path}")).refusal().0, 404);
-        assert_eq!(server.get(&format!("/v1/files/{path}/content")).refusal().0, 404);
-        assert_eq!(server.delete(&format!("/v1/files/{path}")).refusal().0, 404);
+        assert_eq!(server.get(&format!("/v1/files/{path}")).error_fields().0, 404);
+        assert_eq!(server.get(&format!("/v1/files/{path}/content")).error_fields().0, 404);
+        assert_eq!(server.delete(&format!("/v1/files/{path}")).error_fields().0, 404);
     }
     assert_eq!(server.call(Method::GET, &format!("/v1/files/{id}"), Some(&owner), None).status, 200);
 }
 
 #[test]
-fn an_archived_project_keeps_its_files_as_they_are() {
+fn files_of_an_archived_project_are_read_only() {
     let server = Server::start();
     let (project, _, key) = server.tenant("old");
     let id = file(&server, &key);
     server.post(&format!("/v1/projects/{project}/archive"), &json!({})).ok();
-    assert_eq!(server.delete(&format!("/v1/files/{id}")).refusal().1, "conflict");
+    assert_eq!(server.delete(&format!("/v1/files/{id}")).error_fields().1, "conflict");
     let parts = [("project_id", None, project.as_bytes()), PURPOSE, ("file", Some("a"), CHAT.as_bytes())];
-    let refused = send(&server, "/v1", &server.admin, &parts, &[]).refusal();
+    let refused = send(&server, "/v1", &server.admin, &parts, &[]).error_fields();
     assert_eq!(refused, (409, "conflict".to_owned(), Some("project_id".to_owned())));
     assert_eq!(server.get(&format!("/v1/files/{id}/content")).text, CHAT);
 }
 
 #[test]
-fn what_a_project_holds_goes_back_to_nothing() {
+fn deleting_all_files_returns_quota_usage_to_zero() {
     let server = Server::start();
     let (project, _, key) = server.tenant("counting");
     let content = examples(30_000);
     let ids = [(); 2].map(|()| upload(&server, &key, &content).ok()["id"].as_str().unwrap().to_owned());
     server.call(Method::DELETE, &format!("/v1/files/{}", ids[0]), Some(&key), None).ok();
     let folder = server.stop();
-    let (one, bytes) = (held(folder.path(), &project), content.len() as u64);
+    let (one, bytes) = (quota_usage_of(folder.path(), &project), content.len() as u64);
     assert_eq!((one.files, one.bytes), (1, bytes));
     let server = Server::start_in(folder);
     server.call(Method::DELETE, &format!("/v1/files/{}", ids[1]), Some(&key), None).ok();
     let twice = server.call(Method::DELETE, &format!("/v1/files/{}", ids[1]), Some(&key), None);
-    assert_eq!(twice.refusal().0, 404);
+    assert_eq!(twice.error_fields().0, 404);
     let events = server.get(&format!("/v1/audit-events?project_id={project}")).ok();
     let actions: Vec<_> = events["data"].as_array().unwrap().iter().map(|event| event["action"].clone()).collect();
     assert_eq!(actions[..4], ["file.deleted", "file.deleted", "file.created", "file.created"]);
-    let folder = stop_swept(server);
-    let none = held(folder.path(), &project);
+    let folder = stop_after_sweep(server);
+    let none = quota_usage_of(folder.path(), &project);
     assert_eq!((none.files, none.bytes), (0, 0));
     let left = records(folder.path());
     assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
 }
 
 #[test]
-fn quotas_hold_from_the_first_byte_to_the_last() {
+fn quotas_apply_during_the_whole_upload() {
     let server = Server::start();
     let (project, _, key) = server.tenant("small");
     let folder = server.stop();
     set_quotas(folder.path(), &project, Quotas { files: Some(1), bytes: Some(1 << 20), ..Quotas::default() });
     let server = Server::start_in(folder);
     let over = upload(&server, &key, &examples(30_000));
-    assert_eq!((over.refusal().0, over.refusal().1.as_str()), (429, "insufficient_quota"));
+    assert_eq!((over.error_fields().0, over.error_fields().1.as_str()), (429, "insufficient_quota"));
     assert!(over.text.contains("storage_bytes"), "{}", over.text);
-    // An admin who names the project only behind the file is refused at the end.
+    // If an admin key names the project only after the file, the quota is checked at the end.
     let late = [PURPOSE, ("file", Some("a"), &examples(30_000)[..]), ("project_id", None, project.as_bytes())];
-    assert_eq!(send(&server, "/v1", &server.admin, &late, &[]).refusal().1, "insufficient_quota");
+    assert_eq!(send(&server, "/v1", &server.admin, &late, &[]).error_fields().1, "insufficient_quota");
     let first = file(&server, &key);
     let second = upload(&server, &key, CHAT.as_bytes());
-    assert!(second.refusal().1 == "insufficient_quota" && second.text.contains("'files'"), "{}", second.text);
+    assert!(second.error_fields().1 == "insufficient_quota" && second.text.contains("'files'"), "{}", second.text);
     server.call(Method::DELETE, &format!("/v1/files/{first}"), Some(&key), None).ok();
     file(&server, &key);
-    let folder = stop_swept(server);
-    assert_eq!(held(folder.path(), &project).files, 1);
+    let folder = stop_after_sweep(server);
+    assert_eq!(quota_usage_of(folder.path(), &project).files, 1);
     assert_eq!(records(folder.path())["file_chunks"], 1);
 }
 
 #[test]
-fn an_upload_that_breaks_off_leaves_nothing() {
+fn an_aborted_upload_leaves_nothing() {
     let server = Server::start();
     let body = form("xYzZY", &[PURPOSE, ("file", Some("a"), &examples(40_000))]);
     for abruptly in [false, true] {
@@ -321,12 +329,12 @@ fn an_upload_that_breaks_off_leaves_nothing() {
         wait_for_chunks(&server, 0);
     }
     assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
-    let left = records(stop_swept(server).path());
+    let left = records(stop_after_sweep(server).path());
     assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
 }
 
 #[test]
-fn a_key_revoked_during_its_upload_makes_no_file() {
+fn a_key_revoked_during_an_upload_creates_no_file() {
     let server = Server::start();
     let (project, key, secret) = server.tenant("leaving");
     let body = form("xYzZY", &[PURPOSE, ("file", Some("a"), &examples(20_000))]);
@@ -335,25 +343,25 @@ fn a_key_revoked_during_its_upload_makes_no_file() {
     wait_for_chunks(&server, 1);
     server.delete(&format!("/v1/api-keys/{key}")).ok();
     connection.write_all(rest_of_it).unwrap();
-    let answer = rest(connection);
-    assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("revoked_api_key"), "{answer}");
+    let response = read_rest(connection);
+    assert!(response.starts_with("HTTP/1.1 401") && response.contains("revoked_api_key"), "{response}");
     assert_eq!(server.get(&format!("/v1/files?project_id={project}")).ok()["data"], json!([]));
-    let left = records(stop_swept(server).path());
+    let left = records(stop_after_sweep(server).path());
     assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
 }
 
 #[test]
-fn what_a_crash_left_of_an_upload_goes_at_the_next_start() {
+fn the_next_start_removes_uploads_that_a_crash_interrupted() {
     let server = Server::start();
     let id = file(&server, &server.admin);
     let folder = server.stop();
-    leave_chunks(folder.path(), 20);
+    write_orphaned_chunks(folder.path(), 20);
     let before = records(folder.path());
     assert_eq!((before["file_chunks"], before["file_remains"]), (21, 1));
     let server = Server::start_in(folder);
     assert_eq!(server.get("/v1/files").ok()["data"].as_array().unwrap().len(), 1);
     assert_eq!(server.get(&format!("/v1/files/{id}/content")).text, CHAT);
-    let after = records(stop_swept(server).path());
+    let after = records(stop_after_sweep(server).path());
     assert_eq!((after["file_chunks"], after["file_remains"]), (1, 0));
 }
 
@@ -370,65 +378,65 @@ fn a_large_upload_leaves_the_server_responsive() {
             server.post("/v1/projects", &json!({ "name": "meanwhile" })).ok();
             slowest = slowest.max(before.elapsed());
         }
-        let made = upload.join().unwrap();
-        assert_eq!((&made["bytes"], &made["examples"]), (&json!(content.len()), &json!(260_000)));
-        let back = server.get(&format!("/v1/files/{}/content", made["id"].as_str().unwrap()));
-        assert!(back.text.as_bytes() == content, "the bytes come back as they went in");
+        let created = upload.join().unwrap();
+        assert_eq!((&created["bytes"], &created["examples"]), (&json!(content.len()), &json!(260_000)));
+        let back = server.get(&format!("/v1/files/{}/content", created["id"].as_str().unwrap()));
+        assert!(back.text.as_bytes() == content, "the content is unchanged");
         slowest
     });
-    // Far above what it takes, far below what a writer held for the whole upload would make it.
+    // Far more than a read needs, and far less than it would take if the upload blocked the writer.
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
 }
 
 #[test]
-fn an_upload_that_trickles_is_ended() {
+fn an_upload_that_is_too_slow_is_ended() {
     let server = Server::start();
     let body = form("xYzZY", &[("purpose", None, b"fine-tune"), ("file", Some("train.jsonl"), CHAT.as_bytes())]);
     let mut connection = begin(&server, &server.admin, 1 << 20, &body[..body.len() - 20]);
     connection.set_nonblocking(true).unwrap();
     let begun = Instant::now();
-    let mut answer = vec![0; 4096];
-    // A space a second: never silent for long, and yet it would take days.
+    let mut response = vec![0; 4096];
+    // One space per second: the upload is never idle, but would take days.
     let read = loop {
-        match connection.read(&mut answer) {
+        match connection.read(&mut response) {
             Ok(read) => break read,
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "the upload goes on");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the upload was not ended");
         connection.write_all(b" ").unwrap();
         std::thread::sleep(Duration::from_secs(1));
     };
-    let text = String::from_utf8_lossy(&answer[..read]).into_owned();
+    let text = String::from_utf8_lossy(&response[..read]).into_owned();
     assert!(text.starts_with("HTTP/1.1 408 ") && text.contains("too slowly"), "{text}");
 }
 
-/// Uploads that trickle in from one address, with keys of many projects, take that address's places and no others.
+/// Slow uploads from one address with keys of many projects take only the slots of that address.
 #[test]
-fn uploads_of_one_address_leave_places_for_others() {
-    let server = Server::start_as(&TinyModel::default(), |config| {
+fn uploads_from_one_address_leave_slots_for_others() {
+    let server = Server::start_configured(&TinyModel::default(), |config| {
         config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
     });
     let keys: Vec<String> = (0..5).map(|number| server.tenant(&format!("tenant-{number}")).2).collect();
     let parts: [Part<'_>; 2] = [PURPOSE, ("file", Some("train.jsonl"), CHAT.as_bytes())];
     let body = form("xYzZY", &parts);
-    let trickle = |key: &String| begin_from(&server, "203.0.113.9", key, 1 << 20, &body[..body.len() - 20]);
-    let mut unfinished: Vec<_> = keys[..4].iter().flat_map(|key| [key, key]).map(trickle).collect();
+    let trickle = |key: &String| begin_upload_from(&server, "203.0.113.9", key, 1 << 20, &body[..body.len() - 20]);
+    let mut unfinished_uploads: Vec<_> = keys[..4].iter().flat_map(|key| [key, key]).map(trickle).collect();
     let attempt = |from: &str| send(&server, "/v1", &keys[4], &parts, &[("x-forwarded-for", from)]);
-    // The eight have their places as soon as the server has read so far.
-    let mut answer = attempt("203.0.113.9");
+    // The eight uploads have their slots as soon as the server has read their first part.
+    let mut response = attempt("203.0.113.9");
     let is_refused = || {
-        if answer.status == 200 {
-            // This attempt may have had the place of one of the eight.
-            unfinished.push(trickle(&keys[3]));
-            answer = attempt("203.0.113.9");
+        if response.status == 200 {
+            // This attempt may have taken a slot before one of the eight.
+            unfinished_uploads.push(trickle(&keys[3]));
+            response = attempt("203.0.113.9");
         }
-        answer.status != 200
+        response.status != 200
     };
     until(|| "a ninth upload is refused", is_refused);
-    let refused = answer;
-    assert_eq!(refused.refusal(), (503, "overloaded".to_owned(), None));
+    let refused = response;
+    assert_eq!(refused.error_fields(), (503, "overloaded".to_owned(), None));
     assert!(refused.text.contains("your address 8") && refused.headers.contains_key("retry-after"), "{}", refused.text);
     attempt("203.0.113.10").ok();
-    drop(unfinished);
-    until(|| "the places come back", || attempt("203.0.113.9").status == 200);
+    drop(unfinished_uploads);
+    until(|| "the slots are free again", || attempt("203.0.113.9").status == 200);
 }

@@ -1,4 +1,4 @@
-//! T18: what is no HTTP/1.1, or could be read in two ways, is refused in words and ends the connection. On a raw socket.
+//! Malformed and ambiguous HTTP/1.1 requests, on a raw socket: they get an error response and the connection is closed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
 
-/// What a request carries in its wake: an answer to it would be one that was smuggled in.
+/// A request in the body of another one. A response to it would mean that request smuggling succeeded.
 const SMUGGLED: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// Sends all of it, and returns what comes until the server closes.
+/// Sends the bytes, and returns what the server sends until it closes the connection.
 fn exchange(server: &Server, bytes: &[u8]) -> String {
     let mut connection = TcpStream::connect(server.address).unwrap();
     connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // The server may have refused it before all is sent.
+    // The server may refuse the request before all bytes are sent.
     let _sent = connection.write_all(bytes);
-    let mut answer = Vec::new();
-    connection.read_to_end(&mut answer).expect("the server answers and closes");
-    String::from_utf8_lossy(&answer).into_owned()
+    let mut response = Vec::new();
+    connection.read_to_end(&mut response).expect("the server responds and closes the connection");
+    String::from_utf8_lossy(&response).into_owned()
 }
 
-/// The answers on a connection: status, header, and body.
-fn answers(text: &str) -> Vec<(u16, String, Value)> {
+/// The responses on a connection: status, header, and body.
+fn responses(text: &str) -> Vec<(u16, String, Value)> {
     let mut all = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -38,10 +38,10 @@ fn answers(text: &str) -> Vec<(u16, String, Value)> {
     all
 }
 
-/// One answer of our shape, and the connection is closed after it. Returns its message.
-fn refusal(server: &Server, name: &str, bytes: &[u8], expected: (u16, &str)) -> String {
+/// Checks that there is one error response, after which the connection is closed. Returns its message.
+fn error_fields(server: &Server, name: &str, bytes: &[u8], expected: (u16, &str)) -> String {
     let text = exchange(server, bytes);
-    let all = answers(&text);
+    let all = responses(&text);
     let [(status, head, body)] = all.as_slice() else { panic!("{name}: {} answers: {text}", all.len()) };
     let error = &body["error"];
     assert_eq!((*status, error["code"].as_str()), (expected.0, Some(expected.1)), "{name}: {text}");
@@ -52,7 +52,7 @@ fn refusal(server: &Server, name: &str, bytes: &[u8], expected: (u16, &str)) -> 
 }
 
 #[test]
-fn no_request_can_be_read_in_two_ways() {
+fn ambiguous_requests_are_refused() {
     let server = Server::start();
     let post = |fields: &str| format!("POST /v1/projects HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n\r\n0\r\n\r\n");
     let get = |fields: &str| format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n\r\n");
@@ -137,7 +137,7 @@ fn no_request_can_be_read_in_two_ways() {
     heads.push(("\x16\x03\x01\x02\0\x01\0\x01\u{fc}\x03\x03".to_owned(), "32 characters"));
     for (head, why) in &heads {
         let bytes = format!("{head}{SMUGGLED}");
-        let message = refusal(&server, head, bytes.as_bytes(), (400, "invalid_parameter"));
+        let message = error_fields(&server, head, bytes.as_bytes(), (400, "invalid_parameter"));
         assert!(message.contains(why), "{head:?}: {message}");
     }
     let large = [
@@ -148,7 +148,7 @@ fn no_request_can_be_read_in_two_ways() {
     ];
     for head in &large {
         let bytes = format!("{head}{SMUGGLED}");
-        let message = refusal(&server, &head[..40], bytes.as_bytes(), (431, "request_header_too_large"));
+        let message = error_fields(&server, &head[..40], bytes.as_bytes(), (431, "request_header_too_large"));
         assert!(message.len() < 200 && (message.contains("64 KiB") || message.contains("96")), "{message}");
     }
     assert_eq!((heads.len(), large.len()), (73, 4), "requests tried");
@@ -156,7 +156,7 @@ fn no_request_can_be_read_in_two_ways() {
 }
 
 #[test]
-fn a_body_whose_chunks_are_broken_gets_an_answer() {
+fn a_body_with_broken_chunks_gets_a_response() {
     let server = Server::start();
     let body = r#"{"name":"smuggled"}"#;
     let size = format!("{:x}", body.len());
@@ -194,28 +194,28 @@ fn a_body_whose_chunks_are_broken_gets_an_answer() {
     let authorised = head("/v1/projects", &server.admin);
     for body in &broken {
         let message =
-            refusal(&server, body, format!("{authorised}{body}{SMUGGLED}").as_bytes(), (400, "invalid_parameter"));
+            error_fields(&server, body, format!("{authorised}{body}{SMUGGLED}").as_bytes(), (400, "invalid_parameter"));
         assert!(message.contains("not valid chunks"), "{message}");
     }
     let projects = server.get("/v1/projects?limit=100").ok();
     assert!(projects["data"].as_array().unwrap().iter().all(|project| project["name"] != "smuggled"), "{projects}");
-    // Who is refused before the body is read gets that answer, and no second one.
+    // A request that is refused before its body is read gets only that response.
     for body in &broken {
         let text = exchange(&server, format!("{}{body}{SMUGGLED}", head("/v1/projects", "opk_wrong")).as_bytes());
-        let all = answers(&text);
+        let all = responses(&text);
         assert!(all.len() == 1 && matches!(all[0].0, 401 | 429), "{body:?}: {text}");
     }
     assert_eq!(broken.len(), 23, "bodies tried");
-    // A whole one passes, with extensions and trailers, and the connection goes on.
+    // A valid chunked body with extensions and trailers is accepted, and the connection stays open.
     let good = format!("{authorised}{size};a=\"b\"\r\n{body}\r\n0\r\nChecksum: 1\r\n\r\n");
     let last = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    let all = answers(&exchange(&server, format!("{good}{good}{last}").as_bytes()));
-    assert_eq!(all.iter().map(|answer| answer.0).collect::<Vec<_>>(), [200, 200, 200]);
+    let all = responses(&exchange(&server, format!("{good}{good}{last}").as_bytes()));
+    assert_eq!(all.iter().map(|response| response.0).collect::<Vec<_>>(), [200, 200, 200]);
     assert_eq!(all[1].2["name"], "smuggled");
 }
 
 #[test]
-fn what_came_before_a_malformed_request_is_answered_first() {
+fn requests_before_a_malformed_one_are_answered_first() {
     let server = Server::start();
     let chat = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 40, "ignore_eos": true });
     let chat = chat.to_string();
@@ -225,14 +225,14 @@ fn what_came_before_a_malformed_request_is_answered_first() {
         chat.len()
     );
     let text = exchange(&server, format!("{chat}{SMUGGLED}GET / HTTP/1.1\nHost: x\r\n\r\n{SMUGGLED}").as_bytes());
-    let all = answers(&text);
-    assert_eq!(all.iter().map(|answer| answer.0).collect::<Vec<_>>(), [200, 200, 400], "{text}");
+    let all = responses(&text);
+    assert_eq!(all.iter().map(|response| response.0).collect::<Vec<_>>(), [200, 200, 400], "{text}");
     assert_eq!(all[0].2["usage"]["completion_tokens"], 40);
     assert!(!all[0].1.contains("connection: close") && all[2].1.contains("connection: close"), "{text}");
 }
 
 #[test]
-fn an_offer_to_upgrade_is_passed_over() {
+fn upgrade_offers_are_ignored() {
     let server = Server::start();
     let body = r#"{"name":"upgraded"}"#;
     let post = format!(
@@ -245,30 +245,30 @@ fn an_offer_to_upgrade_is_passed_over() {
     };
     let h2c = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n";
     let text = exchange(&server, format!("{post}{}{h2c}{}", get(""), get(", close")).as_bytes());
-    let all = answers(&text);
-    assert_eq!(all.iter().map(|answer| answer.0).collect::<Vec<_>>(), [200, 200, 200, 200], "{text}");
+    let all = responses(&text);
+    assert_eq!(all.iter().map(|response| response.0).collect::<Vec<_>>(), [200, 200, 200, 200], "{text}");
     assert_eq!(all[0].2["name"], "upgraded");
 }
 
 #[test]
-fn a_body_that_is_too_large_is_refused_in_our_shape() {
+fn a_too_large_body_is_refused_with_the_error_envelope() {
     let server = Server::start();
     let head = format!(
         "POST /v1/projects HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n{{",
         server.admin
     );
-    let message = refusal(&server, "content-length", head.as_bytes(), (413, "request_too_large"));
+    let message = error_fields(&server, "content-length", head.as_bytes(), (413, "request_too_large"));
     assert!(!message.is_empty());
 }
 
 #[test]
-fn a_long_method_is_not_repeated() {
+fn a_long_method_is_not_echoed() {
     let server = Server::start();
-    let answer =
+    let response =
         server.call(reqwest::Method::from_bytes(&[b'X'; 32]).unwrap(), "/v1/models", Some(&server.admin), None);
-    assert_eq!(answer.status, 405);
+    assert_eq!(response.status, 405);
     let refused =
         server.call(reqwest::Method::from_bytes(&[b'X'; 33]).unwrap(), "/v1/models", Some(&server.admin), None);
-    assert_eq!(refused.refusal().0, 400);
+    assert_eq!(refused.error_fields().0, 400);
     assert!(!refused.text.contains("XXXX"), "{}", refused.text);
 }

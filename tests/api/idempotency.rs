@@ -1,4 +1,4 @@
-//! T23: what is sent again with its idempotency key happens once.
+//! Requests that are repeated with their idempotency key take effect once.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,23 +6,23 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::server::{Answer, Server};
+use crate::server::{Response, Server};
 
-fn send(server: &Server, method: Method, path: &str, body: &Value, key: &str) -> Answer {
+fn send(server: &Server, method: Method, path: &str, body: &Value, key: &str) -> Response {
     let headers = [("content-type", "application/json"), ("idempotency-key", key)];
     server.raw(method, path, Some(&server.admin), &headers, Some(body.to_string().into_bytes()))
 }
 
 #[test]
-fn fifty_equal_requests_at_once_have_one_effect_and_one_answer() {
+fn fifty_identical_concurrent_requests_have_one_effect_and_one_response() {
     let server = Server::start();
     let body = json!({ "name": "once", "metadata": { "a": 1 } });
-    let answers: Vec<Value> = std::thread::scope(|scope| {
+    let responses: Vec<Value> = std::thread::scope(|scope| {
         let all: Vec<_> =
             (0..50).map(|_| scope.spawn(|| send(&server, Method::POST, "/v1/projects", &body, "k-1").ok())).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    let different: HashSet<String> = answers.iter().map(ToString::to_string).collect();
+    let different: HashSet<String> = responses.iter().map(ToString::to_string).collect();
     assert_eq!(different.len(), 1);
     let projects = server.get("/v1/projects?limit=100").ok();
     assert_eq!(projects["data"].as_array().unwrap().iter().filter(|project| project["name"] == "once").count(), 1);
@@ -32,7 +32,7 @@ fn fifty_equal_requests_at_once_have_one_effect_and_one_answer() {
 }
 
 #[test]
-fn a_replay_says_that_it_is_one_and_survives_a_restart() {
+fn a_replay_is_marked_and_survives_a_restart() {
     let server = Server::start();
     let body = json!({ "name": "kept" });
     let first = send(&server, Method::POST, "/v1/projects", &body, "k");
@@ -43,29 +43,29 @@ fn a_replay_says_that_it_is_one_and_survives_a_restart() {
     assert_eq!(second.json(), first.json());
     let strict = send(&server_again, Method::POST, "/openai/v1/projects", &body, "k").ok();
     assert_eq!((&strict["id"], &strict["object"]), (&first.json()["id"], &json!("organization.project")));
-    // The first result, not the present state.
+    // The first result, not the current state.
     let id = first.json()["id"].as_str().unwrap().to_owned();
     server_again.put(&format!("/v1/projects/{id}"), &json!({ "name": "renamed" })).ok();
     assert_eq!(send(&server_again, Method::POST, "/v1/projects", &body, "k").json(), first.json());
     server_again.clock.advance(Duration::from_secs(24 * 3600 + 1));
     let third = send(&server_again, Method::POST, "/v1/projects", &body, "k").ok();
-    assert_ne!(third["id"], first.json()["id"], "after a day the key is free again");
+    assert_ne!(third["id"], first.json()["id"], "the idempotency key expires after a day");
 }
 
 #[test]
-fn another_request_under_the_same_key_is_422() {
+fn a_different_request_with_the_same_key_is_422() {
     let server = Server::start();
     let (project, key_id, _) = server.tenant("t");
     send(&server, Method::POST, "/v1/projects", &json!({ "name": "a" }), "k").ok();
     let conflict = (422, "idempotency_conflict".to_owned(), Some("Idempotency-Key".to_owned()));
-    assert_eq!(send(&server, Method::POST, "/v1/projects", &json!({ "name": "b" }), "k").refusal(), conflict);
+    assert_eq!(send(&server, Method::POST, "/v1/projects", &json!({ "name": "b" }), "k").error_fields(), conflict);
     let path = format!("/v1/projects/{project}");
-    assert_eq!(send(&server, Method::PUT, &path, &json!({ "name": "a" }), "k").refusal(), conflict);
+    assert_eq!(send(&server, Method::PUT, &path, &json!({ "name": "a" }), "k").error_fields(), conflict);
     let patched = send(&server, Method::PATCH, &format!("/v1/api-keys/{key_id}"), &json!({ "name": "x" }), "k2");
     patched.ok();
     let other = send(&server, Method::PATCH, &format!("/v1/api-keys/{key_id}"), &json!({ "name": "y" }), "k2");
-    assert_eq!(other.refusal(), conflict);
-    // What was refused has no effect to repeat: the key stays free.
+    assert_eq!(other.error_fields(), conflict);
+    // A refused request has no effect, so its idempotency key can be used again.
     assert_eq!(send(&server, Method::POST, "/v1/projects", &json!({ "name": "" }), "k3").status, 400);
     send(&server, Method::POST, "/v1/projects", &json!({ "name": "c" }), "k3").ok();
 }
@@ -93,7 +93,7 @@ fn a_secret_is_never_repeated() {
 }
 
 #[test]
-fn a_key_of_its_own_for_every_api_key_and_only_printable_ones() {
+fn idempotency_keys_are_per_api_key_and_printable() {
     let server = Server::start();
     let (_, _, one) = server.tenant("one");
     let (project, _, other) = server.tenant("other");
@@ -104,7 +104,7 @@ fn a_key_of_its_own_for_every_api_key_and_only_printable_ones() {
     server.raw(Method::POST, "/v1/api-keys", Some(&other), &headers, Some(body)).ok();
     let long = "x".repeat(256);
     for bad in ["", long.as_str(), "\u{e4}"] {
-        let refused = send(&server, Method::POST, "/v1/projects", &json!({ "name": "p" }), bad).refusal();
+        let refused = send(&server, Method::POST, "/v1/projects", &json!({ "name": "p" }), bad).error_fields();
         assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some("Idempotency-Key".to_owned())), "{bad:?}");
     }
 }

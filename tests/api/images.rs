@@ -1,5 +1,5 @@
-//! Endpoint 12 and its siblings, as far as no model is needed: what is wrong is said by name, and links are
-//! checked. What a model paints is in `image_generation.rs`.
+//! The image endpoints as far as they need no model: errors that name fields, and signed URLs. `image_generation.rs`
+//! tests the generated images.
 
 use std::time::Duration;
 
@@ -9,34 +9,34 @@ use outpost::service::{Access, Scopes};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::server::{Answer, MODEL, Server};
-use crate::upload::{Part, form, held, records, within};
+use crate::server::{MODEL, Response, Server};
+use crate::upload::{Part, form, quota_usage_of, records, with_stopped_store};
 use crate::wait::until;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
-fn generate(server: &Server, mount: &str, more: Value) -> Answer {
+fn generate(server: &Server, mount: &str, more: Value) -> Response {
     let mut body = json!({ "model": MODEL, "prompt": "a cat" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     server.post(&format!("{mount}/images/generations"), &body)
 }
 
-/// `POST /v1/images/{what}` with any parts.
-pub fn send(server: &Server, what: &str, key: &str, parts: &[Part<'_>]) -> Answer {
+/// `POST /v1/images/{endpoint}` with any parts.
+pub fn send(server: &Server, endpoint: &str, key: &str, parts: &[Part<'_>]) -> Response {
     let headers = [("content-type", "multipart/form-data; boundary=xYzZY")];
-    server.raw(Method::POST, &format!("/v1/images/{what}"), Some(key), &headers, Some(form("xYzZY", parts)))
+    server.raw(Method::POST, &format!("/v1/images/{endpoint}"), Some(key), &headers, Some(form("xYzZY", parts)))
 }
 
-/// A refusal with 400 that names `param` and has `words` in its message.
-pub fn refused(answer: &Answer, param: &str, words: &str) {
+/// Checks that the response is a 400 that names `param` and has `words` in its message.
+pub fn assert_refused(response: &Response, param: &str, words: &str) {
     let expected = (400, "invalid_parameter".to_owned(), Some(param.to_owned()));
-    assert_eq!(answer.refusal(), expected, "{}", answer.text);
-    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(response.error_fields(), expected, "{}", response.text);
+    let message = response.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains(words), "'{words}' is not in: {message}");
 }
 
 #[test]
-fn each_field_that_is_wrong_is_named_with_a_remedy() {
+fn each_invalid_field_is_named_with_a_remedy() {
     let server = Server::start();
     let adapter = |name: &str, weight: f32| json!({ "lora": [{ "name": "a" }, { "name": name, "weight": weight }] });
     let cases = [
@@ -85,13 +85,13 @@ fn each_field_that_is_wrong_is_named_with_a_remedy() {
     ];
     for mount in MOUNTS {
         for (more, param, words) in &cases {
-            refused(&generate(&server, mount, more.clone()), param, words);
+            assert_refused(&generate(&server, mount, more.clone()), param, words);
         }
     }
 }
 
 #[test]
-fn fields_in_order_lead_to_the_model() {
+fn valid_fields_reach_the_model() {
     let server = Server::start();
     let everything = json!({
         "n": 10, "size": "auto", "response_format": "url", "output_format": "jpeg", "output_compression": 0,
@@ -102,10 +102,10 @@ fn fields_in_order_lead_to_the_model() {
     });
     for mount in MOUNTS {
         for more in [json!({}), everything.clone(), json!({ "stream": true, "partial_images": 3 })] {
-            refused(&generate(&server, mount, more.clone()), "model", "is not an image model");
+            assert_refused(&generate(&server, mount, more.clone()), "model", "is not an image model");
             let unknown =
                 generate(&server, mount, [more, json!({ "model": "none" })].into_iter().fold(json!({}), merge));
-            assert_eq!(unknown.refusal(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
+            assert_eq!(unknown.error_fields(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
         }
     }
 }
@@ -116,7 +116,7 @@ fn merge(mut one: Value, other: Value) -> Value {
 }
 
 #[test]
-fn painting_needs_the_scope_and_a_model_of_the_key_s_list() {
+fn image_generation_needs_the_scope_and_an_allowed_model() {
     let server = Server::start();
     let (project, ..) = server.tenant("t");
     let key = |more: Value| {
@@ -129,25 +129,25 @@ fn painting_needs_the_scope_and_a_model_of_the_key_s_list() {
     ];
     let body = json!({ "model": MODEL, "prompt": "a cat" });
     for (key, code) in cases {
-        let answer = server.call(Method::POST, "/v1/images/generations", Some(&key), Some(&body));
-        assert_eq!((answer.refusal().0, answer.refusal().1.as_str()), (403, code));
-        for what in ["edits", "variations"] {
+        let response = server.call(Method::POST, "/v1/images/generations", Some(&key), Some(&body));
+        assert_eq!((response.error_fields().0, response.error_fields().1.as_str()), (403, code));
+        for endpoint in ["edits", "variations"] {
             let parts = [("model", None, MODEL.as_bytes()), ("prompt", None, b"x".as_slice()), ("image", None, b"x")];
-            let answer = send(&server, what, &key, &parts);
-            assert_eq!((answer.refusal().0, answer.refusal().1.as_str()), (403, code));
+            let response = send(&server, endpoint, &key, &parts);
+            assert_eq!((response.error_fields().0, response.error_fields().1.as_str()), (403, code));
         }
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_form_is_named() {
+fn errors_in_a_form_are_named() {
     let server = Server::start();
     let base: [Part<'_>; 3] =
         [("model", None, MODEL.as_bytes()), ("prompt", None, b"a cat"), ("image", Some("i"), b"x")];
-    let ask = |what: &str, more: &[Part<'_>]| send(&server, what, &server.admin, &[&base, more].concat());
-    // In order, as far as a model is not needed.
-    for what in ["edits", "variations"] {
-        refused(&ask(what, &[]), "model", "is not an image model");
+    let send_form = |endpoint: &str, more: &[Part<'_>]| send(&server, endpoint, &server.admin, &[&base, more].concat());
+    // Valid requests reach the check of the model.
+    for endpoint in ["edits", "variations"] {
+        assert_refused(&send_form(endpoint, &[]), "model", "is not an image model");
         let fields: &[Part<'_>] = &[
             ("n", None, b"2"),
             ("strength", None, b"1"),
@@ -158,7 +158,7 @@ fn what_is_wrong_with_a_form_is_named() {
             ("size", None, b"auto"),
             ("user", None, b"5"),
         ];
-        refused(&ask(what, fields), "model", "is not an image model");
+        assert_refused(&send_form(endpoint, fields), "model", "is not an image model");
     }
     let cases: &[(&str, Part<'_>, &str)] = &[
         ("n", ("n", None, b"two"), "expected u32"),
@@ -178,56 +178,56 @@ fn what_is_wrong_with_a_form_is_named() {
         ("n", ("n", None, b"\xff"), "UTF-8"),
     ];
     for (param, part, words) in cases {
-        for what in ["edits", "variations"] {
-            refused(&ask(what, std::slice::from_ref(part)), param, words);
+        for endpoint in ["edits", "variations"] {
+            assert_refused(&send_form(endpoint, std::slice::from_ref(part)), param, words);
         }
     }
-    refused(&ask("variations", &[("mask", Some("m"), b"x")]), "mask", "/images/edits");
-    refused(&send(&server, "edits", &server.admin, &base[..2]), "image", "missing");
-    refused(&send(&server, "edits", &server.admin, &base[1..]), "model", "missing");
-    refused(&send(&server, "edits", &server.admin, &[base[0], base[2]]), "prompt", "missing");
-    refused(&send(&server, "variations", &server.admin, &[base[0], base[2]]), "model", "is not an image model");
+    assert_refused(&send_form("variations", &[("mask", Some("m"), b"x")]), "mask", "/images/edits");
+    assert_refused(&send(&server, "edits", &server.admin, &base[..2]), "image", "missing");
+    assert_refused(&send(&server, "edits", &server.admin, &base[1..]), "model", "missing");
+    assert_refused(&send(&server, "edits", &server.admin, &[base[0], base[2]]), "prompt", "missing");
+    assert_refused(&send(&server, "variations", &server.admin, &[base[0], base[2]]), "model", "is not an image model");
     let named: Vec<String> = (0..70).map(|number| format!("f{number}")).collect();
     let many: Vec<Part<'_>> = named.iter().map(|name| (name.as_str(), None, b"x".as_slice())).collect();
-    assert!(ask("edits", &many).text.contains("more than 64 parts"));
+    assert!(send_form("edits", &many).text.contains("more than 64 parts"));
     let json = server.post("/v1/images/edits", &json!({ "model": MODEL, "prompt": "x" }));
-    assert!(json.refusal().0 == 400 && json.text.contains("multipart/form-data"), "{}", json.text);
+    assert!(json.error_fields().0 == 400 && json.text.contains("multipart/form-data"), "{}", json.text);
 }
 
 #[test]
-fn a_picture_that_is_too_large_is_refused_however_it_is_sent() {
+fn a_too_large_image_is_refused_in_any_encoding() {
     let server = Server::start();
     let large = vec![0; (20 << 20) + 1];
     for field in ["image", "mask"] {
-        let answer = send(&server, "edits", &server.admin, &[(field, Some("p"), &large)]);
-        assert_eq!(answer.refusal(), (413, "request_too_large".to_owned(), Some(field.to_owned())));
-        assert!(answer.text.contains("20 MiB"), "{}", answer.text);
+        let response = send(&server, "edits", &server.admin, &[(field, Some("p"), &large)]);
+        assert_eq!(response.error_fields(), (413, "request_too_large".to_owned(), Some(field.to_owned())));
+        assert!(response.text.contains("20 MiB"), "{}", response.text);
     }
     let headers = [("content-type", "multipart/form-data; boundary=x"), ("content-length", "99999999999")];
-    let answer = server.raw(Method::POST, "/v1/images/edits", Some(&server.admin), &headers, None);
-    assert_eq!(answer.refusal().0, 413);
+    let response = server.raw(Method::POST, "/v1/images/edits", Some(&server.admin), &headers, None);
+    assert_eq!(response.error_fields().0, 413);
 }
 
 #[test]
-fn a_refused_request_costs_no_picture() {
+fn a_refused_request_generates_no_image() {
     let server = Server::start();
     let (project, _, key) = server.tenant("t");
     let body = json!({ "model": MODEL, "prompt": "a cat", "n": 3 });
-    server.call(Method::POST, "/v1/images/generations", Some(&key), Some(&body)).refusal();
+    server.call(Method::POST, "/v1/images/generations", Some(&key), Some(&body)).error_fields();
     let usage = server.get(&format!("/v1/projects/{project}/usage")).ok();
     assert_eq!((&usage["image_generations"], &usage["requests"]), (&json!(0), &json!(1)), "{usage}");
 }
 
-/// Keeps a picture in a stopped server's store, `ago` before now.
-fn keep(folder: &std::path::Path, project: &str, format: Format, content: &[u8], ago: Duration) -> SignedUrl {
+/// Stores an image in a stopped server's store, as of `ago` before now.
+fn store_image(folder: &std::path::Path, project: &str, format: Format, content: &[u8], ago: Duration) -> SignedUrl {
     let project: ProjectId = project.parse().unwrap();
     let content = content.to_vec();
-    within(&folder.join("data"), async move |store| {
+    with_stopped_store(&folder.join("data"), async move |store| {
         let clock = std::sync::Arc::new(crate::clock::ShiftedClock::default());
         clock.go_back(ago);
         let access = Access::for_tests(KeyId::from_bytes([1; 16]), project, Scopes::ALL, None);
-        let pictures = StoredImages::new(store.clone(), clock, Duration::from_secs(3600));
-        pictures.store(&access, format, content).await.unwrap()
+        let images = StoredImages::new(store.clone(), clock, Duration::from_secs(3600));
+        images.store(&access, format, content).await.unwrap()
     })
 }
 
@@ -236,25 +236,25 @@ fn path(link: &SignedUrl) -> String {
 }
 
 #[test]
-fn a_link_opens_its_picture_without_a_key_until_it_ends() {
+fn a_signed_url_opens_its_image_without_a_key_until_it_expires() {
     let server = Server::start();
     let (project, ..) = server.tenant("t");
     let folder = server.stop();
     let file: Vec<u8> = (0..700_000_u32).map(|at| (at % 251) as u8).collect();
-    let link = keep(folder.path(), &project, Format::Jpeg, &file, Duration::ZERO);
+    let link = store_image(folder.path(), &project, Format::Jpeg, &file, Duration::ZERO);
     let server = Server::start_in(folder);
     let get = |path: &str| server.raw(Method::GET, path, None, &[], None);
     for key in [None, Some("opk_nonsense"), Some(server.admin.as_str())] {
-        let answer = server.raw(Method::GET, &path(&link), key, &[], None);
-        assert_eq!((answer.status, &answer.bytes), (200, &file));
-        let header = |name: &str| answer.headers[name].to_str().unwrap().to_owned();
+        let response = server.raw(Method::GET, &path(&link), key, &[], None);
+        assert_eq!((response.status, &response.bytes), (200, &file));
+        let header = |name: &str| response.headers[name].to_str().unwrap().to_owned();
         assert_eq!(header("content-type"), "image/jpeg");
         assert_eq!(header("content-length"), file.len().to_string());
         assert_eq!(header("content-disposition"), format!("inline; filename=\"{}.jpeg\"", link.id));
         assert_eq!(header("x-content-type-options"), "nosniff");
         let age: u64 = header("cache-control").strip_prefix("private, max-age=").unwrap().parse().unwrap();
         assert!((3500..=3600).contains(&age), "{age}");
-        assert!(answer.headers.contains_key("x-request-id"));
+        assert!(response.headers.contains_key("x-request-id"));
     }
     let holds = server.get(&format!("/v1/projects/{project}/rate-limits")).ok()["holds"]["storage_bytes"].clone();
     assert_eq!(holds, file.len());
@@ -262,31 +262,35 @@ fn a_link_opens_its_picture_without_a_key_until_it_ends() {
     let bare = format!("/v1/images/files/{}", link.id);
     let foreign = path(&link).replace(&link.id.to_string(), &format!("pic_{}", "0".repeat(32)));
     for wrong in [forged, bare.clone(), foreign, path(&link) + "x", format!("{bare}?expires={}", link.expires)] {
-        assert_eq!(get(&wrong).refusal(), (403, "invalid_signature".to_owned(), None), "{wrong}");
+        assert_eq!(get(&wrong).error_fields(), (403, "invalid_signature".to_owned(), None), "{wrong}");
     }
-    assert_eq!(get("/v1/images/files/x").refusal().0, 404);
-    assert_eq!(server.raw(Method::DELETE, &path(&link), None, &[], None).refusal().0, 401, "all else needs a key");
-    assert_eq!(server.delete(&path(&link)).refusal().0, 405);
-    assert_eq!(get(&path(&link).replace("/v1", "/openai/v1")).refusal().0, 401, "links are on one mount");
+    assert_eq!(get("/v1/images/files/x").error_fields().0, 404);
+    assert_eq!(
+        server.raw(Method::DELETE, &path(&link), None, &[], None).error_fields().0,
+        401,
+        "other methods need a key"
+    );
+    assert_eq!(server.delete(&path(&link)).error_fields().0, 405);
+    assert_eq!(get(&path(&link).replace("/v1", "/openai/v1")).error_fields().0, 401, "signed URLs exist on one mount");
 
     server.clock.advance(Duration::from_secs(3600));
     let ended = get(&path(&link));
-    assert_eq!((ended.refusal().0, ended.refusal().1.as_str()), (404, "not_found"));
+    assert_eq!((ended.error_fields().0, ended.error_fields().1.as_str()), (404, "not_found"));
     assert!(ended.text.contains("expired at"), "{}", ended.text);
 }
 
 #[test]
-fn pictures_that_ended_while_the_server_was_down_go_at_its_start() {
+fn images_that_expired_while_the_server_was_down_are_removed_at_its_start() {
     let server = Server::start();
     let (project, ..) = server.tenant("t");
     let folder = server.stop();
-    let old = keep(folder.path(), &project, Format::Png, &[1; 100], Duration::from_secs(7200));
-    let new = keep(folder.path(), &project, Format::Png, &[2; 10], Duration::ZERO);
-    assert_eq!(held(folder.path(), &project).bytes, 110);
+    let old = store_image(folder.path(), &project, Format::Png, &[1; 100], Duration::from_secs(7200));
+    let new = store_image(folder.path(), &project, Format::Png, &[2; 10], Duration::ZERO);
+    assert_eq!(quota_usage_of(folder.path(), &project).bytes, 110);
     let server = Server::start_in(folder);
     let limits = format!("/v1/projects/{project}/rate-limits");
-    until(|| "the old picture is removed", || server.get(&limits).ok()["holds"]["storage_bytes"] == 10);
-    assert_eq!(server.raw(Method::GET, &path(&old), None, &[], None).refusal().0, 404);
+    until(|| "the old image is removed", || server.get(&limits).ok()["holds"]["storage_bytes"] == 10);
+    assert_eq!(server.raw(Method::GET, &path(&old), None, &[], None).error_fields().0, 404);
     assert_eq!(server.raw(Method::GET, &path(&new), None, &[], None).bytes, [2; 10]);
     assert_eq!(records(server.stop().path())["pictures"], 1);
 }

@@ -1,7 +1,7 @@
-//! T10: every route × every place of an id × every kind of key.
+//! Isolation of projects: every route × every position of an ID × every kind of key.
 //!
-//! The routes come from `/openapi.json`; a route without a row here fails the test. A row names
-//! the place where an id of a tenant stands: in the path, the query, the body, or nested in it.
+//! The routes come from `/openapi.json`. A route without a row here fails the test. A row states the position of a
+//! project's ID: in the path, the query or the body, or nested in the body.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::contract::upload;
-use crate::server::{Answer, JUDGE, MODEL, Server, VECTORS};
+use crate::server::{EMBEDDER, MODEL, RERANKER, Response, Server};
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
-/// What a key needs for a route.
+/// The scope that a key needs for a route.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Needs {
     Nothing,
@@ -32,16 +32,16 @@ enum Body {
 
 struct Row {
     method: Method,
-    /// The path as the document spells it.
+    /// The path as in the OpenAPI document.
     route: &'static str,
-    /// Where the tenant's id stands; none for a route without one.
-    place: Option<&'static str>,
+    /// The position of the project's ID; `None` for a route without one.
+    id_position: Option<&'static str>,
     path: String,
     body: Body,
     needs: Needs,
 }
 
-/// A project with one of everything.
+/// A project with one resource of each kind.
 #[derive(Clone)]
 struct Tenant {
     project: String,
@@ -70,12 +70,12 @@ fn tenant(server: &Server) -> Tenant {
     Tenant { project, key, secret, inference, conversation, agent, file, job }
 }
 
-/// Every route, asked by a caller of `own` about what belongs to `of`.
+/// A request to every route, from a caller of project `own`, with the IDs of project `of`.
 fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     use Body::{File, Form, Json, None as Empty};
     let mut rows = Vec::new();
-    let mut row = |method: Method, route, place, path: String, body, needs| {
-        rows.push(Row { method, route, place, path, body, needs });
+    let mut row = |method: Method, route, id_position, path: String, body, needs| {
+        rows.push(Row { method, route, id_position, path, body, needs });
     };
     let (get, post, put, patch, delete) = (Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE);
     let Tenant { project, key, conversation, agent, file, job, .. } = of;
@@ -127,12 +127,12 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for field in [json!({ "conversation_id": conversation }), json!({ "agent_id": agent })] {
         row(post.clone(), "/chat/completions", body, "/chat/completions".into(), chat(field), needs_i);
     }
-    let vectors = Json(json!({ "model": VECTORS, "input": ["a"] }));
+    let vectors = Json(json!({ "model": EMBEDDER, "input": ["a"] }));
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
-    let ranks = Json(json!({ "model": JUDGE, "query": "a", "documents": ["b"] }));
+    let ranks = Json(json!({ "model": RERANKER, "query": "a", "documents": ["b"] }));
     row(post.clone(), "/rerank", None, "/rerank".into(), ranks, needs_i);
-    let picture = Json(json!({ "model": MODEL, "prompt": "a cat" }));
-    row(post.clone(), "/images/generations", None, "/images/generations".into(), picture, needs_i);
+    let image_request = Json(json!({ "model": MODEL, "prompt": "a cat" }));
+    row(post.clone(), "/images/generations", None, "/images/generations".into(), image_request, needs_i);
     for route in ["/images/edits", "/images/variations"] {
         let form = Form(&[("model", MODEL), ("prompt", "a cat"), ("image", "no picture")]);
         row(post.clone(), route, None, route.into(), form, needs_i);
@@ -187,7 +187,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
 }
 
 impl Row {
-    fn send(&self, server: &Server, mount: &str, key: Option<&str>) -> Answer {
+    fn send(&self, server: &Server, mount: &str, key: Option<&str>) -> Response {
         let path = format!("{mount}{}", self.path);
         let part = |name: &str, more: &str, value: &str| {
             format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"{more}\r\n\r\n{value}\r\n")
@@ -211,24 +211,27 @@ impl Row {
         }
     }
 
-    fn what(&self, mount: &str, answer: &Answer) -> String {
-        let place = self.place.unwrap_or("nowhere");
-        format!("{} {mount}{} with an id in the {place}: {} {}", self.method, self.route, answer.status, answer.text)
+    fn describe(&self, mount: &str, response: &Response) -> String {
+        let id_position = self.id_position.unwrap_or("nowhere");
+        format!(
+            "{} {mount}{} with an id in the {id_position}: {} {}",
+            self.method, self.route, response.status, response.text
+        )
     }
 
-    /// What a caller that may gets: success, or the refusal that has nothing to do with who asks.
-    fn passes(&self, answer: &Answer) -> bool {
+    /// Checks the response to an authorized caller: success, or an error that does not depend on the caller.
+    fn assert_allowed(&self, response: &Response) -> bool {
         match self.route {
-            // The model is one that chats.
-            "/images/generations" | "/images/edits" | "/images/variations" => answer.status == 400,
-            "/fine_tuning/jobs/{job_id}/cancel" => answer.status == 409,
-            _ => answer.status == 200,
+            // The model is a chat model.
+            "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
+            "/fine_tuning/jobs/{job_id}/cancel" => response.status == 409,
+            _ => response.status == 200,
         }
     }
 }
 
 #[test]
-fn every_route_has_a_row_for_each_place_of_an_id() {
+fn every_route_has_a_row_for_each_id_position() {
     let server = Server::with_encoders();
     let tenant = tenant(&server);
     let rows = rows(&tenant, &tenant);
@@ -237,29 +240,32 @@ fn every_route_has_a_row_for_each_place_of_an_id() {
         let Some(route) = path.strip_prefix("/v1") else { continue };
         for (method, operation) in item.as_object().unwrap() {
             if operation["security"] == json!([{}]) {
-                continue; // `routes.rs` says which these are
+                continue; // `routes.rs` lists these
             }
             let mine: Vec<&Row> = rows
                 .iter()
                 .filter(|row| row.route == route && row.method.as_str().eq_ignore_ascii_case(method))
                 .collect();
             assert!(!mine.is_empty(), "give {method} {route} a row");
-            let places: BTreeSet<&str> = mine.iter().filter_map(|row| row.place).collect();
-            let mut wanted = BTreeSet::new();
+            let id_positions: BTreeSet<&str> = mine.iter().filter_map(|row| row.id_position).collect();
+            let mut expected = BTreeSet::new();
             if route.contains('{') && !route.contains("{model_id}") {
-                wanted.insert("path");
+                expected.insert("path");
             }
             let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
             if parameters.iter().any(|parameter| parameter["name"] == "project_id" && parameter["in"] == "query") {
-                wanted.insert("query");
+                expected.insert("query");
             }
-            assert!(places.is_superset(&wanted), "{method} {route}: ids stand in {wanted:?}, rows have {places:?}");
+            assert!(
+                id_positions.is_superset(&expected),
+                "{method} {route}: IDs are in {expected:?}, rows have {id_positions:?}"
+            );
         }
     }
 }
 
 #[test]
-fn no_key_a_bad_an_expired_and_a_revoked_one_get_401_everywhere() {
+fn missing_invalid_expired_and_revoked_keys_get_401_everywhere() {
     let server = Server::with_encoders();
     let tenant = tenant(&server);
     let new = |more: Value| {
@@ -285,14 +291,19 @@ fn no_key_a_bad_an_expired_and_a_revoked_one_get_401_everywhere() {
     for mount in MOUNTS {
         for row in rows(&tenant, &tenant) {
             for (key, code) in &keys {
-                let answer = row.send(&server, mount, key.as_deref());
-                assert_eq!(answer.refusal(), (401, (*code).to_owned(), None), "{}", row.what(mount, &answer));
+                let response = row.send(&server, mount, key.as_deref());
+                assert_eq!(
+                    response.error_fields(),
+                    (401, (*code).to_owned(), None),
+                    "{}",
+                    row.describe(mount, &response)
+                );
             }
         }
     }
 }
 
-/// All that a tenant has, as an admin reads it.
+/// All resources of a project, read with an admin key.
 fn state(server: &Server, of: &Tenant) -> Vec<Value> {
     let Tenant { project, key, conversation, agent, file, job, .. } = of;
     let mut paths = vec![
@@ -317,22 +328,22 @@ fn state(server: &Server, of: &Tenant) -> Vec<Value> {
 }
 
 #[test]
-fn a_foreign_key_gets_403_everywhere_and_changes_nothing() {
+fn a_key_of_another_project_gets_403_everywhere_and_changes_nothing() {
     let server = Server::with_encoders();
     let (own, victim) = (tenant(&server), tenant(&server));
     let before = state(&server, &victim);
     for mount in MOUNTS {
-        for row in rows(&own, &victim).iter().filter(|row| row.place.is_some()) {
+        for row in rows(&own, &victim).iter().filter(|row| row.id_position.is_some()) {
             for key in [&own.secret, &own.inference] {
-                let answer = row.send(&server, mount, Some(key));
-                let (status, code, _) = answer.refusal();
-                assert_eq!(status, 403, "{}", row.what(mount, &answer));
+                let response = row.send(&server, mount, Some(key));
+                let (status, code, _) = response.error_fields();
+                assert_eq!(status, 403, "{}", row.describe(mount, &response));
                 assert!(
                     ["project_mismatch", "insufficient_scope"].contains(&code.as_str()),
                     "{}",
-                    row.what(mount, &answer)
+                    row.describe(mount, &response)
                 );
-                assert!(!answer.text.contains("secret\""), "{}", row.what(mount, &answer));
+                assert!(!response.text.contains("secret\""), "{}", row.describe(mount, &response));
             }
         }
     }
@@ -340,7 +351,7 @@ fn a_foreign_key_gets_403_everywhere_and_changes_nothing() {
 }
 
 #[test]
-fn a_key_of_the_project_passes_as_far_as_its_scopes_reach_and_an_admin_passes_everywhere() {
+fn project_keys_are_limited_by_scope_and_admin_keys_are_not() {
     let server = Server::with_encoders();
     let count = {
         let tenant = tenant(&server);
@@ -348,33 +359,33 @@ fn a_key_of_the_project_passes_as_far_as_its_scopes_reach_and_an_admin_passes_ev
     };
     let shared = tenant(&server);
     for mount in MOUNTS {
-        for place in 0..count {
+        for id_position in 0..count {
             let refused = |row: &Row, key: &str| {
-                let answer = row.send(&server, mount, Some(key));
-                let (status, code, _) = answer.refusal();
-                assert_eq!((status, code.as_str()), (403, "insufficient_scope"), "{}", row.what(mount, &answer));
+                let response = row.send(&server, mount, Some(key));
+                let (status, code, _) = response.error_fields();
+                assert_eq!((status, code.as_str()), (403, "insufficient_scope"), "{}", row.describe(mount, &response));
             };
-            let passes = |tenant: &Tenant, key: &str| {
-                let row = &rows(tenant, tenant)[place];
-                let answer = row.send(&server, mount, Some(key));
-                assert!(row.passes(&answer), "{}", row.what(mount, &answer));
+            let assert_allowed = |tenant: &Tenant, key: &str| {
+                let row = &rows(tenant, tenant)[id_position];
+                let response = row.send(&server, mount, Some(key));
+                assert!(row.assert_allowed(&response), "{}", row.describe(mount, &response));
             };
-            let reads = rows(&shared, &shared)[place].method == Method::GET;
-            // What changes something gets a tenant of its own for each try.
+            let reads = rows(&shared, &shared)[id_position].method == Method::GET;
+            // Each request that changes something gets a project of its own.
             let fresh = || if reads { shared.clone() } else { tenant(&server) };
-            let row = &rows(&shared, &shared)[place];
+            let row = &rows(&shared, &shared)[id_position];
             match row.needs {
-                Needs::Nothing | Needs::Inference => passes(&shared, &shared.inference),
+                Needs::Nothing | Needs::Inference => assert_allowed(&shared, &shared.inference),
                 Needs::Project | Needs::Admin => refused(row, &shared.inference),
             }
             let own = fresh();
             match row.needs {
                 Needs::Admin => refused(row, &shared.secret),
-                _ => passes(&own, &own.secret),
+                _ => assert_allowed(&own, &own.secret),
             }
             let own = fresh();
-            if row.needs != Needs::Inference || row.place.is_none() {
-                passes(&own, &server.admin);
+            if row.needs != Needs::Inference || row.id_position.is_none() {
+                assert_allowed(&own, &server.admin);
             }
         }
     }

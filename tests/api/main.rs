@@ -1,6 +1,6 @@
-//! The API from outside: a real server, real requests, both mounts.
+//! Tests of the HTTP API against a real server, on both mounts.
 #![cfg(test)]
-#![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
+#![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
 #[path = "../common/clock.rs"]
 mod clock;
@@ -40,7 +40,7 @@ mod structured_output;
 mod upload;
 mod usage;
 
-/// Slow and with a context so long that no answer ends by itself within a test.
-fn slow() -> tiny_model::TinyModel {
+/// A slow model whose context is so long that no response ends by itself during a test.
+fn slow_model() -> tiny_model::TinyModel {
     tiny_model::TinyModel { context: 8192, blocks: 4, width: 256, ..tiny_model::TinyModel::default() }
 }

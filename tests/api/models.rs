@@ -1,11 +1,11 @@
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
-use crate::slow;
+use crate::slow_model;
 use crate::wait::until;
 
 #[test]
-fn a_model_tells_what_it_is_and_can() {
+fn a_model_describes_its_properties_and_capabilities() {
     let server = Server::start();
     let model = server.get(&format!("/v1/models/{MODEL}?include_limits=true")).ok();
     assert_eq!(
@@ -29,23 +29,23 @@ fn include_limits_is_read_from_query_and_body() {
     let path = format!("/v1/models/{MODEL}");
     let (project, ..) = server.tenant("t");
     let body = json!({ "include_limits": true, "project_id": project });
-    let answer = server.call(reqwest::Method::GET, &path, Some(&server.admin), Some(&body)).ok();
-    assert_eq!(answer["limits"]["context_window"], 512);
-    assert_eq!(answer["access"], json!({ "project_id": project, "allowed": true }));
-    let bad = server.get(&format!("{path}?include_limits=maybe")).refusal();
+    let response = server.call(reqwest::Method::GET, &path, Some(&server.admin), Some(&body)).ok();
+    assert_eq!(response["limits"]["context_window"], 512);
+    assert_eq!(response["access"], json!({ "project_id": project, "allowed": true }));
+    let bad = server.get(&format!("{path}?include_limits=maybe")).error_fields();
     assert_eq!(bad, (400, "invalid_parameter".to_owned(), Some("include_limits".to_owned())));
-    let nobody = server.get(&format!("{path}?project_id=proj_0")).refusal();
+    let nobody = server.get(&format!("{path}?project_id=proj_0")).error_fields();
     assert_eq!(nobody, (404, "not_found".to_owned(), Some("project_id".to_owned())));
 }
 
 #[test]
-fn the_list_names_models_and_why_a_broken_one_cannot_be_used() {
+fn the_list_states_why_a_broken_model_is_unusable() {
     let server = Server::start();
     let folder = server.folder.path().join("models/cut");
     std::fs::create_dir(&folder).unwrap();
     let whole = std::fs::read(server.folder.path().join(format!("models/{MODEL}/{MODEL}.gguf"))).unwrap();
     std::fs::write(folder.join("cut.gguf"), &whole[..whole.len() / 2]).unwrap();
-    // The folder is read again once a second.
+    // The folder is read once a second.
     let list = || server.get("/openai/v1/models").ok();
     until(|| "the new folder is found", || list()["data"].as_array().unwrap().len() == 2);
     let list = list();
@@ -55,13 +55,13 @@ fn the_list_names_models_and_why_a_broken_one_cannot_be_used() {
     assert!(list["data"][0]["problem"].as_str().unwrap().contains("truncated"), "{list}");
 
     let chat = json!({ "model": "cut", "messages": [{ "role": "user", "content": "hi" }] });
-    let answer = server.post("/v1/chat/completions", &chat);
-    assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
-    assert!(answer.text.contains("truncated") && answer.headers.contains_key("retry-after"), "{}", answer.text);
+    let response = server.post("/v1/chat/completions", &chat);
+    assert_eq!(response.error_fields(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
+    assert!(response.text.contains("truncated") && response.headers.contains_key("retry-after"), "{}", response.text);
 }
 
 #[test]
-fn a_model_that_is_repaired_replaced_or_deleted_is_noticed_by_the_next_request() {
+fn changes_of_model_files_are_noticed_by_the_next_request() {
     let server = Server::start();
     let file = server.folder.path().join(format!("models/{MODEL}/{MODEL}.gguf"));
     let ask = || {
@@ -73,12 +73,12 @@ fn a_model_that_is_repaired_replaced_or_deleted_is_noticed_by_the_next_request()
     let whole = std::fs::read(&file).unwrap();
     ask().ok();
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(ask().refusal(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
-    assert_eq!(server.get(&format!("/v1/models/{MODEL}")).refusal().0, 404);
+    assert_eq!(ask().error_fields(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
+    assert_eq!(server.get(&format!("/v1/models/{MODEL}")).error_fields().0, 404);
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-    // A name that is not known is looked for once a second.
+    // An unknown name is searched for once a second.
     until(|| "the model is found again", || ask().status != 404);
-    assert_eq!(ask().refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
+    assert_eq!(ask().error_fields(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
     std::fs::write(&file, &whole).unwrap();
     ask().ok();
     assert_eq!(context(), 512);
@@ -92,9 +92,9 @@ fn a_model_that_is_repaired_replaced_or_deleted_is_noticed_by_the_next_request()
 }
 
 #[test]
-fn a_model_that_computes_no_numbers_is_named() {
+fn a_model_that_computes_nan_is_named() {
     let server = Server::start();
-    let damaged = crate::tiny_model::changed(&crate::tiny_model::TinyModel::default(), |tensors| {
+    let damaged = crate::tiny_model::bytes_with_tensors(&crate::tiny_model::TinyModel::default(), |tensors| {
         tensors.iter_mut().filter(|tensor| tensor.0.contains("ffn_down")).for_each(|tensor| tensor.3.fill(0xff));
     });
     std::fs::write(server.folder.path().join(format!("models/{MODEL}/{MODEL}.gguf")), damaged).unwrap();
@@ -103,26 +103,26 @@ fn a_model_that_computes_no_numbers_is_named() {
         let body = json!({ "model": MODEL, "messages": [message], "max_tokens": 2, "stream": stream });
         server.post("/v1/chat/completions", &body)
     };
-    let answer = ask(false);
-    assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
-    let told = format!("The model '{MODEL}' cannot be used");
-    assert!(answer.text.contains(&told) && answer.text.contains("damaged"), "{}", answer.text);
+    let response = ask(false);
+    assert_eq!(response.error_fields(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
+    let expected_message = format!("The model '{MODEL}' cannot be used");
+    assert!(response.text.contains(&expected_message) && response.text.contains("damaged"), "{}", response.text);
     let streamed = ask(true).text;
-    assert!(streamed.contains("model_unavailable") && streamed.contains(&told), "{streamed}");
+    assert!(streamed.contains("model_unavailable") && streamed.contains(&expected_message), "{streamed}");
 }
 
 #[test]
-fn names_that_are_no_model_s_are_404() {
+fn unknown_model_names_are_404() {
     let server = Server::start();
     for name in ["gpt-5", "..", "%2e%2e", "%2e%2e%2fdata", ".pull", "catalog.toml", "tiny%00", "%F0%9F%97%BC"] {
-        let (status, code, _) = server.get(&format!("/v1/models/{name}")).refusal();
+        let (status, code, _) = server.get(&format!("/v1/models/{name}")).error_fields();
         assert_eq!(status, 404, "{name}: {code}");
     }
 }
 
 #[test]
 fn a_model_is_loaded_and_unloaded_by_an_admin() {
-    let server = Server::start_with(&slow());
+    let server = Server::start_with(&slow_model());
     let (path, (_, _, tenant)) = (format!("/v1/models/{MODEL}"), server.tenant("t"));
     let act = |what: &str| server.post(&format!("{path}/{what}"), &json!({}));
     assert_eq!(server.get(&path).ok()["loaded"], false);
@@ -130,38 +130,38 @@ fn a_model_is_loaded_and_unloaded_by_an_admin() {
         assert_eq!(act(what).ok()["loaded"], true);
     }
     assert_eq!(server.get(&path).ok()["loaded"], true);
-    let running = server.begin_chat(&json!({
+    let running = server.start_chat(&json!({
         "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "stream": true, "ignore_eos": true,
         "max_tokens": 1500,
     }));
     server.wait_running();
-    assert_eq!(act("unload").refusal(), (409, "conflict".to_owned(), Some("model_id".to_owned())));
+    assert_eq!(act("unload").error_fields(), (409, "conflict".to_owned(), Some("model_id".to_owned())));
     drop(running);
     server.wait_idle(std::time::Duration::from_secs(10));
     for what in ["unload", "unload"] {
         assert_eq!(act(what).ok()["loaded"], false);
     }
     let post = reqwest::Method::POST;
-    assert_eq!(server.call(post, &format!("{path}/load"), Some(&tenant), None).refusal().0, 403);
-    assert_eq!(server.post("/v1/models/none/load", &json!({})).refusal().1, "model_not_found");
-    assert_eq!(server.post("/v1/models/none/unload", &json!({})).refusal().1, "model_not_found");
+    assert_eq!(server.call(post, &format!("{path}/load"), Some(&tenant), None).error_fields().0, 403);
+    assert_eq!(server.post("/v1/models/none/load", &json!({})).error_fields().1, "model_not_found");
+    assert_eq!(server.post("/v1/models/none/unload", &json!({})).error_fields().1, "model_not_found");
 }
 
 #[test]
-fn the_figures_are_for_admins_and_say_what_happened() {
+fn metrics_are_for_admins_and_count_requests() {
     let server = Server::start();
     let (_, _, tenant) = server.tenant("t");
     let ask = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 5, "ignore_eos": true });
     let usage = server.post("/v1/chat/completions", &ask).ok()["usage"].clone();
     let get = |key: Option<&str>| server.call(reqwest::Method::GET, "/metrics", key, None);
-    assert_eq!(get(Some(&tenant)).refusal().0, 403);
-    assert_eq!(server.raw(reqwest::Method::GET, "/metrics", None, &[], None).refusal().0, 401);
-    let answer = get(Some(&server.admin));
-    assert_eq!(answer.status, 200);
-    assert!(answer.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    assert_eq!(get(Some(&tenant)).error_fields().0, 403);
+    assert_eq!(server.raw(reqwest::Method::GET, "/metrics", None, &[], None).error_fields().0, 401);
+    let response = get(Some(&server.admin));
+    assert_eq!(response.status, 200);
+    assert!(response.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
     let figure = |name: &str| {
-        let line = answer.text.lines().find(|line| line.starts_with(name));
-        line.unwrap_or_else(|| panic!("no {name} in {}", answer.text)).rsplit_once(' ').unwrap().1.to_owned()
+        let line = response.text.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("no {name} in {}", response.text)).rsplit_once(' ').unwrap().1.to_owned()
     };
     assert_eq!(figure("outpost_prompt_tokens_total"), usage["prompt_tokens"].to_string());
     assert_eq!(figure("outpost_generated_tokens_total"), "5");
@@ -171,12 +171,12 @@ fn the_figures_are_for_admins_and_say_what_happened() {
         ("0".to_owned(), "0".to_owned())
     );
     assert_ne!(figure("outpost_memory_bytes{use=\"weights\"}"), "0");
-    assert!(answer.text.ends_with("# EOF\n"));
+    assert!(response.text.ends_with("# EOF\n"));
 }
 
 #[test]
-fn the_catalog_says_what_can_be_pulled_and_how() {
-    let server = Server::start_as(&crate::tiny_model::TinyModel::default(), |config| {
+fn the_catalog_lists_models_that_can_be_pulled() {
+    let server = Server::start_configured(&crate::tiny_model::TinyModel::default(), |config| {
         crate::tiny_model::write(
             &config.paths.models,
             "smollm2-135m-instruct",

@@ -3,22 +3,22 @@ use serde_json::{Value, json};
 use crate::server::Server;
 
 #[test]
-fn a_project_is_created_in_the_envelope_with_openai_fields_beside_it() {
+fn a_created_project_has_the_envelope_and_openai_fields() {
     let server = Server::start();
     let metadata = json!({ "team": "search", "nested": { "a": [1, 2.5, null] } });
     let new = json!({ "name": "shop", "environment": "production", "metadata": metadata });
-    let made = server.post("/v1/projects", &new).ok();
-    assert_eq!(made["object"], "service.resource");
-    assert_eq!(made["status"], "succeeded");
-    assert_eq!(made["state"], "active");
-    assert!(made["id"].as_str().unwrap().starts_with("proj_"));
+    let created = server.post("/v1/projects", &new).ok();
+    assert_eq!(created["object"], "service.resource");
+    assert_eq!(created["status"], "succeeded");
+    assert_eq!(created["state"], "active");
+    assert!(created["id"].as_str().unwrap().starts_with("proj_"));
     assert_eq!(
-        (&made["name"], &made["environment"], &made["metadata"]),
+        (&created["name"], &created["environment"], &created["metadata"]),
         (&json!("shop"), &json!("production"), &metadata)
     );
-    assert!(made["created_at"].as_str().unwrap().ends_with('Z'));
+    assert!(created["created_at"].as_str().unwrap().ends_with('Z'));
 
-    let id = made["id"].as_str().unwrap();
+    let id = created["id"].as_str().unwrap();
     let theirs = server.get(&format!("/openai/v1/projects/{id}")).ok();
     assert_eq!((&theirs["object"], &theirs["status"]), (&json!("organization.project"), &json!("active")));
     assert!(theirs["created_at"].is_i64());
@@ -26,11 +26,11 @@ fn a_project_is_created_in_the_envelope_with_openai_fields_beside_it() {
 }
 
 #[test]
-fn replacing_clears_what_is_absent_and_keeps_the_metadata() {
+fn replacing_clears_absent_fields_and_keeps_the_metadata() {
     let server = Server::start();
     let new = json!({ "name": "a", "environment": "dev", "metadata": { "k": 1 } });
-    let made = server.post("/v1/projects", &new).ok();
-    let path = format!("/v1/projects/{}", made["id"].as_str().unwrap());
+    let created = server.post("/v1/projects", &new).ok();
+    let path = format!("/v1/projects/{}", created["id"].as_str().unwrap());
     let replaced = server.put(&path, &json!({ "name": "b" })).ok();
     assert_eq!((&replaced["name"], &replaced["environment"]), (&json!("b"), &Value::Null));
     assert_eq!(replaced["metadata"], json!({ "k": 1 }));
@@ -38,28 +38,28 @@ fn replacing_clears_what_is_absent_and_keeps_the_metadata() {
 }
 
 #[test]
-fn a_project_lives_through_a_restart() {
+fn a_project_survives_a_restart() {
     let server = Server::start();
-    let made = server.post("/v1/projects", &json!({ "name": "lasting" })).ok();
-    let (path, admin) = (format!("/v1/projects/{}", made["id"].as_str().unwrap()), server.admin.clone());
+    let created = server.post("/v1/projects", &json!({ "name": "lasting" })).ok();
+    let (path, admin) = (format!("/v1/projects/{}", created["id"].as_str().unwrap()), server.admin.clone());
     let server = Server::start_in(server.stop());
-    assert_eq!(server.admin, admin, "a second start makes no new key");
+    assert_eq!(server.admin, admin, "a second start creates no new key");
     assert_eq!(server.get(&path).ok()["name"], "lasting");
 }
 
 #[test]
-fn an_archived_project_s_keys_stop_working() {
+fn keys_of_an_archived_project_stop_working() {
     let server = Server::start();
     let (project, _, secret) = server.tenant("gone");
     let path = format!("/v1/projects/{project}");
     assert_eq!(server.call(reqwest::Method::GET, &path, Some(&secret), None).status, 200);
     assert_eq!(server.post(&format!("{path}/archive"), &json!({})).ok()["state"], "archived");
-    let refused = server.call(reqwest::Method::GET, &path, Some(&secret), None).refusal();
+    let refused = server.call(reqwest::Method::GET, &path, Some(&secret), None).error_fields();
     assert_eq!(refused, (401, "revoked_api_key".to_owned(), None));
 }
 
 #[test]
-fn listing_pages_through_every_project_once() {
+fn pagination_returns_each_project_once() {
     let server = Server::start();
     for number in 0..7 {
         server.post("/v1/projects", &json!({ "name": format!("p{number}") })).ok();

@@ -1,22 +1,22 @@
-//! Walks the route table as `/openapi.json` tells it, so that a new route is covered unasked.
+//! Walks all routes in `/openapi.json`, so that a new route is covered without a change of the tests.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::Server;
 
-/// Whether an operation of the document says that no key is needed.
-fn is_open(operation: &Value) -> bool {
+/// Whether an operation in the document needs no key.
+fn is_public(operation: &Value) -> bool {
     operation["security"] == json!([{}])
 }
 
-/// `(method, path with well-formed ids of nothing)` of every route that needs a key.
+/// `(method, path with well-formed IDs of no resource)` of every route that needs a key.
 fn routes(server: &Server) -> Vec<(Method, String)> {
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
     let mut found = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in ["get", "post", "put", "patch", "delete"] {
-            let Some(operation) = item.get(method).filter(|operation| !is_open(operation)) else { continue };
+            let Some(operation) = item.get(method).filter(|operation| !is_public(operation)) else { continue };
             if operation.is_object() && (path.starts_with("/v1") || path.starts_with("/openai/v1")) {
                 let nothing = "0".repeat(32);
                 let path = path
@@ -27,7 +27,7 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                     .replace("{conversation_id}", &format!("conv_{nothing}"))
                     .replace("{agent_id}", &format!("agent_{nothing}"))
                     .replace("{model_id}", "no-such-model");
-                assert!(!path.contains('{'), "give the test an id for {path}");
+                assert!(!path.contains('{'), "add an ID for {path} to the test");
                 found.push((method.to_uppercase().parse().unwrap(), path));
             }
         }
@@ -36,10 +36,10 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
 }
 
 #[test]
-fn the_endpoints_of_the_contract_are_on_both_mounts() {
+fn the_contracts_endpoints_are_on_both_mounts() {
     let server = Server::start();
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
-    let wanted = [
+    let expected = [
         ("get", "/api-keys"),
         ("post", "/api-keys"),
         ("put", "/api-keys/{api_key_id}"),
@@ -56,9 +56,9 @@ fn the_endpoints_of_the_contract_are_on_both_mounts() {
         ("put", "/projects/{project_id}"),
         ("post", "/projects"),
     ];
-    assert_eq!(wanted.len(), 15);
+    assert_eq!(expected.len(), 15);
     for mount in ["/v1", "/openai/v1"] {
-        for (method, path) in wanted {
+        for (method, path) in expected {
             assert!(document["paths"][format!("{mount}{path}")][method].is_object(), "{method} {mount}{path}");
         }
     }
@@ -77,7 +77,7 @@ fn references(value: &Value, found: &mut Vec<String>) {
 }
 
 #[test]
-fn every_reference_of_the_document_leads_somewhere() {
+fn every_reference_in_the_openapi_document_resolves() {
     let server = Server::start();
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
     let mut found = Vec::new();
@@ -91,24 +91,24 @@ fn every_reference_of_the_document_leads_somewhere() {
 }
 
 #[test]
-fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
+fn every_route_requires_a_key_and_returns_the_error_envelope() {
     let server = Server::start();
     let routes = routes(&server);
     assert!(routes.len() >= 60, "{routes:?}");
     for (method, path) in routes {
         let nobody = server.call(method.clone(), &path, None, Some(&json!({})));
-        assert_eq!(nobody.refusal(), (401, "missing_api_key".to_owned(), None), "{method} {path}");
+        assert_eq!(nobody.error_fields(), (401, "missing_api_key".to_owned(), None), "{method} {path}");
         let foreign_field = json!({ "no_such_field": 1 });
-        let answer = server.call(method.clone(), &path, Some(&server.admin), Some(&foreign_field));
+        let response = server.call(method.clone(), &path, Some(&server.admin), Some(&foreign_field));
         if matches!(method, Method::DELETE) || path.contains("/archive") {
             continue; // takes no body
         }
-        let (status, ..) = answer.refusal();
-        assert!((400..500).contains(&status), "{method} {path}: {}", answer.text);
+        let (status, ..) = response.error_fields();
+        assert!((400..500).contains(&status), "{method} {path}: {}", response.text);
     }
 }
 
-/// Clients add parameters of their own, such as Codex's `client_version`.
+/// Clients add parameters such as Codex's `client_version`.
 #[test]
 fn unknown_query_parameters_are_ignored_on_every_get() {
     let server = Server::start();
@@ -120,89 +120,90 @@ fn unknown_query_parameters_are_ignored_on_every_get() {
         let more = server.get(&format!("{path}?client_version=1.0&client_version=%5B%5D&x[y]"));
         assert_eq!(plain.status, more.status, "{path}: {}", more.text);
         if plain.status != 200 {
-            assert_eq!(plain.refusal(), more.refusal(), "{path}");
+            assert_eq!(plain.error_fields(), more.error_fields(), "{path}");
         }
     }
     for mount in ["/v1", "/openai/v1"] {
         server.get(&format!("{mount}/models?client_version=0.46.0&include_limits=true")).ok();
-        let known = server.get(&format!("{mount}/models?client_version=0.46.0&include_limits=perhaps")).refusal();
+        let known = server.get(&format!("{mount}/models?client_version=0.46.0&include_limits=perhaps")).error_fields();
         assert_eq!(known, (400, "invalid_parameter".to_owned(), Some("include_limits".to_owned())));
-        // In a body, a field that is unknown is a mistake.
+        // In a body, an unknown field is refused.
         let path = format!("{mount}/models?client_version=0.46.0");
         let body = json!({ "client_version": "0.46.0" });
-        let refused = server.call(Method::GET, &path, Some(&server.admin), Some(&body)).refusal();
+        let refused = server.call(Method::GET, &path, Some(&server.admin), Some(&body)).error_fields();
         assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some("client_version".to_owned())));
     }
 }
 
 #[test]
-fn every_operation_has_a_name_of_its_own_and_says_how_it_fails() {
+fn every_operation_has_a_unique_name_and_documents_its_errors() {
     let server = Server::start();
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
     let mut names = std::collections::HashSet::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {
             let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no name"));
-            assert!(names.insert(name), "{method} {path} shares the name {name}");
+            assert!(names.insert(name), "{method} {path} has the name of another operation: {name}");
             assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Error", "{method} {path}");
         }
     }
 }
 
 #[test]
-fn a_method_that_a_path_does_not_take_is_405_with_allow() {
+fn an_unsupported_method_is_405_with_allow() {
     let server = Server::start();
     for (path, allow) in [("/v1/models", "GET"), ("/v1/api-keys", "GET, POST"), ("/openai/v1/chat/completions", "POST")]
     {
-        let answer = server.call(Method::DELETE, path, Some(&server.admin), None);
-        assert_eq!(answer.refusal(), (405, "method_not_allowed".to_owned(), None));
-        assert_eq!(answer.headers["allow"], allow);
+        let response = server.call(Method::DELETE, path, Some(&server.admin), None);
+        assert_eq!(response.error_fields(), (405, "method_not_allowed".to_owned(), None));
+        assert_eq!(response.headers["allow"], allow);
     }
-    let nowhere = server.get("/v1/nowhere").refusal();
+    let nowhere = server.get("/v1/nowhere").error_fields();
     assert_eq!(nowhere, (404, "not_found".to_owned(), None));
-    assert_eq!(server.raw(Method::GET, "/nowhere", None, &[], None).refusal().0, 404);
+    assert_eq!(server.raw(Method::GET, "/nowhere", None, &[], None).error_fields().0, 404);
 }
 
 #[test]
-fn only_health_and_links_that_are_signed_need_no_key() {
+fn only_health_and_signed_urls_need_no_key() {
     let server = Server::start();
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
-    let open = |(path, item): (&String, &Value)| item.as_object().unwrap().values().any(is_open).then(|| path.clone());
+    let open =
+        |(path, item): (&String, &Value)| item.as_object().unwrap().values().any(is_public).then(|| path.clone());
     let open: Vec<String> = document["paths"].as_object().unwrap().iter().filter_map(open).collect();
     assert_eq!(open, ["/healthz", "/readyz", "/v1/images/files/{image_id}"]);
     let nothing = format!("/v1/images/files/pic_{}", "0".repeat(32));
-    assert_eq!(server.raw(Method::GET, &nothing, None, &[], None).refusal().1, "invalid_signature");
+    assert_eq!(server.raw(Method::GET, &nothing, None, &[], None).error_fields().1, "invalid_signature");
 }
 
 #[test]
 fn health_needs_no_key() {
     let server = Server::start();
     for path in ["/healthz", "/readyz"] {
-        let answer = server.raw(Method::GET, path, None, &[], None);
-        assert_eq!(answer.status, 200, "{}", answer.text);
-        assert!(answer.headers.contains_key("x-request-id"));
-        let _body: Value = answer.json();
+        let response = server.raw(Method::GET, path, None, &[], None);
+        assert_eq!(response.status, 200, "{}", response.text);
+        assert!(response.headers.contains_key("x-request-id"));
+        let _body: Value = response.json();
     }
 }
 
 #[test]
-fn only_own_names_are_answered() {
-    let server = Server::start_as(&crate::tiny_model::TinyModel::default(), |config| {
+fn only_allowed_hosts_are_answered() {
+    let server = Server::start_configured(&crate::tiny_model::TinyModel::default(), |config| {
         config.allowed_hosts = vec!["ai.example.org".to_owned()];
     });
     for path in ["/", "/healthz", "/v1/models", "/openapi.json", "/nowhere"] {
         for (host, own) in [("127.0.0.1", true), ("ai.example.org:8080", true), ("evil.example", false), ("", false)] {
-            let answer = server.raw(Method::GET, path, Some(&server.admin), &[("host", host)], None);
-            assert_eq!(answer.status != 421, own, "{host}{path}: {}", answer.text);
+            let response = server.raw(Method::GET, path, Some(&server.admin), &[("host", host)], None);
+            assert_eq!(response.status != 421, own, "{host}{path}: {}", response.text);
             if !own {
-                assert_eq!(answer.refusal(), (421, "misdirected_request".to_owned(), None));
+                assert_eq!(response.error_fields(), (421, "misdirected_request".to_owned(), None));
             }
         }
     }
 }
 
 #[test]
-fn the_dashboard_is_served_with_its_policy() {
+fn the_dashboard_is_served_with_a_content_security_policy() {
     let server = Server::start();
     let page = server.raw(Method::GET, "/", None, &[], None);
     assert_eq!((page.status, page.headers["content-type"].to_str().unwrap()), (200, "text/html; charset=utf-8"));
@@ -212,6 +213,6 @@ fn the_dashboard_is_served_with_its_policy() {
     let same = server.raw(Method::GET, "/", None, &[("if-none-match", page.headers["etag"].to_str().unwrap())], None);
     assert_eq!((same.status, same.text.as_str()), (304, ""));
     let other = server.raw(Method::POST, "/", None, &[], None);
-    assert_eq!(other.refusal().0, 405);
+    assert_eq!(other.error_fields().0, 405);
     assert_eq!(other.headers["allow"], "GET, HEAD");
 }

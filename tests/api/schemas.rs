@@ -1,5 +1,5 @@
-//! The schemas of `/openapi.json` whose requests are parsed by hand: what they document is accepted, what they require
-//! is missed by name, and another field is refused where the endpoint refuses unknown fields.
+//! The schemas in `/openapi.json` of requests that are not parsed with derived deserializers: documented fields are
+//! accepted, errors name missing required fields, and unknown fields are refused where the endpoint refuses them.
 
 use std::io::Cursor;
 
@@ -7,25 +7,25 @@ use image::{DynamicImage, ImageFormat, RgbaImage};
 use serde_json::{Map, Value, json};
 
 use crate::images::send as send_images;
-use crate::server::{Answer, IMAGES, MODEL, Server};
+use crate::server::{IMAGE_MODEL, MODEL, Response, Server};
 use crate::upload::{self, CHAT, Part};
 
 /// A sample of one schema with every documented field, and the request that carries it.
 struct Case {
     schema: &'static str,
     sample: Value,
-    send: fn(&Server, &Value) -> Answer,
-    /// Fields of the sample that the document calls optional but that this sample needs, such as the schema of a
-    /// `json_schema` format.
+    send: fn(&Server, &Value) -> Response,
+    /// Fields that are optional in the document but required in this sample, such as the schema of a `json_schema`
+    /// format.
     needed: &'static [&'static str],
     refuses_unknown: bool,
 }
 
-fn case(schema: &'static str, sample: Value, send: fn(&Server, &Value) -> Answer) -> Case {
+fn case(schema: &'static str, sample: Value, send: fn(&Server, &Value) -> Response) -> Case {
     Case { schema, sample, send, needed: &[], refuses_unknown: true }
 }
 
-fn chat(server: &Server, more: Value) -> Answer {
+fn chat(server: &Server, more: Value) -> Response {
     let mut body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1 });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     server.post("/v1/chat/completions", &body)
@@ -39,24 +39,24 @@ fn function() -> Value {
     json!({ "name": "f", "description": "d", "parameters": { "type": "object" }, "strict": false })
 }
 
-fn with_format(server: &Server, format: &Value) -> Answer {
+fn with_format(server: &Server, format: &Value) -> Response {
     chat(server, json!({ "response_format": format }))
 }
 
-fn with_tool(server: &Server, tool: &Value) -> Answer {
+fn with_tool(server: &Server, tool: &Value) -> Response {
     chat(server, json!({ "tools": [tool] }))
 }
 
-fn with_choice(server: &Server, choice: &Value) -> Answer {
+fn with_choice(server: &Server, choice: &Value) -> Response {
     chat(server, json!({ "tools": [{ "type": "function", "function": function() }], "tool_choice": choice }))
 }
 
 /// Stored messages are checked like those of a chat, and their unknown fields are refused.
-fn with_message(server: &Server, message: &Value) -> Answer {
+fn with_message(server: &Server, message: &Value) -> Response {
     server.post("/v1/conversations", &json!({ "messages": [message] }))
 }
 
-fn with_call(server: &Server, call: &Value) -> Answer {
+fn with_call(server: &Server, call: &Value) -> Response {
     with_message(server, &json!({ "role": "assistant", "tool_calls": [call] }))
 }
 
@@ -64,21 +64,21 @@ fn call() -> Value {
     json!({ "id": "call_1", "type": "function", "function": { "name": "f", "arguments": "{}" } })
 }
 
-fn picture() -> Vec<u8> {
+fn png_file() -> Vec<u8> {
     let mut file = Cursor::new(Vec::new());
     DynamicImage::from(RgbaImage::new(64, 64)).write_to(&mut file, ImageFormat::Png).unwrap();
     file.into_inner()
 }
 
-/// The fields of a form as its parts: files where the sample says so, else text.
-fn parts(sample: &Value, send: impl FnOnce(&[Part<'_>]) -> Answer) -> Answer {
+/// The fields as parts of a form: files where the sample says so, otherwise text.
+fn parts(sample: &Value, send: impl FnOnce(&[Part<'_>]) -> Response) -> Response {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned).into_bytes();
     let contents: Vec<(&String, Option<&str>, Vec<u8>)> = sample
         .as_object()
         .unwrap()
         .iter()
         .map(|(name, value)| match value.as_str() {
-            Some("(picture)") => (name, Some("a.png"), picture()),
+            Some("(picture)") => (name, Some("a.png"), png_file()),
             Some("(examples)") => (name, Some("a.jsonl"), CHAT.as_bytes().to_vec()),
             _ => (name, None, text(value)),
         })
@@ -88,18 +88,18 @@ fn parts(sample: &Value, send: impl FnOnce(&[Part<'_>]) -> Answer) -> Answer {
     send(&parts)
 }
 
-fn edit(server: &Server, sample: &Value) -> Answer {
+fn edit(server: &Server, sample: &Value) -> Response {
     parts(sample, |parts| send_images(server, "edits", &server.admin, parts))
 }
 
-fn variation(server: &Server, sample: &Value) -> Answer {
-    // Two steps instead of the model's default, which the form takes like the other fields of a generation.
+fn variation(server: &Server, sample: &Value) -> Response {
+    // Two steps instead of the model's default.
     let mut sample = sample.clone();
     sample["steps"] = json!(2);
     parts(&sample, |parts| send_images(server, "variations", &server.admin, parts))
 }
 
-fn upload_file(server: &Server, sample: &Value) -> Answer {
+fn upload_file(server: &Server, sample: &Value) -> Response {
     parts(sample, |parts| upload::send(server, "/v1", &server.admin, parts, &[]))
 }
 
@@ -107,7 +107,7 @@ fn cases(project: &str) -> Vec<Case> {
     let assistant = json!({ "role": "assistant", "content": "c", "name": "n", "tool_calls": [call()], "refusal": "r" });
     let tool = json!({ "role": "tool", "content": "c", "name": "n", "tool_call_id": "call_1", "refusal": "r" });
     let request = json!({
-        "model": IMAGES, "prompt": "p", "n": 1, "size": "64x64", "response_format": "b64_json", "output_format": "jpeg",
+        "model": IMAGE_MODEL, "prompt": "p", "n": 1, "size": "64x64", "response_format": "b64_json", "output_format": "jpeg",
         "output_compression": 90, "seed": 1, "steps": 2, "guidance_scale": 2, "negative_prompt": "n",
         "scheduler": "ddim", "lora": [], "stream": true, "partial_images": 1,
     });
@@ -146,11 +146,11 @@ fn cases(project: &str) -> Vec<Case> {
                 with_call(server, &json!({ "id": "call_1", "type": "function", "function": function }))
             })
         },
-        // A partial image needs a stream.
+        // Partial images need a stream.
         Case { needed: &["stream", "output_format"], ..case("EditForm", edits, edit) },
         case(
             "VariationForm",
-            json!({ "image": "(picture)", "strength": 0.5, "model": IMAGES, "prompt": "p", "n": 1 }),
+            json!({ "image": "(picture)", "strength": 0.5, "model": IMAGE_MODEL, "prompt": "p", "n": 1 }),
             variation,
         ),
         case("UploadFile", json!({ "project_id": project, "purpose": "fine-tune", "file": "(examples)" }), upload_file),
@@ -161,7 +161,7 @@ fn cases(project: &str) -> Vec<Case> {
 struct Schemas(Value);
 
 impl Schemas {
-    /// `(properties, required)` of an object's schema, with what it takes over from others.
+    /// `(properties, required)` of an object's schema, including those of `allOf`.
     fn fields(&self, schema: &Value) -> (Map<String, Value>, Vec<String>) {
         let target = schema["$ref"].as_str().and_then(|path| self.0.pointer(path.trim_start_matches('#')));
         let schema = target.unwrap_or(schema);
@@ -206,27 +206,31 @@ fn documented_fields_are_accepted_and_others_refused() {
         let elsewhere =
             |name: &str| cases.iter().any(|other| other.schema == *schema && other.sample.get(name).is_some());
         for name in documented.keys() {
-            assert!(fields.contains_key(name) || elsewhere(name), "{schema} documents '{name}': give it a sample");
+            assert!(fields.contains_key(name) || elsewhere(name), "{schema} documents '{name}': add it to the sample");
         }
-        let answer = send(&server, sample);
-        assert_eq!(answer.status, 200, "{schema}: {}", answer.text);
+        let response = send(&server, sample);
+        assert_eq!(response.status, 200, "{schema}: {}", response.text);
         for name in fields.keys() {
             assert!(documented.contains_key(name), "{schema} does not document '{name}'");
             let mut without = sample.clone();
             without.as_object_mut().unwrap().remove(name);
-            let answer = send(&server, &without);
+            let response = send(&server, &without);
             if required.contains(name) || needed.contains(&name.as_str()) {
-                assert_eq!(answer.status, 400, "{schema} without '{name}': {}", answer.text);
+                assert_eq!(response.status, 400, "{schema} without '{name}': {}", response.text);
             } else {
-                assert_eq!(answer.status, 200, "{schema} without '{name}': {}", answer.text);
+                assert_eq!(response.status, 200, "{schema} without '{name}': {}", response.text);
             }
         }
         let mut more = sample.clone();
         more["no_such_field"] = json!("x");
-        let answer = send(&server, &more);
-        assert_eq!(answer.status, if *refuses_unknown { 400 } else { 200 }, "{schema}: {}", answer.text);
+        let response = send(&server, &more);
+        assert_eq!(response.status, if *refuses_unknown { 400 } else { 200 }, "{schema}: {}", response.text);
         if *refuses_unknown {
-            assert!(answer.refusal().2.is_some_and(|param| param.ends_with("no_such_field")), "{}", answer.text);
+            assert!(
+                response.error_fields().2.is_some_and(|param| param.ends_with("no_such_field")),
+                "{}",
+                response.text
+            );
         }
     }
 }
@@ -249,7 +253,7 @@ fn documented_values_are_accepted_and_others_refused() {
     assert_eq!(schemas.values("Role").len(), 5);
     assert!(schemas.values("Role").into_iter().all(|role| message(role) == 200));
     assert_eq!(message("robot"), 400);
-    // A text or a list, as the document has it.
+    // A string or a list, as documented.
     for (schema, kinds) in [("Content", 2), ("ToolChoice", 2)] {
         assert_eq!(schemas.named(schema)["oneOf"].as_array().map(Vec::len), Some(kinds), "{schema}");
     }

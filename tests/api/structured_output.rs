@@ -1,10 +1,10 @@
-//! `response_format` and tools: shapes, streams, refusals by name, and what is stored.
+//! `response_format` and tools: formats, streams, errors that name fields, and stored messages.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::server::{Answer, MODEL, Server};
+use crate::server::{MODEL, Response, Server};
 use crate::tiny_model::TinyModel;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
@@ -13,18 +13,18 @@ fn model() -> TinyModel {
     TinyModel { context: 4096, blocks: 1, width: 32, ..TinyModel::default() }
 }
 
-fn server() -> Server {
+fn start_server() -> Server {
     Server::start_with(&model())
 }
 
-fn ask(more: Value) -> Value {
+fn chat_body(more: Value) -> Value {
     let mut body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "the sea" }], "seed": 7 });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
-fn chat(server: &Server, mount: &str, more: Value) -> Answer {
-    server.post(&format!("{mount}/chat/completions"), &ask(more))
+fn chat(server: &Server, mount: &str, more: Value) -> Response {
+    server.post(&format!("{mount}/chat/completions"), &chat_body(more))
 }
 
 fn format(schema: Value) -> Value {
@@ -50,8 +50,8 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn json_obeys_the_schema_whole_and_streamed() {
-    let server = server();
+fn json_matches_the_schema_with_and_without_streaming() {
+    let server = start_server();
     let schema = json!({
         "type": "object", "required": ["name", "legs"], "additionalProperties": false,
         "properties": { "name": { "type": "string", "maxLength": 10 }, "legs": { "type": "integer", "minimum": 0, "maximum": 10 } },
@@ -73,14 +73,14 @@ fn json_obeys_the_schema_whole_and_streamed() {
     let any = chat(&server, "/v1", json!({ "response_format": { "type": "json_object" }, "max_tokens": 3000 })).ok();
     if any["choices"][0]["finish_reason"] == "stop" {
         let text = any["choices"][0]["message"]["content"].as_str().unwrap();
-        // As it is written: a model that knows nothing of numbers may write one that is too large for 64 bits.
+        // Compared as text: the random model may generate a number that exceeds 64 bits.
         assert!(serde_json::from_str::<Box<serde_json::value::RawValue>>(text).unwrap().get().starts_with('{'));
     }
 }
 
 #[test]
-fn calls_have_openai_s_shape_whole_and_streamed() {
-    // Its id: all bytes and 17 merges come before it.
+fn tool_calls_have_openais_format_with_and_without_streaming() {
+    // Its token ID: all bytes and 17 merges come before it.
     let biased = json!({ "logit_bias": { "273": 100 }, "parallel_tool_calls": false, "stop": ["json", "name"] });
     let server =
         Server::start_with(&TinyModel { markers: &[("```json\n{\"name\": \"look\", \"arguments\":", 4)], ..model() });
@@ -93,9 +93,12 @@ fn calls_have_openai_s_shape_whole_and_streamed() {
             let mut body = json!({ "tools": [tool("look"), tool("see")], "tool_choice": choice });
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let whole = chat(&server, mount, body.clone()).ok();
-            let answer = &whole["choices"][0];
-            assert_eq!((&answer["finish_reason"], &answer["message"]["content"]), (&json!("tool_calls"), &Value::Null));
-            let calls = answer["message"]["tool_calls"].as_array().unwrap();
+            let response = &whole["choices"][0];
+            assert_eq!(
+                (&response["finish_reason"], &response["message"]["content"]),
+                (&json!("tool_calls"), &Value::Null)
+            );
+            let calls = response["message"]["tool_calls"].as_array().unwrap();
             assert_eq!((calls.len(), &calls[0]["type"]), (1, &json!("function")));
             assert!(calls[0]["id"].as_str().unwrap().starts_with("call_"));
             let arguments = calls[0]["function"]["arguments"].as_str().unwrap();
@@ -116,7 +119,7 @@ fn calls_have_openai_s_shape_whole_and_streamed() {
             let is_last = |event: &Value| !event["choices"][0]["finish_reason"].is_null();
             assert!(events.iter().all(|event| is_last(event) || event["choices"][0]["delta"] != json!({})));
             assert!(pieces[0]["id"].is_string() && pieces[0]["type"] == "function");
-            assert!(pieces.len() > 3, "arguments come in pieces");
+            assert!(pieces.len() > 3, "arguments are streamed in pieces");
             assert!(
                 pieces[1..].iter().all(|piece| piece.get("id").is_none() && piece["function"].get("name").is_none())
             );
@@ -129,8 +132,8 @@ fn calls_have_openai_s_shape_whole_and_streamed() {
 }
 
 #[test]
-fn a_conversation_goes_on_with_the_results_of_its_calls() {
-    let server = server();
+fn a_conversation_continues_with_tool_results() {
+    let server = start_server();
     for stream in [false, true] {
         let id = server.post("/v1/conversations", &json!({})).ok()["id"].as_str().unwrap().to_owned();
         let agent =
@@ -144,22 +147,23 @@ fn a_conversation_goes_on_with_the_results_of_its_calls() {
         assert_eq!(turn["tool_calls"][0]["function"]["name"], "look");
         let call = turn["tool_calls"][0]["id"].clone();
 
-        let answer = |id_of_call: &Value| json!([{ "role": "tool", "tool_call_id": id_of_call, "content": "a crab" }]);
+        let response =
+            |id_of_call: &Value| json!([{ "role": "tool", "tool_call_id": id_of_call, "content": "a crab" }]);
         let next = |messages: Value| json!({ "conversation_id": id, "agent_id": agent, "messages": messages, "tool_choice": "none", "max_tokens": 5 });
-        let refused = chat(&server, "/v1", next(answer(&json!("call_of_nobody")))).refusal();
+        let refused = chat(&server, "/v1", next(response(&json!("call_of_nobody")))).error_fields();
         assert_eq!((refused.0, refused.2.as_deref()), (400, Some("messages[0].tool_call_id")));
-        chat(&server, "/v1", next(answer(&call))).ok();
+        chat(&server, "/v1", next(response(&call))).ok();
         assert_eq!(server.get(&format!("/v1/conversations/{id}")).ok()["message_count"], 4);
     }
 }
 
 #[test]
-fn a_request_s_own_tools_win_over_the_agent_s_and_special_tokens_in_them_stay_text() {
-    let server = server();
+fn tools_of_a_request_override_the_agents_and_are_escaped() {
+    let server = start_server();
     let agent = server.post("/v1/agents", &json!({ "tools": [tool("look")] })).ok()["id"].clone();
     let called = |more: Value| {
-        let answer = chat(&server, "/v1", more).ok();
-        answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"].clone()
+        let response = chat(&server, "/v1", more).ok();
+        response["choices"][0]["message"]["tool_calls"][0]["function"]["name"].clone()
     };
     assert_eq!(called(json!({ "agent_id": agent, "tool_choice": "required" })), "look");
     assert_eq!(called(json!({ "agent_id": agent, "tool_choice": "required", "tools": [tool("see")] })), "see");
@@ -172,8 +176,8 @@ fn a_request_s_own_tools_win_over_the_agent_s_and_special_tokens_in_them_stay_te
 }
 
 #[test]
-fn a_wrong_field_is_refused_by_name() {
-    let server = server();
+fn an_invalid_field_is_refused_by_name() {
+    let server = start_server();
     let schema = |schema: Value| json!({ "response_format": format(schema) });
     let rf = |value: Value| json!({ "response_format": value });
     let inside = "response_format.json_schema.schema";
@@ -214,17 +218,17 @@ fn a_wrong_field_is_refused_by_name() {
     ];
     for (more, param) in cases {
         for mount in MOUNTS {
-            let answer = chat(&server, mount, more.clone());
-            let (status, code, found) = answer.refusal();
-            assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{more}: {}", answer.text);
-            assert_eq!(found.as_deref(), Some(param.as_str()), "{more}: {}", answer.text);
+            let response = chat(&server, mount, more.clone());
+            let (status, code, found) = response.error_fields();
+            assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{more}: {}", response.text);
+            assert_eq!(found.as_deref(), Some(param.as_str()), "{more}: {}", response.text);
         }
     }
 }
 
 #[test]
 fn the_response_names_what_it_need_not_match() {
-    let server = server();
+    let server = start_server();
     let open = json!({ "type": "object", "required": ["tags"], "properties": {
         "tags": { "type": "array", "items": { "enum": ["a", "b"] }, "uniqueItems": true, "minItems": 1, "maxItems": 2 },
     } });
@@ -233,26 +237,25 @@ fn the_response_names_what_it_need_not_match() {
     let field = "tools[0].function.parameters.properties.tags.uniqueItems";
     for stream in [false, true] {
         let call = json!({ "tools": [tool(false)], "tool_choice": "required", "stream": stream });
-        let answer = chat(&server, "/v1", call);
-        assert_eq!(answer.header("x-outpost-unenforced"), Some(field), "{}", answer.text);
+        let response = chat(&server, "/v1", call);
+        assert_eq!(response.header("x-outpost-unenforced"), Some(field), "{}", response.text);
     }
     let call = chat(&server, "/v1", json!({ "tools": [tool(false)], "tool_choice": named("f") })).ok();
     let arguments = call["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
     let arguments: Value = serde_json::from_str(arguments).unwrap();
     assert_eq!(arguments.as_object().unwrap().len(), 1, "no invented properties: {arguments}");
     assert!(arguments["tags"].as_array().unwrap().iter().all(|tag| tag == "a" || tag == "b"));
-    let (status, _, param) = chat(&server, "/v1", json!({ "tools": [tool(true)] })).refusal();
+    let (status, _, param) = chat(&server, "/v1", json!({ "tools": [tool(true)] })).error_fields();
     assert_eq!((status, param.as_deref()), (400, Some(field)));
     let enforced = json!({ "response_format": format(json!({ "const": 7 })) });
     assert_eq!(chat(&server, "/v1", enforced).header("x-outpost-unenforced"), None);
-    let strict = Server::start_as(&model(), |config| config.strict_schemas = true);
+    let strict = Server::start_configured(&model(), |config| config.strict_schemas = true);
     assert_eq!(chat(&strict, "/v1", json!({ "tools": [tool(false)] })).status, 400);
 }
 
-/// T17.
 #[test]
-fn hostile_schemas_are_answered_at_once_and_disturb_nobody() {
-    let server = server();
+fn malicious_schemas_are_refused_quickly_and_do_not_delay_other_requests() {
+    let server = start_server();
     let fine = || chat(&server, "/v1", json!({ "response_format": format(json!({ "const": 7 })) }));
     assert_eq!(fine().ok()["choices"][0]["message"]["content"], "7");
     let cycle = json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } });
@@ -276,35 +279,35 @@ fn hostile_schemas_are_answered_at_once_and_disturb_nobody() {
             let began = Instant::now();
             let mut format = format(schema.clone());
             format["json_schema"]["strict"] = json!(strict);
-            let answer = chat(&server, "/v1", json!({ "response_format": format, "max_tokens": 1 }));
-            let took = began.elapsed();
-            if strict || answer.status != 200 {
-                let (status, _, param) = answer.refusal();
+            let response = chat(&server, "/v1", json!({ "response_format": format, "max_tokens": 1 }));
+            let elapsed = began.elapsed();
+            if strict || response.status != 200 {
+                let (status, _, param) = response.error_fields();
                 assert!(status == 400 && param.unwrap().starts_with("response_format.json_schema.schema"), "{what}");
             } else {
-                assert!(answer.header("x-outpost-unenforced").is_some(), "{what}");
+                assert!(response.header("x-outpost-unenforced").is_some(), "{what}");
             }
-            // Some milliseconds, with room for a busy test machine: none of them is compiled as it is.
-            assert!(took < Duration::from_secs(3), "{what}: {took:?}");
+            // Some milliseconds, with a margin for a busy machine: none of the schemas is compiled as it is.
+            assert!(elapsed < Duration::from_secs(3), "{what}: {elapsed:?}");
             assert_eq!(fine().status, 200);
         }
     }
-    let deep = ask(json!({})).to_string().replace("\"seed\":7", &format!("\"response_format\":{{\"type\":\"json_schema\",\"json_schema\":{{\"name\":\"a\",\"schema\":{{\"const\":{nested}}}}}}}"));
+    let deep = chat_body(json!({})).to_string().replace("\"seed\":7", &format!("\"response_format\":{{\"type\":\"json_schema\",\"json_schema\":{{\"name\":\"a\",\"schema\":{{\"const\":{nested}}}}}}}"));
     let headers = &[("content-type", "application/json")];
-    let answer = server.raw(
+    let response = server.raw(
         reqwest::Method::POST,
         "/v1/chat/completions",
         Some(&server.admin),
         headers,
         Some(deep.into_bytes()),
     );
-    assert_eq!(answer.refusal().0, 400);
+    assert_eq!(response.error_fields().0, 400);
     for (what, schema) in [
         ("repetition", json!({ "type": "string", "pattern": "^(a+)+$", "maxLength": 9 })),
         ("a wide enum", json!({ "enum": (0..5_000).map(|at| format!("value {at}")).collect::<Vec<_>>() })),
     ] {
-        let answer = chat(&server, "/v1", json!({ "response_format": format(schema) }));
-        assert!(answer.status == 200 || answer.text.contains("response_format"), "{what}: {}", answer.text);
+        let response = chat(&server, "/v1", json!({ "response_format": format(schema) }));
+        assert!(response.status == 200 || response.text.contains("response_format"), "{what}: {}", response.text);
         assert_eq!(fine().status, 200);
     }
 }

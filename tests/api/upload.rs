@@ -1,4 +1,4 @@
-//! Forms with files, built by hand so that a test can say every byte of them.
+//! Forms with files, built by hand so that a test determines every byte.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clock::ShiftedClock;
-use crate::server::{Answer, Headers, Server};
+use crate::server::{Headers, Response, Server};
 use crate::wait::until;
 
 pub const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#;
@@ -41,30 +41,30 @@ pub fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
     body
 }
 
-/// `POST {mount}/files` with any parts.
-pub fn send(server: &Server, mount: &str, key: &str, parts: &[Part<'_>], headers: Headers<'_>) -> Answer {
+/// `POST {mount}/files` with a form of these parts.
+pub fn send(server: &Server, mount: &str, key: &str, parts: &[Part<'_>], headers: Headers<'_>) -> Response {
     let kind = ("content-type", "multipart/form-data; boundary=xYzZY");
     let headers = [&[kind], headers].concat();
     server.raw(Method::POST, &format!("{mount}/files"), Some(key), &headers, Some(form("xYzZY", parts)))
 }
 
-/// Uploads examples in the usual way.
-pub fn upload(server: &Server, key: &str, content: &[u8]) -> Answer {
+/// Uploads a file of training examples.
+pub fn upload(server: &Server, key: &str, content: &[u8]) -> Response {
     send(server, "/v1", key, &[("purpose", None, b"fine-tune"), ("file", Some("train.jsonl"), content)], &[])
 }
 
-/// The id of a new file with one example.
+/// Uploads a file with one example and returns its ID.
 pub fn file(server: &Server, key: &str) -> String {
     upload(server, key, CHAT.as_bytes()).ok()["id"].as_str().unwrap().to_owned()
 }
 
-/// Sends the head of an upload and a part of its body; the rest is up to the test.
+/// Sends the head of an upload and the start of its body, and returns the connection.
 pub fn begin(server: &Server, key: &str, declared: usize, body: &[u8]) -> TcpStream {
-    begin_from(server, "203.0.113.1", key, declared, body)
+    begin_upload_from(server, "203.0.113.1", key, declared, body)
 }
 
-/// The same from a client whose address counts where the server trusts the test as its proxy.
-pub fn begin_from(server: &Server, forwarded: &str, key: &str, declared: usize, body: &[u8]) -> TcpStream {
+/// The same with a forwarded client address, for servers that trust the test as a proxy.
+pub fn begin_upload_from(server: &Server, forwarded: &str, key: &str, declared: usize, body: &[u8]) -> TcpStream {
     let mut connection = TcpStream::connect(server.address).unwrap();
     let head = format!(
         "POST /v1/files HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key}\r\n\
@@ -75,7 +75,7 @@ pub fn begin_from(server: &Server, forwarded: &str, key: &str, declared: usize, 
     connection
 }
 
-pub fn rest(mut connection: TcpStream) -> String {
+pub fn read_rest(mut connection: TcpStream) -> String {
     let mut text = String::new();
     connection.read_to_string(&mut text).unwrap();
     text
@@ -86,23 +86,23 @@ fn open(data: &Path) -> Store {
     Store::open(settings, Arc::new(ShiftedClock::default())).unwrap()
 }
 
-/// Does something with the store of a stopped server.
-pub fn within<T: 'static>(data: &Path, work: impl AsyncFnOnce(&Store) -> T) -> T {
+/// Calls a function with the store of a stopped server.
+pub fn with_stopped_store<T: 'static>(data: &Path, work: impl AsyncFnOnce(&Store) -> T) -> T {
     let store = open(data);
     let done = actix_web::rt::System::new().block_on(work(&store));
     store.shutdown();
     done
 }
 
-/// Records by table of a stopped server's store, which must be in order.
+/// The number of records by table of a stopped server. Checks that the store is clean.
 pub fn records(folder: &Path) -> BTreeMap<String, u64> {
     let report = check(&folder.join("data")).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     report.records
 }
 
-/// Files whose chunks are stored but which do not exist: uploads that run or broke off.
-fn unfinished(server: &Server) -> Option<u64> {
+/// File IDs of running or aborted uploads: chunks are stored, but the file does not exist.
+fn unfinished_uploads(server: &Server) -> Option<u64> {
     match control_socket::send(&server.folder.path().join("data"), &control_socket::Request::Check).unwrap() {
         Some(control_socket::Reply::Done { lines, .. }) => {
             lines.iter().find_map(|line| line.strip_prefix("file_remains: ")?.parse().ok())
@@ -111,32 +111,32 @@ fn unfinished(server: &Server) -> Option<u64> {
     }
 }
 
-/// Waits until so many uploads have stored a part of their content.
+/// Waits until `count` uploads have stored a chunk.
 pub fn wait_for_chunks(server: &Server, uploads: u64) {
-    until(|| "the uploads store their first chunks", || unfinished(server) == Some(uploads));
+    until(|| "the uploads store their first chunks", || unfinished_uploads(server) == Some(uploads));
 }
 
-/// Stops a server once what belongs to no file is removed.
-pub fn stop_swept(server: Server) -> TempDir {
-    until(|| "chunks of no file are removed", || unfinished(&server) == Some(0));
+/// Stops a server after its sweeper has removed all orphaned chunks.
+pub fn stop_after_sweep(server: Server) -> TempDir {
+    until(|| "chunks of no file are removed", || unfinished_uploads(&server) == Some(0));
     server.stop()
 }
 
-/// Leaves in a stopped server's store what a crash in the middle of an upload leaves.
-pub fn leave_chunks(folder: &Path, count: u32) {
+/// Writes chunks into a stopped server's store, as a crash during an upload leaves them.
+pub fn write_orphaned_chunks(folder: &Path, count: u32) {
     let id = FileId::from_bytes([7; 16]);
-    within(&folder.join("data"), async move |store| {
+    with_stopped_store(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
-            (0..count).try_for_each(|place| file_records::put_chunk(tx, id, place, &Chunk(vec![b'x'; 1000])))
+            (0..count).try_for_each(|index| file_records::put_chunk(tx, id, index, &Chunk(vec![b'x'; 1000])))
         };
         store.write(put).await.unwrap();
     });
 }
 
-/// Makes a finished job of a stopped server one that still waits.
-pub fn queue_again(folder: &Path, job: &str) {
+/// Changes a finished job of a stopped server back to a queued one.
+pub fn requeue_job(folder: &Path, job: &str) {
     let id: JobId = job.parse().unwrap();
-    within(&folder.join("data"), async move |store| {
+    with_stopped_store(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
             let job = project_resources::find::<JobRecord>(tx, id.to_bytes())?.unwrap();
             project_resources::replace(
@@ -149,17 +149,19 @@ pub fn queue_again(folder: &Path, job: &str) {
     });
 }
 
-/// What a project of a stopped server holds.
-pub fn held(folder: &Path, project: &str) -> QuotaUsageRecord {
+/// The quota usage of a project of a stopped server.
+pub fn quota_usage_of(folder: &Path, project: &str) -> QuotaUsageRecord {
     let project: ProjectId = project.parse().unwrap();
-    within(&folder.join("data"), async move |store| store.read(move |tx| quota_usage::of(tx, project)).await.unwrap())
+    with_stopped_store(&folder.join("data"), async move |store| {
+        store.read(move |tx| quota_usage::of(tx, project)).await.unwrap()
+    })
 }
 
 /// Sets the quotas of a project of a stopped server.
 pub fn set_quotas(folder: &Path, project: &str, quotas: Quotas) {
     let project: ProjectId = project.parse().unwrap();
     let record = LimitsRecord { quotas, ..LimitsRecord::default() };
-    within(&folder.join("data"), async move |store| {
+    with_stopped_store(&folder.join("data"), async move |store| {
         store.write(move |tx| limits::put(tx, project, &record)).await.unwrap();
     });
 }

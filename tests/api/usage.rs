@@ -1,4 +1,4 @@
-//! Usage as a client reads it: exact at its edges, told apart as asked, whole after retention.
+//! Usage reports: exact window bounds, grouping, and complete totals after retention.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -11,21 +11,21 @@ fn usage(server: &Server, project: &str, query: &str) -> Value {
 
 fn chat(server: &Server, key: &str, tokens: u32) -> (u64, u64) {
     let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": tokens, "ignore_eos": true });
-    let answer = server.call(Method::POST, "/v1/chat/completions", Some(key), Some(&body)).ok();
-    let count = |name: &str| answer["usage"][name].as_u64().unwrap();
+    let response = server.call(Method::POST, "/v1/chat/completions", Some(key), Some(&body)).ok();
+    let count = |name: &str| response["usage"][name].as_u64().unwrap();
     (count("prompt_tokens"), count("completion_tokens"))
 }
 
 #[test]
-fn a_prompt_that_was_computed_before_is_told_and_metered_apart() {
+fn cached_prompt_tokens_are_reported_and_metered_separately() {
     let server = Server::start();
     let ask = |key: &str, stream: bool| {
         let words = "Tell me about the sea and the stars. ".repeat(5);
         let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": words }], "max_tokens": 2,
             "stream": stream, "stream_options": stream.then(|| json!({ "include_usage": true })) });
-        let answer = server.call(Method::POST, "/openai/v1/chat/completions", Some(key), Some(&body));
-        let last = answer.text.lines().filter_map(|line| line.strip_prefix("data: {")).next_back();
-        let whole = last.map_or_else(|| answer.text.clone(), |line| format!("{{{line}"));
+        let response = server.call(Method::POST, "/openai/v1/chat/completions", Some(key), Some(&body));
+        let last = response.text.lines().filter_map(|line| line.strip_prefix("data: {")).next_back();
+        let whole = last.map_or_else(|| response.text.clone(), |line| format!("{{{line}"));
         let usage = &serde_json::from_str::<Value>(&whole).unwrap()["usage"];
         let count = |value: &Value| value.as_u64().unwrap();
         (count(&usage["prompt_tokens"]), count(&usage["prompt_tokens_details"]["cached_tokens"]))
@@ -38,7 +38,7 @@ fn a_prompt_that_was_computed_before_is_told_and_metered_apart() {
         let (again, warm) = ask(&key, stream);
         assert!(again == prompt && warm < prompt && warm + 16 >= prompt, "{warm} of {prompt}");
     }
-    assert_eq!(ask(&foreign, false), (prompt, 0), "another project's prompt is nobody's business");
+    assert_eq!(ask(&foreign, false), (prompt, 0), "another project's prompt is not reported as cached");
     let tokens = |project: &str| usage(&server, project, "")["tokens"].clone();
     let (_, warm) = ask(&key, false);
     assert_eq!((&tokens(&own)["input"], &tokens(&own)["cached"]), (&json!(4 * prompt), &json!(3 * warm)));
@@ -46,7 +46,7 @@ fn a_prompt_that_was_computed_before_is_told_and_metered_apart() {
 }
 
 #[test]
-fn every_request_counts_however_it_ends() {
+fn every_request_is_counted_regardless_of_outcome() {
     let server = Server::start();
     let (project, key_id, key) = server.tenant("t");
     let (input, output) = chat(&server, &key, 7);
@@ -58,7 +58,7 @@ fn every_request_counts_however_it_ends() {
     }
     let no_model = json!({ "model": "none", "messages": [{ "role": "user", "content": "hi" }] });
     assert_eq!(server.call(Method::POST, "/v1/chat/completions", Some(&key), Some(&no_model)).status, 404);
-    server.call(Method::GET, "/v1/models", Some("opk_nobody"), None).refusal();
+    server.call(Method::GET, "/v1/models", Some("opk_nobody"), None).error_fields();
 
     let report = usage(&server, &project, "?group_by=endpoint,model,api_key_id");
     assert_eq!(report["object"], "service.resource");
@@ -88,7 +88,7 @@ fn every_request_counts_however_it_ends() {
         ("POST /chat/completions", None, 1),
         ("POST /chat/completions", Some(MODEL), 1),
     ];
-    assert_eq!(groups, expected, "an unknown model's name is not kept");
+    assert_eq!(groups, expected, "the name of an unknown model is not stored");
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn windows_are_exact_to_the_millisecond() {
         (&json!("POST /chat/completions"), &json!("succeeded"), &json!(3))
     );
     let at: outpost::clock_rng::Timestamp = row["time"].as_str().unwrap().parse().unwrap();
-    let moment = |shift: i64| outpost::clock_rng::Timestamp::from_millis(at.as_millis() + shift);
+    let timestamp = |shift: i64| outpost::clock_rng::Timestamp::from_millis(at.as_millis() + shift);
     let server = Server::start_in(folder);
     let count = |from: i64, to: i64, width: &str| {
-        let query = format!("?start_time={}&end_time={}&bucket_width={width}", moment(from), moment(to));
+        let query = format!("?start_time={}&end_time={}&bucket_width={width}", timestamp(from), timestamp(to));
         usage(&server, &project, &query)["requests"].as_u64().unwrap()
     };
     assert_eq!(all["requests"], 1);
@@ -147,10 +147,10 @@ fn buckets_cover_the_window_and_add_up_to_the_totals() {
         server.clock.advance(std::time::Duration::from_secs(hours * 3600));
         server.call(Method::GET, "/v1/models", Some(&key), None).ok();
     }
-    for (width, most) in [("1d", 31), ("1h", 24 * 30 + 1)] {
+    for (width, expected_count) in [("1d", 31), ("1h", 24 * 30 + 1)] {
         let report = usage(&server, &project, &format!("?bucket_width={width}"));
         let buckets = report["data"].as_array().unwrap();
-        assert!(buckets.len() >= most - 1 && buckets.len() <= most + 1, "{}", buckets.len());
+        assert!(buckets.len() >= expected_count - 1 && buckets.len() <= expected_count + 1, "{}", buckets.len());
         let sum: u64 = buckets.iter().map(|bucket| bucket["results"][0]["requests"].as_u64().unwrap()).sum();
         assert_eq!(sum, 4);
         assert_eq!(report["requests"], 4);
@@ -166,7 +166,7 @@ fn buckets_cover_the_window_and_add_up_to_the_totals() {
 }
 
 #[test]
-fn a_window_of_any_length_is_reported_without_a_bucket_width() {
+fn a_window_of_any_length_is_accepted_without_a_bucket_width() {
     let server = Server::start();
     let (project, _, key) = server.tenant("t");
     server.call(Method::GET, "/v1/models", Some(&key), None).ok();
@@ -191,22 +191,22 @@ fn a_window_of_any_length_is_reported_without_a_bucket_width() {
 }
 
 #[test]
-fn usage_as_csv_has_a_line_for_each_bucket_and_group() {
+fn csv_usage_has_a_line_per_bucket_and_group() {
     let server = Server::start();
     let (project, _, key) = server.tenant("t");
     chat(&server, &key, 2);
     server.call(Method::GET, "/v1/models", Some(&key), None).ok();
     let path = format!("/v1/projects/{project}/usage?group_by=endpoint");
-    let answer = server.raw(Method::GET, &path, Some(&key), &[("accept", "text/csv")], None);
-    assert_eq!(answer.headers["content-type"], "text/csv; charset=utf-8");
-    let lines: Vec<&str> = answer.text.lines().collect();
+    let response = server.raw(Method::GET, &path, Some(&key), &[("accept", "text/csv")], None);
+    assert_eq!(response.headers["content-type"], "text/csv; charset=utf-8");
+    let lines: Vec<&str> = response.text.lines().collect();
     assert!(lines[0].starts_with("start_time,end_time,model,api_key_id,endpoint,requests,succeeded,"));
-    assert_eq!(lines.len(), 3, "{}", answer.text);
+    assert_eq!(lines.len(), 3, "{}", response.text);
     assert!(lines[1].contains("GET /models,1,1,0,0,0,0,0,0,0,0,0.0"), "{}", lines[1]);
 }
 
 #[test]
-fn bad_windows_are_refused_by_name() {
+fn invalid_windows_are_refused_by_name() {
     let server = Server::start();
     let (project, _, key) = server.tenant("t");
     let cases = [
@@ -220,7 +220,7 @@ fn bad_windows_are_refused_by_name() {
     ];
     for (query, param) in cases {
         let path = format!("/v1/projects/{project}/usage?{query}");
-        let refused = server.call(Method::GET, &path, Some(&key), None).refusal();
+        let refused = server.call(Method::GET, &path, Some(&key), None).error_fields();
         assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some(param.to_owned())), "{query}");
     }
     // The same parameters in the body of the GET.
@@ -230,21 +230,21 @@ fn bad_windows_are_refused_by_name() {
 }
 
 #[test]
-fn storage_is_told_for_now_and_for_the_end_of_the_window() {
+fn storage_is_reported_for_now_and_for_the_end_of_the_window() {
     let server = Server::start();
     let (project, _, key) = server.tenant("t");
     let say = |text: &str| json!({ "messages": [{ "role": "user", "content": text }] });
     let call =
         |method: Method, path: &str, body: Option<Value>| server.call(method, path, Some(&key), body.as_ref()).ok();
-    let moment = || {
+    let timestamp = || {
         server.clock.advance(std::time::Duration::from_secs(3600));
         outpost::clock_rng::ClockRng::now(&*server.clock)
     };
-    let empty = moment();
+    let empty = timestamp();
     let id = call(Method::POST, "/v1/conversations", Some(say("abc")))["id"].as_str().unwrap().to_owned();
-    let small = moment();
+    let small = timestamp();
     call(Method::POST, &format!("/v1/conversations/{id}/messages"), Some(say(&"x".repeat(1000))));
-    let large = moment();
+    let large = timestamp();
     let at_end = |end: outpost::clock_rng::Timestamp| {
         let storage = usage(&server, &project, &format!("?end_time={end}"))["storage"].clone();
         (storage["bytes_at_end"].as_u64().unwrap(), storage["bytes"].as_u64().unwrap())
@@ -256,5 +256,5 @@ fn storage_is_told_for_now_and_for_the_end_of_the_window() {
     assert_eq!(at_end(large), (both, both));
     call(Method::DELETE, &format!("/v1/conversations/{id}"), None);
     assert_eq!(at_end(large), (both, 0));
-    assert_eq!(at_end(moment()), (0, 0));
+    assert_eq!(at_end(timestamp()), (0, 0));
 }

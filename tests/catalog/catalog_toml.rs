@@ -18,7 +18,7 @@ fn the_catalog_in_the_binary_is_valid() {
 }
 
 #[test]
-fn a_catalog_that_cannot_be_is_refused() {
+fn invalid_catalogs_are_refused() {
     let good = r#"
         [[model]]
         name = "m"
@@ -47,8 +47,8 @@ fn a_catalog_that_cannot_be_is_refused() {
         ("[[model]]", "starter = [\"n\"]\n[[model]]", "'n'"),
         ("license = \"l\"", "license = \"l\"\nneeds = [\"n\"]", "'n'"),
     ];
-    for (from, to, told) in table {
+    for (from, to, expected_text) in table {
         let error = Catalog::parse(&good.replacen(from, to, 1)).unwrap_err().to_string();
-        assert!(error.contains(told), "{to}: {error}");
+        assert!(error.contains(expected_text), "{to}: {error}");
     }
 }

@@ -1,6 +1,6 @@
-//! The catalog, pulling through a made-up pip, and moving models by file. No network.
+//! The catalog, pulls with a fake pip, and model export and import. No network access.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop with the error")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;

@@ -1,4 +1,4 @@
-//! Archives that somebody made to do harm (T28): each is refused, the entry named, nothing left.
+//! Malicious archives: each is refused with an error that names the entry, and nothing is left behind.
 
 use std::fs;
 
@@ -6,9 +6,9 @@ use outpost::catalog::import;
 use outpost::catalog::progress::Silent;
 use tar::EntryType;
 
-use crate::support::{Bench, sha256, tree};
+use crate::support::{TestBench, sha256, tree};
 
-/// One entry, whose header may say what no honest tool writes.
+/// An archive entry. Its header may be invalid.
 pub struct Item {
     pub path: &'static str,
     pub kind: EntryType,
@@ -26,7 +26,7 @@ pub fn special(path: &'static str, kind: EntryType, link: &'static str) -> Item 
 
 fn write_item(out: &mut Vec<u8>, path: &str, kind: EntryType, link: &str, content: &[u8]) {
     let mut header = tar::Header::new_ustar();
-    // Set byte by byte: the crate itself would refuse these names.
+    // Written directly, because the crate refuses these names.
     header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
     header.as_mut_bytes()[157..157 + link.len()].copy_from_slice(link.as_bytes());
     header.set_entry_type(kind);
@@ -48,16 +48,16 @@ pub fn archive(manifest: &str, items: &[Item]) -> Vec<u8> {
     out
 }
 
-/// A manifest that lists these names, each with the content "GGUF".
+/// A manifest that lists files with these names and the content "GGUF".
 pub fn manifest(names: &[&str]) -> String {
     let file = |name: &&str| format!("{{\"name\": \"{name}\", \"bytes\": 4, \"sha256\": \"{}\"}}", sha256(b"GGUF"));
     let files = names.iter().map(file).collect::<Vec<_>>().join(", ");
     format!("{{\"format\": \"outpost-model\", \"version\": 1, \"name\": \"m\", \"files\": [{files}]}}")
 }
 
-/// Imports and returns the refusal; in any case nothing may be in the models folder or beside it.
-fn refusal(bytes: &[u8]) -> String {
-    let bench = Bench::new();
+/// Imports an archive and returns the error. Checks that nothing was written to the models folder or next to it.
+fn import_error(bytes: &[u8]) -> String {
+    let bench = TestBench::new();
     let tar = bench.path("m.tar");
     fs::write(&tar, bytes).unwrap();
     let before = tree(&bench.path(""));
@@ -69,7 +69,7 @@ fn refusal(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn entries_that_could_escape_or_surprise_are_refused_by_name() {
+fn malicious_entries_are_refused_by_name() {
     let good = || item("files/w.gguf", b"GGUF");
     let table: Vec<(&str, &str, Vec<Item>)> = vec![
         ("files/link", "symbolic link", vec![good(), special("files/link", EntryType::Symlink, "/etc/passwd")]),
@@ -98,13 +98,13 @@ fn entries_that_could_escape_or_surprise_are_refused_by_name() {
         ("files/w.gguf", "missing", vec![]),
     ];
     for (entry, why, items) in table {
-        let error = refusal(&archive(&manifest(&["w.gguf"]), &items));
+        let error = import_error(&archive(&manifest(&["w.gguf"]), &items));
         assert!(error.contains(&format!("'{entry}'")) && error.contains(why), "{entry} {why}: {error}");
     }
 }
 
 #[test]
-fn manifests_that_could_escape_or_surprise_are_refused() {
+fn malicious_manifests_are_refused() {
     let one = manifest(&["w.gguf"]);
     let table = [
         (manifest(&["../w.gguf"]), "'..'"),
@@ -121,22 +121,22 @@ fn manifests_that_could_escape_or_surprise_are_refused() {
         (format!("{one}{}", " ".repeat(5 << 20)), "too large"),
     ];
     for (text, why) in table {
-        let error = refusal(&archive(&text, &[item("files/w.gguf", b"GGUF")]));
+        let error = import_error(&archive(&text, &[item("files/w.gguf", b"GGUF")]));
         assert!(error.contains("manifest") && error.contains(why), "{why}: {error}");
     }
 }
 
 #[test]
-fn cut_and_broken_archives_are_refused() {
+fn truncated_and_corrupt_archives_are_refused() {
     let whole = archive(&manifest(&["w.gguf"]), &[item("files/w.gguf", b"GGUF")]);
     for length in [0, 3, 100, 511, 512, 600, 1024, 1100, 1536, 1537] {
-        let error = refusal(&whole[..length]);
-        assert!(!error.is_empty(), "cut to {length}");
+        let error = import_error(&whole[..length]);
+        assert!(!error.is_empty(), "truncated to {length}");
     }
     let mut flipped = whole.clone();
-    flipped[1030] ^= 1; // in the second header: its checksum no longer holds
-    assert!(refusal(&flipped).contains("damaged archive"));
+    flipped[1030] ^= 1; // in the second header: its checksum is wrong
+    assert!(import_error(&flipped).contains("damaged archive"));
     let mut endless = whole;
     endless[1024 + 124..1024 + 135].copy_from_slice(b"77777777777"); // claims 8 GiB, has four bytes
-    assert!(refusal(&endless).contains("archive"));
+    assert!(import_error(&endless).contains("archive"));
 }

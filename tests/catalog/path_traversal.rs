@@ -1,5 +1,4 @@
-//! T28: whatever an archive or a folder holds, an import writes into the models folder only, and takes nothing that lies
-//! elsewhere.
+//! An import writes only into the models folder and reads only from its source, for any archive or folder.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,25 +10,25 @@ use outpost::catalog::{ImportOptions, import};
 use tar::EntryType;
 
 use crate::malicious_archives::{Item, archive, item, manifest};
-use crate::support::{Bench, tree, write_folder};
+use crate::support::{TestBench, tree, write_folder};
 
 const SECRET: &[u8] = b"GGUF of somebody else";
 
-/// A folder with a secret beside the models folder, and what it looks like.
+/// A folder with a secret next to the models folder, and its initial content.
 struct Outside {
-    bench: Bench,
+    bench: TestBench,
     before: Vec<(String, Vec<u8>)>,
 }
 
 impl Outside {
     fn new() -> Self {
-        let bench = Bench::new();
+        let bench = TestBench::new();
         write_folder(&bench.path("outside"), &[("secret", SECRET), ("d/secret.gguf", SECRET)]);
         let before = tree(&bench.path("outside"));
         Self { bench, before }
     }
 
-    /// Nothing outside has changed, and nothing of it is among the models.
+    /// Whether nothing outside of the models folder has changed, and no model contains the secret.
     fn is_safe(&self) -> bool {
         let taken = |(_, bytes): &(String, Vec<u8>)| bytes == SECRET;
         tree(&self.bench.path("outside")) == self.before
@@ -46,7 +45,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// What below a folder is neither a file nor a folder.
+/// The entries below a folder that are neither files nor folders.
 fn links(dir: &Path) -> usize {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     let count = |entry: fs::DirEntry| match entry.file_type().unwrap() {
@@ -94,7 +93,7 @@ fn no_archive_writes_or_reads_outside_the_models_folder() {
             for link in targets {
                 let outside = Outside::new();
                 let evil = || Item { path, kind, link, content: b"GGUF" };
-                // The listed file comes last: an entry before it may have put something in its place.
+                // The listed file comes last, because an earlier entry may have created something at its path.
                 let tar = archive(&manifest(&["w.gguf"]), &[evil(), item("files/w.gguf", b"GGUF")]);
                 let source = write_folder(&outside.bench.path("source"), &[("m.tar", &tar)]).join("m.tar");
                 taken +=
@@ -104,7 +103,7 @@ fn no_archive_writes_or_reads_outside_the_models_folder() {
             }
         }
     }
-    // A file below an entry that is a link to a folder.
+    // A file below an entry that is a symbolic link to a folder.
     for link in targets {
         for kind in [EntryType::Symlink, EntryType::Link] {
             let outside = Outside::new();
@@ -121,7 +120,7 @@ fn no_archive_writes_or_reads_outside_the_models_folder() {
 }
 
 #[test]
-fn what_is_swapped_while_a_folder_is_imported_is_not_followed() {
+fn entries_swapped_during_an_import_are_not_followed() {
     let outside = Outside::new();
     let bench = &outside.bench;
     let source = bench.path("source");
@@ -131,17 +130,17 @@ fn what_is_swapped_while_a_folder_is_imported_is_not_followed() {
     let (mut taken, mut refused) = (0, 0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A file and a folder become links to what is outside, and themselves again, over and over.
-            let [file, folder, kept] = [source.join("a.safetensors"), source.join("d"), bench.path("kept")];
+            // A file and a folder are repeatedly replaced by symbolic links to the outside, and restored.
+            let [file, folder, saved] = [source.join("a.safetensors"), source.join("d"), bench.path("kept")];
             let [link, own] = [bench.path("link"), bench.path("own")];
             while !stop.load(Ordering::Relaxed) {
                 symlink(bench.path("outside/secret"), &link).unwrap();
                 fs::rename(&link, &file).unwrap();
-                fs::rename(&folder, &kept).unwrap();
+                fs::rename(&folder, &saved).unwrap();
                 symlink(bench.path("outside/d"), &folder).unwrap();
                 std::thread::yield_now();
                 fs::remove_file(&folder).unwrap();
-                fs::rename(&kept, &folder).unwrap();
+                fs::rename(&saved, &folder).unwrap();
                 fs::write(&own, "own").unwrap();
                 fs::rename(&own, &file).unwrap();
             }

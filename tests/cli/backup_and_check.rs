@@ -7,73 +7,73 @@ use std::time::{Duration, Instant};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::process::{Serving, folder, mode, run, said};
+use crate::process::{ServerProcess, folder, mode, output_text, run};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
-fn make_project(serving: &Serving, name: &str) -> String {
+fn create_project(serving: &ServerProcess, name: &str) -> String {
     let body: Value =
         serving.request(reqwest::Method::POST, "/v1/projects", Some(&json!({ "name": name }))).json().unwrap();
     body["id"].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_backup_of_a_running_server_restores_to_one_that_accepts_the_same_keys() {
+fn a_restored_backup_accepts_the_same_keys() {
     let origin = folder(&TinyModel::default());
-    let serving = Serving::start(origin.path(), &[]);
-    let before = make_project(&serving, "before");
+    let serving = ServerProcess::start(origin.path(), &[]);
+    let before = create_project(&serving, "before");
     let output = run(origin.path(), &["backup", "saved.backup"]);
-    assert!(output.status.success(), "{}", said(&output));
-    let after = make_project(&serving, "after");
+    assert!(output.status.success(), "{}", output_text(&output));
+    let after = create_project(&serving, "after");
     assert_eq!(mode(&origin.path().join("saved.backup")), 0o600);
     let again = run(origin.path(), &["backup", "saved.backup"]);
-    assert!(!again.status.success() && said(&again).contains("exists"), "{}", said(&again));
+    assert!(!again.status.success() && output_text(&again).contains("exists"), "{}", output_text(&again));
 
     let copy = folder(&TinyModel::default());
     let saved = origin.path().join("saved.backup");
     let output = run(copy.path(), &["restore", saved.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     fs::copy(origin.path().join("data/admin.key"), copy.path().join("data/admin.key")).unwrap();
-    let restored = Serving::start(copy.path(), &[]);
-    assert!(!restored.greeting.contains("opk_"), "no new key is made");
+    let restored = ServerProcess::start(copy.path(), &[]);
+    assert!(!restored.startup_output.contains("opk_"), "no new key is created");
     let status =
         |id: &str| restored.request(reqwest::Method::GET, &format!("/v1/projects/{id}"), None).status().as_u16();
-    assert_eq!((status(&before), status(&after)), (200, 404), "one point in time");
+    assert_eq!((status(&before), status(&after)), (200, 404), "the backup is a snapshot");
 
     let over = run(copy.path(), &["restore", saved.to_str().unwrap()]);
-    assert!(!over.status.success(), "a store that is there is not overwritten: {}", said(&over));
+    assert!(!over.status.success(), "an existing store is not overwritten: {}", output_text(&over));
 }
 
-/// A project that a client made: when it asked, and when it had the answer.
+/// A project that a client created, with the times of the request and of the response.
 struct Acknowledged {
     id: String,
-    asked: Instant,
-    answered: Instant,
+    requested_at: Instant,
+    acknowledged_at: Instant,
 }
 
-/// Makes projects, one after the other, and logs each answer, until told to stop.
-fn keep_writing(serving: &Serving, log: &Mutex<Vec<Acknowledged>>, stop: &AtomicBool) {
+/// Creates projects one after the other and logs each response, until `stop` is set.
+fn create_projects_until_stopped(serving: &ServerProcess, log: &Mutex<Vec<Acknowledged>>, stop: &AtomicBool) {
     let client = reqwest::blocking::Client::builder().timeout(Duration::from_secs(60)).build().unwrap();
     let (url, key) = (format!("{}/v1/projects", serving.url), serving.key());
     while !stop.load(Ordering::Relaxed) {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let request = client.post(&url).bearer_auth(&key).header("content-type", "application/json");
         let response = request.body(json!({ "name": "written" }).to_string()).send().unwrap();
         assert_eq!(response.status(), 200);
         let body: Value = response.json().unwrap();
         let id = body["id"].as_str().unwrap().to_owned();
-        log.lock().unwrap().push(Acknowledged { id, asked, answered: Instant::now() });
+        log.lock().unwrap().push(Acknowledged { id, requested_at, acknowledged_at: Instant::now() });
     }
 }
 
-/// The ids of all projects of a running server.
-fn projects(serving: &Serving) -> HashSet<String> {
+/// The IDs of all projects of a running server.
+fn projects(serving: &ServerProcess) -> HashSet<String> {
     let (mut ids, mut cursor) = (HashSet::new(), String::new());
     loop {
         let page: Value =
             serving.request(Method::GET, &format!("/v1/projects?limit=100{cursor}"), None).json().unwrap();
         let data = page["data"].as_array().unwrap_or_else(|| panic!("{page}"));
-        ids.extend(data.iter().map(|one| one["id"].as_str().unwrap().to_owned()));
+        ids.extend(data.iter().map(|project| project["id"].as_str().unwrap().to_owned()));
         match page["next_cursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => return ids,
@@ -81,24 +81,24 @@ fn projects(serving: &Serving) -> HashSet<String> {
     }
 }
 
-/// T14: whatever was acknowledged before the backup began is in it, and nothing is in it without what was acknowledged
-/// before it was asked for.
+/// The backup contains every project that was acknowledged before it began. If it contains a project, it contains all
+/// projects that were acknowledged before the request for it.
 #[test]
-fn a_backup_made_while_clients_write_holds_all_up_to_one_point_in_time() {
+fn a_backup_during_writes_is_a_consistent_snapshot() {
     let origin = folder(&TinyModel::default());
-    let serving = Serving::start(origin.path(), &[]);
+    let serving = ServerProcess::start(origin.path(), &[]);
     let (log, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let wait_for_more = || {
         let had = log.lock().unwrap().len();
         until(|| "the clients write more", || log.lock().unwrap().len() >= had + 40);
     };
     let backups: Vec<(String, Instant, Instant)> = std::thread::scope(|scope| {
-        (0..8).for_each(|_| drop(scope.spawn(|| keep_writing(&serving, &log, &stop))));
+        (0..8).for_each(|_| drop(scope.spawn(|| create_projects_until_stopped(&serving, &log, &stop))));
         let back_up = |number: usize| {
             wait_for_more();
             let (name, begun) = (format!("{number}.backup"), Instant::now());
             let output = run(origin.path(), &["backup", &name]);
-            assert!(output.status.success(), "{}", said(&output));
+            assert!(output.status.success(), "{}", output_text(&output));
             (name, begun, Instant::now())
         };
         let backups = (0..3).map(back_up).collect();
@@ -111,20 +111,23 @@ fn a_backup_made_while_clients_write_holds_all_up_to_one_point_in_time() {
     for (name, begun, ended) in backups {
         let copy = folder(&TinyModel::default());
         let output = run(copy.path(), &["restore", origin.path().join(name).to_str().unwrap()]);
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         let checked = run(copy.path(), &["check"]);
-        assert!(checked.status.success(), "{}", said(&checked));
+        assert!(checked.status.success(), "{}", output_text(&checked));
         fs::copy(origin.path().join("data/admin.key"), copy.path().join("data/admin.key")).unwrap();
-        let restored = Serving::start(copy.path(), &[]);
+        let restored = ServerProcess::start(copy.path(), &[]);
         let held = projects(&restored);
-        let (inside, outside): (Vec<_>, Vec<_>) = log.iter().partition(|one| held.contains(&one.id));
-        let newest = inside.iter().map(|one| one.asked).max().expect("the backup holds some of them");
-        assert!(newest < ended, "a project that was asked for after the backup");
+        let (inside, outside): (Vec<_>, Vec<_>) = log.iter().partition(|project| held.contains(&project.id));
+        let newest = inside.iter().map(|project| project.requested_at).max().expect("projects in the backup");
+        assert!(newest < ended, "the backup contains a project that was requested after it ended");
         for missing in outside {
-            assert!(missing.answered > begun, "a project that was acknowledged before the backup is missing");
-            assert!(missing.answered > newest, "one is missing that was acknowledged before another was asked for");
+            assert!(missing.acknowledged_at > begun, "a project that was acknowledged before the backup is missing");
+            assert!(
+                missing.acknowledged_at > newest,
+                "a project is missing that was acknowledged before the request for another one"
+            );
         }
-        make_project(&restored, "after the restore");
+        create_project(&restored, "after the restore");
         sizes.push(held.len());
     }
     assert!(sizes.is_sorted() && sizes[0] < sizes[2], "{sizes:?}");
@@ -133,14 +136,14 @@ fn a_backup_made_while_clients_write_holds_all_up_to_one_point_in_time() {
 #[test]
 fn check_works_with_and_without_a_server_and_finds_damage() {
     let folder = folder(&TinyModel::default());
-    let mut serving = Serving::start(folder.path(), &[]);
-    make_project(&serving, "checked");
+    let mut serving = ServerProcess::start(folder.path(), &[]);
+    create_project(&serving, "checked");
     let online = run(folder.path(), &["check"]);
-    assert!(online.status.success() && said(&online).contains("running"), "{}", said(&online));
+    assert!(online.status.success() && output_text(&online).contains("running"), "{}", output_text(&online));
     serving.signal("TERM");
     serving.wait(std::time::Duration::from_secs(10));
     let offline = run(folder.path(), &["check"]);
-    assert!(offline.status.success(), "{}", said(&offline));
+    assert!(offline.status.success(), "{}", output_text(&offline));
 
     let path = folder.path().join("data/outpost.redb");
     let mut bytes = fs::read(&path).unwrap();
@@ -148,34 +151,38 @@ fn check_works_with_and_without_a_server_and_finds_damage() {
     bytes[at] ^= 1;
     fs::write(&path, bytes).unwrap();
     let damaged = run(folder.path(), &["check"]);
-    assert_eq!(damaged.status.code(), Some(1), "{}", said(&damaged));
+    assert_eq!(damaged.status.code(), Some(1), "{}", output_text(&damaged));
 }
 
 #[test]
-fn commands_on_a_folder_without_a_store_say_so() {
+fn commands_report_a_folder_without_a_store() {
     let folder = tempfile::tempdir().unwrap();
     for arguments in [&["check"][..], &["backup", "x"]] {
         let output = run(folder.path(), arguments);
         assert_eq!(output.status.code(), Some(1));
-        assert!(said(&output).contains("no store"), "{}", said(&output));
+        assert!(output_text(&output).contains("no store"), "{}", output_text(&output));
     }
     let output = run(folder.path(), &["restore", "missing.backup"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("missing.backup"), "{}", said(&output));
+    assert!(output_text(&output).contains("missing.backup"), "{}", output_text(&output));
 }
 
 #[test]
-fn whoever_owns_the_folder_can_make_another_admin_key() {
+fn the_owner_of_the_folder_can_create_another_admin_key() {
     let folder = folder(&TinyModel::default());
-    let mut serving = Serving::start(folder.path(), &[]);
+    let mut serving = ServerProcess::start(folder.path(), &[]);
     let refused = run(folder.path(), &["admin-key"]);
-    assert!(!refused.status.success() && said(&refused).contains("Another outpost process"), "{}", said(&refused));
+    assert!(
+        !refused.status.success() && output_text(&refused).contains("Another outpost process"),
+        "{}",
+        output_text(&refused)
+    );
     serving.signal("TERM");
     serving.wait(std::time::Duration::from_secs(10));
-    let made = run(folder.path(), &["admin-key"]);
-    assert!(made.status.success(), "{}", said(&made));
-    let secret = String::from_utf8(made.stdout).unwrap();
+    let new_key = run(folder.path(), &["admin-key"]);
+    assert!(new_key.status.success(), "{}", output_text(&new_key));
+    let secret = String::from_utf8(new_key.stdout).unwrap();
     fs::write(folder.path().join("data/admin.key"), &secret).unwrap();
-    let serving = Serving::start(folder.path(), &[]);
-    make_project(&serving, "made with the new key");
+    let serving = ServerProcess::start(folder.path(), &[]);
+    create_project(&serving, "made with the new key");
 }

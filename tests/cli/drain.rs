@@ -1,42 +1,43 @@
-//! T19: SIGTERM with streams open.
+//! SIGTERM while streams are open.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::process::{MODEL, Serving, folder, rest, run};
+use crate::process::{MODEL, ServerProcess, folder, read_rest, run};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
-/// Sum of a metric's series.
-fn metric(serving: &Serving, name: &str) -> usize {
-    let text = rest(serving.request(reqwest::Method::GET, "/metrics", None));
+/// The sum of all series of a metric.
+fn metric(serving: &ServerProcess, name: &str) -> usize {
+    let text = read_rest(serving.request(reqwest::Method::GET, "/metrics", None));
     let lines = text.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
     lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()).sum()
 }
 
-/// What a hundred clients with a stream each got, when the stop came while some were answered and the others waited.
-fn crowd_at_a_stop(serving: &Serving, tokens: u32) -> Vec<(u16, String)> {
+/// The results of a hundred clients with a stream each, when the server is stopped while some streams run and the others
+/// are queued.
+fn clients_during_shutdown(serving: &ServerProcess, tokens: u32) -> Vec<(u16, String)> {
     let body = json!({
         "model": MODEL, "stream": true, "max_tokens": tokens, "ignore_eos": true,
         "messages": [{ "role": "user", "content": "go on" }],
     });
     let ended = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let ask = || {
+        let send_request = || {
             let response = serving.request(reqwest::Method::POST, "/v1/chat/completions", Some(&body));
-            let outcome = (response.status().as_u16(), rest(response));
+            let outcome = (response.status().as_u16(), read_rest(response));
             ended.fetch_add(1, Ordering::Relaxed);
             outcome
         };
-        let crowd: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
+        let clients: Vec<_> = (0..100).map(|_| scope.spawn(send_request)).collect();
         let count = |name: &str| metric(serving, name);
         let active = || count("outpost_answers_running") + count("outpost_requests_queued");
         until(|| "all have been taken in", || active() + ended.load(Ordering::Relaxed) >= 100);
         until(|| "some are answered", || count("outpost_generated_tokens_total") > 0);
         serving.signal("TERM");
-        crowd.into_iter().map(|one| one.join().unwrap()).collect()
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
     })
 }
 
@@ -47,8 +48,8 @@ fn ended_with_error(text: &str) -> bool {
 #[test]
 fn streams_that_outlast_the_drain_end_with_an_error_event() {
     let folder = folder(&TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() });
-    let mut serving = Serving::start(folder.path(), &["--drain-seconds", "3"]);
-    let outcomes = crowd_at_a_stop(&serving, 8000);
+    let mut serving = ServerProcess::start(folder.path(), &["--drain-seconds", "3"]);
+    let outcomes = clients_during_shutdown(&serving, 8000);
     assert_eq!(serving.wait(Duration::from_secs(3)), Some(0));
     let begun = outcomes.iter().filter(|(_, text)| text.contains("\"content\"")).count();
     assert!(begun > 0, "some streams had begun");
@@ -59,11 +60,11 @@ fn streams_that_outlast_the_drain_end_with_an_error_event() {
 }
 
 #[test]
-fn streams_end_properly_and_the_store_is_clean_after_a_stop() {
-    // Four layers of 256 and a long answer: the queue is full of work when the signal comes.
+fn streams_complete_and_the_store_is_clean_after_a_stop() {
+    // Long responses of a slow model: requests are queued when the signal comes.
     let folder = folder(&TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() });
-    let mut serving = Serving::start(folder.path(), &[]);
-    let outcomes = crowd_at_a_stop(&serving, 400);
+    let mut serving = ServerProcess::start(folder.path(), &[]);
+    let outcomes = clients_during_shutdown(&serving, 400);
     let stopped = Instant::now();
     assert_eq!(serving.wait(Duration::from_secs(30)), Some(0));
     assert!(stopped.elapsed() < Duration::from_secs(30));
@@ -78,6 +79,6 @@ fn streams_end_properly_and_the_store_is_clean_after_a_stop() {
         );
         finished += usize::from(ended_well);
     }
-    assert!(finished > 0, "what was running when the signal came was let to its end");
+    assert!(finished > 0, "streams that ran when the signal came completed");
     assert!(run(folder.path(), &["check"]).status.success());
 }

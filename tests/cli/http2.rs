@@ -1,4 +1,4 @@
-//! HTTP/2: complete responses, and clients that open no window, many streams or endless headers.
+//! HTTP/2: complete responses, and clients with closed windows, many streams or endless headers.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -18,32 +18,32 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::process::{MODEL, Serving, folder};
+use crate::process::{MODEL, ServerProcess, folder};
 use crate::tiny_model::TinyModel;
-use crate::tls::trusting;
+use crate::tls::client_config;
 
-/// Streams of a connection at once.
+/// Concurrent streams per connection.
 const STREAMS: usize = 64;
 
-/// The usual size of a window.
+/// The default size of a window.
 const WINDOW: u32 = 65_535;
 
 struct Secure {
     folder: TempDir,
-    serving: Serving,
+    serving: ServerProcess,
 }
 
 impl Secure {
     fn start() -> Self {
         let folder = folder(&TinyModel::default());
-        let serving = Serving::start(folder.path(), &["--tls-self-signed"]);
+        let serving = ServerProcess::start(folder.path(), &["--tls-self-signed"]);
         Self { folder, serving }
     }
 
-    /// A client that opens windows of this size, and opens them again for what it reads.
+    /// A client with flow control windows of this size.
     async fn connect(&self, window: u32) -> SendRequest<Bytes> {
         let file = self.folder.path().join("data/tls-cert.pem");
-        let mut config = trusting([CertificateDer::from_pem_file(file).unwrap()]);
+        let mut config = client_config([CertificateDer::from_pem_file(file).unwrap()]);
         config.alpn_protocols = vec![b"h2".to_vec()];
         let tcp = TcpStream::connect(self.serving.url.trim_start_matches("https://")).await.unwrap();
         let name = "127.0.0.1".try_into().unwrap();
@@ -51,14 +51,14 @@ impl Secure {
         let (client, mut connection) =
             h2::client::Builder::new().initial_window_size(window).handshake(tls).await.unwrap();
         let allowed = Arc::new(AtomicUsize::new(0));
-        let seen = Arc::clone(&allowed);
+        let limit = Arc::clone(&allowed);
         tokio::spawn(poll_fn(move |cx| {
             let ended = Pin::new(&mut connection).poll(cx);
-            seen.store(connection.max_concurrent_send_streams(), Ordering::Relaxed);
+            limit.store(connection.max_concurrent_send_streams(), Ordering::Relaxed);
             ended
         }));
         let mut client = client.ready().await.unwrap();
-        // Before its first response, the server has said what it allows.
+        // The server sends its settings before its first response.
         let request = self.request(Method::GET, "/healthz").body(()).unwrap();
         assert_eq!(send(&mut client, request, None).await.status(), 200);
         assert_eq!(allowed.load(Ordering::Relaxed), STREAMS);
@@ -80,12 +80,12 @@ async fn send(client: &mut SendRequest<Bytes>, request: Request<()>, body: Optio
     if let Some(body) = body {
         stream.send_data(body.into(), true).unwrap();
     }
-    timeout(Duration::from_secs(60), response).await.expect("an answer").unwrap()
+    timeout(Duration::from_secs(60), response).await.expect("a response").unwrap()
 }
 
 async fn text(response: Response<RecvStream>) -> String {
     let (mut body, mut all) = (response.into_body(), Vec::new());
-    while let Some(piece) = timeout(Duration::from_secs(60), body.data()).await.expect("the rest of an answer") {
+    while let Some(piece) = timeout(Duration::from_secs(60), body.data()).await.expect("the rest of a response") {
         let piece = piece.unwrap();
         body.flow_control().release_capacity(piece.len()).unwrap();
         all.extend_from_slice(&piece);
@@ -115,26 +115,26 @@ async fn responses_are_complete() {
         (request.body(()).unwrap(), Some(body.to_string().into_bytes()))
     };
     let (request, body) = chat(false);
-    let answer = text(send(&mut client, request, body).await).await;
-    assert!(answer.contains("\"choices\""), "{answer}");
+    let response = text(send(&mut client, request, body).await).await;
+    assert!(response.contains("\"choices\""), "{response}");
     let (request, body) = chat(true);
-    let answer = text(send(&mut client, request, body).await).await;
-    assert!(answer.contains("data: [DONE]"), "{answer}");
+    let response = text(send(&mut client, request, body).await).await;
+    assert!(response.contains("data: [DONE]"), "{response}");
 }
 
-/// Reads without opening the window again until the server gives the stream up.
-async fn until_given_up(mut body: RecvStream) -> h2::Error {
+/// Reads without enlarging the window until the server resets the stream.
+async fn read_until_reset(mut body: RecvStream) -> h2::Error {
     loop {
         match timeout(Duration::from_secs(60), body.data()).await.expect("the stream ends") {
             Some(Ok(_)) => {}
             Some(Err(error)) => return error,
-            None => panic!("the whole document came through a closed window"),
+            None => panic!("the server ignored the closed window"),
         }
     }
 }
 
-/// Opens all streams that it may, and returns how long they last.
-async fn stall(mut client: SendRequest<Bytes>, secure: &Secure) -> Duration {
+/// Opens the maximum number of streams, and returns the time until the server ends them.
+async fn open_and_never_read(mut client: SendRequest<Bytes>, secure: &Secure) -> Duration {
     let mut bodies = Vec::new();
     for _ in 0..STREAMS {
         client = client.ready().await.unwrap();
@@ -145,34 +145,34 @@ async fn stall(mut client: SendRequest<Bytes>, secure: &Secure) -> Duration {
     }
     let begun = Instant::now();
     for body in bodies {
-        until_given_up(body).await;
+        read_until_reset(body).await;
     }
     begun.elapsed()
 }
 
 #[tokio::test]
-async fn a_connection_whose_client_opens_no_window_ends() {
+async fn a_connection_with_a_closed_flow_control_window_ends() {
     let secure = Secure::start();
     let (closed, unread) = (secure.connect(0).await, secure.connect(WINDOW).await);
-    let (closed, unread) = tokio::join!(stall(closed, &secure), stall(unread, &secure));
+    let (closed, unread) = tokio::join!(open_and_never_read(closed, &secure), open_and_never_read(unread, &secure));
     assert!(closed.max(unread) < Duration::from_secs(30), "{closed:?} {unread:?}");
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_read_is_reset_and_its_neighbours_go_on() {
+async fn an_unread_stream_is_reset_and_the_others_continue() {
     let secure = Secure::start();
-    // Room for the small answers, and not for the document.
+    // The window is large enough for the small responses, but not for the document.
     let mut client = secure.connect(1000).await;
     let document = secure.request(Method::GET, "/openapi.json").body(()).unwrap();
     let unread = send(&mut client, document, None).await.into_body();
     let begun = Instant::now();
-    let mut given_up = tokio::spawn(until_given_up(unread));
+    let mut given_up = tokio::spawn(read_until_reset(unread));
     let error = loop {
         let request = secure.request(Method::GET, "/healthz").body(()).unwrap();
         assert_eq!(text(send(&mut client, request, None).await).await, "{\"status\":\"ok\"}");
         match timeout(Duration::from_secs(1), &mut given_up).await {
             Ok(error) => break error.unwrap(),
-            Err(_) => assert!(begun.elapsed() < Duration::from_secs(30), "the stream goes on"),
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(30), "the stream was not ended"),
         }
     };
     assert_eq!(error.reason(), Some(Reason::CANCEL), "{error}");
@@ -181,7 +181,7 @@ async fn a_stream_that_is_not_read_is_reset_and_its_neighbours_go_on() {
 }
 
 #[tokio::test]
-async fn a_list_of_headers_is_bounded() {
+async fn the_header_list_is_bounded() {
     let secure = Secure::start();
     let mut client = secure.connect(WINDOW).await;
     let request = secure.request(Method::GET, "/healthz").header("x-long", "x".repeat(40 << 10)).body(()).unwrap();

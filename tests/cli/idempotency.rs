@@ -1,4 +1,4 @@
-//! T23: a crash between the commit of a write and its answer, and the retry that follows.
+//! Retries after a crash between the commit of a write and its response.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use reqwest::Method;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
-use crate::process::{Serving, folder, run};
+use crate::process::{ServerProcess, folder, run};
 use crate::tiny_model::TinyModel;
 
 const CLIENTS: usize = 8;
 
-/// Creates the project `name` under an idempotency key of the same name; its id, if it is answered.
-fn create(serving: &Serving, client: &Client, name: &str) -> Option<String> {
+/// Creates the project `name` with an idempotency key of the same name. Returns its ID if there is a response.
+fn create(serving: &ServerProcess, client: &Client, name: &str) -> Option<String> {
     let sent = client
         .post(format!("{}/v1/projects", serving.url))
         .bearer_auth(serving.key())
@@ -25,8 +25,8 @@ fn create(serving: &Serving, client: &Client, name: &str) -> Option<String> {
     Some(body["id"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned())
 }
 
-/// How many projects there are of each name.
-fn counts(serving: &Serving) -> BTreeMap<String, usize> {
+/// The number of projects of each name.
+fn counts(serving: &ServerProcess) -> BTreeMap<String, usize> {
     let (mut found, mut path) = (BTreeMap::new(), "/v1/projects?limit=100".to_owned());
     loop {
         let page: Value = serde_json::from_str(&serving.request(Method::GET, &path, None).text().unwrap()).unwrap();
@@ -41,19 +41,19 @@ fn counts(serving: &Serving) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn a_retry_after_a_crash_has_no_second_effect_and_no_other_answer() {
+fn a_retry_after_a_crash_has_no_second_effect_and_the_same_response() {
     let folder = folder(&TinyModel::default());
-    let mut serving = Serving::start(folder.path(), &[]);
-    let mut answered: BTreeMap<String, String> = BTreeMap::new();
+    let mut serving = ServerProcess::start(folder.path(), &[]);
+    let mut acknowledged: BTreeMap<String, String> = BTreeMap::new();
     for round in 0..4_u64 {
         let (done, open): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
-                .map(|place| {
+                .map(|index| {
                     let serving = &serving;
                     scope.spawn(move || {
                         let (client, mut done) = (Client::new(), Vec::new());
                         for number in 0.. {
-                            let name = format!("r{round} c{place} n{number}");
+                            let name = format!("r{round} c{index} n{number}");
                             match create(serving, &client, &name) {
                                 Some(id) => done.push((name, id)),
                                 None => return (done, name),
@@ -68,23 +68,23 @@ fn a_retry_after_a_crash_has_no_second_effect_and_no_other_answer() {
             clients.into_iter().map(|client| client.join().unwrap()).unzip()
         });
         serving.wait(Duration::from_secs(5));
-        serving = Serving::start(folder.path(), &[]);
-        answered.extend(done.into_iter().flatten());
-        // What was in flight is sent again, and so is the last that was answered.
+        serving = ServerProcess::start(folder.path(), &[]);
+        acknowledged.extend(done.into_iter().flatten());
+        // The requests in flight and the last acknowledged one are sent again.
         let client = Client::new();
         for name in open {
-            answered.insert(name.clone(), create(&serving, &client, &name).unwrap());
+            acknowledged.insert(name.clone(), create(&serving, &client, &name).unwrap());
         }
-        for (name, id) in answered.iter().rev().take(20) {
+        for (name, id) in acknowledged.iter().rev().take(20) {
             assert_eq!(create(&serving, &client, name).as_ref(), Some(id));
         }
     }
     let counts = counts(&serving);
-    assert!(answered.len() > 100, "{}", answered.len());
-    for name in answered.keys() {
+    assert!(acknowledged.len() > 100, "{}", acknowledged.len());
+    for name in acknowledged.keys() {
         assert_eq!(counts.get(name), Some(&1), "{name}");
     }
-    assert_eq!(counts.len(), answered.len() + 1, "and the default project");
+    assert_eq!(counts.len(), acknowledged.len() + 1, "one more: the default project");
     drop(serving);
     assert!(run(folder.path(), &["check"]).status.success());
 }

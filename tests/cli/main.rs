@@ -1,6 +1,6 @@
-//! The binary as an operator uses it: first start, second start, lock, signals, backup, check.
+//! Tests of the binary: starts, locks, signals, backup, check, TLS, and misbehaving clients.
 #![cfg(test)]
-#![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
+#![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
 #[path = "../common/children.rs"]
 mod children;

@@ -1,4 +1,4 @@
-//! The processes that run models' tokenizers and chat templates for the server.
+//! The sandbox processes, which run the tokenizers and chat templates of models.
 
 use std::fs;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::process::{MODEL, Serving, folder};
+use crate::process::{MODEL, ServerProcess, folder};
 use crate::tiny_model::{self, TinyModel};
 use crate::wait::until;
 
-fn chat(serving: &Serving, model: &str) -> (u16, Value) {
+fn chat(serving: &ServerProcess, model: &str) -> (u16, Value) {
     let body = json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1 });
     let response = serving.request(Method::POST, "/v1/chat/completions", Some(&body));
     (response.status().as_u16(), response.json().unwrap())
@@ -22,10 +22,10 @@ fn is_alive(id: u32) -> bool {
 }
 
 #[test]
-fn a_process_has_no_rights_and_ends_with_the_server() {
+fn a_sandbox_process_has_no_privileges_and_ends_with_the_server() {
     let folder = folder(&TinyModel::default());
-    let mut serving = Serving::start(folder.path(), &[]);
-    assert!(serving.sandboxes().is_empty(), "none before a model is loaded");
+    let mut serving = ServerProcess::start(folder.path(), &[]);
+    assert!(serving.sandboxes().is_empty(), "no sandbox before a model is loaded");
     assert_eq!(chat(&serving, MODEL).0, 200);
     let [id] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
     let limits = fs::read_to_string(format!("/proc/{id}/limits")).unwrap();
@@ -36,28 +36,31 @@ fn a_process_has_no_rights_and_ends_with_the_server() {
     assert_eq!((limit("Max open files"), limit("Max core file size"), limit("Max file size")), (0, 0, 0));
     assert!((480 << 20..544 << 20).contains(&limit("Max data size")), "{limits}");
     let variables = fs::read_to_string(format!("/proc/{id}/environ")).unwrap();
-    assert!(variables.split_terminator('\0').all(|one| one.starts_with("MALLOC_")), "no secret of the environment");
+    assert!(
+        variables.split_terminator('\0').all(|one| one.starts_with("MALLOC_")),
+        "the sandbox does not inherit the environment"
+    );
     let paths = fs::read_dir(format!("/proc/{id}/fd")).unwrap();
     let paths: Vec<_> = paths.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
     let harmless =
         |path: &&std::path::PathBuf| path.starts_with("/dev/null") || path.to_string_lossy().starts_with("pipe:");
     assert!(paths.iter().all(|path| harmless(&path)), "{paths:?}");
-    // Killed from outside, it is replaced.
+    // A killed process is replaced.
     std::process::Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
-    until(|| "the process is gone", || !is_alive(id));
+    until(|| "the process has ended", || !is_alive(id));
     assert_eq!(chat(&serving, MODEL).0, 200);
     let [other] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
     assert_ne!(other, id);
-    // The server has no chance to end it.
+    // SIGKILL: the server cannot end its sandboxes.
     serving.signal("KILL");
     serving.wait(Duration::from_secs(10));
     until(|| "the process ends after its server", || !is_alive(other));
 }
 
 #[test]
-fn a_model_in_memory_has_a_process_and_one_that_is_unloaded_has_none() {
+fn only_loaded_models_have_a_sandbox_process() {
     let folder = folder(&TinyModel::default());
-    let serving = Serving::start(folder.path(), &[]);
+    let serving = ServerProcess::start(folder.path(), &[]);
     assert_eq!(chat(&serving, MODEL).0, 200);
     let [id] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
     let unload = format!("/v1/models/{MODEL}/unload");
@@ -73,15 +76,15 @@ fn a_malicious_template_is_an_error_that_names_the_model() {
     tiny_model::write(&models, "cycle", &TinyModel { template: Some(cycle), ..TinyModel::default() });
     let sum = &*format!("{{{{ {}1 }}}}", "not ".repeat(200_000)).leak();
     tiny_model::write(&models, "deep", &TinyModel { template: Some(sum), ..TinyModel::default() });
-    let serving = Serving::start(folder.path(), &[]);
+    let serving = ServerProcess::start(folder.path(), &[]);
     for (id, word) in [("cycle", "fails on this request"), ("deep", "loading its tokenizer or chat template failed")] {
         for _ in 0..2 {
-            let (status, answer) = chat(&serving, id);
-            let error = &answer["error"];
+            let (status, response) = chat(&serving, id);
+            let error = &response["error"];
             assert_eq!(
                 (status, &error["code"], &error["param"]),
                 (503, &json!("model_unavailable"), &json!("model")),
-                "{answer}"
+                "{response}"
             );
             let message = error["message"].as_str().unwrap();
             assert!(message.contains(id) && message.contains(word) && message.contains("too much memory"), "{message}");

@@ -1,19 +1,19 @@
-//! SIGHUP, SIGUSR1 and SIGUSR2 never end the server.
+//! SIGHUP, SIGUSR1 and SIGUSR2 do not stop the server.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::process::{Serving, command, folder, said};
+use crate::process::{ServerProcess, command, folder, output_text};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
 const HARMLESS: [&str; 3] = ["HUP", "USR1", "USR2"];
 
 #[test]
-fn other_signals_than_those_to_stop_leave_the_server_running() {
+fn signals_that_do_not_stop_the_server_are_ignored() {
     let folder = folder(&TinyModel::default());
-    let mut serving = Serving::start(folder.path(), &[]);
+    let mut serving = ServerProcess::start(folder.path(), &[]);
     for _ in 0..3 {
         for name in HARMLESS {
             serving.signal(name);
@@ -25,10 +25,10 @@ fn other_signals_than_those_to_stop_leave_the_server_running() {
 }
 
 #[test]
-fn signals_before_the_server_listens_are_harmless_too() {
+fn signals_before_the_server_listens_are_harmless() {
     let folder = tempfile::tempdir().unwrap();
     let pip = folder.path().join("pip");
-    // Stands for a long pull: it says that it began, takes its time and fails.
+    // A fake pip that simulates a long pull: it reports its start, waits, and fails.
     std::fs::write(&pip, "#!/bin/sh\ntouch begun\nsleep 2\nexit 1\n").unwrap();
     std::fs::set_permissions(&pip, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
@@ -39,6 +39,6 @@ fn signals_before_the_server_listens_are_harmless_too() {
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "it ended by itself: {}", said(&output));
-    assert!(said(&output).contains("--no-pull"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1), "the process exited by itself: {}", output_text(&output));
+    assert!(output_text(&output).contains("--no-pull"), "{}", output_text(&output));
 }

@@ -11,7 +11,7 @@ use rustls::StreamOwned;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::process::{MODEL, Serving, command, folder, mode, run, said};
+use crate::process::{MODEL, ServerProcess, command, folder, mode, output_text, run};
 use crate::tiny_model::TinyModel;
 use crate::tls::session;
 use crate::wait::until;
@@ -19,10 +19,14 @@ use crate::wait::until;
 #[test]
 fn the_first_start_prints_the_key_once_and_the_second_does_not() {
     let folder = folder(&TinyModel::default());
-    let mut first = Serving::start(folder.path(), &[]);
+    let mut first = ServerProcess::start(folder.path(), &[]);
     let key = first.key();
-    assert!(key.starts_with("opk_") && first.greeting.contains(&key));
-    assert!(first.greeting.contains("curl ") && first.greeting.contains("/v1/chat/completions"), "{}", first.greeting);
+    assert!(key.starts_with("opk_") && first.startup_output.contains(&key));
+    assert!(
+        first.startup_output.contains("curl ") && first.startup_output.contains("/v1/chat/completions"),
+        "{}",
+        first.startup_output
+    );
     assert_eq!(mode(&folder.path().join("data")), 0o700);
     for file in ["admin.key", "outpost.redb", "pepper"] {
         assert_eq!(mode(&folder.path().join("data").join(file)), 0o600, "{file}");
@@ -30,8 +34,8 @@ fn the_first_start_prints_the_key_once_and_the_second_does_not() {
     first.signal("TERM");
     assert_eq!(first.wait(Duration::from_secs(10)), Some(0));
 
-    let second = Serving::start(folder.path(), &[]);
-    assert!(!second.greeting.contains("opk_"), "{}", second.greeting);
+    let second = ServerProcess::start(folder.path(), &[]);
+    assert!(!second.startup_output.contains("opk_"), "{}", second.startup_output);
     assert!(second.started_in < Duration::from_secs(5), "{:?}", second.started_in);
     assert_eq!(second.key(), key);
     let listed = second.request(reqwest::Method::GET, "/v1/models", None);
@@ -39,17 +43,17 @@ fn the_first_start_prints_the_key_once_and_the_second_does_not() {
 }
 
 #[test]
-fn secrets_that_others_could_read_are_closed_to_them_with_a_warning() {
+fn permissions_of_readable_secret_files_are_tightened_with_a_warning() {
     let folder = folder(&TinyModel::default());
     let path = |name: &str| folder.path().join("data").join(name);
-    let mut first = Serving::start(folder.path(), &[]);
+    let mut first = ServerProcess::start(folder.path(), &[]);
     first.signal("TERM");
     assert_eq!(first.wait(Duration::from_secs(30)), Some(0));
     let start = || {
         let log = fs::File::create(folder.path().join("log")).unwrap();
         let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
         start.stderr(log);
-        let _serving = Serving::start_as(folder.path(), start);
+        let _serving = ServerProcess::start_command(folder.path(), start);
         fs::read_to_string(folder.path().join("log")).unwrap()
     };
     for (secret, open, remedy) in
@@ -58,24 +62,24 @@ fn secrets_that_others_could_read_are_closed_to_them_with_a_warning() {
         fs::set_permissions(path(secret), fs::Permissions::from_mode(open)).unwrap();
         let log = start();
         assert_eq!(mode(&path(secret)), 0o600, "{secret}");
-        let told = |line: &str| line.contains("other users") && line.contains(secret) && line.contains(remedy);
-        assert!(log.lines().any(told), "{secret} {open:o}: {log}");
+        let is_warning = |line: &str| line.contains("other users") && line.contains(secret) && line.contains(remedy);
+        assert!(log.lines().any(is_warning), "{secret} {open:o}: {log}");
     }
-    assert!(!start().contains("other users"), "nothing is open any more");
+    assert!(!start().contains("other users"), "no file is readable for other users any more");
 }
 
 #[test]
 fn a_second_process_on_the_same_data_gets_a_lock_error() {
     let folder = folder(&TinyModel::default());
-    let _first = Serving::start(folder.path(), &[]);
+    let _first = ServerProcess::start(folder.path(), &[]);
     let second = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(second.status.code(), Some(1));
-    assert!(said(&second).contains("Another outpost process"), "{}", said(&second));
+    assert!(output_text(&second).contains("Another outpost process"), "{}", output_text(&second));
 }
 
-/// T20: of two first starts at once, one serves with the one admin key, and the other says why it cannot.
+/// Of two concurrent first starts, one serves with the only admin key, and the other reports the lock.
 #[test]
-fn of_two_first_starts_at_once_one_serves_with_the_only_key() {
+fn two_concurrent_first_starts_create_one_key() {
     let mut keys = HashSet::new();
     for _ in 0..5 {
         let folder = folder(&TinyModel::default());
@@ -90,29 +94,29 @@ fn of_two_first_starts_at_once_one_serves_with_the_only_key() {
             loser = both.iter_mut().position(|one| one.try_wait().unwrap().is_some());
             loser.is_some()
         };
-        until(|| "one of the two ends", ended);
+        until(|| "one of the two exits", ended);
         let [first, second] = both;
         let (winner, loser) = if loser == Some(0) { (second, first) } else { (first, second) };
         let loser = loser.wait_with_output().unwrap();
         assert_eq!(loser.status.code(), Some(1));
-        let text = said(&loser);
+        let text = output_text(&loser);
         assert!(text.contains("Another outpost process") && !text.contains("opk_"), "{text}");
 
-        let mut winner = Serving::starting(folder.path(), winner, begun);
+        let mut winner = ServerProcess::wait_for_start(folder.path(), winner, begun);
         let key = winner.key();
-        assert!(winner.greeting.contains(&key), "{}", winner.greeting);
+        assert!(winner.startup_output.contains(&key), "{}", winner.startup_output);
         assert!(keys.insert(key.clone()), "another installation has the same key");
-        assert_eq!(keys_of_all(&winner), 1);
+        assert_eq!(count_all_keys(&winner), 1);
         winner.signal("TERM");
         assert_eq!(winner.wait(Duration::from_secs(20)), Some(0));
-        let again = Serving::start(folder.path(), &[]);
-        assert!(!again.greeting.contains("opk_"), "{}", again.greeting);
-        assert_eq!((again.key(), keys_of_all(&again)), (key, 1));
+        let again = ServerProcess::start(folder.path(), &[]);
+        assert!(!again.startup_output.contains("opk_"), "{}", again.startup_output);
+        assert_eq!((again.key(), count_all_keys(&again)), (key, 1));
     }
 }
 
-/// How many API keys there are in all projects; the requests show that the one in the file works.
-fn keys_of_all(serving: &Serving) -> usize {
+/// The number of API keys in all projects, requested with the key in the file.
+fn count_all_keys(serving: &ServerProcess) -> usize {
     let list = |path: &str| {
         let list: serde_json::Value = serving.request(reqwest::Method::GET, path, None).json().unwrap();
         list["data"].as_array().unwrap_or_else(|| panic!("{list}")).clone()
@@ -124,80 +128,88 @@ fn keys_of_all(serving: &Serving) -> usize {
     list("/v1/projects").iter().map(keys).sum()
 }
 
-/// T20: a start that is refused makes no key; the first one that is allowed makes one, whatever it listens on.
+/// A refused start creates no key. The first allowed start creates one, for every listen address.
 #[test]
-fn each_installation_beyond_loopback_has_a_key_of_its_own() {
+fn each_installation_beyond_loopback_has_its_own_tls_key() {
     let mut keys = HashSet::new();
     for allowed in ["--insecure-http", "--tls-self-signed"] {
         let folder = folder(&TinyModel::default());
         let refused = run(folder.path(), &["serve", "--listen", "0.0.0.0:0"]);
-        assert!(refused.status.code() == Some(1) && !said(&refused).contains("opk_"), "{}", said(&refused));
+        assert!(
+            refused.status.code() == Some(1) && !output_text(&refused).contains("opk_"),
+            "{}",
+            output_text(&refused)
+        );
         assert!(!folder.path().join("data/admin.key").exists());
         let mut start = command(folder.path(), &["serve", "--listen", "0.0.0.0:0", allowed]);
         start.stderr(Stdio::null());
-        let serving = Serving::start_as(folder.path(), start);
-        let others = serving.greeting.replace(&serving.key(), "");
-        assert!(others.len() < serving.greeting.len() && !others.contains("opk_"), "{}", serving.greeting);
+        let serving = ServerProcess::start_command(folder.path(), start);
+        let rest_of_output = serving.startup_output.replace(&serving.key(), "");
+        assert!(
+            rest_of_output.len() < serving.startup_output.len() && !rest_of_output.contains("opk_"),
+            "{}",
+            serving.startup_output
+        );
         assert!(keys.insert(serving.key()));
     }
 }
 
 #[test]
-fn plain_http_beyond_loopback_must_be_asked_for() {
+fn plain_http_beyond_loopback_requires_a_flag() {
     let folder = folder(&TinyModel::default());
     let refused = run(folder.path(), &["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(refused.status.code(), Some(1));
-    let text = said(&refused);
+    let text = output_text(&refused);
     assert!(["--tls-cert", "--tls-self-signed", "--insecure-http"].iter().all(|flag| text.contains(flag)), "{text}");
-    assert!(!folder.path().join("data").exists(), "nothing was made");
-    let mut allowed = Serving::start(folder.path(), &["--insecure-http"]);
+    assert!(!folder.path().join("data").exists(), "no data folder was created");
+    let mut allowed = ServerProcess::start(folder.path(), &["--insecure-http"]);
     allowed.signal("INT");
     assert_eq!(allowed.wait(Duration::from_secs(10)), Some(0));
 }
 
 #[test]
-fn an_address_that_is_taken_is_told() {
+fn an_address_in_use_is_reported() {
     let folder = folder(&TinyModel::default());
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let output = run(folder.path(), &["serve", "--listen", &address]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains(&format!("cannot listen on {address}")), "{}", said(&output));
+    assert!(output_text(&output).contains(&format!("cannot listen on {address}")), "{}", output_text(&output));
 }
 
 #[test]
-fn https_is_served_with_a_certificate_made_on_the_first_start() {
+fn https_is_served_with_a_certificate_generated_on_the_first_start() {
     let folder = folder(&TinyModel::default());
-    let serving = Serving::start(folder.path(), &["--tls-self-signed"]);
+    let serving = ServerProcess::start(folder.path(), &["--tls-self-signed"]);
     assert!(serving.url.starts_with("https://"));
     assert_eq!(mode(&folder.path().join("data/tls-key.pem")), 0o600);
-    let answer = get_over_tls(&serving.url, &folder.path().join("data/tls-cert.pem"), "/healthz");
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("{\"status\":\"ok\"}"), "{answer}");
+    let response = get_over_tls(&serving.url, &folder.path().join("data/tls-cert.pem"), "/healthz");
+    assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("{\"status\":\"ok\"}"), "{response}");
 }
 
-/// One request over TLS that trusts this certificate alone.
+/// Sends a request over TLS, trusting only this certificate.
 fn get_over_tls(url: &str, certificate: &Path, path: &str) -> String {
     let session = session([CertificateDer::from_pem_file(certificate).unwrap()]);
     let socket = TcpStream::connect(url.trim_start_matches("https://")).unwrap();
     let mut stream = StreamOwned::new(session, socket);
     write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    let _closed_without_notice = stream.read_to_string(&mut answer);
-    answer
+    let mut response = String::new();
+    let _closed_without_notice = stream.read_to_string(&mut response);
+    response
 }
 
 #[test]
-fn a_certificate_that_cannot_be_used_is_named() {
+fn an_unusable_certificate_is_named() {
     let folder = folder(&TinyModel::default());
     fs::write(folder.path().join("no.pem"), "no certificate").unwrap();
     let output =
         run(folder.path(), &["serve", "--tls-cert", "no.pem", "--tls-key", "no.pem", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("no.pem"), "{}", said(&output));
+    assert!(output_text(&output).contains("no.pem"), "{}", output_text(&output));
 }
 
 #[test]
-fn without_models_and_without_pip_the_way_by_file_is_told() {
+fn without_models_and_pip_the_import_command_is_suggested() {
     let folder = tempfile::tempdir().unwrap();
     let refused = || {
         let output = crate::process::command(folder.path(), &["serve", "--listen", "127.0.0.1:0"])
@@ -205,17 +217,17 @@ fn without_models_and_without_pip_the_way_by_file_is_told() {
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(1));
-        let text = said(&output);
+        let text = output_text(&output);
         assert!(text.contains("outpost models import") && text.contains("--no-pull"), "{text}");
     };
     refused();
-    // The model that comes with a checkout is no reason to begin without the others.
+    // The model in the checkout does not replace the other starter models.
     let along = folder.path().join("models/pictogram");
     std::fs::create_dir_all(&along).unwrap();
     std::fs::write(along.join("weights.safetensors"), "").unwrap();
     refused();
     std::fs::remove_dir_all(&along).unwrap();
-    let mut empty = Serving::start(folder.path(), &["--no-pull"]);
+    let mut empty = ServerProcess::start(folder.path(), &["--no-pull"]);
     let list: serde_json::Value = empty.request(reqwest::Method::GET, "/v1/models", None).json().unwrap();
     assert_eq!(list["data"], serde_json::json!([]));
     empty.signal("TERM");
@@ -223,7 +235,7 @@ fn without_models_and_without_pip_the_way_by_file_is_told() {
 }
 
 #[test]
-fn wrong_arguments_exit_with_2_and_name_the_flag() {
+fn invalid_arguments_exit_with_2_and_name_the_flag() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, named) in [
         (&["serve", "--memory", "much"][..], "--memory"),
@@ -235,7 +247,7 @@ fn wrong_arguments_exit_with_2_and_name_the_flag() {
     ] {
         let output = run(folder.path(), arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(said(&output).contains(named), "{arguments:?}: {}", said(&output));
+        assert!(output_text(&output).contains(named), "{arguments:?}: {}", output_text(&output));
     }
     assert_eq!(run(folder.path(), &["--version"]).status.code(), Some(0));
 }

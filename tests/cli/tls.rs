@@ -1,4 +1,4 @@
-//! T26: certificates are replaced while connections are open; stalled handshakes and old versions end.
+//! Replacement of certificates while connections are open, stalled handshakes, and old TLS versions.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,11 +12,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde_json::json;
 
-use crate::process::{MODEL, Serving, command, folder};
+use crate::process::{MODEL, ServerProcess, command, folder};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
-/// A certificate of its own and its key, as PEM.
+/// A self-signed certificate and its key, as PEM.
 struct Pair {
     cert: String,
     key: String,
@@ -24,22 +24,22 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-        Self { cert: made.cert.pem(), key: made.signing_key.serialize_pem() }
+        let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        Self { cert: certified.cert.pem(), key: certified.signing_key.serialize_pem() }
     }
 
     fn der(&self) -> CertificateDer<'static> {
         CertificateDer::from_pem_slice(self.cert.as_bytes()).unwrap()
     }
 
-    fn install(&self, folder: &Path) {
+    fn install_certificate(&self, folder: &Path) {
         replace(folder, "key.pem", &self.key);
         replace(folder, "cert.pem", &self.cert);
     }
 }
 
-/// What a client needs to trust these certificates alone.
-pub fn trusting(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConfig {
+/// A client configuration that trusts only these certificates.
+pub fn client_config(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     certificates.into_iter().for_each(|certificate| roots.add(certificate).unwrap());
     ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -49,21 +49,21 @@ pub fn trusting(certificates: impl IntoIterator<Item = CertificateDer<'static>>)
         .with_no_client_auth()
 }
 
-/// A client's side of a TLS connection that trusts these certificates alone.
+/// The client side of a TLS connection that trusts only these certificates.
 pub fn session(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConnection {
-    ClientConnection::new(Arc::new(trusting(certificates)), "127.0.0.1".try_into().unwrap()).unwrap()
+    ClientConnection::new(Arc::new(client_config(certificates)), "127.0.0.1".try_into().unwrap()).unwrap()
 }
 
-/// As certificate tools do it: a new file takes the old one's name.
+/// Replaces a file by renaming another one, as certificate tools do.
 fn replace(folder: &Path, name: &str, text: &str) {
-    let part = folder.join("part");
-    fs::write(&part, text).unwrap();
-    fs::rename(part, folder.join(name)).unwrap();
+    let temporary = folder.join("part");
+    fs::write(&temporary, text).unwrap();
+    fs::rename(temporary, folder.join(name)).unwrap();
 }
 
 struct Secure {
     _folder: tempfile::TempDir,
-    serving: Serving,
+    serving: ServerProcess,
     pairs: [Pair; 2],
 }
 
@@ -73,11 +73,11 @@ impl Secure {
     fn start(model: &TinyModel) -> Self {
         let folder = folder(model);
         let pairs = [Pair::new(), Pair::new()];
-        pairs[0].install(folder.path());
+        pairs[0].install_certificate(folder.path());
         let arguments = ["serve", "--listen", "127.0.0.1:0", "--tls-cert", "cert.pem", "--tls-key", "key.pem"];
         let mut start = command(folder.path(), &arguments);
         start.stderr(File::create(folder.path().join("log")).unwrap());
-        let serving = Serving::start_as(folder.path(), start);
+        let serving = ServerProcess::start_command(folder.path(), start);
         Self { _folder: folder, serving, pairs }
     }
 
@@ -91,15 +91,15 @@ impl Secure {
         socket
     }
 
-    /// A new connection that trusts the certificates of this test alone.
+    /// Opens a connection that trusts only the certificates of this test.
     fn connect(&self) -> Connection {
         StreamOwned::new(session(self.pairs.iter().map(Pair::der)), self.socket())
     }
 
-    /// Which of the two certificates a new handshake gets.
+    /// The index of the certificate that a new handshake gets.
     fn certificate(&self) -> usize {
         let mut connection = self.connect();
-        alive(&mut connection);
+        assert_alive(&mut connection);
         let shown = connection.conn.peer_certificates().unwrap()[0].clone().into_owned();
         self.pairs.iter().position(|pair| pair.der() == shown).unwrap()
     }
@@ -113,23 +113,23 @@ impl Secure {
     }
 }
 
-/// One request on a connection that stays open.
-fn alive(connection: &mut Connection) {
+/// Sends a request on a connection, which stays open.
+fn assert_alive(connection: &mut Connection) {
     write!(connection, "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"{\"status\":\"ok\"}") {
+    let mut response = Vec::new();
+    while !response.ends_with(b"{\"status\":\"ok\"}") {
         let mut byte = [0];
         connection.read_exact(&mut byte).unwrap();
-        answer.push(byte[0]);
+        response.push(byte[0]);
     }
-    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    assert!(response.starts_with(b"HTTP/1.1 200"));
 }
 
 #[test]
-fn sighup_loads_a_new_certificate_and_open_connections_go_on() {
+fn sighup_loads_a_new_certificate_and_keeps_open_connections() {
     let secure = Secure::start(&TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() });
-    let mut kept = secure.connect();
-    alive(&mut kept);
+    let mut keep_alive = secure.connect();
+    assert_alive(&mut keep_alive);
     let mut stream = secure.connect();
     let body = json!({
         "model": MODEL, "stream": true, "max_tokens": 1500, "ignore_eos": true,
@@ -152,24 +152,24 @@ fn sighup_loads_a_new_certificate_and_open_connections_go_on() {
     }
     assert_eq!(secure.certificate(), 0);
 
-    secure.pairs[1].install(secure.path());
+    secure.pairs[1].install_certificate(secure.path());
     secure.serving.signal("HUP");
     secure.wait_for("the new certificate", |secure| secure.certificate() == 1);
     secure.wait_for("the signal", |secure| secure.log().contains("SIGHUP received"));
-    alive(&mut kept);
+    assert_alive(&mut keep_alive);
     let mut rest = String::new();
     let _closed_without_notice = stream.read_to_string(&mut rest);
     assert!(rest.contains("\"content\""), "the stream had ended before");
     assert!(rest.contains("data: [DONE]"), "…{}", &rest[rest.len().saturating_sub(300)..]);
-    alive(&mut kept);
+    assert_alive(&mut keep_alive);
 }
 
 #[test]
-fn changed_files_are_noticed_and_bad_ones_leave_the_old_certificate() {
+fn changed_certificates_are_loaded_unless_they_are_invalid() {
     let secure = Secure::start(&TinyModel::default());
-    let mut kept = secure.connect();
-    alive(&mut kept);
-    secure.pairs[1].install(secure.path());
+    let mut keep_alive = secure.connect();
+    assert_alive(&mut keep_alive);
+    secure.pairs[1].install_certificate(secure.path());
     secure.wait_for("the new certificate", |secure| secure.certificate() == 1);
 
     replace(secure.path(), "cert.pem", "no certificate");
@@ -185,23 +185,23 @@ fn changed_files_are_noticed_and_bad_ones_leave_the_old_certificate() {
     secure.serving.signal("HUP");
     assert_eq!(secure.certificate(), 1);
     std::thread::sleep(Duration::from_secs(3));
-    let told = secure.log().lines().filter(|line| line.contains("is not loaded again")).count();
-    assert!(told <= 5, "a file that stays bad is told once: {}", secure.log());
+    let warnings = secure.log().lines().filter(|line| line.contains("is not loaded again")).count();
+    assert!(warnings <= 5, "an invalid file is reported once: {}", secure.log());
 
-    secure.pairs[0].install(secure.path());
+    secure.pairs[0].install_certificate(secure.path());
     secure.wait_for("the good files", |secure| secure.certificate() == 0);
-    alive(&mut kept);
+    assert_alive(&mut keep_alive);
 }
 
 #[test]
-fn a_stalled_handshake_is_closed_and_delays_nobody() {
+fn a_stalled_handshake_is_closed_and_delays_no_other_connection() {
     let secure = Secure::start(&TinyModel::default());
-    // Nothing at all, and the beginning of a hello.
+    // No bytes, and a partial ClientHello.
     for sent in [&[][..], &[0x16, 3, 1, 2, 0, 1, 0]] {
         let mut stalled = secure.socket();
         stalled.write_all(sent).unwrap();
         let began = Instant::now();
-        assert_eq!(secure.certificate(), 0, "others are served meanwhile");
+        assert_eq!(secure.certificate(), 0, "other clients are served");
         let end = stalled.read(&mut [0; 64]);
         let closed = matches!(&end, Ok(0)) || matches!(&end, Err(cause) if cause.kind() == ErrorKind::ConnectionReset);
         assert!(closed, "{end:?}");
@@ -223,6 +223,6 @@ fn tls_1_1_is_refused() {
     let mut alert = [0; 7];
     socket.read_exact(&mut alert).unwrap();
     assert_eq!((alert[0], alert[5]), (21, 2), "a fatal alert");
-    // `handshake_failure` or `protocol_version`: the cipher suites are as old.
+    // `handshake_failure` or `protocol_version`, because the cipher suites are old, too.
     assert!([40, 70].contains(&alert[6]), "{alert:?}");
 }

@@ -1,4 +1,4 @@
-//! What clients count themselves against what the server recorded: mixed work, and a kill.
+//! Compares the usage that clients count with the recorded usage: mixed requests, and a kill.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use reqwest::Method;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
-use crate::process::{MODEL, Serving, folder, run, said};
+use crate::process::{MODEL, ServerProcess, folder, output_text, run};
 use crate::rng::TestRng;
 use crate::tiny_model::{self, TinyModel};
 use crate::wait::until;
@@ -19,7 +19,7 @@ const CLIENTS: usize = 16;
 const SLOW: &str = "slow";
 const BROKEN: &str = "broken";
 
-/// Requests by outcome and tokens, as `usage` names them.
+/// Requests by outcome, and tokens by kind, named as in `usage`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Count {
     requests: BTreeMap<String, u64>,
@@ -28,12 +28,12 @@ struct Count {
 }
 
 impl Count {
-    fn one(&mut self, outcome: &str) {
+    fn count_outcome(&mut self, outcome: &str) {
         *self.requests.entry(outcome.to_owned()).or_default() += 1;
     }
 
     fn status(&mut self, status: u16) {
-        self.one(match status {
+        self.count_outcome(match status {
             200 => "succeeded",
             429 => "limited",
             500.. => "failed",
@@ -63,7 +63,7 @@ struct Tenant {
     key_id: String,
 }
 
-fn tenant(serving: &Serving, project: Option<&str>) -> Tenant {
+fn tenant(serving: &ServerProcess, project: Option<&str>) -> Tenant {
     let post = |path: &str, body: Value| -> Value {
         serde_json::from_str(&serving.request(Method::POST, path, Some(&body)).text().unwrap()).unwrap()
     };
@@ -76,14 +76,14 @@ fn tenant(serving: &Serving, project: Option<&str>) -> Tenant {
     Tenant { project, key: text(&key["secret"]), key_id: text(&key["id"]) }
 }
 
-/// What the server says was used.
-fn recorded(serving: &Serving, project: &str) -> Count {
+/// The usage that the server reports.
+fn recorded_usage(serving: &ServerProcess, project: &str) -> Count {
     let path = format!("/v1/projects/{project}/usage");
     let report: Value = serde_json::from_str(&serving.request(Method::GET, &path, None).text().unwrap()).unwrap();
-    count_of(&report)
+    series_count(&report)
 }
 
-fn count_of(figures: &Value) -> Count {
+fn series_count(figures: &Value) -> Count {
     let outcomes = figures["requests_by_outcome"].as_object().unwrap();
     let requests = outcomes.iter().map(|(name, count)| (name.clone(), count.as_u64().unwrap()));
     let tokens = |name: &str| figures["tokens"][name].as_u64().unwrap();
@@ -105,14 +105,14 @@ fn chat(model: &str, stream: bool, tokens: u64) -> Value {
     body
 }
 
-/// One client with a key of its own, and one of a project that is limited.
+/// The project and key of a client. One of the projects is rate limited.
 struct Worker<'a> {
-    serving: &'a Serving,
+    serving: &'a ServerProcess,
     client: Client,
     own: &'a str,
     limited: &'a str,
     rng: TestRng,
-    counted: Count,
+    counts: Count,
     of_limited: Count,
 }
 
@@ -126,38 +126,38 @@ impl Worker<'_> {
         (response.status().as_u16(), response.text().unwrap())
     }
 
-    fn work(&mut self) {
+    fn run_mixed_requests(&mut self) {
         let tokens = 1 + self.rng.below(6);
         match self.rng.below(8) {
             0 | 1 => {
                 let (status, text) =
                     self.send(Method::POST, "/v1/chat/completions", self.own, Some(chat(MODEL, false, tokens)));
                 assert_eq!(status, 200, "{text}");
-                self.counted.status(status);
-                self.counted.tokens(&serde_json::from_str::<Value>(&text).unwrap()["usage"]);
+                self.counts.status(status);
+                self.counts.tokens(&serde_json::from_str::<Value>(&text).unwrap()["usage"]);
             }
             2 => {
                 let body = chat(MODEL, true, tokens);
                 let (status, text) = self.send(Method::POST, "/openai/v1/chat/completions", self.own, Some(body));
-                self.counted.status(status);
+                self.counts.status(status);
                 let last = text.lines().rev().filter_map(|line| line.strip_prefix("data: {")).next().unwrap();
-                self.counted.tokens(&serde_json::from_str::<Value>(&format!("{{{last}")).unwrap()["usage"]);
+                self.counts.tokens(&serde_json::from_str::<Value>(&format!("{{{last}")).unwrap()["usage"]);
             }
             3 => {
                 let (status, _) = self.send(Method::GET, "/v1/models", self.own, None);
-                self.counted.status(status);
+                self.counts.status(status);
             }
             4 => {
                 let (status, _) =
                     self.send(Method::POST, "/v1/chat/completions", self.own, Some(json!({ "model": MODEL })));
                 assert_eq!(status, 400);
-                self.counted.status(status);
+                self.counts.status(status);
             }
             5 => {
                 let body = chat(BROKEN, false, tokens);
                 let (status, text) = self.send(Method::POST, "/v1/chat/completions", self.own, Some(body));
                 assert_eq!(status, 503, "{text}");
-                self.counted.status(status);
+                self.counts.status(status);
             }
             6 => {
                 let (status, text) =
@@ -169,14 +169,14 @@ impl Worker<'_> {
             }
             _ => {
                 let stream = self.rng.below(2) == 0;
-                self.abandon(stream);
-                self.counted.one("abandoned");
+                self.abandon_stream(stream);
+                self.counts.count_outcome("abandoned");
             }
         }
     }
 
-    /// Leaves in the middle of an answer that would take long.
-    fn abandon(&self, stream: bool) {
+    /// Disconnects during a long response.
+    fn abandon_stream(&self, stream: bool) {
         let body = chat(SLOW, stream, 4000).to_string();
         let address = self.serving.url.strip_prefix("http://").unwrap();
         let mut connection = TcpStream::connect(address).unwrap();
@@ -196,16 +196,16 @@ impl Worker<'_> {
     }
 }
 
-fn slow() -> TinyModel {
+fn slow_model() -> TinyModel {
     TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() }
 }
 
 fn broken_model(folder: &Path) {
-    let place = folder.join("models").join(BROKEN);
-    std::fs::create_dir_all(&place).unwrap();
+    let model_folder = folder.join("models").join(BROKEN);
+    std::fs::create_dir_all(&model_folder).unwrap();
     let whole = std::fs::read(find_gguf(&folder.join("models").join(MODEL))).unwrap();
-    // The header is right, the weights are cut off.
-    std::fs::write(place.join("model.gguf"), &whole[..whole.len() / 2]).unwrap();
+    // The header is valid, the weights are truncated.
+    std::fs::write(model_folder.join("model.gguf"), &whole[..whole.len() / 2]).unwrap();
 }
 
 fn find_gguf(folder: &Path) -> std::path::PathBuf {
@@ -214,12 +214,12 @@ fn find_gguf(folder: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn two_thousand_mixed_requests_are_recorded_as_the_clients_counted_them() {
+fn recorded_usage_of_two_thousand_mixed_requests_matches_the_clients_counts() {
     let folder = folder(&TinyModel::default());
-    tiny_model::write(&folder.path().join("models"), SLOW, &slow());
+    tiny_model::write(&folder.path().join("models"), SLOW, &slow_model());
     broken_model(folder.path());
-    let serving = Serving::start(folder.path(), &[]);
-    let counted = tenant(&serving, None);
+    let serving = ServerProcess::start(folder.path(), &[]);
+    let counts = tenant(&serving, None);
     let limited = tenant(&serving, None);
     let limits = json!({ "requests_per_minute": 60, "burst_limit": 5 });
     let path = format!("/v1/projects/{}/rate-limits", limited.project);
@@ -230,15 +230,15 @@ fn two_thousand_mixed_requests_are_recorded_as_the_clients_counted_them() {
                 let mut worker = Worker {
                     serving: &serving,
                     client: Client::new(),
-                    own: &counted.key,
+                    own: &counts.key,
                     limited: &limited.key,
                     rng: TestRng(seed as u64),
-                    counted: Count::default(),
+                    counts: Count::default(),
                     of_limited: Count::default(),
                 };
                 scope.spawn(move || {
-                    (0..2000 / CLIENTS).for_each(|_| worker.work());
-                    (worker.counted, worker.of_limited)
+                    (0..2000 / CLIENTS).for_each(|_| worker.run_mixed_requests());
+                    (worker.counts, worker.of_limited)
                 })
             })
             .collect();
@@ -250,13 +250,13 @@ fn two_thousand_mixed_requests_are_recorded_as_the_clients_counted_them() {
         expected_limited.add(limited);
     }
     assert_eq!(expected.total() + expected_limited.total(), 2000);
-    wait_for(&serving, &counted.project, expected.total());
-    assert_eq!(recorded(&serving, &limited.project), expected_limited);
+    wait_for(&serving, &counts.project, expected.total());
+    assert_eq!(recorded_usage(&serving, &limited.project), expected_limited);
     assert!(expected_limited.requests["limited"] > 50, "{expected_limited:?}");
 
-    // A client that left cannot know the last tokens that were made for it. Each such record must
-    // be what it may be, and all others must add up exactly.
-    let rows = export(folder.path(), &counted.project);
+    // A client that disconnected does not know how many tokens were generated. Its records must be within the possible
+    // range, and all others must add up exactly.
+    let rows = export(folder.path(), &counts.project);
     let left: Vec<&Value> = rows.iter().filter(|row| row["outcome"] == "abandoned").collect();
     let prompt = expected.input
         / (expected.requests["succeeded"]
@@ -269,26 +269,26 @@ fn two_thousand_mixed_requests_are_recorded_as_the_clients_counted_them() {
         expected.output += output;
     }
     assert!(left.iter().any(|row| row["output_tokens"].as_u64().unwrap() > 0));
-    assert_eq!(recorded(&serving, &counted.project), expected);
+    assert_eq!(recorded_usage(&serving, &counts.project), expected);
     drop(serving);
     assert!(run(folder.path(), &["check"]).status.success());
 }
 
-/// Abandoned requests are recorded when the server notices.
-fn wait_for(serving: &Serving, project: &str, requests: u64) {
-    let recorded = || recorded(serving, project);
-    until(|| format!("{:?} of {requests}", recorded()), || recorded().total() == requests);
+/// Waits for the records of abandoned requests, which are written when the server notices the disconnect.
+fn wait_for(serving: &ServerProcess, project: &str, requests: u64) {
+    let recorded_usage = || recorded_usage(serving, project);
+    until(|| format!("{:?} of {requests}", recorded_usage()), || recorded_usage().total() == requests);
 }
 
-/// `outpost usage export` beside the running server.
+/// `outpost usage export` while the server runs.
 fn export(folder: &Path, project: &str) -> Vec<Value> {
     let to = folder.join("usage.jsonl");
     let output = run(folder, &["usage", "export", "--project", project, "--format", "jsonl", to.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let text = std::fs::read_to_string(&to).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let again = run(folder, &["usage", "export", to.to_str().unwrap()]);
-    assert!(!again.status.success(), "a file that is there is not overwritten");
+    assert!(!again.status.success(), "an existing file is not overwritten");
     let table = folder.join("usage.csv");
     assert!(run(folder, &["usage", "export", "--project", project, table.to_str().unwrap()]).status.success());
     assert_eq!(std::fs::read_to_string(&table).unwrap().lines().count(), rows.len() + 1);
@@ -296,24 +296,24 @@ fn export(folder: &Path, project: &str) -> Vec<Value> {
 }
 
 #[test]
-fn after_a_kill_every_answered_request_is_there() {
+fn every_answered_request_is_recorded_after_a_kill() {
     let folder = folder(&TinyModel::default());
-    let mut serving = Serving::start(folder.path(), &[]);
+    let mut serving = ServerProcess::start(folder.path(), &[]);
     let project = tenant(&serving, None).project;
     let tenants: Vec<Tenant> = (0..CLIENTS).map(|_| tenant(&serving, Some(&project))).collect();
     let mut answered: Vec<Count> = vec![Count::default(); CLIENTS];
     for round in 0..3_u64 {
         let more = until_killed(&serving, &tenants, Duration::from_millis(400 + 311 * round));
-        answered.iter_mut().zip(&more).for_each(|(sum, one)| sum.add(one));
+        answered.iter_mut().zip(&more).for_each(|(sum, count_outcome)| sum.add(count_outcome));
         serving.wait(Duration::from_secs(5));
-        serving = Serving::start(folder.path(), &[]);
+        serving = ServerProcess::start(folder.path(), &[]);
         let path = format!("/v1/projects/{project}/usage?group_by=api_key_id");
         let report: Value = serde_json::from_str(&serving.request(Method::GET, &path, None).text().unwrap()).unwrap();
         for (tenant, count) in tenants.iter().zip(&mut answered) {
             let group =
                 report["groups"].as_array().unwrap().iter().find(|group| group["api_key_id"] == tenant.key_id.as_str());
-            let found = group.map(count_of).unwrap_or_default();
-            // A client has one request in flight at most, and that one may or may not be there.
+            let found = group.map(series_count).unwrap_or_default();
+            // A client has at most one request in flight, which may or may not be recorded.
             assert!(
                 found.total() == count.total() || found.total() == count.total() + 1,
                 "{found:?}, answered {count:?}"
@@ -330,27 +330,27 @@ fn after_a_kill_every_answered_request_is_there() {
     assert!(run(folder.path(), &["check"]).status.success());
 }
 
-/// What each client was answered until the server was killed.
-fn until_killed(serving: &Serving, tenants: &[Tenant], after: Duration) -> Vec<Count> {
+/// The usage in the responses to each client until the server was killed.
+fn until_killed(serving: &ServerProcess, tenants: &[Tenant], after: Duration) -> Vec<Count> {
     std::thread::scope(|scope| {
         let clients: Vec<_> = tenants
             .iter()
             .enumerate()
-            .map(|(place, tenant)| {
+            .map(|(index, tenant)| {
                 scope.spawn(move || {
-                    let (client, mut counted) = (Client::new(), Count::default());
+                    let (client, mut counts) = (Client::new(), Count::default());
                     loop {
-                        let stream = place % 2 == 0;
+                        let stream = index % 2 == 0;
                         let sent = client
                             .post(format!("{}/v1/chat/completions", serving.url))
                             .bearer_auth(&tenant.key)
                             .header("content-type", "application/json")
                             .body(chat(MODEL, stream, 3).to_string())
                             .send();
-                        let Some(text) = sent.ok().and_then(whole_text) else { return counted };
+                        let Some(text) = sent.ok().and_then(complete_text) else { return counts };
                         let body = if stream {
                             if !text.ends_with("data: [DONE]\n\n") {
-                                return counted;
+                                return counts;
                             }
                             text.lines()
                                 .rev()
@@ -359,8 +359,8 @@ fn until_killed(serving: &Serving, tenants: &[Tenant], after: Duration) -> Vec<C
                         } else {
                             Some(text)
                         };
-                        counted.one("succeeded");
-                        counted.tokens(&serde_json::from_str::<Value>(&body.unwrap()).unwrap()["usage"]);
+                        counts.count_outcome("succeeded");
+                        counts.tokens(&serde_json::from_str::<Value>(&body.unwrap()).unwrap()["usage"]);
                     }
                 })
             })
@@ -371,8 +371,8 @@ fn until_killed(serving: &Serving, tenants: &[Tenant], after: Duration) -> Vec<C
     })
 }
 
-/// The body, if it came whole.
-fn whole_text(mut response: reqwest::blocking::Response) -> Option<String> {
+/// The body, if it is complete.
+fn complete_text(mut response: reqwest::blocking::Response) -> Option<String> {
     let mut text = String::new();
     response.read_to_string(&mut text).ok()?;
     Some(text)

@@ -1,4 +1,4 @@
-"""One server for the whole session, and clients for it."""
+"""A server for the whole session, and clients for it."""
 
 import os
 import re
@@ -38,12 +38,12 @@ class Server:
 
     @staticmethod
     def _client_options(options):
-        # No retries: a test must see the first answer.
+        # No retries, so that a test gets the first response.
         return {"max_retries": 0, "timeout": 300, **options}
 
 
-class Output:
-    """Reads what the process says, so that its pipe never fills, and finds the address in it."""
+class ServerOutput:
+    """Reads the output of the process, so that its pipe never fills, and finds the address in it."""
 
     def __init__(self, process):
         self.lines, self.url = [], None
@@ -61,12 +61,12 @@ class Output:
 
     def address(self):
         self.settled.wait(START_SECONDS)
-        assert self.url, "the server did not come up:\n" + "\n".join(self.lines[-40:])
+        assert self.url, "the server did not start:\n" + "\n".join(self.lines[-40:])
         return self.url
 
 
-def installed(folder):
-    """The models that were pulled, and a small pipeline of the fixtures that paints."""
+def link_models(folder):
+    """Links the pulled models and a small image pipeline of the fixtures into a folder."""
     folder.mkdir(exist_ok=True)
     for model in [*(ROOT / "models").iterdir(), ROOT / "tests/fixtures/pipelines/sd1"]:
         if model.is_dir() and not (folder / model.name).exists():
@@ -75,13 +75,13 @@ def installed(folder):
 
 
 @contextmanager
-def serving(data):
-    """A server on a data folder of its own, and its end."""
+def run_server(data):
+    """Runs a server with its own data folder, and stops it at the end."""
     binary = os.environ.get("OUTPOST_BIN", str(ROOT / "target/debug/outpost"))
-    models = os.environ.get("OUTPOST_TEST_MODELS") or installed(data.parent / "models")
+    models = os.environ.get("OUTPOST_TEST_MODELS") or link_models(data.parent / "models")
     command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", str(data), "--models", models]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    output = Output(process)
+    output = ServerOutput(process)
     try:
         url = output.address()
         key = (data / "admin.key").read_text().strip()
@@ -99,19 +99,19 @@ def serving(data):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    assert process.returncode == 0, f"it ended with {process.returncode}, not cleanly:\n" + "\n".join(output.lines[-40:])
+    assert process.returncode == 0, f"the server exited with {process.returncode}:\n" + "\n".join(output.lines[-40:])
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("outpost") / "data") as server:
+    with run_server(tmp_path_factory.mktemp("outpost") / "data") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def fuzzed(tmp_path_factory):
-    """A server that may be left in any state; no other file of tests meets it."""
-    with serving(tmp_path_factory.mktemp("fuzzed") / "data") as server:
+def fuzz_server(tmp_path_factory):
+    """A server for one test module, which may leave it in any state."""
+    with run_server(tmp_path_factory.mktemp("fuzzed") / "data") as server:
         yield server
 
 
@@ -122,7 +122,7 @@ def client(server):
 
 @pytest.fixture(scope="session")
 def strict(server):
-    """What a client with response validation sees on the exact mount."""
+    """A client of the `/openai/v1` mount that validates responses."""
     return server.client("/openai/v1", _strict_response_validation=True)
 
 
@@ -139,22 +139,22 @@ def mount(request):
 
 @pytest.fixture
 def project(http):
-    """A project of its own, so that tests do not see each other's keys."""
-    reply = http.post("/v1/projects", json={"name": "client suite", "environment": "test"})
-    assert reply.status_code == 200, reply.text
-    return reply.json()["id"]
+    """A project for one test, so that tests do not see each other's keys."""
+    response = http.post("/v1/projects", json={"name": "client suite", "environment": "test"})
+    assert response.status_code == 200, response.text
+    return response.json()["id"]
 
 
 @pytest.fixture
 def project_key(http, project):
-    reply = http.post("/v1/api-keys", json={"name": "suite", "project_id": project})
-    assert reply.status_code == 200, reply.text
-    return reply.json()
+    response = http.post("/v1/api-keys", json={"name": "suite", "project_id": project})
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 @pytest.fixture
-def ask(server):
-    """The arguments of a short, deterministic chat; any can be replaced."""
+def chat_arguments(server):
+    """A function that returns the arguments of a short, deterministic chat. Each can be replaced."""
 
     def arguments(text="Count from one to twenty in words.", **more):
         messages = [{"role": "user", "content": text}]

@@ -1,28 +1,28 @@
-"""What schemathesis is told about this server. Loaded by `test_fuzz.py`."""
+"""Schemathesis hooks for this server. `test_fuzz.py` loads them."""
 
 import os
 
 import schemathesis
 from schemathesis.core.failures import Failure
-from shape import wrong_with
+from error_format import format_problem
 
 CHAT = os.environ["OUTPOST_TEST_CHAT"]
 IMAGE = os.environ["OUTPOST_TEST_IMAGE"]
 
 
 @schemathesis.check
-def error_has_our_shape(ctx, response, case):
-    """Every error is one object with five fields, and says the id of its request."""
+def error_has_the_documented_format(ctx, response, case):
+    """Every error is an object with five fields, one of which is the request ID."""
     if response.status_code < 400:
         return
-    problem = wrong_with(response)
+    problem = format_problem(response)
     if problem:
-        raise Failure(operation=case.operation.label, title="Error of another shape", message=problem)
+        raise Failure(operation=case.operation.label, title="Error with an undocumented format", message=problem)
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Valid requests reach the model, for one token or step each; generated names of models do not exist."""
+    """Sets an existing model in valid requests, and limits them to one token or step."""
     valid = case.meta and case.meta.generation.mode.is_positive
     if valid and case.path.endswith("/chat/completions") and isinstance(case.body, dict):
         case.body |= {"model": CHAT, "max_tokens": 1, "n": 1}

@@ -1,4 +1,4 @@
-"""Embeddings as the openai package, langchain and plain HTTP ask for them."""
+"""Embeddings with the openai package, langchain and plain HTTP."""
 
 import asyncio
 import base64
@@ -17,23 +17,23 @@ TEXTS = [
     "  spaces\n\nand lines  ",
     "🙂",
 ]
-# "hello world" in the model's vocabulary. The special tokens around a text are the server's.
+# "hello world" in the model's vocabulary. The server adds the special tokens.
 HELLO = [7592, 2088]
 
 
 @pytest.fixture
 def embed(client, server):
-    """Vectors of the input, and the whole answer."""
+    """A function that returns the vectors of the input, and the response."""
 
-    def ask(input, **more):
-        answer = client.embeddings.create(model=server.embed_model, input=input, **more)
-        return [each.embedding for each in answer.data], answer
+    def embed(input, **more):
+        response = client.embeddings.create(model=server.embed_model, input=input, **more)
+        return [item.embedding for item in response.data], response
 
-    return ask
+    return embed
 
 
 def floats(vector):
-    """As 32-bit floats, which is what is computed; JSON may write fewer digits of the same number."""
+    """The vector as 32-bit floats, because JSON may have fewer digits of the same number."""
     return array("f", vector).tolist()
 
 
@@ -46,16 +46,16 @@ def close(a, b):
 
 
 def test_one_text(embed, server):
-    [vector], answer = embed("A lighthouse stands at the end of the pier.")
-    assert answer.model == server.embed_model
-    assert (answer.data[0].object, answer.data[0].index) == ("embedding", 0)
+    [vector], response = embed("A lighthouse stands at the end of the pier.")
+    assert response.model == server.embed_model
+    assert (response.data[0].object, response.data[0].index) == ("embedding", 0)
     assert math.hypot(*vector) == pytest.approx(1, abs=1e-4)
 
 
-def test_a_strict_answer(strict, server):
-    # Of base64 the client's own type knows nothing: there, validation would refuse everybody's answers.
-    answer = strict.embeddings.create(model=server.embed_model, input=TEXTS, encoding_format="float")
-    assert len(answer.data) == len(TEXTS)
+def test_a_response_passes_strict_validation(strict, server):
+    # The client's response type does not include base64, so validation would always fail for it.
+    response = strict.embeddings.create(model=server.embed_model, input=TEXTS, encoding_format="float")
+    assert len(response.data) == len(TEXTS)
 
 
 def test_both_formats_give_the_same_vectors(embed):
@@ -64,25 +64,25 @@ def test_both_formats_give_the_same_vectors(embed):
     assert [floats(vector) for vector in default] == [floats(vector) for vector in plain]
 
 
-def test_the_formats_on_the_wire(http, mount, server):
+def test_encoding_formats_over_http(http, mount, server):
     def embedding(**more):
-        reply = http.post(mount + "/embeddings", json={"model": server.embed_model, "input": "sea", **more})
-        assert reply.status_code == 200, reply.text
-        return reply.json()["data"][0]["embedding"]
+        response = http.post(mount + "/embeddings", json={"model": server.embed_model, "input": "sea", **more})
+        assert response.status_code == 200, response.text
+        return response.json()["data"][0]["embedding"]
 
     plain, packed = embedding(), embedding(encoding_format="base64")
     assert isinstance(plain, list) and isinstance(packed, str)
     assert array("f", base64.b64decode(packed)).tolist() == floats(plain)
 
 
-def test_the_order_is_kept(embed):
-    together, answer = embed(TEXTS)
-    assert [each.index for each in answer.data] == list(range(len(TEXTS)))
+def test_vectors_are_in_the_order_of_the_texts(embed):
+    together, response = embed(TEXTS)
+    assert [each.index for each in response.data] == list(range(len(TEXTS)))
     for text, vector in zip(TEXTS, together):
         assert close(embed(text)[0][0], vector), text
 
 
-def test_a_list_of_one_is_the_text_itself(embed):
+def test_a_list_of_one_text_equals_the_text(embed):
     assert embed(["sea"])[0] == embed("sea")[0]
 
 
@@ -93,15 +93,15 @@ def test_many_texts_in_one_request(embed):
     assert len({tuple(vector) for vector in vectors}) == 300
 
 
-def test_tokens_are_as_good_as_their_text(embed):
-    (text, other), answer = embed(["hello world", "hello"])
+def test_token_input_equals_text_input(embed):
+    (text, other), response = embed(["hello world", "hello"])
     for tokens, vectors in [(HELLO, [text]), ([HELLO], [text]), ([HELLO, HELLO[:1]], [text, other])]:
         found, of_tokens = embed(tokens)
         assert len(found) == len(vectors) and all(close(a, b) for a, b in zip(found, vectors))
-    assert of_tokens.usage == answer.usage
+    assert of_tokens.usage == response.usage
 
 
-def test_what_means_the_same_is_near(embed):
+def test_similar_texts_have_similar_vectors(embed):
     (dog, rates, puppy), _ = embed([TEXTS[0], TEXTS[1], "A puppy is running through the grass."])
     assert cosine(dog, puppy) > cosine(dog, rates) + 0.2
 
@@ -116,16 +116,16 @@ def test_usage_is_counted(embed):
     assert counts[2] == counts[0] + counts[1]
 
 
-def test_usage_of_the_project_equals_what_the_client_was_told(server, http, project, project_key):
+def test_project_usage_equals_the_reported_usage(server, http, project, project_key):
     client = server.client(key=project_key["secret"])
-    told = [client.embeddings.create(model=server.embed_model, input=input).usage for input in ("sea", TEXTS)]
+    summary = [client.embeddings.create(model=server.embed_model, input=input).usage for input in ("sea", TEXTS)]
     usage = http.get(f"/v1/projects/{project}/usage", params={"group_by": "model"}).json()
     assert usage["requests"] == 2
-    assert (usage["tokens"]["input"], usage["tokens"]["output"]) == (sum(each.prompt_tokens for each in told), 0)
+    assert (usage["tokens"]["input"], usage["tokens"]["output"]) == (sum(each.prompt_tokens for each in summary), 0)
     assert [group["model"] for group in usage["groups"]] == [server.embed_model]
 
 
-def test_only_the_model_s_own_dimensions(embed, client, server):
+def test_unsupported_dimensions_are_refused(embed, client, server):
     model = client.models.retrieve(server.embed_model, extra_query={"include_limits": "true"})
     own = model.limits["embedding_dimensions"]
     assert embed("sea", dimensions=own)[0] == embed("sea")[0]
@@ -150,7 +150,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("input,param", BAD, ids=[f"{param}-{i}" for i, (_, param) in enumerate(BAD)])
-def test_a_bad_input_is_named(embed, input, param):
+def test_an_invalid_input_is_named(embed, input, param):
     with pytest.raises(openai.BadRequestError) as caught:
         embed(input)
     error = caught.value
@@ -158,13 +158,13 @@ def test_a_bad_input_is_named(embed, input, param):
     assert error.param and error.param.startswith(param), error.param
 
 
-def test_an_unknown_format(embed):
+def test_an_unknown_encoding_format_is_refused(embed):
     with pytest.raises(openai.BadRequestError) as caught:
         embed("sea", encoding_format="hex")
     assert caught.value.param == "encoding_format"
 
 
-def test_a_chat_model_makes_no_vectors(client, server):
+def test_a_chat_model_cannot_embed(client, server):
     with pytest.raises(openai.BadRequestError) as caught:
         client.embeddings.create(model=server.chat_model, input="sea")
     assert caught.value.param == "model"
@@ -176,26 +176,26 @@ def test_an_unknown_model(client):
     assert caught.value.code == "model_not_found"
 
 
-def test_the_model_says_what_it_can(client, server):
+def test_the_model_lists_its_capabilities(client, server):
     model = client.models.retrieve(server.embed_model)
     assert model.capabilities["embeddings"] is True
     assert model.capabilities["chat_completions"] is False
 
 
-def test_many_at_once_do_not_mix(embed, server):
+def test_concurrent_requests_get_their_own_vectors(embed, server):
     texts = [f"{word} {number}" for number in range(16) for word in ("sea", "море")]
     alone = [vectors[0] for vectors, _ in map(embed, texts)]
 
     async def together():
         async with server.async_client() as client:
             asked = [client.embeddings.create(model=server.embed_model, input=text) for text in texts]
-            return [answer.data[0].embedding for answer in await asyncio.gather(*asked)]
+            return [response.data[0].embedding for response in await asyncio.gather(*asked)]
 
     assert all(close(a, b) for a, b in zip(asyncio.run(together()), alone))
 
 
 def test_langchain(embed, server):
-    # Lengths would be checked with a vocabulary that tiktoken downloads, which is another model's anyway.
+    # The length check would download a tiktoken vocabulary, which belongs to another model.
     model = OpenAIEmbeddings(
         model=server.embed_model, base_url=server.url + "/v1", api_key=server.admin_key, check_embedding_ctx_length=False)
     vectors, _ = embed(TEXTS)

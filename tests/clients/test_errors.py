@@ -1,10 +1,10 @@
-"""The client's exception classes, and what they carry."""
+"""The exception classes of the openai package and their fields."""
 
 import openai
 import pytest
 
 
-def test_a_bad_key(server):
+def test_an_invalid_key(server):
     with pytest.raises(openai.AuthenticationError) as caught:
         server.client(key="opk_nonsense").models.list()
     assert (caught.value.type, caught.value.code) == ("authentication_error", "invalid_api_key")
@@ -13,14 +13,14 @@ def test_a_bad_key(server):
 
 
 def test_no_key(server, http):
-    reply = http.get("/v1/models", headers={"Authorization": ""})
-    assert reply.status_code == 401
-    assert reply.json()["error"]["code"] in ("missing_api_key", "invalid_api_key")
+    response = http.get("/v1/models", headers={"Authorization": ""})
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] in ("missing_api_key", "invalid_api_key")
 
 
-def test_an_unknown_model(client, ask):
+def test_an_unknown_model(client, chat_arguments):
     with pytest.raises(openai.NotFoundError) as caught:
-        client.chat.completions.create(**ask(model="no-such-model"))
+        client.chat.completions.create(**chat_arguments(model="no-such-model"))
     assert caught.value.code == "model_not_found"
     assert "no-such-model" in caught.value.message
 
@@ -44,46 +44,46 @@ BAD = [
 
 
 @pytest.mark.parametrize("change,param", BAD, ids=[f"{list(change)[-1]}-{i}" for i, (change, _) in enumerate(BAD)])
-def test_a_bad_parameter_is_named(client, ask, change, param):
+def test_an_invalid_parameter_is_named(client, chat_arguments, change, param):
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**ask(**change))
+        client.chat.completions.create(**chat_arguments(**change))
     error = caught.value
     assert (error.type, error.code) == ("invalid_request_error", "invalid_parameter")
     assert error.param and error.param.startswith(param), error.param
     assert error.request_id.startswith("req_")
 
 
-def test_a_prompt_that_does_not_fit(client, ask):
+def test_a_too_long_prompt(client, chat_arguments):
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**ask("word " * 100_000))
+        client.chat.completions.create(**chat_arguments("word " * 100_000))
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_an_error_looks_the_same_on_both_mounts(http, mount):
-    reply = http.post(mount + "/chat/completions", content="{", headers={"Content-Type": "application/json"})
-    assert reply.status_code == 400
-    error = reply.json()["error"]
+def test_errors_have_the_same_format_on_both_mounts(http, mount):
+    response = http.post(mount + "/chat/completions", content="{", headers={"Content-Type": "application/json"})
+    assert response.status_code == 400
+    error = response.json()["error"]
     assert set(error) >= {"message", "type", "code", "param", "request_id"}
-    assert error["request_id"] == reply.headers["x-request-id"]
+    assert error["request_id"] == response.headers["x-request-id"]
 
 
-def test_a_foreign_project_is_denied(server, http, project_key):
+def test_another_project_is_denied(server, http, project_key):
     foreign = http.post("/v1/projects", json={"name": "foreign"}).json()["id"]
     with server.http(project_key["secret"]) as mine:
-        for reply in [
+        for response in [
             mine.get(f"/v1/projects/{foreign}"),
             mine.get("/v1/api-keys", params={"project_id": foreign}),
             mine.post("/v1/api-keys", json={"name": "x", "project_id": foreign}),
             mine.put(f"/v1/projects/{foreign}", json={"name": "taken"}),
         ]:
-            assert reply.status_code == 403, reply.text
-            error = reply.json()["error"]
+            assert response.status_code == 403, response.text
+            error = response.json()["error"]
             assert (error["type"], error["code"]) == ("permission_error", "project_mismatch")
     with pytest.raises(openai.PermissionDeniedError):
         server.client(key=project_key["secret"]).get(f"/projects/{foreign}", cast_to=object)
 
 
-def test_a_project_key_makes_no_projects(server, project_key):
+def test_a_project_key_cannot_create_projects(server, project_key):
     with server.http(project_key["secret"]) as mine:
-        reply = mine.post("/v1/projects", json={"name": "x"})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "insufficient_scope")
+        response = mine.post("/v1/projects", json={"name": "x"})
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "insufficient_scope")

@@ -10,7 +10,7 @@ CONTENT = (LINE + "\n" + LINE + "\n").encode()
 
 
 @pytest.fixture(params=["client", "strict"])
-def either(request):
+def any_client(request):
     return request.getfixturevalue(request.param)
 
 
@@ -24,36 +24,36 @@ def job(strict, server, uploaded):
     return strict.fine_tuning.jobs.create(model=server.chat_model, training_file=uploaded.id, suffix="mine", seed=1)
 
 
-def test_a_file_goes_in_and_comes_back(either):
-    made = either.files.create(file=("train.jsonl", CONTENT), purpose="fine-tune")
-    assert (made.bytes, made.filename, made.purpose) == (len(CONTENT), "train.jsonl", "fine-tune")
-    assert either.files.retrieve(made.id).id == made.id
-    assert either.files.content(made.id).read() == CONTENT
-    assert made.id in [file.id for file in either.files.list(purpose="fine-tune", limit=2)]
-    gone = either.files.delete(made.id)
-    assert gone.deleted and gone.id == made.id
+def test_an_uploaded_file_can_be_downloaded(any_client):
+    created = any_client.files.create(file=("train.jsonl", CONTENT), purpose="fine-tune")
+    assert (created.bytes, created.filename, created.purpose) == (len(CONTENT), "train.jsonl", "fine-tune")
+    assert any_client.files.retrieve(created.id).id == created.id
+    assert any_client.files.content(created.id).read() == CONTENT
+    assert created.id in [file.id for file in any_client.files.list(purpose="fine-tune", limit=2)]
+    deleted = any_client.files.delete(created.id)
+    assert deleted.deleted and deleted.id == created.id
     with pytest.raises(openai.NotFoundError):
-        either.files.retrieve(made.id)
+        any_client.files.retrieve(created.id)
 
 
-def test_a_file_on_the_exact_mount_is_openai_s(uploaded):
+def test_a_file_on_the_openai_mount_has_openais_format(uploaded):
     assert (uploaded.object, uploaded.status, uploaded.expires_at) == ("file", "processed", None)
     assert isinstance(uploaded.created_at, int)
 
 
 def test_files_are_listed_page_by_page(strict):
-    made = [strict.files.create(file=(f"{n}.jsonl", CONTENT), purpose="fine-tune").id for n in range(3)]
+    created = [strict.files.create(file=(f"{n}.jsonl", CONTENT), purpose="fine-tune").id for n in range(3)]
     listed = [file.id for file in strict.files.list(limit=1)]
-    assert listed[:3] == made[::-1] and len(listed) == len(set(listed))
+    assert listed[:3] == created[::-1] and len(listed) == len(set(listed))
 
 
-def test_a_wrong_line_is_told(either):
+def test_an_invalid_line_is_reported(any_client):
     with pytest.raises(openai.BadRequestError) as caught:
-        either.files.create(file=("bad.jsonl", CONTENT + b'{"messages": []}'), purpose="fine-tune")
+        any_client.files.create(file=("bad.jsonl", CONTENT + b'{"messages": []}'), purpose="fine-tune")
     assert caught.value.param == "file" and "line 3" in caught.value.message
 
 
-def test_a_job_never_claims_success(strict, job, uploaded, server):
+def test_a_job_fails(strict, job, uploaded, server):
     assert (job.object, job.status, job.model) == ("fine_tuning.job", "failed", server.chat_model)
     assert (job.training_file, job.seed, job.fine_tuned_model, job.result_files) == (uploaded.id, 1, None, [])
     assert job.error.code == "training_unavailable" and "cannot train" in job.error.message
@@ -68,7 +68,7 @@ def test_a_job_never_claims_success(strict, job, uploaded, server):
         strict.fine_tuning.jobs.cancel(job.id)
 
 
-def test_hyperparameters_go_either_way(strict, server, uploaded):
+def test_hyperparameters_are_accepted_in_both_formats(strict, server, uploaded):
     given = {"n_epochs": 2, "batch_size": "auto", "learning_rate_multiplier": 0.5}
     old = strict.fine_tuning.jobs.create(model=server.chat_model, training_file=uploaded.id, hyperparameters=given)
     method = {"type": "supervised", "supervised": {"hyperparameters": given}}
@@ -77,7 +77,7 @@ def test_hyperparameters_go_either_way(strict, server, uploaded):
         assert job.hyperparameters.n_epochs == 2 and job.method.supervised.hyperparameters.n_epochs == 2
 
 
-def test_9_labels_are_updated(http, mount, job):
+def test_9_metadata_is_updated(http, mount, job):
     path = f"{mount}/fine_tuning/jobs/{job.id}"
     changed = http.patch(path, json={"name": "mine", "metadata": {"team": "a"}})
     assert changed.status_code == 200, changed.text

@@ -1,5 +1,5 @@
-"""Schemathesis over the whole document, both mounts: no 5xx, every error in our shape, every answer
-as documented. Routes are taken from `/openapi.json`, so a new one is covered unasked.
+"""Runs schemathesis on the whole OpenAPI document, both mounts: no 5xx, and every response and error has the documented
+format. Routes come from `/openapi.json`, so new routes are covered automatically.
 
     OUTPOST_FUZZ_EXAMPLES=300 pytest tests/clients/test_fuzz.py     # the long form
 """
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 EXAMPLES = os.environ.get("OUTPOST_FUZZ_EXAMPLES", "10")
 CHECKS = [
     "not_a_server_error",
-    "error_has_our_shape",
+    "error_has_the_documented_format",
     "status_code_conformance",
     "content_type_conformance",
     "response_headers_conformance",
@@ -26,21 +26,22 @@ CHECKS = [
 ]
 
 
-def test_schemathesis_finds_nothing(fuzzed, tmp_path):
+def test_schemathesis_finds_no_failures(fuzz_server, tmp_path):
     command = [
-        *(sys.executable, "-m", "schemathesis.cli", "run", fuzzed.url + "/openapi.json"),
-        *("--header", f"Authorization: Bearer {fuzzed.admin_key}"),
+        *(sys.executable, "-m", "schemathesis.cli", "run", fuzz_server.url + "/openapi.json"),
+        *("--header", f"Authorization: Bearer {fuzz_server.admin_key}"),
         *("--phases", "examples,coverage,fuzzing,stateful"),
         *("--checks", ",".join(CHECKS)),
         *("--max-examples", EXAMPLES),
         *("--generation-deterministic", "--continue-on-failure", "--no-color"),
-        # One worker: before 3.11.8, Python may fail when two threads parse sources, as Hypothesis does (python/cpython#106905).
+        # One worker: before 3.11.8, Python can fail when two threads parse source code, as Hypothesis does
+        # (python/cpython#106905).
         *("--request-timeout", "30", "--warnings", "off", "--workers", "1"),
     ]
-    more = {"SCHEMATHESIS_HOOKS": "fuzz_hooks", "PYTHONPATH": str(HERE), "OUTPOST_TEST_CHAT": fuzzed.chat_model}
-    more["OUTPOST_TEST_IMAGE"] = fuzzed.image_model
+    variables = {"SCHEMATHESIS_HOOKS": "fuzz_hooks", "PYTHONPATH": str(HERE), "OUTPOST_TEST_CHAT": fuzz_server.chat_model}
+    variables["OUTPOST_TEST_IMAGE"] = fuzz_server.image_model
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    # It keeps what it found beside where it runs.
-    run = subprocess.run(command, cwd=tmp_path, env=os.environ | more, **pipes)
+    # Hypothesis stores its examples in the working directory.
+    run = subprocess.run(command, cwd=tmp_path, env=os.environ | variables, **pipes)
     assert run.returncode == 0, run.stdout[-20_000:]
     print(run.stdout[-800:])

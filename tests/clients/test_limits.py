@@ -1,4 +1,4 @@
-"""Limits and usage as the openai package meets them."""
+"""Rate limits, budgets and usage with the openai package."""
 
 import time
 
@@ -8,16 +8,16 @@ import pytest
 
 @pytest.fixture
 def limited(http, project, project_key):
-    """Sets limits of the project; returns a function and the key's secret."""
+    """`(function that sets limits of the project, secret of a key)`."""
 
     def change(**limits):
-        reply = http.patch(f"/v1/projects/{project}/rate-limits", json=limits)
-        assert reply.status_code == 200, reply.text
+        response = http.patch(f"/v1/projects/{project}/rate-limits", json=limits)
+        assert response.status_code == 200, response.text
 
     return change, project_key["secret"]
 
 
-def test_a_rate_limit_is_a_rate_limit_error(server, limited):
+def test_a_rate_limit_raises_rate_limit_error(server, limited):
     change, key = limited
     change(requests_per_minute=20, burst_limit=1)
     client = server.client(key=key)
@@ -29,7 +29,7 @@ def test_a_rate_limit_is_a_rate_limit_error(server, limited):
     assert 0 < int(caught.value.response.headers["retry-after-ms"]) <= 3000
 
 
-def test_the_client_waits_as_told_and_succeeds(server, limited):
+def test_the_client_retries_after_the_delay(server, limited):
     change, key = limited
     change(requests_per_minute=20, burst_limit=1)
     client = server.client(key=key, max_retries=2)
@@ -39,30 +39,30 @@ def test_the_client_waits_as_told_and_succeeds(server, limited):
     assert time.monotonic() - before >= 0.5
 
 
-def test_a_spent_budget_is_not_retried(server, limited, ask):
+def test_an_exhausted_budget_is_not_retried(server, limited, chat_arguments):
     change, key = limited
     client = server.client(key=key, max_retries=5)
-    client.chat.completions.create(**ask())
+    client.chat.completions.create(**chat_arguments())
     change(token_budget=1)
     with pytest.raises(openai.RateLimitError) as caught:
-        client.chat.completions.create(**ask())
+        client.chat.completions.create(**chat_arguments())
     assert caught.value.code == "insufficient_quota"
     assert caught.value.request.headers["x-stainless-retry-count"] == "0"
 
 
-def test_usage_equals_what_the_client_was_told(server, http, project, project_key, ask):
+def test_project_usage_equals_the_reported_usage(server, http, project, project_key, chat_arguments):
     client = server.client(key=project_key["secret"])
-    whole = client.chat.completions.create(**ask())
-    *_, last = client.chat.completions.create(**ask(), stream=True, stream_options={"include_usage": True})
+    whole = client.chat.completions.create(**chat_arguments())
+    *_, last = client.chat.completions.create(**chat_arguments(), stream=True, stream_options={"include_usage": True})
     usage = http.get(f"/v1/projects/{project}/usage", params={"group_by": "model"}).json()
-    told = [whole.usage, last.usage]
+    summary = [whole.usage, last.usage]
     assert usage["requests"] == 2
-    assert usage["tokens"]["input"] == sum(each.prompt_tokens for each in told)
-    assert usage["tokens"]["output"] == sum(each.completion_tokens for each in told)
+    assert usage["tokens"]["input"] == sum(each.prompt_tokens for each in summary)
+    assert usage["tokens"]["output"] == sum(each.completion_tokens for each in summary)
     assert [group["model"] for group in usage["groups"]] == [server.chat_model]
 
 
-def test_a_retry_with_an_idempotency_key_happens_once(http):
+def test_a_retry_with_an_idempotency_key_has_one_effect(http):
     name = f"once {time.time_ns()}"
     headers = {"Idempotency-Key": name}
     first, second = (http.post("/v1/projects", json={"name": name}, headers=headers) for _ in range(2))

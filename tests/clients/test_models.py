@@ -10,7 +10,7 @@ def test_list_pages_through_all_models(client, server):
     assert all(model.object == "model" and model.owned_by and model.created > 0 for model in models)
 
 
-def test_retrieve_tells_what_a_model_can(client, server):
+def test_retrieve_lists_a_models_capabilities(client, server):
     model = client.models.retrieve(server.chat_model, extra_query={"include_limits": "true"})
     assert model.id == server.chat_model
     assert model.limits["context_window"] > 0

@@ -1,4 +1,4 @@
-"""The openai package of Node against the same server: `node/openai.test.mjs`."""
+"""Runs the tests of Node's openai package, `node/openai.test.mjs`, against the same server."""
 
 import os
 import subprocess

@@ -4,10 +4,10 @@
 import pytest
 
 
-def ok(reply, mount):
-    assert reply.status_code == 200, reply.text
-    assert reply.headers["x-request-id"].startswith("req_")
-    body = reply.json()
+def ok(response, mount):
+    assert response.status_code == 200, response.text
+    assert response.headers["x-request-id"].startswith("req_")
+    body = response.json()
     assert body["id"]
     if mount == "/v1":
         assert (body["object"], body["status"]) == ("service.resource", "succeeded")
@@ -20,7 +20,7 @@ def create_key(http, mount, project, **more):
     return ok(http.post(mount + "/api-keys", json={"name": "k", "project_id": project, **more}), mount)
 
 
-def works(server, secret):
+def is_accepted(server, secret):
     with server.http(secret) as http:
         return http.get("/v1/models").status_code == 200
 
@@ -46,7 +46,7 @@ def test_2_a_new_key_works_and_shows_its_secret_once(server, http, mount, projec
     key = create_key(http, mount, project, expires_at="2099-01-01T00:00:00Z")
     assert key["id"].startswith("key_")
     assert key["secret"].startswith("opk_") and key["value"] == key["secret"]
-    assert works(server, key["secret"])
+    assert is_accepted(server, key["secret"])
     listed = http.get(mount + "/api-keys", params={"project_id": project})
     assert key["secret"] not in listed.text
 
@@ -61,42 +61,42 @@ def test_2_a_new_key_works_and_shows_its_secret_once(server, http, mount, projec
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_2_bad_fields_are_named(http, mount, project, change, param):
+def test_2_invalid_fields_are_named(http, mount, project, change, param):
     body = {"name": "k", "project_id": project, **change}
     body = {field: value for field, value in body.items() if value is not None}
-    reply = http.post(mount + "/api-keys", json=body)
-    assert reply.status_code == 400, reply.text
-    assert reply.json()["error"]["param"] == param
+    response = http.post(mount + "/api-keys", json=body)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
 
 
 def test_1_keys_are_listed_page_by_page(http, mount, project):
-    made = {create_key(http, mount, project, name=f"k{i}")["id"] for i in range(5)}
+    created = {create_key(http, mount, project, name=f"k{i}")["id"] for i in range(5)}
     seen, cursor = [], None
     for _ in range(10):
         params = {"project_id": project, "limit": 2, **({"cursor": cursor} if cursor else {})}
-        page = ok(http.get("/v1/api-keys", params=params), mount) if mount == "/v1" else exact_list(http, params)
+        page = ok(http.get("/v1/api-keys", params=params), mount) if mount == "/v1" else openai_list(http, params)
         assert len(page["data"]) <= 2
         seen += [key["id"] for key in page["data"]]
         if not page["has_more"]:
             break
         cursor = page["next_cursor"] if mount == "/v1" else page["last_id"]
-    assert len(seen) == len(set(seen)) and set(seen) == made
+    assert len(seen) == len(set(seen)) and set(seen) == created
     for bad in ({"limit": 0}, {"limit": 101}, {"limit": "x"}, {"cursor": "broken"}):
-        reply = http.get(mount + "/api-keys", params={"project_id": project, **bad})
-        assert reply.status_code == 400 and reply.json()["error"]["param"] == list(bad)[0], reply.text
+        response = http.get(mount + "/api-keys", params={"project_id": project, **bad})
+        assert response.status_code == 400 and response.json()["error"]["param"] == list(bad)[0], response.text
 
 
-def exact_list(http, params):
-    """On the exact mount a list is OpenAI's: it has no id of its own, and pages by `after`."""
+def openai_list(http, params):
+    """On the `/openai/v1` mount, a list has OpenAI's format: it has no ID, and pages by `after`."""
     params = {("after" if name == "cursor" else name): value for name, value in params.items()}
-    reply = http.get("/openai/v1/api-keys", params=params)
-    assert reply.status_code == 200, reply.text
-    body = reply.json()
+    response = http.get("/openai/v1/api-keys", params=params)
+    assert response.status_code == 200, response.text
+    body = response.json()
     assert body["object"] == "list"
     return body
 
 
-def test_1_parameters_may_come_as_a_body(http, project):
+def test_1_parameters_may_be_in_the_body(http, project):
     key = create_key(http, "/v1", project)
     body = ok(http.request("GET", "/v1/api-keys", json={"project_id": project, "limit": 5}), "/v1")
     assert [item["id"] for item in body["data"]] == [key["id"]]
@@ -109,23 +109,23 @@ def test_3_rotation_replaces_the_secret(server, http, mount, project):
     old = create_key(http, mount, project)
     new = ok(http.put(f"{mount}/api-keys/{old['id']}", json={"reason": "leaked"}), mount)
     assert new["id"] == old["id"] and new["secret"] != old["secret"]
-    assert works(server, new["secret"]) and not works(server, old["secret"])
+    assert is_accepted(server, new["secret"]) and not is_accepted(server, old["secret"])
 
 
 def test_3_with_a_grace_period_both_secrets_work(server, http, mount, project):
     old = create_key(http, mount, project)
     new = ok(http.put(f"{mount}/api-keys/{old['id']}", json={"grace_period_seconds": 600}), mount)
-    assert works(server, new["secret"]) and works(server, old["secret"])
+    assert is_accepted(server, new["secret"]) and is_accepted(server, old["secret"])
     for bad in (-1, 2_592_001, "long"):
-        reply = http.put(f"{mount}/api-keys/{old['id']}", json={"grace_period_seconds": bad})
-        assert reply.status_code == 400 and reply.json()["error"]["param"] == "grace_period_seconds", reply.text
+        response = http.put(f"{mount}/api-keys/{old['id']}", json={"grace_period_seconds": bad})
+        assert response.status_code == 400 and response.json()["error"]["param"] == "grace_period_seconds", response.text
 
 
-def test_4_a_label_is_changed_and_the_secret_kept(server, http, mount, project):
+def test_4_the_name_changes_and_the_secret_is_kept(server, http, mount, project):
     key = create_key(http, mount, project)
     body = {"name": "renamed", "expires_at": "2099-01-01T00:00:00Z"}
     changed = ok(http.patch(f"{mount}/api-keys/{key['id']}", json=body), mount)
     assert (changed["id"], changed["name"]) == (key["id"], "renamed")
-    assert "secret" not in changed and works(server, key["secret"])
+    assert "secret" not in changed and is_accepted(server, key["secret"])
     assert http.patch(f"{mount}/api-keys/{key['id']}", json={}).json()["error"]["param"] == "name"
     assert http.patch(f"{mount}/api-keys/key_missing", json={"name": "x"}).status_code == 404

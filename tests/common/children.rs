@@ -1,8 +1,8 @@
-//! The processes that another one has started, as Linux tells them.
+//! The child processes of a process, read from `/proc`.
 
 use std::fs;
 
-/// Ids of the running children of a process.
+/// IDs of the running children of a process.
 pub fn of(parent: u32) -> Vec<u32> {
     let parent = parent.to_string();
     let is_child = |id: &u32| {

@@ -6,37 +6,39 @@ use std::time::Duration;
 use outpost::app::SystemClockRng;
 use outpost::clock_rng::{ClockRng, Timestamp};
 
-/// The machine's time and randomness, shifted by what the test says.
+/// The machine's clock and randomness, with an offset that the test sets.
 #[derive(Default)]
 pub struct ShiftedClock {
     machine: SystemClockRng,
-    shift_millis: AtomicI64,
-    passed_millis: AtomicU64,
+    wall_clock_millis: AtomicI64,
+    elapsed_millis: AtomicU64,
 }
 
 impl ShiftedClock {
+    /// Moves the wall clock forward. Uptime does not change.
     pub fn advance(&self, by: Duration) {
-        self.shift_millis.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+        self.wall_clock_millis.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
     }
 
-    /// Time passes on every clock, not only that on the wall.
+    /// Lets time pass: moves both the wall clock and the uptime forward.
     pub fn pass(&self, by: Duration) {
-        self.passed_millis.fetch_add(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+        self.elapsed_millis.fetch_add(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
         self.advance(by);
     }
 
+    /// Sets the wall clock back.
     pub fn go_back(&self, by: Duration) {
-        self.shift_millis.fetch_sub(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+        self.wall_clock_millis.fetch_sub(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
     }
 }
 
 impl ClockRng for ShiftedClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.machine.now().as_millis() + self.shift_millis.load(Ordering::SeqCst))
+        Timestamp::from_millis(self.machine.now().as_millis() + self.wall_clock_millis.load(Ordering::SeqCst))
     }
 
     fn uptime(&self) -> Duration {
-        self.machine.uptime() + Duration::from_millis(self.passed_millis.load(Ordering::SeqCst))
+        self.machine.uptime() + Duration::from_millis(self.elapsed_millis.load(Ordering::SeqCst))
     }
 
     fn fill(&self, bytes: &mut [u8]) {

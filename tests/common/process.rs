@@ -15,14 +15,14 @@ use crate::tiny_model::{self, TinyModel};
 
 pub const MODEL: &str = "tiny";
 
-/// A folder with a tiny model and room for data.
+/// A folder with a tiny model.
 pub fn folder(model: &TinyModel) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     tiny_model::write(&folder.path().join("models"), MODEL, model);
     folder
 }
 
-/// `outpost ARGUMENTS` on the data and models of `folder`.
+/// `outpost ARGUMENTS`, with `folder` as working directory.
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outpost"));
     command.args(arguments).current_dir(folder).env_remove("OUTPOST_DATA").stdin(Stdio::null());
@@ -33,49 +33,51 @@ pub fn run(folder: &Path, arguments: &[&str]) -> Output {
     command(folder, arguments).output().unwrap()
 }
 
-pub fn said(output: &Output) -> String {
+/// Standard output and standard error.
+pub fn output_text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 /// A serving process, killed when dropped.
-pub struct Serving {
+pub struct ServerProcess {
     pub child: Child,
     pub url: String,
-    /// What it printed until it listened, and how long that took.
-    pub greeting: String,
+    /// The text printed at start.
+    pub startup_output: String,
+    /// The time until the server listened.
     pub started_in: Duration,
     folder: PathBuf,
 }
 
-impl Serving {
-    pub fn start(folder: &Path, more: &[&str]) -> Self {
-        let arguments = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
+impl ServerProcess {
+    pub fn start(folder: &Path, extra_arguments: &[&str]) -> Self {
+        let arguments = [&["serve", "--listen", "127.0.0.1:0"], extra_arguments].concat();
         let mut start = command(folder, &arguments);
         start.stderr(Stdio::null());
-        Self::start_as(folder, start)
+        Self::start_command(folder, start)
     }
 
     /// Starts a prepared command.
-    pub fn start_as(folder: &Path, mut start: Command) -> Self {
+    pub fn start_command(folder: &Path, mut start: Command) -> Self {
         let before = Instant::now();
         let child = start.stdout(Stdio::piped()).spawn().unwrap();
-        Self::starting(folder, child, before)
+        Self::wait_for_start(folder, child, before)
     }
 
-    /// Waits for a process that has just been started.
-    pub fn starting(folder: &Path, mut child: Child, before: Instant) -> Self {
+    /// Waits until a process that was started at `before` listens.
+    pub fn wait_for_start(folder: &Path, mut child: Child, before: Instant) -> Self {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let first = receiver.recv_timeout(Duration::from_secs(20)).expect("the server says that it listens");
+        let first = receiver.recv_timeout(Duration::from_secs(20)).expect("the server prints its address");
         let started_in = before.elapsed();
         let url = first.rsplit(' ').next().unwrap().to_owned();
-        let mut greeting = first;
+        let mut startup_output = first;
         while let Ok(line) = receiver.recv_timeout(Duration::from_millis(300)) {
-            greeting += "\n";
-            greeting += &line;
+            startup_output += "\n";
+            startup_output += &line;
         }
-        Self { child, url, greeting, started_in, folder: folder.to_owned() }
+        Self { child, url, startup_output, started_in, folder: folder.to_owned() }
     }
 
     pub fn key(&self) -> String {
@@ -97,27 +99,27 @@ impl Serving {
         assert!(status.success());
     }
 
-    /// The processes that the server has started and that run.
+    /// IDs of the server's running child processes.
     pub fn sandboxes(&self) -> Vec<u32> {
         children::of(self.child.id())
     }
 
-    /// Waits for the end and returns the exit code.
+    /// Waits until the process exits and returns the exit code.
     pub fn wait(&mut self, limit: Duration) -> Option<i32> {
         let before = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(before.elapsed() < limit, "the server did not end");
+            assert!(before.elapsed() < limit, "the server did not exit");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        let _already_gone = self.child.kill();
+        let _already_exited = self.child.kill();
         let _reaped = self.child.wait();
     }
 }
@@ -127,9 +129,9 @@ pub fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Whatever is left of a response.
-pub fn rest(mut response: reqwest::blocking::Response) -> String {
+/// The rest of a response body. It may end early.
+pub fn read_rest(mut response: reqwest::blocking::Response) -> String {
     let mut text = String::new();
-    let _cut = response.read_to_string(&mut text);
+    let _truncated = response.read_to_string(&mut text);
     text
 }

@@ -1,4 +1,4 @@
-//! A whole server inside the test process, on a free port, with a tiny random model.
+//! A complete server inside the test process, on a free port, with a tiny random model.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use outpost::app::App;
 use outpost::config::{Config, DataPaths, KvType, Tls};
 use outpost::engine::Engine;
 use reqwest::Method;
-use reqwest::blocking::{Client, Response};
+use reqwest::blocking::Client;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::clock::ShiftedClock;
 use crate::tiny_model::{self, TinyModel};
 
-/// Name of the model that every test server has.
+/// The chat model of every test server.
 pub const MODEL: &str = "tiny";
 
 pub struct Server {
@@ -34,25 +34,25 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A model that makes vectors of 32 numbers, and one that judges pairs, where a test asks for them.
-pub const VECTORS: &str = "bert-mean";
-pub const JUDGE: &str = "rank-bert";
-/// An image model of `tests/fixtures/pipelines`, where a test asks for it.
-pub const IMAGES: &str = "sd1";
+/// An embedding model with 32 dimensions and a cross-encoder, for [`Server::with_encoders`].
+pub const EMBEDDER: &str = "bert-mean";
+pub const RERANKER: &str = "rank-bert";
+/// An image model of `tests/fixtures/pipelines`, for [`Server::with_all_workloads`].
+pub const IMAGE_MODEL: &str = "sd1";
 
 /// Header names and values of a raw request.
 pub type Headers<'a> = &'a [(&'a str, &'a str)];
 
-/// An answer, read to its end.
-pub struct Answer {
+/// A response, read to its end.
+pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
     pub text: String,
-    /// The body as it came, where it is no text.
+    /// The body, for responses that are not text.
     pub bytes: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
     }
@@ -67,8 +67,8 @@ impl Answer {
         self.json()
     }
 
-    /// `(status, error.code, error.param)` of a refusal, whose shape is checked here.
-    pub fn refusal(&self) -> (u16, String, Option<String>) {
+    /// `(status, error.code, error.param)` of an error response, whose format is checked here.
+    pub fn error_fields(&self) -> (u16, String, Option<String>) {
         let body = self.json();
         let error = body.get("error").unwrap_or_else(|| panic!("no error in {}", self.text));
         assert!(error["message"].as_str().is_some_and(|text| text.len() > 10), "{}", self.text);
@@ -85,41 +85,41 @@ impl Server {
     }
 
     pub fn start_with(model: &TinyModel) -> Self {
-        Self::start_as(model, |_| ())
+        Self::start_configured(model, |_| ())
     }
 
-    /// Starts with another configuration.
-    pub fn start_as(model: &TinyModel, change: impl FnOnce(&mut Config)) -> Self {
+    /// Starts with a changed configuration.
+    pub fn start_configured(model: &TinyModel, change: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let models = folder.path().join("models");
         tiny_model::write(&models, MODEL, model);
         let mut config = config(folder.path());
         change(&mut config);
-        Self::start_by(folder, config)
+        Self::start_with_config(folder, config)
     }
 
-    /// Starts with the models that make no text beside the one that does.
+    /// Starts with an embedding model and a cross-encoder, in addition to the chat model.
     pub fn with_encoders() -> Self {
-        Self::start_as(&TinyModel::default(), |config| {
-            [VECTORS, JUDGE].into_iter().for_each(|name| add_encoder(&config.paths.models, name));
+        Self::start_configured(&TinyModel::default(), |config| {
+            [EMBEDDER, RERANKER].into_iter().for_each(|name| add_encoder(&config.paths.models, name));
         })
     }
 
     /// Starts with a model for each kind of call: text, embeddings, reranking and images.
     pub fn with_all_workloads() -> Self {
-        Self::start_as(&TinyModel::default(), |config| {
-            [VECTORS, JUDGE].into_iter().for_each(|name| add_encoder(&config.paths.models, name));
-            add_fixture("pipelines", &config.paths.models, IMAGES);
+        Self::start_configured(&TinyModel::default(), |config| {
+            [EMBEDDER, RERANKER].into_iter().for_each(|name| add_encoder(&config.paths.models, name));
+            add_fixture("pipelines", &config.paths.models, IMAGE_MODEL);
         })
     }
 
-    /// Starts on a folder that may hold models and data already.
+    /// Starts on a folder that may already contain models and data.
     pub fn start_in(folder: TempDir) -> Self {
         let config = config(folder.path());
-        Self::start_by(folder, config)
+        Self::start_with_config(folder, config)
     }
 
-    fn start_by(folder: TempDir, config: Config) -> Self {
+    fn start_with_config(folder: TempDir, config: Config) -> Self {
         let clock = Arc::new(ShiftedClock::default());
         let (ready, started) = mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -130,7 +130,7 @@ impl Server {
                 ready.send((app.url(), app.address(), app.engine().clone())).unwrap();
                 let stopper = app.stopper();
                 actix_web::rt::spawn(async move {
-                    let _asked_or_dropped = stopped.await;
+                    let _stopped_or_dropped = stopped.await;
                     stopper.stop().await;
                 });
                 app.run().await.unwrap();
@@ -142,45 +142,45 @@ impl Server {
         Self { url, address, admin, clock, engine, folder, client, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Stops and gives the folder back, so that a test can start again on it.
+    /// Stops and returns the folder, so that a test can start another server on it.
     pub fn stop(mut self) -> TempDir {
-        self.halt();
+        self.shut_down();
         std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
     }
 
-    fn halt(&mut self) {
+    fn shut_down(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
     }
 
-    pub fn get(&self, path: &str) -> Answer {
+    pub fn get(&self, path: &str) -> Response {
         self.call(Method::GET, path, Some(&self.admin), None)
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Answer {
+    pub fn post(&self, path: &str, body: &Value) -> Response {
         self.call(Method::POST, path, Some(&self.admin), Some(body))
     }
 
-    pub fn put(&self, path: &str, body: &Value) -> Answer {
+    pub fn put(&self, path: &str, body: &Value) -> Response {
         self.call(Method::PUT, path, Some(&self.admin), Some(body))
     }
 
-    pub fn patch(&self, path: &str, body: &Value) -> Answer {
+    pub fn patch(&self, path: &str, body: &Value) -> Response {
         self.call(Method::PATCH, path, Some(&self.admin), Some(body))
     }
 
-    pub fn delete(&self, path: &str) -> Answer {
+    pub fn delete(&self, path: &str) -> Response {
         self.call(Method::DELETE, path, Some(&self.admin), None)
     }
 
-    pub fn call(&self, method: Method, path: &str, key: Option<&str>, body: Option<&Value>) -> Answer {
+    pub fn call(&self, method: Method, path: &str, key: Option<&str>, body: Option<&Value>) -> Response {
         let body = body.map(|value| value.to_string().into_bytes());
         self.raw(method, path, key, &[("content-type", "application/json")], body)
     }
 
-    /// A request whose headers and body are exactly what the test says.
+    /// Sends a request with exactly these headers and this body.
     pub fn raw(
         &self,
         method: Method,
@@ -188,7 +188,7 @@ impl Server {
         key: Option<&str>,
         headers: Headers<'_>,
         body: Option<Vec<u8>>,
-    ) -> Answer {
+    ) -> Response {
         let mut request = self.client.request(method, format!("{}{path}", self.url));
         if let Some(key) = key {
             request = request.bearer_auth(key);
@@ -203,7 +203,7 @@ impl Server {
     }
 
     /// Sends a chat request as the admin and leaves the connection open.
-    pub fn begin_chat(&self, body: &Value) -> TcpStream {
+    pub fn start_chat(&self, body: &Value) -> TcpStream {
         self.begin("/v1/chat/completions", &self.admin, body)
     }
 
@@ -220,7 +220,7 @@ impl Server {
         connection
     }
 
-    /// Waits until the engine works on something.
+    /// Waits until the engine is running a request.
     pub fn wait_running(&self) {
         let started = Instant::now();
         while self.engine.load().running == 0 {
@@ -229,7 +229,7 @@ impl Server {
         }
     }
 
-    /// A new project and a key in it with the default scopes: `(project id, key id, secret)`.
+    /// Creates a project and a key in it with the default scopes: `(project id, key id, secret)`.
     pub fn tenant(&self, name: &str) -> (String, String, String) {
         let project = self.post("/v1/projects", &serde_json::json!({ "name": name })).ok();
         let project = project["id"].as_str().unwrap().to_owned();
@@ -237,7 +237,7 @@ impl Server {
         (project, key["id"].as_str().unwrap().to_owned(), key["secret"].as_str().unwrap().to_owned())
     }
 
-    /// Waits until the engine holds no work.
+    /// Waits until the engine has no running or queued requests.
     pub fn wait_idle(&self, limit: Duration) {
         let started = Instant::now();
         loop {
@@ -253,14 +253,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.halt();
+        self.shut_down();
     }
 }
 
-fn read(response: Response) -> Answer {
+fn read(response: reqwest::blocking::Response) -> Response {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let bytes = response.bytes().unwrap().to_vec();
-    Answer { status, headers, text: String::from_utf8_lossy(&bytes).into_owned(), bytes }
+    Response { status, headers, text: String::from_utf8_lossy(&bytes).into_owned(), bytes }
 }
 
 /// Copies one of the tiny random models of `tests/fixtures/encoders` into a folder of models.
@@ -268,16 +268,17 @@ pub fn add_encoder(models: &Path, name: &str) {
     add_fixture("encoders", models, name);
 }
 
-/// Copies a model of a folder of `tests/fixtures` into a folder of models.
+/// Copies the model `tests/fixtures/<kind>/<name>` into a folder of models.
 pub fn add_fixture(kind: &str, models: &Path, name: &str) {
-    fn copy(from: &Path, to: &Path) {
-        std::fs::create_dir_all(to).unwrap();
-        for entry in from.read_dir().unwrap() {
-            let (path, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
-            if path.is_dir() {
-                copy(&path, &to);
+    fn copy(src: &Path, dst: &Path) {
+        std::fs::create_dir_all(dst).unwrap();
+        for entry in src.read_dir().unwrap() {
+            let entry = entry.unwrap();
+            let (src, dst) = (entry.path(), dst.join(entry.file_name()));
+            if src.is_dir() {
+                copy(&src, &dst);
             } else {
-                std::fs::copy(&path, &to).unwrap();
+                std::fs::copy(&src, &dst).unwrap();
             }
         }
     }

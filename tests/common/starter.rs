@@ -1,23 +1,26 @@
-//! The starter models, pulled into `models/` if they are not there.
+//! The starter models. Pulls them if they are missing.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The folder that holds them: `$OUTPOST_TEST_MODELS`, or the checkout's own.
+/// The models folder: `$OUTPOST_TEST_MODELS`, or `models/` in the checkout.
 pub fn models() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(pull).clone()
 }
 
 fn pull() -> PathBuf {
-    let ours = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models");
-    let folder = std::env::var_os("OUTPOST_TEST_MODELS").map_or_else(ours, PathBuf::from);
+    let default = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models");
+    let folder = std::env::var_os("OUTPOST_TEST_MODELS").map_or_else(default, PathBuf::from);
     let pulled = Command::new(env!("CARGO_BIN_EXE_outpost"))
         .args(["models", "pull", "starter", "--models"])
         .arg(&folder)
         .status()
         .unwrap();
-    assert!(pulled.success(), "the starter models could not be pulled; 'outpost models import' brings them in by file");
+    assert!(
+        pulled.success(),
+        "the starter models could not be pulled; 'outpost models import' installs them from a file"
+    );
     folder
 }

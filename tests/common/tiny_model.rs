@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
 
-/// What the model is made of. Larger `blocks` and `width` make it slower.
+/// The options of a tiny model. Larger `blocks` and `width` make it slower.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
     /// `llama`, or `qwen2` (with biases).
     pub architecture: &'static str,
     pub context: u32,
     pub blocks: usize,
-    /// Further blocks that change nothing: their outputs are zeros. The model is larger and says the same.
-    pub idle: usize,
-    /// A multiple of 128 if quantised, of 8 otherwise.
+    /// Additional blocks whose outputs are zeros. The model is larger and its output stays the same.
+    pub zero_blocks: usize,
+    /// A multiple of 128 if quantized, of 8 otherwise.
     pub width: usize,
     /// Weights as Q8_0 instead of F32.
     pub quantized: bool,
-    /// Whether the output head is the embedding. A tied random model mostly repeats itself.
+    /// Whether the output head is the embedding matrix. A tied random model mostly repeats itself.
     pub tied: bool,
     pub seed: u64,
     pub template: Option<&'static str>,
     /// The template for conversations with tools.
     pub tool_template: Option<&'static str>,
-    /// More tokens, each with its `tokenizer.ggml.token_type`.
+    /// Additional tokens, each with its `tokenizer.ggml.token_type`.
     pub markers: &'static [(&'static str, i32)],
 }
 
@@ -42,12 +42,12 @@ const MERGES: &[&str] = &[
 ];
 const SPECIALS: &[&str] = &["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// What [`TinyModel::default`] is, for constants.
-pub const PLAIN: TinyModel = TinyModel {
+/// The value of [`TinyModel::default`], for constants.
+pub const DEFAULT: TinyModel = TinyModel {
     architecture: "llama",
     context: 512,
     blocks: 2,
-    idle: 0,
+    zero_blocks: 0,
     width: 64,
     quantized: false,
     tied: false,
@@ -59,7 +59,7 @@ pub const PLAIN: TinyModel = TinyModel {
 
 impl Default for TinyModel {
     fn default() -> Self {
-        PLAIN
+        DEFAULT
     }
 }
 
@@ -72,13 +72,13 @@ pub fn write(dir: &Path, name: &str, options: &TinyModel) -> PathBuf {
     path
 }
 
-/// The file's bytes: the same for the same options.
+/// The bytes of the GGUF file. They are deterministic.
 pub fn bytes(options: &TinyModel) -> Vec<u8> {
-    changed(options, |_| ())
+    bytes_with_tensors(options, |_| ())
 }
 
-/// The same of a file whose tensors are no longer what they were.
-pub fn changed(options: &TinyModel, change: impl FnOnce(&mut [TensorRow])) -> Vec<u8> {
+/// The bytes of the GGUF file with changed tensors.
+pub fn bytes_with_tensors(options: &TinyModel, change: impl FnOnce(&mut [TensorRow])) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     let (metadata, entries) = metadata(options);
     let mut tensors = tensors(options);
@@ -103,21 +103,21 @@ pub fn changed(options: &TinyModel, change: impl FnOnce(&mut [TensorRow])) -> Ve
     out
 }
 
-/// Name, shape, number of the type, and bytes of a tensor.
+/// Name, shape, GGML type number, and bytes of a tensor.
 pub type TensorRow = (String, Vec<usize>, u32, Vec<u8>);
 
 fn tensors(options: &TinyModel) -> Vec<TensorRow> {
-    let TinyModel { width, blocks, idle, .. } = *options;
+    let TinyModel { width, blocks, zero_blocks, .. } = *options;
     let (inner, kv) = (width * 2, width / HEADS * KV_HEADS);
-    let (mut random, mut spare) = (Random(options.seed), Random(!options.seed));
-    let mut all = vec![matrix("token_embd.weight", vocabulary(options).len(), width, 1., options, &mut random)];
-    for block in 0..blocks + idle {
-        // Those that are idle draw from a generator of their own, so that the others stay as they are.
-        let (random, last) = if block < blocks { (&mut random, 1.) } else { (&mut spare, 0.) };
+    let (mut random, mut zero_random) = (Random(options.seed), Random(!options.seed));
+    let mut tensors = vec![matrix("token_embd.weight", vocabulary(options).len(), width, 1., options, &mut random)];
+    for block in 0..blocks + zero_blocks {
+        // Zero blocks have a random generator of their own, so that the other blocks do not depend on them.
+        let (random, output_scale) = if block < blocks { (&mut random, 1.) } else { (&mut zero_random, 0.) };
         let mut add = |name: &str, rows: usize, columns: usize| {
-            let part = if name == "attn_output" || name == "ffn_down" { last } else { 1. };
-            let scale = part * 1.5 / (columns as f32).sqrt();
-            all.push(matrix(&format!("blk.{block}.{name}.weight"), rows, columns, scale, options, random));
+            let factor = if name == "attn_output" || name == "ffn_down" { output_scale } else { 1. };
+            let scale = factor * 1.5 / (columns as f32).sqrt();
+            tensors.push(matrix(&format!("blk.{block}.{name}.weight"), rows, columns, scale, options, random));
         };
         add("attn_q", width, width);
         add("attn_k", kv, width);
@@ -127,16 +127,16 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         add("ffn_up", inner, width);
         add("ffn_down", width, inner);
         for name in ["attn_norm", "ffn_norm"] {
-            all.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
+            tensors.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
         }
         if options.architecture == "qwen2" {
             for (name, size) in [("attn_q", width), ("attn_k", kv), ("attn_v", kv)] {
-                all.push(vector(&format!("blk.{block}.{name}.bias"), size, 0., random));
+                tensors.push(vector(&format!("blk.{block}.{name}.bias"), size, 0., random));
             }
         }
     }
     if !options.tied {
-        all.push(matrix(
+        tensors.push(matrix(
             "output.weight",
             vocabulary(options).len(),
             width,
@@ -145,25 +145,25 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
             &mut random,
         ));
     }
-    all.push(vector("output_norm.weight", width, 1., &mut random));
-    all
+    tensors.push(vector("output_norm.weight", width, 1., &mut random));
+    tensors
 }
 
 fn matrix(name: &str, rows: usize, columns: usize, scale: f32, options: &TinyModel, random: &mut Random) -> TensorRow {
-    let numbers: Vec<f32> = (0..rows * columns).map(|_| random.next() * scale).collect();
-    let (kind, number) = if options.quantized { (GgmlDType::Q8_0, 8) } else { (GgmlDType::F32, 0) };
-    let tensor = Tensor::from_vec(numbers, (rows, columns), &Device::Cpu).unwrap();
-    let data = QTensor::quantize(&tensor, kind).unwrap().data().unwrap().into_owned();
-    (name.to_owned(), vec![rows, columns], number, data)
+    let values: Vec<f32> = (0..rows * columns).map(|_| random.next() * scale).collect();
+    let (dtype, type_number) = if options.quantized { (GgmlDType::Q8_0, 8) } else { (GgmlDType::F32, 0) };
+    let tensor = Tensor::from_vec(values, (rows, columns), &Device::Cpu).unwrap();
+    let data = QTensor::quantize(&tensor, dtype).unwrap().data().unwrap().into_owned();
+    (name.to_owned(), vec![rows, columns], type_number, data)
 }
 
-fn vector(name: &str, size: usize, centre: f32, random: &mut Random) -> TensorRow {
-    let data = (0..size).flat_map(|_| (centre + random.next() * 0.2).to_le_bytes()).collect();
+fn vector(name: &str, size: usize, center: f32, random: &mut Random) -> TensorRow {
+    let data = (0..size).flat_map(|_| (center + random.next() * 0.2).to_le_bytes()).collect();
     (name.to_owned(), vec![size], 0, data)
 }
 
 fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
-    let name = options.architecture;
+    let architecture = options.architecture;
     let tokens = vocabulary(options);
     let plain = tokens.len() - SPECIALS.len() - options.markers.len();
     let markers = options.markers.iter().map(|(_, kind)| *kind);
@@ -176,11 +176,11 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
         out.extend(value);
         entries += 1;
     };
-    add("general.architecture", 8, &string(name));
+    add("general.architecture", 8, &string(architecture));
     add("general.license", 8, &string("apache-2.0"));
     let sizes = [
         ("context_length", options.context),
-        ("block_count", (options.blocks + options.idle) as u32),
+        ("block_count", (options.blocks + options.zero_blocks) as u32),
         ("embedding_length", options.width as u32),
         ("feed_forward_length", 2 * options.width as u32),
         ("attention.head_count", HEADS as u32),
@@ -188,9 +188,9 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
         ("rope.dimension_count", (options.width / HEADS) as u32),
     ];
     for (key, size) in sizes {
-        add(&format!("{name}.{key}"), 4, &size.to_le_bytes());
+        add(&format!("{architecture}.{key}"), 4, &size.to_le_bytes());
     }
-    add(&format!("{name}.attention.layer_norm_rms_epsilon"), 6, &1e-5f32.to_le_bytes());
+    add(&format!("{architecture}.attention.layer_norm_rms_epsilon"), 6, &1e-5f32.to_le_bytes());
     add("tokenizer.ggml.model", 8, &string("gpt2"));
     add("tokenizer.ggml.pre", 8, &string("smollm"));
     add("tokenizer.ggml.tokens", 9, &array(8, tokens.iter().map(|token| string(token))));
@@ -207,15 +207,15 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     (out, entries)
 }
 
-/// The letters of all bytes, what merges make of them, the markers and the special tokens.
+/// The byte alphabet, the merged tokens, the markers and the special tokens.
 fn vocabulary(options: &TinyModel) -> Vec<String> {
     let plain = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let mut letters: Vec<String> = (0..=255u8).filter(plain).map(|byte| char::from(byte).to_string()).collect();
-    letters.extend((0x100..0x144u32).map(|code| char::from_u32(code).unwrap().to_string()));
-    letters.extend(MERGES.iter().map(|merge| merge.replace(' ', "")));
-    letters.extend(options.markers.iter().map(|(marker, _)| (*marker).to_owned()));
-    letters.extend(SPECIALS.iter().map(|special| (*special).to_owned()));
-    letters
+    let mut tokens: Vec<String> = (0..=255u8).filter(plain).map(|byte| char::from(byte).to_string()).collect();
+    tokens.extend((0x100..0x144u32).map(|code| char::from_u32(code).unwrap().to_string()));
+    tokens.extend(MERGES.iter().map(|merge| merge.replace(' ', "")));
+    tokens.extend(options.markers.iter().map(|(marker, _)| (*marker).to_owned()));
+    tokens.extend(SPECIALS.iter().map(|special| (*special).to_owned()));
+    tokens
 }
 
 fn array(kind: u32, items: impl ExactSizeIterator<Item = Vec<u8>>) -> Vec<u8> {
@@ -236,7 +236,7 @@ fn text(out: &mut Vec<u8>, value: &str) {
     out.extend(value.as_bytes());
 }
 
-/// SplitMix64, as numbers from -1 to 1.
+/// SplitMix64, scaled to numbers from -1 to 1.
 struct Random(u64);
 
 impl Random {

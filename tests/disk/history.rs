@@ -1,8 +1,8 @@
-//! What was done to a disk, and what is left of it when the power goes in the middle.
+//! The operations of a disk in order, and the possible contents of the disk after a power cut.
 
 use crate::simulated_disk::SECTOR;
 
-/// One thing that a program did, or that a test saw.
+/// A disk operation, or a mark of the test.
 #[derive(Clone, Debug)]
 pub enum Event {
     Write {
@@ -11,89 +11,89 @@ pub enum Event {
     },
     SetLen(usize),
     Sync,
-    /// The writes of this round were asked for.
+    /// The writes of this round were submitted.
     Begun(usize),
-    /// They were all acknowledged.
+    /// All writes of this round were acknowledged.
     Acknowledged(usize),
 }
 
-/// What becomes of the writes that no sync has made safe. (A prefix of them is `All` at an
-/// earlier point: nothing is acknowledged between two syncs.)
+/// Which unsynced writes survive a crash. A prefix of them is equal to `All` at an earlier point, because nothing is
+/// acknowledged between two syncs.
 #[derive(Clone, Copy, Debug)]
-pub enum Fate {
+pub enum CrashOutcome {
     Nothing,
     All,
-    /// Each on its own.
+    /// A random subset; the number seeds the choice.
     Subset(usize),
-    /// One of them by its sectors; the others all, or each on its own.
+    /// A random subset of the sectors of one write; of the other writes all or a random subset.
     Torn(usize),
 }
 
-/// A disk's past.
+/// The initial content of a disk and its later events.
 pub struct History {
     pub start: Vec<u8>,
     pub events: Vec<Event>,
 }
 
-/// A point at which the power goes: before the event `at`.
+/// A power cut before the event `at`.
 pub struct Crash<'a> {
     pub at: usize,
-    /// All synced writes.
-    safe: &'a [u8],
-    /// What happened since the last sync.
-    loose: &'a [Event],
-    /// How many rounds were begun, and how many acknowledged.
+    /// The content of the disk after the last sync.
+    synced: &'a [u8],
+    /// The events since the last sync.
+    unsynced: &'a [Event],
+    /// The number of rounds that were begun, and that were acknowledged.
     pub begun: usize,
     pub acknowledged: usize,
 }
 
 impl History {
-    /// Shows every point between two operations, in order.
-    pub fn crashes(&self, mut each: impl FnMut(&Crash<'_>)) {
-        let (mut safe, mut synced, mut begun, mut acknowledged) = (self.start.clone(), 0, 0, 0);
+    /// Calls `visit` for a crash between every two operations, in order.
+    pub fn crashes(&self, mut visit: impl FnMut(&Crash<'_>)) {
+        let (mut synced, mut sync_index, mut begun, mut acknowledged) = (self.start.clone(), 0, 0, 0);
         for at in 0..=self.events.len() {
             match self.events.get(at) {
                 Some(Event::Begun(round)) => begun = round + 1,
                 Some(Event::Acknowledged(round)) => acknowledged = round + 1,
-                _ => each(&Crash { at, safe: &safe, loose: &self.events[synced..at], begun, acknowledged }),
+                _ => visit(&Crash { at, synced: &synced, unsynced: &self.events[sync_index..at], begun, acknowledged }),
             }
             if let Some(Event::Sync) = self.events.get(at) {
-                self.events[synced..at].iter().for_each(|event| apply(&mut safe, event));
-                synced = at;
+                self.events[sync_index..at].iter().for_each(|event| apply(&mut synced, event));
+                sync_index = at;
             }
         }
     }
 }
 
 impl Crash<'_> {
-    /// Whether a sync comes next, so that as much as ever hangs in the air.
-    pub fn is_before(&self, history: &History) -> bool {
+    /// Whether a sync is next, so that the number of unsynced writes is at its maximum.
+    pub fn is_before_sync(&self, history: &History) -> bool {
         matches!(history.events.get(self.at), None | Some(Event::Sync))
     }
 
-    /// What the disk holds when the power is back; none if the fate asks for what is not there.
-    pub fn image(&self, fate: Fate, seed: u64) -> Option<Vec<u8>> {
-        let mut image = self.safe.to_vec();
-        match fate {
-            Fate::Nothing => {}
-            Fate::All => self.loose.iter().for_each(|event| apply(&mut image, event)),
-            Fate::Subset(case) => {
+    /// The content of the disk after the crash. `None` if there is no write that can be torn.
+    pub fn image(&self, outcome_kind: CrashOutcome, seed: u64) -> Option<Vec<u8>> {
+        let mut image = self.synced.to_vec();
+        match outcome_kind {
+            CrashOutcome::Nothing => {}
+            CrashOutcome::All => self.unsynced.iter().for_each(|event| apply(&mut image, event)),
+            CrashOutcome::Subset(case) => {
                 let mut rng = TestRng::new(seed, case);
-                self.loose.iter().filter(|_| rng.below(2) == 0).for_each(|event| apply(&mut image, event));
+                self.unsynced.iter().filter(|_| rng.below(2) == 0).for_each(|event| apply(&mut image, event));
             }
-            Fate::Torn(case) => self.tear(&mut image, &mut TestRng::new(seed, case))?,
+            CrashOutcome::Torn(case) => self.tear(&mut image, &mut TestRng::new(seed, case))?,
         }
         Some(image)
     }
 
     fn tear(&self, image: &mut Vec<u8>, rng: &mut TestRng) -> Option<()> {
         let long = |event: &Event| matches!(event, Event::Write { bytes, .. } if bytes.len() > SECTOR);
-        let places: Vec<_> = (0..self.loose.len()).filter(|place| long(&self.loose[*place])).collect();
-        let torn = *places.get(rng.below(places.len().max(1)))?;
+        let candidates: Vec<_> = (0..self.unsynced.len()).filter(|index| long(&self.unsynced[*index])).collect();
+        let torn = *candidates.get(rng.below(candidates.len().max(1)))?;
         let all = rng.below(2) == 0;
-        for (place, event) in self.loose.iter().enumerate() {
+        for (index, event) in self.unsynced.iter().enumerate() {
             match event {
-                Event::Write { at, bytes } if place == torn => {
+                Event::Write { at, bytes } if index == torn => {
                     for (number, sector) in bytes.chunks(SECTOR).enumerate().filter(|_| rng.below(2) == 0) {
                         put(image, at + number * SECTOR, sector);
                     }
@@ -121,14 +121,14 @@ fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
     bytes[at..at + new.len()].copy_from_slice(new);
 }
 
-/// A small generator, so that a failure can be repeated.
+/// A small random number generator with a seed, so that failures are reproducible.
 #[derive(Clone)]
 pub struct TestRng(u64);
 
 impl TestRng {
     pub fn new(seed: u64, case: usize) -> Self {
         let mut rng = Self(seed << 32 ^ case as u64);
-        // The first numbers of neighbouring seeds are alike.
+        // The first numbers of similar seeds are similar.
         (0..4).for_each(|_| _ = rng.below(2));
         rng
     }

@@ -1,6 +1,6 @@
-//! What the storage promises when the power goes or the disk fails, on a disk that lives in memory.
+//! Tests of the storage with power cuts and disk errors, on a simulated disk.
 #![cfg(test)]
-#![expect(clippy::disallowed_methods, reason = "a test measures how long a refusal really takes")]
+#![expect(clippy::disallowed_methods, reason = "a test measures the real duration of refusals")]
 
 mod damage;
 mod faults;

@@ -1,36 +1,36 @@
-//! Panics of the program under test. The store catches those of its database, so a test that
-//! looks at answers alone would not see them.
+//! Counts panics of the program under test. The store catches panics of its database, so they are not visible in
+//! results.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static ALONE: Mutex<()> = Mutex::new(());
+static LOCK: Mutex<()> = Mutex::new(());
 static HOOK: Once = Once::new();
 
-/// While it lives, no other test of this program watches.
+/// Counts panics since its creation. Only one exists at a time.
 pub struct Watch {
-    _alone: MutexGuard<'static, ()>,
+    _lock: MutexGuard<'static, ()>,
     before: usize,
 }
 
-/// Waits for its turn.
+/// Starts to count panics, after other tests have stopped.
 pub fn watch() -> Watch {
     HOOK.call_once(|| {
-        let usual = std::panic::take_hook();
+        let default_hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            // A failing assertion of a test is not what is counted.
-            let ours = info.location().is_some_and(|place| place.file().starts_with("tests/"));
-            COUNT.fetch_add(usize::from(!ours), SeqCst);
-            usual(info);
+            // Failed assertions of tests are not counted.
+            let is_in_test = info.location().is_some_and(|location| location.file().starts_with("tests/"));
+            COUNT.fetch_add(usize::from(!is_in_test), SeqCst);
+            default_hook(info);
         }));
     });
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    Watch { _alone: alone, before: COUNT.load(SeqCst) }
+    let lock = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    Watch { _lock: lock, before: COUNT.load(SeqCst) }
 }
 
 impl Watch {
-    /// How many panics there were since the watch began.
+    /// The number of panics since the creation.
     pub fn count(&self) -> usize {
         COUNT.load(SeqCst) - self.before
     }

@@ -1,4 +1,4 @@
-//! An installation whose database lies on a disk in memory.
+//! An installation whose database is on a simulated disk.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 use crate::simulated_disk::Disk;
 
-/// A clock that stands still, and randomness that can be repeated.
+/// A clock with a fixed time, and reproducible randomness.
 struct Seeded(Mutex<ChaCha8Rng>);
 
 impl ClockRng for Seeded {
@@ -32,15 +32,15 @@ impl ClockRng for Seeded {
     }
 }
 
-/// A data folder after its first start, and what its database then holds.
-pub struct Home {
+/// A data folder after its first start, and the content of its database.
+pub struct Installation {
     dir: TempDir,
     seed: u64,
     pub first: Arc<FirstKey>,
     pub database: Vec<u8>,
 }
 
-/// One thread for everything that a test awaits: what it submits at once is then in order.
+/// A single-threaded runtime, so that concurrent submissions have a fixed order.
 pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
@@ -53,7 +53,7 @@ fn settings(dir: &TempDir, cache_bytes: usize) -> StoreSettings {
     StoreSettings { dir: dir.path().to_owned(), cache_bytes, queue: 4096 }
 }
 
-impl Home {
+impl Installation {
     pub fn new(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let clock_rng = clock_rng(seed);
@@ -64,8 +64,8 @@ impl Home {
         Self { dir, seed, first: Arc::new(first), database }
     }
 
-    /// The same installation in another folder, for another thread.
-    pub fn twin(&self) -> Self {
+    /// A copy of the installation in another folder, for another thread.
+    pub fn copy(&self) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for file in ["pepper", DATABASE_FILE] {
             std::fs::copy(self.dir.path().join(file), dir.path().join(file)).unwrap();
@@ -73,27 +73,27 @@ impl Home {
         Self { dir, seed: self.seed, first: self.first.clone(), database: self.database.clone() }
     }
 
-    /// The data folder. The database file in it is left alone while a store is on a [`Disk`].
+    /// The data folder. A store on a [`Disk`] does not use the database file in it.
     pub fn path(&self) -> &std::path::Path {
         self.dir.path()
     }
 
     pub fn open(&self, disk: &Disk) -> Result<Server, OpenError> {
-        self.open_with(disk, 16 << 20)
+        self.open_with_cache(disk, 16 << 20)
     }
 
-    /// With a small cache, more is read from the disk.
-    pub fn open_with(&self, disk: &Disk, cache_bytes: usize) -> Result<Server, OpenError> {
-        self.open_as(disk.age(), cache_bytes, disk.opener())
+    /// Opens the store with another cache size. A small cache causes more reads from the disk.
+    pub fn open_with_cache(&self, disk: &Disk, cache_bytes: usize) -> Result<Server, OpenError> {
+        self.open_as(disk.event_count(), cache_bytes, disk.opener())
     }
 
-    /// With randomness that differs from that of [`Home::open`] on a new disk.
+    /// Opens the store with other random numbers than [`Installation::open`] on a new disk.
     pub fn open_through(&self, opener: Opener) -> Result<Server, OpenError> {
         self.open_as(1 << 40, 16 << 20, opener)
     }
 
-    fn open_as(&self, age: u64, cache_bytes: usize, opener: Opener) -> Result<Server, OpenError> {
-        let clock_rng = clock_rng(self.seed ^ age ^ 1 << 63);
+    fn open_as(&self, event_count: u64, cache_bytes: usize, opener: Opener) -> Result<Server, OpenError> {
+        let clock_rng = clock_rng(self.seed ^ event_count ^ 1 << 63);
         let store = Store::open_with(settings(&self.dir, cache_bytes), clock_rng.clone(), opener)?;
         let keys = Keys::new(store.clone(), clock_rng.clone());
         let projects = Projects::new(store.clone(), clock_rng.clone());
@@ -101,7 +101,7 @@ impl Home {
     }
 }
 
-/// An opened installation.
+/// The opened store of an installation, and its services.
 pub struct Server {
     pub store: Store,
     pub keys: Keys,
@@ -110,8 +110,8 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn admin(&self, home: &Home) -> Result<Access> {
-        self.keys.authenticate(home.first.secret.expose()).await
+    pub async fn admin(&self, installation: &Installation) -> Result<Access> {
+        self.keys.authenticate(installation.first.secret.expose()).await
     }
 
     /// Closes the database cleanly.

@@ -1,5 +1,5 @@
-//! A disk in memory. It keeps what a program did to it, in order, so that a test can cut the power
-//! at any point; and it fails when told to.
+//! A disk in memory. It records all operations in order, so that a test can simulate a power cut at any point, and it
+//! injects faults.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use redb::StorageBackend;
 
 use crate::history::{Event, History, apply};
 
-/// Bytes that a disk writes whole or not at all.
+/// Bytes that a disk writes atomically.
 pub const SECTOR: usize = 512;
 
 /// An operation that can be made to fail.
@@ -25,12 +25,12 @@ impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::SetLen, Kind::Sync];
 }
 
-/// When a disk fails.
+/// Which operations fail.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// The nth operation of a kind from now on, counted from 1; with `lasting`, all after it too.
+    /// The nth operation of a kind from now on, counted from 1. With `lasting`, also all later ones.
     Nth { kind: Kind, nth: u64, lasting: bool },
-    /// There is room for so many bytes. A sparse file may be made longer; what fails is to fill it.
+    /// The disk has space for `bytes` bytes. If `sparse`, the file can grow further, and only writes beyond them fail.
     Full { bytes: usize, sparse: bool },
 }
 
@@ -45,7 +45,7 @@ struct State {
 }
 
 impl State {
-    fn pass(&mut self, kind: Kind, end: usize) -> io::Result<()> {
+    fn begin_operation(&mut self, kind: Kind, end: usize) -> io::Result<()> {
         let count = &mut self.counts[kind as usize];
         *count += 1;
         let failed = match self.fault {
@@ -63,15 +63,15 @@ impl State {
         failed
     }
 
-    /// After a sync that failed, Linux takes the pages for clean: reads see them, and no later sync
-    /// brings them to the disk.
-    fn forget(&mut self) {
+    /// Forgets the events since the last sync. After a failed sync, Linux marks the pages as clean: reads see them, but no
+    /// later sync writes them to the disk.
+    fn drop_unsynced(&mut self) {
         let synced = self.events.iter().rposition(|event| matches!(event, Event::Sync));
-        self.events.truncate(synced.map_or(0, |place| place + 1));
+        self.events.truncate(synced.map_or(0, |index| index + 1));
     }
 
-    /// How much of a write to `at` finds room.
-    fn room(&self, at: usize) -> usize {
+    /// The free space for a write to `at`, in bytes.
+    fn free_space(&self, at: usize) -> usize {
         match self.fault {
             Some(Fault::Full { bytes, .. }) => bytes.saturating_sub(at),
             _ => usize::MAX,
@@ -84,7 +84,7 @@ impl State {
     }
 }
 
-/// A handle; clones are the same disk.
+/// A handle of a disk. Clones share the disk.
 #[derive(Clone, Default)]
 pub struct Disk(Arc<Mutex<State>>);
 
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Disk {
 }
 
 impl Disk {
-    /// A disk on which `bytes` are safe.
+    /// A disk with synced content.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Arc::new(Mutex::new(State { start: bytes.clone(), bytes, ..State::default() })))
     }
@@ -104,7 +104,7 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    /// Has a store keep its database here.
+    /// An opener for a store with its database on this disk.
     pub fn opener(&self) -> Opener {
         let disk = self.clone();
         Box::new(move |builder, _| builder.create_with_backend(disk.clone()))
@@ -114,34 +114,34 @@ impl Disk {
         self.state().note(event);
     }
 
-    /// Begins to fail, or is repaired.
+    /// Sets a fault, or repairs the disk.
     pub fn fail(&self, fault: Option<Fault>) {
         let mut state = self.state();
         state.counts = [0; 4];
         state.fault = fault;
     }
 
-    /// How many operations of each [`Kind`] there were since [`Disk::fail`].
+    /// The number of operations of each [`Kind`] since [`Disk::fail`].
     pub fn counts(&self) -> [u64; 4] {
         self.state().counts
     }
 
-    /// How many operations have failed.
+    /// The number of failed operations.
     pub fn failures(&self) -> u64 {
         self.state().failures
     }
 
-    /// How much was done so far.
-    pub fn age(&self) -> u64 {
+    /// The number of events so far.
+    pub fn event_count(&self) -> u64 {
         self.state().events.len() as u64
     }
 
-    /// What a program reads; nothing is left.
+    /// Takes the content, as a program reads it. The disk is empty afterwards.
     pub fn take_bytes(&self) -> Vec<u8> {
         std::mem::take(&mut self.state().bytes)
     }
 
-    /// All that was done so far; the disk forgets it.
+    /// Takes the history so far.
     pub fn take_history(&self) -> History {
         let mut state = self.state();
         History { start: std::mem::take(&mut state.start), events: std::mem::take(&mut state.events) }
@@ -155,7 +155,7 @@ impl StorageBackend for Disk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let mut state = self.state();
-        state.pass(Kind::Read, 0)?;
+        state.begin_operation(Kind::Read, 0)?;
         let at = offset as usize;
         let found = state.bytes.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(found);
@@ -164,30 +164,31 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.state();
-        state.pass(Kind::SetLen, len as usize)?;
+        state.begin_operation(Kind::SetLen, len as usize)?;
         state.note(Event::SetLen(len as usize));
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
         let mut state = self.state();
-        let passed = state.pass(Kind::Sync, 0);
-        match passed {
+        let outcome = state.begin_operation(Kind::Sync, 0);
+        match outcome {
             Ok(()) => state.note(Event::Sync),
-            Err(_) => state.forget(),
+            Err(_) => state.drop_unsynced(),
         }
-        passed
+        outcome
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state();
         let at = offset as usize;
-        let passed = state.pass(Kind::Write, at + data.len());
-        // A write that fails may have reached the disk in part.
-        let reached = if passed.is_ok() { data.len() } else { (data.len() / SECTOR / 2 * SECTOR).min(state.room(at)) };
+        let outcome = state.begin_operation(Kind::Write, at + data.len());
+        // A part of a failed write may have reached the disk.
+        let reached =
+            if outcome.is_ok() { data.len() } else { (data.len() / SECTOR / 2 * SECTOR).min(state.free_space(at)) };
         if reached > 0 {
             state.note(Event::Write { at, bytes: data[..reached].to_vec() });
         }
-        passed
+        outcome
     }
 }

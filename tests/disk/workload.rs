@@ -1,5 +1,5 @@
-//! What a busy installation writes: rounds of changes that share a transaction, each with what
-//! must be seen once it is acknowledged.
+//! A random workload: rounds of changes that share a transaction, and the state that each change must have after its
+//! acknowledgement.
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
@@ -10,28 +10,28 @@ use outpost::storage::Store;
 use outpost::storage::projects::{self, ProjectRecord};
 
 use crate::history::{Event, TestRng};
-use crate::server::{Home, Server};
+use crate::server::{Installation, Server};
 use crate::simulated_disk::Disk;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Id {
     Key(KeyId),
     Project(ProjectId),
-    /// A record written past the rules.
+    /// A record that is written directly to the store.
     Record(ProjectId),
 }
 
-/// How something looks from outside.
+/// The visible state of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum View {
     Absent,
     Key(Key),
     Project(Project),
-    /// The size of a record's filling.
+    /// The size of a record's content.
     Record(usize),
 }
 
-/// One change of one thing.
+/// A change of one target.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     NewProject,
@@ -44,7 +44,7 @@ pub enum Op {
     Remove(ProjectId),
 }
 
-/// What an acknowledgement said.
+/// An acknowledged change.
 pub struct Done {
     pub id: Id,
     pub view: View,
@@ -52,8 +52,8 @@ pub struct Done {
 }
 
 impl Server {
-    /// Does one thing; resolves when it is acknowledged.
-    pub async fn change(&self, home: &Home, access: &Access, op: Op) -> Result<Done> {
+    /// Makes a change and waits for its acknowledgement.
+    pub async fn change(&self, installation: &Installation, access: &Access, op: Op) -> Result<Done> {
         let project =
             |project: Project| Done { id: Id::Project(project.id), view: View::Project(project), secret: None };
         let key = |key: Key| Done { id: Id::Key(key.id), view: View::Key(key), secret: None };
@@ -64,7 +64,7 @@ impl Server {
                 let settings = ProjectSettings { name: format!("name {number}"), environment: Some("test".into()) };
                 project(self.projects.replace(access, id, settings).await?)
             }
-            Op::NewKey => secret(self.keys.create(access, new_key(home.first.project.id)).await?),
+            Op::NewKey => secret(self.keys.create(access, new_key(installation.first.project.id)).await?),
             Op::Rename(id, number) => {
                 let change = KeyPatch { name: format!("name {number}"), expires_at: Patch::Keep };
                 key(self.keys.update(access, id, change).await?)
@@ -85,7 +85,7 @@ impl Server {
         })
     }
 
-    /// How a thing looks now.
+    /// The current state of a target.
     pub async fn view(&self, access: &Access, id: Id) -> Result<View> {
         let found = match id {
             Id::Key(id) => self.keys.get(access, id).await.map(View::Key),
@@ -118,39 +118,39 @@ fn record(size: usize) -> ProjectRecord {
     }
 }
 
-/// A thing and all that became of it.
+/// A key, project or record, and its history.
 pub struct Target {
     pub id: Id,
     pub secrets: Vec<Secret>,
     pub steps: Vec<Step>,
-    /// A rotation was refused and may have happened all the same, with a secret that nobody knows.
-    pub muddled: bool,
+    /// A refused rotation may have been applied, with an unknown secret.
+    pub rotation_uncertain: bool,
 }
 
 impl Target {
-    /// Whether a secret may be answered so after this step.
+    /// Whether this is an allowed authentication result for a secret after this step.
     pub fn allows(&self, step: &Step, number: usize, code: Option<Code>) -> bool {
         let old = number + 1 < step.issued;
         code == step.code(number)
-            || self.muddled && old && matches!(code, Some(Code::InvalidApiKey | Code::RevokedApiKey))
+            || self.rotation_uncertain && old && matches!(code, Some(Code::InvalidApiKey | Code::RevokedApiKey))
     }
 }
 
-/// How a target looks from a round's acknowledgement on.
+/// The state of a target after the acknowledgement of a round.
 pub struct Step {
     pub round: usize,
     pub view: View,
-    /// How many of the target's secrets were issued by then.
+    /// The number of secrets of the target that were issued by then.
     pub issued: usize,
 }
 
 impl Step {
-    /// What the secret with this number is answered.
+    /// The authentication result for the secret with this number.
     fn code(&self, number: usize) -> Option<Code> {
         let View::Key(key) = &self.view else { return Some(Code::InvalidApiKey) };
-        let age = self.issued.checked_sub(number + 1);
-        let alive = age == Some(0) || age == Some(1) && key.previous_valid_until.is_some();
-        match age {
+        let event_count = self.issued.checked_sub(number + 1);
+        let alive = event_count == Some(0) || event_count == Some(1) && key.previous_valid_until.is_some();
+        match event_count {
             Some(0 | 1) if alive && key.revoked_at.is_none() => None,
             Some(0 | 1) => Some(Code::RevokedApiKey),
             _ => Some(Code::InvalidApiKey),
@@ -166,26 +166,33 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Does `rounds` more rounds, and has the disk note when each began and was acknowledged.
-    pub async fn go_on(&mut self, home: &Home, server: &Server, disk: &Disk, rounds: usize, rng: &mut TestRng) {
-        let access = server.admin(home).await.unwrap();
+    /// Runs `rounds` rounds, and records on the disk when each was begun and acknowledged.
+    pub async fn run_rounds(
+        &mut self,
+        installation: &Installation,
+        server: &Server,
+        disk: &Disk,
+        rounds: usize,
+        rng: &mut TestRng,
+    ) {
+        let access = server.admin(installation).await.unwrap();
         for _ in 0..rounds {
             let ops = self.choose(server, rng);
             let release = hold(&server.store).await;
             disk.note(Event::Begun(self.round));
-            let asked: Vec<LocalBoxFuture<'_, _>> =
-                ops.iter().map(|op| server.change(home, &access, *op).boxed_local()).collect();
-            let mut answers = join_all(asked);
+            let changes: Vec<LocalBoxFuture<'_, _>> =
+                ops.iter().map(|op| server.change(installation, &access, *op).boxed_local()).collect();
+            let mut responses = join_all(changes);
             // The first poll submits all of them, so they share the next transaction.
-            assert!((&mut answers).now_or_never().is_none());
+            assert!((&mut responses).now_or_never().is_none());
             drop(release);
-            answers.await.into_iter().for_each(|done| self.note(done.unwrap()));
+            responses.await.into_iter().for_each(|done| self.note(done.unwrap()));
             disk.note(Event::Acknowledged(self.round));
             self.round += 1;
         }
     }
 
-    /// Keeps what was acknowledged.
+    /// Records an acknowledged change.
     pub fn note(&mut self, Done { id, view, secret }: Done) {
         let round = self.round;
         let target = self.target(id);
@@ -194,14 +201,14 @@ impl Workload {
     }
 
     pub fn target(&mut self, id: Id) -> &mut Target {
-        let place = self.targets.iter().position(|target| target.id == id).unwrap_or_else(|| {
-            self.targets.push(Target { id, secrets: Vec::new(), steps: Vec::new(), muddled: false });
+        let index = self.targets.iter().position(|target| target.id == id).unwrap_or_else(|| {
+            self.targets.push(Target { id, secrets: Vec::new(), steps: Vec::new(), rotation_uncertain: false });
             self.targets.len() - 1
         });
-        &mut self.targets[place]
+        &mut self.targets[index]
     }
 
-    /// One to six changes, each of another thing.
+    /// One to six changes of different targets.
     fn choose(&self, server: &Server, rng: &mut TestRng) -> Vec<Op> {
         let mut free: Vec<&Target> = self.targets.iter().collect();
         (0..=rng.below(6))
@@ -214,14 +221,14 @@ impl Workload {
                     };
                 }
                 let target = free.swap_remove(rng.below(free.len()));
-                another(target, rng)
+                random_change(target, rng)
             })
             .collect()
     }
 }
 
-/// A change that the target's state allows, and after which it looks different.
-fn another(target: &Target, rng: &mut TestRng) -> Op {
+/// A change that the target's state allows and that changes its visible state.
+fn random_change(target: &Target, rng: &mut TestRng) -> Op {
     let revoked =
         matches!(target.steps.last().map(|step| &step.view), Some(View::Key(key)) if key.revoked_at.is_some());
     match (target.id, rng.below(4)) {
@@ -235,12 +242,12 @@ fn another(target: &Target, rng: &mut TestRng) -> Op {
     }
 }
 
-/// Mostly a page's worth; now and then so much that the file grows.
+/// Mostly the size of a page, sometimes so large that the file grows.
 fn size(rng: &mut TestRng) -> usize {
     if rng.below(4) == 0 { 60_000 + rng.below(300_000) } else { rng.below(6000) }
 }
 
-/// Holds the writer, so that what is submitted meanwhile becomes one group.
+/// Blocks the writer, so that writes that are submitted meanwhile become one group.
 pub async fn hold(store: &Store) -> std::sync::mpsc::Sender<()> {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let (begun, started) = tokio::sync::oneshot::channel();

@@ -33,16 +33,16 @@ fn reference(path: &Path, prompt: &[u32]) {
 #[ignore = "a measurement, not a test"]
 fn speed() {
     let Some(path) = real_model() else { return };
-    let (model, took) = timed(|| load(&path));
-    println!("load: {took:?}");
+    let (model, elapsed) = timed(|| load(&path));
+    println!("load: {elapsed:?}");
     let prompt: Vec<u32> = (0..512).map(|index| 1_000 + 37 * index).collect();
-    let (_, took) = timed(|| reference(&path, &prompt[..128]));
-    println!("candle's implementation, prefill 128 at once: {:.1} tokens/s", 128. / took.as_secs_f64());
+    let (_, elapsed) = timed(|| reference(&path, &prompt[..128]));
+    println!("candle's implementation, prefill 128 at once: {:.1} tokens/s", 128. / elapsed.as_secs_f64());
     for chunk in [32, 128] {
         let mut kv = cache(&model);
-        let ((), took) =
-            timed(|| prompt[..128].chunks(chunk).for_each(|part| drop(model.extend(part, &mut kv).unwrap())));
-        println!("prefill 128 in chunks of {chunk}: {:.1} tokens/s", 128. / took.as_secs_f64());
+        let ((), elapsed) =
+            timed(|| prompt[..128].chunks(chunk).for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap())));
+        println!("prefill 128 in chunks of {chunk}: {:.1} tokens/s", 128. / elapsed.as_secs_f64());
     }
     for depth in [16, 500] {
         let mut kv = cache(&model);
@@ -53,14 +53,14 @@ fn speed() {
             .take(depth)
             .collect::<Vec<_>>()
             .chunks(128)
-            .for_each(|part| drop(model.extend(part, &mut kv).unwrap()));
-        let ((), took) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
-        println!("decode at depth {depth}: {:.1} tokens/s", 32. / took.as_secs_f64());
+            .for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap()));
+        let ((), elapsed) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
+        println!("decode at depth {depth}: {:.1} tokens/s", 32. / elapsed.as_secs_f64());
     }
     for streams in [2u32, 4, 8, 16, 32] {
         let mut arena = KvArena::new(model.kv_shape(KvType::F16));
         (0..2 * streams).for_each(|block| arena.ensure(block));
-        let ((), took) = timed(|| {
+        let ((), elapsed) = timed(|| {
             for start in 0..16 {
                 let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
                 let row = |blocks| BatchRow { tokens: &[99], start, blocks, logits: LogitsAt::Last, long: false };
@@ -68,7 +68,7 @@ fn speed() {
                 model.reuse(model.forward(&rows, &mut arena).unwrap());
             }
         });
-        println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
+        println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / elapsed.as_secs_f64());
     }
 }
 
@@ -85,7 +85,7 @@ fn checking_a_models_files() {
     let engine = crate::image_generation::engine(dir.path(), outpost::engine::Precision::Full);
     for id in ["bare", "folder", "encoder", "diffusion"] {
         engine.models().find(id).unwrap();
-        let ((), took) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));
-        println!("{id}: {:?} a look", took / 2_000);
+        let ((), elapsed) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));
+        println!("{id}: {:?} a look", elapsed / 2_000);
     }
 }

@@ -29,8 +29,9 @@ async fn two_hundred_cancellations_leak_nothing() {
     let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (4, 16));
     let mut taken = 0;
     for turn in 0..200u32 {
-        let ask = GenerationRequest { choices: 1 + turn % 3, ..request(vec![7; 1 + (turn as usize * 37) % 400], 500) };
-        let Ok(mut ticket) = rig.engine.submit(&rig.model, ask) else {
+        let request =
+            GenerationRequest { choices: 1 + turn % 3, ..request(vec![7; 1 + (turn as usize * 37) % 400], 500) };
+        let Ok(mut ticket) = rig.engine.submit(&rig.model, request) else {
             tokio::time::sleep(Duration::from_millis(2)).await;
             continue;
         };

@@ -44,7 +44,7 @@ fn a_truncated_file_reports_what_is_missing() {
         )
     );
     for cut in [0, 3, 4, 7, 8, 20, 30, 100, 5_000, 9_000] {
-        assert!(problem(&bytes[..cut]).contains("truncated") || problem(&bytes[..cut]).contains("room for"), "{cut}");
+        assert!(problem(&bytes[..cut]).contains("truncated") || problem(&bytes[..cut]).contains("space for"), "{cut}");
     }
 }
 
@@ -60,13 +60,13 @@ fn an_edited_file_reports_what_is_wrong() {
     let cases = [
         (magic, "not a GGUF file"),
         (version, "GGUF version 9"),
-        (count, "the tensor count says 18446744073709551615 items"),
+        (count, "the tensor count: 18446744073709551615 items do not fit"),
         (edit("llama.attention.head_count", &number(0)), "head_count"),
         (edit("llama.attention.head_count_kv", &number(3)), "4 heads cannot share 3 key-value heads"),
         (edit("llama.block_count", &number(0)), "llama.block_count is Unsigned(0)"),
-        (edit("llama.feed_forward_length", &number(64)), "has the shape [128, 64], the metadata asks for [64, 64]"),
+        (edit("llama.feed_forward_length", &number(64)), "has the shape [128, 64], the metadata requires [64, 64]"),
         (edit("llama.block_count", &number(3)), "no tensor blk.2."),
-        (edit("llama.embedding_length", &number(128)), "beside heads of 32"),
+        (edit("llama.embedding_length", &number(128)), "of 32 elements of a head is not supported"),
         (edit("llama.context_length", &number(u32::MAX)), "llama.context_length"),
         (
             edit("general.architecture", b"\x05\0\0\0\0\0\0\0mamba"),

@@ -131,7 +131,7 @@ fn a_quantized_kv_cache_changes_logits_little() {
     let exact = model.extend(&[&prompt[..], &[9]].concat(), &mut cache(&model)).unwrap();
     for (kind, within) in [(KvType::F16, 0.02), (KvType::Q8, 0.2)] {
         let mut kv = KvCache::new(model.kv_shape(kind));
-        prompt.chunks(9).for_each(|part| drop(model.extend(part, &mut kv).unwrap()));
+        prompt.chunks(9).for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap()));
         assert_close(&model.extend(&[9], &mut kv).unwrap(), &exact, within);
     }
 }

@@ -9,7 +9,7 @@ use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvType, blocks_for};
 use outpost::models::safetensors::ModelFolder;
-use outpost::models::scratch::Cpu;
+use outpost::models::scratch_buffers::Cpu;
 use outpost_kernels::{self as kernels, Pool};
 use serde::Deserialize;
 
@@ -94,7 +94,7 @@ fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Decoder, has: fn(&Case) -> bo
     let mut wrong = Vec::new();
     let isas = kernels::Isa::available();
     for (case, isa) in cases.iter().filter(|case| has(case)).flat_map(|case| isas.iter().map(move |isa| (case, *isa))) {
-        let model = load(&case.name, Arc::new(Cpu::of(Pool::with_isa(2, isa))));
+        let model = load(&case.name, Arc::new(Cpu::with_pool(Pool::with_isa(2, isa))));
         for run in &case.runs {
             let (prompt, expected) = (&case.prompt[..run.positions], expected(case, run, vocabulary));
             let [whole, chunked, stepped] = [prompt.len(), 8, 1].map(|size| in_chunks(&model, prompt, &expected, size));

@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use outpost::engine::{Drafts, Engine, GenerationRequest, Settings};
 
-use crate::harness::{Answer, Rig, TestClock, answers, greedy, memory, pieces, request};
+use crate::harness::{ChoiceOutput, Rig, TestClock, greedy, memory, outputs, pieces, request};
 use crate::tiny_model::{self, TinyModel};
 
 /// The draft model: a part of `LARGE` with the same output.
-const SMALL: TinyModel = TinyModel { context: 2048, ..tiny_model::PLAIN };
-const LARGE: TinyModel = TinyModel { idle: 6, ..SMALL };
+const SMALL: TinyModel = TinyModel { context: 2048, ..tiny_model::DEFAULT };
+const LARGE: TinyModel = TinyModel { zero_blocks: 6, ..SMALL };
 
 /// A draft model whose tokens are rarely accepted.
 const UNRELATED: TinyModel = TinyModel { seed: 9, ..SMALL };
@@ -49,15 +49,15 @@ fn requests() -> Vec<GenerationRequest> {
     (0..12).map(request).collect()
 }
 
-async fn all(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<Answer>> {
+async fn all(rig: &Rig, requests: &[GenerationRequest]) -> Vec<Vec<ChoiceOutput>> {
     let one = |request: &GenerationRequest| {
         let (choices, ticket) = (request.choices as usize, rig.engine.submit(&rig.model, request.clone()).unwrap());
         async move {
             let all = pieces(ticket.deltas).await.unwrap();
             let explained: usize = all.iter().map(|piece| piece.tokens.len()).sum();
-            let answers = answers(&all, choices);
-            assert_eq!(explained as u32, answers.iter().map(|answer| answer.generated).sum::<u32>());
-            answers
+            let outputs = outputs(&all, choices);
+            assert_eq!(explained as u32, outputs.iter().map(|output| output.generated).sum::<u32>());
+            outputs
         }
     };
     join_all(requests.iter().map(one).collect::<Vec<_>>()).await
@@ -73,7 +73,7 @@ async fn a_draft_model_that_is_always_right_is_always_accepted() {
     for at in 0..4 {
         let mut request = greedy(prompt(at, 40 + at), 100);
         request.sampling.ignore_eos = false;
-        assert_eq!(drafting.one(request.clone()).await, plain.one(request).await);
+        assert_eq!(drafting.run_one(request.clone()).await, plain.run_one(request).await);
     }
     let [drafted, accepted] =
         ["drafted_tokens", "accepted_tokens"].map(|name| drafting.counter_with_label(name, DRAFT_LABEL));
@@ -106,7 +106,7 @@ async fn output_does_not_depend_on_the_draft_model() {
 async fn a_draft_model_that_is_never_right_is_soon_disabled() {
     let drafting = rig(Some(&UNRELATED), |_| ());
     for at in 0..10 {
-        drafting.one(greedy(prompt(at, 20), 200)).await;
+        drafting.run_one(greedy(prompt(at, 20), 200)).await;
     }
     let drafted = drafting.counter_with_label("drafted_tokens", DRAFT_LABEL);
     assert!((1..200).contains(&drafted), "{drafted}");
@@ -137,7 +137,7 @@ async fn the_draft_model_is_unloaded_first_when_memory_is_short() {
 #[tokio::test]
 async fn cancelled_requests_drop_their_drafts() {
     let drafting = rig(Some(&SMALL), |settings| settings.max_running = 3);
-    let expected = drafting.one(greedy(prompt(0, 40), 60)).await;
+    let expected = drafting.run_one(greedy(prompt(0, 40), 60)).await;
     for at in 0..60 {
         let request = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 3), 300) };
         let mut ticket = drafting.engine.submit(&drafting.model, request).unwrap();
@@ -146,9 +146,9 @@ async fn cancelled_requests_drop_their_drafts() {
         }
     }
     drafting.wait_until_idle().await;
-    assert_eq!(drafting.one(greedy(prompt(0, 40), 60)).await, expected);
+    assert_eq!(drafting.run_one(greedy(prompt(0, 40), 60)).await, expected);
     assert_eq!(drafting.engine.models().unload("small"), Ok(()), "the draft model is not in use");
-    assert_eq!(drafting.one(greedy(prompt(0, 40), 60)).await, expected);
+    assert_eq!(drafting.run_one(greedy(prompt(0, 40), 60)).await, expected);
     assert!(!is_loaded(&drafting, "small"));
 }
 
@@ -161,7 +161,7 @@ fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
     let strange: &[(&str, i32)] = &[("<x>", 1)];
     tiny_model::write(dir.path(), "other-tokens", &TinyModel { blocks: 1, markers: strange, ..SMALL });
     tiny_model::write(dir.path(), "other-family", &TinyModel { blocks: 1, architecture: "qwen2", ..SMALL });
-    tiny_model::write(dir.path(), "too-large", &TinyModel { width: 256, blocks: 4, idle: 0, ..LARGE });
+    tiny_model::write(dir.path(), "too-large", &TinyModel { width: 256, blocks: 4, zero_blocks: 0, ..LARGE });
     let drafts = |change: &dyn Fn(&mut Settings), target: &str| {
         let mut settings = Settings::new(dir.path(), 1 << 30);
         change(&mut settings);
@@ -177,14 +177,18 @@ fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
         }
     };
     assert_eq!(drafts(&|_| (), "large"), ["b-small"]);
-    assert_eq!(drafts(&|_| (), "other-tokens"), [""; 0], "nobody is smaller");
+    assert_eq!(drafts(&|_| (), "other-tokens"), [""; 0], "no model is smaller");
     assert_eq!(drafts(&|settings| settings.drafts.auto = false, "large"), [""; 0]);
     assert_eq!(drafts(&|settings| settings.speculate = false, "large"), [""; 0]);
-    assert_eq!(drafts(&named("too-large"), "large"), ["too-large"], "who names one knows");
+    assert_eq!(
+        drafts(&named("too-large"), "large"),
+        ["too-large"],
+        "a configured draft model is used even if it is larger"
+    );
     assert_eq!(drafts(&named("other-family"), "large"), ["other-family"]);
     assert_eq!(drafts(&named("other-tokens"), "large"), [""; 0]);
     assert_eq!(drafts(&named("missing"), "large"), [""; 0]);
-    assert_eq!(drafts(&named("b-small"), "a-middle"), [""; 0], "only what was named");
+    assert_eq!(drafts(&named("b-small"), "a-middle"), [""; 0], "only a configured draft model is used");
     let drafts_by_nobody = Drafts { auto: false, ..Drafts::default() };
     let alone = Settings { drafts: drafts_by_nobody, ..Settings::new(dir.path(), 1 << 30) };
     let alone = Engine::start(alone, Arc::new(TestClock::default())).unwrap();

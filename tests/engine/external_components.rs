@@ -41,7 +41,7 @@ fn with_installed_text_encoder(models: &Path) {
     let (pipeline, reader) = (models.join("diffusion"), models.join("reader"));
     copy_folder(&pipeline.join("tokenizer"), &reader);
     copy_folder(&pipeline.join("text_encoder"), &reader);
-    ["tokenizer", "text_encoder"].iter().for_each(|part| fs::remove_dir_all(pipeline.join(part)).unwrap());
+    ["tokenizer", "text_encoder"].iter().for_each(|component| fs::remove_dir_all(pipeline.join(component)).unwrap());
     edit(&reader.join("config.json"), |config| {
         config.as_object_mut().unwrap().remove("use_attention_mask");
     });
@@ -107,8 +107,8 @@ fn a_newly_installed_text_encoder_is_found() {
 /// The pipeline is a single file, with component configs next to it.
 fn in_one_file(pipeline: &Path, name: &str) {
     fs::remove_file(pipeline.join("model_index.json")).unwrap();
-    for part in fs::read_dir(pipeline).unwrap() {
-        for file in fs::read_dir(part.unwrap().path()).unwrap() {
+    for component in fs::read_dir(pipeline).unwrap() {
+        for file in fs::read_dir(component.unwrap().path()).unwrap() {
             let path = file.unwrap().path();
             if path.extension().is_some_and(|one| one == "safetensors") {
                 fs::remove_file(path).unwrap();
@@ -144,7 +144,7 @@ fn a_single_file_can_be_in_the_models_folder() {
 fn a_single_file_uses_the_tokenizer_of_another_pipeline() {
     let rig = Rig::with_files("sdxl", |pipeline| {
         in_one_file(pipeline, "sdxl");
-        ["tokenizer", "tokenizer_2"].iter().for_each(|part| fs::remove_dir_all(pipeline.join(part)).unwrap());
+        ["tokenizer", "tokenizer_2"].iter().for_each(|component| fs::remove_dir_all(pipeline.join(component)).unwrap());
         copy_folder(&fixtures().join("bert"), &pipeline.with_file_name("another"));
         copy_folder(&fixtures().join("sd1"), &pipeline.with_file_name("other"));
     });

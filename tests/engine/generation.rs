@@ -2,14 +2,14 @@
 
 use outpost::engine::{FinishReason, GenerationRequest, MAX_CHOICES, MAX_STOPS, MAX_TOP_LOGPROBS, Refused};
 
-use crate::harness::{Answer, answers, greedy, pieces, request, rig, slow, tiny};
+use crate::harness::{ChoiceOutput, greedy, outputs, pieces, request, rig, slow, tiny};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
 async fn generation_stops_at_max_tokens() {
     let rig = tiny();
-    let answer = rig.one(request(rig.model.encode("hello").unwrap(), 20)).await;
-    assert_eq!((answer.generated, answer.end), (20, Some(FinishReason::Length)));
+    let output = rig.run_one(request(rig.model.encode("hello").unwrap(), 20)).await;
+    assert_eq!((output.generated, output.end), (20, Some(FinishReason::Length)));
     rig.wait_until_idle().await;
 }
 
@@ -24,60 +24,64 @@ async fn the_eos_token_ends_generation() {
     request.logprobs = Some(0);
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     let pieces = pieces(ticket.deltas).await.unwrap();
-    let answer = &answers(&pieces, 1)[0];
-    assert_eq!((answer.generated, answer.end), (4, Some(FinishReason::Stop)));
-    assert!(!answer.text.contains("<|"), "{}", answer.text);
+    let output = &outputs(&pieces, 1)[0];
+    assert_eq!((output.generated, output.end), (4, Some(FinishReason::Stop)));
+    assert!(!output.text.contains("<|"), "{}", output.text);
     assert_eq!(pieces.iter().map(|piece| piece.tokens.len()).sum::<usize>(), 3, "the EOS token has no log-probability");
 }
 
 #[tokio::test]
 async fn seeds_reproduce_and_choices_differ() {
     let rig = tiny();
-    let ask = |seed, choices| {
+    let new_request = |seed, choices| {
         let mut request = request(rig.model.encode("hello the").unwrap(), 24);
         request.sampling.seed = seed;
         GenerationRequest { choices, ..request }
     };
-    let three = rig.run(ask(1, 3)).await;
-    assert_eq!(three, rig.run(ask(1, 3)).await);
-    assert_eq!(three[0], rig.one(ask(1, 1)).await, "the first choice does not depend on how many there are");
+    let three = rig.run(new_request(1, 3)).await;
+    assert_eq!(three, rig.run(new_request(1, 3)).await);
+    assert_eq!(
+        three[0],
+        rig.run_one(new_request(1, 1)).await,
+        "the first choice does not depend on how many there are"
+    );
     assert_ne!(three[0].text, three[1].text);
     assert_ne!(three[1].text, three[2].text);
-    assert_ne!(three[0], rig.one(ask(2, 1)).await);
+    assert_ne!(three[0], rig.run_one(new_request(2, 1)).await);
     rig.wait_until_idle().await;
 }
 
 #[tokio::test]
 async fn output_does_not_depend_on_other_requests_in_the_batch() {
     let rig = tiny();
-    let ask = |text: &str| greedy(rig.model.encode(text).unwrap(), 40);
+    let new_request = |text: &str| greedy(rig.model.encode(text).unwrap(), 40);
     let texts = ["hello", "and on the", "0123456789", "in a red hall"];
     let mut alone = Vec::new();
     for text in texts {
-        alone.push(rig.one(ask(text)).await);
+        alone.push(rig.run_one(new_request(text)).await);
     }
-    let tickets: Vec<_> = texts.iter().map(|text| rig.engine.submit(&rig.model, ask(text)).unwrap()).collect();
+    let tickets: Vec<_> = texts.iter().map(|text| rig.engine.submit(&rig.model, new_request(text)).unwrap()).collect();
     for (ticket, expected) in tickets.into_iter().zip(alone) {
-        assert_eq!(answers(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
+        assert_eq!(outputs(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
     }
 }
 
 #[tokio::test]
 async fn a_stop_string_ends_generation_and_is_not_returned() {
     let rig = tiny();
-    let whole = rig.one(request(rig.model.encode("hello").unwrap(), 60)).await.text;
+    let whole = rig.run_one(request(rig.model.encode("hello").unwrap(), 60)).await.text;
     let letters: Vec<(usize, char)> = whole.char_indices().collect();
     for &(start, _) in letters.iter().skip(4).step_by(9).take(5) {
         let stop: String = whole[start..].chars().take(3).collect();
         let first = whole.find(&stop).unwrap();
-        let answer = rig
-            .one(GenerationRequest {
+        let output = rig
+            .run_one(GenerationRequest {
                 stop: vec!["never there".to_owned(), stop],
                 ..request(rig.model.encode("hello").unwrap(), 60)
             })
             .await;
-        assert_eq!((answer.text.as_str(), answer.end), (&whole[..first], Some(FinishReason::Stop)));
-        assert!(answer.generated < 60);
+        assert_eq!((output.text.as_str(), output.end), (&whole[..first], Some(FinishReason::Stop)));
+        assert!(output.generated < 60);
     }
 }
 
@@ -92,7 +96,7 @@ async fn deltas_are_the_full_text_in_whole_characters() {
     let special = rig.model.vocabulary() as u32 - 3;
     let tokens = pieces.iter().flat_map(|piece| &piece.tokens).filter(|info| info.token.id < special);
     let bytes: Vec<u8> = tokens.flat_map(|info| info.token.bytes.clone()).collect();
-    assert_eq!(answers(&pieces, 1)[0].text, String::from_utf8_lossy(&bytes));
+    assert_eq!(outputs(&pieces, 1)[0].text, String::from_utf8_lossy(&bytes));
 }
 
 #[tokio::test]
@@ -122,8 +126,8 @@ async fn the_context_limit_is_exact() {
         let taken = rig.engine.submit(&rig.model, request(prompt(count), tokens));
         match taken {
             Ok(ticket) => {
-                let answer = &answers(&pieces(ticket.deltas).await.unwrap(), 1)[0];
-                assert!(fits && answer.generated == tokens);
+                let output = &outputs(&pieces(ticket.deltas).await.unwrap(), 1)[0];
+                assert!(fits && output.generated == tokens);
             }
             Err(refused) => assert!(!fits && matches!(refused, Refused::Invalid(_)), "{refused}"),
         }
@@ -158,7 +162,7 @@ async fn a_request_whose_tokens_are_all_banned_fails_alone() {
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     assert!(matches!(pieces(ticket.deltas).await, Err(outpost::engine::Failure::Grammar(_))));
-    assert_eq!(rig.one(greedy(vec![7], 4)).await.generated, 4);
+    assert_eq!(rig.run_one(greedy(vec![7], 4)).await.generated, 4);
     rig.wait_until_idle().await;
 }
 
@@ -166,15 +170,15 @@ async fn a_request_whose_tokens_are_all_banned_fails_alone() {
 async fn a_slow_client_pauses_only_its_own_response() {
     let rig = slow(|_| ());
     let mut unread = rig.engine.submit(&rig.model, request(vec![7; 5], 300)).unwrap();
-    let answer = rig.one(request(vec![7; 5], 200)).await;
-    assert_eq!(answer.generated, 200);
+    let output = rig.run_one(request(vec![7; 5], 200)).await;
+    assert_eq!(output.generated, 200);
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(rig.engine.load().running, 1, "the unread response waits for its client");
     let mut all = Vec::new();
     while let Some(piece) = unread.deltas.recv().await {
         all.push(piece.unwrap());
     }
-    let Answer { generated, .. } = answers(&all, 1)[0];
+    let ChoiceOutput { generated, .. } = outputs(&all, 1)[0];
     assert_eq!(generated, 300);
     rig.wait_until_idle().await;
 }

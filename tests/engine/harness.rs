@@ -9,7 +9,7 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{
     DeltaStream, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta, TextModel,
 };
-use outpost::models::scratch::Cpu;
+use outpost::models::scratch_buffers::Cpu;
 use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};
@@ -94,7 +94,7 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
 
 /// The complete output of one choice.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
+pub struct ChoiceOutput {
     pub text: String,
     /// The name and the arguments of each call.
     pub calls: Vec<(String, String)>,
@@ -127,34 +127,34 @@ pub async fn pieces(mut pieces: DeltaStream) -> Result<Vec<TextDelta>, Failure> 
     Ok(all)
 }
 
-pub fn answers(pieces: &[TextDelta], choices: usize) -> Vec<Answer> {
-    let mut answers = vec![Answer::default(); choices];
+pub fn outputs(pieces: &[TextDelta], choices: usize) -> Vec<ChoiceOutput> {
+    let mut outputs = vec![ChoiceOutput::default(); choices];
     for piece in pieces {
-        let answer = &mut answers[piece.choice as usize];
-        assert_eq!(answer.end, None, "no delta follows the last one of a choice");
-        assert!(piece.generated > answer.generated);
-        answer.text += &piece.text;
+        let output = &mut outputs[piece.choice as usize];
+        assert_eq!(output.end, None, "no delta follows the last one of a choice");
+        assert!(piece.generated > output.generated);
+        output.text += &piece.text;
         for call in &piece.calls {
             if let Some(name) = &call.name {
-                assert_eq!((call.index as usize, call.arguments.as_str()), (answer.calls.len(), ""));
-                answer.calls.push((name.clone(), String::new()));
+                assert_eq!((call.index as usize, call.arguments.as_str()), (output.calls.len(), ""));
+                output.calls.push((name.clone(), String::new()));
             }
-            answer.calls[call.index as usize].1 += &call.arguments;
+            output.calls[call.index as usize].1 += &call.arguments;
         }
-        answer.generated = piece.generated;
-        answer.end = piece.end;
+        output.generated = piece.generated;
+        output.end = piece.end;
     }
-    answers
+    outputs
 }
 
 impl Rig {
-    pub async fn run(&self, request: GenerationRequest) -> Vec<Answer> {
+    pub async fn run(&self, request: GenerationRequest) -> Vec<ChoiceOutput> {
         let choices = request.choices as usize;
         let ticket = self.engine.submit(&self.model, request).unwrap();
-        answers(&pieces(ticket.deltas).await.unwrap(), choices)
+        outputs(&pieces(ticket.deltas).await.unwrap(), choices)
     }
 
-    pub async fn one(&self, request: GenerationRequest) -> Answer {
+    pub async fn run_one(&self, request: GenerationRequest) -> ChoiceOutput {
         self.run(request).await.remove(0)
     }
 

@@ -94,8 +94,8 @@ async fn a_folder_is_listed_loaded_and_generates() {
         let prompt = model.prompt(&[user]).unwrap();
         assert_eq!(prompt, [30, 32, 7, 8, 26, 27, 18, 28, 33], "special tokens in text stay text");
         // Longer than LongRoPE's original context, so that both kinds of blocks are in use.
-        for most in [4, 60] {
-            let ticket = engine.submit(&model, request(prompt.clone(), most)).unwrap();
+        for max_tokens in [4, 60] {
+            let ticket = engine.submit(&model, request(prompt.clone(), max_tokens)).unwrap();
             assert!(!pieces(ticket.deltas).await.unwrap().is_empty());
         }
     }
@@ -165,7 +165,7 @@ fn unsupported_settings_are_named_in_the_listing() {
         ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "rotary scaling of the type dynamic"),
         ("rope_scaling", json!({"rope_type": "yarn"}), "rope_scaling.factor is missing"),
         ("rope_scaling", json!("linear"), "rope_scaling is \"linear\", it must be an object"),
-        ("partial_rotary_factor", json!(0.5), "heads rotated in part"),
+        ("partial_rotary_factor", json!(0.5), "a partial_rotary_factor of 0.5"),
         ("hidden_act", json!("relu"), "the activation relu"),
         ("num_key_value_heads", json!(3), "4 heads cannot share 3"),
         ("rms_norm_eps", Value::Null, "rms_norm_eps is missing"),
@@ -196,7 +196,7 @@ fn an_incomplete_folder_reports_what_is_missing() {
     assert!(listed.unwrap().contains("model-00002-of-00004.safetensors: the file cannot be read"));
     let index = json!({"weight_map": {"a": "../evil.safetensors"}});
     let (listed, _) = broken("llama-tied", &|folder| write(folder, "model.safetensors.index.json", &index));
-    assert!(listed.unwrap().contains("is no file of the folder"));
+    assert!(listed.unwrap().contains("is not a file name in the folder"));
     let (listed, _) = broken("llama", &|folder| fs::remove_file(folder.join("tokenizer.json")).unwrap());
     assert_eq!(listed.unwrap(), "the folder has no tokenizer.json");
     let (listed, _) = broken("llama", &|folder| fs::remove_file(folder.join("tokenizer_config.json")).unwrap());
@@ -210,7 +210,7 @@ fn an_incomplete_folder_reports_what_is_missing() {
         fs::copy(fixture("gemma3").join("model.safetensors"), folder.join("model.safetensors")).map(drop).unwrap()
     });
     assert!(
-        error.contains("tensors that the model's family has no use for: model.layers.0.self_attn.k_norm.weight"),
+        error.contains("tensors that the model's family does not use, such as model.layers.0.self_attn.k_norm.weight"),
         "{error}"
     );
 }

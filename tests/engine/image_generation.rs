@@ -29,15 +29,15 @@ pub struct Rig {
     pub dir: TempDir,
 }
 
-pub fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
+pub fn copy_folder(src: &Path, dst: &Path) {
+    fs::create_dir_all(dst).unwrap();
+    for entry in fs::read_dir(src).unwrap() {
         let path = entry.unwrap().path();
-        let place = to.join(path.file_name().unwrap());
+        let target = dst.join(path.file_name().unwrap());
         if path.is_dir() {
-            copy_folder(&path, &place);
+            copy_folder(&path, &target);
         } else {
-            fs::copy(&path, &place).unwrap();
+            fs::copy(&path, &target).unwrap();
         }
     }
 }
@@ -150,9 +150,9 @@ impl Rig {
         // reproduced alone.
         let compared = if case.get("mask_image").is_some() { 1 } else { expected.len() };
         for (found, expected) in images.iter().zip(&expected).take(compared) {
-            let (mean, most) = difference(found, expected);
-            println!("{name} {} mean {mean:.4} most {most}", case["name"]);
-            assert!(mean <= mean_bound && most <= bound, "{name} {}: mean {mean}, most {most}", case["name"]);
+            let (mean, maximum) = difference(found, expected);
+            println!("{name} {} mean {mean:.4} most {maximum}", case["name"]);
+            assert!(mean <= mean_bound && maximum <= bound, "{name} {}: mean {mean}, most {maximum}", case["name"]);
         }
     }
 }
@@ -169,9 +169,9 @@ fn loras(case: &Value) -> Vec<(String, f32)> {
 /// The mean and the largest difference of bytes.
 fn difference(found: &Image, expected: &Image) -> (f64, u8) {
     assert_eq!((found.width, found.height), (expected.width, expected.height));
-    let away = found.rgb.iter().zip(&expected.rgb).map(|(x, y)| x.abs_diff(*y));
-    let sum: u64 = away.clone().map(u64::from).sum();
-    (sum as f64 / found.rgb.len() as f64, away.max().unwrap())
+    let differences = found.rgb.iter().zip(&expected.rgb).map(|(x, y)| x.abs_diff(*y));
+    let sum: u64 = differences.clone().map(u64::from).sum();
+    (sum as f64 / found.rgb.len() as f64, differences.max().unwrap())
 }
 
 fn check(name: &str) {
@@ -307,8 +307,8 @@ fn images_that_are_not_received_are_dropped() {
 #[test]
 fn progress_and_previews_are_reported() {
     let rig = Rig::new("sd1", Precision::Full);
-    let asked = ImageRequest { steps: 8, previews: 3, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2]) };
-    let mut events = rig.engine.generate_images(&rig.model, asked).unwrap();
+    let request = ImageRequest { steps: 8, previews: 3, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2]) };
+    let mut events = rig.engine.generate_images(&rig.model, request).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (mut steps, mut previews, mut done) = (Vec::new(), Vec::new(), 0);
     while let Some(event) = runtime.block_on(events.next()) {
@@ -404,8 +404,8 @@ fn weights(folder: &Path) -> PathBuf {
     folder.join("unet/diffusion_pytorch_model.safetensors")
 }
 
-fn swap(path: &Path, from: &str, to: &str) {
+fn swap(path: &Path, src: &str, dst: &str) {
     let text = fs::read_to_string(path).unwrap();
-    assert!(text.contains(from));
-    fs::write(path, text.replace(from, to)).unwrap();
+    assert!(text.contains(src));
+    fs::write(path, text.replace(src, dst)).unwrap();
 }

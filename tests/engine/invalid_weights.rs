@@ -74,29 +74,29 @@ async fn chat(file: &[u8]) -> Option<String> {
 async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
     let count = {
         let mut count = 0;
-        tiny_model::changed(&small(), |tensors| count = tensors.len());
+        tiny_model::bytes_with_tensors(&small(), |tensors| count = tensors.len());
         count
     };
     let (mut answered, mut refused) = (0, 0);
-    for place in 0..count {
+    for index in 0..count {
         for (number, block, bytes) in TYPES {
             // Pseudo-random bytes: many are NaN in some type.
-            let mut state = 0x9e37_79b9_u32.wrapping_mul(1 + place as u32) ^ number;
+            let mut state = 0x9e37_79b9_u32.wrapping_mul(1 + index as u32) ^ number;
             let mut byte = || {
                 state ^= state << 13;
                 state ^= state >> 17;
                 state ^= state << 5;
                 state as u8
             };
-            let file = tiny_model::changed(&small(), |tensors| {
-                let (_, shape, kind, data) = &mut tensors[place];
+            let file = tiny_model::bytes_with_tensors(&small(), |tensors| {
+                let (_, shape, kind, data) = &mut tensors[index];
                 let size = shape.iter().product::<usize>() / block * bytes;
                 (*kind, *data) = (number, (0..size).map(|_| byte()).collect());
             });
             match chat(&file).await {
                 None => answered += 1,
                 Some(reason) => {
-                    assert!(!reason.contains("panicked"), "tensor {place} of type {number}: {reason}");
+                    assert!(!reason.contains("panicked"), "tensor {index} of type {number}: {reason}");
                     refused += 1;
                 }
             }
@@ -110,13 +110,15 @@ async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
 async fn nan_and_infinity_are_found_in_any_tensor() {
     let names: Vec<String> = {
         let mut names = Vec::new();
-        tiny_model::changed(&small(), |tensors| names = tensors.iter().map(|tensor| tensor.0.clone()).collect());
+        tiny_model::bytes_with_tensors(&small(), |tensors| {
+            names = tensors.iter().map(|tensor| tensor.0.clone()).collect()
+        });
         names
     };
-    for (place, name) in names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         for number in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let file = tiny_model::changed(&small(), |tensors| {
-                let data = &mut tensors[place].3;
+            let file = tiny_model::bytes_with_tensors(&small(), |tensors| {
+                let data = &mut tensors[index].3;
                 let whole = data.len() / 4;
                 *data = std::iter::repeat_n(number.to_le_bytes(), whole).flatten().collect();
             });
@@ -127,23 +129,23 @@ async fn nan_and_infinity_are_found_in_any_tensor() {
         }
     }
     // One NaN in the output head makes one logit of each token NaN.
-    let file = tiny_model::changed(&small(), |tensors| {
+    let file = tiny_model::bytes_with_tensors(&small(), |tensors| {
         let head = tensors.iter_mut().find(|tensor| tensor.0 == "output.weight").unwrap();
         head.3[..4].copy_from_slice(&f32::NAN.to_le_bytes());
     });
     assert!(chat(&file).await.unwrap().contains("not finite"));
 }
 
-/// Fills tensors of a safetensors file with NaN, those whose names contain `wanted`.
-fn fill_with_nan(path: &Path, wanted: &str) {
+/// Fills tensors of a safetensors file with NaN, those whose names contain `substring`.
+fn fill_with_nan(path: &Path, substring: &str) {
     let mut bytes = fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let tensors = header.as_object().unwrap().iter().filter(|(name, _)| name.contains(wanted));
+    let tensors = header.as_object().unwrap().iter().filter(|(name, _)| name.contains(substring));
     let tensors: Vec<&serde_json::Value> = tensors.map(|(_, tensor)| tensor).collect();
-    assert!(!tensors.is_empty(), "{wanted}");
+    assert!(!tensors.is_empty(), "{substring}");
     for tensor in tensors {
-        let offset = |place: usize| 8 + length + tensor["data_offsets"][place].as_u64().unwrap() as usize;
+        let offset = |index: usize| 8 + length + tensor["data_offsets"][index].as_u64().unwrap() as usize;
         bytes[offset(0)..offset(1)].fill(0xff); // NaN in every float type
     }
     fs::write(path, bytes).unwrap();
@@ -187,9 +189,9 @@ fn no_vector_or_score_is_computed_from_nan() {
 
 #[tokio::test]
 async fn no_image_is_computed_from_nan() {
-    for (part, tensor) in [("unet", "conv_in.weight"), ("vae", "decoder.conv_in.weight")] {
+    for (component, tensor) in [("unet", "conv_in.weight"), ("vae", "decoder.conv_in.weight")] {
         let rig = Rig::with_files("sd1", |folder| {
-            let files = fs::read_dir(folder.join(part)).unwrap().map(|entry| entry.unwrap().path());
+            let files = fs::read_dir(folder.join(component)).unwrap().map(|entry| entry.unwrap().path());
             let weights = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
             fill_with_nan(&weights.unwrap(), tensor);
         });
@@ -197,7 +199,7 @@ async fn no_image_is_computed_from_nan() {
         let mut events = rig.engine.generate_images(&rig.model, rig.request(case)).unwrap();
         let failure = loop {
             match events.next().await.expect("the image is generated or fails") {
-                Ok(ImageEvent::Done { .. }) => panic!("{part} {tensor}: an image was generated"),
+                Ok(ImageEvent::Done { .. }) => panic!("{component} {tensor}: an image was generated"),
                 Ok(_) => {}
                 Err(failure) => break failure,
             }

@@ -107,14 +107,14 @@ fn no_template_crashes_the_server() {
     let dir = tempfile::tempdir().unwrap();
     chat(dir.path(), "sound", CHATML);
     let all = templates();
-    for (place, (_, template)) in all.iter().enumerate() {
-        chat(dir.path(), &format!("m{place}"), template);
+    for (index, (_, template)) in all.iter().enumerate() {
+        chat(dir.path(), &format!("m{index}"), template);
     }
     let engine = engine(dir.path());
     let sound = prompt(&engine, "sound").unwrap();
     let mut failed = 0;
-    for (place, (name, _)) in all.iter().enumerate() {
-        let id = format!("m{place}");
+    for (index, (name, _)) in all.iter().enumerate() {
+        let id = format!("m{index}");
         let begun = Instant::now();
         let outcome = prompt(&engine, &id);
         assert!(begun.elapsed() < TIMEOUT, "{name} took {:?}", begun.elapsed());
@@ -135,8 +135,8 @@ fn tokenizer(folder: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(path, json.to_string()).unwrap();
 }
 
-fn replace(from: &str, to: &str) -> Value {
-    json!({"type": "Replace", "pattern": {"String": from}, "content": to})
+fn replace(start: &str, content: &str) -> Value {
+    json!({"type": "Replace", "pattern": {"String": start}, "content": content})
 }
 
 fn sequence(steps: Vec<Value>) -> Value {
@@ -167,8 +167,8 @@ fn no_chat_tokenizer_crashes_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let all = normalizers();
     huggingface_folders::model(dir.path(), "sound", "llama-tied");
-    for (place, (_, normalizer)) in all.iter().enumerate() {
-        let folder = huggingface_folders::model(dir.path(), &format!("m{place}"), "llama-tied");
+    for (index, (_, normalizer)) in all.iter().enumerate() {
+        let folder = huggingface_folders::model(dir.path(), &format!("m{index}"), "llama-tied");
         tokenizer(&folder, |json| json["normalizer"] = normalizer.clone());
     }
     let tokens = |count: usize| {
@@ -188,7 +188,7 @@ fn no_chat_tokenizer_crashes_the_server() {
         .unwrap();
     let engine = engine(dir.path());
     let sound = prompt(&engine, "sound").unwrap();
-    let ids = (0..all.len()).map(|place| (format!("m{place}"), all[place].0));
+    let ids = (0..all.len()).map(|index| (format!("m{index}"), all[index].0));
     let others = ["many", "long", "deep"].map(|id| (id.to_owned(), id));
     for (id, name) in ids.chain(others) {
         let begun = Instant::now();
@@ -313,11 +313,11 @@ fn the_sandbox_gives_the_same_prompts() {
     chat(dir.path(), "refuses", "{{ raise_exception('Roles must alternate') }}");
     chat(dir.path(), "torn", "{% for %}");
     huggingface_folders::model(dir.path(), "folder", "llama-tied");
-    let here = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestClock::default())).unwrap();
-    let apart = engine(dir.path());
+    let sandboxed = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestClock::default())).unwrap();
+    let in_process = engine(dir.path());
     let messages = ["hello <|im_end|> \u{FDD0}", "", "Grüße 🦀\n\n12345", &"long text ".repeat(20_000)];
     for id in ["m", "refuses", "torn", "folder"] {
-        let [one, other] = [&here, &apart].map(|engine| {
+        let [one, other] = [&sandboxed, &in_process].map(|engine| {
             let model = engine.models().load(id)?;
             let prompts = messages.map(|message| model.prompt(&[Message::new("user", message)]));
             Ok::<_, LoadError>((prompts, model.encode("hello <|im_end|>"), model.vocabulary()))
@@ -348,14 +348,15 @@ fn mutated_model_files_only_cause_errors() {
     let engine = engine_at(dir.path(), clock.clone());
     let done = std::sync::atomic::AtomicBool::new(false);
     let (mut counts, mut slowest) = ([0u64; 3], Duration::ZERO);
-    let most = std::thread::scope(|scope| {
+    let maximum = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
-            let mut most = 0;
+            let mut maximum = 0;
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                most = children::of(std::process::id()).into_iter().map(peak_memory_mb).chain([most]).max().unwrap();
+                maximum =
+                    children::of(std::process::id()).into_iter().map(peak_memory_mb).chain([maximum]).max().unwrap();
                 std::thread::sleep(Duration::from_millis(2));
             }
-            most
+            maximum
         });
         for seed in 0..4 * EACH {
             let mut rng = TestRng(seed);
@@ -366,9 +367,9 @@ fn mutated_model_files_only_cause_errors() {
                     let mut text: Vec<char> = templates[below(templates.len())].chars().collect();
                     for _ in 0..1 + below(3) {
                         let other: Vec<char> = templates[below(templates.len())].chars().collect();
-                        let (at, from) = (below(text.len() + 1), below(other.len()));
-                        let length = below(40).min(other.len() - from);
-                        text.splice(at..(at + below(20)).min(text.len()), other[from..from + length].to_vec());
+                        let (at, start) = (below(text.len() + 1), below(other.len()));
+                        let length = below(40).min(other.len() - start);
+                        text.splice(at..(at + below(20)).min(text.len()), other[start..start + length].to_vec());
                     }
                     chat(dir.path(), &id, &text.into_iter().collect::<String>());
                 }
@@ -416,10 +417,10 @@ fn mutated_model_files_only_cause_errors() {
     let [whole, prompts, loads] = counts;
     println!("{} variants: {whole} work, {prompts} fail at the prompt, {loads} at the load", 4 * EACH);
     println!(
-        "slowest {slowest:?}; most memory: the server {} MB, a process {most} MB",
+        "slowest {slowest:?}; most memory: the server {} MB, a process {maximum} MB",
         peak_memory_mb(std::process::id())
     );
-    assert!(slowest < TIMEOUT && most < 600, "{slowest:?}, {most} MB");
+    assert!(slowest < TIMEOUT && maximum < 600, "{slowest:?}, {maximum} MB");
 }
 
 /// Changes so many bytes of a file.

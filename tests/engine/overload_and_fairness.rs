@@ -17,7 +17,7 @@ fn prompt(first: u32, count: u32) -> Vec<u32> {
     (0..count).map(|at| (first * 31 + at * 7) % 250).collect()
 }
 
-/// T7: ten times as many requests as the capacity.
+/// Ten times as many requests as the capacity.
 #[tokio::test]
 async fn excess_requests_are_refused_at_once_and_the_rest_complete() {
     let rig =
@@ -54,8 +54,8 @@ async fn count(mut ticket: Generation, counted: &Cell<usize>) {
     }
 }
 
-/// Counts the tokens of both sides until there are `enough` in total.
-async fn count_until([ones, others]: [Vec<Generation>; 2], enough: usize) -> [usize; 2] {
+/// Counts the tokens of both groups until there are `enough` in total.
+async fn count_until([first, second]: [Vec<Generation>; 2], enough: usize) -> [usize; 2] {
     let counts = [Cell::new(0), Cell::new(0)];
     let of = |tickets: Vec<Generation>, at: usize| {
         join_all(tickets.into_iter().map(|ticket| count(ticket, &counts[at])).collect::<Vec<_>>())
@@ -66,21 +66,21 @@ async fn count_until([ones, others]: [Vec<Generation>; 2], enough: usize) -> [us
         }
     };
     tokio::select! {
-        _ = join(of(ones, 0), of(others, 1)) => panic!("all requests finished before enough tokens were counted"),
+        _ = join(of(first, 0), of(second, 1)) => panic!("all requests finished before enough tokens were counted"),
         () = watch => counts.map(Cell::into_inner),
     }
 }
 
-/// T9: a tenant with many queued requests and one with fewer.
+/// A tenant with many queued requests and one with fewer.
 #[tokio::test]
 async fn tenants_get_equal_shares() {
     let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (8, 1_000));
-    let ask = |tenant, count: u32| -> Vec<Generation> {
+    let request = |tenant, count: u32| -> Vec<Generation> {
         let one = |at| GenerationRequest { tenant, ..request(prompt(at, 10), 30) };
         (0..count).map(|at| rig.engine.submit(&rig.model, one(at)).unwrap()).collect()
     };
     // Enough tokens that a few sequences more or less do not matter.
-    let counts = count_until([ask(1, 300), ask(2, 150)], 6_000).await;
+    let counts = count_until([request(1, 300), request(2, 150)], 6_000).await;
     let ratio = counts[0] as f64 / counts[1] as f64;
     assert!((0.9..1.1).contains(&ratio), "{counts:?}");
     rig.wait_until_idle().await;
@@ -88,19 +88,19 @@ async fn tenants_get_equal_shares() {
 
 async fn first_token(rig: &Rig, tenant: u128, prompt: Vec<u32>) -> Duration {
     let began = now();
-    let ask = GenerationRequest { tenant, ..greedy(prompt, 1) };
-    pieces(rig.engine.submit(&rig.model, ask).unwrap().deltas).await.unwrap();
+    let request = GenerationRequest { tenant, ..greedy(prompt, 1) };
+    pieces(rig.engine.submit(&rig.model, request).unwrap().deltas).await.unwrap();
     began.elapsed()
 }
 
-/// The probability that a random one of `ones` is longer than a random one of `others`.
-fn probability_longer(ones: &[Duration], others: &[Duration]) -> f64 {
-    let pairs = ones.iter().flat_map(|one| others.iter().map(move |other| one.cmp(other)));
+/// The probability that a random duration of `first` is longer than a random one of `second`.
+fn probability_longer(first: &[Duration], second: &[Duration]) -> f64 {
+    let pairs = first.iter().flat_map(|one| second.iter().map(move |other| one.cmp(other)));
     let count: f64 = pairs.map(|order| [0., 0.5, 1.][(order as i8 + 1) as usize]).sum();
-    count / (ones.len() * others.len()) as f64
+    count / (first.len() * second.len()) as f64
 }
 
-/// T16: a tenant cannot tell from response times which prompts another tenant has sent.
+/// A tenant cannot infer from response times which prompts another tenant has sent.
 async fn measure_timing(pairs: u32) -> (f64, f64) {
     let rig = slow(|_| ());
     let (mut fresh, mut foreign, mut own) = (Vec::new(), Vec::new(), Vec::new());

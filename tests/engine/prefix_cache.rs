@@ -2,7 +2,7 @@
 
 use outpost::engine::GenerationRequest;
 
-use crate::harness::{Rig, answers, greedy, memory, pieces, slow, tiny, with_kv_blocks};
+use crate::harness::{Rig, greedy, memory, outputs, pieces, slow, tiny, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
 /// Runs the request. Returns the number of cached tokens and the text.
@@ -11,7 +11,7 @@ async fn run(rig: &Rig, request: GenerationRequest) -> (u32, String) {
     let all = pieces(ticket.deltas).await.unwrap();
     let cached = all[0].cached;
     assert!(all.iter().all(|piece| piece.cached == cached), "every delta has the same count");
-    (cached, answers(&all, 1).remove(0).text)
+    (cached, outputs(&all, 1).remove(0).text)
 }
 
 fn prompt(first: u32, count: u32) -> Vec<u32> {
@@ -21,13 +21,13 @@ fn prompt(first: u32, count: u32) -> Vec<u32> {
 #[tokio::test]
 async fn a_shared_prompt_prefix_is_reused() {
     let rig = tiny();
-    let ask = |prompt: Vec<u32>| greedy(prompt, 12);
-    let (cold, text) = run(&rig, ask(prompt(1, 100))).await;
-    let (warm, again) = run(&rig, ask(prompt(1, 100))).await;
+    let new_request = |prompt: Vec<u32>| greedy(prompt, 12);
+    let (cold, text) = run(&rig, new_request(prompt(1, 100))).await;
+    let (warm, again) = run(&rig, new_request(prompt(1, 100))).await;
     assert_eq!((cold, warm), (0, 96), "whole blocks of 16");
-    assert_eq!(text, again, "the answer is the same");
-    assert_eq!(run(&rig, ask(prompt(2, 100))).await.0, 0);
-    assert_eq!(run(&rig, ask([prompt(1, 50), prompt(9, 50)].concat())).await.0, 48);
+    assert_eq!(text, again, "the output is the same");
+    assert_eq!(run(&rig, new_request(prompt(2, 100))).await.0, 0);
+    assert_eq!(run(&rig, new_request([prompt(1, 50), prompt(9, 50)].concat())).await.0, 48);
     rig.wait_until_idle().await;
 }
 
@@ -37,9 +37,9 @@ async fn generated_tokens_are_cached_too() {
     let first = GenerationRequest { logprobs: Some(0), ..greedy(prompt(1, 60), 40) };
     let ticket = rig.engine.submit(&rig.model, first).unwrap();
     let all = pieces(ticket.deltas).await.unwrap();
-    let answer: Vec<u32> = all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id).collect();
+    let output: Vec<u32> = all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id).collect();
     // The last generated token is never computed.
-    let turn = [prompt(1, 60), answer, prompt(3, 20)].concat();
+    let turn = [prompt(1, 60), output, prompt(3, 20)].concat();
     assert_eq!(run(&rig, greedy(turn, 4)).await.0, 96);
 }
 
@@ -55,9 +55,9 @@ async fn cached_blocks_are_not_shared_between_tenants() {
 #[tokio::test]
 async fn several_choices_prefill_their_prompt_once() {
     let rig = slow(|_| ());
-    let ask = GenerationRequest { choices: 4, ..greedy(prompt(1, 1_000), 3) };
-    let alone = rig.one(greedy(prompt(1, 1_000), 3)).await;
-    assert!(rig.run(ask).await.iter().all(|answer| *answer == alone));
+    let new_request = GenerationRequest { choices: 4, ..greedy(prompt(1, 1_000), 3) };
+    let alone = rig.run_one(greedy(prompt(1, 1_000), 3)).await;
+    assert!(rig.run(new_request).await.iter().all(|output| *output == alone));
     rig.wait_until_idle().await;
 }
 

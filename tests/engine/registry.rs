@@ -111,7 +111,7 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
     let (small, large) = (TinyModel::default(), TinyModel { context: 1024, blocks: 3, ..TinyModel::default() });
     // Of different sizes, because files written within one clock tick have the same modification time.
     let (small, large) = (tiny_model::bytes(&small), tiny_model::bytes(&large));
-    let spoiled = tiny_model::changed(&TinyModel::default(), |tensors| {
+    let spoiled = tiny_model::bytes_with_tensors(&TinyModel::default(), |tensors| {
         let norm = tensors.iter_mut().find(|tensor| tensor.0 == "output_norm.weight").unwrap();
         norm.3[..4].copy_from_slice(&f32::NAN.to_le_bytes());
     });
@@ -128,7 +128,7 @@ fn changes_on_disk_are_noticed_at_the_next_use() {
         assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
         assert!(problem().unwrap().contains("truncated"));
 
-        // Its header is valid now, but loading fails, which is remembered.
+        // Its header is valid now, but loading fails, and the failure is cached.
         replace(&path, &spoiled);
         assert_eq!(problem(), None);
         assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
@@ -183,7 +183,7 @@ async fn requests_on_a_replaced_model_finish_and_free_its_memory() {
     let rig = crate::harness::slow(|_| ());
     let weights = memory(&rig.engine, "weights");
     let ticket = rig.engine.submit(&rig.model, crate::harness::greedy(vec![7; 20], 64)).unwrap();
-    let mut expected = rig.one(crate::harness::greedy(vec![7; 20], 64)).await;
+    let mut expected = rig.run_one(crate::harness::greedy(vec![7; 20], 64)).await;
     let file = rig.dir.path().join("tiny/tiny.gguf");
     let replacement = TinyModel { context: 4096, blocks: 6, width: 256, seed: 9, ..TinyModel::default() };
     let running = rig.engine.submit(&rig.model, crate::harness::greedy(vec![7; 20], 64)).unwrap();
@@ -192,12 +192,12 @@ async fn requests_on_a_replaced_model_finish_and_free_its_memory() {
     assert!(!Arc::ptr_eq(&new, &rig.model));
     assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still in use");
     for ticket in [ticket, running] {
-        let answer = crate::harness::answers(&crate::harness::pieces(ticket.deltas).await.unwrap(), 1).remove(0);
-        assert_eq!(answer, expected);
+        let output = crate::harness::outputs(&crate::harness::pieces(ticket.deltas).await.unwrap(), 1).remove(0);
+        assert_eq!(output, expected);
     }
     let other = rig.engine.submit(&new, crate::harness::greedy(vec![7; 20], 64)).unwrap();
-    let answer = crate::harness::answers(&crate::harness::pieces(other.deltas).await.unwrap(), 1).remove(0);
-    assert_ne!(std::mem::take(&mut expected.text), answer.text);
+    let output = crate::harness::outputs(&crate::harness::pieces(other.deltas).await.unwrap(), 1).remove(0);
+    assert_ne!(std::mem::take(&mut expected.text), output.text);
     rig.wait_until_idle().await;
     let crate::harness::Rig { engine, model, dir: _dir, .. } = rig;
     drop(model);

@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use outpost::engine::{GenerationRequest, Refused, TooLarge};
 
-use crate::harness::{Rig, answers, greedy, memory, pieces, request, rig, slow, with_kv_blocks};
+use crate::harness::{Rig, greedy, memory, outputs, pieces, request, rig, slow, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
 async fn a_full_queue_refuses_at_once() {
     let rig =
         slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_divisor) = (2, 3, 1));
-    let ask = || rig.engine.submit(&rig.model, request(vec![7; 40], 2_000));
+    let new_request = || rig.engine.submit(&rig.model, request(vec![7; 40], 2_000));
     // Two slots and three queued: the sixth is refused, however fast requests start.
-    let taken: Vec<_> = (0..5).map(|_| ask().unwrap()).collect();
+    let taken: Vec<_> = (0..5).map(|_| new_request().unwrap()).collect();
     for _ in 0..50 {
-        match ask() {
+        match new_request() {
             Err(Refused::QueueFull { retry_after }) => assert!(retry_after >= Duration::from_secs(1)),
             other => panic!("{other:?}"),
         }
     }
     drop(taken);
-    ask().unwrap(); // Cancelled requests free their places at once.
+    new_request().unwrap(); // Cancelled requests free their slots at once.
 }
 
 #[tokio::test]
 async fn waiting_tokens_are_bounded_too() {
     let rig =
         slow(|settings| (settings.max_running, settings.max_queued_tokens, settings.tenant_divisor) = (1, 1_000, 1));
-    let ask = |count| rig.engine.submit(&rig.model, request(vec![7; count], 1_000));
-    let mut running = ask(10).unwrap();
+    let new_request = |count| rig.engine.submit(&rig.model, request(vec![7; count], 1_000));
+    let mut running = new_request(10).unwrap();
     running.deltas.recv().await.unwrap().unwrap();
-    let _waiting = ask(900).unwrap();
+    let _waiting = new_request(900).unwrap();
     assert_eq!(rig.engine.load().queued_tokens, 900);
-    assert!(matches!(ask(101), Err(Refused::QueueFull { .. })));
-    let _small = ask(100).unwrap();
+    assert!(matches!(new_request(101), Err(Refused::QueueFull { .. })));
+    let _small = new_request(100).unwrap();
 }
 
 #[tokio::test]
@@ -62,15 +62,15 @@ async fn larger_batches_leave_less_memory_for_the_kv_cache() {
 async fn requests_are_preempted_when_memory_is_short() {
     let rig = with_kv_blocks(20, |_| ());
     // 16 blocks each at the end: one fits, three do not.
-    let ask = |at: u32| greedy(vec![7 + at, 8, 9], 240);
+    let new_request = |at: u32| greedy(vec![7 + at, 8, 9], 240);
     let mut alone = Vec::new();
     for at in 0..3 {
-        alone.push(rig.one(ask(at)).await);
+        alone.push(rig.run_one(new_request(at)).await);
     }
-    let tickets: Vec<_> = (0..3).map(|at| rig.engine.submit(&rig.model, ask(at)).unwrap()).collect();
+    let tickets: Vec<_> = (0..3).map(|at| rig.engine.submit(&rig.model, new_request(at)).unwrap()).collect();
     for (ticket, expected) in tickets.into_iter().zip(alone) {
         assert!(rig.engine.load().kv_bytes <= 4_096 * 20);
-        assert_eq!(answers(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
+        assert_eq!(outputs(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
     }
     rig.wait_until_idle().await;
 }
@@ -91,9 +91,10 @@ async fn a_long_prompt_does_not_stall_a_running_request() {
 #[tokio::test]
 async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
     let rig = slow(|settings| settings.max_running = 2);
-    let ask = |tenant| rig.engine.submit(&rig.model, GenerationRequest { tenant, ..request(vec![7; 4], 60) }).unwrap();
-    let many: Vec<_> = (0..8).map(|_| ask(1)).collect();
-    let one = ask(2);
+    let new_request =
+        |tenant| rig.engine.submit(&rig.model, GenerationRequest { tenant, ..request(vec![7; 4], 60) }).unwrap();
+    let many: Vec<_> = (0..8).map(|_| new_request(1)).collect();
+    let one = new_request(2);
     pieces(one.deltas).await.unwrap();
     assert!(rig.engine.load().queued >= 4, "{:?}", rig.engine.load());
     drop(many);
@@ -102,7 +103,7 @@ async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
 #[tokio::test]
 async fn more_choices_than_slots_run_alone() {
     let rig = rig(&TinyModel::default(), |settings| settings.max_running = 2);
-    let answers = rig.run(GenerationRequest { choices: 9, ..request(vec![7; 4], 5) }).await;
-    assert!(answers.iter().all(|answer| answer.generated == 5));
+    let outputs = rig.run(GenerationRequest { choices: 9, ..request(vec![7; 4], 5) }).await;
+    assert!(outputs.iter().all(|output| output.generated == 5));
     rig.wait_until_idle().await;
 }

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::harness::TestClock;
 use crate::image_generation::{Rig, copy_folder, fixtures};
 
-fn change(path: &Path, to: impl Fn(&mut Value)) {
+fn change(path: &Path, edit: impl Fn(&mut Value)) {
     let mut json: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    to(&mut json);
+    edit(&mut json);
     fs::write(path, json.to_string()).unwrap();
 }
 
@@ -24,10 +24,10 @@ fn apply_case_settings(folder: &Path, case: &Value, long: &str) {
     if let Some(length) = case["max_sequence_length"].as_u64() {
         change(&folder.join(long).join("tokenizer_config.json"), |config| config["model_max_length"] = length.into());
     }
-    for part in case["without"].as_array().into_iter().flatten() {
-        let part = part.as_str().unwrap();
-        fs::remove_dir_all(folder.join(part)).unwrap();
-        change(&folder.join("model_index.json"), |index| index[part] = json!([null, null]));
+    for component in case["without"].as_array().into_iter().flatten() {
+        let component = component.as_str().unwrap();
+        fs::remove_dir_all(folder.join(component)).unwrap();
+        change(&folder.join("model_index.json"), |index| index[component] = json!([null, null]));
     }
     if let Some(file) = case["transformer"].as_str() {
         let transformer = folder.join("transformer");

@@ -1,4 +1,4 @@
-//! The layers: which module may import which, and that no files import each other in a circle.
+//! The imports between modules match docs/architecture.md, and there are no import cycles.
 #![cfg(test)]
 
 mod module_graph;
@@ -15,46 +15,50 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The names in backticks.
+/// The names in backticks of a table cell.
 fn code_names(text: &str) -> impl Iterator<Item = String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned)
 }
 
-/// The rows of the module table in docs/architecture.md, from top to bottom: modules, and what they import.
+/// The rows of the module table in docs/architecture.md, from top to bottom: modules and their imports.
 fn documented() -> Vec<(String, BTreeSet<String>)> {
     let text = fs::read_to_string(folder("docs/architecture.md")).unwrap();
     let rows = text.lines().skip_while(|line| !line.starts_with("| module |")).skip(2);
-    let mut found = Vec::new();
+    let mut actual = Vec::new();
     for row in rows.take_while(|line| line.starts_with('|')) {
         let cells: Vec<&str> = row.split('|').collect();
         let imports: BTreeSet<String> = code_names(cells[2]).collect();
-        found.extend(code_names(cells[1]).filter(|name| !name.ends_with('/')).map(|name| (name, imports.clone())));
+        actual.extend(code_names(cells[1]).filter(|name| !name.ends_with('/')).map(|name| (name, imports.clone())));
     }
-    found
+    actual
 }
 
-/// What each top-level module imports, unit tests included.
+/// The imports of each top-level module, including its unit tests.
 fn imported(sources: &BTreeMap<Module, String>) -> Imports {
-    let mut found = Imports::new();
+    let mut actual = Imports::new();
     for (file, text) in sources {
-        let targets = mentions(&tokens(text)).into_iter().filter_map(|one| absolute(file, &one.path, |_| false));
+        let targets =
+            mentions(&tokens(text)).into_iter().filter_map(|mention| absolute(file, &mention.path, |_| false));
         let targets = targets.filter_map(|path| path.into_iter().next());
         let targets = targets.filter(|name| *name != file[0] && sources.keys().any(|other| other[0] == *name));
-        found.entry(file[0].clone()).or_default().extend(targets);
+        actual.entry(file[0].clone()).or_default().extend(targets);
     }
-    found
+    actual
 }
 
 #[test]
-fn modules_import_what_the_architecture_page_says() {
+fn modules_import_exactly_what_the_architecture_page_lists() {
     let documented: Imports = documented().into_iter().collect();
     let imported = imported(&sources(&folder("src")));
     let rows = |imports: &Imports| -> BTreeSet<String> {
         imports.iter().map(|(module, imports)| format!("{module}: {imports:?}")).collect()
     };
-    let (said, found) = (rows(&documented), rows(&imported));
-    let wrong = (found.difference(&said).collect::<Vec<_>>(), said.difference(&found).collect::<Vec<_>>());
-    assert!(said == found, "imports, and what docs/architecture.md says instead: {wrong:#?}");
+    let (documented_imports, actual) = (rows(&documented), rows(&imported));
+    let wrong = (
+        actual.difference(&documented_imports).collect::<Vec<_>>(),
+        documented_imports.difference(&actual).collect::<Vec<_>>(),
+    );
+    assert!(documented_imports == actual, "imports that differ from docs/architecture.md: {wrong:#?}");
 }
 
 #[test]
@@ -62,26 +66,34 @@ fn modules_import_only_from_rows_below_them() {
     let rows = documented();
     for (at, (module, imports)) in rows.iter().enumerate() {
         let below: BTreeSet<_> = rows[at + 1..].iter().map(|(name, _)| name.clone()).collect();
-        let above: Vec<_> = imports.difference(&below).collect();
-        assert!(above.is_empty(), "'{module}' imports {above:?}, which stand above it in docs/architecture.md");
+        let not_below: Vec<_> = imports.difference(&below).collect();
+        assert!(
+            not_below.is_empty(),
+            "'{module}' imports {not_below:?}, which are not in rows below it in docs/architecture.md"
+        );
     }
 }
 
 #[test]
-fn the_picture_draws_only_imports_of_the_table() {
+fn the_diagram_shows_only_imports_of_the_table() {
     let text = fs::read_to_string(folder("docs/architecture.md")).unwrap();
     let imports: Imports = documented().into_iter().collect();
-    let picture = text.split("```").nth(1).unwrap();
-    for line in picture.lines() {
+    let diagram = text.split("```").nth(1).unwrap();
+    for line in diagram.lines() {
         let names: Vec<&str> = line.split('→').map(str::trim).collect();
         for pair in names.windows(2).filter(|pair| pair[0] != "main" && pair[1] != "kernels") {
-            assert!(imports[pair[0]].contains(pair[1]), "{} → {} is drawn, but not in the table", pair[0], pair[1]);
+            assert!(
+                imports[pair[0]].contains(pair[1]),
+                "{} → {} is in the diagram but not in the table",
+                pair[0],
+                pair[1]
+            );
         }
     }
 }
 
 #[test]
-fn files_do_not_import_each_other_in_a_circle() {
+fn files_have_no_import_cycles() {
     let graph = Graph::new(&sources(&folder("src")));
     let name = |module: &Module| module.join("/");
     let mut arrows = Vec::new();
@@ -92,7 +104,7 @@ fn files_do_not_import_each_other_in_a_circle() {
         }
         arrows.push(String::new());
     }
-    assert!(arrows.is_empty(), "files import each other in a circle:\n{}", arrows.join("\n"));
+    assert!(arrows.is_empty(), "import cycle between files:\n{}", arrows.join("\n"));
 }
 
 fn paths(code: &str) -> Vec<String> {
@@ -109,12 +121,13 @@ fn imports_are_read_in_every_form() {
     );
     let reexports =
         mentions(&tokens("pub use a::b as c; pub(in crate::x) use d::e; pub(in crate::x) fn f() {} use g::h;"));
-    let reexports: Vec<_> = reexports.iter().filter(|one| one.is_reexport).map(|one| one.name.as_str()).collect();
+    let reexports: Vec<_> =
+        reexports.iter().filter(|mention| mention.is_reexport).map(|mention| mention.name.as_str()).collect();
     assert_eq!(reexports, ["c", "e"]);
 }
 
 #[test]
-fn comments_literals_and_tests_are_no_imports() {
+fn comments_literals_and_tests_are_not_imports() {
     let code = r###"
         // use crate::a;
         /* use crate::b; */
@@ -126,8 +139,8 @@ fn comments_literals_and_tests_are_no_imports() {
         use crate::f;
         use crate::g;
     "###;
-    let found = mentions(&without_tests(&tokens(code)));
-    assert_eq!(found.iter().map(|one| one.path.join("::")).collect::<Vec<_>>(), ["crate::g"]);
+    let actual = mentions(&without_tests(&tokens(code)));
+    assert_eq!(actual.iter().map(|mention| mention.path.join("::")).collect::<Vec<_>>(), ["crate::g"]);
 }
 
 #[test]
@@ -142,9 +155,9 @@ fn cycles_are_found_through_reexports_and_supers() {
         ("a/two", "fn f(_: crate::a::One) {} pub struct Two;"),
         ("b", "use crate::a::One;"),
     ]);
-    let found = Graph::new(&circle).cycles();
+    let actual = Graph::new(&circle).cycles();
     let group = BTreeSet::from(["one", "two"].map(|name| vec!["a".to_owned(), name.to_owned()]));
-    assert_eq!(found, BTreeSet::from([group]));
+    assert_eq!(actual, BTreeSet::from([group]));
     let line = sources(&[("a", tree), ("a/one", "pub struct One;"), ("a/two", "use crate::a::One;")]);
     assert!(Graph::new(&line).cycles().is_empty());
 }

@@ -1,7 +1,7 @@
 //! The imports between the files of a crate, read from its sources.
 //!
-//! `use` trees and paths inside the code are read; `pub use` is a re-export and no import. An import through re-exports
-//! leads to the file that defines the item. Code under `#[cfg(test)]` and files named `tests` are left out.
+//! Both `use` trees and paths in code are imports. `pub use` is a re-export, not an import. An import through re-exports
+//! is resolved to the file that defines the item. Code under `#[cfg(test)]` and files named `tests` are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,11 +10,11 @@ use std::path::Path;
 /// The path of a module from the crate's root, such as `storage/writer`.
 pub type Module = Vec<String>;
 
-/// One path that a file names.
+/// A path in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mention {
     pub path: Vec<String>,
-    /// The name that a `use` gives to the item.
+    /// The name that the `use` item introduces.
     pub name: String,
     pub is_reexport: bool,
 }
@@ -42,7 +42,7 @@ fn collect(folder: &Path, module: &mut Module, found: &mut BTreeMap<Module, Stri
     }
 }
 
-/// The tokens of Rust source that matter here: names, `::` and single characters. Comments and literals are left out.
+/// The names, `::` and other characters of Rust source, without comments and literals.
 pub fn tokens(mut text: &str) -> Vec<&str> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -89,12 +89,12 @@ fn literal_end(text: &str, quote: char) -> usize {
 
 /// Removes every item under `#[cfg(test)]`: up to its `;`, or the end of its block.
 pub fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
-    let mut kept = Vec::new();
+    let mut code_tokens = Vec::new();
     let mut rest = tokens;
-    while let Some((first, others)) = rest.split_first() {
+    while let Some((first, following)) = rest.split_first() {
         let Some(item) = rest.strip_prefix(&["#", "[", "cfg", "(", "test", ")", "]"]) else {
-            kept.push(*first);
-            rest = others;
+            code_tokens.push(*first);
+            rest = following;
             continue;
         };
         let mut depth = 0;
@@ -104,7 +104,7 @@ pub fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
         });
         rest = &item[end.map_or(item.len(), |end| end + 1)..];
     }
-    kept
+    code_tokens
 }
 
 fn is_name(token: &str) -> bool {
@@ -145,7 +145,7 @@ pub fn mentions(tokens: &[&str]) -> Vec<Mention> {
     found
 }
 
-/// Reads the tree of a `use` from `at` on: each path, and the name that it gives.
+/// Reads the `use` tree that starts at `at`: each path, and the name that it introduces.
 fn use_tree(tokens: &[&str], at: &mut usize, mut path: Vec<String>, found: &mut Vec<(Vec<String>, String)>) {
     let mut alias = None;
     while let Some(token) = tokens.get(*at).filter(|token| ![",", "}", ";"].contains(token)) {
@@ -172,7 +172,7 @@ fn use_tree(tokens: &[&str], at: &mut usize, mut path: Vec<String>, found: &mut 
     found.push((path, name));
 }
 
-/// The path from the crate's root; `None` for a path of another crate. `is_child`: whether a name is a child module.
+/// The path from the crate's root. `None` for a path of another crate. `is_child` tells whether a name is a child module.
 pub fn absolute(module: &[String], path: &[String], is_child: impl Fn(&str) -> bool) -> Option<Vec<String>> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     let (base, rest) = match path.first()?.as_str() {
@@ -185,7 +185,7 @@ pub fn absolute(module: &[String], path: &[String], is_child: impl Fn(&str) -> b
     Some([&module[..base], rest].concat())
 }
 
-/// Which file imports which others.
+/// The imports between files.
 pub struct Graph {
     reexports: BTreeMap<Module, BTreeMap<String, Vec<String>>>,
     pub arrows: BTreeMap<Module, BTreeSet<Module>>,
@@ -210,7 +210,7 @@ impl Graph {
         graph
     }
 
-    /// The file that defines the item at `path`, as `module` names it.
+    /// The file that defines the item that `module` refers to as `path`.
     fn defining_file(&self, module: &Module, path: &[String]) -> Option<Module> {
         let path = absolute(module, path, |name| self.has(&[module, [name.to_owned()].as_slice()].concat()))?;
         let depth = (0..=path.len()).rev().find(|depth| self.has(&path[..*depth]))?;
@@ -225,7 +225,7 @@ impl Graph {
         self.reexports.contains_key(module)
     }
 
-    /// The groups of files that import each other, directly or through others.
+    /// The groups of files that import each other directly or indirectly.
     pub fn cycles(&self) -> BTreeSet<BTreeSet<Module>> {
         let reachable: BTreeMap<&Module, BTreeSet<&Module>> =
             self.arrows.keys().map(|module| (module, self.reachable(module))).collect();
@@ -236,11 +236,11 @@ impl Graph {
         groups.filter(|group| !group.is_empty()).collect()
     }
 
-    fn reachable<'g>(&'g self, from: &'g Module) -> BTreeSet<&'g Module> {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+    fn reachable<'g>(&'g self, start: &'g Module) -> BTreeSet<&'g Module> {
+        let (mut visited, mut open) = (BTreeSet::new(), vec![start]);
         while let Some(module) = open.pop() {
-            open.extend(self.arrows[module].iter().filter(|target| seen.insert(*target)));
+            open.extend(self.arrows[module].iter().filter(|target| visited.insert(*target)));
         }
-        seen
+        visited
     }
 }

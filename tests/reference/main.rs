@@ -1,5 +1,5 @@
-//! The real starter model against llama.cpp on the same file. The expected answers were written by
-//! `tests/fixtures/make_smollm2_reference.py`; the model is pulled on the first run.
+//! Compares the starter chat model with llama.cpp on the same file. `tests/fixtures/make_smollm2_reference.py` wrote the
+//! expected values. The first run pulls the model.
 #![cfg(test)]
 
 mod minilm;
@@ -19,7 +19,7 @@ use outpost::models::decoder::Decoder;
 use outpost::models::decoder_config::DecoderConfig;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
-use outpost::models::scratch::Cpu;
+use outpost::models::scratch_buffers::Cpu;
 use outpost::models::weights::{DecoderCheckpoint, Role, Rows, Weights};
 use outpost_kernels::DType;
 use serde::Deserialize;
@@ -29,11 +29,11 @@ const MODEL: &str = "smollm2-135m-instruct";
 #[derive(Deserialize)]
 struct Reference {
     sample_every: usize,
-    /// Texts of many kinds and the token ids that llama.cpp gives them.
+    /// Texts of many kinds and their token IDs in llama.cpp.
     texts: Vec<(String, Vec<u32>)>,
-    /// The file as it is; llama.cpp rounds activations to 8 bits on the way, in its own blocks.
+    /// With the quantized weights of the file. llama.cpp quantizes activations to 8 bits, in its own blocks.
     quantized: Answers,
-    /// The same weights as F32, where nothing is rounded.
+    /// With the weights converted to F32, without quantization of activations.
     widened: Answers,
 }
 
@@ -48,7 +48,7 @@ struct Chat {
     messages: Vec<(String, String)>,
     prompt: Vec<u32>,
     tokens: Vec<u32>,
-    /// The two highest logits of llama.cpp at each place.
+    /// The two highest logits of llama.cpp at each position.
     top2: Vec<[(u32, f32); 2]>,
 }
 
@@ -78,7 +78,7 @@ fn model() -> Decoder {
     load(&file())
 }
 
-/// The same weights as 32-bit floats.
+/// Reads the weights as f32.
 struct Widened(GgufFile);
 
 impl DecoderCheckpoint for Widened {
@@ -124,27 +124,27 @@ fn argmax(logits: &[f32]) -> u32 {
 fn largest_difference(model: &Decoder, answers: &Answers, sample_every: usize) -> f32 {
     let logits = model.extend(&answers.chats[0].prompt, &mut cache(model)).unwrap();
     let pairs = logits.iter().step_by(sample_every).zip(&answers.logits_sample);
-    let largest = pairs.map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max);
+    let largest = pairs.map(|(ours, reference)| (ours - reference).abs()).fold(0.0, f32::max);
     println!("largest difference of {} logits: {largest}", answers.logits_sample.len());
     largest
 }
 
-/// Where our greedy text leaves the reference's: `(chat, token, gap of the reference's top two
-/// logits there, gap of ours between the two tokens)`.
-fn partings(model: &Decoder, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
+/// Positions at which the greedy text differs from the reference: `(chat, token, difference of the reference's top two
+/// logits, difference of our logits of the two tokens)`.
+fn divergences(model: &Decoder, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
     let mut found = Vec::new();
     for (number, chat) in chats.iter().enumerate() {
         let mut cache = cache(model);
         let mut logits = model.extend(&chat.prompt, &mut cache).unwrap();
-        for (place, expected) in chat.tokens.iter().enumerate() {
+        for (position, expected) in chat.tokens.iter().enumerate() {
             let ours = argmax(&logits);
             if ours != *expected {
-                let [(_, first), (second, other)] = chat.top2[place];
+                let [(_, first), (second, runner_up)] = chat.top2[position];
                 let gap = logits[ours as usize] - logits[*expected as usize];
                 println!(
-                    "chat {number} parts at token {place}: theirs {expected} ({first}) over {second} ({other}), ours {ours} over {expected} by {gap}"
+                    "chat {number} diverges at token {position}: reference {expected} ({first}) over {second} ({runner_up}), Outpost {ours} over {expected} by {gap}"
                 );
-                found.push((number, place, first - other, gap));
+                found.push((number, position, first - runner_up, gap));
                 break;
             }
             logits = model.extend(&[ours], &mut cache).unwrap();
@@ -167,7 +167,7 @@ fn text_model_in(models: PathBuf, model: &str) -> Arc<TextModel> {
 }
 
 #[test]
-fn texts_have_the_reference_s_tokens_and_come_back_from_them() {
+fn tokens_match_the_reference_and_decode_to_the_text() {
     let (model, reference) = (text_model(), reference());
     assert!(reference.texts.len() > 60);
     for (text, expected) in reference.texts {
@@ -178,7 +178,7 @@ fn texts_have_the_reference_s_tokens_and_come_back_from_them() {
 }
 
 #[test]
-fn prompts_have_the_reference_s_tokens() {
+fn prompt_tokens_match_the_reference() {
     check_prompts(&text_model(), &reference().quantized.chats);
 }
 
@@ -191,23 +191,23 @@ fn check_prompts(model: &TextModel, chats: &[Chat]) {
 }
 
 #[test]
-fn with_weights_widened_to_f32_the_numbers_are_the_reference_s() {
+fn logits_with_f32_weights_match_the_reference() {
     let (model, reference) = (load(&Widened(file())), reference());
     let largest = largest_difference(&model, &reference.widened, reference.sample_every);
     assert!(largest < 2e-3, "{largest}");
-    for (chat, token, gap, _) in partings(&model, &reference.widened.chats) {
+    for (chat, token, gap, _) in divergences(&model, &reference.widened.chats) {
         assert!(gap < 2e-3, "chat {chat}, token {token}: not a tie ({gap})");
     }
 }
 
 #[test]
-fn quantised_as_it_comes_the_answers_are_the_reference_s_up_to_near_ties() {
+fn generated_text_matches_the_reference_up_to_near_ties() {
     let (model, reference) = (model(), reference());
-    // llama.cpp's own rounding moves these logits by 1.7 from the widened weights'; they span 50.
+    // llama.cpp's quantization of activations changes these logits by 1.7. Their range is 50.
     let largest = largest_difference(&model, &reference.quantized, reference.sample_every);
     assert!(largest < 2.5, "{largest}");
-    for (chat, token, theirs, ours) in partings(&model, &reference.quantized.chats) {
-        assert!(theirs < 0.5 && ours < 0.5, "chat {chat}, token {token}: gaps {theirs} and {ours}");
+    for (chat, token, reference, ours) in divergences(&model, &reference.quantized.chats) {
+        assert!(reference < 0.5 && ours < 0.5, "chat {chat}, token {token}: gaps {reference} and {ours}");
     }
 }
 
@@ -217,15 +217,15 @@ struct Perplexity {
     perplexity: f64,
 }
 
-/// The perplexity of a fixed text, in one pass, with keys and values kept so.
+/// The perplexity of the tokens, with this type of KV cache.
 fn perplexity(model: &Decoder, tokens: &[u32], kind: KvType) -> f64 {
     let mut arena = KvArena::new(model.kv_shape(kind));
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
     blocks.iter().for_each(|block| arena.ensure(*block));
     let mut loss = 0.;
-    for (index, part) in tokens.chunks(256).enumerate() {
+    for (index, chunk) in tokens.chunks(256).enumerate() {
         let start = index * 256;
-        let row = BatchRow { tokens: part, start, blocks: &blocks, logits: LogitsAt::All, long: false };
+        let row = BatchRow { tokens: chunk, start, blocks: &blocks, logits: LogitsAt::All, long: false };
         let next = tokens[start + 1..].iter();
         let mut logits = model.forward(&[row], &mut arena).unwrap();
         for (logits, next) in logits.rows()[0].iter().zip(next) {
@@ -237,10 +237,10 @@ fn perplexity(model: &Decoder, tokens: &[u32], kind: KvType) -> f64 {
     (loss / (tokens.len() - 1) as f64).exp()
 }
 
-/// For `benches/peers/single.py`, which has llama.cpp's beside it.
+/// Run by `benches/peers/single_stream.py`, which compares the result with llama.cpp's.
 #[test]
-#[ignore = "prints the perplexity of the file that the variable GGUF names"]
-fn the_perplexity_of_a_file() {
+#[ignore = "prints the perplexity of the file in the variable GGUF"]
+fn perplexity_of_a_gguf_file() {
     let path = PathBuf::from(std::env::var("GGUF").unwrap());
     let model = load(&GgufFile::open(&path).unwrap());
     let tokens = text_model_in(
@@ -253,14 +253,14 @@ fn the_perplexity_of_a_file() {
 }
 
 #[test]
-fn the_perplexity_is_the_reference_s() {
+fn perplexity_matches_the_reference() {
     let expected: Perplexity = serde_json::from_str(include_str!("../fixtures/perplexity.json")).unwrap();
     let tokens = text_model().encode(include_str!("../fixtures/perplexity.txt")).unwrap();
     assert_eq!(tokens.len(), expected.tokens);
     let model = model();
     for (kind, within) in [(KvType::F16, 0.01), (KvType::Q8, 0.01)] {
         let ours = perplexity(&model, &tokens, kind);
-        println!("keys and values as {kind:?}: {ours:.3}, the reference's {:.3}", expected.perplexity);
+        println!("keys and values as {kind:?}: {ours:.3}, reference {:.3}", expected.perplexity);
         assert!((ours / expected.perplexity - 1.).abs() < within, "{kind:?}: {ours}");
     }
 }

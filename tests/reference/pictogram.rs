@@ -1,4 +1,4 @@
-//! The starter set's image model, against diffusers. `tests/fixtures/make_pictogram_reference.py` wrote the images.
+//! Compares the starter image model with diffusers. `tests/fixtures/make_pictogram_reference.py` wrote the images.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn engine() -> Engine {
     Engine::start(settings, Arc::new(SystemClockRng::new())).unwrap()
 }
 
-/// An image with the model's own settings.
+/// Generates an image with the model's default settings.
 fn generate(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
     let model = engine.models().load_image_model("pictogram").unwrap();
     let request = ImageRequest {
@@ -42,7 +42,7 @@ fn generate(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -
 }
 
 #[test]
-fn the_starter_model_paints_what_diffusers_paints_with_it() {
+fn pictogram_images_match_diffusers() {
     let engine = engine();
     let expected = safetensors::load("tests/fixtures/pictogram.safetensors", &Device::Cpu).unwrap();
     assert_eq!(expected.len(), 4);
@@ -52,29 +52,29 @@ fn the_starter_model_paints_what_diffusers_paints_with_it() {
         let found = generate(&engine, prompt, seed.parse().unwrap(), Some(scheduler)).rgb;
         let expected: Vec<u8> = expected.flatten_all().unwrap().to_vec1().unwrap();
         assert_eq!(found.len(), expected.len());
-        let away = found.iter().zip(&expected).map(|(x, y)| x.abs_diff(*y));
-        let mean = away.clone().map(f64::from).sum::<f64>() / found.len() as f64;
-        let most = away.max().unwrap();
-        println!("{case}: mean {mean:.4}, most {most}");
-        assert!(mean <= 1. && most <= 8, "{case}: mean {mean}, most {most}");
+        let differences = found.iter().zip(&expected).map(|(x, y)| x.abs_diff(*y));
+        let mean = differences.clone().map(f64::from).sum::<f64>() / found.len() as f64;
+        let max_difference = differences.max().unwrap();
+        println!("{case}: mean {mean:.4}, maximum {max_difference}");
+        assert!(mean <= 1. && max_difference <= 8, "{case}: mean {mean}, maximum {max_difference}");
     }
 }
 
-/// Checks that the prompt affects the image at all, not its quality.
+/// Checks that the prompt affects the image. It does not check quality.
 #[test]
-fn colours_that_are_asked_for_are_there() {
+fn images_have_the_requested_colours() {
     let engine = engine();
     let mean = |prompt: &str| {
         let Image { rgb, .. } = generate(&engine, prompt, 7, None);
-        let coloured = rgb.as_chunks::<3>().0.iter().filter(|pixel| pixel.iter().any(|part| *part < 200));
+        let coloured = rgb.as_chunks::<3>().0.iter().filter(|pixel| pixel.iter().any(|channel| *channel < 200));
         let (mut sum, mut count) = ([0.; 3], 0.);
         for pixel in coloured {
             count += 1.;
-            for (sum, part) in sum.iter_mut().zip(pixel) {
-                *sum += f64::from(*part);
+            for (sum, channel) in sum.iter_mut().zip(pixel) {
+                *sum += f64::from(*channel);
             }
         }
-        // Something is drawn, with white around it.
+        // The image has a drawing on a white background.
         let share = count / (rgb.len() / 3) as f64;
         assert!((0.1..0.9).contains(&share), "{prompt}: {share}");
         sum.map(|sum| sum / count)

@@ -1,5 +1,5 @@
-//! Qwen2.5-Coder against llama.cpp on the same files. The expected answers were written by
-//! `tests/fixtures/make_qwen_coder_reference.py`. The files are large, so these tests run on demand:
+//! Compares Qwen2.5-Coder with llama.cpp on the same files. `tests/fixtures/make_qwen_coder_reference.py` wrote the
+//! expected values. The files are large, so these tests run on demand:
 //!
 //! ```text
 //! outpost models pull qwen2.5-coder-0.5b-instruct qwen2.5-coder-1.5b-instruct
@@ -12,7 +12,7 @@ use outpost::engine::{Message, TextModel, Tool, ToolCall};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Chat, check_prompts, file_of, load, partings, text_model_of};
+use super::{Chat, check_prompts, divergences, file_of, load, text_model_of};
 
 #[derive(Deserialize)]
 struct Reference {
@@ -34,7 +34,7 @@ fn check(name: &str) {
     check_prompts(&model, chats);
     assert_eq!(prompt_with_tools(&model, &reference.tools), *calling);
     drop(model);
-    for (chat, token, theirs, ours) in partings(&load(&file_of(name)), chats) {
+    for (chat, token, theirs, ours) in divergences(&load(&file_of(name)), chats) {
         assert!(theirs < 0.5 && ours < 0.5, "chat {chat}, token {token}: gaps {theirs} and {ours}");
     }
 }
@@ -56,12 +56,12 @@ fn prompt_with_tools(model: &TextModel, tools: &[Value]) -> Vec<u32> {
 
 #[test]
 #[ignore = "needs 491 MB of weights"]
-fn answers_of_the_smaller_are_the_reference_s_up_to_near_ties() {
+fn the_smaller_model_matches_the_reference_up_to_near_ties() {
     check("qwen2.5-coder-0.5b-instruct");
 }
 
 #[test]
 #[ignore = "needs 1.1 GB of weights"]
-fn answers_of_the_larger_are_the_reference_s_up_to_near_ties() {
+fn the_larger_model_matches_the_reference_up_to_near_ties() {
     check("qwen2.5-coder-1.5b-instruct");
 }

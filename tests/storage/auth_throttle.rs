@@ -8,11 +8,11 @@ use outpost::service::{Access, Secret};
 
 use crate::fixture::Fixture;
 
-fn from(address: &str) -> Option<IpAddr> {
+fn parse_address(address: &str) -> Option<IpAddr> {
     Some(address.parse().unwrap())
 }
 
-/// The outcome of an attempt that awaits nothing, and so reads nothing.
+/// The outcome of an attempt that completes without waiting, so without a read. `None` if it needs a read.
 fn without_a_read(fixture: &Fixture, address: Option<IpAddr>, secret: &str) -> Option<Result<Access, Error>> {
     fixture.keys.authenticate_from(address, secret).now_or_never()
 }
@@ -22,7 +22,7 @@ fn code_without_a_read(fixture: &Fixture, address: Option<IpAddr>, secret: &str)
 }
 
 #[tokio::test]
-async fn a_bad_check_part_costs_no_read_and_a_wrong_secret_always_one() {
+async fn invalid_check_digits_cost_no_read_and_a_wrong_secret_always_one() {
     let fixture = Fixture::new().await;
     let valid = fixture.first.secret.expose();
     let mut bad = valid.to_owned();
@@ -31,27 +31,27 @@ async fn a_bad_check_part_costs_no_read_and_a_wrong_secret_always_one() {
     for text in [&*bad, "", "opk_", "opk_nonsense"] {
         assert_eq!(code_without_a_read(&fixture, None, text), Some(Code::InvalidApiKey), "{text}");
     }
-    assert!(matches!(without_a_read(&fixture, None, valid), Some(Ok(_))), "a key that was used lately");
+    assert!(matches!(without_a_read(&fixture, None, valid), Some(Ok(_))), "a recently used key");
     for id in [fixture.first.key.id, KeyId::generate(&*fixture.clock)] {
         let wrong = Secret::generate(id, &*fixture.clock);
-        // The thread that reads may be done before the first look, but not each time.
+        // The reading thread may finish before the first poll, but not every time.
         let reads = (0..200).any(|_| without_a_read(&fixture, None, wrong.expose()).is_none());
-        assert!(reads, "known or not, it takes a read");
+        assert!(reads, "a known and an unknown key ID both need a read");
         assert_eq!(fixture.code(&wrong).await, Some(Code::InvalidApiKey));
     }
 }
 
 #[tokio::test]
-async fn nothing_is_read_for_an_address_that_has_spent_its_guesses() {
+async fn nothing_is_read_for_a_throttled_address() {
     let fixture = Fixture::new().await;
     let project = fixture.project("p").await.id;
     let (_, unused) = fixture.key(project, &[]).await;
     let (revoked_key, revoked) = fixture.key(project, &[]).await;
     fixture.keys.revoke(&fixture.admin, revoked_key.id).await.unwrap();
-    let address = from("203.0.113.9");
+    let address = parse_address("203.0.113.9");
     let attempt =
         async |secret: &str| fixture.keys.authenticate_from(address, secret).await.err().map(|error| error.code());
-    // Who has the secret guesses nothing.
+    // A correct secret of a revoked key does not count as a guess.
     for _ in 0..30 {
         assert_eq!(attempt(revoked.expose()).await, Some(Code::RevokedApiKey));
     }
@@ -64,9 +64,9 @@ async fn nothing_is_read_for_an_address_that_has_spent_its_guesses() {
         assert_eq!(code_without_a_read(&fixture, address, secret.expose()), Some(Code::RateLimited));
     }
     let valid = fixture.first.secret.expose();
-    assert!(matches!(without_a_read(&fixture, address, valid), Some(Ok(_))), "a key that was used lately works on");
+    assert!(matches!(without_a_read(&fixture, address, valid), Some(Ok(_))), "a recently used key still works");
     assert_eq!(code_without_a_read(&fixture, address, revoked.expose()), Some(Code::RevokedApiKey));
-    for other in [None, from("203.0.113.10"), from("127.0.0.1")] {
+    for other in [None, parse_address("203.0.113.10"), parse_address("127.0.0.1")] {
         let outcome = fixture.keys.authenticate_from(other, wrong(fixture.first.key.id).expose()).await;
         assert_eq!(outcome.unwrap_err().code(), Code::InvalidApiKey);
     }

@@ -1,4 +1,4 @@
-//! How long a refusal takes says nothing of what was wrong with the key. Measurements, so not part of the usual run:
+//! The duration of a refusal does not reveal why a key was refused. The tests measure time and are ignored by default:
 //!
 //! ```sh
 //! cargo test --test storage auth_timing -- --ignored --nocapture
@@ -12,15 +12,19 @@ use outpost::service::Secret;
 
 use crate::fixture::Fixture;
 
-/// Pairs of tries of each comparison.
+/// Pairs of attempts per comparison.
 const PAIRS: usize = 2_000;
 
-/// How often a value of `left` is above one of `right`, ties by half: 0.5 means that they cannot be told apart.
+/// The probability that a value of `left` exceeds one of `right`, where ties count half (area under the ROC curve). At
+/// 0.5, the two are indistinguishable.
 fn area_under_curve(left: &[Duration], right: &[Duration]) -> f64 {
     let mut sorted = right.to_vec();
     sorted.sort_unstable();
     let below = |value: &Duration| {
-        let (less, up_to) = (sorted.partition_point(|one| one < value), sorted.partition_point(|one| one <= value));
+        let (less, up_to) = (
+            sorted.partition_point(|left_time| left_time < value),
+            sorted.partition_point(|left_time| left_time <= value),
+        );
         (less + up_to) as f64 / 2.
     };
     left.iter().map(below).sum::<f64>() / (left.len() * right.len()) as f64
@@ -32,15 +36,15 @@ fn median(times: &[Duration]) -> Duration {
     sorted[sorted.len() / 2]
 }
 
-async fn refused_in(fixture: &Fixture, secret: &Secret) -> Duration {
+async fn time_refusal(fixture: &Fixture, secret: &Secret) -> Duration {
     let started = Instant::now();
     let outcome = fixture.keys.authenticate(secret.expose()).await;
-    let took = started.elapsed();
+    let elapsed = started.elapsed();
     assert!(outcome.is_err());
-    took
+    elapsed
 }
 
-/// Times refusals of both kinds in turn, the first of each pair alternating.
+/// Measures refusals of both kinds in pairs, whose order alternates, and returns the area under the curve.
 async fn compare(
     fixture: &Fixture,
     name: &str,
@@ -49,18 +53,18 @@ async fn compare(
 ) -> f64 {
     let (mut lefts, mut rights) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS + 200 {
-        let (one, other) = (left(), right());
-        let (one, other) = if pair % 2 == 0 {
-            let took = refused_in(fixture, &one).await;
-            (took, refused_in(fixture, &other).await)
+        let (left_secret, right_secret) = (left(), right());
+        let (left_time, right_time) = if pair % 2 == 0 {
+            let left_time = time_refusal(fixture, &left_secret).await;
+            (left_time, time_refusal(fixture, &right_secret).await)
         } else {
-            let took = refused_in(fixture, &other).await;
-            (refused_in(fixture, &one).await, took)
+            let right_time = time_refusal(fixture, &right_secret).await;
+            (time_refusal(fixture, &left_secret).await, right_time)
         };
-        // The first ones warm up.
+        // The first pairs warm up.
         if pair >= 200 {
-            lefts.push(one);
-            rights.push(other);
+            lefts.push(left_time);
+            rights.push(right_time);
         }
     }
     let area = area_under_curve(&lefts, &rights);
@@ -85,11 +89,11 @@ async fn an_unknown_key_id_takes_as_long_as_a_known_one() {
 
     let cached = fixture.first.key.id;
     let in_memory = compare(&fixture, "known and in memory, against unknown", || wrong(cached), unknown).await;
-    // A wrong secret brings its key into memory, so each of these is tried once.
+    // A wrong secret loads its key into the cache, so each key is tried once.
     let mut fresh = known.into_iter();
     let stored = compare(&fixture, "known and only stored, against unknown", || wrong(fresh.next().unwrap()), unknown);
     let stored = stored.await;
     for area in [in_memory, stored] {
-        assert!((0.45..=0.55).contains(&area), "the two can be told apart: {area}");
+        assert!((0.45..=0.55).contains(&area), "the two are distinguishable: AUC {area}");
     }
 }

@@ -9,7 +9,7 @@ use outpost::storage::{BackupError, RestoreError, Store, check, keys, projects, 
 
 use super::fixture::{Clock, Fixture, dir, new_key, settings};
 
-/// Makes a project and a key in it, one after the other, until told to stop.
+/// Creates projects with a key each until `stop` is set.
 async fn write_pairs(fixture: Arc<Fixture>, stop: Arc<AtomicBool>) {
     while !stop.load(SeqCst) {
         let project = fixture.project("pair").await;
@@ -18,7 +18,7 @@ async fn write_pairs(fixture: Arc<Fixture>, stop: Arc<AtomicBool>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_made_while_writing_is_one_point_in_time_and_the_same_keys_work() {
+async fn a_backup_during_writes_is_consistent_and_accepts_the_same_keys() {
     let fixture = Arc::new(Fixture::new().await);
     let stop = Arc::new(AtomicBool::new(false));
     let mut writers = tokio::task::JoinSet::new();
@@ -46,7 +46,7 @@ async fn a_backup_made_while_writing_is_one_point_in_time_and_the_same_keys_work
     assert!(found.is_clean(), "{:?}", found.problems);
     let clock = Clock::new();
     let store = Store::open(settings(fresh.path()), clock.clone()).unwrap();
-    // One writer task has at most one project without its key: 4 at any point in time.
+    // Each of the four writer tasks has at most one project without its key.
     let (projects, keys) = store
         .read(|tx| {
             let mut count = 0;

@@ -1,5 +1,5 @@
-//! A clock that is set forward or back, by an hour or a year, with and without a restart: the old
-//! secret dies at its time and never comes back.
+//! A clock that is set forward or back, by an hour or a year, with and without a restart: the old secret expires on
+//! time and never becomes valid again.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const JUMPS: [i64; 4] = [HOUR, -HOUR, YEAR, -YEAR];
 const GRACES: [i64; 2] = [1, 2_592_000];
 const TICK: Duration = Duration::from_millis(1);
 
-/// What happens beside the jump.
+/// How the server stops around the jump of the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
     None,
@@ -35,34 +35,34 @@ async fn jump(fixture: Fixture, seconds: i64, stop: Stop) -> Fixture {
     }
     let fixture = if stop == Stop::None { fixture } else { fixture.restart(stop != Stop::Crash).await };
     if stop == Stop::During {
-        // Nobody has used a key yet.
+        // No key was used between the two restarts.
         fixture.clock.jump(seconds);
         return fixture.restart(false).await;
     }
     fixture
 }
 
-async fn rotated(grace: i64) -> (Fixture, Secret, Secret) {
+async fn fixture_with_rotated_key(grace: i64) -> (Fixture, Secret, Secret) {
     let fixture = Fixture::new().await;
     let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
     let (_, new) = fixture.rotate(&key, grace).await.unwrap();
     (fixture, old, new)
 }
 
-const DEAD: Option<Code> = Some(Code::RevokedApiKey);
+const INVALID: Option<Code> = Some(Code::RevokedApiKey);
 
-/// Dead, and dead for ever.
-async fn assert_buried(fixture: Fixture, old: &Secret, new: &Secret, case: &str) {
-    assert_eq!(fixture.code(old).await, DEAD, "{case}: it outlived its time");
+/// Checks that the old secret is invalid and stays so.
+async fn assert_stays_invalid(fixture: Fixture, old: &Secret, new: &Secret, case: &str) {
+    assert_eq!(fixture.code(old).await, INVALID, "{case}: the old secret is still valid");
     fixture.clock.jump(-YEAR);
-    assert_eq!(fixture.code(old).await, DEAD, "{case}: it came back when the clock was set back");
+    assert_eq!(fixture.code(old).await, INVALID, "{case}: the old secret is valid again after the clock was set back");
     let fixture = fixture.restart(false).await;
-    assert_eq!(fixture.code(old).await, DEAD, "{case}: it came back with a restart");
-    assert_eq!(fixture.code(new).await, None, "{case}: the new secret works throughout");
+    assert_eq!(fixture.code(old).await, INVALID, "{case}: the old secret is valid again after a restart");
+    assert_eq!(fixture.code(new).await, None, "{case}: the new secret stays valid");
 }
 
-/// Every combination; most of the time is spent waiting for the disk, so they run side by side.
-fn all_of<A: Copy + Sync, B: Copy + Sync, C: Copy + Sync>(
+/// Runs a case for every combination. The cases run on several threads, because they mostly wait for the disk.
+fn for_all_combinations<A: Copy + Sync, B: Copy + Sync, C: Copy + Sync>(
     (a, b, c): (&[A], &[B], &[C]),
     case: impl AsyncFn(A, B, C) + Sync,
 ) {
@@ -83,59 +83,59 @@ fn all_of<A: Copy + Sync, B: Copy + Sync, C: Copy + Sync>(
 }
 
 #[test]
-fn without_grace_the_old_secret_is_dead_whatever_the_clock_does() {
-    all_of((&[0], &JUMPS, &[Stop::None, Stop::During]), async |grace, seconds, stop| {
-        let (fixture, old, new) = rotated(grace).await;
+fn without_grace_the_old_secret_stays_invalid_when_the_clock_changes() {
+    for_all_combinations((&[0], &JUMPS, &[Stop::None, Stop::During]), async |grace, seconds, stop| {
+        let (fixture, old, new) = fixture_with_rotated_key(grace).await;
         let fixture = jump(fixture, seconds, stop).await;
-        assert_buried(fixture, &old, &new, &format!("{seconds} s, {stop:?}")).await;
+        assert_stays_invalid(fixture, &old, &new, &format!("{seconds} s, {stop:?}")).await;
     });
 }
 
 #[test]
-fn the_old_secret_dies_at_its_time_though_the_clock_jumps_meanwhile() {
-    all_of((&GRACES, &JUMPS, &Stop::ALL), async |grace, seconds, stop| {
-        let (whole, half) = (Duration::from_secs(grace as u64), Duration::from_millis(grace as u64 * 500));
+fn the_old_secret_expires_on_time_although_the_clock_jumps() {
+    for_all_combinations((&GRACES, &JUMPS, &Stop::ALL), async |grace, seconds, stop| {
+        let (full, half) = (Duration::from_secs(grace as u64), Duration::from_millis(grace as u64 * 500));
         let case = format!("grace {grace} s, {seconds} s, {stop:?}");
-        let (fixture, old, new) = rotated(grace).await;
+        let (fixture, old, new) = fixture_with_rotated_key(grace).await;
         fixture.clock.pass(half);
         assert_eq!(fixture.code(&old).await, None, "{case}");
         let fixture = jump(fixture, seconds, stop).await;
-        // A clock that is set forward brings the end nearer; one that is set back never moves it
-        // away. After a crash the clock may begin again at the rotation.
+        // Setting the clock forward shortens the grace period. Setting it back never lengthens it. After a crash, the
+        // clock may continue from the time of the rotation.
         let left = half.saturating_sub(Duration::from_secs(seconds.max(0) as u64));
-        let most = if stop == Stop::Crash && seconds < 0 { whole } else { left };
+        let latest = if stop == Stop::Crash && seconds < 0 { full } else { left };
         if let Some(last) = left.checked_sub(TICK) {
             fixture.clock.pass(last);
-            assert_eq!(fixture.code(&old).await, None, "{case}: it died early");
-            fixture.clock.pass(most - last);
+            assert_eq!(fixture.code(&old).await, None, "{case}: the old secret expired early");
+            fixture.clock.pass(latest - last);
         }
-        assert_buried(fixture, &old, &new, &case).await;
+        assert_stays_invalid(fixture, &old, &new, &case).await;
     });
 }
 
 #[test]
-fn an_old_secret_that_nobody_used_again_is_dead_after_its_time_too() {
+fn an_unused_old_secret_expires_too() {
     let stops = [Stop::None, Stop::After, Stop::During];
-    all_of((&GRACES, &[-HOUR, -YEAR], &stops), async |grace, seconds, stop| {
-        let (fixture, old, new) = rotated(grace).await;
+    for_all_combinations((&GRACES, &[-HOUR, -YEAR], &stops), async |grace, seconds, stop| {
+        let (fixture, old, new) = fixture_with_rotated_key(grace).await;
         fixture.clock.pass(Duration::from_secs(grace as u64));
         let fixture = jump(fixture, seconds, stop).await;
-        assert_buried(fixture, &old, &new, &format!("grace {grace} s, {seconds} s, {stop:?}")).await;
+        assert_stays_invalid(fixture, &old, &new, &format!("grace {grace} s, {seconds} s, {stop:?}")).await;
     });
 }
 
 #[test]
-fn a_rotation_under_a_wrong_clock_has_its_whole_grace_and_no_more() {
-    all_of((&[60], &JUMPS, &[Stop::None, Stop::After]), async |grace, seconds, stop| {
-        let (fixture, _, _) = rotated(HOUR).await;
+fn a_rotation_under_a_wrong_clock_has_exactly_its_grace_period() {
+    for_all_combinations((&[60], &JUMPS, &[Stop::None, Stop::After]), async |grace, seconds, stop| {
+        let (fixture, _, _) = fixture_with_rotated_key(HOUR).await;
         fixture.clock.jump(seconds);
         let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
         let (_, new) = fixture.rotate(&key, grace).await.unwrap();
         let fixture = jump(fixture, -seconds, stop).await;
         let case = format!("{seconds} s, {stop:?}");
         fixture.clock.pass(Duration::from_secs(grace as u64) - TICK);
-        assert_eq!(fixture.code(&old).await, None, "{case}: it died early");
+        assert_eq!(fixture.code(&old).await, None, "{case}: the old secret expired early");
         fixture.clock.pass(TICK);
-        assert_buried(fixture, &old, &new, &case).await;
+        assert_stays_invalid(fixture, &old, &new, &case).await;
     });
 }

@@ -1,4 +1,4 @@
-//! Damage, disk errors, missing files, newer programs.
+//! Damaged records, disk errors, missing files, and databases of newer versions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -15,7 +15,7 @@ fn table(name: &str) -> TableDefinition<'_, &'static [u8], &'static [u8]> {
     TableDefinition::new(name)
 }
 
-/// Edits the closed database behind the program's back.
+/// Edits the closed database directly.
 fn tamper(dir: &std::path::Path, name: &str, key: &[u8], edit: impl FnOnce(&mut Vec<u8>)) {
     let db = Database::open(dir.join("outpost.redb")).unwrap();
     let mut value =
@@ -27,7 +27,7 @@ fn tamper(dir: &std::path::Path, name: &str, key: &[u8], edit: impl FnOnce(&mut 
 }
 
 #[tokio::test]
-async fn a_damaged_key_record_is_refused_and_found_by_check() {
+async fn a_damaged_key_record_is_refused_and_check_finds_it() {
     let Fixture { store, first, keys, projects, _dir: dir, clock, .. } = Fixture::new().await;
     drop((keys, projects));
     store.shutdown();
@@ -38,7 +38,7 @@ async fn a_damaged_key_record_is_refused_and_found_by_check() {
         let keys = outpost::service::Keys::new(store.clone(), clock.clone());
         let refused = keys.authenticate(first.secret.expose()).await.unwrap_err();
         assert_eq!(refused.code(), Code::StorageUnavailable);
-        assert_eq!(store.verify().unwrap().problems.len(), 2, "the record, and the index that points to it");
+        assert_eq!(store.verify().unwrap().problems.len(), 2, "the record and its index entry");
         store.shutdown();
         assert!(!check(dir.path()).unwrap().is_clean());
         tamper(dir.path(), "keys", &key, |value| value[20] ^= 1 << bit);
@@ -47,7 +47,7 @@ async fn a_damaged_key_record_is_refused_and_found_by_check() {
 }
 
 #[tokio::test]
-async fn a_newer_layout_and_a_lost_or_foreign_pepper_are_refused_with_a_remedy() {
+async fn a_newer_layout_and_a_missing_or_wrong_pepper_are_refused_with_a_remedy() {
     let Fixture { store, keys, projects, _dir: dir, clock, .. } = Fixture::new().await;
     drop((keys, projects));
     store.shutdown();
@@ -71,14 +71,14 @@ async fn a_newer_layout_and_a_lost_or_foreign_pepper_are_refused_with_a_remedy()
 }
 
 #[tokio::test]
-async fn a_database_of_layout_1_is_copied_and_then_counts_its_keys() {
+async fn a_layout_1_database_is_backed_up_and_migrated() {
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
     for _ in 0..3 {
         fixture.key(home, &[]).await;
     }
-    let (gone, _) = fixture.key(home, &[]).await;
-    fixture.keys.revoke(&fixture.admin, gone.id).await.unwrap();
+    let (revoked, _) = fixture.key(home, &[]).await;
+    fixture.keys.revoke(&fixture.admin, revoked.id).await.unwrap();
     let Fixture { store, keys, projects, _dir: dir, clock, .. } = fixture;
     drop((keys, projects));
     store.shutdown();
@@ -91,8 +91,8 @@ async fn a_database_of_layout_1_is_copied_and_then_counts_its_keys() {
     tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 1);
     for _ in 0..2 {
         let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
-        let held = store.read(move |tx| outpost::storage::quota_usage::of(tx, home)).await.unwrap();
-        assert_eq!(held.api_keys, 4, "the admin's and three; the revoked one does not count");
+        let quota_usage_of = store.read(move |tx| outpost::storage::quota_usage::of(tx, home)).await.unwrap();
+        assert_eq!(quota_usage_of.api_keys, 4, "the admin key and three others; the revoked key does not count");
         assert!(store.verify().unwrap().is_clean());
         store.shutdown();
     }
@@ -101,7 +101,7 @@ async fn a_database_of_layout_1_is_copied_and_then_counts_its_keys() {
     assert_eq!(layout.unwrap().value().last(), Some(&1));
 }
 
-/// A disk that fails while told to.
+/// A disk that fails while `broken` is set.
 #[derive(Debug)]
 struct Disk {
     file: FileBackend,
@@ -146,7 +146,7 @@ impl StorageBackend for Disk {
 }
 
 #[tokio::test]
-async fn after_a_disk_error_the_store_refuses_and_then_recovers_by_itself() {
+async fn after_a_disk_error_the_store_refuses_writes_and_then_recovers() {
     let (dir, clock, broken) = (dir(), Clock::new(), Arc::new(AtomicBool::new(false)));
     let disk = broken.clone();
     let opener = Box::new(move |builder: &redb::Builder, path: &std::path::Path| {
@@ -154,7 +154,7 @@ async fn after_a_disk_error_the_store_refuses_and_then_recovers_by_itself() {
         builder.create_with_backend(Disk { file: FileBackend::new(file)?, broken: disk.clone() })
     });
     let store = Store::open_with(settings(dir.path()), clock.clone(), opener).unwrap();
-    let fixture = Fixture::on(dir, clock, store).await;
+    let fixture = Fixture::with_store(dir, clock, store).await;
     let (_, before) = fixture.key(fixture.first.project.id, &[]).await;
     for _ in 0..3 {
         broken.store(true, SeqCst);
@@ -181,7 +181,7 @@ async fn after_a_disk_error_the_store_refuses_and_then_recovers_by_itself() {
 }
 
 #[tokio::test]
-async fn the_first_start_happens_once_and_an_owner_can_make_another_admin_key() {
+async fn the_first_start_happens_once_and_the_owner_can_create_another_admin_key() {
     let fixture = Fixture::new().await;
     let clock_rng: Arc<dyn outpost::clock_rng::ClockRng> = fixture.clock.clone();
     assert!(outpost::service::first_start(&fixture.store, &clock_rng).await.unwrap().is_none());

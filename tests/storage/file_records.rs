@@ -19,26 +19,26 @@ fn record(fixture: &Fixture, chunks: u32) -> FileRecord {
     }
 }
 
-async fn put(fixture: &Fixture, id: FileId, places: std::ops::Range<u32>) {
-    let put =
-        move |tx: &_| places.clone().try_for_each(|place| file_records::put_chunk(tx, id, place, &Chunk(vec![1; 10])));
-    fixture.store.write(put).await.unwrap();
+async fn write_chunks(fixture: &Fixture, id: FileId, indices: std::ops::Range<u32>) {
+    let write_chunks =
+        move |tx: &_| indices.clone().try_for_each(|index| file_records::put_chunk(tx, id, index, &Chunk(vec![1; 10])));
+    fixture.store.write(write_chunks).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_check_finds_content_without_a_file_and_a_file_without_content() {
+async fn check_finds_content_without_a_file_and_files_without_content() {
     let fixture = Fixture::new().await;
     let [whole, short, arriving, stray] = [1, 2, 3, 4].map(|number| FileId::from_bytes([number; 16]));
-    put(&fixture, whole, 0..3).await;
-    put(&fixture, short, 0..2).await;
-    put(&fixture, arriving, 0..2).await;
-    assert!(fixture.store.verify().unwrap().is_clean(), "what is marked belongs to an upload");
+    write_chunks(&fixture, whole, 0..3).await;
+    write_chunks(&fixture, short, 0..2).await;
+    write_chunks(&fixture, arriving, 0..2).await;
+    assert!(fixture.store.verify().unwrap().is_clean(), "marked chunks belong to an upload");
     let records = [(whole, record(&fixture, 3)), (short, record(&fixture, 3))];
     let insert = move |tx: &_| records.iter().try_for_each(|(id, record)| file_records::insert(tx, *id, record));
     fixture.store.write(insert).await.unwrap();
-    // Without its first chunk there is no mark.
-    put(&fixture, stray, 1..2).await;
-    put(&fixture, whole, 3..4).await;
+    // Without its first chunk, an upload has no mark.
+    write_chunks(&fixture, stray, 1..2).await;
+    write_chunks(&fixture, whole, 3..4).await;
     let mut problems = fixture.store.verify().unwrap().problems;
     problems.sort();
     let stray = "a content chunk belongs to no file";
@@ -46,15 +46,15 @@ async fn a_check_finds_content_without_a_file_and_a_file_without_content() {
 }
 
 #[tokio::test]
-async fn sweeping_takes_what_belongs_to_no_file_and_nothing_else() {
+async fn the_sweeper_removes_only_orphaned_chunks() {
     let fixture = Fixture::new().await;
     let (file, other) = (FileId::from_bytes([1; 16]), FileId::from_bytes([2; 16]));
-    put(&fixture, file, 0..20).await;
-    put(&fixture, other, 0..20).await;
+    write_chunks(&fixture, file, 0..20).await;
+    write_chunks(&fixture, other, 0..20).await;
     let record = record(&fixture, 20);
     fixture.store.write(move |tx| file_records::insert(tx, file, &record)).await.unwrap();
     let sweep = |id: FileId| fixture.store.write(move |tx| file_records::sweep(tx, id, 8));
-    assert!(sweep(file).await.unwrap(), "a file is left alone");
+    assert!(sweep(file).await.unwrap(), "the sweeper does not remove a file");
     let steps = [sweep(other).await.unwrap(), sweep(other).await.unwrap(), sweep(other).await.unwrap()];
     assert_eq!(steps, [false, false, true]);
     let left = fixture.store.verify().unwrap();
@@ -64,10 +64,10 @@ async fn sweeping_takes_what_belongs_to_no_file_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn no_file_is_made_of_chunks_that_were_swept() {
+async fn swept_chunks_cannot_become_a_file() {
     let fixture = Fixture::new().await;
     let id = FileId::from_bytes([1; 16]);
-    put(&fixture, id, 0..1).await;
+    write_chunks(&fixture, id, 0..1).await;
     fixture.store.write(move |tx| file_records::sweep(tx, id, 8)).await.unwrap();
     let record = record(&fixture, 1);
     assert!(fixture.store.write(move |tx| file_records::insert(tx, id, &record)).await.is_err());

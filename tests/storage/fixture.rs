@@ -1,4 +1,4 @@
-//! A store in a temporary folder, with a clock that the test moves.
+//! A store in a temporary folder, with a clock that the test controls.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,42 +17,42 @@ use ring::rand::{SecureRandom, SystemRandom};
 pub const START: i64 = 1_800_000_000_000;
 
 pub struct Clock {
-    wall: AtomicI64,
-    steady: AtomicU64,
+    wall_clock: AtomicI64,
+    uptime: AtomicU64,
     random: SystemRandom,
 }
 
 impl Clock {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { wall: AtomicI64::new(START), steady: AtomicU64::new(1000), random: SystemRandom::new() })
+        Arc::new(Self { wall_clock: AtomicI64::new(START), uptime: AtomicU64::new(1000), random: SystemRandom::new() })
     }
 
-    /// Time passes.
+    /// Lets time pass: moves the wall clock and the uptime forward.
     pub fn pass(&self, wait: Duration) {
-        self.wall.fetch_add(wait.as_millis() as i64, SeqCst);
-        self.steady.fetch_add(wait.as_millis() as u64, SeqCst);
+        self.wall_clock.fetch_add(wait.as_millis() as i64, SeqCst);
+        self.uptime.fetch_add(wait.as_millis() as u64, SeqCst);
     }
 
-    /// The same time of day for another process.
+    /// A clock with the same wall time, for another process.
     fn restarted(&self) -> Arc<Self> {
         let clock = Self::new();
-        clock.wall.store(self.wall.load(SeqCst), SeqCst);
+        clock.wall_clock.store(self.wall_clock.load(SeqCst), SeqCst);
         clock
     }
 
-    /// Someone sets the clock.
+    /// Sets the wall clock forward, or back if `seconds` is negative.
     pub fn jump(&self, seconds: i64) {
-        self.wall.fetch_add(seconds * 1000, SeqCst);
+        self.wall_clock.fetch_add(seconds * 1000, SeqCst);
     }
 }
 
 impl ClockRng for Clock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.wall.load(SeqCst))
+        Timestamp::from_millis(self.wall_clock.load(SeqCst))
     }
 
     fn uptime(&self) -> Duration {
-        Duration::from_millis(self.steady.load(SeqCst))
+        Duration::from_millis(self.uptime.load(SeqCst))
     }
 
     fn fill(&self, bytes: &mut [u8]) {
@@ -84,10 +84,10 @@ impl Fixture {
     pub async fn new() -> Self {
         let (dir, clock) = (dir(), Clock::new());
         let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
-        Self::on(dir, clock, store).await
+        Self::with_store(dir, clock, store).await
     }
 
-    pub async fn on(dir: tempfile::TempDir, clock: Arc<Clock>, store: Store) -> Self {
+    pub async fn with_store(dir: tempfile::TempDir, clock: Arc<Clock>, store: Store) -> Self {
         let clock_rng: Arc<dyn ClockRng> = clock.clone();
         let first = first_start(&store, &clock_rng).await.unwrap().unwrap();
         let keys = Arc::new(Keys::new(store.clone(), clock_rng.clone()));
@@ -96,7 +96,7 @@ impl Fixture {
         Self { dir: dir.path().to_owned(), clock, store, keys, projects, first, admin, _dir: dir }
     }
 
-    /// Another process on the same folder; after a crash unless the stop was `clean`.
+    /// Restarts on the same folder, after a clean stop or a crash.
     pub async fn restart(self, clean: bool) -> Self {
         let Self { dir, clock, store, keys, projects, first, _dir, .. } = self;
         if clean {
@@ -121,7 +121,7 @@ impl Fixture {
         (key, secret.unwrap())
     }
 
-    /// A new key's own access.
+    /// Creates a key and returns its access.
     pub async fn access(&self, project: ProjectId, scopes: &[&str]) -> Access {
         let (_, secret) = self.key(project, scopes).await;
         self.keys.authenticate(secret.expose()).await.unwrap()
@@ -143,9 +143,9 @@ pub fn new_key(project: ProjectId, scopes: &[&str]) -> NewKey {
     NewKey { name: "ci".into(), project, expires_at: None, scopes, models: None }
 }
 
-/// Code and param of a refusal.
-pub fn refusal<T>(outcome: Result<T, Error>) -> (Code, Option<String>) {
-    let error = outcome.err().expect("this must be refused");
+/// Code and param of an error.
+pub fn error_fields<T>(outcome: Result<T, Error>) -> (Code, Option<String>) {
+    let error = outcome.err().expect("an error");
     assert!(error.message().len() > 20, "{error}");
     (error.code(), error.param_name().map(Into::into))
 }

@@ -1,4 +1,4 @@
-//! Group commit: neighbours share a transaction and nothing else.
+//! Group commit: writes of a group share a transaction, but do not affect each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -27,7 +27,7 @@ fn id(number: u128) -> ProjectId {
     ProjectId::from_bytes(number.to_be_bytes())
 }
 
-fn refuse(tx: &WriteTx, number: u128) -> Result<()> {
+fn put_and_fail(tx: &WriteTx, number: u128) -> Result<()> {
     projects::put(tx, id(number), &record("ghost"))?;
     Err(Error::new(Code::Conflict, "changed my mind"))
 }
@@ -36,7 +36,7 @@ async fn exists(store: &Store, number: u128) -> bool {
     store.read(move |tx| projects::find(tx, id(number))).await.unwrap().is_some()
 }
 
-/// Holds the writer until many writes wait, so that they become one group.
+/// Blocks the writer, so that writes that are submitted meanwhile become one group.
 async fn hold(store: &Store) -> std::sync::mpsc::Sender<()> {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let (begun, started) = tokio::sync::oneshot::channel();
@@ -58,7 +58,7 @@ async fn hold(store: &Store) -> std::sync::mpsc::Sender<()> {
 }
 
 #[tokio::test]
-async fn a_refused_or_panicking_closure_leaves_no_trace_and_its_neighbours_commit() {
+async fn a_failing_closure_leaves_no_trace_and_the_others_commit() {
     let dir = dir();
     let store = Store::open(settings(dir.path()), Clock::new()).unwrap();
     let release = hold(&store).await;
@@ -71,7 +71,7 @@ async fn a_refused_or_panicking_closure_leaves_no_trace_and_its_neighbours_commi
                 .write(move |tx| {
                     runs.fetch_add(1, SeqCst);
                     match number % 10 {
-                        3 => refuse(tx, number),
+                        3 => put_and_fail(tx, number),
                         7 => {
                             projects::put(tx, id(number), &record("ghost"))?;
                             panic!("on purpose")
@@ -95,9 +95,9 @@ async fn a_refused_or_panicking_closure_leaves_no_trace_and_its_neighbours_commi
         assert_eq!(written, expected, "{number}");
         assert_eq!(exists(&store, number).await, expected.is_ok(), "{number}");
     }
-    assert!(runs.load(SeqCst) > 30, "nothing ran again");
+    assert!(runs.load(SeqCst) > 30, "the other closures were not run again");
     assert_eq!(store.stats().writes, 24);
-    assert_eq!(store.stats().commits, 1, "24 writes that waited together share one commit");
+    assert_eq!(store.stats().commits, 1, "24 waiting writes share one commit");
 }
 
 #[tokio::test]

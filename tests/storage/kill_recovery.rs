@@ -1,7 +1,7 @@
-//! kill -9 under sixteen writers: what was acknowledged is there, whole.
+//! `kill -9` during writes of sixteen writers: every acknowledged write is stored completely.
 //!
-//! The child is this test program itself, told by an environment variable to write and to print
-//! each effect after its acknowledgement.
+//! The child process is this test program. If an environment variable is set, it writes, and prints each effect after
+//! its acknowledgement.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -26,45 +26,45 @@ const KILLS: usize = 20;
 const WRITERS: usize = 16;
 const ACKNOWLEDGED: usize = 2_000;
 
-fn say(line: &str) {
+fn print_acknowledged(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "ack {line}").unwrap();
     out.flush().unwrap();
 }
 
-async fn write_for_ever(keys: Arc<Keys>, projects: Projects, talks: Conversations, admin: Access) {
+async fn write_until_killed(keys: Arc<Keys>, projects: Projects, conversations: Conversations, admin: Access) {
     loop {
         let project =
             projects.create(&admin, NewProject { name: "p".into(), ..NewProject::default() }).await.unwrap().id;
-        say(&format!("project {project}"));
+        print_acknowledged(&format!("project {project}"));
         let (key, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
-        say(&format!("live {} {}", key.id, secret.unwrap().expose()));
+        print_acknowledged(&format!("live {} {}", key.id, secret.unwrap().expose()));
         let (_, second) = keys.rotate(&admin, key.id, Rotation::default()).await.unwrap();
-        say(&format!("live {} {}", key.id, second.unwrap().expose()));
-        let (doomed, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
-        keys.revoke(&admin, doomed.id).await.unwrap();
-        say(&format!("dead {} {}", doomed.id, secret.unwrap().expose()));
-        talk(&talks, &admin, project).await;
+        print_acknowledged(&format!("live {} {}", key.id, second.unwrap().expose()));
+        let (revoked_key, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
+        keys.revoke(&admin, revoked_key.id).await.unwrap();
+        print_acknowledged(&format!("dead {} {}", revoked_key.id, secret.unwrap().expose()));
+        conversation(&conversations, &admin, project).await;
     }
 }
 
-/// Makes a conversation and appends to it, a message or two at a time.
-async fn talk(talks: &Conversations, admin: &Access, project: ProjectId) {
+/// Creates a conversation and appends one or two messages at a time.
+async fn conversation(conversations: &Conversations, admin: &Access, project: ProjectId) {
     let message = |at: usize| json!({ "role": "user", "content": format!("message {at}") }).to_string();
     let new = NewConversation { project: Some(project), messages: vec![message(0)], metadata: None };
-    let id = talks.create(admin, new).await.unwrap().id;
-    say(&format!("talk {id} 1"));
+    let id = conversations.create(admin, new).await.unwrap().id;
+    print_acknowledged(&format!("talk {id} 1"));
     for (first, count) in [(1, 1), (2, 2), (4, 1)] {
         let messages = (first..first + count).map(message).collect();
         let expected = Precondition { version: None, if_match: None };
-        let now = talks.append(admin, id, messages, expected).await.unwrap();
-        say(&format!("talk {id} {}", now.messages));
+        let now = conversations.append(admin, id, messages, expected).await.unwrap();
+        print_acknowledged(&format!("talk {id} {}", now.messages));
     }
 }
 
-/// The child's side; does nothing in an ordinary run.
+/// The child process. Does nothing in an ordinary test run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn child_that_writes_until_it_is_killed() {
+async fn child_process_writes_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
     let clock = Clock::new();
     let clock_rng: Arc<dyn ClockRng> = clock.clone();
@@ -76,60 +76,60 @@ async fn child_that_writes_until_it_is_killed() {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..WRITERS {
         let projects = Projects::new(store.clone(), clock_rng.clone());
-        let talks = Conversations::new(store.clone(), clock_rng.clone());
-        tasks.spawn(write_for_ever(keys.clone(), projects, talks, admin.clone()));
+        let conversations = Conversations::new(store.clone(), clock_rng.clone());
+        tasks.spawn(write_until_killed(keys.clone(), projects, conversations, admin.clone()));
     }
     tasks.join_next().await;
 }
 
-/// What the child was told is done.
+/// The effects that the child printed as acknowledged.
 #[derive(Default)]
 struct Acknowledged {
     projects: Vec<ProjectId>,
     /// The last acknowledged secret of each key.
-    live: HashMap<KeyId, String>,
-    dead: Vec<String>,
-    /// How many messages of each conversation were acknowledged.
-    talks: HashMap<ConversationId, usize>,
+    active_keys: HashMap<KeyId, String>,
+    revoked_secrets: Vec<String>,
+    /// The number of acknowledged messages of each conversation.
+    conversations: HashMap<ConversationId, usize>,
     count: usize,
 }
 
 impl Acknowledged {
-    fn note(&mut self, line: &str) {
+    fn record(&mut self, line: &str) {
         // The test harness prints to the same stream.
         let Some((_, line)) = line.split_once("ack ") else { return };
         let words: Vec<_> = line.split(' ').collect();
         match words[..] {
             ["project", id] => self.projects.push(id.parse().unwrap()),
-            ["live", id, secret] => drop(self.live.insert(id.parse().unwrap(), secret.into())),
-            ["dead", _, secret] => self.dead.push(secret.into()),
-            ["talk", id, messages] => drop(self.talks.insert(id.parse().unwrap(), messages.parse().unwrap())),
+            ["live", id, secret] => drop(self.active_keys.insert(id.parse().unwrap(), secret.into())),
+            ["dead", _, secret] => self.revoked_secrets.push(secret.into()),
+            ["talk", id, messages] => drop(self.conversations.insert(id.parse().unwrap(), messages.parse().unwrap())),
             _ => return,
         }
         self.count += 1;
     }
 }
 
-/// Runs a child until it acknowledged `enough`, and kills it in the middle of its work.
-fn run_and_kill(dir: &Path, enough: usize, acknowledged: &mut Acknowledged) {
+/// Runs a child until it has printed `count` further acknowledgements, and kills it while it writes.
+fn run_and_kill(dir: &Path, count: usize, acknowledged: &mut Acknowledged) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["kill_recovery::child_that_writes_until_it_is_killed", "--exact", "--nocapture", "--test-threads=1"])
+        .args(["kill_recovery::child_process_writes_until_it_is_killed", "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let goal = acknowledged.count + enough;
+    let goal = acknowledged.count + count;
     while acknowledged.count < goal {
-        acknowledged.note(&lines.next().expect("the child ended by itself").unwrap());
+        acknowledged.record(&lines.next().expect("the child exited by itself").unwrap());
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it still said before it died. The last line may be cut off.
+    // The remaining output. The last line may be truncated.
     let rest: Vec<_> = lines.map_while(Result::ok).collect();
     for line in rest.iter().take(rest.len().saturating_sub(1)) {
-        acknowledged.note(line);
+        acknowledged.record(line);
     }
 }
 
@@ -143,27 +143,27 @@ async fn verify(store: &Store, keys: &Keys, acknowledged: &Acknowledged, rotated
         }
         Ok(lost)
     });
-    assert_eq!(lost.await.unwrap(), 0, "acknowledged projects are gone");
-    verify_talks(store, acknowledged.talks.clone()).await;
-    for secret in acknowledged.live.values() {
+    assert_eq!(lost.await.unwrap(), 0, "acknowledged projects are lost");
+    verify_conversations(store, acknowledged.conversations.clone()).await;
+    for secret in acknowledged.active_keys.values() {
         match keys.authenticate(secret).await {
             Ok(_) => {}
-            // Its rotation was under way when the child died.
+            // The key was being rotated when the child was killed.
             Err(error) if error.code() == Code::RevokedApiKey => *rotated += 1,
-            Err(error) => panic!("an acknowledged key is gone: {error}"),
+            Err(error) => panic!("an acknowledged key is lost: {error}"),
         }
     }
-    for secret in &acknowledged.dead {
-        assert_eq!(keys.authenticate(secret).await.unwrap_err().code(), Code::RevokedApiKey, "a revoked key lives");
+    for secret in &acknowledged.revoked_secrets {
+        assert_eq!(keys.authenticate(secret).await.unwrap_err().code(), Code::RevokedApiKey, "a revoked key is valid");
     }
 }
 
-/// Every acknowledged message is there with its content, and what follows it is whole.
-async fn verify_talks(store: &Store, talks: HashMap<ConversationId, usize>) {
+/// Checks that every acknowledged message is stored, and that all stored messages are complete.
+async fn verify_conversations(store: &Store, conversations: HashMap<ConversationId, usize>) {
     let checked = store.read(move |tx| {
-        for (id, acknowledged) in talks {
+        for (id, acknowledged) in conversations {
             let record: conversations::ConversationRecord =
-                project_resources::find(tx, id.to_bytes())?.expect("it was acknowledged");
+                project_resources::find(tx, id.to_bytes())?.expect("the conversation was acknowledged");
             let messages = conversations::messages(tx, id, &record)?;
             assert!(messages.len() >= acknowledged, "{id} lost messages");
             for (at, text) in messages.iter().enumerate() {
@@ -176,17 +176,17 @@ async fn verify_talks(store: &Store, talks: HashMap<ConversationId, usize>) {
 }
 
 #[tokio::test]
-async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+async fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
     let dir = dir();
     let mut acknowledged = Acknowledged::default();
     let (mut slowest, mut rotated) = (Duration::ZERO, 0);
     for _ in 0..KILLS {
         run_and_kill(dir.path(), ACKNOWLEDGED.div_ceil(KILLS), &mut acknowledged);
-        #[expect(clippy::disallowed_methods, reason = "measures how long a real crash recovery takes")]
-        let begun = Instant::now();
+        #[expect(clippy::disallowed_methods, reason = "measures the duration of a real crash recovery")]
+        let started = Instant::now();
         let clock = Clock::new();
         let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
-        slowest = slowest.max(begun.elapsed());
+        slowest = slowest.max(started.elapsed());
         let keys = Keys::new(store.clone(), clock);
         rotated = 0;
         verify(&store, &keys, &acknowledged, &mut rotated).await;
@@ -194,7 +194,7 @@ async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
         store.shutdown();
     }
     assert!(acknowledged.count >= ACKNOWLEDGED);
-    assert!(rotated <= KILLS * WRITERS, "more unacknowledged rotations than writers could have had under way");
+    assert!(rotated <= KILLS * WRITERS, "more unacknowledged rotations than concurrent writers");
     assert!(slowest <= Duration::from_secs(2), "reopening took {slowest:?}");
     assert!(check(dir.path()).unwrap().is_clean());
     println!("{} acknowledged over {KILLS} kills, slowest reopening {slowest:?}", acknowledged.count);

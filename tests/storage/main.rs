@@ -1,4 +1,4 @@
-//! What the storage and the rules above it promise, through their public API.
+//! Tests of the storage and the services through their public API.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "../common/rng.rs"]

@@ -1,4 +1,4 @@
-//! Nobody gains by managing keys.
+//! Managing keys never extends the caller's permissions.
 
 use outpost::error::Code;
 use outpost::ids::{KeyId, ProjectId};
@@ -9,28 +9,28 @@ use outpost::service::{Access, KeyPatch, NewProject, PageRequest, Patch, Project
 use outpost::storage::WriteTx;
 use outpost::storage::keys::{self, KeyRecord};
 
-use super::fixture::{Fixture, new_key, refusal};
+use super::fixture::{Fixture, error_fields, new_key};
 
 fn rename() -> KeyPatch {
     KeyPatch { name: "mine".into(), expires_at: Patch::Keep }
 }
 
 #[tokio::test]
-async fn a_project_key_cannot_make_or_take_over_an_admin_key() {
+async fn a_project_key_cannot_create_or_change_an_admin_key() {
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
     let tenant = fixture.access(home, &["project", "inference"]).await;
     let expected = (Code::InsufficientScope, Some("scopes".into()));
-    assert_eq!(refusal(fixture.keys.create(&tenant, new_key(home, &["admin"])).await), expected);
+    assert_eq!(error_fields(fixture.keys.create(&tenant, new_key(home, &["admin"])).await), expected);
     let admin = fixture.first.key.id;
-    assert_eq!(refusal(fixture.keys.rotate(&tenant, admin, Rotation::default()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.keys.update(&tenant, admin, rename()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.keys.revoke(&tenant, admin).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(fixture.keys.rotate(&tenant, admin, Rotation::default()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(fixture.keys.update(&tenant, admin, rename()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(fixture.keys.revoke(&tenant, admin).await).0, Code::InsufficientScope);
     assert_eq!(fixture.code(&fixture.first.secret).await, None);
 }
 
 #[tokio::test]
-async fn a_key_for_few_models_cannot_reach_more() {
+async fn a_key_with_few_models_cannot_grant_more() {
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
     let mut new = new_key(home, &[]);
@@ -40,28 +40,34 @@ async fn a_key_for_few_models_cannot_reach_more() {
     assert_eq!(narrow.models, Some(vec!["small".into()]));
     let access = fixture.keys.authenticate(secret.expose()).await.unwrap();
     access.require_model("small").unwrap();
-    assert_eq!(refusal(access.require_model("large")).0, Code::ModelNotAllowed);
-    // Left out, the list is inherited; named, it must be within the caller's own.
+    assert_eq!(error_fields(access.require_model("large")).0, Code::ModelNotAllowed);
+    // An omitted list is inherited. A given one must be within the caller's own.
     assert_eq!(fixture.keys.create(&access, new_key(home, &[])).await.unwrap().0.models, narrow.models);
     new.models = Some(vec!["small".into(), "large".into()]);
-    assert_eq!(refusal(fixture.keys.create(&access, new).await), (Code::InsufficientScope, Some("models".into())));
+    assert_eq!(error_fields(fixture.keys.create(&access, new).await), (Code::InsufficientScope, Some("models".into())));
     let (wide, _) = fixture.key(home, &[]).await;
-    assert_eq!(refusal(fixture.keys.rotate(&access, wide.id, Rotation::default()).await).0, Code::InsufficientScope);
+    assert_eq!(
+        error_fields(fixture.keys.rotate(&access, wide.id, Rotation::default()).await).0,
+        Code::InsufficientScope
+    );
 }
 
 #[tokio::test]
-async fn an_inference_key_manages_nothing() {
+async fn an_inference_key_cannot_manage_resources() {
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
     let access = fixture.access(home, &["inference"]).await;
     access.require_model("any").unwrap();
-    assert_eq!(refusal(fixture.keys.create(&access, new_key(home, &["inference"])).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.keys.revoke(&access, access.key()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.keys.list(&access, home, PageRequest::default()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.projects.create(&access, NewProject::default()).await).0, Code::InsufficientScope);
+    assert_eq!(
+        error_fields(fixture.keys.create(&access, new_key(home, &["inference"])).await).0,
+        Code::InsufficientScope
+    );
+    assert_eq!(error_fields(fixture.keys.revoke(&access, access.key()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(fixture.keys.list(&access, home, PageRequest::default()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(fixture.projects.create(&access, NewProject::default()).await).0, Code::InsufficientScope);
 }
 
-/// Changes what a key may do behind the service's back: the API has no request for it.
+/// Changes the permissions of a key directly in the store, because the API has no request for it.
 async fn set(fixture: &Fixture, key: KeyId, bits: u8, models: Option<&[&str]>) {
     let models: Option<Vec<String>> = models.map(|models| models.iter().map(|model| (*model).into()).collect());
     let change = move |tx: &WriteTx| {
@@ -72,7 +78,7 @@ async fn set(fixture: &Fixture, key: KeyId, bits: u8, models: Option<&[&str]>) {
 }
 
 #[tokio::test]
-async fn a_replay_needs_the_permission_that_the_request_needs_now() {
+async fn a_replay_requires_the_current_permission() {
     let [admin, project, inference] = [1, 2, 4];
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
@@ -92,8 +98,8 @@ async fn a_replay_needs_the_permission_that_the_request_needs_now() {
     };
     let expected = || Precondition { version: None, if_match: None };
     let [making, changing, renaming, granting] = ["make", "change", "rename", "grant"].map(|key| claimed(&tenant, key));
-    let made = agents.create(&making, agent()).await.unwrap();
-    let changed = agents.update(&changing, made.id, change(), expected()).await.unwrap();
+    let created = agents.create(&making, agent()).await.unwrap();
+    let changed = agents.update(&changing, created.id, change(), expected()).await.unwrap();
     let own = tenant.key();
     let renamed = fixture.keys.update(&renaming, own, rename()).await.unwrap();
     let (granted, _) = fixture.keys.create(&granting, new_key(home, &["project"])).await.unwrap();
@@ -105,49 +111,58 @@ async fn a_replay_needs_the_permission_that_the_request_needs_now() {
     let moved = fixture.projects.replace(&moving, founded.id, settings()).await.unwrap();
 
     set(&fixture, own, inference, None).await;
-    assert_eq!(refusal(agents.create(&making, agent()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(agents.update(&changing, made.id, change(), expected()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.keys.update(&renaming, own, rename()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.keys.create(&granting, new_key(home, &["project"])).await).0, Code::InsufficientScope);
-    // Nor does it have the effect under another idempotency key, though the access is an old one.
-    assert_eq!(refusal(agents.create(&claimed(&tenant, "new"), agent()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(agents.create(&tenant, agent()).await).0, Code::InsufficientScope);
-    // A key that may still manage, but no longer grant as much.
+    assert_eq!(error_fields(agents.create(&making, agent()).await).0, Code::InsufficientScope);
+    assert_eq!(
+        error_fields(agents.update(&changing, created.id, change(), expected()).await).0,
+        Code::InsufficientScope
+    );
+    assert_eq!(error_fields(fixture.keys.update(&renaming, own, rename()).await).0, Code::InsufficientScope);
+    assert_eq!(
+        error_fields(fixture.keys.create(&granting, new_key(home, &["project"])).await).0,
+        Code::InsufficientScope
+    );
+    // With another idempotency key, the request is refused too, although the access is an old one.
+    assert_eq!(error_fields(agents.create(&claimed(&tenant, "new"), agent()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(agents.create(&tenant, agent()).await).0, Code::InsufficientScope);
+    // A key that can still manage keys, but can grant fewer permissions.
     set(&fixture, own, project, Some(&["small"])).await;
-    assert_eq!(refusal(fixture.keys.create(&granting, new_key(home, &["project"])).await).1, Some("models".into()));
-    assert_eq!(agents.create(&making, agent()).await.unwrap(), made);
+    assert_eq!(
+        error_fields(fixture.keys.create(&granting, new_key(home, &["project"])).await).1,
+        Some("models".into())
+    );
+    assert_eq!(agents.create(&making, agent()).await.unwrap(), created);
     set(&fixture, own, project | inference, None).await;
-    assert_eq!(agents.update(&changing, made.id, change(), expected()).await.unwrap(), changed);
+    assert_eq!(agents.update(&changing, created.id, change(), expected()).await.unwrap(), changed);
     assert_eq!(fixture.keys.update(&renaming, own, rename()).await.unwrap(), renamed);
     assert_eq!(fixture.keys.create(&granting, new_key(home, &["project"])).await.unwrap().0, granted);
     assert!(granting.idempotency_key().unwrap().is_replayed());
 
     set(&fixture, admins.key(), project | inference, None).await;
     let again = || NewProject { name: "n".into(), ..NewProject::default() };
-    assert_eq!(refusal(fixture.projects.create(&founding, again()).await).0, Code::InsufficientScope);
-    assert_eq!(refusal(fixture.projects.replace(&moving, founded.id, settings()).await).0, Code::ProjectMismatch);
+    assert_eq!(error_fields(fixture.projects.create(&founding, again()).await).0, Code::InsufficientScope);
+    assert_eq!(error_fields(fixture.projects.replace(&moving, founded.id, settings()).await).0, Code::ProjectMismatch);
     set(&fixture, admins.key(), admin, None).await;
     assert_eq!(fixture.projects.create(&founding, again()).await.unwrap(), founded);
     assert_eq!(fixture.projects.replace(&moving, founded.id, settings()).await.unwrap(), moved);
 }
 
 #[tokio::test]
-async fn what_is_foreign_is_403_and_what_is_absent_is_404() {
+async fn resources_of_other_projects_are_403_and_unknown_ones_404() {
     let fixture = Fixture::new().await;
     let tenant = fixture.access(fixture.project("mine").await.id, &[]).await;
     let other = fixture.project("theirs").await.id;
     let (foreign, _) = fixture.key(other, &[]).await;
     let settings = ProjectSettings { name: "x".into(), environment: None };
-    assert_eq!(refusal(fixture.keys.get(&tenant, foreign.id).await).0, Code::ProjectMismatch);
-    assert_eq!(refusal(fixture.keys.revoke(&tenant, foreign.id).await).0, Code::ProjectMismatch);
-    assert_eq!(refusal(fixture.projects.replace(&tenant, other, settings.clone()).await).0, Code::ProjectMismatch);
+    assert_eq!(error_fields(fixture.keys.get(&tenant, foreign.id).await).0, Code::ProjectMismatch);
+    assert_eq!(error_fields(fixture.keys.revoke(&tenant, foreign.id).await).0, Code::ProjectMismatch);
+    assert_eq!(error_fields(fixture.projects.replace(&tenant, other, settings.clone()).await).0, Code::ProjectMismatch);
     let list = fixture.keys.list(&tenant, other, PageRequest::default()).await;
-    assert_eq!(refusal(list), (Code::ProjectMismatch, Some("project_id".into())));
+    assert_eq!(error_fields(list), (Code::ProjectMismatch, Some("project_id".into())));
     let (nobody, nothing) = (KeyId::from_bytes([1; 16]), ProjectId::from_bytes([1; 16]));
-    assert_eq!(refusal(fixture.keys.get(&tenant, nobody).await).0, Code::NotFound);
-    assert_eq!(refusal(fixture.projects.replace(&tenant, nothing, settings).await).0, Code::NotFound);
+    assert_eq!(error_fields(fixture.keys.get(&tenant, nobody).await).0, Code::NotFound);
+    assert_eq!(error_fields(fixture.projects.replace(&tenant, nothing, settings).await).0, Code::NotFound);
     let created = fixture.keys.create(&fixture.admin, new_key(nothing, &[])).await;
-    assert_eq!(refusal(created), (Code::NotFound, Some("project_id".into())));
+    assert_eq!(error_fields(created), (Code::NotFound, Some("project_id".into())));
     let own = fixture.projects.list(&tenant, PageRequest::default()).await.unwrap();
     assert_eq!(own.items.iter().map(|project| project.id).collect::<Vec<_>>(), [tenant.project()]);
 }
@@ -156,40 +171,40 @@ async fn what_is_foreign_is_403_and_what_is_absent_is_404() {
 async fn the_last_usable_admin_key_cannot_be_revoked() {
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
-    assert_eq!(refusal(fixture.keys.revoke(&fixture.admin, fixture.first.key.id).await).0, Code::Conflict);
+    assert_eq!(error_fields(fixture.keys.revoke(&fixture.admin, fixture.first.key.id).await).0, Code::Conflict);
     let (second, _) = fixture.key(home, &["admin"]).await;
     fixture.keys.revoke(&fixture.admin, second.id).await.unwrap();
-    assert_eq!(refusal(fixture.keys.revoke(&fixture.admin, fixture.first.key.id).await).0, Code::Conflict);
+    assert_eq!(error_fields(fixture.keys.revoke(&fixture.admin, fixture.first.key.id).await).0, Code::Conflict);
     let (_, secret) = fixture.key(home, &["admin"]).await;
     fixture.keys.revoke(&fixture.admin, fixture.first.key.id).await.unwrap();
     assert_eq!(fixture.code(&secret).await, None);
 }
 
 #[tokio::test]
-async fn a_revoked_key_cannot_finish_a_request_that_it_began() {
+async fn a_revoked_key_cannot_finish_a_running_request() {
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
     let thief = fixture.access(home, &[]).await;
     fixture.keys.revoke(&fixture.admin, thief.key()).await.unwrap();
-    assert_eq!(refusal(fixture.keys.create(&thief, new_key(home, &[])).await).0, Code::RevokedApiKey);
+    assert_eq!(error_fields(fixture.keys.create(&thief, new_key(home, &[])).await).0, Code::RevokedApiKey);
     let invented = Access::for_tests(KeyId::from_bytes([1; 16]), home, Scopes::ALL, None);
-    assert_eq!(refusal(fixture.keys.create(&invented, new_key(home, &[])).await).0, Code::InvalidApiKey);
+    assert_eq!(error_fields(fixture.keys.create(&invented, new_key(home, &[])).await).0, Code::InvalidApiKey);
 }
 
 #[tokio::test]
-async fn bad_fields_are_named() {
+async fn invalid_fields_are_named() {
     let fixture = Fixture::new().await;
     let home = fixture.first.project.id;
     for name in ["", "   ", "a\nb", &"x".repeat(257)] {
         let new = NewProject { name: name.into(), ..NewProject::default() };
         let expected = (Code::InvalidParameter, Some("name".into()));
-        assert_eq!(refusal(fixture.projects.create(&fixture.admin, new).await), expected);
+        assert_eq!(error_fields(fixture.projects.create(&fixture.admin, new).await), expected);
     }
     for metadata in ["[]", "1", "{", &format!("{{\"a\":\"{}\"}}", "x".repeat(16 << 10))] {
         let new = NewProject { name: "x".into(), environment: None, metadata: Some(metadata.into()) };
         let expected = (Code::InvalidParameter, Some("metadata".into()));
-        assert_eq!(refusal(fixture.projects.create(&fixture.admin, new).await), expected);
+        assert_eq!(error_fields(fixture.projects.create(&fixture.admin, new).await), expected);
     }
     let created = fixture.keys.create(&fixture.admin, new_key(home, &["project", "root"])).await;
-    assert_eq!(refusal(created), (Code::InvalidParameter, Some("scopes[1]".into())));
+    assert_eq!(error_fields(created), (Code::InvalidParameter, Some("scopes[1]".into())));
 }

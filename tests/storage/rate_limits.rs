@@ -1,4 +1,4 @@
-//! The rate limiter under many threads, on a clock that the test moves.
+//! The rate limiter with many threads and a clock that the test controls.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
@@ -22,7 +22,7 @@ fn rate(requests: i64, burst: i64) -> LimitsPatch {
     LimitsPatch::own(own)
 }
 
-/// Ten minutes in steps; in each of them 64 threads ask until they are refused.
+/// Advances ten minutes in steps. In each step, 64 threads send requests until they are refused.
 fn admitted_in_ten_minutes(fixture: &Fixture, limits: &Limits, step: Duration) -> u64 {
     let project = fixture.first.project.id;
     let steps = 600_000 / u64::try_from(step.as_millis()).unwrap();
@@ -52,13 +52,13 @@ fn admitted_in_ten_minutes(fixture: &Fixture, limits: &Limits, step: Duration) -
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_threads_get_the_burst_and_the_rate_and_nothing_more() {
+async fn sixty_four_threads_get_exactly_the_burst_and_the_rate() {
     for (requests, burst, step) in [(600, 100, 5_000), (7, 7, 10_000), (59_999, 60_000, 5_000)] {
         let fixture = Fixture::new().await;
         let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
         let limits = Limits::new(fixture.store.clone(), clock_rng);
         limits.update(&fixture.admin, fixture.first.project.id, rate(requests, burst)).await.unwrap();
-        // The first request makes the bucket; it is one of those that are counted.
+        // The first request creates the bucket and is counted.
         assert!(limits.admit(fixture.first.project.id).await.unwrap().1.is_ok());
         let got =
             1 + tokio::task::block_in_place(|| admitted_in_ten_minutes(&fixture, &limits, Duration::from_millis(step)));
@@ -67,7 +67,7 @@ async fn sixty_four_threads_get_the_burst_and_the_rate_and_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_restart_or_a_changed_limit_gives_nothing_away() {
+async fn a_restart_or_a_changed_limit_grants_nothing_extra() {
     let fixture = Fixture::new().await;
     let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
     let (home, store) = (fixture.first.project.id, fixture.store.clone());
@@ -81,14 +81,14 @@ async fn a_restart_or_a_changed_limit_gives_nothing_away() {
     limits.update(&fixture.admin, home, rate(60, 600)).await.unwrap();
     let refused = limits.admit(home).await.unwrap().1.unwrap_err();
     assert_eq!(refused.wait(), Some(Duration::from_secs(1)));
-    // Another limiter on the same store is what a restart makes.
+    // Another limiter on the same store is equivalent to a restart.
     let restarted = Limits::new(store.clone(), clock_rng.clone());
     assert!(restarted.admit(home).await.unwrap().1.is_err());
     fixture.clock.jump(-3600);
     let restarted = Limits::new(store.clone(), clock_rng.clone());
-    assert!(restarted.admit(home).await.unwrap().1.is_err(), "a clock set back gives nothing");
+    assert!(restarted.admit(home).await.unwrap().1.is_err(), "setting the clock back refills nothing");
     fixture.clock.jump(3600);
     fixture.clock.pass(Duration::from_secs(2));
     let restarted = Limits::new(store, clock_rng);
-    assert!(restarted.admit(home).await.unwrap().1.is_ok(), "time that has passed counts");
+    assert!(restarted.admit(home).await.unwrap().1.is_ok(), "elapsed time refills the bucket");
 }

@@ -1,4 +1,4 @@
-//! Conversations and agents: what a project holds, and what a check finds.
+//! Conversations and agents: quota usage, and the problems that a check finds.
 
 use outpost::ids::{AgentId, ProjectId};
 use outpost::service::agents::MAX_VERSIONS;
@@ -15,7 +15,7 @@ fn services(fixture: &Fixture) -> (Conversations, Agents) {
     (Conversations::new(store, clock), Agents::new(other, same))
 }
 
-async fn held(fixture: &Fixture, project: ProjectId) -> quota_usage::QuotaUsageRecord {
+async fn quota_usage_of(fixture: &Fixture, project: ProjectId) -> quota_usage::QuotaUsageRecord {
     fixture.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap()
 }
 
@@ -31,20 +31,20 @@ fn renamed(instructions: &str) -> AgentPatch {
 }
 
 #[tokio::test]
-async fn an_agent_keeps_its_last_thousand_versions_and_pays_for_those() {
+async fn an_agents_last_thousand_versions_are_kept_and_counted() {
     let fixture = Fixture::new().await;
     let (_, agents) = services(&fixture);
     let project = fixture.project("agents").await.id;
     let new = NewAgent { project: Some(project), name: Some("helper".into()), ..NewAgent::default() };
     let id: AgentId = agents.create(&fixture.admin, new).await.unwrap().id;
-    assert_eq!((held(&fixture, project).await.agents, held(&fixture, project).await.bytes), (1, 6));
+    assert_eq!((quota_usage_of(&fixture, project).await.agents, quota_usage_of(&fixture, project).await.bytes), (1, 6));
     let last = MAX_VERSIONS + 5;
     for number in 2..=last {
         let change = renamed(&format!("{number:04}"));
         let now = agents.update(&fixture.admin, id, change, Precondition::default()).await.unwrap();
         assert_eq!(now.version, number);
     }
-    assert_eq!(held(&fixture, project).await.bytes, MAX_VERSIONS * 10);
+    assert_eq!(quota_usage_of(&fixture, project).await.bytes, MAX_VERSIONS * 10);
     assert!(agents.get(&fixture.admin, id, Some(5)).await.is_err());
     let oldest = agents.get(&fixture.admin, id, Some(6)).await.unwrap();
     assert_eq!(oldest.instructions.as_deref(), Some("0006"));
@@ -53,33 +53,36 @@ async fn an_agent_keeps_its_last_thousand_versions_and_pays_for_those() {
     assert_eq!(fixture.store.verify().unwrap().problems, Vec::<String>::new());
 
     agents.delete(&fixture.admin, id, Precondition::default()).await.unwrap();
-    assert_eq!((held(&fixture, project).await.agents, held(&fixture, project).await.bytes), (0, 0));
+    assert_eq!((quota_usage_of(&fixture, project).await.agents, quota_usage_of(&fixture, project).await.bytes), (0, 0));
     let found = fixture.store.verify().unwrap();
     assert_eq!((found.problems.len(), found.records["agent_versions"]), (0, 0));
 }
 
 #[tokio::test]
-async fn a_check_finds_messages_and_versions_that_are_missing_or_nobody_s() {
+async fn check_finds_missing_and_orphaned_messages_and_versions() {
     let fixture = Fixture::new().await;
-    let (talks, agents_) = services(&fixture);
+    let (conversations, agents_) = services(&fixture);
     let message = "{\"role\":\"user\",\"content\":\"x\"}".to_owned();
     let new = NewConversation { messages: vec![message.clone(); 3], ..NewConversation::default() };
-    let talk = talks.create(&fixture.admin, new).await.unwrap().id;
+    let conversation = conversations.create(&fixture.admin, new).await.unwrap().id;
     let agent = agents_.create(&fixture.admin, NewAgent::default()).await.unwrap().id;
     assert_eq!(fixture.store.verify().unwrap().problems, Vec::<String>::new());
 
     let stray = message.clone();
     let broken = fixture.store.write(move |tx| {
-        conversations::remove_messages(tx, talk, 1, 2)?;
-        conversations::put_messages(tx, talk, 7, std::slice::from_ref(&stray))?;
+        conversations::remove_messages(tx, conversation, 1, 2)?;
+        conversations::put_messages(tx, conversation, 7, std::slice::from_ref(&stray))?;
         agents::remove_version(tx, agent, 1)
     });
     broken.await.unwrap();
     let problems = fixture.store.verify().unwrap().problems;
-    // Three of three, but one at a place that is none; and an agent without its only version.
+    // Three messages, one of them at an invalid index, and an agent without its only version.
     assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(talks.get(&fixture.admin, talk).await.is_err(), "a transcript with holes is never shown");
-    let gone = fixture.store.write(move |tx| conversations::remove_messages(tx, talk, 0, 1));
-    gone.await.unwrap();
+    assert!(
+        conversations.get(&fixture.admin, conversation).await.is_err(),
+        "an incomplete transcript is never returned"
+    );
+    let revoked = fixture.store.write(move |tx| conversations::remove_messages(tx, conversation, 0, 1));
+    revoked.await.unwrap();
     assert_eq!(fixture.store.verify().unwrap().problems.len(), 3);
 }

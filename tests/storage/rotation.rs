@@ -1,4 +1,4 @@
-//! The life of a key: rotation with grace, expiry, revocation, and clocks that jump.
+//! Rotation with a grace period, expiry and revocation of keys, also when the clock jumps.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use outpost::error::Code;
 use outpost::service::{Audit, AuditFilter, KeyPatch, PageRequest, Patch};
 
-use super::fixture::{Fixture, new_key, refusal};
+use super::fixture::{Fixture, error_fields, new_key};
 
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
@@ -44,13 +44,13 @@ async fn a_grace_period_out_of_range_is_refused() {
     let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
     for grace in [-1, 2_592_001, i64::MAX, i64::MIN] {
         let expected = (Code::InvalidParameter, Some("grace_period_seconds".into()));
-        assert_eq!(refusal(fixture.rotate(&key, grace).await), expected, "{grace}");
+        assert_eq!(error_fields(fixture.rotate(&key, grace).await), expected, "{grace}");
     }
     assert_eq!(fixture.code(&old).await, None);
 }
 
 #[tokio::test]
-async fn a_dead_secret_stays_dead_when_the_clock_is_set_back() {
+async fn an_expired_secret_stays_invalid_when_the_clock_is_set_back() {
     for jump in [HOUR, YEAR] {
         let fixture = Fixture::new().await;
         let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
@@ -58,8 +58,8 @@ async fn a_dead_secret_stays_dead_when_the_clock_is_set_back() {
         fixture.clock.jump(jump);
         assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey));
         fixture.clock.jump(-jump);
-        assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey), "it came back after {jump} s");
-        // Nor does it come back after a restart, with another cache.
+        assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey), "the old secret is valid again after {jump} s");
+        // It stays invalid after a restart, with an empty cache.
         let keys = outpost::service::Keys::new(fixture.store.clone(), fixture.clock.clone());
         assert!(keys.authenticate(old.expose()).await.is_err());
     }
@@ -80,7 +80,7 @@ async fn setting_the_clock_back_does_not_lengthen_a_grace_period() {
 }
 
 #[tokio::test]
-async fn at_most_one_previous_secret_lives() {
+async fn at_most_one_previous_secret_is_valid() {
     let fixture = Fixture::new().await;
     let (key, first) = fixture.key(fixture.first.project.id, &[]).await;
     let (_, second) = fixture.rotate(&key, 3600).await.unwrap();
@@ -91,7 +91,7 @@ async fn at_most_one_previous_secret_lives() {
 }
 
 #[tokio::test]
-async fn a_key_expires_at_its_time_and_its_grace_with_it() {
+async fn a_key_expires_on_time_and_ends_its_grace_period() {
     let fixture = Fixture::new().await;
     let mut new = new_key(fixture.first.project.id, &[]);
     let soon = outpost::clock_rng::ClockRng::now(&*fixture.clock).after(Duration::from_secs(10));
@@ -102,7 +102,7 @@ async fn a_key_expires_at_its_time_and_its_grace_with_it() {
     fixture.clock.pass(Duration::from_secs(10));
     assert_eq!(fixture.code(&secret).await, Some(Code::ExpiredApiKey));
     assert_eq!(fixture.code(&old.unwrap()).await, Some(Code::RevokedApiKey));
-    assert_eq!(refusal(fixture.rotate(&key, 0).await).0, Code::Conflict);
+    assert_eq!(error_fields(fixture.rotate(&key, 0).await).0, Code::Conflict);
     let change = KeyPatch { name: "longer".into(), expires_at: Patch::Clear };
     fixture.keys.update(&fixture.admin, key.id, change).await.unwrap();
     assert_eq!(fixture.code(&secret).await, None);
@@ -114,23 +114,23 @@ async fn an_expiry_in_the_past_is_refused() {
     let mut new = new_key(fixture.first.project.id, &[]);
     new.expires_at = Some(outpost::clock_rng::ClockRng::now(&*fixture.clock));
     let expected = (Code::InvalidParameter, Some("expires_at".into()));
-    assert_eq!(refusal(fixture.keys.create(&fixture.admin, new).await), expected);
+    assert_eq!(error_fields(fixture.keys.create(&fixture.admin, new).await), expected);
 }
 
 #[tokio::test]
-async fn a_revoked_key_cannot_rotate_or_change_and_revoking_again_is_fine() {
+async fn a_revoked_key_cannot_change_and_revoking_is_idempotent() {
     let fixture = Fixture::new().await;
     let (key, secret) = fixture.key(fixture.first.project.id, &[]).await;
     let revoked = fixture.keys.revoke(&fixture.admin, key.id).await.unwrap();
     assert_eq!(fixture.keys.revoke(&fixture.admin, key.id).await.unwrap(), revoked);
     assert_eq!(fixture.code(&secret).await, Some(Code::RevokedApiKey));
-    assert_eq!(refusal(fixture.rotate(&key, 0).await).0, Code::Conflict);
+    assert_eq!(error_fields(fixture.rotate(&key, 0).await).0, Code::Conflict);
     let change = KeyPatch { name: "x".into(), expires_at: Patch::Keep };
-    assert_eq!(refusal(fixture.keys.update(&fixture.admin, key.id, change).await).0, Code::Conflict);
+    assert_eq!(error_fields(fixture.keys.update(&fixture.admin, key.id, change).await).0, Code::Conflict);
 }
 
 #[tokio::test]
-async fn archiving_a_project_stops_its_keys_at_once() {
+async fn archiving_a_project_disables_its_keys_at_once() {
     let fixture = Fixture::new().await;
     let project = fixture.project("old").await;
     let (_, secret) = fixture.key(project.id, &[]).await;
@@ -139,12 +139,15 @@ async fn archiving_a_project_stops_its_keys_at_once() {
     assert_eq!(fixture.projects.archive(&fixture.admin, project.id).await.unwrap(), archived);
     assert_eq!(fixture.code(&secret).await, Some(Code::RevokedApiKey));
     let created = fixture.keys.create(&fixture.admin, new_key(project.id, &[])).await;
-    assert_eq!(refusal(created), (Code::Conflict, Some("project_id".into())));
-    assert_eq!(refusal(fixture.projects.archive(&fixture.admin, fixture.first.project.id).await).0, Code::Conflict);
+    assert_eq!(error_fields(created), (Code::Conflict, Some("project_id".into())));
+    assert_eq!(
+        error_fields(fixture.projects.archive(&fixture.admin, fixture.first.project.id).await).0,
+        Code::Conflict
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_revocation_holds_at_once_under_concurrent_authentication() {
+async fn a_revocation_applies_at_once_under_concurrent_authentication() {
     let fixture = std::sync::Arc::new(Fixture::new().await);
     for _ in 0..40 {
         let (key, secret) = fixture.key(fixture.first.project.id, &[]).await;
@@ -154,7 +157,7 @@ async fn a_revocation_holds_at_once_under_concurrent_authentication() {
             let (fixture, secret, revoked) = (fixture.clone(), secret.clone(), revoked.clone());
             readers.spawn(async move {
                 loop {
-                    // Read before the request begins: what is acknowledged by then must hold.
+                    // Read before the request begins: a revocation that was acknowledged by then must apply.
                     let known = revoked.load(SeqCst);
                     let admitted = fixture.keys.authenticate(secret.expose()).await.is_ok();
                     assert!(!(known && admitted), "a revoked key was admitted");
@@ -174,7 +177,7 @@ async fn a_revocation_holds_at_once_under_concurrent_authentication() {
 }
 
 #[tokio::test]
-async fn every_change_leaves_an_audit_row_with_its_reason() {
+async fn every_change_writes_an_audit_row_with_its_reason() {
     let fixture = Fixture::new().await;
     let (key, _) = fixture.key(fixture.first.project.id, &[]).await;
     fixture.rotate(&key, 0).await.unwrap();

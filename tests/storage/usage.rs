@@ -1,4 +1,4 @@
-//! Usage against a plain list of everything that was recorded.
+//! Compares usage reports with a list of all recorded requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use outpost::service::usage::{
     Amounts, ExportFilter, Meter, Outcome, Report, ReportQuery, Retention, Usage, UsageRow, Width,
 };
 
-use super::fixture::{Fixture, START, refusal};
+use super::fixture::{Fixture, START, error_fields};
 use crate::rng::TestRng;
 
-/// What was recorded, as a list.
+/// A recorded request.
 struct Entry {
     at: i64,
     outcome: Outcome,
@@ -29,7 +29,7 @@ struct Metered {
 }
 
 impl Metered {
-    /// `count` requests spread over about three days.
+    /// Records `count` requests over about three days.
     async fn new(count: usize) -> Self {
         let fixture = Fixture::new().await;
         let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
@@ -57,35 +57,35 @@ impl Metered {
                 closed => recorder.close(closed).await.unwrap(),
             }
         }
-        // What was dropped is written without anybody who waits; a write behind it tells when.
+        // Dropped recorders are written asynchronously. A later write completes after them.
         fixture.store.write(|_| Ok(())).await.unwrap();
         Self { fixture, usage, entries, rng }
     }
 
-    fn moment(&mut self) -> i64 {
+    fn random_time(&mut self) -> i64 {
         let span = u64::try_from(self.fixture.clock.now().as_millis() - START).unwrap() + 4_000_000;
         START - 2_000_000 + i64::try_from(self.rng.below(span)).unwrap()
     }
 
-    async fn report(&self, from: i64, to: i64, width: Width) -> Result<Report, outpost::error::Error> {
-        let (start, end) = (Some(Timestamp::from_millis(from)), Some(Timestamp::from_millis(to)));
+    async fn report(&self, start: i64, end: i64, width: Width) -> Result<Report, outpost::error::Error> {
+        let (start, end) = (Some(Timestamp::from_millis(start)), Some(Timestamp::from_millis(end)));
         let query = ReportQuery { start, end, width: Some(width), group_by: Vec::new() };
         self.usage.report(&self.fixture.admin, self.fixture.first.project.id, query).await
     }
 
-    /// The report must say exactly what the list says.
-    async fn check(&self, from: i64, to: i64, width: Width) {
-        let report = self.report(from, to, width).await.unwrap();
-        assert_eq!((report.totals.requests, report.totals.amounts), self.expected(from, to));
+    /// Checks that the report matches the list.
+    async fn check(&self, start: i64, end: i64, width: Width) {
+        let report = self.report(start, end, width).await.unwrap();
+        assert_eq!((report.totals.requests, report.totals.amounts), self.expected(start, end));
         for bucket in &report.buckets {
             let (requests, amounts) = self.expected(bucket.start.as_millis(), bucket.end.as_millis());
             assert_eq!((bucket.results[0].1.requests, bucket.results[0].1.amounts), (requests, amounts));
         }
     }
 
-    fn expected(&self, from: i64, to: i64) -> ([u64; 5], Amounts) {
+    fn expected(&self, start: i64, end: i64) -> ([u64; 5], Amounts) {
         let (mut requests, mut amounts) = ([0; 5], Amounts::default());
-        for entry in self.entries.iter().filter(|entry| (from..to).contains(&entry.at)) {
+        for entry in self.entries.iter().filter(|entry| (start..end).contains(&entry.at)) {
             requests[entry.outcome as usize] += 1;
             amounts.input += entry.input;
             amounts.output += entry.output;
@@ -99,23 +99,23 @@ impl Metered {
 async fn any_window_is_exact_to_the_millisecond() {
     let mut metered = Metered::new(1500).await;
     for round in 0..200 {
-        let (one, other) = (metered.moment(), metered.moment());
-        let (from, to) = (one.min(other), one.max(other) + 1);
-        let width = if to - from < 50_000_000 && round % 2 == 0 { Width::Minute } else { Width::ALL[1 + round % 2] };
-        metered.check(from, to, width).await;
+        let (one, other) = (metered.random_time(), metered.random_time());
+        let (start, end) = (one.min(other), one.max(other) + 1);
+        let width = if end - start < 50_000_000 && round % 2 == 0 { Width::Minute } else { Width::ALL[1 + round % 2] };
+        metered.check(start, end, width).await;
     }
-    // Windows whose ends are moments of records: inclusive and exclusive.
-    for place in [0, 500, 1499] {
-        let at = metered.entries[place].at;
-        for (from, to) in [(at, at + 1), (at - 1, at), (at, at + 60_000), (at - 3_600_000, at)] {
-            metered.check(from, to, Width::Minute).await;
+    // Windows that start or end at the time of a record: the start is inclusive, the end exclusive.
+    for index in [0, 500, 1499] {
+        let at = metered.entries[index].at;
+        for (start, end) in [(at, at + 1), (at - 1, at), (at, at + 60_000), (at - 3_600_000, at)] {
+            metered.check(start, end, Width::Minute).await;
         }
     }
     assert!(metered.fixture.store.verify().unwrap().is_clean());
 }
 
 #[tokio::test]
-async fn retention_changes_no_total_and_refuses_what_it_no_longer_knows() {
+async fn retention_keeps_totals_and_refuses_deleted_detail() {
     let mut metered = Metered::new(2000).await;
     let day = Duration::from_secs(86_400);
     let before = metered.fixture.store.verify().unwrap().records;
@@ -126,24 +126,25 @@ async fn retention_changes_no_total_and_refuses_what_it_no_longer_knows() {
     assert_eq!(metered.usage.prune(Retention { raw: day, minutes: 2 * day }).await.unwrap(), 0);
     let now = metered.fixture.clock.now().as_millis();
     for _ in 0..100 {
-        let hour = |moment: i64| moment / 3_600_000 * 3_600_000;
-        let (one, other) = (metered.moment(), metered.moment());
+        let hour = |random_time: i64| random_time / 3_600_000 * 3_600_000;
+        let (one, other) = (metered.random_time(), metered.random_time());
         metered.check(hour(one.min(other)), hour(one.max(other)) + 3_600_000, Width::Hour).await;
         let late = now - i64::try_from(metered.rng.below(80_000_000)).unwrap();
         metered.check(late, now + 1, Width::Hour).await;
     }
     let old = now - 3 * 86_400_000;
-    let cut = refusal(metered.report(old / 60_000 * 60_000 + 1, now, Width::Day).await);
+    let cut = error_fields(metered.report(old / 60_000 * 60_000 + 1, now, Width::Day).await);
     assert_eq!(cut, (Code::InvalidParameter, Some("start_time".into())));
-    let cut =
-        refusal(metered.report(old / 3_600_000 * 3_600_000, old / 3_600_000 * 3_600_000 + 90_000, Width::Day).await);
+    let cut = error_fields(
+        metered.report(old / 3_600_000 * 3_600_000, old / 3_600_000 * 3_600_000 + 90_000, Width::Day).await,
+    );
     assert_eq!(cut, (Code::InvalidParameter, Some("end_time".into())));
-    let minute = refusal(metered.report(old / 3_600_000 * 3_600_000 + 60_000, now, Width::Day).await);
-    assert_eq!(minute, (Code::InvalidParameter, Some("start_time".into())), "minutes that old are gone too");
+    let minute = error_fields(metered.report(old / 3_600_000 * 3_600_000 + 60_000, now, Width::Day).await);
+    assert_eq!(minute, (Code::InvalidParameter, Some("start_time".into())), "old minutes are removed too");
 }
 
 #[tokio::test]
-async fn an_export_has_every_record_once() {
+async fn an_export_contains_every_record_once() {
     let metered = Metered::new(500).await;
     let mut rows = Vec::new();
     UsageRow::each(&metered.fixture.store, ExportFilter::default(), |row| {

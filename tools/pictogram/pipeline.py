@@ -1,4 +1,4 @@
-"""diffusers' pipeline of a folder whose prompts are read by a model beside it, which diffusers itself cannot load."""
+"""Loads a pipeline whose text encoder is another model, which diffusers itself does not support."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, BertModel
 
 
 def load(folder):
-    """The pipeline, in f32, with the settings of `model_index.json`; the encoder is the model that it names, in the folder above."""
+    """The pipeline in f32, with the settings of `model_index.json`. The text encoder is the model that it names, in the parent folder."""
     folder = Path(folder)
     index = json.loads((folder / "model_index.json").read_text())
     minilm = folder.parent / index["text_encoder"][1]

@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use outpost_kernels::Pool;
 
-/// Best of `runs` times in seconds; on one thread, the mean of its processor time, which other processes disturb less.
+/// The best of `runs` times in seconds. On one thread, it is the mean of the processor time, which other processes affect
+/// less.
 pub fn best(pool: &Pool, runs: usize, mut work: impl FnMut()) -> f64 {
-    if let (1, Some(from)) = (pool.threads(), running_time()) {
+    if let (1, Some(start)) = (pool.threads(), processor_time()) {
         (0..4 * runs).for_each(|_| work());
-        return (running_time().unwrap_or(f64::NAN) - from) / (4 * runs) as f64;
+        return (processor_time().unwrap_or(f64::NAN) - start) / (4 * runs) as f64;
     }
     let mut time = || {
         let start = Instant::now();
@@ -20,7 +21,7 @@ pub fn best(pool: &Pool, runs: usize, mut work: impl FnMut()) -> f64 {
 }
 
 /// Processor time of this thread in seconds, if known.
-fn running_time() -> Option<f64> {
+fn processor_time() -> Option<f64> {
     let line = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     Some(line.split(' ').next()?.parse::<f64>().ok()? / 1e9)
 }

@@ -2,9 +2,9 @@
 //!
 //! The softmax is online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as in Dao et al.
 //! 2022, <https://arxiv.org/abs/2205.14135>). Keys are stored transposed, so that positions are lanes. Positions are
-//! processed in chunks of 256, in three passes: scores, weights, and sums of values. Each chunk has its own softmax,
-//! and chunks are joined from left to right. Chunks start at multiples of their size, so the order of operations for a
-//! query depends on its position alone, not on other rows or on the split into tasks.
+//! processed in chunks of 256, in three passes: scores, weights, and sums of values. Each chunk has its own softmax, and
+//! the states of chunks are merged from left to right. Chunks start at multiples of their size. The order of operations
+//! for a query therefore depends on its position alone, not on other rows or on the split into tasks.
 
 mod chunk;
 mod plan;
@@ -15,22 +15,22 @@ use std::cell::RefCell;
 use half::{bf16, f16};
 
 use crate::Pool;
-use crate::buffer::Shards;
+use crate::buffer::SharedSlice;
 use crate::simd::{Kernel, LANES, Simd, bf16_bits, run, run_bf16};
 use chunk::{ChunkPass, Prefetch, Query, prefetch_keys};
-use plan::{MAX_STATES, Plan, Task, rows_each};
-use state::{Join, finish, join, state_size};
+use plan::{MAX_PARTIAL_FLOATS, Plan, Task, rows_per_task};
+use state::{MergeKernel, merge, state_size, write_output};
 
 /// Positions in a KV block: one for each lane.
 pub const BLOCK_POSITIONS: usize = LANES;
 /// Maximum queries that are processed together.
-const QUERY_TILE: usize = 8;
+const MAX_QUERY_TILE: usize = 8;
 /// Positions that share a softmax, and the unit of work for long contexts.
 const CHUNK: usize = 256;
 /// Floats between two queries' scores: a chunk plus a cache line, so that they do not map to the same cache sets.
 const SCORE_STRIDE: usize = CHUNK + LANES;
 
-/// Parameters of a call.
+/// Parameters of an attention layer.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
     pub heads: usize,
@@ -42,7 +42,7 @@ pub struct AttentionShape {
     pub scale: f32,
     /// Whether a row sees only itself and earlier positions.
     pub causal: bool,
-    /// A row sees positions less than this far away.
+    /// Sliding window: a row sees positions whose distance is less than this.
     pub window: Option<usize>,
     /// Scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
@@ -56,8 +56,8 @@ pub enum KvBlocks<'a> {
     F16(KvSlices<'a, &'a [f16]>),
     /// 8-bit codes with a scale for each position and head: `[kv_heads, 16]`.
     Q8(KvSlices<'a, (&'a [i8], &'a [f32])>),
-    /// In pairs, for CPUs with bf16 dot products: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width,
-    /// 2]`. Queries and weights are rounded to bf16, too. The width must be even, and data after the last position
+    /// Stored in pairs, for CPUs with bf16 dot products: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width,
+    /// 2]`. Queries and weights are rounded to bf16, too. The width must be even. Data after the last position must be
     /// finite.
     Bf16(KvSlices<'a, &'a [bf16]>),
 }
@@ -69,12 +69,12 @@ pub struct KvSlices<'a, T> {
     pub values: &'a [T],
 }
 
-/// Some rows of queries, and the positions that they attend to. In a decoder, these are the rows themselves and earlier
-/// positions. Without a causal mask, rows may be any part of the sequence; without a window, too, they may be unrelated
-/// to the positions (cross-attention).
+/// Rows of queries, and the positions that they attend to. In a decoder, these are the rows themselves and earlier
+/// positions. Without a causal mask, rows may be any range of the sequence. Without a window either, they may be
+/// unrelated to the positions (cross-attention).
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSequence<'a> {
-    /// `[rows, heads, width]`, rotated, not scaled.
+    /// `[rows, heads, width]`, with position embeddings, not scaled.
     pub queries: &'a [f32],
     pub rows: usize,
     /// Position of the first row; used with a causal mask or a window.
@@ -85,31 +85,36 @@ pub struct AttentionSequence<'a> {
 }
 
 impl<T> KvSlices<'_, T> {
-    fn has_blocks(&self, blocks: usize, whole: impl Fn(&T) -> bool) -> bool {
-        [self.keys, self.values].iter().all(|all| all.get(..blocks).is_some_and(|all| all.iter().all(&whole)))
+    fn has_blocks(&self, count: usize, is_valid: impl Fn(&T) -> bool) -> bool {
+        [self.keys, self.values].iter().all(|blocks| blocks.get(..count).is_some_and(|used| used.iter().all(&is_valid)))
     }
 }
 
 impl KvBlocks<'_> {
     fn has_blocks(&self, positions: usize, shape: &AttentionShape) -> bool {
-        let (blocks, rows) = (positions.div_ceil(BLOCK_POSITIONS), shape.kv_heads * BLOCK_POSITIONS);
-        let size = rows * shape.width;
+        let (blocks, scale_count) = (positions.div_ceil(BLOCK_POSITIONS), shape.kv_heads * BLOCK_POSITIONS);
+        let size = scale_count * shape.width;
         match self {
-            Self::F32(all) => all.has_blocks(blocks, |block| block.len() == size),
-            Self::F16(all) => all.has_blocks(blocks, |block| block.len() == size),
-            Self::Bf16(all) => shape.width.is_multiple_of(2) && all.has_blocks(blocks, |block| block.len() == size),
-            Self::Q8(all) => all.has_blocks(blocks, |(codes, scales)| codes.len() == size && scales.len() == rows),
+            Self::F32(slices) => slices.has_blocks(blocks, |block| block.len() == size),
+            Self::F16(slices) => slices.has_blocks(blocks, |block| block.len() == size),
+            Self::Bf16(slices) => {
+                shape.width.is_multiple_of(2) && slices.has_blocks(blocks, |block| block.len() == size)
+            }
+            Self::Q8(slices) => {
+                slices.has_blocks(blocks, |(codes, scales)| codes.len() == size && scales.len() == scale_count)
+            }
         }
     }
 }
 
 impl AttentionShape {
+    /// Query heads that share a key-value head.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Floats of a state's sum of values.
-    fn padded(&self) -> usize {
+    /// The width padded to whole vectors: floats of a state's sum of values.
+    fn padded_width(&self) -> usize {
         self.width.next_multiple_of(LANES)
     }
 
@@ -121,57 +126,68 @@ impl AttentionShape {
     }
 }
 
-/// An upper bound of the bytes that [`attend`] allocates, for `rows` rows in total of sequences with up to `depth`
+/// An upper bound of the bytes that [`attend`] allocates for `rows` rows in total, in sequences of up to `max_positions`
 /// positions.
-pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, depth: usize) -> usize {
-    let queries = rows_each(shape.group()) * shape.group();
+pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, max_positions: usize) -> usize {
+    let queries = rows_per_task(shape.group()) * shape.group();
     let state = state_size(shape);
     // Only a few tasks are split, each with up to `queries` states for each chunk.
-    let cut = (6 * threads * queries).min(rows * shape.heads) * depth.div_ceil(CHUNK) * state;
+    let partials = (6 * threads * queries).min(rows * shape.heads) * max_positions.div_ceil(CHUNK) * state;
     // Queries in bf16 take half the space.
-    let own = threads * (scratch_size(shape, queries) + queries * shape.width.div_ceil(2));
+    let scratch = threads * (scratch_size(shape, queries) + queries * shape.width.div_ceil(2));
     let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<AttentionSequence<'_>>();
-    size_of::<f32>() * (cut.min(MAX_STATES) + own) + 2 * (tasks + threads * queries * size_of::<Query>())
+    size_of::<f32>() * (partials.min(MAX_PARTIAL_FLOATS) + scratch)
+        + 2 * (tasks + threads * queries * size_of::<Query>())
 }
 
-/// Attention of all rows of all sequences; `out` is `[all rows, heads, width]` in their order.
+/// Computes attention for all rows of all sequences; `out` is `[total rows, heads, width]` in their order.
 ///
 /// # Panics
 /// If lengths do not match.
 pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &AttentionShape, out: &mut [f32]) {
     let row = shape.heads * shape.width;
-    assert!(shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "impossible {shape:?}");
-    assert!(shape.scale > 0.0, "the greatest product is the greatest score");
-    assert!(shape.window != Some(0), "a window holds the row itself at least");
-    assert_eq!(out.len(), sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(), "outputs");
+    assert!(
+        shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads),
+        "kv_heads must divide heads in {shape:?}"
+    );
+    assert!(shape.scale > 0.0, "the scale must be positive");
+    assert!(shape.window != Some(0), "a window must contain the row itself");
+    assert_eq!(
+        out.len(),
+        sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(),
+        "outputs are [total rows, heads, width]"
+    );
     for sequence in sequences {
         assert_eq!(sequence.queries.len(), sequence.rows * row, "queries are [rows, heads, width]");
         let AttentionSequence { rows, start, positions, .. } = *sequence;
-        assert!(sequence.blocks.has_blocks(positions, shape), "{positions} positions of blocks");
-        let placed = shape.causal || shape.window.is_some();
-        assert!(rows == 0 || positions > 0 && (!placed || start + rows <= positions), "rows among the positions");
+        assert!(sequence.blocks.has_blocks(positions, shape), "the blocks hold fewer than {positions} positions");
+        let has_row_positions = shape.causal || shape.window.is_some();
+        assert!(
+            rows == 0 || positions > 0 && (!has_row_positions || start + rows <= positions),
+            "rows exceed the positions"
+        );
     }
     if row == 0 {
         return;
     }
     let plan = Plan::new(pool, sequences, shape);
-    let mut partials = vec![0f32; plan.partials];
-    let (out, partials) = (Shards::new(out), Shards::new(&mut partials));
+    let mut partials = vec![0f32; plan.partial_floats];
+    let (out, partials) = (SharedSlice::new(out), SharedSlice::new(&mut partials));
     pool.run(plan.tasks.len(), |index| {
         let task = &plan.tasks[index];
         let sequence = &sequences[task.sequence];
         let next_task = plan.tasks.get(index + pool.threads()).map(|task| (task, &sequences[task.sequence]));
         SCRATCH.with_borrow_mut(|scratch| {
             if let KvBlocks::Bf16(_) = sequence.blocks {
-                run_bf16(pool.isa(), Attend::<true> { task, next_task, sequence, shape, scratch, out, partials });
+                run_bf16(pool.isa(), AttendKernel::<true> { task, next_task, sequence, shape, scratch, out, partials });
             } else {
-                run(pool.isa(), Attend::<false> { task, next_task, sequence, shape, scratch, out, partials });
+                run(pool.isa(), AttendKernel::<false> { task, next_task, sequence, shape, scratch, out, partials });
             }
         });
     });
-    pool.run(plan.joins.len(), |index| {
+    pool.run(plan.merges.len(), |index| {
         SCRATCH.with_borrow_mut(|scratch| {
-            run(pool.isa(), Join { join: &plan.joins[index], shape, scratch, out, partials })
+            run(pool.isa(), MergeKernel { task: &plan.merges[index], shape, scratch, out, partials })
         });
     });
 }
@@ -189,103 +205,105 @@ thread_local! {
         const { RefCell::new(Scratch { floats: Vec::new(), queries: Vec::new(), pairs: Vec::new() }) };
 }
 
-/// `PAIRS`: bf16 pairs, which not every instruction set supports.
-struct Attend<'a, const PAIRS: bool> {
+/// Runs a task. `PAIRS`: keys and values are bf16 pairs.
+struct AttendKernel<'a, const PAIRS: bool> {
     task: &'a Task,
     /// The task that this thread is likely to run next.
     next_task: Option<(&'a Task, &'a AttentionSequence<'a>)>,
     sequence: &'a AttentionSequence<'a>,
     shape: &'a AttentionShape,
     scratch: &'a mut Scratch,
-    out: Shards<f32>,
-    partials: Shards<f32>,
+    out: SharedSlice<f32>,
+    partials: SharedSlice<f32>,
 }
 
 /// Floats of the per-thread scratch: scores of a chunk, and two states for each query.
 fn scratch_size(shape: &AttentionShape, queries: usize) -> usize {
-    QUERY_TILE * SCORE_STRIDE + queries * 2 * state_size(shape)
+    MAX_QUERY_TILE * SCORE_STRIDE + queries * 2 * state_size(shape)
 }
 
-impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
+impl<const PAIRS: bool> Kernel for AttendKernel<'_, PAIRS> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Self { task, next_task, sequence, shape, scratch, out, partials } = self;
-        let (padded, group, size) = (shape.padded(), shape.group(), state_size(shape));
+        let (group, size) = (shape.group(), state_size(shape));
         let Scratch { floats, queries, pairs } = scratch;
         queries.clear();
         queries.extend((0..task.rows).flat_map(|row| task.queries(row, sequence, shape)));
         if PAIRS {
-            // SAFETY: features as `Kernel` says; each query has `width` numbers.
-            unsafe { round::<S>(queries, shape.width, pairs) };
+            // SAFETY: features as `Kernel` says; each query has `width` elements.
+            unsafe { round_queries::<S>(queries, shape.width, pairs) };
         }
         let count = queries.len();
         let needed = scratch_size(shape, count);
         if floats.len() < needed {
             floats.resize(needed, 0.0);
         }
-        let (scores, rest) = floats.split_at_mut(QUERY_TILE * SCORE_STRIDE);
+        let (scores, rest) = floats.split_at_mut(MAX_QUERY_TILE * SCORE_STRIDE);
         let (total, rest) = rest.split_at_mut(count * size);
         let states = &mut rest[..count * size];
-        let (from, to) = task.visible(sequence, shape);
+        let (visible_start, visible_end) = task.visible(sequence, shape);
         let chunks = match task.chunk {
             Some((chunk, _)) => chunk..chunk + 1,
-            None => from / CHUNK..to.div_ceil(CHUNK),
+            None => visible_start / CHUNK..visible_end.div_ceil(CHUNK),
         };
         // SAFETY: features as `Kernel` says; slices are cut to size above and below.
         unsafe {
             for chunk in chunks.clone() {
-                let (first, end) = (from.max(chunk * CHUNK) / LANES * LANES, to.min((chunk + 1) * CHUNK));
-                let next = match (chunk + 1 < chunks.end, next_task) {
+                let first = visible_start.max(chunk * CHUNK) / LANES * LANES;
+                let end = visible_end.min((chunk + 1) * CHUNK);
+                let prefetch = match (chunk + 1 < chunks.end, next_task) {
                     (true, _) => prefetch_keys(task, sequence, shape, end),
                     (false, Some((task, sequence))) => {
-                        prefetch_keys(task, sequence, shape, task.begin(sequence, shape))
+                        prefetch_keys(task, sequence, shape, task.first_position(sequence, shape))
                     }
                     (false, None) => Prefetch::default(),
                 };
-                let part = ChunkPass { queries, head: task.kv_head, blocks: &sequence.blocks, shape, first, end, next };
-                part.run::<S, PAIRS>(scores, states);
-                if let Some((_, place)) = task.chunk {
-                    partials.get(place, states.len()).copy_from_slice(states);
+                let (head, blocks) = (task.kv_head, &sequence.blocks);
+                let pass = ChunkPass { queries, head, blocks, shape, first, end, prefetch };
+                pass.run::<S, PAIRS>(scores, states);
+                if let Some((_, offset)) = task.chunk {
+                    partials.get(offset, states.len()).copy_from_slice(states);
                     return;
                 }
                 if chunk == chunks.start {
-                    // The same as joining with an empty state.
+                    // The result is the same as that of merging with an empty state.
                     total.copy_from_slice(states);
                     continue;
                 }
-                for (to, from) in total.chunks_exact_mut(size).zip(states.chunks_exact(size)) {
-                    join::<S>(to, from, padded);
+                for (total, state) in total.chunks_exact_mut(size).zip(states.chunks_exact(size)) {
+                    merge::<S>(total, state, shape.padded_width());
                 }
             }
             for (query, state) in total.chunks_exact(size).enumerate() {
-                let place = task.out + (query / group * shape.heads + query % group) * shape.width;
-                finish::<S>(state, out.at(place, shape.width), shape);
+                let offset = task.out + (query / group * shape.heads + query % group) * shape.width;
+                write_output::<S>(state, out.at(offset, shape.width), shape);
             }
         }
     }
 }
 
-/// Rounds queries to bf16 and redirects their pointers.
+/// Rounds queries to bf16 in `pairs` and points them to the result.
 ///
 /// # Safety
-/// As [`Simd`] says; each query has `width` numbers.
+/// As [`Simd`] says; each query has `width` elements.
 #[inline(always)]
-unsafe fn round<S: Simd>(queries: &mut [Query], width: usize, pairs: &mut Vec<u16>) {
+unsafe fn round_queries<S: Simd>(queries: &mut [Query], width: usize, pairs: &mut Vec<u16>) {
     if pairs.len() < queries.len() * width {
         pairs.resize(queries.len() * width, 0);
     }
     for (query, pairs) in queries.iter_mut().zip(pairs.chunks_exact_mut(width)) {
         // SAFETY: as the caller says.
         unsafe {
-            for at in (0..width / LANES * LANES).step_by(LANES) {
-                S::store_bf16(pairs.as_mut_ptr().add(at), S::load(query.numbers.add(at)));
+            for index in (0..width / LANES * LANES).step_by(LANES) {
+                S::store_bf16(pairs.as_mut_ptr().add(index), S::load(query.data.add(index)));
             }
-            for at in width / LANES * LANES..width {
-                pairs[at] = bf16_bits(*query.numbers.add(at));
+            for index in width / LANES * LANES..width {
+                pairs[index] = bf16_bits(*query.data.add(index));
             }
         }
-        query.numbers = pairs.as_ptr().cast();
+        query.data = pairs.as_ptr().cast();
     }
 }

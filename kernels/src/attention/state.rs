@@ -1,88 +1,91 @@
-//! The running state of a query's softmax, and joining two states.
+//! The state of a query's online softmax, and the merge of two states.
 
-use super::plan::JoinTask;
+use super::plan::MergeTask;
 use super::{AttentionShape, Scratch};
-use crate::buffer::Shards;
-use crate::simd::{Kernel, LANES, Simd, store_part};
+use crate::buffer::SharedSlice;
+use crate::simd::{Kernel, LANES, Simd, store_partial};
 
-/// A query's state: weighted sum of values, `[padded]`; sum of weights by lane, `[16]`; and the maximum score in powers
-/// of two, repeated 16 times.
+/// Floats of a query's state: the weighted sum of values, `[padded_width]`; the sum of weights by lane, `[16]`; and the
+/// maximum score times log₂ e, repeated 16 times.
 pub(super) fn state_size(shape: &AttentionShape) -> usize {
-    shape.padded() + 2 * LANES
+    shape.padded_width() + 2 * LANES
 }
 
-/// Joins the state `from` into `to`, which covers the positions before.
+/// Merges `state` into `total`, which covers the preceding positions.
 ///
 /// # Safety
-/// As [`Simd`] says; both are whole states.
+/// As [`Simd`] says; both slices are states.
 #[inline(always)]
-pub(super) unsafe fn join<S: Simd>(to: &mut [f32], from: &[f32], padded: usize) {
-    // SAFETY: `padded` is a multiple of 16, and both slices are `padded + 32` long.
+pub(super) unsafe fn merge<S: Simd>(total: &mut [f32], state: &[f32], padded_width: usize) {
+    // SAFETY: `padded_width` is a multiple of 16, and both slices have `padded_width + 32` elements.
     unsafe {
-        let (to, from) = (to.as_mut_ptr(), from.as_ptr());
-        let (most, other) = (S::load(to.add(padded + LANES)), S::load(from.add(padded + LANES)));
-        let greatest = S::max(most, other);
-        let (old_weight, new_weight) = (S::exp2(S::sub(most, greatest)), S::exp2(S::sub(other, greatest)));
-        for at in (0..padded + LANES).step_by(LANES) {
-            let scaled = S::mul(S::load(to.add(at)), old_weight);
-            S::store(to.add(at), S::fma(S::load(from.add(at)), new_weight, scaled));
+        let (total, state) = (total.as_mut_ptr(), state.as_ptr());
+        let max_index = padded_width + LANES;
+        let (old_max, new_max) = (S::load(total.add(max_index)), S::load(state.add(max_index)));
+        let max = S::max(old_max, new_max);
+        let (old_weight, new_weight) = (S::exp2(S::sub(old_max, max)), S::exp2(S::sub(new_max, max)));
+        for index in (0..max_index).step_by(LANES) {
+            let scaled = S::mul(S::load(total.add(index)), old_weight);
+            S::store(total.add(index), S::fma(S::load(state.add(index)), new_weight, scaled));
         }
-        S::store(to.add(padded + LANES), greatest);
+        S::store(total.add(max_index), max);
     }
 }
 
-/// Writes the result: the sum of values over the sum of weights.
+/// Writes a query's output: the sum of values divided by the sum of weights.
 ///
 /// # Safety
-/// As [`Simd`] says; `state` is whole, and `out` has `width` places.
+/// As [`Simd`] says; `state` is a state, and `out` has space for `width` elements.
 #[inline(always)]
-pub(super) unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &AttentionShape) {
-    // SAFETY: within the state and the `width` places.
+pub(super) unsafe fn write_output<S: Simd>(state: &[f32], out: *mut f32, shape: &AttentionShape) {
+    // SAFETY: all accesses are within the state and the `width` elements.
     unsafe {
-        let padded = shape.padded();
-        let weight = S::splat(1.0 / S::sum(S::load(state.as_ptr().add(padded))));
-        for at in (0..shape.width).step_by(LANES) {
-            let value = S::mul(S::load(state.as_ptr().add(at)), weight);
-            let count = (shape.width - at).min(LANES);
-            if count == LANES { S::store(out.add(at), value) } else { store_part::<S>(out.add(at), value, count) }
+        let sum = S::reduce_sum(S::load(state.as_ptr().add(shape.padded_width())));
+        let inverse = S::splat(1.0 / sum);
+        for index in (0..shape.width).step_by(LANES) {
+            let value = S::mul(S::load(state.as_ptr().add(index)), inverse);
+            let count = (shape.width - index).min(LANES);
+            let out = out.add(index);
+            if count == LANES { S::store(out, value) } else { store_partial::<S>(out, value, count) }
         }
     }
 }
 
-pub(super) struct Join<'a> {
-    pub join: &'a JoinTask,
+/// Merges the states of a task's chunks and writes the outputs.
+pub(super) struct MergeKernel<'a> {
+    pub task: &'a MergeTask,
     pub shape: &'a AttentionShape,
     pub scratch: &'a mut Scratch,
-    pub out: Shards<f32>,
-    pub partials: Shards<f32>,
+    pub out: SharedSlice<f32>,
+    pub partials: SharedSlice<f32>,
 }
 
-impl Kernel for Join<'_> {
+impl Kernel for MergeKernel<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { join: joint, shape, scratch, out, partials } = self;
-        let (padded, group, size) = (shape.padded(), shape.group(), state_size(shape));
+        let Self { task, shape, scratch, out, partials } = self;
+        let (group, size) = (shape.group(), state_size(shape));
         let floats = &mut scratch.floats;
         if floats.len() < size {
             floats.resize(size, 0.0);
         }
         let total = &mut floats[..size];
-        let queries = joint.rows * group;
-        // SAFETY: the first section has ended, and a query's states are this task's own.
+        let queries = task.rows * group;
+        // SAFETY: the section that writes the states has ended.
         let state = |chunk: usize, query: usize| unsafe {
-            &*partials.get(joint.states + (chunk * queries + query) * size, size)
+            &*partials.get(task.states + (chunk * queries + query) * size, size)
         };
-        // SAFETY: features as `Kernel` says, and a query's outputs are this task's own.
+        // SAFETY: features as `Kernel` says; no other task writes these outputs.
         unsafe {
             for query in 0..queries {
                 total.copy_from_slice(state(0, query));
-                for chunk in 1..joint.chunks {
-                    join::<S>(total, state(chunk, query), padded);
+                for chunk in 1..task.chunks {
+                    merge::<S>(total, state(chunk, query), shape.padded_width());
                 }
-                let place = joint.out + (query / group * shape.heads + query % group) * shape.width;
-                finish::<S>(total, out.at(place, shape.width), shape);
+                let offset = task.out + (query / group * shape.heads + query % group) * shape.width;
+                write_output::<S>(total, out.at(offset, shape.width), shape);
             }
         }
     }

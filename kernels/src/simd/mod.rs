@@ -1,4 +1,4 @@
-//! The instruction sets behind one interface of sixteen lanes.
+//! One vector interface of sixteen lanes for all instruction sets.
 //!
 //! Every kernel is written once over [`Simd`]: vectors of 16 floats, of 16 integers, and of 64 bytes (16 lanes of 4).
 //! AVX-512 holds each in one register, AVX2 in two, NEON in four. [`run`] enters a kernel with the features of the
@@ -38,14 +38,14 @@ impl Isa {
     const ALL: [Self; 7] =
         [Self::Avx512Bf16, Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::NeonDot, Self::Neon, Self::Portable];
 
-    /// The fastest available one, or the one in the environment variable `OUTPOST_KERNELS` (`avx512-bf16`, `avx512`,
-    /// `avx2-vnni`, `avx2`, `neon-dotprod`, `neon`, `portable`) if it is available. Detected once.
+    /// Detects the fastest available instruction set once. The environment variable `OUTPOST_KERNELS` (`avx512-bf16`,
+    /// `avx512`, `avx2-vnni`, `avx2`, `neon-dotprod`, `neon`, `portable`) overrides it with an available one.
     pub fn detect() -> Self {
-        static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| {
-            let wish = std::env::var("OUTPOST_KERNELS").ok();
-            let wish = Self::available().into_iter().find(|isa| Some(isa.name()) == wish.as_deref());
-            wish.or_else(|| Self::available().into_iter().next()).unwrap_or(Self::Portable)
+        static DETECTED: OnceLock<Isa> = OnceLock::new();
+        *DETECTED.get_or_init(|| {
+            let name = std::env::var("OUTPOST_KERNELS").ok();
+            let forced = Self::available().into_iter().find(|isa| Some(isa.name()) == name.as_deref());
+            forced.or_else(|| Self::available().into_iter().next()).unwrap_or(Self::Portable)
         })
     }
 
@@ -54,7 +54,7 @@ impl Isa {
         Self::ALL.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
-    /// Whether bf16 dot products are faster here than float ones.
+    /// Whether the instruction set has bf16 dot products.
     pub fn has_bf16_dot(self) -> bool {
         self == Self::Avx512Bf16
     }
@@ -108,20 +108,20 @@ impl Isa {
         self == Self::Portable
     }
 
-    /// Rows of activations for each pass over a tile of weights, as registers allow.
-    pub(crate) fn rows(self) -> usize {
-        run(self, Rows)
+    /// Maximum rows of a tile of activations, as registers allow.
+    pub(crate) fn tile_rows(self) -> usize {
+        run(self, TileRows)
     }
 }
 
-struct Rows;
+struct TileRows;
 
-impl Kernel for Rows {
+impl Kernel for TileRows {
     type Output = usize;
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> usize {
-        S::ROWS
+        S::TILE_ROWS
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) trait Kernel {
 #[inline]
 pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
-        // SAFETY: a `Pool` takes no path that is not available, and paths come from a `Pool`.
+        // SAFETY: the instruction set comes from a `Pool`, which accepts only available ones.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 | Isa::Avx512 => unsafe { x86::run_avx512(kernel) },
         // SAFETY: as above.
@@ -159,7 +159,7 @@ pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     }
 }
 
-/// The same for kernels with bf16 dot products.
+/// Like [`run`], with bf16 dot products enabled if `isa` has them.
 #[inline]
 pub(crate) fn run_bf16<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
@@ -170,161 +170,162 @@ pub(crate) fn run_bf16<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     }
 }
 
-/// Sixteen lanes. Loads and stores need no alignment; pointers must be valid for all accessed elements.
+/// Operations on vectors of sixteen lanes. Loads and stores need no alignment.
 ///
 /// # Safety
-/// All functions: the CPU has the features of the implementing type, and pointers are valid.
+/// For all functions: the CPU has the features of the implementing type, and pointers are valid for all accessed
+/// elements.
 pub(crate) trait Simd: Copy {
     /// 16 × f32.
     type F: Copy;
     /// 16 × i32.
     type I: Copy;
-    /// 64 × 8 bits: lane 0's four bytes first.
+    /// 64 × 8 bits: four bytes per lane.
     type B: Copy;
 
-    /// See [`Isa::rows`].
-    const ROWS: usize;
+    /// See [`Isa::tile_rows`].
+    const TILE_ROWS: usize;
     /// Queries that attention processes together: 8 or 2.
-    const QUERIES: usize = if Self::ROWS > 4 { 8 } else { 2 };
-    /// `dot_signed` gives the product with codes + 128; the caller begins with −128 · the sum of x.
-    const BIASED: bool;
+    const QUERY_TILE: usize = if Self::TILE_ROWS > 4 { 8 } else { 2 };
+    /// Whether [`Simd::dot_signed`] computes the product with codes + 128. The caller then starts the sum at −128 · the
+    /// sum of `x`.
+    const DOT_SIGNED_BIASED: bool;
 
     /// Prefetches a cache line; any address is allowed.
     #[inline(always)]
     unsafe fn prefetch(_address: *const u8) {}
 
     unsafe fn splat(x: f32) -> Self::F;
-    unsafe fn load(from: *const f32) -> Self::F;
-    unsafe fn store(to: *mut f32, x: Self::F);
+    unsafe fn load(src: *const f32) -> Self::F;
+    unsafe fn store(dst: *mut f32, x: Self::F);
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
-    /// `b` where one is NaN; so is `min`.
+    /// Maximum; `b` where one operand is NaN. The same holds for `min`.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// Zero where `test <= limit`, else `x`.
-    unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F;
-    unsafe fn sum(x: Self::F) -> f32;
-    unsafe fn maximum(x: Self::F) -> f32;
+    /// Zero in lanes where `test <= limit`, else `x`.
+    unsafe fn zero_where_le(x: Self::F, test: Self::F, limit: f32) -> Self::F;
+    unsafe fn reduce_sum(x: Self::F) -> f32;
+    unsafe fn reduce_max(x: Self::F) -> f32;
     /// `x * 2^n` for integer `n` with a finite normal result.
-    unsafe fn scale(x: Self::F, n: Self::F) -> Self::F;
-    unsafe fn nearest(x: Self::F) -> Self::F;
+    unsafe fn ldexp(x: Self::F, n: Self::F) -> Self::F;
+    unsafe fn round_even(x: Self::F) -> Self::F;
 
-    unsafe fn load_f16(from: *const u16) -> Self::F;
-    unsafe fn store_f16(to: *mut u16, x: Self::F);
+    unsafe fn load_f16(src: *const u16) -> Self::F;
+    unsafe fn store_f16(dst: *mut u16, x: Self::F);
     /// Rounds to the nearest bf16, ties to even; NaN is preserved.
     #[inline(always)]
-    unsafe fn store_bf16(to: *mut u16, x: Self::F) {
-        let mut numbers = [0f32; LANES];
-        // SAFETY: as the trait says; there is room for 16 numbers.
+    unsafe fn store_bf16(dst: *mut u16, x: Self::F) {
+        let mut lanes = [0f32; LANES];
+        // SAFETY: as the trait says; both buffers hold 16 elements.
         unsafe {
-            Self::store(numbers.as_mut_ptr(), x);
-            to.cast::<[u16; LANES]>().write_unaligned(numbers.map(bf16_bits));
+            Self::store(lanes.as_mut_ptr(), x);
+            dst.cast::<[u16; LANES]>().write_unaligned(lanes.map(bf16_bits));
         }
     }
     /// The first and the second elements of 16 bf16 pairs.
-    unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F);
-    unsafe fn load_i8(from: *const i8) -> Self::F;
-    unsafe fn load_u8(from: *const u8) -> Self::F;
+    unsafe fn load_bf16_pairs(src: *const u8) -> (Self::F, Self::F);
+    unsafe fn load_i8(src: *const i8) -> Self::F;
+    unsafe fn load_u8(src: *const u8) -> Self::F;
 
     unsafe fn splat_int(x: i32) -> Self::I;
-    unsafe fn float(x: Self::I) -> Self::F;
+    unsafe fn to_float(x: Self::I) -> Self::F;
     /// Rounds to the nearest integer, ties to even.
-    unsafe fn int(x: Self::F) -> Self::I;
-    /// The bits of |x|, which sort as integers like the magnitudes, with NaN last.
-    unsafe fn magnitude(x: Self::F) -> Self::I;
+    unsafe fn to_int(x: Self::F) -> Self::I;
+    /// The bits of |x|. As integers, they have the order of the magnitudes, with NaN last.
+    unsafe fn abs_bits(x: Self::F) -> Self::I;
     unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I;
-    unsafe fn maximum_int(x: Self::I) -> i32;
-    /// Stores 32 integers of magnitude at most 127 as bytes, and returns the sum of each sixteen.
-    unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32);
+    unsafe fn reduce_max_int(x: Self::I) -> i32;
+    /// Stores 32 integers of magnitude at most 127 as bytes, and returns the sums of `first` and of `second`.
+    unsafe fn store_codes(dst: *mut i8, first: Self::I, second: Self::I) -> (i32, i32);
 
-    unsafe fn load_bytes(from: *const u8) -> Self::B;
+    unsafe fn load_bytes(src: *const u8) -> Self::B;
     unsafe fn low_nibbles(x: Self::B) -> Self::B;
     unsafe fn high_nibbles(x: Self::B) -> Self::B;
-    /// The two-bit number `field` (of four) of each byte.
-    unsafe fn pair(x: Self::B, field: usize) -> Self::B;
-    /// Looks up each byte, below 16, in the table.
-    unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B;
-    /// Adds `bit`, a power of two above each of the bytes, to those whose bit is set; `bits` points to 64
-    /// bits.
+    /// Extracts the two-bit field `field` (0 to 3) of each byte.
+    unsafe fn two_bits(x: Self::B, field: usize) -> Self::B;
+    /// Replaces each byte, which must be below 16, by its entry in the table.
+    unsafe fn lookup(x: Self::B, table: &[i8; 16]) -> Self::B;
+    /// Adds `bit` to the bytes whose bit in `bits` (64 bits) is set. `bit` is a power of two larger than every byte.
     unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B;
-    /// Adds 16 · the two-bit number `field` (of four) of each byte of `pairs`.
-    unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B;
-    /// Adds to each lane the product of its four codes (unsigned, below 64) with the four signed
-    /// bytes at `x`, of magnitude 127 at most.
+    /// Adds 16 · the two-bit field `field` (0 to 3) of each byte of `fields`.
+    unsafe fn add_two_bits(x: Self::B, fields: Self::B, field: usize) -> Self::B;
+    /// Adds to each lane the dot product of its four codes (unsigned, below 64) with the four signed bytes at `x`, of
+    /// magnitude at most 127.
     unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I;
-    /// Two of them, which may be cheaper together.
+    /// Adds two dot products, which may be cheaper than one by one.
     #[inline(always)]
     unsafe fn dot_two(sum: Self::I, a: Self::B, xa: *const i8, b: Self::B, xb: *const i8) -> Self::I {
         // SAFETY: as the trait says.
         unsafe { Self::dot(Self::dot(sum, a, xa), b, xb) }
     }
-    /// The same with signed codes; see [`Simd::BIASED`].
+    /// Like [`Simd::dot`], with signed codes; see [`Simd::DOT_SIGNED_BIASED`].
     unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I;
 
-    /// Adds to each lane the products of a pair of bf16 with the pair `x`.
+    /// Adds to each lane the dot product of its pair of bf16 with the pair `x`.
     #[inline(always)]
-    unsafe fn dot_pairs(sum: Self::F, pairs: *const u8, x: u32) -> Self::F {
+    unsafe fn dot_bf16_pairs(sum: Self::F, pairs: *const u8, x: u32) -> Self::F {
         // SAFETY: as the trait says.
         unsafe { dot_widened::<Self>(sum, pairs, x) }
     }
 
     #[inline(always)]
     unsafe fn tanh(x: Self::F) -> Self::F {
-        // 1 − 2 / (e^2x + 1): at both ends e^2x is finite or zero.
+        // 1 − 2 / (e^2x + 1), where e^2x is finite for every x.
         // SAFETY: as the trait says.
         unsafe {
             let one = Self::splat(1.0);
-            let below = Self::add(Self::exp(Self::add(x, x)), one);
-            Self::sub(one, Self::div(Self::splat(2.0), below))
+            let denominator = Self::add(Self::exp(Self::add(x, x)), one);
+            Self::sub(one, Self::div(Self::splat(2.0), denominator))
         }
     }
 
-    /// 2^x for x below 128, to 8 · 10⁻⁸ of it, and exact for whole x; zero up to −126.
+    /// 2^x for x below 128, with a relative error of at most 8 · 10⁻⁸; exact for integers; zero for x ≤ −126.
     #[inline(always)]
     unsafe fn exp2(x: Self::F) -> Self::F {
-        // 2^n by its exponent, and 2^r for |r| ≤ 1/2 by the polynomial with p(0) = 1 whose greatest relative error
-        // is least.
+        // 2^n · 2^r with integer n and |r| ≤ 1/2. 2^r is the minimax polynomial (relative error) with p(0) = 1.
         // SAFETY: as the trait says.
         unsafe {
             let clamped = Self::max(Self::splat(-126.0), x);
-            let n = Self::nearest(clamped);
+            let n = Self::round_even(clamped);
             let r = Self::sub(clamped, n);
             let mut p = Self::splat(1.527_230_5e-4);
             for coefficient in [1.341_047_9e-3, 9.618_775e-3, 5.550_293_5e-2, 2.402_264_5e-1, 6.931_472_3e-1, 1.0] {
                 p = Self::fma(p, r, Self::splat(coefficient));
             }
-            Self::keep_above(Self::scale(p, n), x, -126.0)
+            Self::zero_where_le(Self::ldexp(p, n), x, -126.0)
         }
     }
 
-    /// 2^x for x below 128, to 10⁻⁴ of it, for what becomes a bf16; zero up to −126.
+    /// 2^x for x below 128, with a relative error of at most 10⁻⁴, for results that are rounded to bf16; zero for
+    /// x ≤ −126.
     #[inline(always)]
-    unsafe fn exp2_roughly(x: Self::F) -> Self::F {
+    unsafe fn exp2_approx(x: Self::F) -> Self::F {
         // SAFETY: as the trait says.
         unsafe {
             let clamped = Self::max(Self::splat(-126.0), x);
-            let n = Self::nearest(clamped);
+            let n = Self::round_even(clamped);
             let r = Self::sub(clamped, n);
             let mut p = Self::splat(5.500_893e-2);
             for coefficient in [2.422_109_6e-1, 6.932_829e-1, 1.0] {
                 p = Self::fma(p, r, Self::splat(coefficient));
             }
-            Self::keep_above(Self::scale(p, n), x, -126.0)
+            Self::zero_where_le(Self::ldexp(p, n), x, -126.0)
         }
     }
 
-    /// e^x; zero up to −87, and e^88 above 88.
+    /// e^x; zero for x ≤ −87, and e^88 for x > 88.
     #[inline(always)]
     unsafe fn exp(x: Self::F) -> Self::F {
         // Cephes' expf: x = n·ln 2 + r, and a polynomial for e^r on |r| ≤ ln 2 / 2.
         // SAFETY: as the trait says.
         unsafe {
             let clamped = Self::max(Self::splat(-87.0), Self::min(Self::splat(88.0), x));
-            let n = Self::nearest(Self::mul(clamped, Self::splat(std::f32::consts::LOG2_E)));
+            let n = Self::round_even(Self::mul(clamped, Self::splat(std::f32::consts::LOG2_E)));
             let r = Self::fma(n, Self::splat(-0.693_359_4), clamped);
             let r = Self::fma(n, Self::splat(2.121_944_4e-4), r);
             let mut p = Self::splat(1.987_569_1e-4);
@@ -332,7 +333,7 @@ pub(crate) trait Simd: Copy {
                 p = Self::fma(p, r, Self::splat(coefficient));
             }
             let p = Self::add(Self::fma(Self::mul(r, r), p, r), Self::splat(1.0));
-            Self::keep_above(Self::scale(p, n), x, -87.0)
+            Self::zero_where_le(Self::ldexp(p, n), x, -87.0)
         }
     }
 }
@@ -345,7 +346,7 @@ pub(crate) fn bf16_bits(x: f32) -> u16 {
     (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
 }
 
-/// [`Simd::dot_pairs`] without a special instruction.
+/// [`Simd::dot_bf16_pairs`] for instruction sets without bf16 dot products.
 ///
 /// # Safety
 /// As [`Simd`] says.
@@ -353,21 +354,21 @@ pub(crate) fn bf16_bits(x: f32) -> u16 {
 unsafe fn dot_widened<S: Simd>(sum: S::F, pairs: *const u8, x: u32) -> S::F {
     // SAFETY: as the caller says.
     unsafe {
-        let ((a, b), first) = (S::load_pairs(pairs), S::splat(f32::from_bits(x << 16)));
+        let ((a, b), first) = (S::load_bf16_pairs(pairs), S::splat(f32::from_bits(x << 16)));
         S::fma(b, S::splat(f32::from_bits(x & 0xffff_0000)), S::fma(a, first, sum))
     }
 }
 
-/// The first `count` (below 16) floats at `from`, then zeros.
+/// Loads `count` (below 16) floats; the other lanes are zero.
 ///
 /// # Safety
 /// As [`Simd`] says.
 #[inline(always)]
-pub(crate) unsafe fn load_part<S: Simd>(from: *const f32, count: usize) -> S::F {
+pub(crate) unsafe fn load_partial<S: Simd>(src: *const f32, count: usize) -> S::F {
     let mut lanes = [0f32; LANES];
-    // SAFETY: `count` floats are there, and fewer than 16.
+    // SAFETY: the source holds `count` floats, and the buffer 16.
     unsafe {
-        std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count.min(LANES));
+        std::ptr::copy_nonoverlapping(src, lanes.as_mut_ptr(), count.min(LANES));
         S::load(lanes.as_ptr())
     }
 }
@@ -377,11 +378,11 @@ pub(crate) unsafe fn load_part<S: Simd>(from: *const f32, count: usize) -> S::F 
 /// # Safety
 /// As [`Simd`] says.
 #[inline(always)]
-pub(crate) unsafe fn store_part<S: Simd>(to: *mut f32, x: S::F, count: usize) {
+pub(crate) unsafe fn store_partial<S: Simd>(dst: *mut f32, x: S::F, count: usize) {
     let mut lanes = [0f32; LANES];
-    // SAFETY: there is room for `count` floats, and they are at most 16.
+    // SAFETY: the destination has space for `count` floats, and the buffer holds 16.
     unsafe {
         S::store(lanes.as_mut_ptr(), x);
-        std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count.min(LANES));
+        std::ptr::copy_nonoverlapping(lanes.as_ptr(), dst, count.min(LANES));
     }
 }

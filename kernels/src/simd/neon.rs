@@ -23,7 +23,7 @@ pub(super) unsafe fn run_neon<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Neon<false>>()
 }
 
-/// The same operation on all four registers.
+/// Applies an operation to all four registers.
 macro_rules! each {
     (|$($name:ident),+| $value:expr) => {{
         [
@@ -37,14 +37,14 @@ macro_rules! each {
 
 /// The address of each register's four values.
 #[inline(always)]
-unsafe fn fours<T>(from: *const T) -> [*const T; 4] {
-    [from, from.add(4), from.add(8), from.add(12)]
+unsafe fn fours<T>(src: *const T) -> [*const T; 4] {
+    [src, src.add(4), src.add(8), src.add(12)]
 }
 
 /// The address of each register's sixteen bytes.
 #[inline(always)]
-unsafe fn sixteens(from: *const u8) -> [*const u8; 4] {
-    [from, from.add(16), from.add(32), from.add(48)]
+unsafe fn sixteens(src: *const u8) -> [*const u8; 4] {
+    [src, src.add(16), src.add(32), src.add(48)]
 }
 
 /// Four bytes of activations, broadcast to all lanes.
@@ -53,8 +53,8 @@ unsafe fn broadcast(x: *const i8) -> int8x16_t {
     vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().read_unaligned()))
 }
 
-/// Adds to each lane the product of its four codes with the first four bytes of `x`. `x` is a float only by type: that
-/// loads it without an extra broadcast.
+/// Adds to each lane the dot product of its four codes with the first four bytes of `x`. `x` has the type of a float
+/// because that load needs no extra broadcast.
 #[inline(always)]
 unsafe fn sdot(mut sum: int32x4_t, codes: uint8x16_t, x: f32) -> int32x4_t {
     asm!(
@@ -67,10 +67,10 @@ unsafe fn sdot(mut sum: int32x4_t, codes: uint8x16_t, x: f32) -> int32x4_t {
     sum
 }
 
-/// The same without `sdot`, through 16-bit products and pairwise sums. Codes may be signed: two products stay within 2
+/// [`sdot`] for CPUs without the instruction: through 16-bit products and pairwise sums. Codes may be signed: two products stay within 2
 /// · 128 · 127.
 ///
-/// One assembly block: given single multiplications, the compiler hoists so many of them that sums are spilled.
+/// It is one assembly block. With single multiplications, the compiler hoists so many of them that sums are spilled.
 #[inline(always)]
 unsafe fn multiply(mut sum: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32x4_t {
     asm!(
@@ -88,7 +88,7 @@ unsafe fn multiply(mut sum: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32
     sum
 }
 
-/// Two of [`multiply`], for codes below 64: sums of four products fit 16 bits.
+/// Adds two dot products as [`multiply`] does, for codes below 64: sums of four products fit 16 bits.
 #[inline(always)]
 unsafe fn multiply_two(mut sum: int32x4_t, a: uint8x16_t, xa: int8x16_t, b: uint8x16_t, xb: int8x16_t) -> int32x4_t {
     asm!(
@@ -165,8 +165,8 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     // A row's sums take eight of 32 registers: four of integers, four of floats. Three rows leave eight for codes and
     // activations, and spill a few float sums. Spills are cheap and unpacking codes is not: by LLVM's models of
     // Neoverse and Cortex cores, three rows take slightly less time for each row than two, and about as much as four.
-    const ROWS: usize = 3;
-    const BIASED: bool = false;
+    const TILE_ROWS: usize = 3;
+    const DOT_SIGNED_BIASED: bool = false;
 
     #[inline(always)]
     unsafe fn prefetch(address: *const u8) {
@@ -177,16 +177,16 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         [vdupq_n_f32(x); 4]
     }
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self::F {
-        let from = fours(from);
-        each!(|from| vld1q_f32(from))
+    unsafe fn load(src: *const f32) -> Self::F {
+        let src = fours(src);
+        each!(|src| vld1q_f32(src))
     }
     #[inline(always)]
-    unsafe fn store(to: *mut f32, x: Self::F) {
-        vst1q_f32(to, x[0]);
-        vst1q_f32(to.add(4), x[1]);
-        vst1q_f32(to.add(8), x[2]);
-        vst1q_f32(to.add(12), x[3]);
+    unsafe fn store(dst: *mut f32, x: Self::F) {
+        vst1q_f32(dst, x[0]);
+        vst1q_f32(dst.add(4), x[1]);
+        vst1q_f32(dst.add(8), x[2]);
+        vst1q_f32(dst.add(12), x[3]);
     }
     #[inline(always)]
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
@@ -218,62 +218,62 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         each!(|a, b, c| vfmaq_f32(c, a, b))
     }
     #[inline(always)]
-    unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F {
+    unsafe fn zero_where_le(x: Self::F, test: Self::F, limit: f32) -> Self::F {
         each!(|x, test| {
             let below = vcleq_f32(test, vdupq_n_f32(limit));
             vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(x), below))
         })
     }
     #[inline(always)]
-    unsafe fn sum(x: Self::F) -> f32 {
+    unsafe fn reduce_sum(x: Self::F) -> f32 {
         // Pairwise, because the intrinsic for a full sum has an unspecified order.
         let x = vaddq_f32(vaddq_f32(x[0], x[1]), vaddq_f32(x[2], x[3]));
         vpadds_f32(vget_low_f32(vpaddq_f32(x, x)))
     }
     #[inline(always)]
-    unsafe fn maximum(x: Self::F) -> f32 {
+    unsafe fn reduce_max(x: Self::F) -> f32 {
         vmaxnmvq_f32(vmaxnmq_f32(vmaxnmq_f32(x[0], x[1]), vmaxnmq_f32(x[2], x[3])))
     }
     #[inline(always)]
-    unsafe fn scale(x: Self::F, n: Self::F) -> Self::F {
+    unsafe fn ldexp(x: Self::F, n: Self::F) -> Self::F {
         each!(|x, n| {
             let exponent = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127));
             vmulq_f32(x, vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent)))
         })
     }
     #[inline(always)]
-    unsafe fn nearest(x: Self::F) -> Self::F {
+    unsafe fn round_even(x: Self::F) -> Self::F {
         each!(|x| vrndnq_f32(x))
     }
     #[inline(always)]
-    unsafe fn load_f16(from: *const u16) -> Self::F {
-        let (low, high) = (vld1q_u16(from), vld1q_u16(from.add(8)));
+    unsafe fn load_f16(src: *const u16) -> Self::F {
+        let (low, high) = (vld1q_u16(src), vld1q_u16(src.add(8)));
         [widen_low(low), widen_high(low), widen_low(high), widen_high(high)]
     }
     #[inline(always)]
-    unsafe fn store_f16(to: *mut u16, x: Self::F) {
+    unsafe fn store_f16(dst: *mut u16, x: Self::F) {
         let x = each!(|x| narrow(x));
-        vst1q_u16(to, vcombine_u16(x[0], x[1]));
-        vst1q_u16(to.add(8), vcombine_u16(x[2], x[3]));
+        vst1q_u16(dst, vcombine_u16(x[0], x[1]));
+        vst1q_u16(dst.add(8), vcombine_u16(x[2], x[3]));
     }
     #[inline(always)]
-    unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F) {
-        let both = Self::load_bytes(from);
-        let words = each!(|both| vreinterpretq_u32_u8(both));
+    unsafe fn load_bf16_pairs(src: *const u8) -> (Self::F, Self::F) {
+        let pairs = Self::load_bytes(src);
+        let words = each!(|pairs| vreinterpretq_u32_u8(pairs));
         let first = each!(|words| vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)));
         (first, each!(|words| vreinterpretq_f32_u32(vandq_u32(words, vdupq_n_u32(0xffff_0000)))))
     }
     #[inline(always)]
-    unsafe fn load_i8(from: *const i8) -> Self::F {
-        let x = vld1q_s8(from);
+    unsafe fn load_i8(src: *const i8) -> Self::F {
+        let x = vld1q_s8(src);
         let (low, high) = (vmovl_s8(vget_low_s8(x)), vmovl_high_s8(x));
         let x =
             [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)];
         each!(|x| vcvtq_f32_s32(x))
     }
     #[inline(always)]
-    unsafe fn load_u8(from: *const u8) -> Self::F {
-        let x = vld1q_u8(from);
+    unsafe fn load_u8(src: *const u8) -> Self::F {
+        let x = vld1q_u8(src);
         let (low, high) = (vmovl_u8(vget_low_u8(x)), vmovl_high_u8(x));
         let x =
             [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)];
@@ -284,15 +284,15 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         [vdupq_n_s32(x); 4]
     }
     #[inline(always)]
-    unsafe fn float(x: Self::I) -> Self::F {
+    unsafe fn to_float(x: Self::I) -> Self::F {
         each!(|x| vcvtq_f32_s32(x))
     }
     #[inline(always)]
-    unsafe fn int(x: Self::F) -> Self::I {
+    unsafe fn to_int(x: Self::F) -> Self::I {
         each!(|x| vcvtnq_s32_f32(x))
     }
     #[inline(always)]
-    unsafe fn magnitude(x: Self::F) -> Self::I {
+    unsafe fn abs_bits(x: Self::F) -> Self::I {
         each!(|x| vreinterpretq_s32_f32(vabsq_f32(x)))
     }
     #[inline(always)]
@@ -300,20 +300,20 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         each!(|a, b| vmaxq_s32(a, b))
     }
     #[inline(always)]
-    unsafe fn maximum_int(x: Self::I) -> i32 {
+    unsafe fn reduce_max_int(x: Self::I) -> i32 {
         vmaxvq_s32(vmaxq_s32(vmaxq_s32(x[0], x[1]), vmaxq_s32(x[2], x[3])))
     }
     #[inline(always)]
-    unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
+    unsafe fn store_codes(dst: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
         let (first, second) = (bytes(first), bytes(second));
-        vst1q_s8(to, first);
-        vst1q_s8(to.add(16), second);
+        vst1q_s8(dst, first);
+        vst1q_s8(dst.add(16), second);
         (i32::from(vaddlvq_s8(first)), i32::from(vaddlvq_s8(second)))
     }
     #[inline(always)]
-    unsafe fn load_bytes(from: *const u8) -> Self::B {
-        let from = sixteens(from);
-        each!(|from| vld1q_u8(from))
+    unsafe fn load_bytes(src: *const u8) -> Self::B {
+        let src = sixteens(src);
+        each!(|src| vld1q_u8(src))
     }
     #[inline(always)]
     unsafe fn low_nibbles(x: Self::B) -> Self::B {
@@ -324,7 +324,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         each!(|x| vshrq_n_u8::<4>(x))
     }
     #[inline(always)]
-    unsafe fn pair(x: Self::B, field: usize) -> Self::B {
+    unsafe fn two_bits(x: Self::B, field: usize) -> Self::B {
         each!(|x| {
             let shifted = match field {
                 0 => x,
@@ -336,7 +336,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         })
     }
     #[inline(always)]
-    unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B {
+    unsafe fn lookup(x: Self::B, table: &[i8; 16]) -> Self::B {
         let table = vreinterpretq_u8_s8(vld1q_s8(table.as_ptr()));
         each!(|x| vqtbl1q_u8(table, x))
     }
@@ -344,24 +344,24 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B {
         let bits = [bits, bits.add(2), bits.add(4), bits.add(6)];
         // Byte i of a register tests bit i % 8 of byte i / 8.
-        let spread = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
-        let single = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
+        let byte_index = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
+        let bit_mask = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
         each!(|x, bits| {
-            let both = vreinterpretq_u8_u16(vdupq_n_u16(bits.cast::<u16>().read_unaligned()));
-            let set = vtstq_u8(vqtbl1q_u8(both, spread), single);
+            let bytes = vreinterpretq_u8_u16(vdupq_n_u16(bits.cast::<u16>().read_unaligned()));
+            let set = vtstq_u8(vqtbl1q_u8(bytes, byte_index), bit_mask);
             vorrq_u8(x, vandq_u8(set, vdupq_n_u8(bit as u8)))
         })
     }
     #[inline(always)]
-    unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B {
-        each!(|x, pairs| {
-            let pair = match field {
-                0 => vshlq_n_u8::<4>(pairs),
-                1 => vshlq_n_u8::<2>(pairs),
-                2 => pairs,
-                _ => vshrq_n_u8::<2>(pairs),
+    unsafe fn add_two_bits(x: Self::B, fields: Self::B, field: usize) -> Self::B {
+        each!(|x, fields| {
+            let shifted = match field {
+                0 => vshlq_n_u8::<4>(fields),
+                1 => vshlq_n_u8::<2>(fields),
+                2 => fields,
+                _ => vshrq_n_u8::<2>(fields),
             };
-            vbslq_u8(vdupq_n_u8(0x30), pair, x)
+            vbslq_u8(vdupq_n_u8(0x30), shifted, x)
         })
     }
     #[inline(always)]

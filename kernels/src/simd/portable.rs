@@ -1,4 +1,4 @@
-//! Plain code over arrays: the reference, and the fallback for other CPUs.
+//! Portable code over arrays: the reference for tests, and the fallback for other CPUs.
 #![expect(unsafe_op_in_unsafe_fn, reason = "every line would be a block; the trait states the contract once")]
 
 use half::f16;
@@ -22,7 +22,7 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
     out
 }
 
-/// Element-wise over lanes, with four bytes of each lane in a word, which compilers vectorise.
+/// Computes a word (four bytes) for each lane. Compilers vectorise this form.
 #[inline(always)]
 fn words(f: impl Fn(usize) -> u32) -> [u32; LANES] {
     let mut out = [0; LANES];
@@ -33,7 +33,7 @@ fn words(f: impl Fn(usize) -> u32) -> [u32; LANES] {
 }
 
 #[inline(always)]
-unsafe fn four(x: *const i8) -> [i32; 4] {
+unsafe fn load_four(x: *const i8) -> [i32; 4] {
     x.cast::<[i8; 4]>().read_unaligned().map(i32::from)
 }
 
@@ -42,20 +42,20 @@ impl Simd for Portable {
     type I = [i32; LANES];
     type B = [u32; LANES];
 
-    const ROWS: usize = 2;
-    const BIASED: bool = false;
+    const TILE_ROWS: usize = 2;
+    const DOT_SIGNED_BIASED: bool = false;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
         [x; LANES]
     }
     #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self::F {
-        from.cast::<Self::F>().read_unaligned()
+    unsafe fn load(src: *const f32) -> Self::F {
+        src.cast::<Self::F>().read_unaligned()
     }
     #[inline(always)]
-    unsafe fn store(to: *mut f32, x: Self::F) {
-        to.cast::<Self::F>().write_unaligned(x);
+    unsafe fn store(dst: *mut f32, x: Self::F) {
+        dst.cast::<Self::F>().write_unaligned(x);
     }
     #[inline(always)]
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
@@ -90,60 +90,60 @@ impl Simd for Portable {
         out
     }
     #[inline(always)]
-    unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F {
+    unsafe fn zero_where_le(x: Self::F, test: Self::F, limit: f32) -> Self::F {
         zip(x, test, |x, test| if test <= limit { 0.0 } else { x })
     }
     #[inline(always)]
-    unsafe fn sum(x: Self::F) -> f32 {
+    unsafe fn reduce_sum(x: Self::F) -> f32 {
         x.iter().sum()
     }
     #[inline(always)]
-    unsafe fn maximum(x: Self::F) -> f32 {
+    unsafe fn reduce_max(x: Self::F) -> f32 {
         x.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
     }
     #[inline(always)]
-    unsafe fn scale(x: Self::F, n: Self::F) -> Self::F {
+    unsafe fn ldexp(x: Self::F, n: Self::F) -> Self::F {
         zip(x, n, |x, n| x * f32::from_bits(((n as i32 + 127) as u32) << 23))
     }
     #[inline(always)]
-    unsafe fn nearest(x: Self::F) -> Self::F {
+    unsafe fn round_even(x: Self::F) -> Self::F {
         map(x, f32::round_ties_even)
     }
     #[inline(always)]
-    unsafe fn load_f16(from: *const u16) -> Self::F {
-        map(from.cast::<[u16; LANES]>().read_unaligned(), |bits| f16::from_bits(bits).to_f32())
+    unsafe fn load_f16(src: *const u16) -> Self::F {
+        map(src.cast::<[u16; LANES]>().read_unaligned(), |bits| f16::from_bits(bits).to_f32())
     }
     #[inline(always)]
-    unsafe fn store_f16(to: *mut u16, x: Self::F) {
-        to.cast::<[u16; LANES]>().write_unaligned(map(x, |x| f16::from_f32(x).to_bits()));
+    unsafe fn store_f16(dst: *mut u16, x: Self::F) {
+        dst.cast::<[u16; LANES]>().write_unaligned(map(x, |x| f16::from_f32(x).to_bits()));
     }
     #[inline(always)]
-    unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F) {
-        let both = Self::load_bytes(from);
-        (map(both, |both| f32::from_bits(both << 16)), map(both, |both| f32::from_bits(both & 0xffff_0000)))
+    unsafe fn load_bf16_pairs(src: *const u8) -> (Self::F, Self::F) {
+        let pairs = Self::load_bytes(src);
+        (map(pairs, |pair| f32::from_bits(pair << 16)), map(pairs, |pair| f32::from_bits(pair & 0xffff_0000)))
     }
     #[inline(always)]
-    unsafe fn load_i8(from: *const i8) -> Self::F {
-        map(from.cast::<[i8; LANES]>().read_unaligned(), f32::from)
+    unsafe fn load_i8(src: *const i8) -> Self::F {
+        map(src.cast::<[i8; LANES]>().read_unaligned(), f32::from)
     }
     #[inline(always)]
-    unsafe fn load_u8(from: *const u8) -> Self::F {
-        map(from.cast::<[u8; LANES]>().read_unaligned(), f32::from)
+    unsafe fn load_u8(src: *const u8) -> Self::F {
+        map(src.cast::<[u8; LANES]>().read_unaligned(), f32::from)
     }
     #[inline(always)]
     unsafe fn splat_int(x: i32) -> Self::I {
         [x; LANES]
     }
     #[inline(always)]
-    unsafe fn float(x: Self::I) -> Self::F {
+    unsafe fn to_float(x: Self::I) -> Self::F {
         map(x, |x| x as f32)
     }
     #[inline(always)]
-    unsafe fn int(x: Self::F) -> Self::I {
+    unsafe fn to_int(x: Self::F) -> Self::I {
         map(x, |x| x.round_ties_even() as i32)
     }
     #[inline(always)]
-    unsafe fn magnitude(x: Self::F) -> Self::I {
+    unsafe fn abs_bits(x: Self::F) -> Self::I {
         map(x, |x| x.abs().to_bits() as i32)
     }
     #[inline(always)]
@@ -151,19 +151,19 @@ impl Simd for Portable {
         std::array::from_fn(|lane| a[lane].max(b[lane]))
     }
     #[inline(always)]
-    unsafe fn maximum_int(x: Self::I) -> i32 {
+    unsafe fn reduce_max_int(x: Self::I) -> i32 {
         x.iter().fold(i32::MIN, |a, &b| a.max(b))
     }
     #[inline(always)]
-    unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
+    unsafe fn store_codes(dst: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
         for (lane, code) in first.into_iter().chain(second).enumerate() {
-            to.add(lane).write(code as i8);
+            dst.add(lane).write(code as i8);
         }
         (first.into_iter().sum(), second.into_iter().sum())
     }
     #[inline(always)]
-    unsafe fn load_bytes(from: *const u8) -> Self::B {
-        from.cast::<Self::B>().read_unaligned().map(u32::from_le)
+    unsafe fn load_bytes(src: *const u8) -> Self::B {
+        src.cast::<Self::B>().read_unaligned().map(u32::from_le)
     }
     #[inline(always)]
     unsafe fn low_nibbles(x: Self::B) -> Self::B {
@@ -174,29 +174,29 @@ impl Simd for Portable {
         words(|lane| x[lane] >> 4 & 0x0f0f_0f0f)
     }
     #[inline(always)]
-    unsafe fn pair(x: Self::B, field: usize) -> Self::B {
+    unsafe fn two_bits(x: Self::B, field: usize) -> Self::B {
         words(|lane| x[lane] >> (2 * field) & 0x0303_0303)
     }
     #[inline(always)]
-    unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B {
-        words(|lane| u32::from_le_bytes(x[lane].to_le_bytes().map(|place| table[usize::from(place & 15)] as u8)))
+    unsafe fn lookup(x: Self::B, table: &[i8; 16]) -> Self::B {
+        words(|lane| u32::from_le_bytes(x[lane].to_le_bytes().map(|index| table[usize::from(index & 15)] as u8)))
     }
     #[inline(always)]
     unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B {
         let bits = u64::from_le_bytes(bits.cast::<[u8; 8]>().read_unaligned());
         words(|lane| {
-            let four = (bits >> (4 * lane)) as u32;
-            let spread = (four & 1) | (four & 2) << 7 | (four & 4) << 14 | (four & 8) << 21;
-            x[lane] | (spread * bit as u32)
+            let nibble = (bits >> (4 * lane)) as u32;
+            let mask = (nibble & 1) | (nibble & 2) << 7 | (nibble & 4) << 14 | (nibble & 8) << 21;
+            x[lane] | (mask * bit as u32)
         })
     }
     #[inline(always)]
-    unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B {
-        words(|lane| x[lane] | (pairs[lane] >> (2 * field) & 0x0303_0303) << 4)
+    unsafe fn add_two_bits(x: Self::B, fields: Self::B, field: usize) -> Self::B {
+        words(|lane| x[lane] | (fields[lane] >> (2 * field) & 0x0303_0303) << 4)
     }
     #[inline(always)]
     unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
-        let (x, mut out) = (four(x), sum);
+        let (x, mut out) = (load_four(x), sum);
         for lane in 0..LANES {
             let code = |byte: u32| (codes[lane] >> (8 * byte) & 255) as i32;
             out[lane] += code(0) * x[0] + code(1) * x[1] + code(2) * x[2] + code(3) * x[3];
@@ -205,7 +205,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
-        let (x, mut out) = (four(x), sum);
+        let (x, mut out) = (load_four(x), sum);
         for lane in 0..LANES {
             let code = |byte: u32| (codes[lane] << (24 - 8 * byte)) as i32 >> 24;
             out[lane] += code(0) * x[0] + code(1) * x[1] + code(2) * x[2] + code(3) * x[3];

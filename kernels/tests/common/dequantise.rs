@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use outpost_kernels::DType;
 
-/// The values of weights, block by block.
+/// Dequantises whole blocks.
 pub fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(dtype.block_bytes()).flat_map(|block| dequantise_block(dtype, block)).collect()
 }
@@ -31,7 +31,8 @@ fn nibble(bytes: &[u8], index: usize, high: bool) -> i32 {
     i32::from(if high { bytes[index] >> 4 } else { bytes[index] & 15 })
 }
 
-/// The first 32 bytes each hold a weight of each of the first four 32s; the next bytes likewise.
+/// Two-bit code `i`: each of the first 32 bytes holds one code of each of the first four planes of 32 codes, and the next
+/// 32 bytes hold the other four planes.
 fn two_bits(bytes: &[u8], i: usize) -> i32 {
     i32::from(bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3)
 }
@@ -102,8 +103,9 @@ fn dequantise_block(dtype: DType, block: &[u8]) -> Vec<f32> {
     }
 }
 
-/// 6-bit scales: the first four in the low bits of bytes 0..4 (minima: 4..8), the others' low halves
-/// in bytes 8..12 and their upper bits on top of the first four.
+/// A weight of Q4_K or Q5_K. The first four 6-bit scales are in the low bits of bytes 0..4, and their minima in bytes
+/// 4..8. The low four bits of the other scales and minima are in bytes 8..12, and the high two bits in the high bits of
+/// bytes 0..8.
 fn k_weight(dtype: DType, block: &[u8], i: usize) -> f32 {
     let (scales, part) = (&block[4..16], i / 32);
     let (scale, minimum) = if part < 4 {

@@ -34,7 +34,7 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     let context = config.get("max_position_embeddings").and_then(Value::as_u64);
     info.context_window = context.and_then(|context| u32::try_from(context).ok());
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    if folder.join("modules.json").is_file() || Family::of_hub(model_type).is_some() {
+    if folder.join("modules.json").is_file() || Family::from_model_type(model_type).is_some() {
         let cross_encoder = embedding::is_cross_encoder(&config);
         info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());

@@ -25,7 +25,7 @@ use crate::models::decoder_family;
 use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
 use crate::models::gguf::{Header, Metadata};
 use crate::models::safetensors::ModelFolder;
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::{DecoderCheckpoint, Footprint, Weights};
 
 /// Tokens per second assumed for the size of the first batch.
@@ -118,8 +118,8 @@ fn gguf_config(header: &Header) -> Result<NetworkConfig, ModelError> {
 
 fn config(folder: &ModelFolder) -> Result<NetworkConfig, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    match Family::of_hub(name) {
-        Some(_) => EncoderConfig::of_config(&folder.config).map(NetworkConfig::Encoder),
+    match Family::from_model_type(name) {
+        Some(_) => EncoderConfig::from_config_json(&folder.config).map(NetworkConfig::Encoder),
         None => folder.decoder_config().map(|config| NetworkConfig::Decoder(Box::new(config))),
     }
 }

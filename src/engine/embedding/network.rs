@@ -10,7 +10,7 @@ use crate::models::ModelError;
 use crate::models::decoder::{Decoder, EncodePass, encode_pass_bytes};
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::encoder::{self, Encoder, EncoderConfig, Head, Tokenized};
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 
 /// The network's dimensions, from the model's files.
 #[derive(Clone, Debug)]

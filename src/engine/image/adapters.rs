@@ -92,7 +92,7 @@ impl Adapters {
             );
             return Err(unusable(&problem));
         }
-        let file = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
+        let file = Arc::new(LoraFile::open(&path, layers).map_err(|error| unusable(&error))?);
         let mut cache = self.lock();
         cache.retain(|cached| cached.path != path);
         if cache.len() >= CACHE_SIZE {

@@ -21,7 +21,7 @@ use crate::models::ModelError;
 use crate::models::diffusion::pipeline::{
     self, Components, GenerationParams, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds, StepProgress,
 };
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Footprint;
 
 /// Limits for the pixels along a side.
@@ -185,7 +185,8 @@ impl ImageModel {
     }
 
     fn check_memory(&self, size: [usize; 2], requested: &[(String, f32)]) -> Result<(), String> {
-        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), requested)?);
+        let (image_bytes, bytes) =
+            (self.image_bytes(size), self.adapters.check(self.pipeline.adaptable_layers(), requested)?);
         match image_bytes.saturating_add(bytes) <= self.available || requested.is_empty() {
             true => Ok(()),
             false => Err(format!(
@@ -206,7 +207,7 @@ impl ImageModel {
         ctx: &OpContext<'_>,
         runtime: &Runtime,
     ) -> Result<Option<LoraDeltas>, ModelError> {
-        self.adapters.load(self.pipeline.layers(), &request.lora, ctx, runtime)
+        self.adapters.load(self.pipeline.adaptable_layers(), &request.lora, ctx, runtime)
     }
 
     /// Evicts all adapters. `false` if there were none.

@@ -33,7 +33,7 @@ use crate::engine::runtime::panics::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;
-use crate::models::scratch::{Cpu, scratch_bytes};
+use crate::models::scratch_buffers::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
 
 /// How old the listing, or the last check of a model's files, may be.

@@ -18,7 +18,7 @@ use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
 use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::load_causal_lm;
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 
 pub struct TextModel {
     id: String,

@@ -1,7 +1,7 @@
-//! Encodes whole texts with a decoder, for the hidden states of their last tokens.
+//! Encodes whole texts with a decoder and returns the hidden states of their last tokens.
 //!
-//! All texts pass one block before the next, so only one block's keys and values are stored, and weights are read once.
-//! A block takes [`CHUNK`] tokens at a time, so that other work can run in between.
+//! All texts pass through a layer before the next one. The cache therefore holds the keys and values of one layer, and
+//! weights are read once. A layer processes [`CHUNK`] tokens at a time, so that other work can run in between.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::Result;
 use crate::models::kv::KvArena;
 use crate::models::rope::Angles;
-use crate::models::scratch::{StepLimits, grow, scratch_bytes};
+use crate::models::scratch_buffers::{StepLimits, grow, scratch_bytes};
 use crate::models::text_batch::{TextBatch, arena_bytes};
 
 /// Tokens of a chunk.
@@ -22,21 +22,22 @@ const CHUNK: usize = 128;
 pub struct EncodePass {
     texts: TextBatch,
     angles: Vec<Angles>,
-    /// `[tokens, width]`: the residual stream, and the last block's output that is not added to it yet.
+    /// The residual stream: `[tokens, width]`.
     x: Vec<f32>,
+    /// Output of the last layer, which the next norm adds to `x`: `[tokens, width]`.
     y: Vec<f32>,
-    /// Keys and values of one block.
+    /// Keys and values of one layer.
     arena: KvArena,
-    /// The next block, and its first token that is not computed yet.
-    block: usize,
-    at: usize,
+    layer: usize,
+    /// The layer's first token that is not computed yet.
+    token: usize,
 }
 
-/// An upper bound of the bytes that a batch of `tokens` tokens in `texts` texts takes.
+/// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
 pub fn encode_pass_bytes(config: &DecoderConfig, tokens: usize, texts: usize, threads: usize) -> u64 {
     let DecoderConfig { width, kv_heads, head_width, .. } = *config;
     let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
-    // Two streams, and angles in vectors that grow by doubling.
+    // `x` and `y`, and angles in vectors that grow by doubling.
     let floats = tokens * (2 * width + 2 * head_width * config.ropes.len());
     scratch_bytes(config, &step)
         + (floats * size_of::<f32>()) as u64
@@ -47,60 +48,61 @@ impl Decoder {
     /// Starts a pass; no text may be empty.
     pub fn begin_encode(&self, texts: &[&[u32]]) -> Result<EncodePass> {
         for tokens in texts {
-            self.check(tokens)?;
+            self.check_tokens(tokens)?;
         }
         let counts = || texts.iter().map(|tokens| tokens.len());
         let angles = self.angles(|| counts().map(|count| (0..count, self.is_long(count))));
-        let places = TextBatch::new(counts());
-        let arena = places.arena([self.config.kv_heads, self.config.head_width]);
-        let mut x = vec![0.; places.tokens() * self.config.width];
+        let batch = TextBatch::new(counts());
+        let arena = batch.arena([self.config.kv_heads, self.config.head_width]);
+        let mut x = vec![0.; batch.tokens() * self.config.width];
         self.embed(&texts.concat(), &mut x)?;
         let y = vec![0.; x.len()];
-        Ok(EncodePass { texts: places, angles, x, y, arena, block: 0, at: 0 })
+        Ok(EncodePass { texts: batch, angles, x, y, arena, layer: 0, token: 0 })
     }
 
-    /// Computes the next chunk. `true`: it was the last chunk of the last block.
+    /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
     pub fn advance(&self, pass: &mut EncodePass) -> Result<bool> {
-        let EncodePass { texts, angles, x, y, arena, block, at } = pass;
-        if *block >= self.layers.len() {
+        let EncodePass { texts, angles, x, y, arena, layer, token } = pass;
+        if *layer >= self.layers.len() {
             return Ok(true);
         }
         let (width, tokens) = (self.config.width, texts.tokens());
-        let part = *at..(*at + CHUNK).min(tokens);
-        let step = Step::new(texts.slices(&part), angles.iter().map(|all| all.part(&part, tokens)).collect())?;
-        // In the last block, only the last tokens' outputs are needed.
-        let last = *block + 1 == self.layers.len();
+        let chunk = *token..(*token + CHUNK).min(tokens);
+        let chunk_angles = angles.iter().map(|angles| angles.slice(&chunk, tokens)).collect();
+        let step = Step::new(texts.slices(&chunk), chunk_angles)?;
+        // In the last layer, only the outputs of the last tokens are needed.
+        let is_last = *layer + 1 == self.layers.len();
         let ends =
-            || texts.ranges().map(|text| text.end - 1).filter(|end| part.contains(end)).map(|end| end - part.start);
-        let wanted: Vec<usize> = if last { ends().collect() } else { (0..part.len()).collect() };
+            || texts.ranges().map(|text| text.end - 1).filter(|end| chunk.contains(end)).map(|end| end - chunk.start);
+        let output_tokens: Vec<usize> = if is_last { ends().collect() } else { (0..chunk.len()).collect() };
         let scratch = &mut *self.cpu.scratch();
-        for (from, to) in [(&*x, &mut scratch.x), (&*y, &mut scratch.y)] {
-            let from = &from[part.start * width..part.end * width];
-            grow(to, from.len()).copy_from_slice(from);
+        for (src, dst) in [(&*x, &mut scratch.x), (&*y, &mut scratch.y)] {
+            let src = &src[chunk.start * width..chunk.end * width];
+            grow(dst, src.len()).copy_from_slice(src);
         }
-        self.run_layer((*block, 0), part.len(), &step, last.then_some(&wanted), arena, scratch)?;
-        for (from, to) in [(&scratch.x, x), (&scratch.y, y)] {
-            for (row, place) in from.chunks_exact(width).zip(wanted.iter().map(|place| part.start + place)) {
-                to[place * width..(place + 1) * width].copy_from_slice(row);
+        self.run_layer((*layer, 0), chunk.len(), &step, is_last.then_some(&output_tokens), arena, scratch)?;
+        for (src, dst) in [(&scratch.x, x), (&scratch.y, y)] {
+            for (row, token) in src.chunks_exact(width).zip(output_tokens.iter().map(|token| chunk.start + token)) {
+                dst[token * width..(token + 1) * width].copy_from_slice(row);
             }
         }
-        *at = part.end;
-        if *at == tokens {
-            (*at, *block) = (0, *block + 1);
+        *token = chunk.end;
+        if *token == tokens {
+            (*token, *layer) = (0, *layer + 1);
         }
-        Ok(*block == self.layers.len())
+        Ok(*layer == self.layers.len())
     }
 
-    /// The last hidden state of each text, normalised, `[width]` each.
+    /// The hidden state of each text's last token after the output norm, `[width]` each.
     pub fn last_hidden_states(&self, pass: &EncodePass) -> Vec<Vec<f32>> {
         let width = self.config.width;
-        let one = |text: Range<usize>| {
-            let place = (text.end - 1) * width..text.end * width;
-            let [mut x, y] = [&pass.x, &pass.y].map(|all| all[place.clone()].to_vec());
+        let last_token = |text: Range<usize>| {
+            let range = (text.end - 1) * width..text.end * width;
+            let [mut x, y] = [&pass.x, &pass.y].map(|stream| stream[range.clone()].to_vec());
             let mut out = vec![0.; width];
             self.output_norm.add_forward(self.cpu.pool(), &mut x, &y, &mut out);
             out
         };
-        pass.texts.ranges().map(one).collect()
+        pass.texts.ranges().map(last_token).collect()
     }
 }

@@ -1,15 +1,15 @@
-//! A decoder's sizes, read from the metadata and checked against each other.
+//! The configuration of a decoder: its sizes and constants, from a GGUF header or a `config.json`.
 
-mod gguf;
-mod hugging_face;
-mod rope_scaling;
+mod from_config_json;
+mod from_gguf;
+mod rope_from_config_json;
 
 use super::decoder_family::{Activation, DecoderFamily};
-use super::rope::{RopeScaling, RopeSpec, RopeStyle};
+use super::rope::{RopeLayout, RopeScaling, RopeSpec};
 use crate::models::error::{ModelError, reject_config};
-pub(super) use hugging_face::family as family_of_config;
+pub(super) use from_config_json::find_family;
 
-/// Sizes and constants of a decoder of the Llama kind.
+/// Sizes and constants of a decoder.
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
     pub family: &'static DecoderFamily,
@@ -22,62 +22,65 @@ pub struct DecoderConfig {
     pub vocabulary: usize,
     pub context: usize,
     pub epsilon: f32,
-    /// The ways of rotating that [`LayerConfig::rope`] chooses from.
+    /// The rotary embeddings that [`LayerConfig::rope`] refers to.
     pub ropes: Vec<RopeSpec>,
-    pub rope_style: RopeStyle,
-    /// One a block.
+    pub rope_layout: RopeLayout,
+    /// The layers: `[layer_count]`.
     pub layers: Vec<LayerConfig>,
     pub activation: Activation,
-    /// What embeddings and attention's scores are multiplied by.
+    /// Factor of the token embeddings.
     pub embedding_scale: f32,
+    /// Factor of the attention scores.
     pub attention_scale: f32,
-    /// Soft caps: `cap * tanh(x / cap)`.
+    /// Soft cap of the attention scores: `cap * tanh(x / cap)`.
     pub attention_soft_cap: Option<f32>,
+    /// Soft cap of the logits.
     pub logit_soft_cap: Option<f32>,
     pub experts: Option<MoeConfig>,
     /// Whether the query, key and value projections must have biases.
     pub biases: bool,
-    /// What is added to the weights of norms.
+    /// Offset that is added to the weights of norms.
     pub norm_weight_offset: f32,
-    /// Whether output and embedding are one; `None`: they are if there is no output.
+    /// Whether the output projection is the token embedding; `None`: it is if the checkpoint has no output tensor.
     pub tied_embeddings: Option<bool>,
 }
 
-/// What blocks of one model differ in.
+/// Settings that differ between layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerConfig {
-    /// Which of [`DecoderConfig::ropes`]; `None` rotates nothing.
+    /// Index into [`DecoderConfig::ropes`]; `None`: no position embedding.
     pub rope: Option<usize>,
-    /// A token sees so many positions, its own among them; `None`: all.
+    /// Sliding window: the number of positions that a token sees, including its own; `None`: all.
     pub window: Option<usize>,
+    /// Whether the feed-forward network is a mixture of experts.
     pub sparse: bool,
 }
 
-/// A mixture's sizes.
+/// Sizes of a mixture of experts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoeConfig {
     pub count: usize,
-    /// How many each token goes through.
+    /// Experts that process each token.
     pub experts_per_token: usize,
     pub inner: usize,
-    /// Whether the weights of those used sum up to one.
+    /// Whether the weights of the selected experts are scaled to a sum of one.
     pub normalise_weights: bool,
 }
 
 impl DecoderConfig {
-    /// What must hold between the numbers, whatever they were read from.
+    /// Checks the values against each other.
     fn check(self) -> Result<Self, ModelError> {
         let Self { heads, kv_heads, head_width, .. } = self;
         if !heads.is_multiple_of(kv_heads) {
             return reject_config(format!("{heads} heads cannot share {kv_heads} key-value heads"));
         }
         if head_width == 0 || !head_width.is_multiple_of(2) {
-            return reject_config(format!("heads of {head_width} numbers cannot be rotated"));
+            return reject_config(format!("heads of width {head_width} cannot be rotated"));
         }
         if let Some(MoeConfig { count, experts_per_token: used, .. }) =
             self.experts.as_ref().filter(|sizes| sizes.experts_per_token > sizes.count)
         {
-            return reject_config(format!("a token cannot go through {used} of {count} experts"));
+            return reject_config(format!("a token cannot use {used} of {count} experts"));
         }
         self.ropes.iter().try_for_each(|rope| check_rope(rope, head_width))?;
         Ok(self)
@@ -87,16 +90,16 @@ impl DecoderConfig {
 fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
     let RopeSpec { rotated, scaling, .. } = rope;
     if *rotated == 0 || !rotated.is_multiple_of(2) || *rotated > head_width {
-        return reject_config(format!("{rotated} of a head's {head_width} numbers cannot be rotated"));
+        return reject_config(format!("{rotated} of {head_width} elements of a head cannot be rotated"));
     }
     let RopeScaling::LongRope(long) = scaling else { return Ok(()) };
     for factors in [&long.short, &long.long] {
-        // Those among the weights are counted when they are read.
+        // Divisors that are stored as tensors are checked when they are read.
         if !factors.is_empty() && factors.len() != rotated / 2 {
             return reject_config(format!("{} factors for {} rotated pairs", factors.len(), rotated / 2));
         }
         if factors.iter().any(|factor| !factor.is_normal()) {
-            return reject_config("it has rotary factors that nothing can be divided by".to_owned());
+            return reject_config("rotary factors are zero or not finite".to_owned());
         }
     }
     Ok(())

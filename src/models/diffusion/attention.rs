@@ -1,7 +1,7 @@
-//! Self-attention of an image's pixels, and cross-attention to a text's tokens.
+//! Self-attention among the pixels of a feature map, and cross-attention from pixels to prompt tokens.
 
 use super::feature_map::FeatureMap;
-use super::layers::{Linear, Loaded, linear};
+use super::layers::{Linear, linear};
 use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
@@ -16,39 +16,39 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// Queries come from `width` channels, keys and values from `context` channels.
+    /// Queries are projected from `width` channels, keys and values from `context_width` channels.
     pub fn load(
         loader: &Loader<'_>,
         stem: &str,
         width: usize,
-        context: usize,
+        context_width: usize,
         heads: usize,
         biased: bool,
-    ) -> Loaded<Self> {
-        let projection = |name: &str, from| linear(loader, &format!("{stem}.{name}"), [from, width], biased);
+    ) -> Result<Self> {
+        let projection = |name: &str, inputs| linear(loader, &format!("{stem}.{name}"), [inputs, width], biased);
         Ok(Self {
             heads,
             to_q: projection("to_q", width)?,
-            to_k: projection("to_k", context)?,
-            to_v: projection("to_v", context)?,
+            to_k: projection("to_k", context_width)?,
+            to_v: projection("to_v", context_width)?,
             to_out: linear(loader, &format!("{stem}.to_out.0"), [width; 2], true)?,
         })
     }
 
-    /// Self-attention.
+    /// Self-attention: `x` and the result are `[images, height, width, channels]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
         let [q, k, v] = ctx.linears([&self.to_q, &self.to_k, &self.to_v], x)?;
-        let mixed = ctx.attention([&q, &k, &v], self.heads, false)?;
+        let attended = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        ctx.linear(&self.to_out, &mixed)
+        ctx.linear(&self.to_out, &attended)
     }
 
-    /// Cross-attention.
+    /// Cross-attention: queries from `x`, keys and values from `context`, `[images, tokens, 1, context_width]`.
     pub fn cross(&self, ctx: &OpContext<'_>, x: &FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
         let q = ctx.linear(&self.to_q, x)?;
         let [k, v] = ctx.linears([&self.to_k, &self.to_v], context)?;
-        let mixed = ctx.attention([&q, &k, &v], self.heads, false)?;
+        let attended = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        ctx.linear(&self.to_out, &mixed)
+        ctx.linear(&self.to_out, &attended)
     }
 }

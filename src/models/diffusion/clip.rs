@@ -1,18 +1,18 @@
-//! CLIP's text encoder (Radford et al. 2021, <https://arxiv.org/abs/2103.00020>), following transformers'
+//! The text encoder of CLIP (Radford et al. 2021, <https://arxiv.org/abs/2103.00020>), following transformers'
 //! `CLIPTextModel` and `CLIPTextModelWithProjection`.
 
 use outpost_kernels::Activation;
 use serde_json::Value;
 
 use super::feature_map::FeatureMap;
-use super::layers::{Linear, Loaded, Mlp, Norm, linear, mlp};
+use super::layers::{Linear, Mlp, Norm, linear, mlp};
 use super::op_context::{OpContext, Result};
 use crate::models::config_json::ConfigJson;
 use crate::models::embedding_table::EmbeddingTable;
 use crate::models::error::{ModelError, reject_config};
 use crate::models::weights::Loader;
 
-/// The configuration of a text encoder.
+/// The configuration of a CLIP text encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClipConfig {
     pub layers: usize,
@@ -20,46 +20,47 @@ pub struct ClipConfig {
     pub heads: usize,
     pub inner: usize,
     pub vocabulary: usize,
-    /// Tokens of every text, after padding.
+    /// The maximum number of tokens of a text.
     pub positions: usize,
     pub epsilon: f32,
     pub activation: Activation,
-    /// The token whose hidden state is the pooled embedding.
-    pub end: u32,
-    /// Width of the projected pooled embedding, if it is projected.
+    /// The end token, whose hidden state is the pooled embedding.
+    pub end_id: u32,
+    /// Width of the pooled embedding after projection, if the model has one.
     pub projection: Option<usize>,
 }
 
 impl ClipConfig {
-    /// `path` is for error messages; `projects`: whether the model has a projection.
-    pub fn read(value: &Value, path: &str, projects: bool) -> std::result::Result<Self, ModelError> {
+    /// Reads a `config.json`. `path` is for error messages; `has_projection`: whether the model projects pooled
+    /// embeddings.
+    pub fn read(value: &Value, path: &str, has_projection: bool) -> Result<Self> {
         let config = ConfigJson { value, path };
         let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
             "quick_gelu" => Activation::QuickGelu,
             "gelu" => Activation::Gelu,
             other => return reject_config(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
         };
-        let number = |key: &str, usual: usize, most: usize| config.integer_or(key, usual, most);
-        let sizes = Self {
-            layers: number("num_hidden_layers", 12, 256)?,
-            width: number("hidden_size", 512, 1 << 16)?,
-            heads: number("num_attention_heads", 8, 1 << 10)?,
-            inner: number("intermediate_size", 2048, 1 << 20)?,
-            vocabulary: number("vocab_size", 49408, 1 << 24)?,
-            positions: number("max_position_embeddings", 77, 1 << 16)?,
+        let integer = |key: &str, default: usize, max: usize| config.integer_or(key, default, max);
+        let clip = Self {
+            layers: integer("num_hidden_layers", 12, 256)?,
+            width: integer("hidden_size", 512, 1 << 16)?,
+            heads: integer("num_attention_heads", 8, 1 << 10)?,
+            inner: integer("intermediate_size", 2048, 1 << 20)?,
+            vocabulary: integer("vocab_size", 49408, 1 << 24)?,
+            positions: integer("max_position_embeddings", 77, 1 << 16)?,
             epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-5),
             activation,
-            end: config
+            end_id: config
                 .get("eos_token_id")
                 .and_then(Value::as_u64)
                 .and_then(|id| u32::try_from(id).ok())
                 .unwrap_or(49407),
-            projection: projects.then(|| number("projection_dim", 512, 1 << 16)).transpose()?,
+            projection: has_projection.then(|| integer("projection_dim", 512, 1 << 16)).transpose()?,
         };
-        match sizes.width.is_multiple_of(sizes.heads) {
-            true => Ok(sizes),
+        match clip.width.is_multiple_of(clip.heads) {
+            true => Ok(clip),
             false => {
-                reject_config(format!("{path}hidden_size {} does not divide into {} heads", sizes.width, sizes.heads))
+                reject_config(format!("{path}hidden_size {} does not divide into {} heads", clip.width, clip.heads))
             }
         }
     }
@@ -68,8 +69,8 @@ impl ClipConfig {
 #[derive(Debug)]
 pub struct Clip {
     config: ClipConfig,
-    tokens: EmbeddingTable,
-    positions: EmbeddingTable,
+    token_embedding: EmbeddingTable,
+    position_embedding: EmbeddingTable,
     layers: Vec<Layer>,
     final_norm: Norm,
     projection: Option<Linear>,
@@ -85,26 +86,26 @@ struct Layer {
     mlp: Mlp,
 }
 
-/// The outputs of a text encoder.
+/// The output of a text encoder.
 #[derive(Debug)]
 pub struct ClipOutput {
-    /// Hidden states: `[texts, tokens, 1, width]`
+    /// Hidden states, `[texts, tokens, 1, width]`.
     pub hidden: FeatureMap,
-    /// Pooled embedding of each text, projected where there is a projection.
+    /// Pooled embeddings, `[texts][width]`, projected if the model has a projection.
     pub pooled: Vec<Vec<f32>>,
 }
 
 impl Clip {
-    pub fn load(loader: &Loader<'_>, config: ClipConfig) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: ClipConfig) -> Result<Self> {
         let ClipConfig { width, vocabulary, positions, epsilon, .. } = config;
         let layer = |index| Layer::load(loader, &format!("encoder.layers.{index}"), &config);
-        let project = |rows| linear(loader, "text_projection", [width, rows], false);
+        let load_projection = |rows| linear(loader, "text_projection", [width, rows], false);
         Ok(Self {
-            tokens: loader.table("embeddings.token_embedding", vocabulary, width)?,
-            positions: loader.table("embeddings.position_embedding", positions, width)?,
-            layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
+            token_embedding: loader.table("embeddings.token_embedding", vocabulary, width)?,
+            position_embedding: loader.table("embeddings.position_embedding", positions, width)?,
+            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             final_norm: Norm::load_layer_norm(loader, "final_layer_norm", width, epsilon)?,
-            projection: config.projection.map(project).transpose()?,
+            projection: config.projection.map(load_projection).transpose()?,
             config,
         })
     }
@@ -113,63 +114,63 @@ impl Clip {
         &self.config
     }
 
-    /// Encodes `texts` of equal length. `clip_skip`: how many of the last layers the hidden states skip; skipped ones
-    /// are not normalised.
+    /// Encodes `texts`, token IDs of equal length. `clip_skip`: the number of final layers that the hidden states skip.
+    /// Then they also skip the final norm.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], clip_skip: Option<usize>) -> Result<ClipOutput> {
         let ClipConfig { width, positions, .. } = self.config;
-        let count = texts.first().map_or(0, Vec::len);
-        if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
-            return Err(ModelError::Compute(format!("texts of {count} tokens; 1 to {positions} are allowed")));
+        let tokens = texts.first().map_or(0, Vec::len);
+        if tokens == 0 || tokens > positions || texts.iter().any(|text| text.len() != tokens) {
+            return Err(ModelError::Compute(format!("texts of {tokens} tokens; 1 to {positions} are allowed")));
         }
-        let mut x = ctx.alloc(texts.len(), [count, 1], width);
-        self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
-        self.positions.look_up(texts.iter().flat_map(|_| 0..count as u32), true, x.data_mut())?;
-        let mut early = None;
+        let mut x = ctx.alloc(texts.len(), [tokens, 1], width);
+        self.token_embedding.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
+        self.position_embedding.look_up(texts.iter().flat_map(|_| 0..tokens as u32), true, x.data_mut())?;
+        let mut skipped_hidden = None;
         for (index, layer) in self.layers.iter().enumerate() {
             if clip_skip == Some(self.layers.len() - index) {
-                early = Some(ctx.feature_map(x.data(), x.images, x.size, width)?);
+                skipped_hidden = Some(ctx.feature_map(x.data(), x.images, x.size, width)?);
             }
             x = layer.forward(ctx, x, self.config.heads)?;
         }
         let normed = ctx.layer_norm(&self.final_norm, &x)?;
         let pooled = self.pool(ctx, texts, &normed)?;
-        Ok(ClipOutput { hidden: early.unwrap_or(normed), pooled })
+        Ok(ClipOutput { hidden: skipped_hidden.unwrap_or(normed), pooled })
     }
 
-    /// The hidden states at each text's first end token.
+    /// The hidden states at the first end token of each text, projected: `[texts][width]`.
     fn pool(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], hidden: &FeatureMap) -> Result<Vec<Vec<f32>>> {
-        // Old configs name a wrong end token; there the end token is the greatest ID.
-        let place = |text: &Vec<u32>| match self.config.end {
-            2 => text.iter().enumerate().rev().max_by_key(|(_, id)| **id).map_or(0, |(place, _)| place),
-            end => text.iter().position(|id| *id == end).unwrap_or(0),
+        // Old configs have the wrong end token 2. The end token of these models has the greatest ID.
+        let end_position = |text: &Vec<u32>| match self.config.end_id {
+            2 => text.iter().enumerate().rev().max_by_key(|(_, id)| **id).map_or(0, |(position, _)| position),
+            end_id => text.iter().position(|id| *id == end_id).unwrap_or(0),
         };
         let width = self.config.width;
-        let mut all = ctx.alloc(texts.len(), [1, 1], width);
-        let rows = texts.iter().zip(hidden.per_image()).zip(all.data_mut().chunks_exact_mut(width));
-        for ((text, hidden), to) in rows {
-            let start = place(text) * width;
-            to.copy_from_slice(&hidden[start..start + width]);
+        let mut pooled = ctx.alloc(texts.len(), [1, 1], width);
+        let rows = texts.iter().zip(hidden.per_image()).zip(pooled.data_mut().chunks_exact_mut(width));
+        for ((text, hidden), dst) in rows {
+            let start = end_position(text) * width;
+            dst.copy_from_slice(&hidden[start..start + width]);
         }
-        let all = match &self.projection {
-            Some(projection) => ctx.linear(projection, &all)?,
-            None => all,
+        let pooled = match &self.projection {
+            Some(projection) => ctx.linear(projection, &pooled)?,
+            None => pooled,
         };
-        Ok(all.per_image().map(<[f32]>::to_vec).collect())
+        Ok(pooled.per_image().map(<[f32]>::to_vec).collect())
     }
 }
 
 impl Layer {
-    fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Loaded<Self> {
+    fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Result<Self> {
         let ClipConfig { width, inner, epsilon, activation, .. } = *config;
-        let name = |part: &str| format!("{stem}.{part}");
-        let norm = |part: &str| Norm::load_layer_norm(loader, &name(part), width, epsilon);
-        let square = |part: &str| linear(loader, &name(part), [width; 2], true);
+        let name = |suffix: &str| format!("{stem}.{suffix}");
+        let norm = |suffix: &str| Norm::load_layer_norm(loader, &name(suffix), width, epsilon);
+        let projection = |suffix: &str| linear(loader, &name(suffix), [width; 2], true);
         Ok(Self {
             norms: [norm("layer_norm1")?, norm("layer_norm2")?],
-            q: square("self_attn.q_proj")?,
-            k: square("self_attn.k_proj")?,
-            v: square("self_attn.v_proj")?,
-            out: square("self_attn.out_proj")?,
+            q: projection("self_attn.q_proj")?,
+            k: projection("self_attn.k_proj")?,
+            v: projection("self_attn.v_proj")?,
+            out: projection("self_attn.out_proj")?,
             mlp: mlp(loader, [&name("mlp.fc1"), &name("mlp.fc2")], [width, inner], activation, true)?,
         })
     }
@@ -178,8 +179,8 @@ impl Layer {
         let [norm1, norm2] = &self.norms;
         let y = ctx.layer_norm(norm1, &x)?;
         let [q, k, v] = ctx.linears([&self.q, &self.k, &self.v], &y)?;
-        let mixed = ctx.attention([&q, &k, &v], heads, true)?;
-        let y = ctx.linear(&self.out, &mixed)?;
+        let attended = ctx.attention([&q, &k, &v], heads, true)?;
+        let y = ctx.linear(&self.out, &attended)?;
         let y = ctx.add_norm(norm2, &mut x, &y)?;
         let y = ctx.feed_forward(&self.mlp, &y)?;
         ctx.add(&mut x, &y)?;

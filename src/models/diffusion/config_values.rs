@@ -1,64 +1,65 @@
-//! Readers for values in a component's `config.json`, beyond those that decoders need.
+//! Readers for values in the `config.json` of a component that only diffusion models use.
 
 use serde_json::Value;
 
 use crate::models::config_json::ConfigJson;
 use crate::models::error::{Result, reject_config};
 
-/// An integer from 1 to `most`.
-pub(super) fn positive(value: &Value, most: usize) -> Option<usize> {
-    non_negative(value, most).filter(|number| *number > 0)
+/// An integer from 1 to `max`.
+pub(super) fn positive(value: &Value, max: usize) -> Option<usize> {
+    non_negative(value, max).filter(|integer| *integer > 0)
 }
 
-/// An integer from 0 to `most`.
-pub(super) fn non_negative(value: &Value, most: usize) -> Option<usize> {
-    value.as_u64().and_then(|number| usize::try_from(number).ok()).filter(|number| *number <= most)
+/// An integer from 0 to `max`.
+pub(super) fn non_negative(value: &Value, max: usize) -> Option<usize> {
+    value.as_u64().and_then(|integer| usize::try_from(integer).ok()).filter(|integer| *integer <= max)
 }
 
-/// An integer for each of `count` blocks, from a list or from one value for all.
+/// An integer from 1 to `max` for each of `count` blocks. The config has a list, or one value for all blocks.
 pub(super) fn per_block(
     config: &ConfigJson<'_>,
     key: &str,
     count: usize,
-    most: usize,
-    usual: Option<usize>,
+    max: usize,
+    default: Option<usize>,
 ) -> Result<Vec<usize>> {
-    let wrong = |value: &Value| {
+    let reject = |value: &Value| {
         reject_config(format!(
-            "{}{key} is {value}, it must be a number from 1 to {most}, or {count} of them",
+            "{}{key} is {value}; it must be an integer from 1 to {max}, or a list of {count}",
             config.path
         ))
     };
-    match (config.get(key), usual) {
-        (None, Some(usual)) => Ok(vec![usual; count]),
+    match (config.get(key), default) {
+        (None, Some(default)) => Ok(vec![default; count]),
         (None, None) => reject_config(format!("{}{key} is missing", config.path)),
-        (Some(value @ Value::Array(all)), _) => {
-            let numbers: Option<Vec<_>> = all.iter().map(|one| positive(one, most)).collect();
-            numbers.filter(|numbers| numbers.len() == count).map_or_else(|| wrong(value), Ok)
+        (Some(value @ Value::Array(elements)), _) => {
+            let integers: Option<Vec<_>> = elements.iter().map(|element| positive(element, max)).collect();
+            integers.filter(|integers| integers.len() == count).map_or_else(|| reject(value), Ok)
         }
-        (Some(value), _) => positive(value, most).map_or_else(|| wrong(value), |number| Ok(vec![number; count])),
+        (Some(value), _) => positive(value, max).map_or_else(|| reject(value), |integer| Ok(vec![integer; count])),
     }
 }
 
-/// Height and width, from two values or one for both.
-pub(super) fn size_pair(config: &ConfigJson<'_>, key: &str, most: usize) -> Result<Option<[usize; 2]>> {
+/// Height and width. The config has a list of two, or one value for both.
+pub(super) fn size_pair(config: &ConfigJson<'_>, key: &str, max: usize) -> Result<Option<[usize; 2]>> {
     match config.get(key) {
         None => Ok(None),
         Some(Value::Array(_)) => {
-            let pair = per_block(config, key, 2, most, None)?;
+            let pair = per_block(config, key, 2, max, None)?;
             Ok(pair.first_chunk().copied())
         }
-        Some(_) => Ok(config.integer(key, most)?.map(|size| [size; 2])),
+        Some(_) => Ok(config.integer(key, max)?.map(|size| [size; 2])),
     }
 }
 
-/// Refuses a value that is not supported.
+/// # Errors
+/// The field has a value that is not supported.
 pub(super) fn require(config: &ConfigJson<'_>, key: &str, supported: &[Value]) -> Result<()> {
     match config.get(key) {
         Some(value) if !supported.contains(value) => {
-            let all: Vec<String> = supported.iter().map(Value::to_string).collect();
-            let or = if all.is_empty() { "null".to_owned() } else { all.join(" or ") };
-            reject_config(format!("{}{key} is {value}, only {or} is supported", config.path))
+            let values: Vec<String> = supported.iter().map(Value::to_string).collect();
+            let values = if values.is_empty() { "null".to_owned() } else { values.join(" or ") };
+            reject_config(format!("{}{key} is {value}; only {values} is supported", config.path))
         }
         _ => Ok(()),
     }

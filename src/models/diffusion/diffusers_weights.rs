@@ -1,4 +1,5 @@
-//! The weights of a component as diffusers and transformers save it: a folder with `config.json` and safetensors.
+//! The weights of a component as diffusers and transformers save them: a folder with `config.json` and safetensors
+//! files.
 
 use outpost_kernels::DType;
 
@@ -6,18 +7,18 @@ use crate::models::error::ModelError;
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Weights};
 
-/// A component's tensors, by diffusers' names.
+/// The tensors of a component by diffusers' names.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffusersWeights<'a> {
     folder: &'a ModelFolder,
-    /// Prefix of tensor names in some files.
+    /// The prefix of tensor names in some files.
     prefix: &'static str,
 }
 
 /// Names of attention projections before diffusers 0.12.
 const OLD_NAMES: &[(&str, &str)] = &[("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")];
-/// Tensors that are not used.
-const IDLE: &[&str] = &["position_ids"];
+/// Suffixes of unused tensors.
+const UNUSED_SUFFIXES: &[&str] = &["position_ids"];
 
 impl<'a> DiffusersWeights<'a> {
     pub fn new(folder: &'a ModelFolder) -> Self {
@@ -28,18 +29,18 @@ impl<'a> DiffusersWeights<'a> {
 
 impl Weights for DiffusersWeights<'_> {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
-        let ending = if role == Role::Weight { "weight" } else { "bias" };
-        let known = |name: &String| self.folder.tensor(name).is_some();
-        let own = format!("{stem}.{ending}");
-        let prefixed = format!("{}{stem}.{ending}", self.prefix);
+        let suffix = if role == Role::Weight { "weight" } else { "bias" };
+        let exists = |name: &String| self.folder.tensor(name).is_some();
+        let unprefixed = format!("{stem}.{suffix}");
+        let prefixed = format!("{}{stem}.{suffix}", self.prefix);
         let old = || {
-            let (before, (_, old)) = OLD_NAMES.iter().find_map(|names| Some((stem.strip_suffix(names.0)?, names)))?;
-            Some(format!("{before}{old}.{ending}")).filter(known)
+            let (parent, (_, old)) = OLD_NAMES.iter().find_map(|names| Some((stem.strip_suffix(names.0)?, names)))?;
+            Some(format!("{parent}{old}.{suffix}")).filter(exists)
         };
-        // A tensor that is no layer's weight or bias.
-        let plain = || Some(stem.to_owned()).filter(|stem| role == Role::Weight && known(stem));
-        let here = Some(prefixed).filter(known).or_else(|| Some(own.clone()).filter(known));
-        here.or_else(old).or_else(plain).or(Some(own))
+        // A tensor whose name has no `weight` or `bias` suffix.
+        let plain = || Some(stem.to_owned()).filter(|stem| role == Role::Weight && exists(stem));
+        let current = Some(prefixed).filter(exists).or_else(|| Some(unprefixed.clone()).filter(exists));
+        current.or_else(old).or_else(plain).or(Some(unprefixed))
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
@@ -55,7 +56,7 @@ impl Weights for DiffusersWeights<'_> {
     }
 
     fn names(&self) -> Vec<String> {
-        let idle = |name: &str| IDLE.iter().any(|idle| name.ends_with(idle));
-        self.folder.names().filter(|name| !idle(name)).map(str::to_owned).collect()
+        let is_unused = |name: &str| UNUSED_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
+        self.folder.names().filter(|name| !is_unused(name)).map(str::to_owned).collect()
     }
 }

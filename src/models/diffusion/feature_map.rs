@@ -1,12 +1,13 @@
-//! Activations of a network, in buffers that are reused.
+//! Feature maps: the activations of a model, in reusable buffers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// A batch of images, channels last: `[images, height, width, channels]`. A text's tokens are an image one pixel wide.
+/// A batch of images, channels last: `[images, height, width, channels]`. A sequence of tokens is an image that is one
+/// pixel wide: `[images, tokens, 1, channels]`.
 #[derive(Debug)]
 pub struct FeatureMap {
-    /// May be longer than the map.
+    /// May be longer than the feature map.
     data: Vec<f32>,
     pub images: usize,
     /// Height and width.
@@ -15,43 +16,44 @@ pub struct FeatureMap {
     buffers: BufferPool,
 }
 
-/// Free buffers. Fresh pages would cost more than some of the operations.
+/// Buffers for feature maps. Reusing them is faster than allocating memory, which must be zeroed.
 #[derive(Clone, Debug, Default)]
 pub struct BufferPool(Rc<RefCell<Buffers>>);
 
 #[derive(Debug, Default)]
 struct Buffers {
     free: Vec<Vec<f32>>,
-    /// Elements in all buffers, used or free, and their peak.
-    all: usize,
+    /// Elements in all buffers, used or free.
+    total: usize,
+    /// The maximum of `total`.
     peak: usize,
 }
 
 impl BufferPool {
-    /// A map of unspecified content in the smallest free buffer that holds it. If none does, the largest free buffer is
-    /// dropped, because it belongs to a smaller image size.
+    /// A feature map of unspecified content in the smallest free buffer that is large enough. If there is none,
+    /// allocates a buffer and frees the largest free one, which is from an operation on a smaller image.
     pub fn alloc(&self, images: usize, size: [usize; 2], channels: usize) -> FeatureMap {
         let len = images * size[0] * size[1] * channels;
         FeatureMap { data: self.take(len), images, size, channels, buffers: self.clone() }
     }
 
     fn take(&self, len: usize) -> Vec<f32> {
-        let mut held = self.0.borrow_mut();
-        let free = held.free.iter().enumerate();
-        let fits = free.clone().filter(|(_, one)| one.len() >= len).min_by_key(|(_, one)| one.len());
-        if let Some(place) = fits.map(|(place, _)| place) {
-            return held.free.swap_remove(place);
+        let mut buffers = self.0.borrow_mut();
+        let free = buffers.free.iter().enumerate();
+        let fitting = free.clone().filter(|(_, buffer)| buffer.len() >= len).min_by_key(|(_, buffer)| buffer.len());
+        if let Some(index) = fitting.map(|(index, _)| index) {
+            return buffers.free.swap_remove(index);
         }
-        let largest = free.max_by_key(|(_, one)| one.len()).map(|(place, _)| place);
-        if let Some(place) = largest {
-            held.all -= held.free.swap_remove(place).len();
+        let largest = free.max_by_key(|(_, buffer)| buffer.len()).map(|(index, _)| index);
+        if let Some(index) = largest {
+            buffers.total -= buffers.free.swap_remove(index).len();
         }
-        held.all += len;
-        held.peak = held.peak.max(held.all);
+        buffers.total += len;
+        buffers.peak = buffers.peak.max(buffers.total);
         vec![0.; len]
     }
 
-    /// Peak number of elements held at once.
+    /// The peak number of elements in all buffers.
     pub fn peak(&self) -> usize {
         self.0.borrow().peak
     }
@@ -64,6 +66,7 @@ impl Drop for FeatureMap {
 }
 
 impl FeatureMap {
+    /// Elements of all images.
     pub fn len(&self) -> usize {
         self.rows() * self.channels
     }
@@ -77,7 +80,7 @@ impl FeatureMap {
         self.images * self.pixels()
     }
 
-    /// Pixels of an image.
+    /// Pixels of one image.
     pub fn pixels(&self) -> usize {
         self.size[0] * self.size[1]
     }
@@ -91,7 +94,7 @@ impl FeatureMap {
         &mut self.data[..len]
     }
 
-    /// The first `len` elements, or all of them.
+    /// The first `len` elements, or all if there are fewer.
     pub fn prefix_mut(&mut self, len: usize) -> &mut [f32] {
         let len = len.min(self.len());
         &mut self.data[..len]
@@ -108,15 +111,15 @@ mod tests {
     use super::BufferPool;
 
     #[test]
-    fn buffers_are_reused_and_do_not_pile_up() {
+    fn buffers_are_reused_and_freed() {
         let buffers = BufferPool::default();
-        let held = || buffers.0.borrow().free.iter().map(Vec::len).collect::<Vec<_>>();
+        let free = || buffers.0.borrow().free.iter().map(Vec::len).collect::<Vec<_>>();
         drop((buffers.alloc(1, [2, 2], 3), buffers.alloc(1, [4, 4], 3)));
-        assert_eq!(held(), [12, 48]);
+        assert_eq!(free(), [12, 48]);
         let map = buffers.alloc(2, [1, 2], 3);
-        assert_eq!((map.data().len(), held()), (12, vec![48]), "the smallest that fits");
+        assert_eq!((map.data().len(), free()), (12, vec![48]), "the smallest buffer that fits is used");
         drop(buffers.alloc(1, [5, 5], 3));
-        assert_eq!(held(), [75], "what is too small gives way");
+        assert_eq!(free(), [75], "a buffer that is too small is freed");
         drop(map);
         assert_eq!(buffers.peak(), 12 + 75);
     }

@@ -1,21 +1,19 @@
-//! Layers with their weights.
+//! Constructors for layers whose weights come from a checkpoint, and the group norm.
 
 use std::sync::Arc;
 
 use outpost_kernels::{self as kernels, Activation, ConvShape};
 
-use crate::models::error::ModelError;
+use crate::models::error::{ModelError, Result};
 pub(super) use crate::models::linear::Linear;
 pub(super) use crate::models::mlp::Mlp;
 pub(super) use crate::models::norm::Norm;
 use crate::models::weights::{Candidate, Loader};
 
-/// Shared with the LoRA layers that refer to it by address.
+/// A convolution. LoRA deltas identify it by the address of its allocation.
 pub(super) type Conv = Arc<kernels::Conv2d>;
 
-pub(super) type Loaded<T> = Result<T, ModelError>;
-
-/// A convolution with a square kernel.
+/// Loads a convolution with a square kernel.
 pub(super) fn conv(
     loader: &Loader<'_>,
     stem: &str,
@@ -23,40 +21,40 @@ pub(super) fn conv(
     kernel: usize,
     stride: usize,
     padding: [usize; 2],
-) -> Loaded<Conv> {
+) -> Result<Conv> {
     loader.conv(stem, ConvShape { inputs, outputs, kernel: [kernel; 2], stride, padding })
 }
 
-/// A convolution that keeps the height and width.
-pub(super) fn same_conv(loader: &Loader<'_>, stem: &str, channels: [usize; 2], kernel: usize) -> Loaded<Conv> {
+/// Loads a convolution that preserves height and width.
+pub(super) fn same_conv(loader: &Loader<'_>, stem: &str, channels: [usize; 2], kernel: usize) -> Result<Conv> {
     conv(loader, stem, channels, kernel, 1, [(kernel - 1) / 2; 2])
 }
 
-/// A projection `[inputs, outputs]`; a 1 × 1 convolution is one, too.
-pub(super) fn linear(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], biased: bool) -> Loaded<Linear> {
+/// Loads a linear projection, or a 1 × 1 convolution, which is the same.
+pub(super) fn linear(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], biased: bool) -> Result<Linear> {
     loader.linear(&[Candidate::whole(stem.to_owned(), outputs)], outputs, inputs, biased)
 }
 
-/// A feed-forward network without a gate; `up` and `down` are stems.
+/// Loads a feed-forward network without a gate. `up` and `down` are tensor name stems.
 pub(super) fn mlp(
     loader: &Loader<'_>,
     [up, down]: [&str; 2],
     [width, inner]: [usize; 2],
     activation: Activation,
     biased: bool,
-) -> Loaded<Mlp> {
+) -> Result<Mlp> {
     let up = linear(loader, up, [width, inner], biased)?;
     Ok(Mlp { gate: None, up, down: linear(loader, down, [inner, width], biased)?, activation })
 }
 
-/// The slice of a projection that starts at output `first` of `total`.
+/// Loads `outputs` rows of a projection with `total` rows, starting at row `first`.
 pub(super) fn linear_slice(
     loader: &Loader<'_>,
     stem: &str,
     [inputs, outputs]: [usize; 2],
     first: usize,
     total: usize,
-) -> Loaded<Linear> {
+) -> Result<Linear> {
     loader.linear(&[Candidate { stem: stem.to_owned(), first, total }], outputs, inputs, false)
 }
 
@@ -70,7 +68,7 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    pub(super) fn load(loader: &Loader<'_>, stem: &str, channels: usize, groups: usize, epsilon: f32) -> Loaded<Self> {
+    pub(super) fn load(loader: &Loader<'_>, stem: &str, channels: usize, groups: usize, epsilon: f32) -> Result<Self> {
         if !channels.is_multiple_of(groups) {
             return Err(ModelError::Checkpoint(format!(
                 "{channels} channels of {stem} do not divide into {groups} groups"

@@ -6,27 +6,27 @@ mod bert;
 mod clip;
 mod components;
 mod config_values;
+mod denoiser;
 mod diffusers_weights;
 mod dit;
 mod feature_map;
 mod layers;
 mod ldm_checkpoint;
-mod network;
 pub mod noise;
 mod op_context;
 pub mod pipeline;
 mod resnet;
 pub mod samplers;
+mod spatial_transformer;
 mod t5;
 mod timestep_embedding;
-mod transformer;
 mod unet;
 mod vae;
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A sampler; the API and diffusers call it a scheduler.
+/// The name of a sampler, which the API and diffusers call a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerName {
     Ddim,
@@ -42,7 +42,7 @@ pub enum SchedulerName {
 }
 
 impl SchedulerName {
-    /// Names in requests.
+    /// All samplers and their names in requests.
     pub const ALL: [(Self, &'static str); 10] = [
         (Self::Ddim, "ddim"),
         (Self::Ddpm, "ddpm"),
@@ -59,7 +59,7 @@ impl SchedulerName {
 
 impl fmt::Display for SchedulerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(one, _)| one == self).map_or("", |(_, name)| name);
+        let name = Self::ALL.iter().find(|(scheduler, _)| scheduler == self).map_or("", |(_, name)| name);
         f.write_str(name)
     }
 }
@@ -68,7 +68,7 @@ impl FromStr for SchedulerName {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.iter().find(|(_, name)| *name == text).map(|(one, _)| *one).ok_or(())
+        Self::ALL.iter().find(|(_, name)| *name == text).map(|(scheduler, _)| *scheduler).ok_or(())
     }
 }
 

@@ -1,24 +1,23 @@
-//! Residual blocks of convolutions, shared by UNets and autoencoders, with the layers that halve and double image sizes
-//! between them.
+//! Residual blocks, downsampling and upsampling layers, shared by UNets and autoencoders.
 
 use outpost_kernels::Activation;
 
 use super::feature_map::FeatureMap;
-use super::layers::{Conv, GroupNorm, Linear, Loaded, conv, linear, same_conv};
+use super::layers::{Conv, GroupNorm, Linear, conv, linear, same_conv};
 use super::op_context::{OpContext, Result};
 use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
-/// Settings shared by all blocks of a network.
+/// Settings shared by all residual blocks of a network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResnetConfig {
     pub groups: usize,
     pub epsilon: f32,
-    /// Width of the timestep embedding; `None`: the network has none.
-    pub time: Option<usize>,
-    /// Whether the timestep scales and shifts, rather than only shifts.
+    /// Width of the timestep embedding; `None` for autoencoders.
+    pub temb_width: Option<usize>,
+    /// Whether the timestep embedding scales and shifts, rather than only shifts.
     pub time_scale_shift: bool,
-    /// Divides a block's output.
+    /// The output of a block is divided by this.
     pub output_scale_factor: f32,
 }
 
@@ -27,7 +26,7 @@ pub(super) struct ResnetConfig {
 pub(super) struct ResnetBlock {
     norm1: GroupNorm,
     conv1: Conv,
-    time: Option<Linear>,
+    time_emb_proj: Option<Linear>,
     time_scale_shift: bool,
     norm2: GroupNorm,
     conv2: Conv,
@@ -36,32 +35,35 @@ pub(super) struct ResnetBlock {
 }
 
 impl ResnetBlock {
-    pub fn load(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], config: &ResnetConfig) -> Loaded<Self> {
-        let ResnetConfig { groups, epsilon, time, time_scale_shift, output_scale_factor } = *config;
-        let part = |name: &str| format!("{stem}.{name}");
-        let norm = |name: &str, channels| GroupNorm::load(loader, &part(name), channels, groups, epsilon);
-        let temb = if time_scale_shift { 2 * outputs } else { outputs };
-        let time = time.map(|time| linear(loader, &part("time_emb_proj"), [time, temb], true)).transpose()?;
-        let shortcut = (inputs != outputs).then(|| linear(loader, &part("conv_shortcut"), [inputs, outputs], true));
+    pub fn load(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], config: &ResnetConfig) -> Result<Self> {
+        let ResnetConfig { groups, epsilon, temb_width, time_scale_shift, output_scale_factor } = *config;
+        let name = |suffix: &str| format!("{stem}.{suffix}");
+        let norm = |suffix: &str, channels| GroupNorm::load(loader, &name(suffix), channels, groups, epsilon);
+        let temb_outputs = if time_scale_shift { 2 * outputs } else { outputs };
+        let time_emb_proj =
+            temb_width.map(|width| linear(loader, &name("time_emb_proj"), [width, temb_outputs], true)).transpose()?;
+        let shortcut = (inputs != outputs).then(|| linear(loader, &name("conv_shortcut"), [inputs, outputs], true));
         Ok(Self {
             norm1: norm("norm1", inputs)?,
-            conv1: same_conv(loader, &part("conv1"), [inputs, outputs], 3)?,
-            time,
+            conv1: same_conv(loader, &name("conv1"), [inputs, outputs], 3)?,
+            time_emb_proj,
             time_scale_shift,
             norm2: norm("norm2", outputs)?,
-            conv2: same_conv(loader, &part("conv2"), [outputs, outputs], 3)?,
+            conv2: same_conv(loader, &name("conv2"), [outputs, outputs], 3)?,
             shortcut: shortcut.transpose()?,
             output_scale_factor,
         })
     }
 
-    /// `time`: `[images, 1, 1, time]`, already through SiLU.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, time: Option<&FeatureMap>) -> Result<FeatureMap> {
+    /// `x`: `[images, height, width, inputs]`; `temb`: the timestep embedding after SiLU, `[images, 1, 1, temb_width]`.
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, temb: Option<&FeatureMap>) -> Result<FeatureMap> {
         let y = ctx.norm_conv(&self.norm1, x, None, &self.conv1)?;
-        let temb = match (&self.time, time) {
-            (Some(weight), Some(time)) => Some(ctx.linear(weight, time)?),
+        let temb = match (&self.time_emb_proj, temb) {
+            (Some(weight), Some(temb)) => Some(ctx.linear(weight, temb)?),
             (None, _) => None,
-            (Some(_), None) => return Err(ModelError::Compute("a block has no timestep embedding".to_owned())),
+            (Some(_), None) => {
+                return Err(ModelError::Compute("a residual block requires a timestep embedding".to_owned()));
+            }
         };
         let mut y = match temb {
             Some(temb) if self.time_scale_shift => {
@@ -83,7 +85,7 @@ impl ResnetBlock {
     }
 }
 
-/// `y · (1 + scale) + shift`; `temb`: `[images, 2 · channels]`, scales first.
+/// `y = y · (1 + scale) + shift`. `temb` is `[images, 1, 1, 2 · channels]`, scales first.
 fn scale_and_shift(y: &mut FeatureMap, temb: &FeatureMap) {
     let (channels, image) = (y.channels, y.pixels() * y.channels);
     let temb: Vec<&[f32]> = temb.per_image().collect();
@@ -95,13 +97,13 @@ fn scale_and_shift(y: &mut FeatureMap, temb: &FeatureMap) {
     }
 }
 
-/// Halves height and width.
+/// Halves height and width with a strided convolution.
 #[derive(Debug)]
 pub(super) struct Downsample(Conv);
 
 impl Downsample {
-    /// `padding`: zeros before and after.
-    pub fn load(loader: &Loader<'_>, stem: &str, channels: usize, padding: [usize; 2]) -> Loaded<Self> {
+    /// `padding`: zeros before and after, along each axis.
+    pub fn load(loader: &Loader<'_>, stem: &str, channels: usize, padding: [usize; 2]) -> Result<Self> {
         conv(loader, &format!("{stem}.downsamplers.0.conv"), [channels; 2], 3, 2, padding).map(Self)
     }
 
@@ -110,18 +112,19 @@ impl Downsample {
     }
 }
 
-/// Doubles height and width, or nearly so.
+/// Resizes by nearest neighbour, then convolves.
 #[derive(Debug)]
 pub(super) struct Upsample(Conv);
 
 impl Upsample {
-    pub fn load(loader: &Loader<'_>, stem: &str, channels: usize) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, stem: &str, channels: usize) -> Result<Self> {
         same_conv(loader, &format!("{stem}.upsamplers.0.conv"), [channels; 2], 3).map(Self)
     }
 
+    /// `size`: height and width of the result, usually twice those of `x`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: FeatureMap, size: [usize; 2]) -> Result<FeatureMap> {
-        let large = ctx.resize(&x, size)?;
+        let resized = ctx.resize(&x, size)?;
         drop(x);
-        ctx.conv(&self.0, &large)
+        ctx.conv(&self.0, &resized)
     }
 }

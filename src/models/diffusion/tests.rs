@@ -1,4 +1,4 @@
-//! Components of small random pipelines, against the results of diffusers and transformers.
+//! Compares components of small random pipelines with diffusers and transformers.
 
 mod flows;
 
@@ -60,7 +60,7 @@ impl Reference {
     }
 }
 
-/// The greatest difference, relative to the greatest value.
+/// The largest difference, relative to the largest value.
 fn far(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let most = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -108,7 +108,7 @@ fn a_unet_matches_diffusers() {
         let (count, width) = words.dims2().unwrap();
         let text = ctx.feature_map(&reference.numbers("text_encoder.hidden"), 1, [count, 1], width).unwrap();
         let time = reference.fact("/components/unet/timestep").as_f64().unwrap() as f32;
-        let cond = UnetConditioning { timestep: time, text: &text, guidance: None, added: None };
+        let cond = UnetConditioning { timestep: time, text: &text, guidance: None, micro: None };
         let found = unet.forward(ctx, &reference.map(ctx, "unet.sample"), &cond).unwrap();
         let away = far(found.data(), reference.map(ctx, "unet.output").data());
         assert!(away < 1e-5, "{away}");

@@ -1,45 +1,47 @@
-//! Embeddings of timesteps and other scalars.
+//! Embeddings of timesteps, guidance scales and sizes.
 
 use outpost_kernels::Activation;
 
 use super::feature_map::FeatureMap;
-use super::layers::{Linear, Loaded, linear};
+use super::layers::{Linear, linear};
 use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
-/// Sinusoidal embedding of a number (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>): `width` elements, as
-/// diffusers' `get_timestep_embedding` with `downscale_freq_shift` = `shift`.
-pub(super) fn sinusoidal_embedding(number: f32, width: usize, cosines_first: bool, shift: f32) -> Vec<f32> {
+/// Sinusoidal embedding of a scalar (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>): `width` elements.
+///
+/// Follows diffusers' `get_timestep_embedding` with `downscale_freq_shift = freq_shift`.
+pub(super) fn sinusoidal_embedding(value: f32, width: usize, cosines_first: bool, freq_shift: f32) -> Vec<f32> {
     let half = width / 2;
-    let angles = (0..half).map(|at| {
-        let exponent = -(10_000f32.ln()) * at as f32 / (half as f32 - shift);
-        number * exponent.exp()
+    let angles = (0..half).map(|index| {
+        let exponent = -(10_000f32.ln()) * index as f32 / (half as f32 - freq_shift);
+        value * exponent.exp()
     });
     let angles: Vec<f32> = angles.collect();
     let (sines, cosines) = (angles.iter().map(|x| x.sin()), angles.iter().map(|x| x.cos()));
-    let mut all: Vec<f32> = match cosines_first {
+    let mut embedding: Vec<f32> = match cosines_first {
         true => cosines.chain(sines).collect(),
         false => sines.chain(cosines).collect(),
     };
-    all.resize(width, 0.);
-    all
+    embedding.resize(width, 0.);
+    embedding
 }
 
-/// Two projections with SiLU between them.
+/// Two projections with SiLU between them, as diffusers' `TimestepEmbedding`.
 #[derive(Debug)]
-pub(super) struct TimeEmbedding {
+pub(super) struct TimestepEmbedding {
     linear_1: Linear,
     linear_2: Linear,
 }
 
-impl TimeEmbedding {
-    pub fn load(loader: &Loader<'_>, stem: &str, from: usize, width: usize) -> Loaded<Self> {
+impl TimestepEmbedding {
+    pub fn load(loader: &Loader<'_>, stem: &str, inputs: usize, width: usize) -> Result<Self> {
         Ok(Self {
-            linear_1: linear(loader, &format!("{stem}.linear_1"), [from, width], true)?,
+            linear_1: linear(loader, &format!("{stem}.linear_1"), [inputs, width], true)?,
             linear_2: linear(loader, &format!("{stem}.linear_2"), [width; 2], true)?,
         })
     }
 
+    /// `x`: `[images, 1, 1, inputs]`. Returns `[images, 1, 1, width]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
         let mut x = ctx.linear(&self.linear_1, x)?;
         ctx.activate(Activation::Silu, &mut x)?;

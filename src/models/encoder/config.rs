@@ -7,17 +7,18 @@ use super::tensor_names::Family;
 use crate::models::config_json::ConfigJson;
 use crate::models::decoder_family::Activation;
 use crate::models::error::{ModelError, Result, reject_config};
-use crate::models::gguf::Header;
-use crate::models::gguf_config::GgufConfig;
+use crate::models::gguf::{ArchitectureMetadata, Header};
 use crate::models::rope::{RopeScaling, RopeSpec};
 
 /// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderConfig {
     pub family: Family,
+    /// Number of layers.
     pub layers: usize,
     pub width: usize,
     pub heads: usize,
+    /// Width of the feed-forward network.
     pub inner: usize,
     pub vocabulary: usize,
     /// Maximum tokens of a text, including those that the tokenizer adds.
@@ -40,15 +41,15 @@ pub struct EncoderConfig {
 pub enum Positions {
     /// By an embedding for each position; the first `offset` rows are unused.
     Table { offset: usize },
-    /// By rotation; `layers` holds each layer's index into `kinds`.
+    /// By rotary embeddings; `layers` holds each layer's index into `kinds`.
     Rotary { kinds: Vec<LayerAttention>, layers: Vec<usize> },
 }
 
-/// The rotation and attention window of some layers.
+/// The rotary embedding and attention window of a kind of layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerAttention {
     pub rope: RopeSpec,
-    /// Attention reaches positions less than this far away; `None`: all.
+    /// Attention reaches positions whose distance is less than this; `None`: all.
     pub window: Option<usize>,
 }
 
@@ -65,10 +66,10 @@ impl EncoderConfig {
     }
 
     /// Reads a `config.json`.
-    pub fn of_config(value: &Value) -> Result<Self> {
+    pub fn from_config_json(value: &Value) -> Result<Self> {
         let config = ConfigJson { value, path: "" };
         let name = config.text("model_type")?.unwrap_or_default();
-        let Some(family) = Family::of_hub(name) else {
+        let Some(family) = Family::from_model_type(name) else {
             return reject_config(format!("the model type {name} is not a supported encoder"));
         };
         if config.get("quantization_config").is_some() {
@@ -86,10 +87,10 @@ impl EncoderConfig {
     pub fn from_gguf(header: &Header) -> Result<Self> {
         let metadata = &header.metadata;
         let name = metadata.text("general.architecture").unwrap_or_default();
-        let Some(family) = Family::of_gguf(name) else {
+        let Some(family) = Family::from_architecture(name) else {
             return reject_config(format!("GGUF files of the architecture {name} are not supported"));
         };
-        let keys = GgufConfig { metadata, name };
+        let keys = ArchitectureMetadata { metadata, architecture: name };
         let rows = |tensor: &str| match header.tensor(tensor).map(|tensor| tensor.shape.as_slice()) {
             Some(&[rows, _]) => rows,
             _ => 0,
@@ -159,22 +160,25 @@ fn bert(config: &ConfigJson<'_>, family: Family) -> Result<EncoderConfig> {
     })
 }
 
-/// nomic-bert, with GPT-2's keys, or BERT's own since transformers 5.
+/// nomic-bert, with the keys of GPT-2, or of BERT since transformers 5.
 fn nomic(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
-    let plain = |key: &str| Ok::<_, ModelError>(!config.flag(key)?.unwrap_or(false));
-    let whole = config.float("rotary_emb_fraction")?.is_none_or(|fraction| fraction == 1.);
+    let is_off = |key: &str| Ok::<_, ModelError>(!config.flag(key)?.unwrap_or(false));
+    let rotates_whole_heads = config.float("rotary_emb_fraction")?.is_none_or(|fraction| fraction == 1.);
     let gated = config.text("activation_function")?.is_none_or(|name| name == "swiglu");
-    if !gated || !plain("prenorm")? || !plain("rotary_emb_interleaved")? || !plain("qkv_proj_bias")? || !whole {
-        return reject_config(
-            "it computes something else than nomic-embed-text-v1.5, which is not supported".to_owned(),
-        );
+    if !gated
+        || !is_off("prenorm")?
+        || !is_off("rotary_emb_interleaved")?
+        || !is_off("qkv_proj_bias")?
+        || !rotates_whole_heads
+    {
+        return reject_config("only the architecture of nomic-embed-text-v1.5 is supported".to_owned());
     }
     if config.get("rotary_scaling_factor").is_some() {
         return reject_config("rotary_scaling_factor is not supported; set it to null".to_owned());
     }
-    let either = |old: &str, new: &str, most| match config.integer(old, most)? {
+    let either = |old: &str, new: &str, max| match config.integer(old, max)? {
         Some(number) => Ok(number),
-        None => config.required(new, most),
+        None => config.required(new, max),
     };
     let (width, heads) = (either("n_embd", "hidden_size", 1 << 16)?, either("n_head", "num_attention_heads", 1 << 10)?);
     let layers = either("n_layer", "num_hidden_layers", 1 << 10)?;
@@ -201,7 +205,7 @@ fn nomic(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
     })
 }
 
-/// `rope_theta` as transformers 5 writes it; by kind of layer where there are several.
+/// `rope_theta` in the format of transformers 5. `kind` is a path for models with several kinds of layers.
 fn nested_base(config: &ConfigJson<'_>, kind: &str) -> Option<f32> {
     let found = config.value.pointer(&format!("/rope_parameters{kind}/rope_theta")).and_then(Value::as_f64);
     found.map(|base| base as f32)
@@ -209,8 +213,8 @@ fn nested_base(config: &ConfigJson<'_>, kind: &str) -> Option<f32> {
 
 fn modern(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
     let (width, heads) = (config.required("hidden_size", 1 << 16)?, config.required("num_attention_heads", 1 << 10)?);
-    let base = |key: &str, kind: &str, otherwise| {
-        Ok::<_, ModelError>(config.float(key)?.or(nested_base(config, kind)).unwrap_or(otherwise))
+    let base = |key: &str, kind: &str, default| {
+        Ok::<_, ModelError>(config.float(key)?.or(nested_base(config, kind)).unwrap_or(default))
     };
     let local = config.integer("local_attention", 1 << 24)?.unwrap_or(128) / 2 + 1;
     let count = config.required("num_hidden_layers", 1 << 10)?;
@@ -220,17 +224,17 @@ fn modern(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
             (0..count).map(|layer| usize::from(!layer.is_multiple_of(every))).collect()
         }
         Some(types) if types.len() != count => {
-            return reject_config(format!("layer_types names {} layers of {count}", types.len()));
+            return reject_config(format!("layer_types has {} entries for {count} layers", types.len()));
         }
         Some(types) => {
             let kinds = ["full_attention", "sliding_attention"];
-            let index = |one: &&str| kinds.iter().position(|kind| kind == one);
-            let known: Option<Vec<usize>> = types.iter().map(index).collect();
-            known.ok_or_else(|| ModelError::checkpoint(format!("layer types {types:?} are not supported")))?
+            let index = |layer_type: &&str| kinds.iter().position(|kind| kind == layer_type);
+            let indices: Option<Vec<usize>> = types.iter().map(index).collect();
+            indices.ok_or_else(|| ModelError::checkpoint(format!("layer types {types:?} are not supported")))?
         }
     };
-    let far = base("global_rope_theta", "/full_attention", 160_000.)?;
-    let near = base("local_rope_theta", "/sliding_attention", 10_000.)?;
+    let global_base = base("global_rope_theta", "/full_attention", 160_000.)?;
+    let local_base = base("local_rope_theta", "/sliding_attention", 10_000.)?;
     Ok(EncoderConfig {
         family: Family::Modern,
         layers: count,
@@ -242,7 +246,10 @@ fn modern(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
         token_types: 0,
         epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
         positions: Positions::Rotary {
-            kinds: vec![layer_attention(far, None, width / heads), layer_attention(near, Some(local), width / heads)],
+            kinds: vec![
+                layer_attention(global_base, None, width / heads),
+                layer_attention(local_base, Some(local), width / heads),
+            ],
             layers,
         },
         activation: activation(config, "hidden_activation")?,
@@ -252,7 +259,7 @@ fn modern(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
     })
 }
 
-/// The same rotation in all layers.
+/// The same rotary embedding in all layers.
 fn uniform_rope(base: f32, head_width: usize, layers: usize) -> Positions {
     Positions::Rotary { kinds: vec![layer_attention(base, None, head_width)], layers: vec![0; layers] }
 }

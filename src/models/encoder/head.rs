@@ -10,14 +10,15 @@ use crate::models::decoder_family::Activation;
 use crate::models::error::{Result, reject_config};
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::{Candidate, Loader};
 
+/// A classification head with one output.
 #[derive(Debug)]
 pub struct Head {
     pooling: Pooling,
     dense: Linear,
-    /// ModernBERT's; the others use tanh.
+    /// ModernBERT's activation; `None`: tanh.
     activation: Option<Activation>,
     norm: Option<Norm>,
     output: Linear,
@@ -30,29 +31,29 @@ fn classes(config: &Value) -> usize {
     number.or(labels).unwrap_or(2)
 }
 
-/// Whether a `config.json` describes a supported cross-encoder.
+/// Checks that a `config.json` describes a supported cross-encoder.
 pub fn check(config: &Value, sizes: &EncoderConfig) -> Result<()> {
     match (sizes.family, classes(config)) {
         (Family::Nomic, _) => reject_config("cross-encoders of this family are not supported".to_owned()),
         (_, 1) => Ok(()),
-        (_, many) => reject_config(format!("it classifies texts into {many} classes; a cross-encoder has one output")),
+        (_, count) => reject_config(format!("the model has {count} classes; a cross-encoder must have one")),
     }
 }
 
 impl Head {
-    /// `config`: the `config.json`, which only ModernBERT needs.
+    /// `config` is the `config.json`; only ModernBERT uses it.
     pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &EncoderConfig) -> Result<Self> {
         let EncoderConfig { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;
-        // The other families have fixed choices.
-        let word = |key: &str| config.get(key).filter(|_| modern).and_then(Value::as_str);
-        let pooling = match word("classifier_pooling") {
+        // The other families have fixed settings.
+        let setting = |key: &str| config.get(key).filter(|_| modern).and_then(Value::as_str);
+        let pooling = match setting("classifier_pooling") {
             Some("mean") => Pooling::Mean,
             None | Some("cls") => Pooling::Cls,
             Some(other) => return reject_config(format!("classifier_pooling {other} is not supported")),
         };
-        let activation = match word("classifier_activation") {
+        let activation = match setting("classifier_activation") {
             None | Some("gelu") => Activation::Gelu,
             Some("silu") => Activation::Silu,
             Some("relu") => Activation::Relu,
@@ -67,7 +68,7 @@ impl Head {
         })
     }
 
-    /// The relevance logit of a pair; `vectors`: its hidden states, `[tokens, width]`.
+    /// Computes the relevance logit of a pair; `vectors` are its hidden states, `[tokens, width]`.
     pub fn score(&self, cpu: &Cpu, vectors: &[f32], width: usize) -> Result<f32> {
         let (pool, mut pooled, mut inner, mut out) = (cpu.pool(), Vec::with_capacity(width), vec![0.; width], [0.]);
         self.pooling.add(vectors, width, &mut pooled);

@@ -20,8 +20,8 @@ use super::attention;
 use super::embedding_table::EmbeddingTable;
 use super::kv::{BlockWrite, KvArena};
 use super::norm::Norm;
-use super::rope::{Angles, Rope, RopeStyle};
-use super::scratch::{Cpu, Scratch, grow};
+use super::rope::{Angles, Rope, RopeLayout};
+use super::scratch_buffers::{Cpu, ScratchBuffers, grow};
 use super::text_batch::{TextBatch, arena_bytes};
 use super::weights::{Loader, Weights};
 use crate::models::error::{ModelError, Result};
@@ -67,13 +67,13 @@ pub struct Pass {
     texts: TextBatch,
     /// Keys and values of one layer.
     arena: KvArena,
-    written: Vec<BlockWrite>,
+    writes: Vec<BlockWrite>,
     angles: Vec<Angles>,
     layer: usize,
 }
 
 impl Encoder {
-    /// Reads the weights, with projections rounded to `precision`. `cross_encoder`: the `config.json` of a model with a
+    /// Reads the weights, with projections rounded to `precision`. `cross_encoder` is the `config.json` of a model with a
     /// classification head.
     pub fn load(
         source: &dyn Weights,
@@ -89,7 +89,7 @@ impl Encoder {
         Ok((encoder, head))
     }
 
-    /// Loads from a `loader` that may read other weights, too.
+    /// Loads from a `loader` that may also load other networks.
     pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Result<Self> {
         let EncoderConfig { width, vocabulary, token_types: types, epsilon, context, .. } = config;
         let (offset, kinds) = match &config.positions {
@@ -119,29 +119,32 @@ impl Encoder {
         &self.config
     }
 
-    /// The CPU state that it computes with.
+    /// The threads and buffers with which it computes.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
 
-    /// Starts a pass. No text may be empty or longer than the context.
+    /// Starts a pass.
+    ///
+    /// # Errors
+    /// If a text is empty or longer than the context.
     pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
         let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
         if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
-            return Err(ModelError::Compute(format!("a text of {count} tokens; 1 to {context} are allowed")));
+            return Err(ModelError::Compute(format!("a text has {count} tokens; 1 to {context} are allowed")));
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
-        let places = TextBatch::new(counts());
-        let arena = places.arena([heads, width / heads]);
-        let written = attention::block_writes(&places.slices(&(0..places.tokens())))?;
-        let mut pass = Pass { stream: ResidualStream::default(), texts: places, arena, written, angles, layer: 0 };
+        let batch = TextBatch::new(counts());
+        let arena = batch.arena([heads, width / heads]);
+        let writes = attention::block_writes(&batch.slices(&(0..batch.tokens())))?;
+        let mut pass = Pass { stream: ResidualStream::default(), texts: batch, arena, writes, angles, layer: 0 };
         self.embed(texts, pass.texts.tokens(), &mut pass.stream)?;
         Ok(pass)
     }
 
-    /// Token, position and type embeddings.
+    /// Computes the sum of token, position and type embeddings, and its norm.
     fn embed(&self, texts: &[&Tokenized], m: usize, stream: &mut ResidualStream) -> Result<()> {
         let (pool, mut scratch, len) = (self.cpu.pool(), self.cpu.scratch(), m * self.config.width);
         let x = grow(&mut stream.x, len);
@@ -152,10 +155,10 @@ impl Encoder {
         }
         if let Some(table) = &self.token_types {
             // A model with one type does not mark second texts.
-            let last = self.config.token_types as u32 - 1;
+            let max_type = self.config.token_types as u32 - 1;
             let types = |text: &&Tokenized| {
                 let second = text.second;
-                (0..text.ids.len()).map(move |place| u32::from(place >= second).min(last))
+                (0..text.ids.len()).map(move |index| u32::from(index >= second).min(max_type))
             };
             table.look_up(texts.iter().flat_map(types), true, x)?;
         }
@@ -163,7 +166,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Computes one layer. `true` after the last; [`Pass::vectors`] then has the result.
+    /// Computes one layer. Returns whether it was the last one; [`Pass::vectors`] then returns the result.
     pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
         let EncoderConfig { width, heads, .. } = self.config;
         let Some(layer) = self.layers.get(pass.layer) else { return Ok(true) };
@@ -171,14 +174,14 @@ impl Encoder {
         let (len, head_width, attention) = (m * width, width / heads, self.config.layer_attention(pass.layer));
         layer.project(pool, m, &mut pass.stream, &mut scratch)?;
         if let Some(angles) = attention.and_then(|(index, _)| pass.angles.get(index)) {
-            angles.rotate(pool, grow(&mut scratch.q, len), heads, head_width, RopeStyle::Halves);
-            angles.rotate(pool, grow(&mut scratch.k, len), heads, head_width, RopeStyle::Halves);
+            angles.rotate(pool, grow(&mut scratch.q, len), heads, head_width, RopeLayout::Halves);
+            angles.rotate(pool, grow(&mut scratch.k, len), heads, head_width, RopeLayout::Halves);
         }
-        pass.arena.write(pool, 0, &pass.written, &scratch.k, &scratch.v)?;
-        let Scratch { q, mixed, .. } = &mut *scratch;
-        let (shape, spans) =
-            (shape(&self.config, attention.and_then(|(_, attention)| attention.window)), pass.texts.slices(&(0..m)));
-        attention::forward(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(mixed, len))?;
+        pass.arena.write(pool, 0, &pass.writes, &scratch.k, &scratch.v)?;
+        let ScratchBuffers { q, attention: output, .. } = &mut *scratch;
+        let shape = shape(&self.config, attention.and_then(|(_, attention)| attention.window));
+        let spans = pass.texts.slices(&(0..m));
+        attention::forward(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(output, len))?;
         layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
         pass.layer += 1;
         if pass.layer < self.layers.len() {
@@ -191,7 +194,7 @@ impl Encoder {
         Ok(true)
     }
 
-    /// An upper bound of the bytes that passes over `tokens` tokens in `texts` texts take, without the shared scratch.
+    /// An upper bound of the bytes of a pass over `tokens` tokens in `texts` texts, including scratch buffers.
     pub fn pass_bytes(config: &EncoderConfig, tokens: usize, texts: usize, threads: usize) -> u64 {
         let EncoderConfig { width, inner, heads, .. } = *config;
         let kinds = if let Positions::Rotary { kinds, .. } = &config.positions { kinds.len() } else { 0 };
@@ -204,7 +207,7 @@ impl Encoder {
     }
 }
 
-/// Attention settings of a layer with this window.
+/// The attention parameters of a layer with this window.
 fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
     let EncoderConfig { width, heads, .. } = *config;
     let scale = ((width / heads) as f32).sqrt().recip();
@@ -212,14 +215,14 @@ fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
 }
 
 impl Pass {
-    /// Masks padding; `seen`: the unpadded length of each text.
-    pub fn mask_padding(&mut self, seen: impl Iterator<Item = usize>) {
-        self.texts.mask_padding(seen);
+    /// Masks padding; `lengths` are the lengths of the texts without padding.
+    pub fn mask_padding(&mut self, lengths: impl Iterator<Item = usize>) {
+        self.texts.mask_padding(lengths);
     }
 
-    /// Each text's hidden states, `[tokens, width]`, in batch order.
+    /// The hidden states of each text, `[tokens, width]`, in batch order.
     pub fn vectors(&self, width: usize) -> impl Iterator<Item = &[f32]> {
-        let of = move |text: Range<usize>| self.stream.x.get(text.start * width..text.end * width);
-        self.texts.ranges().filter_map(of)
+        let states = move |text: Range<usize>| self.stream.x.get(text.start * width..text.end * width);
+        self.texts.ranges().filter_map(states)
     }
 }

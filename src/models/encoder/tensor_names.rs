@@ -1,4 +1,4 @@
-//! Encoder families, and the Hugging Face names of tensors whose GGUF names the code uses.
+//! Encoder families, and the Hugging Face names of their tensors. The code uses GGUF's names.
 
 use outpost_kernels::DType;
 
@@ -20,7 +20,7 @@ pub enum Family {
 }
 
 /// `model_type` in `config.json`.
-const HUB_MODEL_TYPES: &[(&str, Family)] = &[
+const MODEL_TYPES: &[(&str, Family)] = &[
     ("bert", Family::Bert),
     ("roberta", Family::Roberta),
     ("xlm-roberta", Family::Roberta),
@@ -33,21 +33,24 @@ const GGUF_ARCHITECTURES: &[(&str, Family)] = &[("bert", Family::Bert), ("nomic-
 
 type Table = &'static [(&'static str, &'static str)];
 
-/// Names outside layers, and names in a layer after `blk.N.` and the family's own prefix.
+/// A family's tensor names.
 struct Names {
-    whole: Table,
-    layers: &'static str,
+    /// Names outside of layers.
+    model: Table,
+    /// The prefix of a layer's tensors.
+    layer_prefix: &'static str,
+    /// Names in a layer, after `blk.N.` and the prefix.
     layer: Table,
 }
 
 const BERT: Names = Names {
-    whole: &[
+    model: &[
         ("token_embd", "embeddings.word_embeddings"),
         ("position_embd", "embeddings.position_embeddings"),
         ("token_types", "embeddings.token_type_embeddings"),
         ("token_embd_norm", "embeddings.LayerNorm"),
     ],
-    layers: "encoder.layer.",
+    layer_prefix: "encoder.layer.",
     layer: &[
         ("attn_q", "attention.self.query"),
         ("attn_k", "attention.self.key"),
@@ -61,12 +64,12 @@ const BERT: Names = Names {
 };
 
 const NOMIC: Names = Names {
-    whole: &[
+    model: &[
         ("token_embd", "embeddings.word_embeddings"),
         ("token_types", "embeddings.token_type_embeddings"),
         ("token_embd_norm", "emb_ln"),
     ],
-    layers: "encoder.layers.",
+    layer_prefix: "encoder.layers.",
     layer: &[
         ("attn_qkv", "attn.Wqkv"),
         ("attn_output", "attn.out_proj"),
@@ -79,12 +82,12 @@ const NOMIC: Names = Names {
 };
 
 const MODERN: Names = Names {
-    whole: &[
+    model: &[
         ("token_embd", "embeddings.tok_embeddings"),
         ("token_embd_norm", "embeddings.norm"),
         ("output_norm", "final_norm"),
     ],
-    layers: "layers.",
+    layer_prefix: "layers.",
     layer: &[
         ("attn_norm", "attn_norm"),
         ("attn_qkv", "attn.Wqkv"),
@@ -101,16 +104,18 @@ const ROBERTA_HEAD: Table = &[("cls", "classifier.dense"), ("cls.output", "class
 const MODERN_HEAD: Table = &[("cls", "head.dense"), ("cls.norm", "head.norm"), ("cls.output", "classifier")];
 
 fn find(table: Table, stem: &str) -> Option<&'static str> {
-    table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
+    table.iter().find(|(own, _)| *own == stem).map(|(_, name)| *name)
 }
 
 impl Family {
-    pub fn of_hub(name: &str) -> Option<Self> {
-        HUB_MODEL_TYPES.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+    /// The family of a `model_type`.
+    pub fn from_model_type(name: &str) -> Option<Self> {
+        MODEL_TYPES.iter().find(|(own, _)| *own == name).map(|(_, family)| *family)
     }
 
-    pub fn of_gguf(name: &str) -> Option<Self> {
-        GGUF_ARCHITECTURES.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+    /// The family of a GGUF architecture.
+    pub fn from_architecture(name: &str) -> Option<Self> {
+        GGUF_ARCHITECTURES.iter().find(|(own, _)| *own == name).map(|(_, family)| *family)
     }
 
     fn names(self) -> &'static Names {
@@ -130,7 +135,7 @@ impl Family {
         }
     }
 
-    /// Prefix of names where the encoder is part of a larger model.
+    /// The prefix of names if the encoder is part of a larger model.
     fn prefix(self) -> &'static str {
         match self {
             Self::Bert | Self::Nomic => "bert.",
@@ -147,14 +152,14 @@ pub struct EncoderWeights<'a> {
     prefix: &'static str,
 }
 
-/// Training-only tensors, which are not used.
+/// Tensors that only training uses.
 const UNUSED: &[&str] = &["embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "head.", "vocab_bias"];
 
 impl<'a> EncoderWeights<'a> {
     pub fn new(folder: &'a ModelFolder, family: Family) -> Self {
         let prefix = family.prefix();
-        let inside = folder.names().any(|name| name.starts_with(prefix));
-        Self { folder, family, prefix: if inside { prefix } else { "" } }
+        let has_prefix = folder.names().any(|name| name.starts_with(prefix));
+        Self { folder, family, prefix: if has_prefix { prefix } else { "" } }
     }
 }
 
@@ -166,8 +171,10 @@ impl Weights for EncoderWeights<'_> {
         }
         let (names, prefix) = (self.family.names(), self.prefix);
         Some(match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((layer, stem)) => format!("{prefix}{}{layer}.{}.{ending}", names.layers, find(names.layer, stem)?),
-            None => format!("{prefix}{}.{ending}", find(names.whole, stem)?),
+            Some((layer, stem)) => {
+                format!("{prefix}{}{layer}.{}.{ending}", names.layer_prefix, find(names.layer, stem)?)
+            }
+            None => format!("{prefix}{}.{ending}", find(names.model, stem)?),
         })
     }
 
@@ -184,9 +191,9 @@ impl Weights for EncoderWeights<'_> {
     }
 
     fn names(&self) -> Vec<String> {
-        // A classifier's tensors are used if there is one.
+        // The tensors of a classification head are used if there is a classifier.
         let has_classifier = self.folder.names().any(|name| name.starts_with("classifier."));
-        let head = |name: &str| has_classifier && self.family.head().iter().any(|(_, theirs)| name.starts_with(theirs));
+        let head = |name: &str| has_classifier && self.family.head().iter().any(|(_, prefix)| name.starts_with(prefix));
         let used = |name: &&str| {
             let bare = name.strip_prefix(self.prefix).unwrap_or(name);
             head(name) || !UNUSED.iter().any(|unused| bare.starts_with(unused))

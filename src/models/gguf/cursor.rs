@@ -1,4 +1,4 @@
-//! Reads the header's numbers and strings one by one; nothing is taken before its length is checked.
+//! Reads the values of a header one by one, and checks each length before it is used.
 
 use super::GgufError;
 
@@ -18,11 +18,12 @@ impl<'a> Cursor<'a> {
         self.position as u64
     }
 
-    /// Bytes of the file after this position: the bound of every count.
+    /// Bytes of the file after this position: an upper bound of every count.
     pub fn remaining(&self) -> u64 {
         self.length.saturating_sub(self.position())
     }
 
+    /// The next `count` bytes. `what` describes them in errors.
     pub fn take(&mut self, count: u64, what: &dyn Fn() -> String) -> Result<&'a [u8], GgufError> {
         if count > self.remaining() {
             let end = self.position().saturating_add(count);
@@ -62,14 +63,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A count of items that take at least `least` bytes each, refused when the file cannot hold them.
-    pub fn count(&mut self, least: u64, what: &dyn Fn() -> String) -> Result<usize, GgufError> {
+    /// A count of items of at least `min_bytes` bytes each. It is an error if the file cannot hold them.
+    pub fn count(&mut self, min_bytes: u64, what: &dyn Fn() -> String) -> Result<usize, GgufError> {
         let count = self.u64(what)?;
-        let most = self.remaining() / least.max(1);
-        if count > most {
-            let text = format!("{} says {count} items, the rest of the file has room for {most} at most", what());
+        let max = self.remaining() / min_bytes.max(1);
+        if count > max {
+            let text = format!(
+                "{}: {count} items do not fit in the rest of the file, which has space for at most {max}",
+                what()
+            );
             return Err(GgufError::damaged(text));
         }
-        usize::try_from(count).map_err(|_| GgufError::damaged(format!("{} says {count} items", what())))
+        usize::try_from(count).map_err(|_| GgufError::damaged(format!("{}: {count} items are too many", what())))
     }
 }

@@ -1,4 +1,4 @@
-//! A GGUF file on disk and its checked header; tensors are read through `models::weights`.
+//! An open GGUF file and its checked header. `models::weights` reads tensors.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -7,11 +7,10 @@ use std::path::Path;
 use super::{GgufError, Header, parse_header};
 use crate::models::error::ModelError;
 
-/// Vocabularies of 256,000 tokens make headers of 16 MB; four times that is no model any more.
-/// A longer header is refused; bytes.
+/// Maximum bytes of a header. A vocabulary of 256,000 tokens makes a header of 16 MB.
 pub const MAX_HEADER_BYTES: u64 = 64 << 20;
-/// Most headers fit; longer ones are read again, four times as long.
-const FIRST_READ: u64 = 4 << 20;
+/// Bytes of the first read. If a header is longer, the next read is four times as long.
+const FIRST_READ_BYTES: u64 = 4 << 20;
 
 /// An open file and its header.
 #[derive(Debug)]
@@ -23,7 +22,7 @@ pub struct GgufFile {
 
 impl GgufFile {
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        // The kind first: opening a FIFO would wait for ever.
+        // Opening a FIFO would block, so the file type is checked first.
         if !std::fs::metadata(path).map_err(GgufError::Io)?.is_file() {
             return Err(ModelError::checkpoint("not a regular file"));
         }
@@ -45,17 +44,17 @@ fn read_at(mut file: &File, start: u64, bytes: &mut [u8]) -> std::io::Result<()>
 }
 
 fn read_header(file: &File, length: u64) -> Result<Header, GgufError> {
-    let most = length.min(MAX_HEADER_BYTES);
-    let mut wanted = most.min(FIRST_READ);
+    let max = length.min(MAX_HEADER_BYTES);
+    let mut size = max.min(FIRST_READ_BYTES);
     loop {
-        let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(0)];
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         read_at(file, 0, &mut bytes)?;
         match parse_header(&bytes, length) {
-            Err(GgufError::Short(_)) if wanted < most => wanted = most.min(wanted * 4),
+            Err(GgufError::Short(_)) if size < max => size = max.min(size * 4),
             Err(GgufError::Short(_)) => {
                 return Err(GgufError::Unsupported(format!("the header is longer than {MAX_HEADER_BYTES} bytes")));
             }
-            done => return done,
+            result => return result,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The whole header: magic, version, metadata, tensor table, and the checks between them.
+//! Parses and checks a header: magic number, version, metadata and tensor table.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 use super::value::{Metadata, Value};
 use super::{GgufError, TensorInfo};
 
-/// A header whose every offset lies inside the file.
+/// A checked header: all tensors are inside the file.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub version: u32,
@@ -14,13 +14,15 @@ pub struct Header {
     pub tensors: Vec<TensorInfo>,
 }
 
-/// The least bytes that a metadata entry and a tensor's row can take.
+/// Minimum bytes of a metadata entry.
 const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
+/// Minimum bytes of an entry of the tensor table.
 const MIN_TENSOR_INFO_BYTES: u64 = 8 + 4 + 8 + 4 + 8;
 
-/// Reads and checks a header.
+/// Parses and checks a header. `bytes` is the start of a file of `length` bytes.
 ///
-/// `bytes` is the beginning of a file of `length` bytes; [`GgufError::Short`] asks for more of it.
+/// # Errors
+/// [`GgufError::Short`] if the header is longer than `bytes`; other errors if the file is damaged or not supported.
 pub fn parse_header(bytes: &[u8], length: u64) -> Result<Header, GgufError> {
     let mut cursor = Cursor::new(bytes, length);
     let magic = cursor.magic()?;
@@ -31,12 +33,12 @@ pub fn parse_header(bytes: &[u8], length: u64) -> Result<Header, GgufError> {
     if !matches!(version, 2 | 3) {
         return Err(GgufError::Version(version));
     }
-    let rows = cursor.count(MIN_TENSOR_INFO_BYTES, &|| "the tensor count".to_owned())?;
+    let tensor_count = cursor.count(MIN_TENSOR_INFO_BYTES, &|| "the tensor count".to_owned())?;
     let entries = cursor.count(MIN_ENTRY_BYTES, &|| "the metadata count".to_owned())?;
     let metadata = read_metadata(&mut cursor, entries)?;
     let alignment = alignment(&metadata)?;
     let mut tensors = Vec::new();
-    for index in 0..rows {
+    for index in 0..tensor_count {
         tensors.push(TensorInfo::read(&mut cursor, index)?);
     }
     let start = cursor.position().next_multiple_of(alignment);
@@ -51,15 +53,14 @@ fn read_metadata(cursor: &mut Cursor<'_>, entries: usize) -> Result<Metadata, Gg
         let key = cursor.text(&|| format!("the name of metadata entry {index}"))?;
         let value = Value::read(cursor, &|| format!("the value of {key}"))?;
         if map.contains_key(&key) {
-            return Err(GgufError::damaged(format!("the metadata key {key} is there twice")));
+            return Err(GgufError::damaged(format!("the metadata key {key} is duplicated")));
         }
         map.insert(key, value);
     }
     Ok(Metadata(map))
 }
 
-/// Tensors start at multiples of this. The format asks for a multiple of 8, and so do the casts
-/// from bytes to blocks.
+/// The alignment of tensors. The format requires a multiple of 8.
 fn alignment(metadata: &Metadata) -> Result<u64, GgufError> {
     const KEY: &str = "general.alignment";
     match (metadata.get(KEY), metadata.integer(KEY)) {
@@ -71,7 +72,7 @@ fn alignment(metadata: &Metadata) -> Result<u64, GgufError> {
     }
 }
 
-/// Turns offsets in the data section into offsets in the file, and checks that the bytes are there.
+/// Converts offsets in the data section to offsets in the file, and checks that the tensors are inside the file.
 fn resolve_offsets(tensors: &mut [TensorInfo], data: u64, alignment: u64, length: u64) -> Result<(), GgufError> {
     for tensor in tensors {
         let name = &tensor.name;
@@ -93,16 +94,16 @@ fn resolve_offsets(tensors: &mut [TensorInfo], data: u64, alignment: u64, length
 
 fn check_no_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
     let mut names = HashSet::new();
-    if let Some(twice) = tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
-        return Err(GgufError::damaged(format!("the tensor {} is there twice", twice.name)));
+    if let Some(duplicate) = tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
+        return Err(GgufError::damaged(format!("the tensor {} is duplicated", duplicate.name)));
     }
     let mut sorted: Vec<_> = tensors.iter().collect();
     sorted.sort_unstable_by_key(|tensor| tensor.start);
     for pair in sorted.windows(2) {
-        if let [one, next] = pair
-            && one.start + one.bytes > next.start
+        if let [tensor, next] = pair
+            && tensor.start + tensor.bytes > next.start
         {
-            return Err(GgufError::damaged(format!("tensors {} and {} overlap", one.name, next.name)));
+            return Err(GgufError::damaged(format!("tensors {} and {} overlap", tensor.name, next.name)));
         }
     }
     Ok(())
@@ -117,7 +118,7 @@ impl Header {
         self.tensors.iter().map(TensorInfo::elements).sum()
     }
 
-    /// The type that most weights have, as model cards name it: `Q4_1`.
+    /// The type of most weights, such as `Q4_1`.
     pub fn quantization(&self) -> Option<&'static str> {
         let mut elements: HashMap<&'static str, u64> = HashMap::new();
         for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {

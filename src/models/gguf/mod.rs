@@ -1,24 +1,26 @@
-//! GGUF files: a header that is checked before anything in it is believed, then the tensors.
+//! GGUF files: a header and tensors (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3,
+//! little-endian).
 //!
-//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3,
-//! little-endian. candle's own header reader trusts counts, alignments and offsets; a model file
-//! comes from strangers, so this one checks every number against the file's size first.
+//! Model files are untrusted input, so every count, alignment and offset in the header is checked against the file's size
+//! before it is used. candle's header reader does not check them.
 //!
-//! Files are read, not mapped: weights are packed anew anyway, and a mapped file that someone
-//! truncates kills the process where a failed read is an error.
+//! Files are read, not memory-mapped. Weights are repacked anyway, and if a mapped file is truncated, the process is
+//! killed; a failed read is an error.
 
+mod architecture_metadata;
 mod cursor;
 mod file;
 mod header;
 mod tensor;
 mod value;
 
+pub(in crate::models) use architecture_metadata::ArchitectureMetadata;
 pub use file::{GgufFile, MAX_HEADER_BYTES};
 pub use header::{Header, parse_header};
 pub use tensor::TensorInfo;
 pub use value::{Array, Metadata, Number, Value};
 
-/// Why a file is refused, in words for the person who put it there.
+/// Why a file was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     #[error("not a GGUF file: it begins with {0:02x?}, not with \"GGUF\"")]
@@ -33,7 +35,7 @@ pub enum GgufError {
     Unsupported(String),
     #[error("the file cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// The header goes on after the bytes at hand, but inside the file: read more.
+    /// The header continues after the bytes that were read; more of the file must be read.
     #[error("the header is longer than the {0} bytes read of it")]
     Short(u64),
 }

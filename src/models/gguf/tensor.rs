@@ -1,23 +1,23 @@
-//! The table of tensors: names, shapes, types, and where each lies in the file.
+//! The tensor table: names, shapes, types and offsets.
 
 use outpost_kernels::DType;
 
 use super::GgufError;
 use super::cursor::Cursor;
 
-/// One row of the tensor table, checked: its bytes lie inside the file.
+/// An entry of the tensor table. Its bytes are inside the file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     pub name: String,
-    /// Row-major: the outermost dimension first (the file has them the other way round).
+    /// Row-major, outermost dimension first. The file has the opposite order.
     pub shape: Vec<usize>,
     pub dtype: DType,
-    /// From the beginning of the file.
+    /// Offset from the start of the file.
     pub start: u64,
     pub bytes: u64,
 }
 
-/// Type numbers of ggml.h. `None`: known, but nothing here computes with it.
+/// Type numbers of ggml.h. `None`: the type is not supported.
 const TYPES: &[(u32, &str, Option<DType>)] = &[
     (0, "F32", Some(DType::F32)),
     (1, "F16", Some(DType::F16)),
@@ -53,12 +53,12 @@ const TYPES: &[(u32, &str, Option<DType>)] = &[
     (39, "MXFP4", None),
 ];
 
-/// The name of a type as model cards write it.
+/// The name of a type, such as `Q4_1`.
 pub fn type_name(dtype: DType) -> &'static str {
     TYPES.iter().find(|row| row.2 == Some(dtype)).map_or("unknown", |row| row.1)
 }
 
-fn type_of(number: u32, tensor: &str) -> Result<DType, GgufError> {
+fn find_type(number: u32, tensor: &str) -> Result<DType, GgufError> {
     match TYPES.iter().find(|row| row.0 == number) {
         Some((_, _, Some(dtype))) => Ok(*dtype),
         Some((_, name, None)) => {
@@ -69,19 +69,19 @@ fn type_of(number: u32, tensor: &str) -> Result<DType, GgufError> {
 }
 
 impl TensorInfo {
-    /// Reads one row; `start` is still relative to the data section.
+    /// Reads one entry; `start` is still relative to the data section.
     pub(super) fn read(cursor: &mut Cursor<'_>, index: usize) -> Result<Self, GgufError> {
         let name = cursor.text(&|| format!("the name of tensor {index}"))?;
         let what = || format!("the description of tensor {name}");
         let rank = cursor.u32(&what)?;
         if !(1..=4).contains(&rank) {
-            return Err(GgufError::damaged(format!("tensor {name} has {rank} dimensions, 1 to 4 are possible")));
+            return Err(GgufError::damaged(format!("tensor {name} has {rank} dimensions; 1 to 4 are allowed")));
         }
         let mut sizes = Vec::new();
         for _ in 0..rank {
             sizes.push(cursor.u64(&what)?);
         }
-        let dtype = type_of(cursor.u32(&what)?, &name)?;
+        let dtype = find_type(cursor.u32(&what)?, &name)?;
         let start = cursor.u64(&what)?;
         let bytes = size_in_bytes(&sizes, dtype)
             .ok_or_else(|| GgufError::damaged(format!("tensor {name} has the impossible shape {sizes:?}")))?;
@@ -94,12 +94,12 @@ impl TensorInfo {
     }
 }
 
-/// `None` where a dimension is zero, the product overflows, or a row is no whole number of blocks.
+/// The size of a tensor; `None` if a dimension is zero, the product overflows, or a row is not a whole number of blocks.
 fn size_in_bytes(sizes: &[u64], dtype: DType) -> Option<u64> {
     let block = dtype.block() as u64;
     let row = *sizes.first()?;
     let elements = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size))?;
-    // A product within isize keeps every later `usize` product of the same numbers exact.
+    // With this limit, later products of the same dimensions cannot overflow `usize`.
     if elements == 0 || elements > i64::MAX as u64 / 8 || row % block != 0 {
         return None;
     }

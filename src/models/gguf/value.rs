@@ -1,14 +1,14 @@
-//! Metadata values, and the typed questions that loaders ask of them.
+//! Metadata values, and typed access to them.
 
 use std::collections::HashMap;
 
 use super::GgufError;
 use super::cursor::Cursor;
 
-/// Arrays may hold arrays; no known file goes deeper than two.
+/// Maximum depth of nested arrays. Known files have at most two levels.
 const MAX_ARRAY_DEPTH: u32 = 4;
 
-/// A scalar type with a fixed width.
+/// A scalar type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     U8,
@@ -78,7 +78,7 @@ pub enum Value {
     Array(Array),
 }
 
-/// Arrays keep numbers as the file's bytes, so that a header takes no more memory than disk.
+/// An array. Numbers are kept as the file's bytes, so that a header does not take more memory than in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
     Numbers(Number, Vec<u8>),
@@ -118,7 +118,7 @@ impl Array {
 
     pub fn numbers(&self) -> Option<impl Iterator<Item = Value> + '_> {
         match self {
-            Self::Numbers(number, bytes) => Some(bytes.chunks_exact(number.width()).map(|one| number.read(one))),
+            Self::Numbers(number, bytes) => Some(bytes.chunks_exact(number.width()).map(|bytes| number.read(bytes))),
             _ => None,
         }
     }
@@ -126,12 +126,12 @@ impl Array {
 
 fn read_items<T>(
     cursor: &mut Cursor<'_>,
-    least: u64,
+    min_bytes: u64,
     what: &dyn Fn() -> String,
     mut read: impl FnMut(&mut Cursor<'_>) -> Result<T, GgufError>,
 ) -> Result<Vec<T>, GgufError> {
-    let count = cursor.count(least, what)?;
-    // Not `with_capacity(count)`: the bytes at hand may be a prefix, to be read again when longer.
+    let count = cursor.count(min_bytes, what)?;
+    // Not `with_capacity(count)`: the bytes may be a prefix of the header.
     let mut items = Vec::new();
     for _ in 0..count {
         items.push(read(cursor)?);
@@ -155,7 +155,7 @@ impl Metadata {
         }
     }
 
-    /// A whole number of any width; `None` where it is absent, negative or no number.
+    /// An integer of any width; `None` if it is absent, negative or not an integer.
     pub fn integer(&self, key: &str) -> Option<u64> {
         match self.get(key) {
             Some(Value::Unsigned(number)) => Some(*number),

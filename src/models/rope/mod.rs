@@ -1,8 +1,8 @@
-//! Rotary position embeddings (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) and the ways of
-//! stretching them beyond the trained context: linear, Llama 3's, YaRN (Peng et al. 2023,
-//! <https://arxiv.org/abs/2309.00071>), LongRoPE (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
+//! Rotary position embeddings (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) and the methods that extend them
+//! beyond the trained context: linear scaling, Llama 3's, YaRN (Peng et al. 2023, <https://arxiv.org/abs/2309.00071>)
+//! and LongRoPE (Ding et al. 2024, <https://arxiv.org/abs/2402.13753>).
 //!
-//! The numbers follow `modeling_rope_utils.py` of transformers.
+//! The formulas follow `modeling_rope_utils.py` in transformers.
 
 mod angles;
 mod spec;
@@ -12,70 +12,73 @@ use std::f32::consts::TAU;
 use super::weights::Loader;
 use crate::models::error::ModelError;
 pub(super) use angles::Angles;
-pub use spec::{LongRope, RopeScaling, RopeSpec, RopeStyle, Yarn, long_rope_magnitude, yarn_magnitude};
+pub use outpost_kernels::RopeLayout;
+pub use spec::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
-/// A way of rotating, ready to compute with.
+/// The frequencies of a rotary position embedding.
 #[derive(Clone, Debug)]
 pub struct Rope {
     /// Angle per position of each rotated pair.
     frequencies: Vec<f32>,
-    /// LongRoPE: those of sequences that go beyond so many positions.
+    /// LongRoPE: the length of the original context, and the frequencies of longer sequences.
     long: Option<(usize, Vec<f32>)>,
+    /// The factor of cosines and sines.
     magnitude: f32,
 }
 
 impl Rope {
-    /// `spec` with the divisors that lie among the weights.
+    /// Computes the frequencies of `spec`, and reads divisors that are stored in the checkpoint.
     pub(super) fn load(loader: &Loader<'_>, spec: &RopeSpec) -> std::result::Result<Self, ModelError> {
         let pairs = spec.rotated / 2;
         let stored = if spec.stored_factors { Some(loader.factors("rope_freqs", pairs)?) } else { None };
         match &spec.scaling {
             RopeScaling::LongRope(long) if long.short.is_empty() => {
-                let (short, far) =
+                let (short, long_factors) =
                     (loader.factors("rope_factors_short", pairs)?, loader.factors("rope_factors_long", pairs)?);
-                let scaling = RopeScaling::LongRope(LongRope { short, long: far, ..long.clone() });
+                let scaling = RopeScaling::LongRope(LongRope { short, long: long_factors, ..long.clone() });
                 Ok(Self::new(&RopeSpec { scaling, ..spec.clone() }, stored.as_deref()))
             }
             _ => Ok(Self::new(spec, stored.as_deref())),
         }
     }
 
-    /// `stored`: the divisors from the weights, one a pair.
+    /// `stored`: the divisors from the checkpoint, one per pair.
     fn new(spec: &RopeSpec, stored: Option<&[f32]>) -> Self {
         let pairs = spec.rotated / 2;
-        let plain: Vec<f32> =
+        let base: Vec<f32> =
             (0..pairs).map(|pair| spec.base.powf((2 * pair) as f32 / spec.rotated as f32).recip()).collect();
-        let divided = |by: &[f32]| -> Vec<f32> { plain.iter().zip(by).map(|(one, by)| one / by).collect() };
+        let divide =
+            |divisors: &[f32]| -> Vec<f32> { base.iter().zip(divisors).map(|(f, divisor)| f / divisor).collect() };
         let (mut long, mut magnitude) = (None, 1.);
         let mut frequencies = match &spec.scaling {
-            RopeScaling::None => plain,
-            RopeScaling::Linear(factor) => plain.iter().map(|one| one / factor).collect(),
+            RopeScaling::None => base,
+            RopeScaling::Linear(factor) => base.iter().map(|frequency| frequency / factor).collect(),
             RopeScaling::Llama3 { factor, low, high, original } => {
-                plain.iter().map(|one| llama3(*one, *factor, *low, *high, *original)).collect()
+                base.iter().map(|frequency| llama3(*frequency, *factor, *low, *high, *original)).collect()
             }
             RopeScaling::Yarn(yarn) => {
                 magnitude = yarn.magnitude;
-                yarn.frequencies(&plain, spec)
+                yarn.frequencies(&base, spec)
             }
             RopeScaling::LongRope(factors) => {
                 magnitude = factors.magnitude;
-                long = Some((factors.original, divided(&factors.long)));
-                divided(&factors.short)
+                long = Some((factors.original, divide(&factors.long)));
+                divide(&factors.short)
             }
         };
         if let Some(stored) = stored {
-            frequencies.iter_mut().zip(stored).for_each(|(one, by)| *one /= by);
+            frequencies.iter_mut().zip(stored).for_each(|(frequency, divisor)| *frequency /= divisor);
         }
         Self { frequencies, long, magnitude }
     }
 
-    /// Whether a sequence of at most `limit` positions takes the frequencies for long ones. One
-    /// sequence keeps to one choice: keys that were rotated otherwise would not fit its queries.
+    /// Whether a sequence of at most `limit` positions uses the frequencies for long contexts. A sequence must use the same
+    /// frequencies for all its keys and queries.
     pub fn is_long(&self, limit: usize) -> bool {
         self.long.as_ref().is_some_and(|(original, _)| limit > *original)
     }
 
-    /// The angle per position of each pair.
+    /// The angle per position of each rotated pair.
     fn frequencies(&self, long: bool) -> &[f32] {
         match &self.long {
             Some((_, frequencies)) if long => frequencies,
@@ -84,15 +87,16 @@ impl Rope {
     }
 }
 
-/// Slow turns are slowed further, fast ones stay, those between are mixed.
+/// Llama 3's scaling: low frequencies are divided by `factor`, high frequencies do not change, and frequencies between
+/// them are interpolated.
 fn llama3(frequency: f32, factor: f32, low: f32, high: f32, original: f32) -> f32 {
-    let length = TAU / frequency;
-    if length < original / high {
+    let wavelength = TAU / frequency;
+    if wavelength < original / high {
         frequency
-    } else if length > original / low {
+    } else if wavelength > original / low {
         frequency / factor
     } else {
-        let smooth = (original / length - low) / (high - low);
+        let smooth = (original / wavelength - low) / (high - low);
         (1. - smooth) * frequency / factor + smooth * frequency
     }
 }

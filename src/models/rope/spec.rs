@@ -1,28 +1,19 @@
-//! Rotary embeddings as a checkpoint describes them.
+//! Parameters of rotary position embeddings, as a checkpoint describes them.
 
 use std::f32::consts::TAU;
 
-/// How rotary embeddings pair the numbers of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeStyle {
-    /// Neighbours, 2i with 2i+1: converters permute Llama's weights so.
-    Interleaved,
-    /// Halves, i with i+d/2: as GPT-NeoX has it.
-    Halves,
-}
-
-/// One way of rotating, as the metadata describes it.
+/// The parameters of a rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
     pub base: f32,
-    /// How many of a head's numbers are rotated: the first so many.
+    /// The number of elements at the start of a head that are rotated.
     pub rotated: usize,
     pub scaling: RopeScaling,
-    /// Divisors of the frequencies that lie among the weights (`rope_freqs.weight`): Llama 3 in GGUF.
+    /// Whether the checkpoint stores divisors of the frequencies (`rope_freqs.weight`): Llama 3 in GGUF.
     pub stored_factors: bool,
 }
 
-/// How the trained context is stretched. `original` is its length in positions.
+/// The method that extends the trained context. `original` is the length of that context in positions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     None,
@@ -32,48 +23,55 @@ pub enum RopeScaling {
     LongRope(LongRope),
 }
 
+/// Parameters of YaRN, with the names of the paper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Yarn {
     pub factor: f32,
     pub original: f32,
+    /// `beta_fast`: pairs with more rotations over the original context do not change.
     pub fast: f32,
+    /// `beta_slow`: the frequencies of pairs with fewer rotations are divided by `factor`.
     pub slow: f32,
-    /// What cosines and sines are multiplied by.
+    /// The factor of cosines and sines.
     pub magnitude: f32,
-    /// Whether the bounds of the ramp are whole numbers.
+    /// Whether the bounds of the ramp are rounded to integers.
     pub truncate: bool,
 }
 
-/// LongRoPE's divisors; empty where they lie among the weights.
+/// Parameters of LongRoPE. The divisors are empty if they are stored as tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LongRope {
+    /// Divisors of the frequencies up to the original context.
     pub short: Vec<f32>,
+    /// Divisors of the frequencies beyond it.
     pub long: Vec<f32>,
     pub original: usize,
     pub magnitude: f32,
 }
 
-/// YaRN's and LongRoPE's papers' sizes of `magnitude`.
+/// The `magnitude` of the YaRN paper.
 pub fn yarn_magnitude(factor: f32, weight: f32) -> f32 {
     if factor <= 1. { 1. } else { 0.1 * weight * factor.ln() + 1. }
 }
 
+/// The `magnitude` of the LongRoPE paper.
 pub fn long_rope_magnitude(factor: f32, original: f32) -> f32 {
     if factor <= 1. { 1. } else { (1. + factor.ln() / original.ln()).sqrt() }
 }
 
 impl Yarn {
-    pub(super) fn frequencies(&self, plain: &[f32], spec: &RopeSpec) -> Vec<f32> {
+    /// Scales the frequencies `base` of all pairs.
+    pub(super) fn frequencies(&self, base: &[f32], spec: &RopeSpec) -> Vec<f32> {
         let (low, high) = self.bounds(spec);
         let ramp = |pair: usize| ((pair as f32 - low) / (high - low)).clamp(0., 1.);
-        let mix = |(pair, one): (usize, &f32)| one / self.factor * ramp(pair) + one * (1. - ramp(pair));
-        plain.iter().enumerate().map(mix).collect()
+        let interpolate = |(pair, f): (usize, &f32)| f / self.factor * ramp(pair) + f * (1. - ramp(pair));
+        base.iter().enumerate().map(interpolate).collect()
     }
 
-    /// Pairs before the first keep their frequency, those after the second are divided.
+    /// The bounds of the ramp: frequencies of pairs before the first do not change, those after the second are divided.
     fn bounds(&self, spec: &RopeSpec) -> (f32, f32) {
         let width = spec.rotated as f32;
-        let pair = |turns: f32| width * (self.original / (turns * TAU)).ln() / (2. * spec.base.ln());
+        let pair = |rotations: f32| width * (self.original / (rotations * TAU)).ln() / (2. * spec.base.ln());
         let (mut low, mut high) = (pair(self.fast), pair(self.slow));
         if self.truncate {
             (low, high) = (low.floor(), high.ceil());

@@ -1,4 +1,4 @@
-//! The header of one file.
+//! Reads and checks the header of a file.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,25 +13,25 @@ use crate::models::error::ModelError;
 
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
-/// A header whose every offset lies inside the file.
+/// A checked header: all tensors are inside the file.
 #[derive(Clone, Debug)]
 pub struct Header {
     /// Bytes of the whole file.
     pub length: u64,
     pub tensors: Vec<TensorInfo>,
-    /// What whoever wrote it says of it.
+    /// The free-form `__metadata__`.
     pub metadata: Map<String, Value>,
 }
 
-/// A tensor's row, checked: its bytes lie inside the file.
+/// An entry of the header. Its bytes are inside the file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     pub name: String,
-    /// As the file has it: `F32`, `BF16`, `I64`.
+    /// The type's name in the file, such as `F32`, `BF16` or `I64`.
     pub dtype: String,
     pub shape: Vec<usize>,
     pub elements: u64,
-    /// From the beginning of the file.
+    /// Offset from the start of the file.
     pub start: u64,
     pub bytes: u64,
 }
@@ -44,7 +44,7 @@ struct TensorEntry {
 }
 
 impl TensorInfo {
-    /// The type to compute with, for those that can be computed with.
+    /// The type, if it is a supported float type.
     pub fn float(&self) -> Option<DType> {
         match self.dtype.as_str() {
             "F32" => Some(DType::F32),
@@ -54,29 +54,29 @@ impl TensorInfo {
         }
     }
 
-    fn read(name: String, row: Value, data: u64, available: u64) -> Result<Self, String> {
-        let row: TensorEntry = serde_json::from_value(row).map_err(|error| format!("tensor {name}: {error}"))?;
-        let [start, end] = row.data_offsets;
+    fn read(name: String, entry: Value, data: u64, available: u64) -> Result<Self, String> {
+        let entry: TensorEntry = serde_json::from_value(entry).map_err(|error| format!("tensor {name}: {error}"))?;
+        let [start, end] = entry.data_offsets;
         if start > end || end > available {
             return Err(format!("the file is truncated: tensor {name} ends at byte {end} of {available}"));
         }
         let bytes = end - start;
-        let elements = row.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
-        // A byte holds eight numbers at most, so that sums of these stay small.
+        let elements = entry.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
+        // A byte holds at most eight elements, so sums of element counts cannot overflow.
         let Some(elements) = elements.filter(|elements| elements / 8 <= bytes) else {
-            return Err(format!("tensor {name} has the impossible shape {:?}", row.shape));
+            return Err(format!("tensor {name} has the impossible shape {:?}", entry.shape));
         };
-        let info = Self { name, dtype: row.dtype, shape: row.shape, elements, start: data + start, bytes };
+        let info = Self { name, dtype: entry.dtype, shape: entry.shape, elements, start: data + start, bytes };
         match info.float() {
             Some(dtype) if elements.checked_mul(dtype.block_bytes() as u64) != Some(bytes) => {
-                Err(format!("tensor {} has {bytes} bytes, its shape {:?} asks for others", info.name, info.shape))
+                Err(format!("tensor {} has {bytes} bytes, which do not match its shape {:?}", info.name, info.shape))
             }
             _ => Ok(info),
         }
     }
 }
 
-/// Reads and checks the header of an open file; `path` is for messages.
+/// Reads and checks the header of an open file; `path` is used in error messages.
 pub fn read_header(file: &mut File, path: &Path) -> Result<Header, ModelError> {
     read(file).map_err(|problem| file_error(path, problem))
 }
@@ -89,16 +89,16 @@ fn read(file: &mut File) -> Result<Header, String> {
     let size = u64::from_le_bytes(prefix);
     let rest = length.saturating_sub(8);
     if size > rest.min(MAX_HEADER_BYTES) {
-        return Err(format!("the header says it has {size} bytes, the file has {length}"));
+        return Err(format!("the header has {size} bytes according to its length, but the file has {length}"));
     }
     let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
     file.read_exact(&mut bytes).map_err(unreadable)?;
-    let mut rows: Map<String, Value> =
+    let mut entries: Map<String, Value> =
         serde_json::from_slice(&bytes).map_err(|error| format!("the header is damaged: {error}"))?;
-    let metadata = match rows.remove("__metadata__") {
+    let metadata = match entries.remove("__metadata__") {
         Some(Value::Object(metadata)) => metadata,
         _ => Map::new(),
     };
-    let tensors = rows.into_iter().map(|(name, row)| TensorInfo::read(name, row, 8 + size, rest - size));
+    let tensors = entries.into_iter().map(|(name, entry)| TensorInfo::read(name, entry, 8 + size, rest - size));
     Ok(Header { length, tensors: tensors.collect::<Result<_, _>>()?, metadata })
 }

@@ -1,7 +1,7 @@
-//! Safetensors files: eight bytes of length, a JSON header, data
-//! (<https://huggingface.co/docs/safetensors>). The header is checked before it is believed.
+//! Safetensors files: the header's length in eight bytes, a JSON header, and data
+//! (<https://huggingface.co/docs/safetensors>). The header is checked before it is used.
 //!
-//! Files are read, not mapped, for the reason that [`super::gguf`] gives.
+//! Files are read, not memory-mapped; [`super::gguf`] explains why.
 
 mod header;
 mod model_folder;
@@ -10,7 +10,7 @@ use crate::models::error::ModelError;
 pub use header::{Header, TensorInfo, read_header};
 pub use model_folder::{ModelFolder, is_file_name, parse_json, read_json, shards};
 
-/// The error for a file, with its name.
+/// An error with the name of the file.
 fn file_error(path: &std::path::Path, problem: impl std::fmt::Display) -> ModelError {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     ModelError::Checkpoint(format!("{file}: {problem}"))

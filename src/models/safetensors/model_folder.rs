@@ -1,5 +1,5 @@
-//! A model's folder as Hugging Face lays it out: `config.json`, and its tensors in one file or in
-//! shards that `model.safetensors.index.json` lists.
+//! Model folders of Hugging Face: `config.json`, and tensors in one file or in the shards that
+//! `model.safetensors.index.json` lists.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -11,22 +11,23 @@ use serde_json::{Map, Value};
 use super::{TensorInfo, file_error, read_header};
 use crate::models::error::ModelError;
 
-/// Parsed, JSON takes up to 16 times its bytes. The longest index of a published model has 9 MB.
+/// Maximum size of a JSON file. Parsed JSON takes up to 16 times its size. The largest index of a published model has
+/// 9 MB.
 const MAX_JSON_BYTES: u64 = 16 << 20;
 const EXTENSION: &str = ".safetensors";
 const INDEX: &str = ".safetensors.index.json";
-/// What transformers and diffusers call the whole of a model's weights.
+/// File stems of weights in transformers and diffusers.
 const STEMS: [&str; 2] = ["model", "diffusion_pytorch_model"];
 
-/// The open files of a model and what lies where in them.
+/// The open files of a model and their tensors.
 #[derive(Debug)]
 pub struct ModelFolder {
     pub path: PathBuf,
     pub config: Value,
-    /// What whoever wrote the files says of them.
+    /// The free-form metadata of all files.
     pub metadata: Map<String, Value>,
     files: Vec<File>,
-    /// By name: the file's place in `files`, and the row.
+    /// By name: the index in `files`, and the entry.
     tensors: HashMap<String, (usize, TensorInfo)>,
 }
 
@@ -37,7 +38,7 @@ impl ModelFolder {
         Self::open_shards(path, config, shards(path)?)
     }
 
-    /// The same of one file without a folder, which has no config.
+    /// Opens a single file, without a `config.json`.
     pub fn open_file(path: &Path) -> Result<Self, ModelError> {
         Self::open_shards(path, Value::Null, vec![path.to_owned()])
     }
@@ -60,13 +61,13 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// A tensor's row, and the file that has it.
+    /// A tensor's entry, and its file.
     pub fn tensor(&self, name: &str) -> Option<(&TensorInfo, &File)> {
-        let (place, info) = self.tensors.get(name)?;
-        Some((info, self.files.get(*place)?))
+        let (file, info) = self.tensors.get(name)?;
+        Some((info, self.files.get(*file)?))
     }
 
-    /// What stands before the names of a decoder's tensors: nothing, where the folder holds no head beside it.
+    /// The prefix of a decoder's tensor names. It is empty if the folder has no output head.
     pub fn prefix(&self) -> &'static str {
         if self.tensors.contains_key("embed_tokens.weight") { "" } else { "model." }
     }
@@ -76,24 +77,24 @@ impl ModelFolder {
     }
 }
 
-/// The files that make up a model: an index's, or the only one. Of the same weights in several types, those without a
-/// type in their name.
+/// The weight files of a model: those of the index, or the only one. If there are weights of several types, the files
+/// without a type in their name.
 pub fn shards(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let (files, indices) = (files_with(folder, EXTENSION), files_with(folder, INDEX));
-    let plain = |stem: &str, ending: &str| Some(folder.join(format!("{stem}{ending}"))).filter(|path| path.exists());
+    let existing = |stem: &str, ending: &str| Some(folder.join(format!("{stem}{ending}"))).filter(|path| path.exists());
     for stem in STEMS {
-        if let Some(index) = plain(stem, INDEX) {
+        if let Some(index) = existing(stem, INDEX) {
             return indexed_shards(folder, &index);
         }
-        if let Some(whole) = plain(stem, EXTENSION) {
-            return Ok(vec![whole]);
+        if let Some(file) = existing(stem, EXTENSION) {
+            return Ok(vec![file]);
         }
     }
     match (indices.as_slice(), files.as_slice()) {
         ([only], _) => indexed_shards(folder, only),
         ([], [only]) => Ok(vec![only.clone()]),
         _ => {
-            let problem = format!("the folder has {} .safetensors files, and no index says which", files.len());
+            let problem = format!("the folder has {} .safetensors files, but no index", files.len());
             Err(file_error(folder, problem))
         }
     }
@@ -105,7 +106,7 @@ fn files_with(folder: &Path, ending: &str) -> Vec<PathBuf> {
     entries.filter(named).collect()
 }
 
-/// The index's files, each once. A name that would lead out of the folder is refused.
+/// The distinct files of an index. A name outside of the folder is an error.
 fn indexed_shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let json = read_json(index)?;
     let map = json.get("weight_map").and_then(Value::as_object);
@@ -114,12 +115,12 @@ fn indexed_shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, ModelErro
     let names = names.ok_or_else(|| file_error(index, "it has no weight_map of file names"))?;
     let inside = |name: &str| name.ends_with(".safetensors") && !name.contains(['/', '\\', '\0']);
     match names.iter().find(|name| !inside(name)) {
-        Some(name) => Err(file_error(index, format!("{name:?} is no file of the folder"))),
+        Some(name) => Err(file_error(index, format!("{name:?} is not a file name in the folder"))),
         None => Ok(names.iter().map(|name| folder.join(name)).collect()),
     }
 }
 
-/// Opens a regular file; opening a FIFO would wait for ever.
+/// Opens a regular file. Opening a FIFO would block.
 fn open(path: &Path) -> Result<File, ModelError> {
     let unreadable = |error: std::io::Error| file_error(path, format!("the file cannot be read: {error}"));
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -128,7 +129,7 @@ fn open(path: &Path) -> Result<File, ModelError> {
     File::open(path).map_err(unreadable)
 }
 
-/// A JSON file of a sane size.
+/// Reads a JSON file of at most [`MAX_JSON_BYTES`].
 pub fn read_json(path: &Path) -> Result<Value, ModelError> {
     let file = open(path)?;
     let mut bytes = Vec::new();
@@ -138,53 +139,53 @@ pub fn read_json(path: &Path) -> Result<Value, ModelError> {
     parse_json(&bytes).map_err(|error| file_error(path, format!("it is damaged: {error}")))
 }
 
-/// JSON as Python writes it: numbers that are none, which JSON does not have, become `null`.
+/// Parses JSON as Python writes it: NaN and infinities, which JSON does not have, become `null`.
 pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
-    serde_json::from_slice(bytes).or_else(|error| match plain(bytes) {
-        Some(plain) => serde_json::from_slice(&plain),
+    serde_json::from_slice(bytes).or_else(|error| match replace_non_finite(bytes) {
+        Some(json) => serde_json::from_slice(&json),
         None => Err(error),
     })
 }
 
-/// Whether a name from outside is that of a file or folder in the one that it is joined to: no way leads elsewhere.
+/// Whether an untrusted name is a plain file name, so that joining it to a folder stays inside that folder.
 pub fn is_file_name(name: &str) -> bool {
-    let odd = |c: char| c.is_control() || matches!(c, '/' | '\\');
-    !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(odd)
+    let is_forbidden = |c: char| c.is_control() || matches!(c, '/' | '\\');
+    !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(is_forbidden)
 }
 
-/// The same text with `null` for each number that is none; `None` if it has none of those.
-fn plain(json: &[u8]) -> Option<Vec<u8>> {
-    const ODD: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    let (mut plain, mut rest, mut found, mut quoted) = (Vec::with_capacity(json.len()), json, false, false);
+/// Replaces NaN and infinities by `null`; `None` if there are none.
+fn replace_non_finite(json: &[u8]) -> Option<Vec<u8>> {
+    const NON_FINITE: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut out, mut rest, mut found, mut quoted) = (Vec::with_capacity(json.len()), json, false, false);
     while let Some((&byte, after)) = rest.split_first() {
-        let odd = ODD.iter().find(|odd| !quoted && rest.starts_with(odd));
-        if let Some(odd) = odd {
-            plain.extend_from_slice(b"null");
-            (rest, found) = (rest.get(odd.len()..).unwrap_or_default(), true);
+        let literal = NON_FINITE.iter().find(|literal| !quoted && rest.starts_with(literal));
+        if let Some(literal) = literal {
+            out.extend_from_slice(b"null");
+            (rest, found) = (rest.get(literal.len()..).unwrap_or_default(), true);
             continue;
         }
-        plain.push(byte);
+        out.push(byte);
         rest = after;
         match byte {
             b'"' => quoted = !quoted,
             b'\\' if quoted => {
-                plain.extend(rest.first());
+                out.extend(rest.first());
                 rest = rest.get(1..).unwrap_or_default();
             }
             _ => {}
         }
     }
-    found.then_some(plain)
+    found.then_some(out)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::replace_non_finite;
 
     #[test]
-    fn numbers_that_are_none_are_null_outside_of_texts() {
+    fn non_finite_numbers_become_null_outside_of_strings() {
         let json = br#"{"a": -Infinity, "NaN": ["\"NaN", Infinity, "\\", NaN]}"#;
-        assert_eq!(plain(json).unwrap(), br#"{"a": null, "NaN": ["\"NaN", null, "\\", null]}"#);
-        assert!(plain(br#"{"a": "-Infinity"}"#).is_none());
+        assert_eq!(replace_non_finite(json).unwrap(), br#"{"a": null, "NaN": ["\"NaN", null, "\\", null]}"#);
+        assert!(replace_non_finite(br#"{"a": "-Infinity"}"#).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! A GGUF file as a source of tensors: its names are the decoder's own.
+//! GGUF files as checkpoints. Stems are GGUF's own names.
 
 use outpost_kernels::DType;
 
@@ -31,7 +31,8 @@ impl Weights for GgufFile {
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
-        let info = self.header.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("no tensor {name}")))?;
+        let info =
+            self.header.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the file has no tensor {name}")))?;
         let (start, shape) = (info.start, &info.shape);
         StoredTensor { name: &info.name, file: self.file(), start, shape, dtype: info.dtype }.rows(first, count)
     }

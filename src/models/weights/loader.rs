@@ -1,4 +1,4 @@
-//! Takes a checkpoint apart, tensor by tensor, and knows at the end what was left.
+//! Loads layers from a checkpoint, and reports tensors that no layer has read.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -12,7 +12,7 @@ use crate::models::embedding_table::EmbeddingTable;
 use crate::models::error::{ModelError, Result};
 use crate::models::linear::Linear;
 
-/// One place where a matrix may lie: rows `first..` of `total` rows of a stem.
+/// A tensor that may hold a matrix: the rows from `first` on of `total` rows of a stem.
 #[derive(Debug)]
 pub struct Candidate {
     pub stem: String,
@@ -21,38 +21,40 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A tensor of its own.
+    /// A whole tensor.
     pub fn whole(stem: String, rows: usize) -> Self {
         Self { stem, first: 0, total: rows }
     }
 }
 
-/// A matrix that was read, for those who want to add to its products.
+/// A matrix that was loaded. Adapters add to its products.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedMatrix {
     pub stem: String,
-    /// Which of the rows of the checkpoint's tensor it has, and how many that has.
+    /// Its rows in the checkpoint's tensor.
     pub rows: Range<usize>,
+    /// Rows of the checkpoint's tensor.
     pub total: usize,
     pub columns: usize,
-    /// Of a convolution.
+    /// The shape of a convolution.
     pub window: Option<ConvShape>,
     /// [`Linear::id`], or the address of the convolution.
     pub id: usize,
 }
 
+/// Loads layers from a checkpoint.
 pub struct Loader<'a> {
     source: &'a dyn Weights,
-    /// Threads that read and pack.
+    /// The threads that read and pack.
     pool: Pool,
-    /// What the weights of projections are rounded to.
+    /// The type to which the weights of projections are rounded.
     precision: Option<DType>,
     used: RefCell<HashSet<String>>,
     matrices: RefCell<Vec<LoadedMatrix>>,
 }
 
 impl<'a> Loader<'a> {
-    /// Reads with so many threads of its own: those that compute are at work for others meanwhile.
+    /// A loader with threads of its own, because the compute threads may be busy with other models.
     pub fn new(source: &'a dyn Weights, threads: usize) -> Self {
         Self {
             source,
@@ -63,34 +65,34 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Rounds floats to this type in projections; not in tables of vectors.
+    /// Rounds the float weights of projections and convolutions to this type.
     pub fn with_precision(self, precision: Option<DType>) -> Self {
         Self { precision, ..self }
     }
 
-    /// A tensor that the decoder does without, and rightly so.
+    /// Marks a tensor as not needed.
     pub fn ignore(&self, stem: &str) {
         self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
     }
 
-    /// Whether there is such a tensor.
+    /// Whether the checkpoint has a weight of this stem.
     pub fn has(&self, stem: &str) -> bool {
         self.lookup(stem, Role::Weight).is_some()
     }
 
-    /// The error for a tensor that must be there.
+    /// The error for a missing tensor.
     pub fn missing(&self, stem: &str) -> ModelError {
         self.missing_tensor(stem, Role::Weight)
     }
 
-    /// The checkpoint's name for a stem and the tensor's shape, where it has that.
+    /// The checkpoint's name for a stem and the tensor's shape, if it exists.
     fn lookup(&self, stem: &str, role: Role) -> Option<(String, Vec<usize>)> {
         let name = self.source.name(stem, role)?;
         let shape = self.source.shape(&name)?;
         Some((name, shape))
     }
 
-    /// A matrix of its own and its bias, where the checkpoint has it.
+    /// Loads a matrix and its optional bias, if the matrix exists.
     pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear>> {
         let Some((name, shape)) = self.lookup(stem, Role::Weight) else { return Ok(None) };
         self.check_shape(&name, &shape, shape == [rows, columns], &[rows, columns])?;
@@ -98,7 +100,7 @@ impl<'a> Loader<'a> {
         Ok(Some(Linear::new(&self.pool, &self.read_rows(&name, 0, rows)?, bias)?))
     }
 
-    /// A table of vectors.
+    /// Loads an embedding table.
     pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<EmbeddingTable> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.check_shape(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
@@ -115,21 +117,21 @@ impl<'a> Loader<'a> {
         self.finite_values(&name, 0, size).map(Some)
     }
 
-    /// Numbers of a vector, each of them finite: with one that is not, the network computes nothing.
+    /// Reads elements of a vector, which must be finite.
     fn finite_values(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
-        let numbers = self.read_rows(name, first, count)?.floats()?;
-        match numbers.iter().all(|number| number.is_finite()) {
-            true => Ok(numbers),
-            false => Err(ModelError::Checkpoint(format!("tensor {name} has values that are not finite numbers"))),
+        let values = self.read_rows(name, first, count)?.floats()?;
+        match values.iter().all(|value| value.is_finite()) {
+            true => Ok(values),
+            false => Err(ModelError::Checkpoint(format!("tensor {name} has values that are not finite"))),
         }
     }
 
-    /// A vector of divisors.
+    /// Loads a vector of divisors.
     pub fn factors(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
         let factors = self.vector(stem, size)?;
         match factors.iter().all(|factor| factor.is_normal()) {
             true => Ok(factors),
-            false => Err(ModelError::Checkpoint(format!("tensor {stem} has numbers that nothing can be divided by"))),
+            false => Err(ModelError::Checkpoint(format!("tensor {stem} has divisors that are zero or not finite"))),
         }
     }
 
@@ -137,30 +139,30 @@ impl<'a> Loader<'a> {
         self.optional_vector(stem, Role::Weight, size)?.ok_or_else(|| self.missing(stem))
     }
 
-    /// A projection to `rows` numbers, from the first of the places that the checkpoint has.
-    pub fn linear(&self, places: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
-        let (place, name) = self.find(places, columns)?;
-        let mut weight = self.read_rows(&name, place.first, rows)?;
+    /// Loads a projection to `rows` outputs from the first candidate that exists. With `biased`, it must have a bias.
+    pub fn linear(&self, candidates: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
+        let (candidate, name) = self.find(candidates, columns)?;
+        let mut weight = self.read_rows(&name, candidate.first, rows)?;
         if let Some(dtype) = self.precision {
             weight = weight.rounded(dtype);
         }
-        let bias = self.bias_at(place, rows)?;
+        let bias = self.load_bias(candidate, rows)?;
         if biased && bias.is_none() {
-            return Err(self.missing_tensor(&place.stem, Role::Bias));
+            return Err(self.missing_tensor(&candidate.stem, Role::Bias));
         }
         let linear = Linear::new(&self.pool, &weight, bias)?;
-        let (stem, rows) = (place.stem.clone(), place.first..place.first + rows);
-        let matrix = LoadedMatrix { stem, rows, total: place.total, columns, window: None, id: linear.id() };
+        let (stem, rows) = (candidate.stem.clone(), candidate.first..candidate.first + rows);
+        let matrix = LoadedMatrix { stem, rows, total: candidate.total, columns, window: None, id: linear.id() };
         self.matrices.borrow_mut().push(matrix);
         Ok(linear)
     }
 
-    /// A convolution, with its bias where the checkpoint has it.
+    /// Loads a convolution and its optional bias.
     pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Arc<Conv2d>> {
         let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        let wanted = [outputs, inputs, height, width];
-        self.check_shape(&name, &shape, shape == wanted, &wanted)?;
+        let expected = [outputs, inputs, height, width];
+        self.check_shape(&name, &shape, shape == expected, &expected)?;
         let (rows, _) = flat(&shape);
         let mut weight = self.read_rows(&name, 0, rows)?;
         if let Some(dtype) = self.precision {
@@ -174,24 +176,24 @@ impl<'a> Loader<'a> {
         Ok(conv)
     }
 
-    /// The first place that is there, which must be of the right size.
-    fn find<'p>(&self, places: &'p [Candidate], columns: usize) -> Result<(&'p Candidate, String)> {
-        for place in places {
-            let Some((name, shape)) = self.lookup(&place.stem, Role::Weight) else { continue };
-            let fits = shape.len() > 1 && flat(&shape) == (place.total, columns);
-            self.check_shape(&name, &shape, fits, &[place.total, columns])?;
-            return Ok((place, name));
+    /// The first candidate that exists; its shape must match.
+    fn find<'c>(&self, candidates: &'c [Candidate], columns: usize) -> Result<(&'c Candidate, String)> {
+        for candidate in candidates {
+            let Some((name, shape)) = self.lookup(&candidate.stem, Role::Weight) else { continue };
+            let matches = shape.len() > 1 && flat(&shape) == (candidate.total, columns);
+            self.check_shape(&name, &shape, matches, &[candidate.total, columns])?;
+            return Ok((candidate, name));
         }
-        match places.first() {
+        match candidates.first() {
             Some(first) => Err(self.missing(&first.stem)),
-            None => Err(ModelError::checkpoint("no tensor to look for")),
+            None => Err(ModelError::checkpoint("there are no candidates for a tensor")),
         }
     }
 
-    fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
-        let Some((name, shape)) = self.lookup(&place.stem, Role::Bias) else { return Ok(None) };
-        self.check_shape(&name, &shape, shape == [place.total], &[place.total])?;
-        self.finite_values(&name, place.first, rows).map(Some)
+    fn load_bias(&self, candidate: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
+        let Some((name, shape)) = self.lookup(&candidate.stem, Role::Bias) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [candidate.total], &[candidate.total])?;
+        self.finite_values(&name, candidate.first, rows).map(Some)
     }
 
     fn read_rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {
@@ -199,11 +201,11 @@ impl<'a> Loader<'a> {
         self.source.rows(name, first, count)
     }
 
-    fn check_shape(&self, name: &str, shape: &[usize], fits: bool, wanted: &[usize]) -> Result<()> {
-        match fits {
+    fn check_shape(&self, name: &str, shape: &[usize], matches: bool, expected: &[usize]) -> Result<()> {
+        match matches {
             true => Ok(()),
             false => Err(ModelError::Checkpoint(format!(
-                "tensor {name} has the shape {shape:?}, the metadata asks for {wanted:?}"
+                "tensor {name} has the shape {shape:?}, the metadata requires {expected:?}"
             ))),
         }
     }
@@ -213,20 +215,20 @@ impl<'a> Loader<'a> {
         ModelError::Checkpoint(format!("the file has no tensor {name}"))
     }
 
-    /// The projections and convolutions that were read.
+    /// The projections and convolutions that were loaded.
     pub fn matrices(&self) -> Vec<LoadedMatrix> {
         self.matrices.take()
     }
 
-    /// Nothing may be left over.
+    /// Checks that all tensors were used.
     pub fn finish(self) -> Result<()> {
         let used = self.used.into_inner();
-        let mut left: Vec<_> = self.source.names().into_iter().filter(|name| !used.contains(name)).collect();
-        left.sort();
-        match left.as_slice() {
+        let mut unused: Vec<_> = self.source.names().into_iter().filter(|name| !used.contains(name)).collect();
+        unused.sort();
+        match unused.as_slice() {
             [] => Ok(()),
             [first, rest @ ..] => Err(ModelError::Checkpoint(format!(
-                "the file has {} tensors that the model's family has no use for: {first} is one",
+                "the file has {} tensors that the model's family does not use, such as {first}",
                 rest.len() + 1
             ))),
         }

@@ -1,8 +1,7 @@
-//! One source of named tensors for a network: a GGUF file, or a folder of safetensors.
+//! The tensors of a checkpoint: a GGUF file, or a folder of safetensors.
 //!
-//! Networks ask by stems in the words of GGUF (`blk.3.attn_q`); a source knows how its own
-//! checkpoint calls them. What no question reached is an error: a tensor that the network does not
-//! know would have changed its results.
+//! Networks name tensors by stems as in GGUF (`blk.3.attn_q`). A checkpoint translates them to its own names. A tensor
+//! that the network does not read is an error, because it would change the results.
 
 mod gguf;
 mod loader;
@@ -17,7 +16,7 @@ pub(super) use loader::{Candidate, LoadedMatrix, Loader};
 pub use rows::Rows;
 pub(in crate::models) use rows::flat;
 
-/// Whether a tensor is multiplied with or added.
+/// The role of a tensor in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Weight,
@@ -26,47 +25,47 @@ pub enum Role {
 
 /// A checkpoint that a decoder can be loaded from.
 pub trait DecoderCheckpoint: Weights {
-    /// Sizes and constants, checked against each other.
+    /// Reads and checks the decoder's configuration.
     fn decoder_config(&self) -> Result<DecoderConfig, ModelError>;
 }
 
 /// The tensors of a checkpoint.
 pub trait Weights {
-    /// The checkpoint's own name for a stem; `None` if it has no such thing.
+    /// The checkpoint's name for a stem; `None` if its format has none.
     fn name(&self, stem: &str, role: Role) -> Option<String>;
 
-    /// The shape of the tensor of this very name, outermost dimension first.
+    /// The shape of a tensor, outermost dimension first. `name` is the checkpoint's own name, as in the methods below.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// Its type, if that can be computed with.
+    /// The type of a tensor, if kernels support it.
     fn dtype(&self, name: &str) -> Option<DType>;
 
-    /// `count` rows from `first` on, of the checkpoint's own type; dimensions before the last count as one.
-    /// A vector is its numbers: each is a row.
+    /// `count` rows from `first` on, in the checkpoint's type. Dimensions before the last are flattened; each element of a
+    /// vector is a row.
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError>;
 
-    /// Names of tensors that must be of use; some that change nothing are left out.
+    /// The names of all tensors that a network must read. Tensors that do not affect results are left out.
     fn names(&self) -> Vec<String>;
 }
 
-/// What a checkpoint takes in memory; bytes.
+/// The memory that a checkpoint needs, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// All tensors, as the network keeps them.
+    /// All loaded tensors.
     pub weights: u64,
-    /// What reading takes beside those: parts of a tensor as the file has them, before they are packed.
+    /// Temporary memory while loading: rows in the file's format, before they are packed.
     pub loading: u64,
 }
 
 impl Footprint {
-    /// Where so many threads read.
+    /// The footprint if `threads` threads read.
     pub fn new(source: &dyn Weights, threads: usize) -> Self {
         Self::with_precision(source, threads, None)
     }
 
-    /// The same where matrices of floats are rounded to `precision`.
+    /// The footprint if float matrices are rounded to `precision`.
     pub fn with_precision(source: &dyn Weights, threads: usize, precision: Option<DType>) -> Self {
-        let mut all = Self::default();
+        let mut footprint = Self::default();
         for name in source.names() {
             let (Some(shape), Some(dtype)) = (source.shape(&name), source.dtype(&name)) else { continue };
             let dtype = match precision {
@@ -76,21 +75,21 @@ impl Footprint {
             let (weights, loading) = match shape.as_slice() {
                 // Vectors become f32.
                 [size] => (size * size_of::<f32>(), size * dtype.block_bytes()),
-                // A convolution's kernels are read whole.
+                // The weights of a convolution are read at once.
                 &[outputs, inputs, height, width] => {
                     let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
                     (Conv2d::packed_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
                 }
                 // Experts are read and packed one by one.
-                [parts @ .., rows, columns] => {
-                    let all = parts.iter().product::<usize>() * Linear::packed_bytes(dtype, *rows, *columns);
-                    (all, Linear::packing_bytes(threads, dtype, *rows, *columns))
+                [outer @ .., rows, columns] => {
+                    let packed = outer.iter().product::<usize>() * Linear::packed_bytes(dtype, *rows, *columns);
+                    (packed, Linear::packing_bytes(threads, dtype, *rows, *columns))
                 }
                 [] => continue,
             };
-            all.weights += weights as u64;
-            all.loading = all.loading.max(loading as u64);
+            footprint.weights += weights as u64;
+            footprint.loading = footprint.loading.max(loading as u64);
         }
-        all
+        footprint
     }
 }

@@ -1,4 +1,4 @@
-//! A Hugging Face folder as a source of tensors: a table of its names for the decoder's stems.
+//! Hugging Face folders as checkpoints, with tables of their names for a decoder's stems.
 
 use outpost_kernels::DType;
 
@@ -9,11 +9,11 @@ use crate::models::decoder_family::DecoderFamily;
 use crate::models::error::ModelError;
 use crate::models::safetensors::ModelFolder;
 
-/// Outside the blocks, beside the head.
-const WHOLE: &[(&str, &str)] = &[("token_embd", "embed_tokens"), ("output_norm", "norm")];
+/// Names outside of layers, except for the output projection.
+const MODEL_NAMES: &[(&str, &str)] = &[("token_embd", "embed_tokens"), ("output_norm", "norm")];
 
-/// Inside a block, after `blk.N.` and `layers.N.`.
-const BLOCK: &[(&str, &str)] = &[
+/// Names inside a layer, after `blk.N.` and `layers.N.`.
+const LAYER_NAMES: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -29,7 +29,7 @@ const BLOCK: &[(&str, &str)] = &[
     ("ffn_gate_inp", "mlp.gate"),
 ];
 
-/// The norms of families that have two a block, and of those that have four.
+/// Norms of families with two norms per layer, and with four.
 const TWO_NORMS: &[(&str, &str)] = &[("ffn_norm", "post_attention_layernorm")];
 const FOUR_NORMS: &[(&str, &str)] = &[
     ("post_attention_norm", "post_attention_layernorm"),
@@ -37,35 +37,40 @@ const FOUR_NORMS: &[(&str, &str)] = &[
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
 
-/// One expert's parts, and those of all experts in one tensor, which has no `.weight` in its name.
-const EXPERT: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
-const EXPERTS: &[(&str, &str)] =
+/// Tensors of one expert, and tensors that hold all experts, whose names do not end in `.weight`.
+const EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
+const STACKED_EXPERT_NAMES: &[(&str, &str)] =
     &[("ffn_gate_up_exps", "mlp.experts.gate_up_proj"), ("ffn_down_exps", "mlp.experts.down_proj")];
-/// Mixtral's own words for the same, until transformers 5.
-const MIXTRAL: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
+/// Mixtral's names of an expert's tensors before transformers 5.
+const MIXTRAL_EXPERT_NAMES: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
 
 fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static str> {
-    table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
+    table.iter().find(|(own, _)| *own == stem).map(|(_, name)| *name)
 }
 
 impl ModelFolder {
-    fn block_name(&self, family: &DecoderFamily, block: &str, stem: &str, ending: &str) -> Option<String> {
-        let layer = format!("{}layers.{block}", self.prefix());
+    fn layer_tensor_name(&self, family: &DecoderFamily, layer: &str, stem: &str, ending: &str) -> Option<String> {
+        let layer = format!("{}layers.{layer}", self.prefix());
         let mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
         if mixtral && stem == "ffn_gate_inp" {
             return Some(format!("{layer}.block_sparse_moe.gate.{ending}"));
         }
-        if let Some((part, expert)) = stem.split_once('.') {
+        if let Some((suffix, expert)) = stem.split_once('.') {
             return Some(match mixtral {
-                true => format!("{layer}.block_sparse_moe.experts.{expert}.{}.{ending}", find(MIXTRAL, part)?),
-                false => format!("{layer}.mlp.experts.{expert}.{}.{ending}", find(EXPERT, part)?),
+                true => {
+                    format!(
+                        "{layer}.block_sparse_moe.experts.{expert}.{}.{ending}",
+                        find(MIXTRAL_EXPERT_NAMES, suffix)?
+                    )
+                }
+                false => format!("{layer}.mlp.experts.{expert}.{}.{ending}", find(EXPERT_NAMES, suffix)?),
             });
         }
-        if let Some(all) = find(EXPERTS, stem) {
-            return (ending == "weight").then(|| format!("{layer}.{all}"));
+        if let Some(name) = find(STACKED_EXPERT_NAMES, stem) {
+            return (ending == "weight").then(|| format!("{layer}.{name}"));
         }
         let norms = if family.post_norms { FOUR_NORMS } else { TWO_NORMS };
-        let name = find(norms, stem).or_else(|| find(BLOCK, stem))?;
+        let name = find(norms, stem).or_else(|| find(LAYER_NAMES, stem))?;
         Some(format!("{layer}.{name}.{ending}"))
     }
 }
@@ -80,11 +85,11 @@ impl Weights for ModelFolder {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
         match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((block, stem)) => {
-                self.block_name(decoder_config::family_of_config(&self.config).ok()?, block, stem, ending)
+            Some((layer, stem)) => {
+                self.layer_tensor_name(decoder_config::find_family(&self.config).ok()?, layer, stem, ending)
             }
             None if stem == "output" => Some(format!("lm_head.{ending}")),
-            None => Some(format!("{}{}.{ending}", self.prefix(), find(WHOLE, stem)?)),
+            None => Some(format!("{}{}.{ending}", self.prefix(), find(MODEL_NAMES, stem)?)),
         }
     }
 
@@ -97,14 +102,15 @@ impl Weights for ModelFolder {
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
-        let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("no tensor {name}")))?;
+        let (info, file) =
+            self.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the files have no tensor {name}")))?;
         let dtype = info.float().ok_or_else(|| {
             ModelError::Checkpoint(format!("tensor {name} has the type {}, which is not supported", info.dtype))
         })?;
         StoredTensor { name: &info.name, file, start: info.start, shape: &info.shape, dtype }.rows(first, count)
     }
 
-    /// All but the frequencies that old exports carry along, which `config.json` says better.
+    /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.
     fn names(&self) -> Vec<String> {
         ModelFolder::names(self).filter(|name| !name.ends_with(".rotary_emb.inv_freq")).map(str::to_owned).collect()
     }

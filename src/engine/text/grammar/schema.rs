@@ -210,7 +210,7 @@ impl Checker<'_> {
         if self.schemas > MAX_SCHEMAS {
             return unenforceable_schema("", format!("has more than {MAX_SCHEMAS} subschemas"));
         }
-        if depth > MAX_DEPTH {
+        if depth > MAX_DEPTH && !leave_open::is_open(schema) {
             let pointer = if self.strict { "" } else { pointer };
             return unenforceable_schema(pointer, format!("is nested more than {MAX_DEPTH} levels deep"));
         }

@@ -9,8 +9,9 @@ use super::error::GrammarError;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
 
-/// Max keywords of a schema to try one by one if it does not compile.
+/// Max parts of a schema to try one by one if it does not compile, and how often.
 const MAX_SUSPECTS: usize = 200;
+const MAX_ROUNDS: usize = 4;
 /// Max calls per choice: a small model may otherwise call tools endlessly.
 const MAX_CALLS: usize = 16;
 
@@ -108,16 +109,29 @@ impl Part {
     /// Removes from a schema that does not compile the keywords for which `compiles` fails, or everything but the type
     /// if it never does.
     pub fn leave_open(&mut self, compiles: &dyn Fn(Value) -> bool) {
-        let suspects = schema::suspects(&mut self.schema).into_iter().take(MAX_SUSPECTS);
-        let failing: Vec<_> = suspects.filter(|suspect| !compiles(suspect.part.clone())).collect();
-        for pointer in failing.iter().flat_map(|suspect| &suspect.keywords) {
-            self.unenforced.push(schema::display(&self.schema, pointer));
-            schema::remove_keyword(&mut self.schema, pointer);
+        for _ in 0..MAX_ROUNDS {
+            let mut removed: Vec<String> = Vec::new();
+            for suspect in schema::suspects(&mut self.schema).into_iter().take(MAX_SUSPECTS) {
+                // Without what was removed from it, the part may compile: that is for the next round.
+                let is_changed =
+                    removed.iter().any(|pointer| suspect.has_others || pointer.starts_with(&suspect.pointer));
+                if !is_changed && !compiles(suspect.part) {
+                    removed.extend(suspect.keywords);
+                }
+            }
+            for pointer in &removed {
+                self.unenforced.push(schema::display(&self.schema, pointer));
+                schema::remove_keyword(&mut self.schema, pointer);
+            }
+            if removed.is_empty() || compiles(self.schema.clone()) {
+                break;
+            }
         }
-        if failing.is_empty() || !compiles(self.schema.clone()) {
+        if !compiles(self.schema.clone()) {
             schema::open(&mut self.schema);
             self.unenforced = vec![String::new()];
         }
+        self.unenforced.sort();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the grammar of output with tools accepts, byte by byte, and that the call parser agrees.
+//! Tests which output with tools the grammar accepts, byte by byte, and that the call parser agrees.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,7 +10,7 @@ use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use super::{compile, factory, parse, source};
 use crate::engine::text::tools::{CallFormat, CallParser, CallSyntax, OutputSpec, TextFormat, Tool};
 
-/// Each byte is a token; then come an end-of-sequence token and these words.
+/// A vocabulary with one token per byte, an end-of-sequence token and these words.
 const END: u32 = 256;
 const WORDS: [&str; 4] = [
     "\n\n```json\n{\n    \"name\": \"look_up_",
@@ -56,7 +56,7 @@ fn allows(matcher: &mut Matcher, token: u32) -> bool {
     matcher.compute_mask_or_eos().unwrap().is_allowed(token)
 }
 
-/// How many bytes of the text are accepted, and whether the output may end after them.
+/// The number of accepted bytes of the text, and whether the output may end after them.
 fn accepted(format: CallFormat, parallel: bool, text: &str) -> (usize, bool) {
     let mut matcher = matcher(&syntax(format, parallel));
     for (at, byte) in text.bytes().enumerate() {
@@ -73,7 +73,7 @@ fn is_whole(text: &str) -> bool {
 }
 
 #[test]
-fn calls_without_an_opening_obey_their_schema() {
+fn calls_without_an_opening_match_their_schema() {
     for lead in ["", " \n", "```json\n", "```\n", "\n```json \r\n\t", "{"] {
         for (blank, key) in [("", "arguments"), (" ", "parameters"), ("\n  ", "arguments")] {
             let head = format!("{lead}{{{blank}\"name\":{blank}\"get_weather\",{blank}\"{key}\":{blank}");
@@ -93,7 +93,7 @@ fn calls_without_an_opening_obey_their_schema() {
 }
 
 #[test]
-fn what_resembles_a_call_is_free_text() {
+fn text_that_resembles_a_call_is_free_text() {
     let texts = [
         "",
         "```",
@@ -130,7 +130,7 @@ fn parallel_calls_follow_each_other_with_fences_between() {
     assert!(is_whole(&calls(16)) && !is_whole(&calls(17)));
 }
 
-/// The beginning of a call, and pieces to corrupt it with.
+/// The start of a call, and strings with which to corrupt it.
 const CALL: [&str; 9] = ["```json", "\n", "{", "\"name\"", ": ", "\"get\"", ",\n", "\"arguments\"", ":"];
 const PIECES: [&str; 14] = [
     "```",

@@ -42,7 +42,7 @@ fn top_k_top_p_and_min_p_keep_the_right_tokens() {
     assert_eq!(left(Sampling { top_p: 0.65, ..base() }), [0, 1].into());
     assert_eq!(left(Sampling { top_p: 0.75, ..base() }), [0, 1, 2].into());
     assert_eq!(left(Sampling { min_p: 0.45, ..base() }), [0, 1, 2].into());
-    // top_p applies after top_k: 0.4 of 0.7 is more than a half.
+    // top_p applies after top_k: 0.4 of 0.7 is more than half.
     assert_eq!(left(Sampling { top_k: 2, top_p: 0.55, ..base() }), [0].into());
     assert_eq!(left(Sampling { top_p: 0.0001, ..base() }), [0].into());
 }

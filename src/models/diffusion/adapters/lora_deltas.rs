@@ -1,4 +1,4 @@
-//! LoRA deltas that are added to products: `y += factor · up(down(x))` (Hu et al. 2021,
+//! LoRA deltas that are added to the output of a layer: `y += scale · up(down(x))` (Hu et al. 2021,
 //! <https://arxiv.org/abs/2106.09685>). Weights are not changed, so requests with different adapters share them.
 
 use std::collections::HashMap;
@@ -6,35 +6,37 @@ use std::sync::Arc;
 
 use crate::models::diffusion::layers::{Conv, Linear};
 
-/// A loaded file: deltas with the ID of the weight that each is for.
+/// A loaded LoRA file: its deltas, each with the ID of the weight that it applies to.
 #[derive(Debug)]
 pub struct Adapter {
     pub(super) deltas: Vec<(usize, Arc<LoraDelta>)>,
 }
 
-/// An adapter's delta for one weight.
+/// The delta of an adapter for one weight.
 #[derive(Debug)]
 pub struct LoraDelta {
-    pub(in crate::models::diffusion) down: Down,
+    pub(in crate::models::diffusion) down: DownProjection,
     pub(in crate::models::diffusion) up: Linear,
-    pub(super) factor: f32,
+    /// Alpha over rank.
+    pub(super) scale: f32,
 }
 
+/// The projection to the rank.
 #[derive(Clone, Debug)]
-pub(in crate::models::diffusion) enum Down {
+pub(in crate::models::diffusion) enum DownProjection {
     Linear(Linear),
     Conv(Conv),
 }
 
-/// Deltas by weight ID, each with its factor.
+/// The deltas of a request by weight ID, each with its scale.
 #[derive(Debug, Default)]
 pub struct LoraDeltas(HashMap<usize, Vec<(Arc<LoraDelta>, f32)>>);
 
 impl LoraDeltas {
-    /// Adds an adapter with this weight.
-    pub fn push(&mut self, adapter: &Adapter, weight: f32) {
+    /// Adds an adapter. `adapter_weight` is set by the request.
+    pub fn push(&mut self, adapter: &Adapter, adapter_weight: f32) {
         for (id, delta) in &adapter.deltas {
-            self.0.entry(*id).or_default().push((Arc::clone(delta), weight * delta.factor));
+            self.0.entry(*id).or_default().push((Arc::clone(delta), adapter_weight * delta.scale));
         }
     }
 
@@ -42,7 +44,7 @@ impl LoraDeltas {
         self.0.is_empty()
     }
 
-    pub(in crate::models::diffusion) fn of(&self, id: usize) -> &[(Arc<LoraDelta>, f32)] {
+    pub(in crate::models::diffusion) fn get(&self, id: usize) -> &[(Arc<LoraDelta>, f32)] {
         self.0.get(&id).map_or(&[], Vec::as_slice)
     }
 }

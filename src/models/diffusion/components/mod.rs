@@ -1,7 +1,8 @@
-//! A pipeline folder as diffusers saves it: `model_index.json` names the components, each in a folder.
+//! The components of a pipeline, from a folder that diffusers saved or from a single file. In a folder,
+//! `model_index.json` names the components, and each has a folder of its own.
 
-mod bert_encoder;
-mod check;
+mod bert_text_encoder;
+mod compatibility;
 mod model_index;
 mod single_file;
 mod tensor_source;
@@ -12,20 +13,20 @@ use outpost_kernels::DType;
 
 use super::bert::BertConfig;
 use super::clip::ClipConfig;
-use super::network::NetworkConfig;
+use super::denoiser::DenoiserConfig;
 use super::samplers::SchedulerConfig;
 use super::t5::T5Config;
 use super::vae::VaeConfig;
 use crate::models::error::{ModelError, Result};
 use crate::models::weights::Footprint;
-pub use bert_encoder::referenced_models;
+pub use bert_text_encoder::referenced_models;
 pub use single_file::sidecar_files;
 pub use tensor_source::TensorSource;
 
 /// The file that describes a pipeline.
 pub const MODEL_INDEX: &str = "model_index.json";
 
-/// Pipeline families.
+/// Model families, which differ in their text encoders and denoiser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Stable Diffusion 1 and 2, and derivatives.
@@ -37,20 +38,21 @@ pub enum Family {
     Flux,
 }
 
-/// T5's default sequence lengths. FLUX.1 \[schnell\] was trained with fewer tokens than \[dev\].
-const SD3_TOKENS: usize = 256;
-const FLUX_TOKENS: usize = 512;
-const SCHNELL_TOKENS: usize = 256;
+/// Default sequence lengths of T5. FLUX.1 \[schnell\] was trained with fewer tokens than \[dev\].
+const SD3_T5_TOKENS: usize = 256;
+const FLUX_DEV_T5_TOKENS: usize = 512;
+const FLUX_SCHNELL_T5_TOKENS: usize = 256;
 
-/// The components, with files opened and configs checked; weights are not read.
+/// The components of a pipeline. Files are open and configs are checked, but weights are not read.
 #[derive(Debug)]
 pub struct Components {
-    /// The model's own folder; a single-file pipeline may have none.
+    /// The folder of the model. For a single-file pipeline it may not exist.
     pub path: PathBuf,
+    /// The pipeline class in diffusers.
     pub class: String,
     pub family: Family,
     pub scheduler: SchedulerConfig,
-    pub network: (NetworkConfig, TensorSource),
+    pub denoiser: (DenoiserConfig, TensorSource),
     pub vae: (VaeConfig, TensorSource),
     pub text_encoders: Vec<TextComponent>,
     /// Whether a missing negative prompt is embedded as zeros (SDXL).
@@ -64,11 +66,11 @@ pub struct Components {
 pub struct TextComponent {
     pub encoder: TextEncoderConfig,
     pub tensors: TensorSource,
-    /// The tokenizer's folder.
+    /// The folder of the tokenizer.
     pub tokenizer: PathBuf,
-    /// Tokens of every text, after padding.
+    /// Tokens of every text after padding.
     pub tokens: usize,
-    /// The padding token, if the tokenizer was not made for this encoder.
+    /// The padding token, if it differs from the tokenizer's own.
     pub padding: Option<&'static str>,
 }
 
@@ -86,7 +88,7 @@ impl TextEncoderConfig {
         match self {
             Self::Clip(clip) => clip.width,
             Self::T5(t5) => t5.width,
-            Self::Bert(bert) => bert.sizes.width,
+            Self::Bert(bert) => bert.encoder.width,
         }
     }
 
@@ -95,55 +97,56 @@ impl TextEncoderConfig {
         match self {
             Self::Clip(clip) => clip.vocabulary,
             Self::T5(t5) => t5.vocabulary,
-            Self::Bert(bert) => bert.sizes.vocabulary,
+            Self::Bert(bert) => bert.encoder.vocabulary,
         }
     }
 }
 
 impl Components {
-    /// The configurations of the CLIP encoders and of T5.
-    fn encoders(&self) -> (Vec<&ClipConfig>, Option<&T5Config>) {
-        let (mut clips, mut last) = (Vec::new(), None);
+    /// The configurations of the CLIP encoders and of T5, if it is present.
+    fn clip_and_t5_configs(&self) -> (Vec<&ClipConfig>, Option<&T5Config>) {
+        let (mut clips, mut t5_config) = (Vec::new(), None);
         for text in &self.text_encoders {
             match &text.encoder {
                 TextEncoderConfig::Clip(clip) => clips.push(clip),
-                TextEncoderConfig::T5(t5) => last = Some(t5),
+                TextEncoderConfig::T5(t5) => t5_config = Some(t5),
                 TextEncoderConfig::Bert(_) => {}
             }
         }
-        (clips, last)
+        (clips, t5_config)
     }
 
-    /// Memory for all weights, and for reading them, with floats rounded to `precision`.
+    /// Memory for all weights, and for reading them on `threads` threads, with floats rounded to `precision`.
     pub fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
-        let all = [&self.network.1, &self.vae.1].into_iter().chain(self.text_encoders.iter().map(|text| &text.tensors));
-        let each = all.map(|tensors| tensors.footprint(threads, precision));
-        each.fold(Footprint::default(), |all, one| Footprint {
-            weights: all.weights + one.weights,
-            loading: all.loading.max(one.loading),
+        let text_encoders = self.text_encoders.iter().map(|text| &text.tensors);
+        let sources = [&self.denoiser.1, &self.vae.1].into_iter().chain(text_encoders);
+        let footprints = sources.map(|tensors| tensors.footprint(threads, precision));
+        footprints.fold(Footprint::default(), |total, component| Footprint {
+            weights: total.weights + component.weights,
+            loading: total.loading.max(component.loading),
         })
     }
 
-    /// Default height and width of an image.
+    /// Default height and width of an image in pixels.
     pub fn default_size(&self) -> [usize; 2] {
-        let ((network, _), (vae, _)) = (&self.network, &self.vae);
-        let of_latents = network.sample_size().map(|size| size.map(|side| side * vae.factor()));
-        of_latents.or(vae.sample_size).unwrap_or([512, 512])
+        let ((denoiser, _), (vae, _)) = (&self.denoiser, &self.vae);
+        let denoiser_size = denoiser.sample_size().map(|size| size.map(|side| side * vae.factor()));
+        denoiser_size.or(vae.sample_size).unwrap_or([512, 512])
     }
 
-    /// Image height and width must be multiples of this.
+    /// Height and width of an image must be multiples of this.
     pub fn size_multiple(&self) -> usize {
-        (self.vae.0.factor() * self.network.0.patch()).max(8)
+        (self.vae.0.factor() * self.denoiser.0.patch_size()).max(8)
     }
 
-    /// Maximum pixels along a side, where the network limits positions.
+    /// Maximum height and width of an image in pixels; `None` if there is no limit.
     pub fn max_side(&self) -> Option<usize> {
-        self.network.0.max_side().map(|latents| latents * self.vae.0.factor())
+        self.denoiser.0.max_latent_side().map(|side| side * self.vae.0.factor())
     }
 
-    /// Tokens and width of T5's embeddings in Stable Diffusion 3, whether T5 is present or not.
+    /// Tokens and width of the T5 embeddings in Stable Diffusion 3. Zeros replace them if T5 is missing.
     pub fn t5_shape(&self) -> [usize; 2] {
-        [SD3_TOKENS, self.network.0.context_width()]
+        [SD3_T5_TOKENS, self.denoiser.0.context_width()]
     }
 }
 

@@ -1,16 +1,16 @@
-//! Opens the components that `model_index.json` names.
+//! Opens the components that `model_index.json` lists.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::{
-    Components, FLUX_TOKENS, Family, MODEL_INDEX, Result, SCHNELL_TOKENS, SD3_TOKENS, TensorSource, TextComponent,
-    TextEncoderConfig, invalid,
+    Components, FLUX_DEV_T5_TOKENS, FLUX_SCHNELL_T5_TOKENS, Family, MODEL_INDEX, Result, SD3_T5_TOKENS, TensorSource,
+    TextComponent, TextEncoderConfig, invalid,
 };
 use crate::models::diffusion::clip::ClipConfig;
+use crate::models::diffusion::denoiser::DenoiserConfig;
 use crate::models::diffusion::dit::{FluxConfig, MmditConfig};
-use crate::models::diffusion::network::NetworkConfig;
 use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;
@@ -41,71 +41,73 @@ const CLIP_WITH_PROJECTION: &str = "CLIPTextModelWithProjection";
 const T5: &str = "T5EncoderModel";
 const FLUX: &str = "FluxTransformer2DModel";
 
-/// A text encoder of a family: its folder, its tokenizer's folder, its class, and whether it may be missing.
-struct EncoderSlot {
+/// A text encoder of a family: its folder, the folder of its tokenizer, its class, and whether it may be missing.
+struct EncoderEntry {
     encoder: &'static str,
     tokenizer: &'static str,
     class: &'static str,
     optional: bool,
 }
 
-const fn slot(encoder: &'static str, tokenizer: &'static str, class: &'static str) -> EncoderSlot {
-    EncoderSlot { encoder, tokenizer, class, optional: false }
+const fn entry(encoder: &'static str, tokenizer: &'static str, class: &'static str) -> EncoderEntry {
+    EncoderEntry { encoder, tokenizer, class, optional: false }
 }
 
-const SD_ENCODERS: &[EncoderSlot] = &[slot("text_encoder", "tokenizer", CLIP)];
-const SDXL_ENCODERS: &[EncoderSlot] =
-    &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION)];
-const SD3_ENCODERS: &[EncoderSlot] = &[
-    slot("text_encoder", "tokenizer", CLIP_WITH_PROJECTION),
-    slot("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION),
-    EncoderSlot { encoder: "text_encoder_3", tokenizer: "tokenizer_3", class: T5, optional: true },
+const SD_ENCODERS: &[EncoderEntry] = &[entry("text_encoder", "tokenizer", CLIP)];
+const SDXL_ENCODERS: &[EncoderEntry] =
+    &[entry("text_encoder", "tokenizer", CLIP), entry("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION)];
+const SD3_ENCODERS: &[EncoderEntry] = &[
+    entry("text_encoder", "tokenizer", CLIP_WITH_PROJECTION),
+    entry("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION),
+    EncoderEntry { encoder: "text_encoder_3", tokenizer: "tokenizer_3", class: T5, optional: true },
 ];
-const FLUX_ENCODERS: &[EncoderSlot] =
-    &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", T5)];
+const FLUX_ENCODERS: &[EncoderEntry] =
+    &[entry("text_encoder", "tokenizer", CLIP), entry("text_encoder_2", "tokenizer_2", T5)];
 
-/// Reads a `scheduler_config.json`. Stable Diffusion pipelines override two fields of old files.
-pub(super) fn settings(family: Family, mut config: Value) -> Result<SchedulerConfig> {
+/// Reads a `scheduler_config.json`. Like diffusers, overrides two fields of old Stable Diffusion files.
+pub(super) fn read_scheduler(family: Family, mut config: Value) -> Result<SchedulerConfig> {
     let overrides = [("steps_offset", Value::from(1)), ("clip_sample", false.into())];
     if let (Family::StableDiffusion, Some(fields)) = (family, config.as_object_mut()) {
         for (key, value) in overrides {
             // A missing field takes the default of the requested scheduler.
-            fields.entry(key).and_modify(|old| *old = value);
+            fields.entry(key).and_modify(|field| *field = value);
         }
     }
     SchedulerConfig::read(&config)
 }
 
 impl Components {
+    /// Opens a pipeline folder.
     pub fn open(path: &Path) -> Result<Self> {
         let json = read_json(&path.join(MODEL_INDEX))?;
         let class = json.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some((_, family)) = CLASSES.iter().find(|(name, _)| *name == class) else {
-            let all: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
-            return invalid(format!("{MODEL_INDEX} describes a {class}; supported: {}", all.join(", ")));
+            let supported: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
+            return invalid(format!("{MODEL_INDEX} describes a {class}; supported: {}", supported.join(", ")));
         };
         let index = ModelIndex { path, json: &json };
-        let network = index.network(*family)?;
+        let denoiser = index.denoiser(*family)?;
         let vae = index.component("vae", &["AutoencoderKL"])?;
         let scheduler = index.scheduler()?;
-        let (default_steps, default_guidance) = index.defaults(&class, *family, &network.0, &scheduler);
+        let (default_steps, default_guidance) = index.defaults(&class, *family, &denoiser.0, &scheduler);
         let components = Self {
-            scheduler: settings(*family, scheduler)?,
+            scheduler: read_scheduler(*family, scheduler)?,
             default_steps,
             default_guidance,
-            text_encoders: index.text_encoders(*family, &network.0)?,
-            network,
+            text_encoders: index.text_encoders(*family, &denoiser.0)?,
+            denoiser,
             vae: (VaeConfig::read(&vae.config)?, TensorSource::ModelFolder(vae)),
             zero_empty_negative: json.get("force_zeros_for_empty_prompt").and_then(Value::as_bool).unwrap_or(true),
             path: path.to_owned(),
             family: *family,
             class,
         };
-        components.check()?;
+        components.check_compatibility()?;
         Ok(components)
     }
 }
 
+/// A parsed `model_index.json` and the folder of its pipeline.
 pub(super) struct ModelIndex<'a> {
     pub path: &'a Path,
     pub json: &'a Value,
@@ -117,7 +119,10 @@ impl ModelIndex<'_> {
         self.json.get(name)?.get(1)?.as_str()
     }
 
-    /// A component's folder, if its class is supported.
+    /// The folder of a component.
+    ///
+    /// # Errors
+    /// The index does not name the component, its class is not supported, or it has no folder.
     fn component_dir(&self, name: &str, supported: &[&str]) -> Result<PathBuf> {
         match self.class(name) {
             None => return invalid(format!("{MODEL_INDEX} names no {name}")),
@@ -140,32 +145,36 @@ impl ModelIndex<'_> {
         }
     }
 
-    pub fn network(&self, family: Family) -> Result<(NetworkConfig, TensorSource)> {
+    pub fn denoiser(&self, family: Family) -> Result<(DenoiserConfig, TensorSource)> {
         match family {
             Family::StableDiffusion | Family::StableDiffusionXl => {
                 let folder = self.component("unet", &["UNet2DConditionModel"])?;
                 Ok((
-                    NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)),
+                    DenoiserConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)),
                     TensorSource::ModelFolder(folder),
                 ))
             }
             Family::StableDiffusion3 => {
                 let folder = self.component("transformer", &["SD3Transformer2DModel"])?;
-                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::ModelFolder(folder)))
+                Ok((DenoiserConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::ModelFolder(folder)))
             }
             Family::Flux => self.flux(),
         }
     }
 
-    /// FLUX's network, from the folder's GGUF file if there is one, else from safetensors.
-    fn flux(&self) -> Result<(NetworkConfig, TensorSource)> {
+    /// The FLUX transformer, from a GGUF file if there is one, else from safetensors.
+    fn flux(&self) -> Result<(DenoiserConfig, TensorSource)> {
         let path = self.component_dir("transformer", &[FLUX])?;
         let entries = std::fs::read_dir(&path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-        let files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|one| one == "gguf")).collect();
+        let files: Vec<PathBuf> =
+            entries.filter(|path| path.extension().is_some_and(|extension| extension == "gguf")).collect();
         let file = match files.as_slice() {
             [] => {
                 let folder = self.component("transformer", &[FLUX])?;
-                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), TensorSource::ModelFolder(folder)));
+                return Ok((
+                    DenoiserConfig::Flux(FluxConfig::read(&folder.config)?),
+                    TensorSource::ModelFolder(folder),
+                ));
             }
             [file] => match GgufFile::open(file) {
                 Ok(file) => file,
@@ -179,9 +188,9 @@ impl ModelIndex<'_> {
         let config = path.join("config.json");
         let config = match config.is_file() {
             true => FluxConfig::read(&read_json(&config)?)?,
-            false => FluxConfig::flux1(file.header.tensors.iter().any(|one| one.name.contains("guidance_in."))),
+            false => FluxConfig::flux1(file.header.tensors.iter().any(|tensor| tensor.name.contains("guidance_in."))),
         };
-        Ok((NetworkConfig::Flux(config), TensorSource::Gguf(file)))
+        Ok((DenoiserConfig::Flux(config), TensorSource::Gguf(file)))
     }
 
     pub fn scheduler(&self) -> Result<Value> {
@@ -192,9 +201,9 @@ impl ModelIndex<'_> {
         }
     }
 
-    /// Default steps and guidance: from our fields in the index, else what suits distilled models, else the defaults of
-    /// diffusers' pipelines.
-    pub fn defaults(&self, class: &str, family: Family, network: &NetworkConfig, scheduler: &Value) -> (usize, f32) {
+    /// Default steps and guidance scale: from Outpost's own fields in the index, else values for distilled models, else
+    /// the defaults of diffusers' pipelines.
+    pub fn defaults(&self, class: &str, family: Family, denoiser: &DenoiserConfig, scheduler: &Value) -> (usize, f32) {
         let text = |key: &str| scheduler.get(key).and_then(Value::as_str).unwrap_or_default();
         let euler = text("_class_name").starts_with("Euler");
         let (steps, guidance) = match family {
@@ -204,44 +213,45 @@ impl ModelIndex<'_> {
             Family::StableDiffusion => (50, 7.5),
             Family::StableDiffusionXl => (50, 5.),
             Family::StableDiffusion3 => (28, 7.),
-            Family::Flux if network.embeds_guidance() => (28, 3.5),
+            Family::Flux if denoiser.embeds_guidance() => (28, 3.5),
             Family::Flux => (4, 0.),
         };
-        let own = |key: &str| self.json.get(key).and_then(Value::as_f64);
-        let own_steps = own("_default_steps").filter(|steps| (1. ..=1000.).contains(steps)).map(|steps| steps as usize);
-        let own_guidance = own("_default_guidance_scale").filter(|scale| (0. ..=100.).contains(scale));
-        (own_steps.unwrap_or(steps), own_guidance.map_or(guidance, |scale| scale as f32))
+        let index_field = |key: &str| self.json.get(key).and_then(Value::as_f64);
+        let index_steps =
+            index_field("_default_steps").filter(|steps| (1. ..=1000.).contains(steps)).map(|steps| steps as usize);
+        let index_guidance = index_field("_default_guidance_scale").filter(|scale| (0. ..=100.).contains(scale));
+        (index_steps.unwrap_or(steps), index_guidance.map_or(guidance, |scale| scale as f32))
     }
 
-    pub fn text_encoders(&self, family: Family, network: &NetworkConfig) -> Result<Vec<TextComponent>> {
+    pub fn text_encoders(&self, family: Family, denoiser: &DenoiserConfig) -> Result<Vec<TextComponent>> {
         if family == Family::StableDiffusion
-            && let Some(bert) = self.bert()?
+            && let Some(bert) = self.bert_text_encoder()?
         {
             return Ok(vec![bert]);
         }
-        let (slots, tokens) = match family {
+        let (entries, t5_tokens) = match family {
             Family::StableDiffusion => (SD_ENCODERS, 0),
             Family::StableDiffusionXl => (SDXL_ENCODERS, 0),
-            Family::StableDiffusion3 => (SD3_ENCODERS, SD3_TOKENS),
-            Family::Flux if network.embeds_guidance() => (FLUX_ENCODERS, FLUX_TOKENS),
-            Family::Flux => (FLUX_ENCODERS, SCHNELL_TOKENS),
+            Family::StableDiffusion3 => (SD3_ENCODERS, SD3_T5_TOKENS),
+            Family::Flux if denoiser.embeds_guidance() => (FLUX_ENCODERS, FLUX_DEV_T5_TOKENS),
+            Family::Flux => (FLUX_ENCODERS, FLUX_SCHNELL_T5_TOKENS),
         };
-        let there = slots.iter().filter(|slot| !slot.optional || self.class(slot.encoder).is_some());
-        there.map(|slot| self.text_encoder(slot, tokens)).collect()
+        let present = entries.iter().filter(|entry| !entry.optional || self.class(entry.encoder).is_some());
+        present.map(|entry| self.text_encoder(entry, t5_tokens)).collect()
     }
 
-    /// `tokens`: T5's sequence length.
-    fn text_encoder(&self, slot: &EncoderSlot, tokens: usize) -> Result<TextComponent> {
-        let folder = self.component(slot.encoder, &[slot.class])?;
-        let tokenizer = self.path.join(slot.tokenizer);
+    /// `t5_tokens`: the sequence length of T5.
+    fn text_encoder(&self, entry: &EncoderEntry, t5_tokens: usize) -> Result<TextComponent> {
+        let folder = self.component(entry.encoder, &[entry.class])?;
+        let tokenizer = self.path.join(entry.tokenizer);
         if !tokenizer.is_dir() {
-            return invalid(format!("there is no folder {}", slot.tokenizer));
+            return invalid(format!("there is no folder {}", entry.tokenizer));
         }
-        let path = format!("{}/", slot.encoder);
-        let (encoder, tokens) = if slot.class == T5 {
-            (TextEncoderConfig::T5(T5Config::read(&folder.config, &path)?), tokens)
+        let path = format!("{}/", entry.encoder);
+        let (encoder, tokens) = if entry.class == T5 {
+            (TextEncoderConfig::T5(T5Config::read(&folder.config, &path)?), t5_tokens)
         } else {
-            let clip = ClipConfig::read(&folder.config, &path, slot.class == CLIP_WITH_PROJECTION)?;
+            let clip = ClipConfig::read(&folder.config, &path, entry.class == CLIP_WITH_PROJECTION)?;
             let positions = clip.positions;
             (TextEncoderConfig::Clip(clip), positions)
         };

@@ -1,4 +1,4 @@
-//! A single-file pipeline. Configs in folders next to it override what is inferred from its tensors:
+//! A single-file pipeline. Configs in the folders of components override the configs that are inferred from tensors:
 //! `unet/config.json`, `vae/config.json`, `text_encoder/config.json`, `scheduler/scheduler_config.json`, `tokenizer/`.
 
 use std::fs;
@@ -7,55 +7,58 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::model_index::{ModelIndex, settings};
+use super::model_index::{ModelIndex, read_scheduler};
 use super::{Components, Family, Result, TensorSource, TextComponent, TextEncoderConfig, invalid};
 use crate::models::diffusion::clip::ClipConfig;
+use crate::models::diffusion::denoiser::DenoiserConfig;
 use crate::models::diffusion::ldm_checkpoint::{
-    self, AUTOENCODER, LdmComponent, LdmVersion, LdmWeights, NETWORK, ShapeInference, TextEncoderLayout,
+    self, LdmComponent, LdmVersion, LdmWeights, ShapeInference, TextEncoderLayout, UNET_PREFIX, VAE_PREFIX,
 };
-use crate::models::diffusion::network::NetworkConfig;
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::diffusion::vae::VaeConfig;
 use crate::models::safetensors::{ModelFolder, read_json};
 
-/// Maximum size of an original config file, `NAME.yaml`.
-const LONGEST_YAML: u64 = 1 << 20;
-/// Padding tokens of the original code.
+/// Maximum size of an original config file, `NAME.yaml`, in bytes.
+const MAX_YAML_BYTES: u64 = 1 << 20;
+/// Padding tokens of the original code, used instead of the tokenizer's own.
 const CLIP_PADDING: &str = "<|endoftext|>";
 const OPEN_CLIP_PADDING: &str = "!";
 
-/// The checkpoint and the folders that belong to it.
+/// An open checkpoint and the folders that belong to it.
 struct SingleFile {
     file: Arc<ModelFolder>,
-    /// The folder of the model's own configs; it may not exist.
+    /// The folder of this model's configs; it may not exist.
     config_dir: PathBuf,
     models_dir: PathBuf,
     version: LdmVersion,
+    /// Whether the UNet predicts velocity.
     predicts_v: bool,
 }
 
-/// The file, config folder and models folder of `path`: the file itself, or a folder without other checkpoints.
+/// The checkpoint, config folder and models folder of a pipeline. `path` is the checkpoint, or a folder with one
+/// checkpoint.
 fn locate(path: &Path) -> Option<(PathBuf, PathBuf, PathBuf)> {
     let models_dir = path.parent()?.to_owned();
     if !path.is_dir() {
         return Some((path.to_owned(), path.with_extension(""), models_dir));
     }
     let entries = fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let file = entries.into_iter().find(|path| path.extension().is_some_and(|one| one == "safetensors"))?;
+    let file = entries.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "safetensors"))?;
     Some((file, path.to_owned(), models_dir))
 }
 
-/// Files besides the tensors that this model uses, including tokenizers of other models that it may borrow.
+/// The files besides the checkpoint that a single-file pipeline uses, including the tokenizers of other models that it
+/// may use.
 pub fn sidecar_files(path: &Path) -> Vec<PathBuf> {
     let Some((file, config_dir, models_dir)) = locate(path) else { return Vec::new() };
-    let inside = |folder: &Path| -> Vec<PathBuf> {
+    let entries = |folder: &Path| -> Vec<PathBuf> {
         fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
     };
-    let components = inside(&config_dir)
+    let folders = entries(&config_dir)
         .into_iter()
-        .filter(|part| part.is_dir())
+        .filter(|path| path.is_dir())
         .chain(ldm_checkpoint::neighbour_tokenizers(&models_dir));
-    let files = components.flat_map(|part| inside(&part)).chain([file.with_extension("yaml")]);
+    let files = folders.flat_map(|folder| entries(&folder)).chain([file.with_extension("yaml")]);
     let mut files: Vec<PathBuf> = files.filter(|path| path.is_file()).collect();
     files.sort();
     files.dedup();
@@ -63,23 +66,23 @@ pub fn sidecar_files(path: &Path) -> Vec<PathBuf> {
 }
 
 impl Components {
-    /// Opens a single-file pipeline: the file itself, or a folder without other checkpoints.
+    /// Opens a single-file pipeline. `path` is the checkpoint, or a folder with one checkpoint.
     pub fn open_single_file(path: &Path) -> Result<Self> {
         let Some((file, config_dir, models_dir)) = locate(path) else {
             return invalid("there is no .safetensors file".to_owned());
         };
-        let settings_of = file.with_extension("yaml");
+        let yaml = file.with_extension("yaml");
         let file = Arc::new(ModelFolder::open_file(&file)?);
-        let version = LdmVersion::of(&file)?;
-        let predicts_v = file.tensor("v_pred").is_some() || yaml_predicts_v(&settings_of);
+        let version = LdmVersion::detect(&file)?;
+        let predicts_v = file.tensor("v_pred").is_some() || yaml_predicts_v(&yaml);
         SingleFile { file, config_dir, models_dir, version, predicts_v }.components()
     }
 }
 
-/// Whether an original config file says that the network predicts velocities.
+/// Whether an original config file specifies velocity prediction.
 fn yaml_predicts_v(yaml: &Path) -> bool {
-    let short = fs::metadata(yaml).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LONGEST_YAML);
-    let text = fs::read_to_string(yaml).ok().filter(|_| short).unwrap_or_default();
+    let is_small = fs::metadata(yaml).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_YAML_BYTES);
+    let text = fs::read_to_string(yaml).ok().filter(|_| is_small).unwrap_or_default();
     let mut values = text.lines().filter_map(|line| line.trim().strip_prefix("parameterization:"));
     values.any(|value| value.trim().trim_matches(['"', '\'']) == "v")
 }
@@ -90,51 +93,51 @@ impl SingleFile {
             LdmVersion::Sdxl => (Family::StableDiffusionXl, "StableDiffusionXLPipeline"),
             LdmVersion::Sd1 | LdmVersion::Sd2 => (Family::StableDiffusion, "StableDiffusionPipeline"),
         };
-        let (network, vae) = (self.network()?, self.vae()?);
+        let (denoiser, vae) = (self.denoiser()?, self.vae()?);
         let config = self.scheduler()?;
-        // Single files carry nothing that tells distilled models apart.
+        // A single file does not tell whether the model is distilled.
         let json = json!({"_default_steps": 50, "_default_guidance_scale": if family == Family::StableDiffusionXl { 5. } else { 7.5 }});
         let index = ModelIndex { path: &self.config_dir, json: &json };
-        let (default_steps, default_guidance) = index.defaults(class, family, &network.0, &config);
-        let texts = self.version.text_encoders().iter().enumerate().map(|(at, text)| self.text_encoder(at, text));
+        let (default_steps, default_guidance) = index.defaults(class, family, &denoiser.0, &config);
+        let texts = self.version.text_encoders().iter().enumerate().map(|(index, text)| self.text_encoder(index, text));
         let components = Components {
-            scheduler: settings(family, config)?,
+            scheduler: read_scheduler(family, config)?,
             default_steps,
             default_guidance,
             text_encoders: texts.collect::<Result<_>>()?,
-            network,
+            denoiser,
             vae,
             zero_empty_negative: true,
             path: self.config_dir,
             family,
             class: class.to_owned(),
         };
-        components.check()?;
+        components.check_compatibility()?;
         Ok(components)
     }
 
-    /// A component's config: from its folder if there is one, else inferred.
-    fn config(&self, part: &str, inferred: impl FnOnce() -> Result<Value>) -> Result<Value> {
-        let path = self.config_dir.join(part);
+    /// The config at `path` in the config folder if there is one, else the inferred one.
+    fn config(&self, path: &str, inferred: impl FnOnce() -> Result<Value>) -> Result<Value> {
+        let path = self.config_dir.join(path);
         if path.is_file() { Ok(read_json(&path)?) } else { inferred() }
     }
 
-    fn tensors(&self, prefix: &str, part: LdmComponent) -> TensorSource {
-        TensorSource::Ldm(LdmWeights { file: Arc::clone(&self.file), prefix: prefix.to_owned(), part })
+    fn tensors(&self, prefix: &str, component: LdmComponent) -> TensorSource {
+        TensorSource::Ldm(LdmWeights { file: Arc::clone(&self.file), prefix: prefix.to_owned(), component })
     }
 
-    fn network(&self) -> Result<(NetworkConfig, TensorSource)> {
-        let inferred = || ShapeInference::new(&self.file, NETWORK).unet(self.version, self.predicts_v);
+    fn denoiser(&self) -> Result<(DenoiserConfig, TensorSource)> {
+        let inferred = || ShapeInference::new(&self.file, UNET_PREFIX).unet(self.version, self.predicts_v);
         let config = Box::new(UnetConfig::read(&self.config("unet/config.json", inferred)?)?);
-        let tensors = self.tensors(NETWORK, LdmComponent::Unet(config.clone()));
-        Ok((NetworkConfig::Unet(config), tensors))
+        let tensors = self.tensors(UNET_PREFIX, LdmComponent::Unet(config.clone()));
+        Ok((DenoiserConfig::Unet(config), tensors))
     }
 
     fn vae(&self) -> Result<(VaeConfig, TensorSource)> {
-        let inferred = || ShapeInference::new(&self.file, AUTOENCODER).vae(self.version, self.predicts_v);
+        let inferred = || ShapeInference::new(&self.file, VAE_PREFIX).vae(self.version, self.predicts_v);
         let config = VaeConfig::read(&self.config("vae/config.json", inferred)?)?;
-        let part = LdmComponent::Vae(config.channels.len());
-        Ok((config, self.tensors(AUTOENCODER, part)))
+        let component = LdmComponent::Vae(config.channels.len());
+        Ok((config, self.tensors(VAE_PREFIX, component)))
     }
 
     fn scheduler(&self) -> Result<Value> {
@@ -143,33 +146,33 @@ impl SingleFile {
         self.config("scheduler/scheduler_config.json", inferred)
     }
 
-    /// A text encoder.
-    fn text_encoder(&self, at: usize, text: &TextEncoderLayout) -> Result<TextComponent> {
-        let behind = if at == 0 { "" } else { "_2" };
-        let own_prefix = format!("{}text_model.", text.prefix);
-        let inner = self.file.names().any(|name| name.starts_with(&own_prefix));
-        let prefix = if inner { own_prefix.as_str() } else { text.prefix };
-        let inferred = || ShapeInference::new(&self.file, prefix).text(self.version, text.open_clip);
-        let config = self.config(&format!("text_encoder{behind}/config.json"), inferred)?;
-        let projects = text.open_clip && self.version == LdmVersion::Sdxl;
-        let clip = ClipConfig::read(&config, &format!("text_encoder{behind}/"), projects)?;
+    /// The text encoder at `index`.
+    fn text_encoder(&self, index: usize, text: &TextEncoderLayout) -> Result<TextComponent> {
+        let folder_suffix = if index == 0 { "" } else { "_2" };
+        let text_model_prefix = format!("{}text_model.", text.prefix);
+        let has_text_model = self.file.names().any(|name| name.starts_with(&text_model_prefix));
+        let prefix = if has_text_model { text_model_prefix.as_str() } else { text.prefix };
+        let inferred = || ShapeInference::new(&self.file, prefix).text_encoder(self.version, text.open_clip);
+        let config = self.config(&format!("text_encoder{folder_suffix}/config.json"), inferred)?;
+        let has_projection = text.open_clip && self.version == LdmVersion::Sdxl;
+        let clip = ClipConfig::read(&config, &format!("text_encoder{folder_suffix}/"), has_projection)?;
         let layers = if self.version == LdmVersion::Sd2 { clip.layers } else { usize::MAX };
-        let part = if text.open_clip { LdmComponent::OpenClip { layers, projects } } else { LdmComponent::Clip };
-        let second =
-            Some(self.config_dir.join(format!("tokenizer{behind}"))).filter(|folder| at > 0 && folder.is_dir());
-        let Some(tokenizer) =
-            second.or_else(|| ldm_checkpoint::find_tokenizer(&self.config_dir, &self.models_dir, clip.vocabulary))
+        let component =
+            if text.open_clip { LdmComponent::OpenClip { layers, has_projection } } else { LdmComponent::Clip };
+        let own_tokenizer = Some(self.config_dir.join(format!("tokenizer{folder_suffix}")))
+            .filter(|folder| index > 0 && folder.is_dir());
+        let Some(tokenizer) = own_tokenizer
+            .or_else(|| ldm_checkpoint::find_tokenizer(&self.config_dir, &self.models_dir, clip.vocabulary))
         else {
             let name = self.config_dir.file_name().unwrap_or_default().to_string_lossy();
             return invalid(format!(
-                "a single file has no tokenizer, and no other pipeline has one of {} tokens: put a CLIP tokenizer (vocab.json and merges.txt) into {name}/tokenizer in the models folder",
+                "a single file has no tokenizer, and no other pipeline has one with {} tokens: put a CLIP tokenizer (vocab.json and merges.txt) into {name}/tokenizer in the models folder",
                 clip.vocabulary
             ));
         };
         let tokens = clip.positions;
-        // Regardless of the tokenizer's own padding.
         let padding = Some(if text.open_clip { OPEN_CLIP_PADDING } else { CLIP_PADDING });
-        let tensors = self.tensors(prefix, part);
+        let tensors = self.tensors(prefix, component);
         Ok(TextComponent { encoder: TextEncoderConfig::Clip(clip), tensors, tokenizer, tokens, padding })
     }
 }

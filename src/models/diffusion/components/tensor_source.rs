@@ -1,12 +1,12 @@
-//! Where a component's weights are stored.
+//! The files that hold the weights of a component.
 
 use outpost_kernels::DType;
 
 use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::dit::OriginalWeights;
-use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::ldm_checkpoint::LdmWeights;
 use crate::models::encoder::{EncoderWeights, Family};
+use crate::models::error::Result;
 use crate::models::gguf::GgufFile;
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Footprint, LoadedMatrix, Loader, Weights};
@@ -18,29 +18,31 @@ pub enum TensorSource {
     Ldm(LdmWeights),
     /// A BERT text encoder.
     Encoder(ModelFolder),
-    /// FLUX's network.
+    /// The FLUX transformer.
     Gguf(GgufFile),
 }
 
 impl TensorSource {
-    fn with<T>(&self, work: impl FnOnce(&dyn Weights) -> T) -> T {
+    fn with_weights<T>(&self, f: impl FnOnce(&dyn Weights) -> T) -> T {
         match self {
-            Self::ModelFolder(folder) => work(&DiffusersWeights::new(folder)),
-            Self::Ldm(weights) => work(weights),
-            Self::Encoder(folder) => work(&EncoderWeights::new(folder, Family::Bert)),
-            Self::Gguf(file) => work(&OriginalWeights::new(file)),
+            Self::ModelFolder(folder) => f(&DiffusersWeights::new(folder)),
+            Self::Ldm(weights) => f(weights),
+            Self::Encoder(folder) => f(&EncoderWeights::new(folder, Family::Bert)),
+            Self::Gguf(file) => f(&OriginalWeights::new(file)),
         }
     }
 
-    /// Reads all tensors with `threads` threads, with floats rounded to `precision`. Every tensor must be used. Also
-    /// returns the matrices.
+    /// Reads all tensors on `threads` threads and rounds floats to `precision`. Also returns the loaded matrices.
+    ///
+    /// # Errors
+    /// A tensor is missing, has the wrong shape or is not used by `load`.
     pub(in crate::models::diffusion) fn read<T>(
         &self,
         threads: usize,
         precision: Option<DType>,
-        load: impl FnOnce(&Loader<'_>) -> Loaded<T>,
-    ) -> Loaded<(T, Vec<LoadedMatrix>)> {
-        self.with(|source| {
+        load: impl FnOnce(&Loader<'_>) -> Result<T>,
+    ) -> Result<(T, Vec<LoadedMatrix>)> {
+        self.with_weights(|source| {
             let loader = Loader::new(source, threads).with_precision(precision);
             let loaded = load(&loader)?;
             let matrices = loader.matrices();
@@ -50,6 +52,6 @@ impl TensorSource {
     }
 
     pub(super) fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
-        self.with(|source| Footprint::with_precision(source, threads, precision))
+        self.with_weights(|source| Footprint::with_precision(source, threads, precision))
     }
 }

@@ -1,7 +1,7 @@
-//! Diffusion transformers that predict a flow: those of Stable Diffusion 3 and FLUX.1.
+//! Diffusion transformers for flow matching: those of Stable Diffusion 3 and FLUX.1.
 //!
 //! Image patches and text tokens form one sequence with separate weights and joint attention (Esser et al. 2024,
-//! <https://arxiv.org/abs/2403.03206>). Conditioning, the timestep above all, modulates the norms (Peebles and Xie
+//! <https://arxiv.org/abs/2403.03206>). The embedded conditioning modulates the norms (Peebles and Xie
 //! 2022, <https://arxiv.org/abs/2212.09748>).
 
 mod flux;
@@ -10,23 +10,23 @@ mod mmdit;
 mod modulation;
 mod patch_layout;
 mod qkv;
-mod sequence;
 mod time_text_embedding;
+mod token_sequence;
 
 pub use flux::{Flux, FluxConfig, OriginalWeights, PATCH_SIZE};
 pub use mmdit::{Mmdit, MmditConfig};
 
 use super::feature_map::FeatureMap;
 
-/// What these networks are conditioned on.
+/// The inputs of a diffusion transformer besides the latents.
 #[derive(Debug)]
 pub struct DitConditioning<'a> {
-    /// In training steps, up to 1000.
+    /// Sigma times 1000.
     pub timestep: f32,
-    /// `[images, tokens, 1, context]`
+    /// Prompt embeddings, `[images, tokens, 1, context_width]`.
     pub text: &'a FeatureMap,
-    /// Pooled prompt embeddings: `[images][pooled]`.
+    /// Pooled prompt embeddings, `[images][pooled_width]`.
     pub pooled: &'a [Vec<f32>],
-    /// The guidance scale, for networks that embed it.
+    /// The guidance scale, for transformers that embed it.
     pub guidance: Option<f32>,
 }

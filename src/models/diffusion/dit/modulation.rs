@@ -1,29 +1,32 @@
-//! Adaptive layer norm: shifts, scales and gates computed from the conditioning.
+//! Adaptive layer norm (adaLN-Zero): shifts, scales and gates that are computed from the conditioning vector (Peebles
+//! and Xie 2022, <https://arxiv.org/abs/2212.09748>).
 
 use outpost_kernels::{self as kernels, NormKind};
 
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, Loaded, linear};
+use crate::models::diffusion::layers::{Linear, linear};
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 const EPSILON: f32 = 1e-6;
 
+/// Projects the conditioning vector to modulation vectors.
 #[derive(Debug)]
 pub(super) struct Modulation {
     weight: Linear,
     width: usize,
 }
 
-/// Modulation vectors of each image: `[images, 1, 1, parts · width]`.
+/// The modulation vectors of each image.
 #[derive(Debug)]
 pub(super) struct ModulationVectors {
-    all: FeatureMap,
+    /// `[images, 1, 1, count · width]`
+    vectors: FeatureMap,
     width: usize,
 }
 
-/// Indices of a shift and a scale.
+/// The indices of a shift and a scale among modulation vectors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShiftScale {
     pub shift: usize,
@@ -31,29 +34,30 @@ pub(super) struct ShiftScale {
 }
 
 impl Modulation {
-    /// Makes `parts` vectors of `width` elements.
-    pub fn load(loader: &Loader<'_>, stem: &str, width: usize, parts: usize) -> Loaded<Self> {
-        Ok(Self { weight: linear(loader, stem, [width, parts * width], true)?, width })
+    /// `count`: the number of modulation vectors.
+    pub fn load(loader: &Loader<'_>, stem: &str, width: usize, count: usize) -> Result<Self> {
+        Ok(Self { weight: linear(loader, stem, [width, count * width], true)?, width })
     }
 
     /// `cond`: `[images, 1, 1, width]`, from [`super::time_text_embedding::TimeTextEmbedding`].
     pub fn forward(&self, ctx: &OpContext<'_>, cond: &FeatureMap) -> Result<ModulationVectors> {
-        Ok(ModulationVectors { all: ctx.linear(&self.weight, cond)?, width: self.width })
+        Ok(ModulationVectors { vectors: ctx.linear(&self.weight, cond)?, width: self.width })
     }
 }
 
 impl ModulationVectors {
-    /// Vector `part` of each image.
-    fn part(&self, part: usize) -> impl Iterator<Item = &[f32]> {
-        self.all.per_image().map(move |all| all.chunks_exact(self.width).nth(part).unwrap_or_default())
+    /// The vector at `index` of each image.
+    fn vector(&self, index: usize) -> impl Iterator<Item = &[f32]> {
+        self.vectors.per_image().map(move |vectors| vectors.chunks_exact(self.width).nth(index).unwrap_or_default())
     }
 
-    fn check(&self, x: &FeatureMap, parts: &[usize]) -> Result<()> {
-        let there = self.all.channels / self.width.max(1);
-        match x.channels == self.width && x.images == self.all.images && parts.iter().all(|part| *part < there) {
+    fn check(&self, x: &FeatureMap, indices: &[usize]) -> Result<()> {
+        let count = self.vectors.channels / self.width.max(1);
+        match x.channels == self.width && x.images == self.vectors.images && indices.iter().all(|index| *index < count)
+        {
             true => Ok(()),
             false => Err(ModelError::Compute(format!(
-                "{there} modulation vectors of {} do not fit {}",
+                "{count} modulation vectors of width {} do not fit hidden states of width {}",
                 self.width, x.channels
             ))),
         }
@@ -66,7 +70,7 @@ impl ModulationVectors {
         let mut out = ctx.alloc(x.images, x.size, x.channels);
         let image = x.pixels() * x.channels;
         let images = x.per_image().zip(out.data_mut().chunks_exact_mut(image));
-        for ((x, out), (shift, scale)) in images.zip(self.part(shift).zip(self.part(scale))) {
+        for ((x, out), (shift, scale)) in images.zip(self.vector(shift).zip(self.vector(scale))) {
             let weight: Vec<f32> = scale.iter().map(|scale| 1. + scale).collect();
             let (kind, bias) = (NormKind::Layer, Some(shift));
             kernels::Norm { kind, weight: &weight, bias, epsilon: EPSILON }.forward(ctx.pool, x, out);
@@ -82,7 +86,7 @@ impl ModulationVectors {
             return Err(ModelError::Compute(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         let image = x.pixels() * x.channels;
-        for ((x, y), gate) in x.data_mut().chunks_exact_mut(image.max(1)).zip(y.per_image()).zip(self.part(gate)) {
+        for ((x, y), gate) in x.data_mut().chunks_exact_mut(image.max(1)).zip(y.per_image()).zip(self.vector(gate)) {
             kernels::add_scaled(ctx.pool, x, y, gate);
             ctx.pause()?;
         }

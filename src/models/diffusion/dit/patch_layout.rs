@@ -1,10 +1,10 @@
-//! Conversion between latents and rows of patches.
+//! Converts latents to a sequence of patches and back.
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::error::ModelError;
 
-/// The order of a patch's elements.
+/// The order of the elements of a patch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PatchOrder {
     /// `[height, width, channels]`
@@ -13,51 +13,58 @@ pub(super) enum PatchOrder {
     ChannelsFirst,
 }
 
-/// Square patches.
+/// The layout of square patches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PatchLayout {
-    pub side: usize,
+    /// Side of a patch in latent pixels.
+    pub patch_size: usize,
+    /// Latent channels.
     pub channels: usize,
     pub order: PatchOrder,
 }
 
 impl PatchLayout {
-    pub fn row(&self) -> usize {
-        self.side * self.side * self.channels
+    /// Elements of a patch.
+    pub fn patch_elements(&self) -> usize {
+        self.patch_size * self.patch_size * self.channels
     }
 
-    /// Patches along each side of an image; `None` where they do not fill it.
+    /// Rows and columns of patches; `None` if the latents do not divide into patches.
     pub fn grid(&self, [height, width]: [usize; 2]) -> Option<[usize; 2]> {
-        let whole = height.is_multiple_of(self.side) && width.is_multiple_of(self.side) && height * width > 0;
-        whole.then(|| [height / self.side, width / self.side])
+        let divides =
+            height.is_multiple_of(self.patch_size) && width.is_multiple_of(self.patch_size) && height * width > 0;
+        divides.then(|| [height / self.patch_size, width / self.patch_size])
     }
 
-    /// For each element of an image's patches, its index in the image (channels last).
-    fn positions(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = usize> {
-        let Self { side, channels, order } = self;
+    /// For each element of the packed patches of an image, its index in the latents (channels last).
+    fn latent_indices(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = usize> {
+        let Self { patch_size: side, channels, order } = self;
         let patches = (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
         patches.flat_map(move |(row, column)| {
-            (0..side * side * channels).map(move |at| {
+            (0..side * side * channels).map(move |element| {
                 let (pixel, channel) = match order {
-                    PatchOrder::ChannelsLast => (at / channels, at % channels),
-                    PatchOrder::ChannelsFirst => (at % (side * side), at / (side * side)),
+                    PatchOrder::ChannelsLast => (element / channels, element % channels),
+                    PatchOrder::ChannelsFirst => (element % (side * side), element / (side * side)),
                 };
-                let (line, place) = (row * side + pixel / side, column * side + pixel % side);
-                (line * columns * side + place) * channels + channel
+                let (y, x) = (row * side + pixel / side, column * side + pixel % side);
+                (y * columns * side + x) * channels + channel
             })
         })
     }
 
-    /// `[images, height, width, channels]` as `[images, patches, 1, row]`.
+    /// Converts latents, `[images, height, width, channels]`, to patches, `[images, patches, 1, patch_elements]`.
     pub fn pack(self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
         let Some(grid) = self.grid(x.size).filter(|_| x.channels == self.channels) else {
-            return Err(ModelError::Compute(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+            return Err(ModelError::Compute(format!(
+                "latents of {:?} and {} channels do not divide into patches",
+                x.size, x.channels
+            )));
         };
-        let mut out = ctx.alloc(x.images, [grid[0] * grid[1], 1], self.row());
+        let mut out = ctx.alloc(x.images, [grid[0] * grid[1], 1], self.patch_elements());
         let image = x.pixels() * x.channels;
         for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
-            let from = self.positions(grid).map(|place| x[place]);
-            out.iter_mut().zip(from).for_each(|(to, from)| *to = from);
+            let src = self.latent_indices(grid).map(|index| x[index]);
+            out.iter_mut().zip(src).for_each(|(dst, src)| *dst = src);
         }
         ctx.pause()?;
         Ok(out)
@@ -65,15 +72,19 @@ impl PatchLayout {
 
     /// The inverse of [`Self::pack`].
     pub fn unpack(self, ctx: &OpContext<'_>, x: &FeatureMap, grid: [usize; 2]) -> Result<FeatureMap> {
-        if x.channels != self.row() || x.pixels() != grid[0] * grid[1] {
-            return Err(ModelError::Compute(format!("{} rows of {} are not patches", x.pixels(), x.channels)));
+        if x.channels != self.patch_elements() || x.pixels() != grid[0] * grid[1] {
+            return Err(ModelError::Compute(format!(
+                "{} rows of {} elements do not fit the grid of patches",
+                x.pixels(),
+                x.channels
+            )));
         }
-        let mut out = ctx.alloc(x.images, grid.map(|count| count * self.side), self.channels);
+        let mut out = ctx.alloc(x.images, grid.map(|count| count * self.patch_size), self.channels);
         let image = (x.pixels() * x.channels).max(1);
         for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
-            for (place, number) in self.positions(grid).zip(x) {
-                if let Some(to) = out.get_mut(place) {
-                    *to = *number;
+            for (index, src) in self.latent_indices(grid).zip(x) {
+                if let Some(dst) = out.get_mut(index) {
+                    *dst = *src;
                 }
             }
         }

@@ -1,17 +1,17 @@
 //! Queries, keys and values of one stream (image or text) of a block.
 
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, Loaded, Norm};
+use crate::models::diffusion::layers::{Linear, Norm};
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::weights::{Candidate, Loader};
 
 const EPSILON: f32 = 1e-6;
 
-/// Names of an attention's tensors.
+/// The tensor names of an attention layer.
 #[derive(Debug)]
 pub(super) struct AttentionNames {
     projections: [&'static str; 3],
-    /// All three in one tensor.
+    /// All three projections in one tensor.
     fused: &'static str,
     norms: [&'static str; 2],
     pub out: &'static str,
@@ -31,25 +31,26 @@ pub(super) const TEXT: AttentionNames = AttentionNames {
     out: "to_add_out",
 };
 
-/// Queries, keys and values.
+/// The projections to queries, keys and values.
 #[derive(Debug)]
 pub(super) struct QkvProjection {
     projections: [Linear; 3],
-    /// Norms of each head's queries and keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
+    /// Norms of the queries and keys of each head (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
     norms: Option<[Norm; 2]>,
 }
 
-/// Width of the stream, and of a head if queries and keys are normalised.
+/// The dimensions of the projections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QkvDims {
     pub width: usize,
+    /// Width of a head if queries and keys are normalised.
     pub qk_norm: Option<usize>,
 }
 
 impl QkvProjection {
-    pub fn load(loader: &Loader<'_>, stem: &str, names: &AttentionNames, widths: QkvDims) -> Loaded<Self> {
-        let fused = (format!("{stem}.{}", names.fused), 3 * widths.width);
-        Self::load_fused(loader, stem, names, widths, &fused)
+    pub fn load(loader: &Loader<'_>, stem: &str, names: &AttentionNames, dims: QkvDims) -> Result<Self> {
+        let fused = (format!("{stem}.{}", names.fused), 3 * dims.width);
+        Self::load_fused(loader, stem, names, dims, &fused)
     }
 
     /// `fused`: a tensor that may hold all projections, and its number of rows.
@@ -59,7 +60,7 @@ impl QkvProjection {
         names: &AttentionNames,
         QkvDims { width, qk_norm }: QkvDims,
         (fused, total): &(String, usize),
-    ) -> Loaded<Self> {
+    ) -> Result<Self> {
         let projection = |index: usize, name: &str| {
             let first = index * width;
             let own = Candidate::whole(format!("{stem}.{name}"), width);
@@ -76,6 +77,7 @@ impl QkvProjection {
         })
     }
 
+    /// Queries, keys and values of `x`, each `[images, positions, 1, width]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<[FeatureMap; 3]> {
         let [q, k, v] = ctx.linears(self.projections.each_ref(), x)?;
         let Some([norm_q, norm_k]) = &self.norms else { return Ok([q, k, v]) };

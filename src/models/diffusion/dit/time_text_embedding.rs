@@ -1,12 +1,11 @@
-//! The conditioning vector: timestep, pooled text and guidance scale.
+//! The conditioning vector: the sum of the embeddings of timestep, pooled prompt embedding and guidance scale.
 
 use outpost_kernels::Activation;
 
 use super::DitConditioning;
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::op_context::{OpContext, Result};
-use crate::models::diffusion::timestep_embedding::{TimeEmbedding, sinusoidal_embedding};
+use crate::models::diffusion::timestep_embedding::{TimestepEmbedding, sinusoidal_embedding};
 use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
@@ -15,50 +14,54 @@ const SINUSOID_DIM: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct TimeTextEmbedding {
-    time: TimeEmbedding,
-    guidance: Option<TimeEmbedding>,
-    text: TimeEmbedding,
-    pooled: usize,
+    time: TimestepEmbedding,
+    guidance: Option<TimestepEmbedding>,
+    text: TimestepEmbedding,
+    pooled_width: usize,
     width: usize,
 }
 
 impl TimeTextEmbedding {
-    /// `pooled`: width of the pooled embedding.
-    pub fn load(loader: &Loader<'_>, pooled: usize, width: usize, guided: bool) -> Loaded<Self> {
-        let part = |name: &str, from| TimeEmbedding::load(loader, &format!("time_text_embed.{name}"), from, width);
+    /// `guidance_embeds`: whether the guidance scale is embedded.
+    pub fn load(loader: &Loader<'_>, pooled_width: usize, width: usize, guidance_embeds: bool) -> Result<Self> {
+        let embedder =
+            |name: &str, inputs| TimestepEmbedding::load(loader, &format!("time_text_embed.{name}"), inputs, width);
         Ok(Self {
-            time: part("timestep_embedder", SINUSOID_DIM)?,
-            guidance: guided.then(|| part("guidance_embedder", SINUSOID_DIM)).transpose()?,
-            text: part("text_embedder", pooled)?,
-            pooled,
+            time: embedder("timestep_embedder", SINUSOID_DIM)?,
+            guidance: guidance_embeds.then(|| embedder("guidance_embedder", SINUSOID_DIM)).transpose()?,
+            text: embedder("text_embedder", pooled_width)?,
+            pooled_width,
             width,
         })
     }
 
-    /// `[images, 1, 1, width]`, through SiLU, which every consumer applies.
+    /// `[images, 1, 1, width]`, after SiLU, which every modulation applies first.
     pub fn forward(&self, ctx: &OpContext<'_>, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let pooled = cond.pooled.concat();
-        if cond.pooled.len() != cond.text.images || cond.pooled.iter().any(|text| text.len() != self.pooled) {
-            return Err(ModelError::Compute(format!("{} elements of pooled embeddings", pooled.len())));
+        if cond.pooled.len() != cond.text.images || cond.pooled.iter().any(|text| text.len() != self.pooled_width) {
+            return Err(ModelError::Compute(format!(
+                "{} elements of pooled embeddings do not fit the transformer",
+                pooled.len()
+            )));
         }
-        let mut x = self.text.forward(ctx, &ctx.feature_map(&pooled, cond.pooled.len(), [1, 1], self.pooled)?)?;
-        let number = |number: f32| {
-            ctx.feature_map(&sinusoidal_embedding(number, SINUSOID_DIM, true, 0.), 1, [1, 1], SINUSOID_DIM)
-        };
-        let mut same = self.time.forward(ctx, &number(cond.timestep)?)?;
+        let mut x = self.text.forward(ctx, &ctx.feature_map(&pooled, cond.pooled.len(), [1, 1], self.pooled_width)?)?;
+        let sinusoid =
+            |value: f32| ctx.feature_map(&sinusoidal_embedding(value, SINUSOID_DIM, true, 0.), 1, [1, 1], SINUSOID_DIM);
+        // The embedding that all images of the batch share.
+        let mut shared = self.time.forward(ctx, &sinusoid(cond.timestep)?)?;
         match (&self.guidance, cond.guidance) {
-            (Some(guidance), Some(strength)) => {
-                ctx.add(&mut same, &guidance.forward(ctx, &number(strength * 1000.)?)?)?;
+            (Some(guidance), Some(scale)) => {
+                ctx.add(&mut shared, &guidance.forward(ctx, &sinusoid(scale * 1000.)?)?)?;
             }
             (None, None) => {}
             _ => {
                 return Err(ModelError::Compute(
-                    "a guidance scale that the network does not embed, or a missing one".to_owned(),
+                    "the guidance scale is missing, or the transformer does not embed it".to_owned(),
                 ));
             }
         }
         for x in x.data_mut().chunks_exact_mut(self.width.max(1)) {
-            x.iter_mut().zip(same.data()).for_each(|(x, same)| *x += same);
+            x.iter_mut().zip(shared.data()).for_each(|(x, shared)| *x += shared);
         }
         ctx.activate(Activation::Silu, &mut x)?;
         Ok(x)

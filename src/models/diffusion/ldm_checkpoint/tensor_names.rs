@@ -1,4 +1,4 @@
-//! Names in the original code for layers that diffusers names differently.
+//! Converts the layer names of diffusers to those of the original code.
 
 use crate::models::diffusion::unet::UnetConfig;
 
@@ -45,108 +45,109 @@ const OPEN_CLIP_LAYER: Table = &[
 ];
 
 fn find(table: Table, stem: &str) -> Option<&'static str> {
-    table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
+    table.iter().find(|(diffusers, _)| *diffusers == stem).map(|(_, original)| *original)
 }
 
-/// A number and the rest after it.
-fn number(text: &str) -> Option<(usize, &str)> {
-    let (number, rest) = text.split_once('.')?;
-    Some((number.parse().ok()?, rest))
+/// Splits `1.conv1` into index and rest.
+fn split_index(text: &str) -> Option<(usize, &str)> {
+    let (index, rest) = text.split_once('.')?;
+    Some((index.parse().ok()?, rest))
 }
 
 /// Splits `resnets.1.conv1` into kind, index and rest.
-fn member(text: &str) -> Option<(&str, usize, &str)> {
+fn split_layer(text: &str) -> Option<(&str, usize, &str)> {
     let (kind, rest) = text.split_once('.')?;
-    let (at, rest) = number(rest)?;
-    Some((kind, at, rest))
+    let (index, rest) = split_index(rest)?;
+    Some((kind, index, rest))
 }
 
 /// The original name of a UNet layer.
-pub fn unet(stem: &str, config: &UnetConfig) -> Option<String> {
+pub fn unet_name(stem: &str, config: &UnetConfig) -> Option<String> {
     if let Some(name) = find(UNET, stem) {
         return Some(name.to_owned());
     }
-    let (way, rest) = stem.split_once("_block")?;
-    if way == "mid" {
-        return match member(rest.strip_prefix('.')?)? {
+    let (path, rest) = stem.split_once("_block")?;
+    if path == "mid" {
+        return match split_layer(rest.strip_prefix('.')?)? {
             ("attentions", 0, rest) => Some(format!("middle_block.1.{rest}")),
-            ("resnets", at, rest) => Some(format!("middle_block.{}.{}", 2 * at, find(UNET_RESNET, rest)?)),
+            ("resnets", index, rest) => Some(format!("middle_block.{}.{}", 2 * index, find(UNET_RESNET, rest)?)),
             _ => None,
         };
     }
-    let (block, rest) = number(rest.strip_prefix("s.")?)?;
-    let (kind, at, rest) = member(rest)?;
+    let (block, rest) = split_index(rest.strip_prefix("s.")?)?;
+    let (kind, index, rest) = split_layer(rest)?;
     let resnets = |block: usize| config.levels.get(block).map(|level| level.resnets);
-    let last = config.levels.len().checked_sub(1)?;
-    let place = |sampled: &str| match kind {
+    let last_level = config.levels.len().checked_sub(1)?;
+    // `resampler`: the original name of a downsampler or an upsampler.
+    let layer_name = |resampler: &str| match kind {
         "resnets" => Some(format!("0.{}", find(UNET_RESNET, rest)?)),
         "attentions" => Some(format!("1.{rest}")),
-        _ => Some(sampled.to_owned()),
+        _ => Some(resampler.to_owned()),
     };
-    match way {
-        // The last row of each down block is the downsampler.
+    match path {
+        // `input_blocks` lists the resnets of each down block and then its downsampler.
         "down" => {
-            let before: usize = (0..block).filter_map(resnets).map(|resnets| resnets + 1).sum();
-            let row = 1 + before + if kind == "downsamplers" { resnets(block)? } else { at };
-            Some(format!("input_blocks.{row}.{}", place("0.op")?))
+            let previous: usize = (0..block).filter_map(resnets).map(|resnets| resnets + 1).sum();
+            let row = 1 + previous + if kind == "downsamplers" { resnets(block)? } else { index };
+            Some(format!("input_blocks.{row}.{}", layer_name("0.op")?))
         }
-        // The upsampler is in the row of a block's last resnet, after its transformer.
+        // `output_blocks` holds the upsampler in the row of the last resnet of an up block, after its transformer.
         "up" => {
-            let of = |block: usize| last.checked_sub(block).and_then(resnets);
-            let before: usize = (0..block).filter_map(of).map(|resnets| resnets + 1).sum();
-            let row = before + if kind == "upsamplers" { of(block)? } else { at };
-            let behind = if config.up_attends.get(block).is_some_and(|attends| *attends) { 2 } else { 1 };
-            Some(format!("output_blocks.{row}.{}", place(&format!("{behind}.conv"))?))
+            let resnets = |block: usize| last_level.checked_sub(block).and_then(resnets);
+            let previous: usize = (0..block).filter_map(resnets).map(|resnets| resnets + 1).sum();
+            let row = previous + if kind == "upsamplers" { resnets(block)? } else { index };
+            let upsampler = if config.up_attention.get(block).is_some_and(|attention| *attention) { 2 } else { 1 };
+            Some(format!("output_blocks.{row}.{}", layer_name(&format!("{upsampler}.conv"))?))
         }
         _ => None,
     }
 }
 
-/// The original name of an autoencoder layer; `sizes`: number of image sizes.
-pub fn vae(stem: &str, sizes: usize) -> Option<String> {
-    let Some((side, rest)) = stem.split_once('.') else { return Some(stem.to_owned()) };
-    let inner = match rest {
+/// The original name of an autoencoder layer. `levels`: the number of resolution levels.
+pub fn vae_name(stem: &str, levels: usize) -> Option<String> {
+    let Some((coder, rest)) = stem.split_once('.') else { return Some(stem.to_owned()) };
+    let layer = match rest {
         "conv_in" | "conv_out" => rest.to_owned(),
         "conv_norm_out" => "norm_out".to_owned(),
         _ => match rest.strip_prefix("mid_block.") {
-            Some(rest) => match member(rest)? {
+            Some(rest) => match split_layer(rest)? {
                 ("attentions", 0, rest) => format!("mid.attn_1.{}", find(VAE_ATTENTION, rest)?),
-                ("resnets", at, rest) => format!("mid.block_{}.{}", at + 1, find(VAE_RESNET, rest)?),
+                ("resnets", index, rest) => format!("mid.block_{}.{}", index + 1, find(VAE_RESNET, rest)?),
                 _ => return None,
             },
             None => {
-                let (way, rest) = rest.split_once("_blocks.")?;
-                let (block, rest) = number(rest)?;
-                // Up blocks are numbered from the end.
-                let block = if way == "up" { sizes.checked_sub(block + 1)? } else { block };
-                match member(rest)? {
-                    ("resnets", at, rest) => format!("{way}.{block}.block.{at}.{}", find(VAE_RESNET, rest)?),
-                    ("downsamplers", 0, "conv") => format!("{way}.{block}.downsample.conv"),
-                    ("upsamplers", 0, "conv") => format!("{way}.{block}.upsample.conv"),
+                let (path, rest) = rest.split_once("_blocks.")?;
+                let (block, rest) = split_index(rest)?;
+                // The original code numbers up blocks from the last to the first.
+                let block = if path == "up" { levels.checked_sub(block + 1)? } else { block };
+                match split_layer(rest)? {
+                    ("resnets", index, rest) => format!("{path}.{block}.block.{index}.{}", find(VAE_RESNET, rest)?),
+                    ("downsamplers", 0, "conv") => format!("{path}.{block}.downsample.conv"),
+                    ("upsamplers", 0, "conv") => format!("{path}.{block}.upsample.conv"),
                     _ => return None,
                 }
             }
         },
     };
-    Some(format!("{side}.{inner}"))
+    Some(format!("{coder}.{layer}"))
 }
 
-/// The original name of an OpenCLIP layer; `ending`: `weight` or `bias`. A suffix in brackets marks a third of a
-/// tensor, or a transposed one.
-pub fn open_clip(stem: &str, ending: &str) -> Option<String> {
+/// The original name of an OpenCLIP tensor. `suffix`: `weight` or `bias`. Brackets at the end mark the query, key or
+/// value projection of a fused tensor (`[0]` to `[2]`), or a transposed tensor (`[T]`).
+pub fn open_clip_name(stem: &str, suffix: &str) -> Option<String> {
     match stem {
         "embeddings.position_embedding" => return Some("positional_embedding".to_owned()),
-        "text_projection" if ending == "weight" => return Some("text_projection[T]".to_owned()),
+        "text_projection" if suffix == "weight" => return Some("text_projection[T]".to_owned()),
         "text_projection" => return None,
         _ => {}
     }
     if let Some(name) = find(OPEN_CLIP, stem) {
-        return Some(format!("{name}.{ending}"));
+        return Some(format!("{name}.{suffix}"));
     }
-    let (layer, part) = number(stem.strip_prefix("encoder.layers.")?)?;
-    let third = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].iter().position(|one| *one == part);
-    Some(match third {
-        Some(third) => format!("transformer.resblocks.{layer}.attn.in_proj_{ending}[{third}]"),
-        None => format!("transformer.resblocks.{layer}.{}.{ending}", find(OPEN_CLIP_LAYER, part)?),
+    let (layer, rest) = split_index(stem.strip_prefix("encoder.layers.")?)?;
+    let qkv = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].iter().position(|name| *name == rest);
+    Some(match qkv {
+        Some(index) => format!("transformer.resblocks.{layer}.attn.in_proj_{suffix}[{index}]"),
+        None => format!("transformer.resblocks.{layer}.{}.{suffix}", find(OPEN_CLIP_LAYER, rest)?),
     })
 }

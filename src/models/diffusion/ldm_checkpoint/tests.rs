@@ -1,4 +1,4 @@
-//! Checkpoints from the reference script, and one made here, against folders with the same weights.
+//! Compares single-file checkpoints, from the reference script and built here, with folders that have the same weights.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ fn fixtures() -> PathBuf {
 fn configs_are_inferred_from_shapes() {
     for (name, version) in [("sd1", LdmVersion::Sd1), ("sdxl", LdmVersion::Sdxl)] {
         let file = ModelFolder::open_file(&fixtures().join(format!("{name}.safetensors"))).unwrap();
-        assert_eq!(LdmVersion::of(&file).unwrap(), version);
+        assert_eq!(LdmVersion::detect(&file).unwrap(), version);
         let config = |part: &str| read_json(&fixtures().join(name).join(part).join("config.json")).unwrap();
         let mut own = UnetConfig::read(&config("unet")).unwrap();
         let mut inferred =
-            UnetConfig::read(&ShapeInference::new(&file, NETWORK).unet(version, false).unwrap()).unwrap();
+            UnetConfig::read(&ShapeInference::new(&file, UNET_PREFIX).unet(version, false).unwrap()).unwrap();
         // What shapes do not determine takes the published families' values.
         assert_eq!(
             (inferred.groups, inferred.sample_size),
@@ -41,13 +41,13 @@ fn configs_are_inferred_from_shapes() {
             for level in &mut config.levels {
                 level.heads = 0;
                 // One transformer layer each is the default.
-                level.transformers.resize(level.resnets + 1, 1);
+                level.transformer_layers.resize(level.resnets + 1, 1);
             }
-            config.added.iter_mut().for_each(|added| added.sinusoid_dim = 0);
+            config.micro_conditioning.iter_mut().for_each(|micro| micro.sinusoid_dim = 0);
         }
         assert_eq!(inferred, own, "{name}");
         let own = VaeConfig::read(&config("vae")).unwrap();
-        let inferred = VaeConfig::read(&ShapeInference::new(&file, AUTOENCODER).vae(version, false).unwrap()).unwrap();
+        let inferred = VaeConfig::read(&ShapeInference::new(&file, VAE_PREFIX).vae(version, false).unwrap()).unwrap();
         assert_eq!(
             (inferred.channels, inferred.layers, inferred.latent_channels),
             (own.channels, own.layers, own.latent_channels)
@@ -57,7 +57,7 @@ fn configs_are_inferred_from_shapes() {
             let part = if at == 0 { "text_encoder" } else { "text_encoder_2" };
             let own = ClipConfig::read(&config(part), "", text.open_clip).unwrap();
             let inferred = ClipConfig::read(
-                &ShapeInference::new(&file, &prefix).text(version, text.open_clip).unwrap(),
+                &ShapeInference::new(&file, &prefix).text_encoder(version, text.open_clip).unwrap(),
                 "",
                 text.open_clip,
             )
@@ -84,9 +84,9 @@ fn write_open(folder: &Path, to: &Path, layers: usize) {
     all.sort_by_key(|(name, _)| ["q_proj", "k_proj", "v_proj"].iter().position(|one| name.contains(one)));
     for (name, tensor) in all {
         let Some((stem, ending)) = name.trim_start_matches("text_model.").rsplit_once('.') else { continue };
-        let Some(inferred) = tensor_names::open_clip(stem, ending) else { continue };
-        match view(&inferred) {
-            (base, View::Third(_)) => fused.entry(base.to_owned()).or_default().push(tensor),
+        let Some(inferred) = tensor_names::open_clip_name(stem, ending) else { continue };
+        match parse_view(&inferred) {
+            (base, View::Qkv(_)) => fused.entry(base.to_owned()).or_default().push(tensor),
             _ => drop(made.insert(inferred, tensor)),
         }
     }
@@ -114,13 +114,14 @@ fn sd2_embeddings_skip_the_last_layer() {
     write_open(&folder, &path, config.layers);
     let file = Arc::new(ModelFolder::open_file(&path).unwrap());
     let inferred =
-        ClipConfig::read(&ShapeInference::new(&file, OPEN).text(LdmVersion::Sd2, true).unwrap(), "", false).unwrap();
+        ClipConfig::read(&ShapeInference::new(&file, OPEN).text_encoder(LdmVersion::Sd2, true).unwrap(), "", false)
+            .unwrap();
     assert_eq!(
         (inferred.layers, inferred.width, inferred.activation),
         (config.layers, config.width, config.activation)
     );
-    let part = LdmComponent::OpenClip { layers: config.layers, projects: false };
-    let weights = LdmWeights { file, prefix: OPEN.to_owned(), part };
+    let component = LdmComponent::OpenClip { layers: config.layers, has_projection: false };
+    let weights = LdmWeights { file, prefix: OPEN.to_owned(), component };
     let folder = ModelFolder::open(&folder).unwrap();
     let (pool, pause) = (Pool::new(1), || Ok(()));
     let ctx = OpContext::new(&pool, &pause);
@@ -140,8 +141,11 @@ fn a_transposed_projection_is_exposed_as_it_is_used() {
     let transposed = Tensor::arange(0f32, 6., &Device::Cpu).unwrap().reshape((2, 3)).unwrap();
     candle_core::safetensors::save(&HashMap::from([("m.text_projection", transposed)]), &path).unwrap();
     let file = Arc::new(ModelFolder::open_file(&path).unwrap());
-    let weights =
-        LdmWeights { file, prefix: "m.".to_owned(), part: LdmComponent::OpenClip { layers: 1, projects: true } };
+    let weights = LdmWeights {
+        file,
+        prefix: "m.".to_owned(),
+        component: LdmComponent::OpenClip { layers: 1, has_projection: true },
+    };
     let name = weights.name("text_projection", Role::Weight).unwrap();
     assert_eq!((weights.names(), weights.shape(&name)), (vec![name.clone()], Some(vec![3, 2])));
     assert_eq!(weights.rows(&name, 1, 2).unwrap().floats().unwrap(), [1., 4., 2., 5.]);

@@ -3,46 +3,55 @@
 use super::{GenerationParams, LatentNoise, OpContext, Pipeline, Result, Sampler};
 use crate::models::error::ModelError;
 
-/// An image, `[height, width, 3]`, from −1 to 1.
+/// An image, `[height, width, 3]`, with values from −1 to 1.
 pub type Pixels = Vec<f32>;
 
-/// True for pixels to repaint, `[height, width]`.
+/// True for pixels to regenerate, `[height, width]`.
 pub type Mask = Vec<bool>;
 
-/// An initial image.
+/// The image from which image-to-image generation or inpainting starts.
 #[derive(Clone, Debug)]
 pub struct InitImage {
     pub image: Pixels,
-    /// How much is repainted, above 0 to 1.
+    /// The fraction of the noise schedule that is run, above 0 to 1. At 1 the image starts from pure noise.
     pub strength: f32,
     pub mask: Option<Mask>,
 }
 
-/// The inputs of the first step.
+/// The input of the first step.
 pub(super) struct InitialLatents {
     pub latents: Vec<f32>,
     pub inpaint: Option<InpaintState>,
 }
 
-/// The kept part of an inpainted image.
+/// The unmasked region of an inpainted image, which must not change.
 pub(super) struct InpaintState {
-    /// For networks without mask input: the image's latents, the noise of the first step, and for each latent pixel
-    /// whether it is repainted.
-    part: Option<(Vec<f32>, Vec<f32>, Vec<bool>)>,
-    /// For networks with mask input: the mask and the latents of the masked image, `[height, width, 1 + channels]`.
+    /// For denoisers without mask input.
+    unmasked: Option<UnmaskedLatents>,
+    /// For denoisers with mask input: the mask and the latents of the masked image, `[height, width, 1 + channels]`.
     pub mask_channels: Option<Vec<f32>>,
 }
 
+/// What is needed to restore the unmasked region after each step.
+struct UnmaskedLatents {
+    /// Latents of the initial image, `[height, width, channels]`.
+    clean: Vec<f32>,
+    /// Noise of the first step, `[height, width, channels]`.
+    noise: Vec<f32>,
+    /// Mask at latent resolution, `[height, width]`; true for pixels to regenerate.
+    mask: Vec<bool>,
+}
+
 impl InpaintState {
-    /// Restores the kept part, noised to the level of step `next`.
-    pub fn restore(&self, sampler: &Sampler, next: usize, latents: &mut [f32]) {
-        let Some((clean, noise, mask)) = &self.part else { return };
+    /// Overwrites the unmasked region with the initial image, noised to the level at the start of `step`.
+    pub fn restore(&self, sampler: &Sampler, step: usize, latents: &mut [f32]) {
+        let Some(UnmaskedLatents { clean, noise, mask }) = &self.unmasked else { return };
         let mut noised = vec![0.; clean.len()];
-        sampler.add_noise(clean, noise, next, &mut noised);
+        sampler.add_noise(clean, noise, step, &mut noised);
         let channels = clean.len() / mask.len().max(1);
         let pixels = latents.chunks_exact_mut(channels.max(1)).zip(noised.chunks_exact(channels.max(1)));
-        for ((latent, noised), repaint) in pixels.zip(mask) {
-            if !repaint {
+        for ((latent, noised), masked) in pixels.zip(mask) {
+            if !masked {
                 latent.copy_from_slice(noised);
             }
         }
@@ -51,7 +60,7 @@ impl InpaintState {
 
 impl Pipeline {
     /// The initial latents and inpainting state. Noise is drawn in the order of diffusers' pipelines.
-    pub(super) fn start(
+    pub(super) fn initial_latents(
         &self,
         ctx: &OpContext<'_>,
         params: &GenerationParams<'_>,
@@ -59,23 +68,23 @@ impl Pipeline {
         noise: &mut LatentNoise,
     ) -> Result<InitialLatents> {
         let Some(init_image) = params.init_image else {
-            let mut latents = noise.latents();
+            let mut latents = noise.sample();
             latents.iter_mut().for_each(|latent| *latent *= sampler.init_noise_sigma());
             return Ok(InitialLatents { latents, inpaint: None });
         };
         match &init_image.mask {
             None => {
                 let clean = self.encode(ctx, &init_image.image, params.size, noise)?;
-                let drawn = noise.latents();
-                let mut latents = vec![0.; drawn.len()];
-                sampler.add_noise(&clean, &drawn, 0, &mut latents);
+                let noise = noise.sample();
+                let mut latents = vec![0.; noise.len()];
+                sampler.add_noise(&clean, &noise, 0, &mut latents);
                 Ok(InitialLatents { latents, inpaint: None })
             }
-            Some(mask) => self.start_masked(ctx, params, sampler, noise, (init_image, mask)),
+            Some(mask) => self.inpaint_latents(ctx, params, sampler, noise, (init_image, mask)),
         }
     }
 
-    fn start_masked(
+    fn inpaint_latents(
         &self,
         ctx: &OpContext<'_>,
         params: &GenerationParams<'_>,
@@ -89,30 +98,34 @@ impl Pipeline {
             true => None,
             false => Some(self.encode(ctx, &init_image.image, params.size, noise)?),
         };
-        let drawn = noise.latents();
-        let mut latents = drawn.clone();
+        let initial_noise = noise.sample();
+        let mut latents = initial_noise.clone();
         match &clean {
-            Some(clean) if !full_strength => sampler.add_noise(clean, &drawn, 0, &mut latents),
+            Some(clean) if !full_strength => sampler.add_noise(clean, &initial_noise, 0, &mut latents),
             _ => latents.iter_mut().for_each(|latent| *latent *= sampler.init_noise_sigma()),
         }
         let pixels = init_image.image.chunks_exact(3).zip(mask);
-        let masked: Pixels =
-            pixels.flat_map(|(pixel, repaint)| pixel.iter().map(move |x| if *repaint { 0. } else { *x })).collect();
-        // Drawn even if the network has no mask input, to match diffusers' order of noise.
-        let masked = self.encode(ctx, &masked, params.size, noise)?;
-        let small = downscale_mask(mask, params.size, self.latent_size(params.size));
+        let masked_image: Pixels =
+            pixels.flat_map(|(pixel, masked)| pixel.iter().map(move |x| if *masked { 0. } else { *x })).collect();
+        // Encoded even if the denoiser has no mask input, to draw noise in the same order as diffusers.
+        let masked_latents = self.encode(ctx, &masked_image, params.size, noise)?;
+        let latent_mask = downscale_mask(mask, params.size, self.latent_size(params.size));
         let mask_channels = takes_mask.then(|| {
             let channels = self.vae.config().latent_channels;
-            let pixels = small.iter().zip(masked.chunks_exact(channels));
+            let pixels = latent_mask.iter().zip(masked_latents.chunks_exact(channels));
             pixels
-                .flat_map(|(repaint, masked)| std::iter::once(f32::from(*repaint)).chain(masked.iter().copied()))
+                .flat_map(|(masked, latent)| std::iter::once(f32::from(*masked)).chain(latent.iter().copied()))
                 .collect()
         });
-        let part = clean.filter(|_| !takes_mask).map(|clean| (clean, drawn, small));
-        Ok(InitialLatents { latents, inpaint: Some(InpaintState { part, mask_channels }) })
+        let unmasked = clean.filter(|_| !takes_mask).map(|clean| UnmaskedLatents {
+            clean,
+            noise: initial_noise,
+            mask: latent_mask,
+        });
+        Ok(InitialLatents { latents, inpaint: Some(InpaintState { unmasked, mask_channels }) })
     }
 
-    /// Latents sampled from the autoencoder's distribution.
+    /// Latents of `image`, sampled from the posterior of the autoencoder, `[height, width, channels]`.
     fn encode(
         &self,
         ctx: &OpContext<'_>,
@@ -124,15 +137,16 @@ impl Pipeline {
         if posterior.size != noise.size {
             return Err(ModelError::Compute(format!("latents of {:?} for an image of {size:?}", posterior.size)));
         }
-        let drawn = noise.latents();
-        let numbers = posterior.mean.iter().zip(&posterior.std).zip(&drawn);
-        Ok(numbers.map(|((mean, deviation), drawn)| mean + deviation * drawn).collect())
+        let noise = noise.sample();
+        let moments = posterior.mean.iter().zip(&posterior.std);
+        Ok(moments.zip(&noise).map(|((mean, std), noise)| mean + std * noise).collect())
     }
 }
 
-/// Nearest-neighbour downscaling of a mask to latent size.
-fn downscale_mask(mask: &Mask, from: [usize; 2], to: [usize; 2]) -> Vec<bool> {
-    let place = |line: usize, column: usize| line * from[0] / to[0].max(1) * from[1] + column * from[1] / to[1].max(1);
-    let all = (0..to[0]).flat_map(|line| (0..to[1]).map(move |column| (line, column)));
-    all.map(|(line, column)| mask[place(line, column)]).collect()
+/// Nearest-neighbour downscaling of a mask from image size to latent size.
+fn downscale_mask(mask: &Mask, size: [usize; 2], latent_size: [usize; 2]) -> Vec<bool> {
+    let [rows, columns] = latent_size;
+    let index = |row: usize, column: usize| row * size[0] / rows.max(1) * size[1] + column * size[1] / columns.max(1);
+    let pixels = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+    pixels.map(|(row, column)| mask[index(row, column)]).collect()
 }

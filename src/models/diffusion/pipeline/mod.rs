@@ -1,6 +1,6 @@
 //! The image pipeline: encode prompts, denoise latents step by step, decode the image.
 //!
-//! Computation and the order of noise follow diffusers' pipelines, so that a seed gives the same image.
+//! The computation and the order of random numbers follow diffusers' pipelines, so that a seed gives the same image.
 
 mod denoise;
 mod init_image;
@@ -16,15 +16,14 @@ use super::SchedulerName;
 pub use super::adapters::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
 use super::components::TextEncoderConfig;
 pub use super::components::{Components, Family, MODEL_INDEX, TextComponent, referenced_models, sidecar_files};
+use super::denoiser::{Denoiser, DenoiserConfig};
 pub use super::feature_map::FeatureMap;
-use super::layers::Loaded;
-use super::network::{Network, NetworkConfig};
 use super::noise::Generator;
 pub use super::op_context::{OpContext, Result};
 use super::samplers::{Sampler, SamplingParams, SchedulerConfig};
 use super::vae::Vae;
 use crate::models::error::ModelError;
-use crate::models::scratch::Cpu;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Loader;
 pub use init_image::{InitImage, Mask, Pixels};
 pub use prompt_embeds::PromptEmbeds;
@@ -35,69 +34,71 @@ use text_encoder::TextEncoder;
 pub struct Pipeline {
     family: Family,
     scheduler: SchedulerConfig,
-    /// The network's configuration, and the network.
-    config: NetworkConfig,
-    network: Network,
+    denoiser_config: DenoiserConfig,
+    denoiser: Denoiser,
     vae: Vae,
     text_encoders: Vec<TextEncoder>,
-    layers: AdaptableLayers,
+    adaptable_layers: AdaptableLayers,
     zero_empty_negative: bool,
-    /// Maximum tokens of prompt embeddings.
+    /// Maximum tokens of prompt embeddings, of all text encoders together.
     max_tokens: usize,
-    /// Tokens and width of the T5 embeddings that follow CLIP's (SD 3).
+    /// Tokens and width of the T5 embeddings that are appended to those of CLIP (Stable Diffusion 3).
     t5_shape: [usize; 2],
-    /// Bytes that the autoencoder may take; larger images are decoded in tiles.
+    /// Memory limit of the autoencoder in bytes. Images that need more are processed in tiles.
     vae_budget: u64,
 }
 
-/// The parameters of an image, beyond the prompt.
+/// The parameters of an image besides the prompt.
 #[derive(Debug)]
 pub struct GenerationParams<'a> {
-    /// Height and width of the image.
+    /// Height and width of the image in pixels.
     pub size: [usize; 2],
     pub steps: usize,
+    /// The guidance scale.
     pub guidance: f32,
-    /// `None`: the pipeline's own.
+    /// `None` selects the pipeline's own scheduler.
     pub scheduler: Option<SchedulerName>,
     pub init_image: Option<&'a InitImage>,
 }
 
-/// Progress of an image.
+/// The progress of an image, reported after each step.
 pub struct StepProgress<'a> {
-    /// Finished steps, and all.
+    /// The step, counted from 1.
     pub step: usize,
+    /// The number of steps.
     pub steps: usize,
-    /// The predicted clean latents.
+    /// Computes the predicted clean latents, `[height, width, channels]`, for a preview.
     pub clean: &'a dyn Fn() -> Vec<f32>,
 }
 
 impl Pipeline {
-    /// Reads all weights, with floats rounded to `precision`. `vae_budget`: bytes that the autoencoder may take; larger
-    /// images are decoded in tiles.
-    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<DType>, vae_budget: u64) -> Loaded<Self> {
+    /// Reads all weights and rounds floats to `precision`. `vae_budget`: memory limit of the autoencoder in bytes;
+    /// images that need more are processed in tiles.
+    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<DType>, vae_budget: u64) -> Result<Self> {
         let threads = cpu.pool().threads();
-        let ((config, tensors), (vae, vae_tensors)) = (&components.network, &components.vae);
-        let (mut layers, mut text_encoders) =
+        let ((denoiser_config, denoiser_tensors), (vae, vae_tensors)) = (&components.denoiser, &components.vae);
+        let (mut adaptable_layers, mut text_encoders) =
             (AdaptableLayers::default(), Vec::with_capacity(components.text_encoders.len()));
-        for (at, text) in components.text_encoders.iter().enumerate() {
+        for (index, text) in components.text_encoders.iter().enumerate() {
             let load = |loader: &Loader<'_>| TextEncoder::load(loader, &text.encoder, cpu);
             let (encoder, matrices) = text.tensors.read(threads, precision, load)?;
             text_encoders.push(encoder);
-            // Other encoders do not support adapters.
+            // LoRA files target only CLIP text encoders.
             if let TextEncoderConfig::Clip(_) = text.encoder {
-                layers.push_text(at, matrices);
+                adaptable_layers.push_text_encoder(index, matrices);
             }
         }
-        let (network, matrices) = tensors.read(threads, precision, |loader| Network::load(loader, config))?;
-        layers.push_network(config, matrices);
+        let load = |loader: &Loader<'_>| Denoiser::load(loader, denoiser_config);
+        let (denoiser, matrices) = denoiser_tensors.read(threads, precision, load)?;
+        adaptable_layers.push_denoiser(denoiser_config, matrices);
         Ok(Self {
             family: components.family,
             scheduler: components.scheduler.clone(),
-            network,
-            config: config.clone(),
+            denoiser,
+            denoiser_config: denoiser_config.clone(),
             vae: vae_tensors.read(threads, precision, |loader| Vae::load(loader, vae.clone()))?.0,
             text_encoders,
-            layers,
+            adaptable_layers,
             zero_empty_negative: components.zero_empty_negative,
             max_tokens: components.t5_shape()[0]
                 + components.text_encoders.iter().map(|text| text.tokens).max().unwrap_or(0),
@@ -107,8 +108,8 @@ impl Pipeline {
     }
 
     /// The layers that LoRA adapters may target.
-    pub fn layers(&self) -> &AdaptableLayers {
-        &self.layers
+    pub fn adaptable_layers(&self) -> &AdaptableLayers {
+        &self.adaptable_layers
     }
 
     /// Whether negative prompts have no effect.
@@ -116,38 +117,42 @@ impl Pipeline {
         self.family == Family::Flux
     }
 
-    /// Whether a step runs the negative prompt, too.
+    /// Whether each step also runs the negative prompt, for classifier-free guidance.
     pub fn uses_cfg(&self, guidance: f32) -> bool {
-        guidance > 1. && self.config.uses_cfg()
+        guidance > 1. && self.denoiser_config.uses_cfg()
     }
 
-    /// Whether the network is an inpainting network, which requires a mask.
+    /// Whether the denoiser is trained for inpainting, and requires a mask.
     pub fn takes_mask(&self) -> bool {
-        let [inputs, _] = self.config.channels();
+        let [inputs, _] = self.denoiser_config.channels();
         inputs > self.vae.config().latent_channels
     }
 
-    /// The sampler for an image, or why there is none. `strength`: for an initial image.
+    /// The sampler for an image. `strength`: of the initial image, if there is one.
+    ///
+    /// # Errors
+    /// The scheduler does not fit the model, or it cannot run this number of steps.
     pub fn sampler(&self, params: &GenerationParams<'_>, strength: Option<f32>) -> Result<Sampler> {
         let config = match params.scheduler {
             Some(name) => self.scheduler.with_scheduler(name).map_err(ModelError::Parameters)?,
             None => self.scheduler.clone(),
         };
         let [height, width] = self.latent_size(params.size);
-        let patch = self.config.patch();
-        let tokens = Some((height / patch) * (width / patch));
+        let patch_size = self.denoiser_config.patch_size();
+        let tokens = Some((height / patch_size) * (width / patch_size));
         let sampling =
             SamplingParams { steps: params.steps, strength, tokens, flux_sigmas: self.family == Family::Flux };
         Sampler::new(&config, sampling).map_err(ModelError::Parameters)
     }
 
-    /// Height and width of an image's latents.
+    /// Height and width of the latents of an image.
     pub fn latent_size(&self, [height, width]: [usize; 2]) -> [usize; 2] {
         let factor = self.vae.config().factor();
         [height / factor, width / factor]
     }
 
-    /// Decodes latents to an image, `[height, width, 3]`.
+    /// Decodes latents, `[height, width, channels]` with `size` as height and width, to an image, `[1, factor · height,
+    /// factor · width, 3]`, with values from about −1 to 1.
     pub fn decode(&self, ctx: &OpContext<'_>, latents: &[f32], size: [usize; 2]) -> Result<FeatureMap> {
         let latents = ctx.feature_map(latents, 1, size, self.vae.config().latent_channels)?;
         let factor = self.vae.config().factor();
@@ -155,28 +160,31 @@ impl Pipeline {
     }
 }
 
-/// Normal noise, drawn in torch's order, `[channels, height, width]`, and returned with channels last.
+/// A source of normal noise for latents. It is drawn in torch's order, `[channels, height, width]`, and returned with
+/// channels last.
 #[derive(Debug)]
 struct LatentNoise {
     generator: Generator,
+    /// Height and width of the latents.
     size: [usize; 2],
     channels: usize,
 }
 
 impl LatentNoise {
-    /// Noise for latents of `count` elements.
+    /// `count` normal values.
     fn draw(&mut self, count: usize) -> Vec<f32> {
-        let drawn = self.generator.normal(count);
+        let channels_first = self.generator.normal(count);
         let pixels = self.size[0] * self.size[1];
-        let mut transposed = vec![0.; count];
-        for (channel, drawn) in drawn.chunks_exact(pixels.max(1)).enumerate() {
-            let places = transposed.iter_mut().skip(channel).step_by(self.channels.max(1));
-            places.zip(drawn).for_each(|(to, from)| *to = *from);
+        let mut channels_last = vec![0.; count];
+        for (channel, src) in channels_first.chunks_exact(pixels.max(1)).enumerate() {
+            let dst = channels_last.iter_mut().skip(channel).step_by(self.channels.max(1));
+            dst.zip(src).for_each(|(dst, src)| *dst = *src);
         }
-        transposed
+        channels_last
     }
 
-    fn latents(&mut self) -> Vec<f32> {
+    /// Noise for one image's latents: `[height, width, channels]`.
+    fn sample(&mut self) -> Vec<f32> {
         self.draw(self.size[0] * self.size[1] * self.channels)
     }
 }

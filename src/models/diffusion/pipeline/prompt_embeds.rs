@@ -5,18 +5,18 @@ use super::{Family, FeatureMap, OpContext, Pipeline, Result};
 use crate::models::diffusion::clip::ClipOutput;
 use crate::models::error::ModelError;
 
-/// Embeddings of a prompt and its negative prompt.
+/// Embeddings of a prompt and a negative prompt.
 #[derive(Debug)]
 pub struct PromptEmbeds {
-    /// `[2][tokens, width]`: negative prompt (empty where unused) and prompt.
+    /// Negative prompt (empty if unused) and prompt, each `[tokens, width]`.
     text: [Vec<f32>; 2],
     tokens: usize,
-    /// Pooled embeddings, for networks that take them.
+    /// Pooled embeddings of the same prompts, each `[pooled_width]`, for denoisers that take them.
     pooled: Option<[Vec<f32>; 2]>,
 }
 
 impl PromptEmbeds {
-    /// Both prompts for classifier-free guidance, else the positive one: `[images, tokens, 1, width]`.
+    /// `[images, tokens, 1, width]`: both prompts for classifier-free guidance, otherwise the positive one.
     pub(super) fn text(&self, ctx: &OpContext<'_>, cfg: bool) -> Result<FeatureMap> {
         let [negative, positive] = &self.text;
         let width = positive.len() / self.tokens.max(1);
@@ -26,7 +26,7 @@ impl PromptEmbeds {
         }
     }
 
-    /// The pooled embeddings of the same prompts.
+    /// Pooled embeddings of the same prompts: `[images][pooled_width]`.
     pub(super) fn pooled(&self, cfg: bool) -> Option<&[Vec<f32>]> {
         self.pooled.as_ref().map(|pooled| &pooled[usize::from(!cfg)..])
     }
@@ -40,29 +40,29 @@ struct EncoderOutputs {
 }
 
 impl EncoderOutputs {
-    /// CLIP hidden states, concatenated along the width.
+    /// Hidden states of the CLIP encoders, concatenated along the width.
     fn clip_embeds(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
-        let mut all = None;
+        let mut embeds = None;
         for ClipOutput { hidden, .. } in &self.clips {
-            all = Some(match all {
+            embeds = Some(match embeds {
                 None => ctx.feature_map(hidden.data(), hidden.images, hidden.size, hidden.channels)?,
                 Some(previous) => ctx.concat(&previous, hidden)?,
             });
         }
-        all.ok_or_else(|| ModelError::Compute("there is no text encoder".to_owned()))
+        embeds.ok_or_else(|| ModelError::Compute("there is no text encoder".to_owned()))
     }
 
-    /// Pooled CLIP embeddings of each text, concatenated.
+    /// Pooled embeddings of the CLIP encoders, concatenated: `[texts][pooled_width]`.
     fn pooled(&self) -> Vec<Vec<f32>> {
         let texts = self.clips.first().map_or(0, |clip| clip.pooled.len());
-        let of = |text: usize| self.clips.iter().filter_map(move |clip| clip.pooled.get(text)).flatten().copied();
-        (0..texts).map(|text| of(text).collect()).collect()
+        let pooled = |text: usize| self.clips.iter().filter_map(move |clip| clip.pooled.get(text)).flatten().copied();
+        (0..texts).map(|text| pooled(text).collect()).collect()
     }
 }
 
 impl Pipeline {
-    /// `prompts`: the tokens of the negative prompt and the prompt for each text encoder. `no_negative`: the request
-    /// has no negative prompt.
+    /// Encodes a prompt and a negative prompt. `prompts`: token IDs of the negative prompt and the prompt, for each
+    /// text encoder. `no_negative`: the request has no negative prompt.
     pub fn encode_prompts(
         &self,
         ctx: &OpContext<'_>,
@@ -80,7 +80,7 @@ impl Pipeline {
                 TextEncoder::T5(t5) => outputs.t5 = Some(t5.forward(ctx, texts)?),
             }
         }
-        let (embeds, pooled) = self.assemble(ctx, outputs)?;
+        let (embeds, pooled) = self.combine(ctx, outputs)?;
         let tokens = embeds.pixels();
         let mut text = negative_and_positive(embeds.per_image().map(<[f32]>::to_vec).collect());
         let mut pooled = pooled.map(negative_and_positive);
@@ -91,13 +91,13 @@ impl Pipeline {
         Ok(PromptEmbeds { text, tokens, pooled })
     }
 
-    /// How many of the last layers the embeddings skip.
+    /// The number of final CLIP layers that the embeddings skip.
     fn clip_skip(&self) -> Option<usize> {
         matches!(self.family, Family::StableDiffusionXl | Family::StableDiffusion3).then_some(1)
     }
 
-    /// Embeddings of all encoders, and the pooled ones.
-    fn assemble(&self, ctx: &OpContext<'_>, outputs: EncoderOutputs) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
+    /// Combines the outputs of all encoders as the family requires: prompt embeddings and pooled embeddings.
+    fn combine(&self, ctx: &OpContext<'_>, outputs: EncoderOutputs) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
         match self.family {
             Family::StableDiffusion => Ok((outputs.clip_embeds(ctx)?, None)),
             Family::StableDiffusionXl => {
@@ -117,7 +117,7 @@ impl Pipeline {
     }
 }
 
-/// Appends T5 embeddings, or `tokens` zero rows, to CLIP's, which are zero-padded to `width`.
+/// Appends T5 embeddings, or `tokens` zero rows, to CLIP embeddings that are zero-padded to `width`.
 fn append_t5(
     ctx: &OpContext<'_>,
     clip: &FeatureMap,
@@ -126,26 +126,26 @@ fn append_t5(
 ) -> Result<FeatureMap> {
     if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
         return Err(ModelError::Compute(format!(
-            "embeddings of width {} among embeddings of width {width}",
+            "CLIP embeddings of width {} do not fit T5 embeddings of width {width}",
             clip.channels
         )));
     }
     let mut out = ctx.alloc(clip.images, [clip.pixels() + t5.map_or(tokens, FeatureMap::pixels), 1], width);
     out.data_mut().fill(0.);
-    let (image, cut) = (out.pixels() * width, clip.pixels() * width);
-    for (index, (clip_words, out)) in clip.per_image().zip(out.data_mut().chunks_exact_mut(image)).enumerate() {
-        let (first, second) = out.split_at_mut(cut);
-        for (to, from) in first.chunks_exact_mut(width).zip(clip_words.chunks_exact(clip.channels)) {
-            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    let (text_len, clip_len) = (out.pixels() * width, clip.pixels() * width);
+    for (index, (clip_rows, out)) in clip.per_image().zip(out.data_mut().chunks_exact_mut(text_len)).enumerate() {
+        let (clip_out, t5_out) = out.split_at_mut(clip_len);
+        for (dst, src) in clip_out.chunks_exact_mut(width).zip(clip_rows.chunks_exact(clip.channels)) {
+            dst.iter_mut().zip(src).for_each(|(dst, src)| *dst = *src);
         }
         if let Some(t5) = t5.and_then(|t5| t5.per_image().nth(index)) {
-            second.copy_from_slice(t5);
+            t5_out.copy_from_slice(t5);
         }
     }
     Ok(out)
 }
 
-/// Splits texts; a single one is the positive prompt.
+/// Splits a batch of one or two texts. A single text is the positive prompt.
 fn negative_and_positive(mut texts: Vec<Vec<f32>>) -> [Vec<f32>; 2] {
     let positive = texts.pop().unwrap_or_default();
     [texts.pop().unwrap_or_default(), positive]

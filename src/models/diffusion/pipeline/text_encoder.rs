@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::models::diffusion::bert::Bert;
 use crate::models::diffusion::clip::Clip;
 use crate::models::diffusion::components::TextEncoderConfig;
-use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::t5::T5;
-use crate::models::scratch::Cpu;
+use crate::models::error::Result;
+use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) enum TextEncoder {
 }
 
 impl TextEncoder {
-    pub fn load(loader: &Loader<'_>, config: &TextEncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: &TextEncoderConfig, cpu: &Arc<Cpu>) -> Result<Self> {
         Ok(match config {
             TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
             TextEncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),

@@ -1,13 +1,13 @@
-//! Samplers that follow the products of alphas at integer training steps.
+//! Noise schedules of samplers that use cumulative alpha products at integer timesteps.
 
-use super::betas::{self, DDPM_DEFAULTS, LCM_DEFAULTS};
+use super::betas::{self, DDPM_DEFAULTS, LCM_DEFAULTS, alpha_cumprod_at};
 use super::config_fields::{ConfigFields, Result};
 use super::ddim::Ddim;
 use super::ddpm::{Ddpm, Variance};
-use super::lcm::{Distillation, Lcm};
+use super::lcm::{self, Lcm};
 use super::pndm::{self, Pndm};
 use super::prediction::NoiseLevel;
-use super::solver::{Solver, StepPlan, alpha_at};
+use super::solver::{Solver, StepPlan};
 use super::timesteps::{TimestepSpacing, Timesteps};
 use crate::models::diffusion::SchedulerName;
 
@@ -21,11 +21,11 @@ pub(super) struct AlphaSchedule {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AlphaSolver {
-    /// With the alpha before the first training step.
+    /// With the alpha product of the final sample.
     Ddim(f32),
     Ddpm(Variance),
     Pndm(pndm::Config),
-    Lcm(Distillation),
+    Lcm(lcm::Config),
 }
 
 impl AlphaSchedule {
@@ -38,7 +38,7 @@ impl AlphaSchedule {
         }
         let solver = match name {
             SchedulerName::Pndm => AlphaSolver::Pndm(pndm::Config::read(fields, &alphas_cumprod)?),
-            SchedulerName::Lcm => AlphaSolver::Lcm(Distillation::read(fields, train_steps)?),
+            SchedulerName::Lcm => AlphaSolver::Lcm(lcm::Config::read(fields, train_steps)?),
             SchedulerName::Ddpm => AlphaSolver::Ddpm(Variance::read(fields)?),
             _ if fields.flag("set_alpha_to_one", true)? => AlphaSolver::Ddim(1.),
             _ => AlphaSolver::Ddim(alphas_cumprod.first().copied().unwrap_or(1.)),
@@ -46,24 +46,27 @@ impl AlphaSchedule {
         Ok(Self { alphas_cumprod, timesteps: Timesteps::read(fields, train_steps, TimestepSpacing::Leading)?, solver })
     }
 
-    pub fn plan(&self, steps: usize, begin: usize) -> Result<StepPlan> {
-        self.timesteps.check(steps)?;
+    /// `begin_index`: the first step to run.
+    pub fn plan(&self, steps: usize, begin_index: usize) -> Result<StepPlan> {
+        self.timesteps.check_count(steps)?;
         let (alphas_cumprod, stride) = (&self.alphas_cumprod, self.timesteps.stride(steps));
         let timesteps = match self.solver {
-            AlphaSolver::Ddim(_) | AlphaSolver::Ddpm(_) => self.timesteps.whole(steps),
-            AlphaSolver::Pndm(pndm) => pndm.timesteps(self.timesteps, steps)?,
-            AlphaSolver::Lcm(distillation) => distillation.timesteps(self.timesteps.train_steps, steps)?,
+            AlphaSolver::Ddim(_) | AlphaSolver::Ddpm(_) => self.timesteps.spaced_integers(steps),
+            AlphaSolver::Pndm(config) => config.timesteps(self.timesteps, steps)?,
+            AlphaSolver::Lcm(config) => config.timesteps(self.timesteps.train_steps, steps)?,
         };
         let levels = timesteps
             .iter()
-            .map(|time| alpha_at(alphas_cumprod, *time).map(NoiseLevel::variance_preserving))
+            .map(|timestep| alpha_cumprod_at(alphas_cumprod, *timestep).map(NoiseLevel::variance_preserving))
             .collect::<Result<_>>()?;
-        let boxed: Box<dyn Solver> = match self.solver {
-            AlphaSolver::Ddim(end) => Box::new(Ddim::new(alphas_cumprod, &timesteps, stride, end)?),
+        let solver: Box<dyn Solver> = match self.solver {
+            AlphaSolver::Ddim(final_alpha_cumprod) => {
+                Box::new(Ddim::new(alphas_cumprod, &timesteps, stride, final_alpha_cumprod)?)
+            }
             AlphaSolver::Ddpm(variance) => Box::new(Ddpm::new(alphas_cumprod, &timesteps, variance)?),
-            AlphaSolver::Pndm(pndm) => Box::new(Pndm::new(pndm, alphas_cumprod, &timesteps, stride, begin)?),
-            AlphaSolver::Lcm(distillation) => Box::new(Lcm::new(alphas_cumprod, &timesteps, distillation)?),
+            AlphaSolver::Pndm(config) => Box::new(Pndm::new(config, alphas_cumprod, &timesteps, stride, begin_index)?),
+            AlphaSolver::Lcm(config) => Box::new(Lcm::new(config, alphas_cumprod, &timesteps)?),
         };
-        Ok(StepPlan { timesteps, levels, init_noise_sigma: 1., solver: boxed })
+        Ok(StepPlan { timesteps, levels, init_noise_sigma: 1., solver })
     }
 }

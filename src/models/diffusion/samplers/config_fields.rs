@@ -1,13 +1,13 @@
-//! Fields of a scheduler config, each checked against bounds. A config is untrusted input.
+//! Reads the fields of a scheduler config and checks their bounds. A config is untrusted input.
 
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-/// Errors say what is wrong with a field.
+/// The error describes the invalid field or parameter.
 pub(super) type Result<T> = std::result::Result<T, String>;
 
-/// The fields of a scheduler config; null counts as missing.
+/// The fields of a scheduler config. Null is the same as missing.
 #[derive(Clone, Copy)]
 pub(super) struct ConfigFields<'a>(pub &'a Map<String, Value>);
 
@@ -25,32 +25,34 @@ impl<'a> ConfigFields<'a> {
         let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
         count
             .filter(|count| bounds.contains(count))
-            .ok_or_else(|| format!("`{name}` is not a whole number from {} to {}", bounds.start(), bounds.end()))
+            .ok_or_else(|| format!("`{name}` is not an integer from {} to {}", bounds.start(), bounds.end()))
     }
 
     pub fn number(self, name: &str, default: f64, bounds: RangeInclusive<f64>) -> Result<f64> {
         self.optional(name, bounds).map(|number| number.unwrap_or(default))
     }
 
+    /// A number, or `None` if the field is missing.
     pub fn optional(self, name: &str, bounds: RangeInclusive<f64>) -> Result<Option<f64>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.as_f64().filter(|number| bounds.contains(number));
         number.map(Some).ok_or_else(|| format!("`{name}` is not a number from {} to {}", bounds.start(), bounds.end()))
     }
 
-    /// One of several named choices; `None` where the field is missing.
+    /// The value of a named choice; `None` if the field is missing.
     pub fn choice<T: Copy>(self, name: &str, known: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let word = value.as_str().ok_or_else(|| format!("`{name}` is not a string"))?;
-        let found = known.iter().find(|(one, _)| *one == word).map(|(_, meaning)| *meaning);
+        let choice = value.as_str().ok_or_else(|| format!("`{name}` is not a string"))?;
+        let found = known.iter().find(|(name, _)| *name == choice).map(|(_, value)| *value);
         found.map(Some).ok_or_else(|| {
-            let known: Vec<&str> = known.iter().map(|(one, _)| *one).collect();
+            let known: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
             format!("`{name}` is {value}, which is not supported; supported: {}", known.join(", "))
         })
     }
 
-    /// Fails if an unsupported field is enabled.
-    pub fn reject_field(self, names: &[&str]) -> Result<()> {
+    /// # Errors
+    /// One of these unsupported fields is enabled.
+    pub fn reject_fields(self, names: &[&str]) -> Result<()> {
         match names.iter().find(|name| self.get(name).is_some_and(|value| *value != Value::Bool(false))) {
             Some(name) => Err(format!("`{name}` is not supported")),
             None => Ok(()),

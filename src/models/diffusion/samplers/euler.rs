@@ -1,17 +1,18 @@
-//! Euler's method, plain and ancestral (Karras et al. 2022, <https://arxiv.org/abs/2206.00364>), and for flow matching.
+//! Euler's method: deterministic and ancestral (Karras et al. 2022, <https://arxiv.org/abs/2206.00364>), and for flow
+//! matching.
 
 use super::solver::{Solver, StepInput, linear_combination};
 
-/// Variants of Euler's method.
+/// A variant of Euler's method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
-    Plain,
-    /// Steps past the next sigma, then adds noise to return to it.
+    Deterministic,
+    /// Steps to less noise than the next sigma, then adds noise.
     Ancestral,
-    /// Follows the predicted flow.
+    /// Flow matching: follows the predicted flow.
     Flow,
-    /// Restarts each flow step from the clean sample and fresh noise.
-    Stochastic,
+    /// Flow matching: mixes the predicted clean sample with new noise.
+    StochasticFlow,
 }
 
 pub(super) struct Euler {
@@ -32,20 +33,22 @@ impl Solver for Euler {
             return;
         };
         match self.variant {
-            Variant::Plain => descend(sample, input.clean, *sigma, *next),
+            Variant::Deterministic => euler_step(sample, input.clean, *sigma, *next),
             Variant::Ancestral => {
-                let back = (next * next * (sigma * sigma - next * next) / (sigma * sigma)).max(0.).sqrt();
-                descend(sample, input.clean, *sigma, (next * next - back * back).max(0.).sqrt());
-                linear_combination(sample, 1., &[(back, &noise(input.clean.len()))]);
+                let sigma_up = (next * next * (sigma * sigma - next * next) / (sigma * sigma)).max(0.).sqrt();
+                let sigma_down = (next * next - sigma_up * sigma_up).max(0.).sqrt();
+                euler_step(sample, input.clean, *sigma, sigma_down);
+                linear_combination(sample, 1., &[(sigma_up, &noise(input.clean.len()))]);
             }
             Variant::Flow => linear_combination(sample, 1., &[(next - sigma, input.model_output)]),
-            Variant::Stochastic => {
+            Variant::StochasticFlow => {
                 linear_combination(sample, 0., &[(1. - next, input.clean), (*next, &noise(input.clean.len()))])
             }
         }
     }
 }
 
-fn descend(sample: &mut [f32], clean: &[f32], sigma: f64, to: f64) {
-    linear_combination(sample, to / sigma, &[(1. - to / sigma, clean)]);
+/// Moves `sample` from `sigma` to `next_sigma`, towards the clean sample.
+fn euler_step(sample: &mut [f32], clean: &[f32], sigma: f64, next_sigma: f64) {
+    linear_combination(sample, next_sigma / sigma, &[(1. - next_sigma / sigma, clean)]);
 }

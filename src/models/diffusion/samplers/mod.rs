@@ -1,28 +1,29 @@
-//! Diffusion samplers: how a model output turns one sample into the next. diffusers calls them schedulers; here that
-//! word means the request scheduler.
+//! Diffusion samplers compute the next sample from the current sample and a model output. diffusers and the API call
+//! them schedulers; in code that word means the request scheduler.
 //!
-//! [`SchedulerConfig`] comes from the model, [`SamplingParams`] from the caller. A [`Sampler`] serves one image: it
-//! gives the network its timestep, takes the model output and makes the next sample. Settings, numbers and the order of
-//! noise match diffusers 0.42, so that a `scheduler_config.json` and a seed give the same image. It differs where
-//! diffusers produces NaN: steps of zero length run at a lower order, and trailing spacing never yields one step too
-//! many.
+//! [`SchedulerConfig`] comes from the model, [`SamplingParams`] from the caller. A [`Sampler`] denoises one image: it
+//! provides the timestep of each step, takes the model output and computes the next sample. Settings, values and the
+//! order of noise match diffusers 0.42, so that a `scheduler_config.json` and a seed give the same image. The samplers
+//! differ from diffusers where diffusers produces NaN: steps of zero length run at a lower order, and trailing spacing
+//! never yields one step too many.
 //!
-//! Samples are flat. Their layout does not matter, but noise must have the same one.
+//! Samples are flat slices. Samples and noise may have any layout, as long as it is the same.
 
 mod alpha_schedule;
 mod betas;
-mod config;
+mod clipping;
 mod config_fields;
 mod ddim;
 mod ddpm;
-mod dpm;
+mod dpm_solver;
 mod euler;
 mod flow_schedule;
 mod lcm;
-mod params;
 mod pndm;
 mod prediction;
 mod sampler;
+mod sampling_params;
+mod scheduler_config;
 mod sigma_schedule;
 mod sigmas;
 mod solver;
@@ -31,6 +32,6 @@ mod tests;
 mod timesteps;
 mod unipc;
 
-pub use config::SchedulerConfig;
-pub use params::{MAX_STEPS, SamplingParams};
 pub use sampler::Sampler;
+pub use sampling_params::{MAX_STEPS, SamplingParams};
+pub use scheduler_config::SchedulerConfig;

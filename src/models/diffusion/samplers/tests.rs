@@ -114,7 +114,7 @@ fn samplers_match_diffusers() {
 }
 
 #[test]
-fn noise_is_that_of_torch() {
+fn noise_matches_torch() {
     for row in fixture()["noise"].as_array().unwrap() {
         let mut generator = Generator::new(row["seed"].as_u64().unwrap());
         for (count, expected) in row["counts"].as_array().unwrap().iter().zip(row["numbers"].as_array().unwrap()) {
@@ -170,7 +170,7 @@ fn every_sampler_stays_finite_for_any_number_of_steps() {
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn unsupported_settings_are_named() {
     let cases = [
         ("HeunDiscreteScheduler", json!({}), "`HeunDiscreteScheduler` is not supported; supported: DDIMScheduler"),
         ("EulerDiscreteScheduler", json!({"use_beta_sigmas": true}), "`use_beta_sigmas` is not supported"),
@@ -223,7 +223,7 @@ fn settings_out_of_bounds_are_refused() {
 }
 
 #[test]
-fn infinities_of_python_are_read() {
+fn python_infinities_are_parsed() {
     let text = r#"{"_class_name": "DPMSolverMultistepScheduler", "lambda_min_clipped": -Infinity,
         "note": "a \"quoted\" NaN \\", "prediction_type": "v_prediction"}"#;
     let parse = |text: &str| {
@@ -237,7 +237,7 @@ fn infinities_of_python_are_read() {
 }
 
 #[test]
-fn a_model_keeps_to_its_kind() {
+fn a_model_only_accepts_samplers_of_its_kind() {
     let flow = SchedulerConfig::read(&json!({"_class_name": "FlowMatchEulerDiscreteScheduler"})).unwrap();
     let other = SchedulerConfig::read(&latent("DDIMScheduler", &json!({}))).unwrap();
     assert!(flow.is_flow() && !other.is_flow());
@@ -255,7 +255,7 @@ fn a_model_keeps_to_its_kind() {
 }
 
 #[test]
-fn karras_has_its_own_name() {
+fn karras_sigmas_have_their_own_scheduler_name() {
     let config = latent("DPMSolverMultistepScheduler", &json!({"use_karras_sigmas": true}));
     let karras = SchedulerConfig::read(&config).unwrap();
     assert_eq!(karras.name(), SchedulerName::DpmPp2MKarras);
@@ -287,7 +287,7 @@ fn impossible_parameters_are_refused() {
 }
 
 #[test]
-fn the_kept_part_is_clean_after_the_last_step() {
+fn the_unmasked_part_is_clean_after_the_last_step() {
     let config = SchedulerConfig::read(&latent("PNDMScheduler", &json!({}))).unwrap();
     let mut sampler =
         Sampler::new(&config, SamplingParams { steps: 10, strength: Some(0.7), ..SamplingParams::default() }).unwrap();
@@ -344,7 +344,7 @@ fn any_config() -> impl Strategy<Value = Value> {
         .flat_map(|config| config.keys().cloned())
         .chain(["shift_terminal", "trained_betas", "time_shift_type"].map(String::from))
         .collect();
-    let classes: Vec<&str> = config::CLASSES.iter().map(|(class, _)| *class).collect();
+    let classes: Vec<&str> = scheduler_config::CLASSES.iter().map(|(class, _)| *class).collect();
     let fields = collection::vec((sample::select(names), any_value()), 0..5);
     (sample::select(classes), fields, any::<bool>()).prop_map(|(class, fields, short)| {
         let mut config = latent(class, &json!({}));

@@ -1,7 +1,8 @@
-//! Selection of training steps.
+//! Selects the timesteps of a run from the training steps of a model.
 
 use super::config_fields::{ConfigFields, Result};
 
+/// How timesteps are spaced: `timestep_spacing` in diffusers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimestepSpacing {
     Linspace,
@@ -9,7 +10,7 @@ pub(super) enum TimestepSpacing {
     Trailing,
 }
 
-/// The training steps and how they are selected.
+/// The number of training steps and how timesteps are selected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timesteps {
     pub train_steps: usize,
@@ -28,8 +29,9 @@ impl Timesteps {
         Ok(Self { train_steps, spacing, offset: fields.count("steps_offset", 0, 0..=train_steps)? })
     }
 
-    /// Fails if there are more steps than training steps.
-    pub fn check(self, steps: usize) -> Result<()> {
+    /// # Errors
+    /// There are more steps than training steps.
+    pub fn check_count(self, steps: usize) -> Result<()> {
         match self.train_steps {
             train_steps if steps > train_steps => {
                 Err(format!("{steps} steps are too many: the model was trained with {train_steps}"))
@@ -38,51 +40,51 @@ impl Timesteps {
         }
     }
 
-    /// Training steps between two steps, for solvers that use integers.
+    /// Training steps between two steps, for solvers that use integer timesteps.
     pub fn stride(self, steps: usize) -> usize {
         self.train_steps / steps.max(1)
     }
 
-    /// `[steps]`, decreasing; the end comes after the last. With linspace they may be fractional.
-    pub fn even(self, steps: usize) -> Vec<f64> {
+    /// `[steps]`, decreasing. With linspace spacing, timesteps may be fractional.
+    pub fn spaced(self, steps: usize) -> Vec<f64> {
         let last = (self.train_steps - 1) as f64;
         match self.spacing {
             TimestepSpacing::Linspace => {
-                (0..steps).rev().map(|at| at as f64 * (last / (steps.max(2) - 1) as f64)).collect()
+                (0..steps).rev().map(|step| step as f64 * (last / (steps.max(2) - 1) as f64)).collect()
             }
             TimestepSpacing::Leading => {
                 let stride = self.stride(steps);
-                (0..steps).rev().map(|at| (at * stride + self.offset) as f64).collect()
+                (0..steps).rev().map(|step| (step * stride + self.offset) as f64).collect()
             }
             TimestepSpacing::Trailing => self.trailing(self.train_steps, steps),
         }
     }
 
-    /// `[steps]`, integers, decreasing.
-    pub fn whole(self, steps: usize) -> Vec<f64> {
-        self.even(steps).into_iter().map(f64::round_ties_even).collect()
+    /// `[steps]`, decreasing, rounded to integers.
+    pub fn spaced_integers(self, steps: usize) -> Vec<f64> {
+        self.spaced(steps).into_iter().map(f64::round_ties_even).collect()
     }
 
-    /// Decreasing integers among the first `last` training steps: `[steps]`, or fewer with trailing spacing. The end
-    /// counts as one more step, and is not included.
-    pub fn before_end(self, last: usize, steps: usize) -> Result<Vec<f64>> {
-        let upwards = (1..=steps).rev();
+    /// Decreasing integers within the first `last` training steps: `[steps]`, or fewer with trailing spacing. The end
+    /// of the schedule counts as one more step, but is not included.
+    pub fn spaced_without_end(self, last: usize, steps: usize) -> Result<Vec<f64>> {
+        let descending = (1..=steps).rev();
         Ok(match self.spacing {
             TimestepSpacing::Linspace => {
-                let each = (last.max(1) - 1) as f64 / steps as f64;
-                upwards.map(|at| (at as f64 * each).round_ties_even()).collect()
+                let interval = (last.max(1) - 1) as f64 / steps as f64;
+                descending.map(|step| (step as f64 * interval).round_ties_even()).collect()
             }
             TimestepSpacing::Leading => match last / (steps + 1) {
-                0 => return Err(format!("{steps} steps are too many: there are {last} to choose from")),
-                stride => upwards.map(|at| (at * stride + self.offset) as f64).collect(),
+                0 => return Err(format!("{steps} steps are too many: only {last} training steps can be selected")),
+                stride => descending.map(|step| (step * stride + self.offset) as f64).collect(),
             },
             TimestepSpacing::Trailing => self.trailing(last, steps),
         })
     }
 
     fn trailing(self, last: usize, steps: usize) -> Vec<f64> {
-        let each = self.train_steps as f64 / steps as f64;
-        let timesteps = (0..steps).map(|at| (last as f64 - at as f64 * each).round_ties_even());
-        timesteps.take_while(|time| *time >= 1.).map(|time| time - 1.).collect()
+        let interval = self.train_steps as f64 / steps as f64;
+        let timesteps = (0..steps).map(|step| (last as f64 - step as f64 * interval).round_ties_even());
+        timesteps.take_while(|timestep| *timestep >= 1.).map(|timestep| timestep - 1.).collect()
     }
 }

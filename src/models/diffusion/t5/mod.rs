@@ -1,7 +1,8 @@
-//! T5's encoder (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>), following transformers' `T5EncoderModel`.
+//! The encoder of T5 (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>), following transformers'
+//! `T5EncoderModel`.
 //!
-//! Attention scores and embeddings are not scaled; positions enter through a bias on scores. Padding is not masked,
-//! because diffusion models were trained that way.
+//! Attention scores and embeddings are not scaled. A bias on the scores encodes relative positions. Padding is not
+//! masked, as in the training of the diffusion models.
 
 mod attention;
 mod config;
@@ -11,7 +12,7 @@ pub use config::T5Config;
 use attention::RelativeBias;
 
 use super::feature_map::FeatureMap;
-use super::layers::{Linear, Loaded, Mlp, Norm, linear};
+use super::layers::{Linear, Mlp, Norm, linear};
 use super::op_context::{OpContext, Result};
 use crate::models::embedding_table::EmbeddingTable;
 use crate::models::error::ModelError;
@@ -20,8 +21,8 @@ use crate::models::weights::Loader;
 #[derive(Debug)]
 pub struct T5 {
     config: T5Config,
-    tokens: EmbeddingTable,
-    bias: RelativeBias,
+    token_embedding: EmbeddingTable,
+    relative_bias: RelativeBias,
     layers: Vec<Layer>,
     final_norm: Norm,
 }
@@ -37,19 +38,23 @@ struct Layer {
 }
 
 impl T5 {
-    pub fn load(loader: &Loader<'_>, config: T5Config) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: T5Config) -> Result<Self> {
         let T5Config { width, vocabulary, epsilon, .. } = config;
-        // One table under two names.
-        let [table, same] = match loader.has("shared") {
+        // Files may contain the same table under two names.
+        let [table, duplicate] = match loader.has("shared") {
             true => ["shared", "encoder.embed_tokens"],
             false => ["encoder.embed_tokens", "shared"],
         };
-        loader.ignore(same);
+        loader.ignore(duplicate);
         let layer = |index| Layer::load(loader, &format!("encoder.block.{index}"), &config);
         Ok(Self {
-            tokens: loader.table(table, vocabulary, width)?,
-            bias: RelativeBias::load(loader, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", &config)?,
-            layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
+            token_embedding: loader.table(table, vocabulary, width)?,
+            relative_bias: RelativeBias::load(
+                loader,
+                "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+                &config,
+            )?,
+            layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
             final_norm: Norm::load_rms_norm(loader, "encoder.final_layer_norm", width, epsilon)?,
             config,
         })
@@ -59,15 +64,15 @@ impl T5 {
         &self.config
     }
 
-    /// Hidden states of `texts` of equal length: `[texts, tokens, 1, width]`.
+    /// Hidden states of `texts`, token IDs of equal length: `[texts, tokens, 1, width]`.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
-        let count = texts.first().map_or(0, Vec::len);
-        if count == 0 || texts.iter().any(|text| text.len() != count) {
-            return Err(ModelError::Compute("texts of different lengths".to_owned()));
+        let tokens = texts.first().map_or(0, Vec::len);
+        if tokens == 0 || texts.iter().any(|text| text.len() != tokens) {
+            return Err(ModelError::Compute("texts are empty or have different lengths".to_owned()));
         }
-        let mut x = ctx.alloc(texts.len(), [count, 1], self.config.width);
-        self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
-        let bias = self.bias.of(count)?;
+        let mut x = ctx.alloc(texts.len(), [tokens, 1], self.config.width);
+        self.token_embedding.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
+        let bias = self.relative_bias.for_length(tokens)?;
         for layer in &self.layers {
             x = layer.forward(ctx, x, self.config.heads, &bias)?;
         }
@@ -76,19 +81,20 @@ impl T5 {
 }
 
 impl Layer {
-    fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
+    fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Result<Self> {
         let T5Config { width, inner, epsilon, gated, activation, .. } = *config;
-        let name = |part: &str| format!("{stem}.layer.{part}");
-        let norm = |part: &str| Norm::load_rms_norm(loader, &name(part), width, epsilon);
-        let all = config.heads * config.head;
-        let projection = |part: &str| linear(loader, &name(&format!("0.SelfAttention.{part}")), [width, all], false);
-        let up = |part: &str| linear(loader, &name(&format!("1.DenseReluDense.{part}")), [width, inner], false);
+        let name = |suffix: &str| format!("{stem}.layer.{suffix}");
+        let norm = |suffix: &str| Norm::load_rms_norm(loader, &name(suffix), width, epsilon);
+        let attention_width = config.heads * config.head_dim;
+        let projection =
+            |suffix: &str| linear(loader, &name(&format!("0.SelfAttention.{suffix}")), [width, attention_width], false);
+        let up = |suffix: &str| linear(loader, &name(&format!("1.DenseReluDense.{suffix}")), [width, inner], false);
         Ok(Self {
             norms: [norm("0.layer_norm")?, norm("1.layer_norm")?],
             q: projection("q")?,
             k: projection("k")?,
             v: projection("v")?,
-            o: linear(loader, &name("0.SelfAttention.o"), [all, width], false)?,
+            o: linear(loader, &name("0.SelfAttention.o"), [attention_width, width], false)?,
             mlp: Mlp {
                 gate: gated.then(|| up("wi_0")).transpose()?,
                 up: up(if gated { "wi_1" } else { "wi" })?,
@@ -98,14 +104,14 @@ impl Layer {
         })
     }
 
-    /// `bias`: from [`RelativeBias::of`].
+    /// `bias`: from [`RelativeBias::for_length`].
     fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, heads: usize, bias: &[f32]) -> Result<FeatureMap> {
         let [norm1, norm2] = &self.norms;
         let y = ctx.layer_norm(norm1, &x)?;
         let [q, k, v] = ctx.linears([&self.q, &self.k, &self.v], &y)?;
-        let mixed = attention::attend(ctx, [&q, &k, &v], heads, bias)?;
+        let attended = attention::attend(ctx, [&q, &k, &v], heads, bias)?;
         drop((q, k, v));
-        let y = ctx.linear(&self.o, &mixed)?;
+        let y = ctx.linear(&self.o, &attended)?;
         let y = ctx.add_norm(norm2, &mut x, &y)?;
         let y = ctx.feed_forward(&self.mlp, &y)?;
         ctx.add(&mut x, &y)?;

@@ -1,4 +1,4 @@
-//! Components of flow-matching pipelines: Stable Diffusion 3 and FLUX.
+//! Compares the components of flow-matching pipelines (Stable Diffusion 3 and FLUX) with diffusers and transformers.
 
 use super::*;
 use crate::models::diffusion::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, OriginalWeights};
@@ -30,9 +30,9 @@ fn t5_matches_transformers() {
             let t5 = T5::load(&loader, T5Config::read(&folder.config, &format!("{part}/")).unwrap()).unwrap();
             loader.finish().unwrap();
             let words = t5.forward(ctx, &[ids(&reference, part)]).unwrap();
-            let away = far(words.data(), &reference.numbers(&format!("{part}.hidden")));
-            println!("{name}: {away:e}");
-            assert!(away < 1e-5, "{name}: {away}");
+            let error = far(words.data(), &reference.numbers(&format!("{part}.hidden")));
+            println!("{name}: {error:e}");
+            assert!(error < 1e-5, "{name}: {error}");
         }
     });
 }
@@ -52,8 +52,8 @@ fn clip_of_flow_models_matches_transformers() {
             let encoded = clip.forward(ctx, &[ids(&reference, part)], Some(1)).unwrap();
             let expected = reference.numbers(&format!("{part}.penultimate"));
             assert!(far(encoded.hidden.data(), &expected) < 1e-5, "{name} {part}");
-            let away = far(&encoded.pooled[0], &reference.numbers(&format!("{part}.pooled")));
-            assert!(away < 1e-5, "{name} {part}: {away}");
+            let error = far(&encoded.pooled[0], &reference.numbers(&format!("{part}.pooled")));
+            assert!(error < 1e-5, "{name} {part}: {error}");
         }
     });
 }
@@ -72,15 +72,15 @@ fn an_mmdit_matches_diffusers() {
             let text = reference.words(ctx, "transformer.context");
             let cond = DitConditioning { timestep: time, text: &text, pooled: &pooled, guidance };
             let found = mmdit.forward(ctx, &reference.map(ctx, "transformer.sample"), &cond).unwrap();
-            let away = far(found.data(), reference.map(ctx, "transformer.output").data());
-            println!("{name}: {away:e}");
-            assert!(away < 1e-5, "{name}: {away}");
+            let error = far(found.data(), reference.map(ctx, "transformer.output").data());
+            println!("{name}: {error:e}");
+            assert!(error < 1e-5, "{name}: {error}");
         }
     });
 }
 
 #[test]
-fn two_images_match_each_alone() {
+fn a_batch_of_two_images_matches_single_images() {
     with_context(|ctx| {
         let reference = Reference::read("sd35");
         let folder = reference.part("transformer");
@@ -103,8 +103,8 @@ fn two_images_match_each_alone() {
     });
 }
 
-/// The difference between FLUX's flow and the reference.
-fn flux_away(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::models::weights::Weights) -> f32 {
+/// The maximum error of the flow of FLUX, relative to the largest reference value.
+fn flux_error(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::models::weights::Weights) -> f32 {
     let loader = Loader::new(weights, 2);
     let config = read_json(&reference.folder.join("transformer/config.json")).unwrap();
     let flux = Flux::load(&loader, FluxConfig::read(&config).unwrap()).unwrap();
@@ -123,21 +123,21 @@ fn flux_matches_diffusers() {
     with_context(|ctx| {
         for name in ["flux", "flux-schnell"] {
             let reference = Reference::read(name);
-            let away = flux_away(ctx, &reference, &DiffusersWeights::new(&reference.part("transformer")));
-            println!("{name}: {away:e}");
-            assert!(away < 1e-5, "{name}: {away}");
+            let error = flux_error(ctx, &reference, &DiffusersWeights::new(&reference.part("transformer")));
+            println!("{name}: {error:e}");
+            assert!(error < 1e-5, "{name}: {error}");
         }
     });
 }
 
 #[test]
-fn flux_runs_from_a_gguf_file() {
+fn flux_from_a_gguf_file_matches_diffusers() {
     with_context(|ctx| {
         let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
-        let away = flux_away(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
-        println!("gguf: {away:e}");
+        let error = flux_error(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
+        println!("gguf: {error:e}");
         // The error of 8-bit weights.
-        assert!(away < 3e-2, "{away}");
+        assert!(error < 3e-2, "{error}");
     });
 }
 
@@ -153,8 +153,8 @@ fn autoencoders_with_many_channels_match_diffusers() {
             let vae = Vae::load(&loader, config).unwrap();
             loader.finish().unwrap();
             let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), false).unwrap();
-            let away = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
-            assert!(away < 1e-5, "{name}: {away}");
+            let error = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
+            assert!(error < 1e-5, "{name}: {error}");
             let posterior = vae.encode(ctx, reference.map(ctx, "vae.picture"), false).unwrap();
             assert!(far(&posterior.mean, reference.map(ctx, "vae.mean").data()) < 1e-5, "{name}");
         }
@@ -162,7 +162,7 @@ fn autoencoders_with_many_channels_match_diffusers() {
 }
 
 #[test]
-fn settings_that_are_not_supported_are_named() {
+fn unsupported_config_fields_are_named() {
     use serde_json::json;
     let t5 = |config: Value| T5Config::read(&config, "text_encoder_3/").unwrap_err().to_string();
     let mmdit = |config: Value| MmditConfig::read(&config).unwrap_err().to_string();

@@ -11,78 +11,82 @@ use config::Level;
 use outpost_kernels::Activation;
 
 use super::feature_map::FeatureMap;
-use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
+use super::layers::{Conv, GroupNorm, Linear, linear, same_conv};
 use super::op_context::{OpContext, Result};
 use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
-use super::timestep_embedding::{TimeEmbedding, sinusoidal_embedding};
-use super::transformer::{Transformer, TransformerSizes};
+use super::spatial_transformer::{SpatialTransformer, SpatialTransformerConfig};
+use super::timestep_embedding::{TimestepEmbedding, sinusoidal_embedding};
 use crate::models::error::{ModelError, reject_config};
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
 pub struct Unet {
     config: UnetConfig,
-    time: TimeEmbedding,
-    guidance: Option<Linear>,
-    added: Option<TimeEmbedding>,
+    time_embedding: TimestepEmbedding,
+    /// Projects the embedded guidance scale to the width of the sinusoidal embedding.
+    guidance_proj: Option<Linear>,
+    /// Embeds the micro-conditioning.
+    add_embedding: Option<TimestepEmbedding>,
     conv_in: Conv,
-    down: Vec<Stage>,
-    mid: (ResnetBlock, Transformer, ResnetBlock),
-    up: Vec<Stage>,
+    down_blocks: Vec<Block>,
+    mid_block: (ResnetBlock, SpatialTransformer, ResnetBlock),
+    up_blocks: Vec<Block>,
     norm_out: GroupNorm,
     conv_out: Conv,
 }
 
-/// The blocks of one image size, in the down or the up path.
+/// A down block or an up block: the layers of one resolution level in the down or the up path.
 #[derive(Debug)]
-struct Stage {
+struct Block {
     resnets: Vec<ResnetBlock>,
-    /// One after each resnet; empty without attention.
-    transformers: Vec<Transformer>,
-    down: Option<Downsample>,
-    up: Option<Upsample>,
+    /// One after each resnet, or none.
+    transformers: Vec<SpatialTransformer>,
+    downsample: Option<Downsample>,
+    upsample: Option<Upsample>,
 }
 
-/// What the network is conditioned on.
+/// The inputs of a UNet besides the latents.
 #[derive(Debug)]
 pub struct UnetConditioning<'a> {
     pub timestep: f32,
-    /// `[images, tokens, 1, context]`
+    /// Prompt embeddings, `[images, tokens, 1, context_width]`.
     pub text: &'a FeatureMap,
-    /// The guidance scale, for networks that embed it.
+    /// The guidance scale, for UNets that embed it.
     pub guidance: Option<f32>,
-    /// For networks with micro-conditioning.
-    pub added: Option<&'a MicroConditioning>,
+    /// For UNets with micro-conditioning.
+    pub micro: Option<&'a MicroConditioning>,
 }
 
-/// SDXL's micro-conditioning: pooled text and six sizes.
+/// The micro-conditioning of SDXL: the pooled prompt embedding and six sizes.
 #[derive(Clone, Debug)]
 pub struct MicroConditioning {
-    /// `[images][pooled]`
+    /// `[images][pooled_width]`
     pub pooled: Vec<Vec<f32>>,
-    /// `[images][sizes]`
+    /// `[images][6]`, in pixels.
     pub sizes: Vec<Vec<f32>>,
 }
 
 impl Unet {
-    pub fn load(loader: &Loader<'_>, config: UnetConfig) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: UnetConfig) -> Result<Self> {
         let UnetConfig { groups, epsilon, time, time_scale_shift, output_scale_factor, .. } = config;
         let resnet_config =
-            ResnetConfig { groups, epsilon, time: Some(time.width), time_scale_shift, output_scale_factor };
-        let first = config.levels.first().map_or(0, |level| level.channels);
-        let added = config.added.map(|added| TimeEmbedding::load(loader, "add_embedding", added.total, time.width));
-        let guided = |width| linear(loader, "time_embedding.cond_proj", [width, time.sinusoid_dim], false);
-        let [kernel_in, kernel_out] = config.kernels;
+            ResnetConfig { groups, epsilon, temb_width: Some(time.width), time_scale_shift, output_scale_factor };
+        let first_channels = config.levels.first().map_or(0, |level| level.channels);
+        let add_embedding = config
+            .micro_conditioning
+            .map(|micro| TimestepEmbedding::load(loader, "add_embedding", micro.total_width, time.width));
+        let guidance_proj = |width| linear(loader, "time_embedding.cond_proj", [width, time.sinusoid_dim], false);
+        let [kernel_in, kernel_out] = config.conv_kernels;
         Ok(Self {
-            time: TimeEmbedding::load(loader, "time_embedding", time.sinusoid_dim, time.width)?,
-            guidance: time.guidance.map(guided).transpose()?,
-            added: added.transpose()?,
-            conv_in: same_conv(loader, "conv_in", [config.in_channels, first], kernel_in)?,
-            down: down(loader, &config, &resnet_config)?,
-            mid: mid(loader, &config, &resnet_config)?,
-            up: up(loader, &config, &resnet_config)?,
-            norm_out: GroupNorm::load(loader, "conv_norm_out", first, groups, epsilon)?,
-            conv_out: same_conv(loader, "conv_out", [first, config.out_channels], kernel_out)?,
+            time_embedding: TimestepEmbedding::load(loader, "time_embedding", time.sinusoid_dim, time.width)?,
+            guidance_proj: time.guidance_dim.map(guidance_proj).transpose()?,
+            add_embedding: add_embedding.transpose()?,
+            conv_in: same_conv(loader, "conv_in", [config.in_channels, first_channels], kernel_in)?,
+            down_blocks: load_down_blocks(loader, &config, &resnet_config)?,
+            mid_block: load_mid_block(loader, &config, &resnet_config)?,
+            up_blocks: load_up_blocks(loader, &config, &resnet_config)?,
+            norm_out: GroupNorm::load(loader, "conv_norm_out", first_channels, groups, epsilon)?,
+            conv_out: same_conv(loader, "conv_out", [first_channels, config.out_channels], kernel_out)?,
             config,
         })
     }
@@ -91,171 +95,194 @@ impl Unet {
         &self.config
     }
 
-    /// The model output for `x`, `[images, height, width, in_channels]`.
+    /// The model output, `[images, height, width, out_channels]`, for the latents `x`, `[images, height, width,
+    /// in_channels]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &UnetConditioning<'_>) -> Result<FeatureMap> {
-        let time = self.time_embedding(ctx, x.images, cond)?;
+        let temb = self.embed_conditioning(ctx, x.images, cond)?;
         let mut skips = vec![ctx.conv(&self.conv_in, x)?];
-        for stage in &self.down {
-            for (index, resnet) in stage.resnets.iter().enumerate() {
-                let mut x = resnet.forward(ctx, last(&skips)?, Some(&time))?;
-                if let Some(transformer) = stage.transformers.get(index) {
+        for block in &self.down_blocks {
+            for (index, resnet) in block.resnets.iter().enumerate() {
+                let mut x = resnet.forward(ctx, last(&skips)?, Some(&temb))?;
+                if let Some(transformer) = block.transformers.get(index) {
                     x = transformer.forward(ctx, x, cond.text)?;
                 }
                 skips.push(x);
             }
-            if let Some(down) = &stage.down {
-                let x = down.forward(ctx, last(&skips)?)?;
+            if let Some(downsample) = &block.downsample {
+                let x = downsample.forward(ctx, last(&skips)?)?;
                 skips.push(x);
             }
         }
-        let (first, transformer, second) = &self.mid;
-        let mut x = first.forward(ctx, last(&skips)?, Some(&time))?;
+        let (first, transformer, second) = &self.mid_block;
+        let mut x = first.forward(ctx, last(&skips)?, Some(&temb))?;
         x = transformer.forward(ctx, x, cond.text)?;
-        x = second.forward(ctx, &x, Some(&time))?;
-        for stage in &self.up {
-            for (index, resnet) in stage.resnets.iter().enumerate() {
+        x = second.forward(ctx, &x, Some(&temb))?;
+        for block in &self.up_blocks {
+            for (index, resnet) in block.resnets.iter().enumerate() {
                 let skip = skips
                     .pop()
                     .ok_or_else(|| ModelError::Compute("the up path is longer than the down path".into()))?;
-                let both = ctx.concat(&x, &skip)?;
+                let input = ctx.concat(&x, &skip)?;
                 drop((x, skip));
-                x = resnet.forward(ctx, &both, Some(&time))?;
-                if let Some(transformer) = stage.transformers.get(index) {
+                x = resnet.forward(ctx, &input, Some(&temb))?;
+                if let Some(transformer) = block.transformers.get(index) {
                     x = transformer.forward(ctx, x, cond.text)?;
                 }
             }
-            if let (Some(up), Some(next)) = (&stage.up, skips.last()) {
-                x = up.forward(ctx, x, next.size)?;
+            if let (Some(upsample), Some(next)) = (&block.upsample, skips.last()) {
+                x = upsample.forward(ctx, x, next.size)?;
             }
         }
         ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)
     }
 
-    /// The timestep embedding with other conditioning, `[images, 1, 1, width]`, through SiLU.
-    fn time_embedding(&self, ctx: &OpContext<'_>, images: usize, cond: &UnetConditioning<'_>) -> Result<FeatureMap> {
+    /// The embedding of the timestep, guidance scale and micro-conditioning after SiLU, `[images, 1, 1, width]`.
+    fn embed_conditioning(
+        &self,
+        ctx: &OpContext<'_>,
+        images: usize,
+        cond: &UnetConditioning<'_>,
+    ) -> Result<FeatureMap> {
         let time = &self.config.time;
         let mut x = ctx.feature_map(
-            &sinusoidal_embedding(cond.timestep, time.sinusoid_dim, time.cosines_first, time.shift),
+            &sinusoidal_embedding(cond.timestep, time.sinusoid_dim, time.cosines_first, time.freq_shift),
             1,
             [1, 1],
             time.sinusoid_dim,
         )?;
-        if let Some(weight) = &self.guidance {
-            let width = time.guidance.unwrap_or(0);
-            // Latent consistency models embed the guidance scale less one, times 1000.
+        if let Some(weight) = &self.guidance_proj {
+            let width = time.guidance_dim.unwrap_or(0);
+            // As in diffusers' `get_guidance_scale_embedding`.
             let scale = (cond.guidance.unwrap_or(1.) - 1.) * 1000.;
-            let cond = ctx.feature_map(&sinusoidal_embedding(scale, width, false, 1.), 1, [1, 1], width)?;
-            ctx.add(&mut x, &ctx.linear(weight, &cond)?)?;
+            let embedded = ctx.feature_map(&sinusoidal_embedding(scale, width, false, 1.), 1, [1, 1], width)?;
+            ctx.add(&mut x, &ctx.linear(weight, &embedded)?)?;
         }
-        let x = self.time.forward(ctx, &x)?;
-        let mut all = ctx.alloc(images, [1, 1], x.channels);
-        all.data_mut().chunks_exact_mut(x.channels).for_each(|to| to.copy_from_slice(x.data()));
-        match (&self.added, cond.added) {
-            (Some(embedding), Some(cond)) => ctx.add(&mut all, &self.micro_embedding(ctx, embedding, cond)?)?,
+        let x = self.time_embedding.forward(ctx, &x)?;
+        let mut temb = ctx.alloc(images, [1, 1], x.channels);
+        temb.data_mut().chunks_exact_mut(x.channels).for_each(|row| row.copy_from_slice(x.data()));
+        match (&self.add_embedding, cond.micro) {
+            (Some(embedding), Some(micro)) => {
+                ctx.add(&mut temb, &self.embed_micro_conditioning(ctx, embedding, micro)?)?;
+            }
             (None, _) => {}
-            (Some(_), None) => return Err(ModelError::Compute("the network has no micro-conditioning".to_owned())),
+            (Some(_), None) => return Err(ModelError::Compute("the UNet requires micro-conditioning".to_owned())),
         }
-        ctx.activate(Activation::Silu, &mut all)?;
-        Ok(all)
+        ctx.activate(Activation::Silu, &mut temb)?;
+        Ok(temb)
     }
 
-    fn micro_embedding(
+    /// `[images, 1, 1, width]`
+    fn embed_micro_conditioning(
         &self,
         ctx: &OpContext<'_>,
-        embedding: &TimeEmbedding,
-        cond: &MicroConditioning,
+        embedding: &TimestepEmbedding,
+        micro: &MicroConditioning,
     ) -> Result<FeatureMap> {
         let time = &self.config.time;
-        let (width, total) = self.config.added.map_or((0, 0), |added| (added.sinusoid_dim, added.total));
-        let mut numbers = Vec::with_capacity(cond.pooled.len() * total);
-        for (pooled, sizes) in cond.pooled.iter().zip(&cond.sizes) {
-            numbers.extend_from_slice(pooled);
-            sizes
-                .iter()
-                .for_each(|size| numbers.extend(sinusoidal_embedding(*size, width, time.cosines_first, time.shift)));
+        let (width, total) =
+            self.config.micro_conditioning.map_or((0, 0), |micro| (micro.sinusoid_dim, micro.total_width));
+        let mut values = Vec::with_capacity(micro.pooled.len() * total);
+        for (pooled, sizes) in micro.pooled.iter().zip(&micro.sizes) {
+            values.extend_from_slice(pooled);
+            sizes.iter().for_each(|size| {
+                values.extend(sinusoidal_embedding(*size, width, time.cosines_first, time.freq_shift))
+            });
         }
-        embedding.forward(ctx, &ctx.feature_map(&numbers, cond.pooled.len(), [1, 1], total)?)
+        embedding.forward(ctx, &ctx.feature_map(&values, micro.pooled.len(), [1, 1], total)?)
     }
 }
 
-/// The current output of the down path.
+/// The latest output of the down path.
 fn last(skips: &[FeatureMap]) -> Result<&FeatureMap> {
     skips.last().ok_or_else(|| ModelError::Compute("the down path is empty".to_owned()))
 }
 
-fn sizes(level: &Level, layers: usize, groups: usize) -> TransformerSizes {
-    let Level { channels, heads, context, only_cross, .. } = *level;
-    TransformerSizes { layers, channels, heads, context, groups, only_cross }
+fn transformer_config(level: &Level, layers: usize, groups: usize) -> SpatialTransformerConfig {
+    let Level { channels, heads, context_width, only_cross_attention, .. } = *level;
+    SpatialTransformerConfig { layers, channels, heads, context_width, groups, only_cross_attention }
 }
 
-fn down(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Loaded<Vec<Stage>> {
-    let mut before = config.levels.first().map_or(0, |level| level.channels);
+fn load_down_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Result<Vec<Block>> {
+    let mut inputs = config.levels.first().map_or(0, |level| level.channels);
     let last = config.levels.len().saturating_sub(1);
-    let mut stages = Vec::with_capacity(config.levels.len());
+    let mut blocks = Vec::with_capacity(config.levels.len());
     for (index, level) in config.levels.iter().enumerate() {
         let stem = format!("down_blocks.{index}");
         let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
-        for at in 0..level.resnets {
+        for layer in 0..level.resnets {
             resnets.push(ResnetBlock::load(
                 loader,
-                &format!("{stem}.resnets.{at}"),
-                [before, level.channels],
+                &format!("{stem}.resnets.{layer}"),
+                [inputs, level.channels],
                 resnet_config,
             )?);
-            before = level.channels;
-            if level.attends {
-                let sizes = sizes(level, level.transformers.get(at).copied().unwrap_or(1), config.groups);
-                transformers.push(Transformer::load(loader, &format!("{stem}.attentions.{at}"), &sizes)?);
+            inputs = level.channels;
+            if level.attention {
+                let layers = level.transformer_layers.get(layer).copied().unwrap_or(1);
+                let transformer_config = transformer_config(level, layers, config.groups);
+                transformers.push(SpatialTransformer::load(
+                    loader,
+                    &format!("{stem}.attentions.{layer}"),
+                    &transformer_config,
+                )?);
             }
         }
-        let halves = (index < last)
+        let downsample = (index < last)
             .then(|| Downsample::load(loader, &stem, level.channels, [config.downsample_padding; 2]))
             .transpose()?;
-        stages.push(Stage { resnets, transformers, down: halves, up: None });
+        blocks.push(Block { resnets, transformers, downsample, upsample: None });
     }
-    Ok(stages)
+    Ok(blocks)
 }
 
-fn mid(
+fn load_mid_block(
     loader: &Loader<'_>,
     config: &UnetConfig,
     resnet_config: &ResnetConfig,
-) -> Loaded<(ResnetBlock, Transformer, ResnetBlock)> {
-    let Some(level) = config.last() else {
+) -> Result<(ResnetBlock, SpatialTransformer, ResnetBlock)> {
+    let Some(level) = config.last_level() else {
         return reject_config("the UNet has no blocks".to_owned());
     };
     let resnet_config = ResnetConfig { output_scale_factor: config.mid_scale_factor, ..*resnet_config };
-    let resnet =
-        |at: usize| ResnetBlock::load(loader, &format!("mid_block.resnets.{at}"), [level.channels; 2], &resnet_config);
-    let layers = level.transformers.last().copied().unwrap_or(1);
-    let sizes = TransformerSizes { only_cross: false, ..sizes(level, layers, config.groups) };
-    Ok((resnet(0)?, Transformer::load(loader, "mid_block.attentions.0", &sizes)?, resnet(1)?))
+    let resnet = |layer: usize| {
+        ResnetBlock::load(loader, &format!("mid_block.resnets.{layer}"), [level.channels; 2], &resnet_config)
+    };
+    let layers = level.transformer_layers.last().copied().unwrap_or(1);
+    let transformer_config =
+        SpatialTransformerConfig { only_cross_attention: false, ..transformer_config(level, layers, config.groups) };
+    let transformer = SpatialTransformer::load(loader, "mid_block.attentions.0", &transformer_config)?;
+    Ok((resnet(0)?, transformer, resnet(1)?))
 }
 
-fn up(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Loaded<Vec<Stage>> {
+fn load_up_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Result<Vec<Block>> {
     let levels: Vec<&Level> = config.levels.iter().rev().collect();
-    let mut before = levels.first().map_or(0, |level| level.channels);
-    let mut stages = Vec::with_capacity(levels.len());
+    let mut inputs = levels.first().map_or(0, |level| level.channels);
+    let mut blocks = Vec::with_capacity(levels.len());
     for (index, level) in levels.iter().enumerate() {
         let stem = format!("up_blocks.{index}");
-        let below = levels.get(index + 1).unwrap_or(level).channels;
-        let layers = match &config.up_transformers {
-            Some(all) => all.get(index).cloned().unwrap_or_default(),
-            None => level.transformers.clone(),
+        let next_channels = levels.get(index + 1).unwrap_or(level).channels;
+        let layers = match &config.up_transformer_layers {
+            Some(layers) => layers.get(index).cloned().unwrap_or_default(),
+            None => level.transformer_layers.clone(),
         };
         let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
-        for at in 0..=level.resnets {
-            let skip = if at == level.resnets { below } else { level.channels };
-            let channels = [before + skip, level.channels];
-            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{at}"), channels, resnet_config)?);
-            before = level.channels;
-            if config.up_attends.get(index).is_some_and(|attends| *attends) {
-                let sizes = sizes(level, layers.get(at).copied().unwrap_or(1), config.groups);
-                transformers.push(Transformer::load(loader, &format!("{stem}.attentions.{at}"), &sizes)?);
+        for layer in 0..=level.resnets {
+            let skip = if layer == level.resnets { next_channels } else { level.channels };
+            let channels = [inputs + skip, level.channels];
+            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{layer}"), channels, resnet_config)?);
+            inputs = level.channels;
+            if config.up_attention.get(index).is_some_and(|attention| *attention) {
+                let layers = layers.get(layer).copied().unwrap_or(1);
+                let transformer_config = transformer_config(level, layers, config.groups);
+                transformers.push(SpatialTransformer::load(
+                    loader,
+                    &format!("{stem}.attentions.{layer}"),
+                    &transformer_config,
+                )?);
             }
         }
-        let doubles = (index + 1 < levels.len()).then(|| Upsample::load(loader, &stem, level.channels)).transpose()?;
-        stages.push(Stage { resnets, transformers, down: None, up: doubles });
+        let upsample = (index + 1 < levels.len()).then(|| Upsample::load(loader, &stem, level.channels)).transpose()?;
+        blocks.push(Block { resnets, transformers, downsample: None, upsample });
     }
-    Ok(stages)
+    Ok(blocks)
 }

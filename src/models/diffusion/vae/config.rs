@@ -1,4 +1,4 @@
-//! An autoencoder's configuration, from the `config.json` of diffusers' `AutoencoderKL`.
+//! The configuration of an autoencoder, from the `config.json` of diffusers' `AutoencoderKL`.
 
 use serde_json::{Value, json};
 
@@ -15,16 +15,18 @@ pub struct VaeConfig {
     pub in_channels: usize,
     pub out_channels: usize,
     pub latent_channels: usize,
-    /// From the largest image size to the smallest.
+    /// Channels of each resolution level, from the highest resolution to the lowest.
     pub channels: Vec<usize>,
+    /// Residual blocks of each encoder level.
     pub layers: usize,
     pub groups: usize,
     pub mid_attention: bool,
     pub has_quant_conv: bool,
     pub has_post_quant_conv: bool,
-    /// Latents are the network's values divided by `scaling`, plus `shift`.
+    /// The autoencoder's latents are the scaled latents divided by `scaling`, plus `shift`.
     pub scaling: f32,
     pub shift: f32,
+    /// Height and width of the images in training.
     pub sample_size: Option<[usize; 2]>,
 }
 
@@ -39,20 +41,20 @@ impl VaeConfig {
         require(&config, "latents_mean", &[])?;
         require(&config, "latents_std", &[])?;
         let channels =
-            config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?.unwrap_or_else(|| vec![64]);
+            config.list("block_out_channels", |value| positive(value, MAX_CHANNELS))?.unwrap_or_else(|| vec![64]);
         if !(1..=MAX_BLOCKS).contains(&channels.len()) {
             return reject_config(format!(
                 "vae/block_out_channels has {} entries; 1 to {MAX_BLOCKS} are allowed",
                 channels.len()
             ));
         }
-        for (key, kind) in [("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")] {
-            let kinds = string_list(&config, key)?.unwrap_or_else(|| vec![kind; channels.len()]);
-            if kinds.len() != channels.len() {
-                return reject_config(format!("vae/{key} has {} entries for {} blocks", kinds.len(), channels.len()));
+        for (key, supported) in [("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")] {
+            let types = string_list(&config, key)?.unwrap_or_else(|| vec![supported; channels.len()]);
+            if types.len() != channels.len() {
+                return reject_config(format!("vae/{key} has {} entries for {} blocks", types.len(), channels.len()));
             }
-            if let Some(other) = kinds.iter().find(|one| **one != kind) {
-                return reject_config(format!("vae/{key} has {other}; {kind} is supported"));
+            if let Some(other) = types.iter().find(|block_type| **block_type != supported) {
+                return reject_config(format!("vae/{key} has {other}; {supported} is supported"));
             }
         }
         let layers = per_block(&config, "layers_per_block", 1, 64, Some(1))?;
@@ -77,7 +79,7 @@ impl VaeConfig {
         })
     }
 
-    /// Image pixels per latent pixel, along a side.
+    /// The downscaling factor: image pixels per latent pixel along an axis.
     pub fn factor(&self) -> usize {
         1 << self.channels.len().saturating_sub(1)
     }

@@ -5,11 +5,16 @@ use serde_json::{Map, Value, json};
 use super::schema_error::{Fault, SchemaError};
 use super::subschemas::{allows_type, child, visit_schemas};
 
-/// A part of a schema that compiles alone only if the compiler supports it.
+/// A part of a schema that may be what the compiler rejects.
 pub(in crate::engine::text::grammar) struct Suspect {
+    /// Compiles alone unless it is.
     pub part: Value,
-    /// The pointers of the keywords to remove if it does not compile.
+    /// The pointer of the schema.
+    pub pointer: String,
+    /// The pointers of the keywords to remove if the part does not compile.
     pub keywords: Vec<String>,
+    /// Whether the part contains other suspects, which must be tried first.
+    pub has_others: bool,
 }
 
 /// Removes what `error` is about. `oneOf` becomes `anyOf`, which allows what several alternatives match.
@@ -48,6 +53,11 @@ fn open_at(schema: &mut Value, pointer: &str) {
     }
 }
 
+/// Whether the schema has no keywords besides a type.
+pub(super) fn is_open(schema: &Value) -> bool {
+    schema.as_object().is_none_or(|fields| fields.keys().all(|keyword| keyword == "type"))
+}
+
 /// Removes everything but the type, and the options of the compiler.
 pub(in crate::engine::text::grammar) fn open(schema: &mut Value) {
     match schema.as_object_mut() {
@@ -56,11 +66,12 @@ pub(in crate::engine::text::grammar) fn open(schema: &mut Value) {
     }
 }
 
-/// The parts of a prepared schema that the compiler may reject, each with what it refers to.
+/// The parts of a prepared schema that the compiler may reject, each with what it refers to. The order is that in which
+/// to try them.
 pub(in crate::engine::text::grammar) fn suspects(schema: &mut Value) -> Vec<Suspect> {
     let definitions = schema.as_object().map(definitions).unwrap_or_default();
     let options = schema.get("x-guidance").cloned().unwrap_or_default();
-    let mut suspects = Vec::new();
+    let mut suspects: Vec<Suspect> = Vec::new();
     visit_schemas(schema, "", &mut |schema, pointer| {
         let Some(fields) = schema.as_object() else { return };
         for group in groups(fields) {
@@ -70,9 +81,11 @@ pub(in crate::engine::text::grammar) fn suspects(schema: &mut Value) -> Vec<Susp
             }
             part.insert("x-guidance".to_owned(), options.clone());
             let keywords = group.keywords.iter().map(|keyword| child(pointer, keyword)).collect();
-            suspects.push(Suspect { part: Value::Object(part), keywords });
+            let part = Value::Object(part);
+            suspects.push(Suspect { part, pointer: pointer.to_owned(), keywords, has_others: group.refers });
         }
     });
+    suspects.sort_by_key(|suspect| suspect.has_others);
     suspects
 }
 

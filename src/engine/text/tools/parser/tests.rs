@@ -93,7 +93,7 @@ fn generation_ends_when_other_text_follows_the_last_call() {
 }
 
 #[test]
-fn what_only_looks_like_a_call_is_text() {
+fn text_that_only_resembles_a_call_is_text() {
     let bare = [
         "```json\n{\"name\": \"b\", \"arguments\": {}}\n```",
         "``",

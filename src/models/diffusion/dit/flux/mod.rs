@@ -1,6 +1,6 @@
-//! The network of FLUX.1 (Black Forest Labs 2024, <https://github.com/black-forest-labs/flux>): joint blocks with
-//! separate weights for patches and text, then single blocks with shared weights and parallel attention and
-//! feed-forward networks (Dehghani et al. 2023, <https://arxiv.org/abs/2302.05442>).
+//! The denoiser of FLUX.1 (Black Forest Labs 2024, <https://github.com/black-forest-labs/flux>): joint blocks with
+//! separate weights for image patches and text tokens, then single blocks with shared weights and parallel attention
+//! and feed-forward networks (Dehghani et al. 2023, <https://arxiv.org/abs/2302.05442>).
 //!
 //! Names and order follow diffusers' `FluxTransformer2DModel`.
 
@@ -16,25 +16,25 @@ use super::DitConditioning;
 use super::joint_block::{FINAL, JointBlock, JointBlockConfig};
 use super::modulation::{Modulation, ShiftScale};
 use super::patch_layout::{PatchLayout, PatchOrder};
-use super::sequence::{concat_tokens, split_tokens};
 use super::time_text_embedding::TimeTextEmbedding;
+use super::token_sequence::{concat_tokens, split_tokens};
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, Loaded, linear};
+use crate::models::diffusion::layers::{Linear, linear};
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 use rope2d::Rope2d;
 use single_block::SingleBlock;
 
-/// Pixels of a patch along a side.
+/// Side of a patch in latent pixels.
 pub const PATCH_SIZE: usize = 2;
 
 #[derive(Debug)]
 pub struct Flux {
     config: FluxConfig,
-    patches: Linear,
-    context: Linear,
-    embedding: TimeTextEmbedding,
+    x_embedder: Linear,
+    context_embedder: Linear,
+    time_text_embed: TimeTextEmbedding,
     blocks: Vec<JointBlock>,
     single_blocks: Vec<SingleBlock>,
     norm_out: (Modulation, ShiftScale),
@@ -42,24 +42,24 @@ pub struct Flux {
 }
 
 impl Flux {
-    pub fn load(loader: &Loader<'_>, config: FluxConfig) -> Loaded<Self> {
-        let FluxConfig { in_channels, out_channels, heads, width, context, .. } = config;
-        let sizes =
+    pub fn load(loader: &Loader<'_>, config: FluxConfig) -> Result<Self> {
+        let FluxConfig { in_channels, out_channels, heads, width, context_width, .. } = config;
+        let block_config =
             JointBlockConfig { width, heads, qk_norm: true, dual_attention: false, last: false, text_first: true };
-        let block = |index: usize| JointBlock::load(loader, &format!("transformer_blocks.{index}"), sizes);
+        let block = |index: usize| JointBlock::load(loader, &format!("transformer_blocks.{index}"), block_config);
         let single =
             |index: usize| SingleBlock::load(loader, &format!("single_transformer_blocks.{index}"), width, heads);
         // The original checkpoint stores the shift first.
-        let (name, shift_scale) = match loader.has(original_weights::SHIFT_FIRST) {
-            true => (original_weights::SHIFT_FIRST, ShiftScale { shift: 0, scale: 1 }),
+        let (name, shift_scale) = match loader.has(original_weights::FINAL_NORM_SHIFT_FIRST) {
+            true => (original_weights::FINAL_NORM_SHIFT_FIRST, ShiftScale { shift: 0, scale: 1 }),
             false => ("norm_out.linear", FINAL),
         };
         Ok(Self {
-            patches: linear(loader, "x_embedder", [in_channels, width], true)?,
-            context: linear(loader, "context_embedder", [context, width], true)?,
-            embedding: TimeTextEmbedding::load(loader, config.pooled, width, config.guided)?,
-            blocks: (0..config.layers).map(block).collect::<Loaded<_>>()?,
-            single_blocks: (0..config.single_layers).map(single).collect::<Loaded<_>>()?,
+            x_embedder: linear(loader, "x_embedder", [in_channels, width], true)?,
+            context_embedder: linear(loader, "context_embedder", [context_width, width], true)?,
+            time_text_embed: TimeTextEmbedding::load(loader, config.pooled_width, width, config.guidance_embeds)?,
+            blocks: (0..config.layers).map(block).collect::<Result<_>>()?,
+            single_blocks: (0..config.single_layers).map(single).collect::<Result<_>>()?,
             norm_out: (Modulation::load(loader, name, width, 2)?, shift_scale),
             proj_out: linear(loader, "proj_out", [width, out_channels], true)?,
             config,
@@ -70,22 +70,23 @@ impl Flux {
         &self.config
     }
 
-    /// The predicted flow of `x`, `[1, height, width, in_channels / 4]`, in the same shape.
+    /// The predicted flow, `[1, height, width, out_channels / 4]`, for the latents `x`, `[1, height, width, in_channels
+    /// / 4]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
-        let channels = |numbers: usize| numbers / (PATCH_SIZE * PATCH_SIZE);
-        let patches = PatchLayout {
-            side: PATCH_SIZE,
+        let channels = |elements: usize| elements / (PATCH_SIZE * PATCH_SIZE);
+        let layout = PatchLayout {
+            patch_size: PATCH_SIZE,
             channels: channels(self.config.in_channels),
             order: PatchOrder::ChannelsFirst,
         };
-        let Some(grid) = patches.grid(x.size) else {
-            return Err(ModelError::Compute(format!("{:?} cannot be cut into patches", x.size)));
+        let Some(grid) = layout.grid(x.size) else {
+            return Err(ModelError::Compute(format!("latents of {:?} do not divide into patches", x.size)));
         };
-        let flow = self.forward_patches(ctx, &patches.pack(ctx, x)?, grid, cond)?;
-        PatchLayout { channels: channels(self.config.out_channels), ..patches }.unpack(ctx, &flow, grid)
+        let flow = self.forward_patches(ctx, &layout.pack(ctx, x)?, grid, cond)?;
+        PatchLayout { channels: channels(self.config.out_channels), ..layout }.unpack(ctx, &flow, grid)
     }
 
-    /// The same for patches, `[1, patches, 1, in_channels]`, in a grid.
+    /// The predicted flow for a grid of patches. Both are packed: `[1, patches, 1, in_channels or out_channels]`.
     pub(in crate::models::diffusion) fn forward_patches(
         &self,
         ctx: &OpContext<'_>,
@@ -95,22 +96,22 @@ impl Flux {
     ) -> Result<FeatureMap> {
         let heads = self.config.heads;
         let text_tokens = cond.text.pixels();
-        let table = Rope2d::new(text_tokens, grid, self.config.axes);
+        let table = Rope2d::new(text_tokens, grid, self.config.rope_axes);
         let rope = |x: &mut FeatureMap| table.apply(ctx, x, heads);
         // The reference divides by 1000 and multiplies again; this reproduces its rounding.
         let cond = DitConditioning { timestep: cond.timestep / 1000. * 1000., ..*cond };
-        let vector = self.embedding.forward(ctx, &cond)?;
-        let mut x = ctx.linear(&self.patches, patches)?;
-        let mut text = ctx.linear(&self.context, cond.text)?;
+        let vector = self.time_text_embed.forward(ctx, &cond)?;
+        let mut x = ctx.linear(&self.x_embedder, patches)?;
+        let mut text = ctx.linear(&self.context_embedder, cond.text)?;
         for block in &self.blocks {
             block.forward(ctx, &mut x, &mut text, &vector, &rope)?;
         }
-        let mut all = concat_tokens(ctx, &text, &x)?;
+        let mut sequence = concat_tokens(ctx, &text, &x)?;
         drop((x, text));
         for single in &self.single_blocks {
-            single.forward(ctx, &mut all, &vector, &rope)?;
+            single.forward(ctx, &mut sequence, &vector, &rope)?;
         }
-        let [_, x] = split_tokens(ctx, &all, text_tokens)?;
+        let [_, x] = split_tokens(ctx, &sequence, text_tokens)?;
         let (norm, shift_scale) = &self.norm_out;
         let y = norm.forward(ctx, &vector)?.norm(ctx, &x, *shift_scale)?;
         ctx.linear(&self.proj_out, &y)

@@ -1,20 +1,21 @@
-//! FLUX's tensors under their original names, which GGUF files use, too.
+//! FLUX weights with their original tensor names, which GGUF files also use.
 //!
-//! Some original matrices hold several of diffusers' matrices, and the last norm stores its shift before its scale. The
-//! network requests those by stems that diffusers' files do not have.
+//! Some original matrices fuse several matrices of diffusers, and the final norm stores its shift before its scale. The
+//! model requests those by stems that do not exist in diffusers' files.
 
 use outpost_kernels::DType;
 
 use crate::models::error::ModelError;
 use crate::models::weights::{Role, Rows, Weights};
 
-/// The last norm's modulation, with the shift first.
-pub(super) const SHIFT_FIRST: &str = "norm_out.shift_first";
+/// The stem of the final norm's modulation, with the shift first.
+pub(super) const FINAL_NORM_SHIFT_FIRST: &str = "norm_out.shift_first";
 
-/// Prefix of tensor names in some files.
+/// The prefix of tensor names in some files.
 const PREFIX: &str = "model.diffusion_model.";
 
-const OUTSIDE: &[(&str, &str)] = &[
+/// Layers outside blocks.
+const GLOBAL_LAYERS: &[(&str, &str)] = &[
     ("x_embedder", "img_in"),
     ("context_embedder", "txt_in"),
     ("time_text_embed.timestep_embedder.linear_1", "time_in.in_layer"),
@@ -23,12 +24,12 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("time_text_embed.guidance_embedder.linear_2", "guidance_in.out_layer"),
     ("time_text_embed.text_embedder.linear_1", "vector_in.in_layer"),
     ("time_text_embed.text_embedder.linear_2", "vector_in.out_layer"),
-    (SHIFT_FIRST, "final_layer.adaLN_modulation.1"),
+    (FINAL_NORM_SHIFT_FIRST, "final_layer.adaLN_modulation.1"),
     ("proj_out", "final_layer.linear"),
 ];
 
-/// After `transformer_blocks.N.` and `double_blocks.N.`
-const DOUBLE: &[(&str, &str)] = &[
+/// Layers in `transformer_blocks.N.` (diffusers) and `double_blocks.N.` (original).
+const DOUBLE_BLOCK_LAYERS: &[(&str, &str)] = &[
     ("norm1.linear", "img_mod.lin"),
     ("norm1_context.linear", "txt_mod.lin"),
     ("attn.to_qkv", "img_attn.qkv"),
@@ -45,8 +46,8 @@ const DOUBLE: &[(&str, &str)] = &[
     ("ff_context.net.2", "txt_mlp.2"),
 ];
 
-/// After `single_transformer_blocks.N.` and `single_blocks.N.`
-const SINGLE: &[(&str, &str)] = &[
+/// Layers in `single_transformer_blocks.N.` (diffusers) and `single_blocks.N.` (original).
+const SINGLE_BLOCK_LAYERS: &[(&str, &str)] = &[
     ("norm.linear", "modulation.lin"),
     ("linear1", "linear1"),
     ("attn.norm_q", "norm.query_norm"),
@@ -54,7 +55,7 @@ const SINGLE: &[(&str, &str)] = &[
     ("proj_out", "linear2"),
 ];
 
-/// A checkpoint with the original names.
+/// A checkpoint with the original tensor names.
 pub struct OriginalWeights<'a> {
     source: &'a dyn Weights,
     prefix: &'static str,
@@ -68,28 +69,29 @@ impl<'a> OriginalWeights<'a> {
 }
 
 fn find(table: &[(&str, &'static str)], stem: &str) -> Option<&'static str> {
-    table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
+    table.iter().find(|(diffusers, _)| *diffusers == stem).map(|(_, original)| *original)
 }
 
-fn original(stem: &str) -> Option<String> {
-    let block = |before: &str, to: &str, table: &[(&str, &'static str)]| {
-        let (index, rest) = stem.strip_prefix(before)?.split_once('.')?;
-        Some(format!("{to}{index}.{}", find(table, rest)?))
+/// The original stem of a layer.
+fn original_stem(stem: &str) -> Option<String> {
+    let block = |prefix: &str, original_prefix: &str, table: &[(&str, &'static str)]| {
+        let (index, rest) = stem.strip_prefix(prefix)?.split_once('.')?;
+        Some(format!("{original_prefix}{index}.{}", find(table, rest)?))
     };
-    let outside = || find(OUTSIDE, stem).map(str::to_owned);
-    let double = || block("transformer_blocks.", "double_blocks.", DOUBLE);
-    outside().or_else(double).or_else(|| block("single_transformer_blocks.", "single_blocks.", SINGLE))
+    let global = || find(GLOBAL_LAYERS, stem).map(str::to_owned);
+    let double = || block("transformer_blocks.", "double_blocks.", DOUBLE_BLOCK_LAYERS);
+    global().or_else(double).or_else(|| block("single_transformer_blocks.", "single_blocks.", SINGLE_BLOCK_LAYERS))
 }
 
 impl Weights for OriginalWeights<'_> {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
-        let name = original(stem)?;
-        let ending = match role {
+        let name = original_stem(stem)?;
+        let suffix = match role {
             Role::Bias => "bias",
             Role::Weight if name.ends_with("_norm") => "scale",
             Role::Weight => "weight",
         };
-        Some(format!("{}{name}.{ending}", self.prefix))
+        Some(format!("{}{name}.{suffix}", self.prefix))
     }
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {

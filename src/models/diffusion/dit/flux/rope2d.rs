@@ -1,5 +1,5 @@
-//! Rotary position embedding in two dimensions (Su et al. 2021, <https://arxiv.org/abs/2104.09864>): each part of a
-//! head rotates by one coordinate of a patch. Text tokens are not rotated.
+//! Rotary position embedding in two dimensions (Su et al. 2021, <https://arxiv.org/abs/2104.09864>): each axis of a
+//! head is rotated by one coordinate of a patch. Text tokens are not rotated.
 
 use outpost_kernels::{self as kernels, RopeLayout};
 
@@ -19,15 +19,16 @@ pub(super) struct Rope2d {
 }
 
 impl Rope2d {
+    /// `rows` and `columns`: of the grid of patches; `axes`: elements of a head for each coordinate.
     pub fn new(text_tokens: usize, [rows, columns]: [usize; 2], axes: [usize; 3]) -> Self {
         let (positions, pairs) = (text_tokens + rows * columns, axes.iter().sum::<usize>() / 2);
         let patches = (0..rows).flat_map(|row| (0..columns).map(move |column| [0, row, column]));
         let coordinates = std::iter::repeat_n([0; 3], text_tokens).chain(patches);
         let (mut cos, mut sin) = (Vec::with_capacity(positions * pairs), Vec::with_capacity(positions * pairs));
         for coordinate in coordinates {
-            for (axis, at) in axes.into_iter().zip(coordinate) {
+            for (axis, position) in axes.into_iter().zip(coordinate) {
                 for pair in (0..axis).step_by(2) {
-                    let angle = at as f64 * BASE.powf(pair as f64 / axis as f64).recip();
+                    let angle = position as f64 * BASE.powf(pair as f64 / axis as f64).recip();
                     cos.push(angle.cos() as f32);
                     sin.push(angle.sin() as f32);
                 }
@@ -41,7 +42,7 @@ impl Rope2d {
         let width = 2 * self.pairs;
         if x.rows() != self.positions || x.channels != heads * width {
             return Err(ModelError::Compute(format!(
-                "{} positions of {} elements cannot be rotated",
+                "{} positions of {} elements do not fit the rotary embedding",
                 x.rows(),
                 x.channels
             )));

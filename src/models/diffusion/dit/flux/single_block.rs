@@ -1,4 +1,4 @@
-//! A block with shared weights for image patches and text tokens.
+//! The single block of FLUX: one sequence of text tokens and image patches, with shared weights.
 
 use outpost_kernels::Activation;
 
@@ -6,7 +6,7 @@ use super::super::joint_block::{ATTENTION, ATTENTION_GATE};
 use super::super::modulation::Modulation;
 use super::super::qkv::{IMAGE, QkvDims, QkvProjection};
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, Loaded, linear};
+use crate::models::diffusion::layers::{Linear, linear};
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::weights::{Candidate, Loader};
 
@@ -15,31 +15,32 @@ pub(super) struct SingleBlock {
     heads: usize,
     modulation: Modulation,
     qkv: QkvProjection,
-    up: Linear,
-    /// Projects the attention's output and the feed-forward network's hidden layer together.
+    mlp_up: Linear,
+    /// Projects the attention output and the hidden layer of the feed-forward network together.
     out: Linear,
 }
 
 impl SingleBlock {
-    pub fn load(loader: &Loader<'_>, stem: &str, width: usize, heads: usize) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, stem: &str, width: usize, heads: usize) -> Result<Self> {
         let inner = 4 * width;
         // The original checkpoint stores all input projections in one matrix.
         let fused = (format!("{stem}.linear1"), 3 * width + inner);
-        let up = [
+        let mlp_up = [
             Candidate::whole(format!("{stem}.proj_mlp"), inner),
             Candidate { stem: fused.0.clone(), first: 3 * width, total: fused.1 },
         ];
-        let widths = QkvDims { width, qk_norm: Some(width / heads) };
+        let dims = QkvDims { width, qk_norm: Some(width / heads) };
         Ok(Self {
             heads,
             modulation: Modulation::load(loader, &format!("{stem}.norm.linear"), width, 3)?,
-            qkv: QkvProjection::load_fused(loader, &format!("{stem}.attn"), &IMAGE, widths, &fused)?,
-            up: loader.linear(&up, inner, width, true)?,
+            qkv: QkvProjection::load_fused(loader, &format!("{stem}.attn"), &IMAGE, dims, &fused)?,
+            mlp_up: loader.linear(&mlp_up, inner, width, true)?,
             out: linear(loader, &format!("{stem}.proj_out"), [width + inner, width], true)?,
         })
     }
 
-    /// `x`: `[1, positions, 1, width]`; `rope` is applied to queries and keys.
+    /// `x`: `[1, positions, 1, width]`; `cond`: the conditioning vector, `[1, 1, 1, width]`; `rope` is applied to
+    /// queries and keys.
     pub fn forward(
         &self,
         ctx: &OpContext<'_>,
@@ -52,13 +53,13 @@ impl SingleBlock {
         let [mut q, mut k, v] = self.qkv.forward(ctx, &y)?;
         rope(&mut q)?;
         rope(&mut k)?;
-        let seen = ctx.attention([&q, &k, &v], self.heads, false)?;
+        let attended = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        let mut inner = ctx.linear(&self.up, &y)?;
+        let mut hidden = ctx.linear(&self.mlp_up, &y)?;
         drop(y);
-        ctx.activate(Activation::GeluTanh, &mut inner)?;
-        let both = ctx.concat(&seen, &inner)?;
-        drop((seen, inner));
-        vectors.add(ctx, x, &ctx.linear(&self.out, &both)?, ATTENTION_GATE)
+        ctx.activate(Activation::GeluTanh, &mut hidden)?;
+        let concatenated = ctx.concat(&attended, &hidden)?;
+        drop((attended, hidden));
+        vectors.add(ctx, x, &ctx.linear(&self.out, &concatenated)?, ATTENTION_GATE)
     }
 }

@@ -1,4 +1,4 @@
-//! The network of Stable Diffusion 3 and 3.5 (Esser et al. 2024, <https://arxiv.org/abs/2403.03206>).
+//! MMDiT, the denoiser of Stable Diffusion 3 and 3.5 (Esser et al. 2024, <https://arxiv.org/abs/2403.03206>).
 //!
 //! Names and order follow diffusers' `SD3Transformer2DModel`.
 
@@ -12,7 +12,7 @@ use super::modulation::Modulation;
 use super::patch_layout::{PatchLayout, PatchOrder};
 use super::time_text_embedding::TimeTextEmbedding;
 use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Conv, Linear, Loaded, conv, linear};
+use crate::models::diffusion::layers::{Conv, Linear, conv, linear};
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::embedding_table::EmbeddingTable;
 use crate::models::error::ModelError;
@@ -21,70 +21,75 @@ use crate::models::weights::Loader;
 #[derive(Debug)]
 pub struct Mmdit {
     config: MmditConfig,
-    patches: Conv,
-    /// Position embeddings of a square of patches, `[positions², width]`; images use its centre.
+    patch_embed: Conv,
+    /// Position embeddings of a square grid of patches, `[max_grid_side², width]`. Images use the centre of the grid.
     pos_embed: EmbeddingTable,
-    context: Linear,
-    embedding: TimeTextEmbedding,
+    context_embedder: Linear,
+    time_text_embed: TimeTextEmbedding,
     blocks: Vec<JointBlock>,
     norm_out: Modulation,
     proj_out: Linear,
 }
 
 impl Mmdit {
-    pub fn load(loader: &Loader<'_>, config: MmditConfig) -> Loaded<Self> {
-        let MmditConfig { patch, in_channels, out_channels, layers, heads, width, positions, qk_norm, .. } = config;
+    pub fn load(loader: &Loader<'_>, config: MmditConfig) -> Result<Self> {
+        let MmditConfig { patch_size, in_channels, out_channels, layers, heads, width, max_grid_side, qk_norm, .. } =
+            config;
         let block = |(index, dual_attention): (usize, &bool)| {
             let last = index + 1 == layers;
-            let sizes =
+            let block_config =
                 JointBlockConfig { width, heads, qk_norm, dual_attention: *dual_attention, last, text_first: false };
-            JointBlock::load(loader, &format!("transformer_blocks.{index}"), sizes)
+            JointBlock::load(loader, &format!("transformer_blocks.{index}"), block_config)
         };
         Ok(Self {
-            patches: conv(loader, "pos_embed.proj", [in_channels, width], patch, patch, [0; 2])?,
-            pos_embed: loader.table("pos_embed.pos_embed", positions * positions, width)?,
-            context: linear(loader, "context_embedder", [config.context, width], true)?,
-            embedding: TimeTextEmbedding::load(loader, config.pooled, width, false)?,
-            blocks: config.dual_attention.iter().enumerate().map(block).collect::<Loaded<_>>()?,
+            patch_embed: conv(loader, "pos_embed.proj", [in_channels, width], patch_size, patch_size, [0; 2])?,
+            pos_embed: loader.table("pos_embed.pos_embed", max_grid_side * max_grid_side, width)?,
+            context_embedder: linear(loader, "context_embedder", [config.context_width, width], true)?,
+            time_text_embed: TimeTextEmbedding::load(loader, config.pooled_width, width, false)?,
+            blocks: config.dual_attention.iter().enumerate().map(block).collect::<Result<_>>()?,
             norm_out: Modulation::load(loader, "norm_out.linear", width, 2)?,
-            proj_out: linear(loader, "proj_out", [width, patch * patch * out_channels], true)?,
+            proj_out: linear(loader, "proj_out", [width, patch_size * patch_size * out_channels], true)?,
             config,
         })
     }
 
-    /// The predicted flow, `[images, height, width, out_channels]`, of `x`, `[images, height, width, in_channels]`.
+    /// The predicted flow, `[images, height, width, out_channels]`, for the latents `x`, `[images, height, width,
+    /// in_channels]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
-        let MmditConfig { patch, out_channels, in_channels, .. } = self.config;
-        let patches = PatchLayout { side: patch, channels: out_channels, order: PatchOrder::ChannelsLast };
-        let grid = patches.grid(x.size).filter(|_| x.channels == in_channels && x.images == cond.text.images);
+        let MmditConfig { patch_size, out_channels, in_channels, .. } = self.config;
+        let layout = PatchLayout { patch_size, channels: out_channels, order: PatchOrder::ChannelsLast };
+        let grid = layout.grid(x.size).filter(|_| x.channels == in_channels && x.images == cond.text.images);
         let Some(grid) = grid else {
-            return Err(ModelError::Compute(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+            return Err(ModelError::Compute(format!(
+                "latents of {:?} and {} channels do not divide into patches",
+                x.size, x.channels
+            )));
         };
-        let mut x = ctx.conv(&self.patches, x)?;
+        let mut x = ctx.conv(&self.patch_embed, x)?;
         self.add_pos_embed(&mut x, grid)?;
         x.size = [grid[0] * grid[1], 1];
-        let mut text = ctx.linear(&self.context, cond.text)?;
-        let vector = self.embedding.forward(ctx, cond)?;
+        let mut text = ctx.linear(&self.context_embedder, cond.text)?;
+        let vector = self.time_text_embed.forward(ctx, cond)?;
         for block in &self.blocks {
             block.forward(ctx, &mut x, &mut text, &vector, &|_| Ok(()))?;
         }
         let y = self.norm_out.forward(ctx, &vector)?.norm(ctx, &x, FINAL)?;
         drop(x);
-        patches.unpack(ctx, &ctx.linear(&self.proj_out, &y)?, grid)
+        layout.unpack(ctx, &ctx.linear(&self.proj_out, &y)?, grid)
     }
 
-    /// Adds position embeddings.
+    /// Adds the position embeddings of the centre of the grid. `x`: `[images, rows, columns, width]`.
     fn add_pos_embed(&self, x: &mut FeatureMap, [rows, columns]: [usize; 2]) -> Result<()> {
-        let side = self.config.positions;
+        let side = self.config.max_grid_side;
         if rows > side || columns > side {
             return Err(ModelError::Compute(format!(
-                "{rows} rows and {columns} columns of patches; {side} are allowed"
+                "a grid of {rows} × {columns} patches exceeds the maximum side of {side}"
             )));
         }
         let (top, left) = ((side - rows) / 2, (side - columns) / 2);
-        let place = |(row, column)| ((top + row) * side + left + column) as u32;
-        let one = || (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
-        let all = (0..x.images).flat_map(|_| one()).map(place);
-        self.pos_embed.look_up(all, true, x.data_mut())
+        let index = |(row, column)| ((top + row) * side + left + column) as u32;
+        let patches = || (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
+        let indices = (0..x.images).flat_map(|_| patches()).map(index);
+        self.pos_embed.look_up(indices, true, x.data_mut())
     }
 }

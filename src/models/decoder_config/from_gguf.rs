@@ -1,14 +1,13 @@
-//! From a GGUF header. Keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> and
-//! llama.cpp's `llama-arch.cpp`.
+//! Reads a decoder's configuration from a GGUF header. <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> and
+//! llama.cpp's `llama-arch.cpp` describe the keys.
 
 use super::{DecoderConfig, LayerConfig, MoeConfig};
 use crate::models::decoder_family::{self, DecoderFamily, SlidingWindows};
 use crate::models::error::{ModelError, reject_config};
-use crate::models::gguf::{Array, Header, Value};
-use crate::models::gguf_config::GgufConfig;
+use crate::models::gguf::{ArchitectureMetadata, Array, Header, Value};
 use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
 
-/// Keys that would change results and that nothing here computes; a zero, one or `false` is harmless.
+/// Keys of unsupported features that would change results. Some values turn the feature off and are accepted.
 const UNSUPPORTED_KEYS: &[&str] = &[
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
@@ -33,7 +32,7 @@ const UNSUPPORTED_KEYS: &[&str] = &[
 ];
 
 impl DecoderConfig {
-    /// From a GGUF file's header.
+    /// Reads the configuration from the header of a GGUF file.
     pub fn from_gguf(header: &Header) -> Result<Self, ModelError> {
         let metadata = &header.metadata;
         let name = metadata
@@ -45,7 +44,7 @@ impl DecoderConfig {
                 decoder_family::architecture_names()
             ))
         })?;
-        let keys = GgufConfig { metadata, name };
+        let keys = ArchitectureMetadata { metadata, architecture: name };
         reject_unsupported(&keys)?;
         let width = keys.required("embedding_length", 1 << 16)?;
         let heads = keys.required("attention.head_count", 1 << 10)?;
@@ -56,15 +55,15 @@ impl DecoderConfig {
         let value_width = keys.optional("attention.value_length", head_width, 1 << 12)?;
         if value_width != head_width {
             return reject_config(format!(
-                "value heads of {value_width} beside heads of {head_width} are not supported"
+                "value heads of width {value_width} with key heads of width {head_width} are not supported"
             ));
         }
-        let blocks = keys.required("block_count", 1 << 10)?;
+        let layer_count = keys.required("block_count", 1 << 10)?;
         let experts = experts(&keys)?;
-        let scaled_by = if family.odd_scale_blocks == Some(blocks) { width / heads } else { head_width };
+        let scale_width = if family.width_scaled_layer_count == Some(layer_count) { width / heads } else { head_width };
         Self {
             family,
-            layer_count: blocks,
+            layer_count,
             width,
             heads,
             kv_heads: keys.optional("attention.head_count_kv", heads, 1 << 10)?,
@@ -74,13 +73,13 @@ impl DecoderConfig {
             context: keys.required("context_length", 1 << 24)?,
             epsilon: keys.float("attention.layer_norm_rms_epsilon", 1e-5)?,
             ropes: ropes(&keys, family, head_width, header)?,
-            rope_style: family.rope,
-            layers: layers(&keys, family, blocks, experts.is_some())?,
+            rope_layout: family.rope,
+            layers: layers(&keys, family, layer_count, experts.is_some())?,
             activation: family.activation,
             embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
-            attention_scale: keys.cap("attention.scale")?.unwrap_or((scaled_by as f32).sqrt().recip()),
-            attention_soft_cap: keys.cap("attn_logit_softcapping")?,
-            logit_soft_cap: keys.cap("final_logit_softcapping")?,
+            attention_scale: keys.nonzero_float("attention.scale")?.unwrap_or((scale_width as f32).sqrt().recip()),
+            attention_soft_cap: keys.nonzero_float("attn_logit_softcapping")?,
+            logit_soft_cap: keys.nonzero_float("final_logit_softcapping")?,
             experts,
             biases: family.biases,
             norm_weight_offset: 0.,
@@ -90,11 +89,11 @@ impl DecoderConfig {
     }
 }
 
-fn reject_unsupported(keys: &GgufConfig<'_>) -> Result<(), ModelError> {
-    let harmless = |key: &str, value: &Value| match value {
+fn reject_unsupported(keys: &ArchitectureMetadata<'_>) -> Result<(), ModelError> {
+    let is_off = |key: &str, value: &Value| match value {
         Value::Bool(flag) => !flag,
         Value::Float(number) => *number == 0. || (*number == 1. && key.ends_with("_scale")),
-        // 1 is softmax, which is what is computed.
+        // 1 is softmax, which is supported.
         Value::Unsigned(number) => *number == 0 || (*number == 1 && key == "expert_gating_func"),
         Value::Signed(number) => *number == 0,
         _ => false,
@@ -102,7 +101,7 @@ fn reject_unsupported(keys: &GgufConfig<'_>) -> Result<(), ModelError> {
     for key in UNSUPPORTED_KEYS {
         let name = keys.key(key);
         if let Some(value) = keys.metadata.get(&name)
-            && !harmless(key, value)
+            && !is_off(key, value)
         {
             return reject_config(format!("{name} is {value:?}, which is not supported"));
         }
@@ -113,7 +112,7 @@ fn reject_unsupported(keys: &GgufConfig<'_>) -> Result<(), ModelError> {
     }
 }
 
-/// The embedding's rows count the vocabulary: the one number that the weights must agree with.
+/// The vocabulary is the number of rows of the token embedding.
 fn vocabulary(header: &Header) -> Result<usize, ModelError> {
     let table = header.tensor("token_embd.weight");
     match table.map(|table| table.shape.as_slice()) {
@@ -125,38 +124,36 @@ fn vocabulary(header: &Header) -> Result<usize, ModelError> {
     }
 }
 
-fn inner(keys: &GgufConfig<'_>, experts: Option<&MoeConfig>) -> Result<usize, ModelError> {
+fn inner(keys: &ArchitectureMetadata<'_>, experts: Option<&MoeConfig>) -> Result<usize, ModelError> {
     match experts {
         Some(experts) => keys.optional("feed_forward_length", experts.inner, 1 << 20),
         None => keys.required("feed_forward_length", 1 << 20),
     }
 }
 
-/// llama.cpp lets the weights of both its families with experts sum up to one.
-fn experts(keys: &GgufConfig<'_>) -> Result<Option<MoeConfig>, ModelError> {
+/// llama.cpp scales expert weights to a sum of one for both families with experts.
+fn experts(keys: &ArchitectureMetadata<'_>) -> Result<Option<MoeConfig>, ModelError> {
     if keys.integer("expert_count").unwrap_or(0) == 0 {
         return Ok(None);
     }
-    let own = "expert_feed_forward_length";
+    let expert_key = "expert_feed_forward_length";
     Ok(Some(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
         experts_per_token: keys.required("expert_used_count", 1 << 12)?,
-        inner: keys.required(if keys.has(own) { own } else { "feed_forward_length" }, 1 << 20)?,
+        inner: keys.required(if keys.has(expert_key) { expert_key } else { "feed_forward_length" }, 1 << 20)?,
         normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
     }))
 }
 
 fn ropes(
-    keys: &GgufConfig<'_>,
+    keys: &ArchitectureMetadata<'_>,
     family: &DecoderFamily,
     head_width: usize,
     header: &Header,
 ) -> Result<Vec<RopeSpec>, ModelError> {
     let rotated = keys.optional("rope.dimension_count", head_width, 1 << 12)?;
     if rotated != head_width && !family.partial_rotary {
-        return reject_config(format!(
-            "rotated parts of heads of {rotated} beside heads of {head_width} are not supported"
-        ));
+        return reject_config(format!("rotating {rotated} of {head_width} elements of a head is not supported"));
     }
     let global = RopeSpec {
         base: keys.float("rope.freq_base", 10_000.)?,
@@ -165,13 +162,13 @@ fn ropes(
         stored_factors: header.tensor("rope_freqs.weight").is_some(),
     };
     let Some(base) = family.local_rope_base else { return Ok(vec![global]) };
-    // Layers with a window are never stretched.
+    // Context scaling does not apply to layers with a window.
     let base = keys.float("rope.freq_base_swa", base)?;
     let local = RopeSpec { base, scaling: RopeScaling::None, ..global.clone() };
     Ok(vec![global, local])
 }
 
-fn scaling(keys: &GgufConfig<'_>, header: &Header) -> Result<RopeScaling, ModelError> {
+fn scaling(keys: &ArchitectureMetadata<'_>, header: &Header) -> Result<RopeScaling, ModelError> {
     let context = keys.required("context_length", 1 << 24)?;
     let original = keys.optional("rope.scaling.original_context_length", context, 1 << 24)?;
     let kind = keys.metadata.text(&keys.key("rope.scaling.type"));
@@ -180,8 +177,8 @@ fn scaling(keys: &GgufConfig<'_>, header: &Header) -> Result<RopeScaling, ModelE
         return Ok(RopeScaling::LongRope(LongRope { short: Vec::new(), long: Vec::new(), original, magnitude }));
     }
     let factor = match keys.has("rope.scaling.factor") {
-        true => keys.cap("rope.scaling.factor")?.unwrap_or(1.),
-        false => keys.cap("rope.scale_linear")?.unwrap_or(1.),
+        true => keys.nonzero_float("rope.scaling.factor")?.unwrap_or(1.),
+        false => keys.nonzero_float("rope.scale_linear")?.unwrap_or(1.),
     };
     match kind {
         Some("none") => Ok(RopeScaling::None),
@@ -192,11 +189,11 @@ fn scaling(keys: &GgufConfig<'_>, header: &Header) -> Result<RopeScaling, ModelE
     }
 }
 
-fn yarn(keys: &GgufConfig<'_>, factor: f32, original: f32) -> Result<Yarn, ModelError> {
+fn yarn(keys: &ArchitectureMetadata<'_>, factor: f32, original: f32) -> Result<Yarn, ModelError> {
     if keys.float("rope.scaling.yarn_ext_factor", 1.)? != 1. {
         return reject_config("a YaRN extrapolation factor other than 1 is not supported".to_owned());
     }
-    let own = match keys.optional_float("rope.scaling.yarn_attn_factor")? {
+    let yarn_factor = match keys.optional_float("rope.scaling.yarn_attn_factor")? {
         Some(magnitude) => magnitude,
         None => yarn_magnitude(factor, 1.),
     };
@@ -205,40 +202,41 @@ fn yarn(keys: &GgufConfig<'_>, factor: f32, original: f32) -> Result<Yarn, Model
         original,
         fast: keys.float("rope.scaling.yarn_beta_fast", 32.)?,
         slow: keys.float("rope.scaling.yarn_beta_slow", 1.)?,
-        magnitude: own * keys.float("rope.scaling.attn_factor", 1.)?,
+        magnitude: yarn_factor * keys.float("rope.scaling.attn_factor", 1.)?,
         truncate: true,
     })
 }
 
 fn layers(
-    keys: &GgufConfig<'_>,
+    keys: &ArchitectureMetadata<'_>,
     family: &DecoderFamily,
-    blocks: usize,
+    layer_count: usize,
     sparse: bool,
 ) -> Result<Vec<LayerConfig>, ModelError> {
     let window = window(keys, family)?;
-    let windowed = windowed(keys, family, blocks)?;
-    let layer = |block: usize| {
-        let window = window.filter(|_| windowed.get(block).copied().unwrap_or(false));
-        let rotates = family.no_rope_every.is_none_or(|every| !(block + 1).is_multiple_of(every));
+    let windowed = windowed_layers(keys, family, layer_count)?;
+    let layer = |layer: usize| {
+        let window = window.filter(|_| windowed.get(layer).copied().unwrap_or(false));
+        let rotates = family.no_rope_every.is_none_or(|every| !(layer + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
         LayerConfig { rope: rotates.then_some(rope), window, sparse }
     };
-    Ok((0..blocks).map(layer).collect())
+    Ok((0..layer_count).map(layer).collect())
 }
 
-/// Zero stands for none, and so does a window that the context cannot fill.
-fn window(keys: &GgufConfig<'_>, family: &DecoderFamily) -> Result<Option<usize>, ModelError> {
+/// The sliding window. Zero means none. A window that is not smaller than the context has no effect and is ignored for
+/// families without windows.
+fn window(keys: &ArchitectureMetadata<'_>, family: &DecoderFamily) -> Result<Option<usize>, ModelError> {
     const KEY: &str = "attention.sliding_window";
     if !keys.has(KEY) {
-        // What llama.cpp takes where Gemma 2's files do not say.
-        return Ok((family.windows == SlidingWindows::AllButEvery(2)).then_some(4096));
+        // llama.cpp's default for Gemma 2.
+        return Ok((family.windows == SlidingWindows::AllExceptEvery(2)).then_some(4096));
     }
     if keys.integer(KEY) == Some(0) {
         return Ok(None);
     }
     let window = keys.required(KEY, 1 << 31)?;
-    if family.windows == SlidingWindows::All || matches!(family.windows, SlidingWindows::AllButEvery(_)) {
+    if family.windows == SlidingWindows::All || matches!(family.windows, SlidingWindows::AllExceptEvery(_)) {
         return Ok(Some(window));
     }
     if window >= keys.required("context_length", 1 << 24)? {
@@ -247,19 +245,23 @@ fn window(keys: &GgufConfig<'_>, family: &DecoderFamily) -> Result<Option<usize>
     reject_config(format!("a sliding window of {window} is not supported for {}", family.name))
 }
 
-/// Which blocks have the window: the file's own list or period, or the family's.
-fn windowed(keys: &GgufConfig<'_>, family: &DecoderFamily, blocks: usize) -> Result<Vec<bool>, ModelError> {
+/// Which layers have the window, by the file's list or period, or by the family's period.
+fn windowed_layers(
+    keys: &ArchitectureMetadata<'_>,
+    family: &DecoderFamily,
+    layer_count: usize,
+) -> Result<Vec<bool>, ModelError> {
     const KEY: &str = "attention.sliding_window_pattern";
     let period = match (keys.metadata.get(&keys.key(KEY)), family.windows) {
-        (Some(Value::Array(array)), _) => return flags(array, blocks),
+        (Some(Value::Array(array)), _) => return flags(array, layer_count),
         (Some(_), _) => Some(keys.required(KEY, 1 << 10)?),
-        (None, SlidingWindows::AllButEvery(period)) => Some(period),
+        (None, SlidingWindows::AllExceptEvery(period)) => Some(period),
         (None, _) => None,
     };
-    Ok((0..blocks).map(|block| period.is_none_or(|period| !(block + 1).is_multiple_of(period))).collect())
+    Ok((0..layer_count).map(|layer| period.is_none_or(|period| !(layer + 1).is_multiple_of(period))).collect())
 }
 
-fn flags(array: &Array, blocks: usize) -> Result<Vec<bool>, ModelError> {
+fn flags(array: &Array, count: usize) -> Result<Vec<bool>, ModelError> {
     let flags = array.numbers().map(|numbers| {
         numbers
             .map(|number| match number {
@@ -271,7 +273,7 @@ fn flags(array: &Array, blocks: usize) -> Result<Vec<bool>, ModelError> {
             .collect::<Option<Vec<bool>>>()
     });
     match flags.flatten() {
-        Some(flags) if flags.len() == blocks => Ok(flags),
-        _ => reject_config(format!("the pattern of sliding windows does not name {blocks} blocks")),
+        Some(flags) if flags.len() == count => Ok(flags),
+        _ => reject_config(format!("the pattern of sliding windows does not have {count} layers")),
     }
 }

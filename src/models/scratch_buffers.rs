@@ -1,4 +1,4 @@
-//! Memory that a step computes in, beside weights, keys and values: what it is, and how much at most.
+//! Scratch buffers of a step, and an upper bound of the memory that a step needs besides weights and KV cache.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,20 +8,20 @@ use super::attention;
 use super::decoder_config::{DecoderConfig, MoeConfig};
 use super::kv::blocks_for;
 
-/// What computes: threads, and memory that stays from one step to the next, for fresh pages would cost
-/// more than some of the work. All models share one, since they compute one at a time.
+/// The threads and scratch buffers with which models compute. All models share one, because they compute one at a time.
+/// The buffers are kept between steps, because new pages cost more than some of the work.
 #[derive(Debug)]
 pub struct Cpu {
     pool: Pool,
-    scratch: Mutex<Scratch>,
+    scratch: Mutex<ScratchBuffers>,
 }
 
 impl Cpu {
     pub fn new(threads: usize) -> Self {
-        Self::of(Pool::new(threads))
+        Self::with_pool(Pool::new(threads))
     }
 
-    pub fn of(pool: Pool) -> Self {
+    pub fn with_pool(pool: Pool) -> Self {
         Self { pool, scratch: Mutex::default() }
     }
 
@@ -29,35 +29,37 @@ impl Cpu {
         &self.pool
     }
 
-    pub(super) fn scratch(&self) -> MutexGuard<'_, Scratch> {
+    pub(super) fn scratch(&self) -> MutexGuard<'_, ScratchBuffers> {
         self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What goes through a block, by row of the step. Contents are of no meaning between steps.
+/// The activations of a layer, by token. The contents are undefined between steps.
 #[derive(Debug, Default)]
-pub(super) struct Scratch {
-    /// `[rows, width]`: the stream that blocks add to.
+pub(super) struct ScratchBuffers {
+    /// The residual stream: `[tokens, width]`.
     pub x: Vec<f32>,
-    /// `[rows, width]`: the stream as a sublayer takes it.
+    /// The normalized input of a sublayer: `[tokens, width]`.
     pub normed: Vec<f32>,
-    /// `[rows, heads * head_width]`
+    /// `[tokens, heads * head_width]`
     pub q: Vec<f32>,
-    /// `[rows, kv_heads * head_width]`
+    /// `[tokens, kv_heads * head_width]`
     pub k: Vec<f32>,
+    /// `[tokens, kv_heads * head_width]`
     pub v: Vec<f32>,
-    /// What attention mixed, as much as `q`.
-    pub mixed: Vec<f32>,
-    /// `[rows, width]`: what a sublayer gives, until the next norm adds it.
+    /// Output of the attention heads: `[tokens, heads * head_width]`.
+    pub attention: Vec<f32>,
+    /// Output of a sublayer, which the next norm adds to `x`: `[tokens, width]`.
     pub y: Vec<f32>,
-    /// `[rows, inner]`
+    /// `[tokens, inner]`
     pub gate: Vec<f32>,
+    /// `[tokens, inner]`
     pub up: Vec<f32>,
-    /// `[wanted rows, vocabulary]`
+    /// `[tokens with logits, vocabulary]`
     pub logits: Vec<f32>,
 }
 
-/// The first `len` places of a buffer, which grows if it must.
+/// Returns the first `len` elements of a buffer and extends it if necessary.
 pub(super) fn grow(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if let Some(more) = len.checked_sub(buffer.len()) {
         buffer.reserve_exact(more);
@@ -66,54 +68,52 @@ pub(super) fn grow(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     &mut buffer[..len]
 }
 
-/// The most that a step may be made of.
+/// The maximum size of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
-    /// Tokens of all rows together.
+    /// Tokens of all rows.
     pub tokens: usize,
     pub rows: usize,
-    /// Distributions that are wanted.
+    /// Tokens with logits.
     pub logits: usize,
-    /// Threads that compute.
     pub threads: usize,
 }
 
-/// An upper bound of the bytes that a step takes: [`CausalLm::forward`], and choosing tokens from its logits.
+/// An upper bound of the bytes that a step takes: [`CausalLm::forward`] and sampling from its logits.
 ///
-/// Added up are the buffers of [`Scratch`] at their longest, the tables and states of attention, and what
-/// choosing takes. What lives after each other is added too, for an allocator may keep what the one has
-/// freed and have no use for it in the other.
+/// It is the sum of the [`ScratchBuffers`] at their maximum sizes, the tables and states of attention, and the memory of
+/// sampling. Memory that is not used at the same time is added too, because an allocator may not be able to reuse it.
 ///
 /// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
-pub fn scratch_bytes(config: &DecoderConfig, most: &StepLimits) -> u64 {
-    let StepLimits { tokens, rows, logits, threads } = *most;
+pub fn scratch_bytes(config: &DecoderConfig, limits: &StepLimits) -> u64 {
+    let StepLimits { tokens, rows, logits, threads } = *limits;
     let DecoderConfig { vocabulary, head_width, .. } = *config;
-    // Cosines and sines of half a head each, in vectors that grew by doubling.
+    // Cosines and sines of half a head each, in vectors that grow by doubling.
     let angles = 2 * head_width * config.ropes.len();
-    // A thread that chooses lists all tokens with their weights, and once more for log-probabilities.
+    // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.
     let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + threads * 4 * vocabulary;
-    // Keys' and values' addresses, lengths and scales.
+    // Addresses, lengths and scales of keys and values.
     let tables = rows * blocks_for(config.context) * 64;
     let attention = attend_bytes(threads, &attention::decoder_shape(config, None), tokens, config.context);
     (floats * size_of::<f32>() + tables + attention) as u64
 }
 
-/// Numbers of [`Scratch`] for each token, logits aside, and those made ready for products.
+/// Floats per token of [`ScratchBuffers`] without logits, and of quantised or rounded activations.
 fn floats_per_token(config: &DecoderConfig) -> usize {
     let DecoderConfig { width, .. } = *config;
     let (queries, kv) = (config.heads * config.head_width, config.kv_heads * config.head_width);
-    // Norms exchange buffers, so each of four becomes as long as the longest.
+    // Norms swap buffers, so each of four buffers reaches the length of the longest.
     let attention = width + 4 * width.max(queries) + queries + kv;
-    let gated = |inner: usize| 2 * inner + packed_floats(width.max(queries).max(inner));
-    // The router's scores, and who takes which; the tokens of an expert and its outputs.
+    let gated = |inner: usize| 2 * inner + quantised_floats(width.max(queries).max(inner));
+    // Scores of the router, selected experts, and the gathered inputs and outputs of an expert.
     let sparse = |sizes: &MoeConfig| gated(sizes.inner) + sizes.count + 8 * sizes.experts_per_token + 2 * width;
     let dense = if config.layers.iter().all(|layer| layer.sparse) { 0 } else { gated(config.inner) };
     attention + dense.max(config.experts.as_ref().map_or(0, sparse))
 }
 
-/// Numbers' worth of memory of `count` numbers made ready for products: as bf16, and as bytes with 16 bytes
-/// of facts for each 32.
-fn packed_floats(count: usize) -> usize {
+/// The memory, in floats, of `count` activations that are prepared for products: as bf16, and as 8-bit codes with 16 bytes
+/// of statistics per block of 32.
+fn quantised_floats(count: usize) -> usize {
     count.div_ceil(2) + count.div_ceil(8) * 3
 }
 
@@ -122,7 +122,7 @@ mod tests {
     use super::{StepLimits, scratch_bytes};
     use crate::models::decoder_config::{DecoderConfig, LayerConfig, MoeConfig};
     use crate::models::decoder_family::{Activation, FAMILIES};
-    use crate::models::rope::RopeStyle;
+    use outpost_kernels::RopeLayout;
 
     fn config() -> DecoderConfig {
         DecoderConfig {
@@ -137,7 +137,7 @@ mod tests {
             context: 512,
             epsilon: 1e-5,
             ropes: Vec::new(),
-            rope_style: RopeStyle::Halves,
+            rope_layout: RopeLayout::Halves,
             layers: vec![LayerConfig { rope: None, window: None, sparse: false }; 2],
             activation: Activation::Silu,
             embedding_scale: 1.,
@@ -154,35 +154,35 @@ mod tests {
     const STEP: StepLimits = StepLimits { tokens: 40, rows: 8, logits: 8, threads: 2 };
 
     #[test]
-    fn what_lies_side_by_side_is_covered() {
-        // In the feed-forward network of all tokens: the stream, what the heads mixed, the normed input, gate,
-        // up, and the output; in the end the logits.
+    fn buffers_that_are_used_together_are_covered() {
+        // In the feed-forward network: residual stream, attention output, normalized input, gate, up and output of all
+        // tokens; at the end, the logits.
         let floats = STEP.tokens * (4 * 64 + 2 * 128) + STEP.logits * 1_000;
         let bytes = scratch_bytes(&config(), &STEP);
-        assert!((4 * floats as u64..16 * floats as u64).contains(&bytes), "{bytes} for {floats} numbers");
+        assert!((4 * floats as u64..16 * floats as u64).contains(&bytes), "{bytes} bytes for {floats} floats");
     }
 
     #[test]
-    fn every_size_counts() {
-        let least = scratch_bytes(&config(), &STEP);
-        let more = |step: StepLimits, least_more: usize| {
-            let more = scratch_bytes(&config(), &step) - least;
-            assert!(more >= 4 * least_more as u64, "{more} bytes more for {step:?}");
+    fn every_limit_raises_the_bound() {
+        let base = scratch_bytes(&config(), &STEP);
+        let check = |step: StepLimits, min_floats: usize| {
+            let added = scratch_bytes(&config(), &step) - base;
+            assert!(added >= 4 * min_floats as u64, "{added} more bytes for {step:?}");
         };
-        more(StepLimits { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
-        more(StepLimits { logits: 9, ..STEP }, 1_000);
-        more(StepLimits { threads: 3, ..STEP }, 2 * 1_000);
-        more(StepLimits { rows: 9, ..STEP }, 512 / 16);
+        check(StepLimits { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
+        check(StepLimits { logits: 9, ..STEP }, 1_000);
+        check(StepLimits { threads: 3, ..STEP }, 2 * 1_000);
+        check(StepLimits { rows: 9, ..STEP }, 512 / 16);
     }
 
     #[test]
-    fn experts_count_by_their_own_width() {
+    fn experts_are_counted_by_their_own_width() {
         let sparse = |inner| {
             let layers = vec![LayerConfig { rope: None, window: None, sparse: true }; 2];
             let experts = Some(MoeConfig { count: 4, experts_per_token: 2, inner, normalise_weights: true });
             scratch_bytes(&DecoderConfig { experts, layers, inner: 1 << 20, ..config() }, &STEP)
         };
-        assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may choose the same expert");
+        assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may select the same expert");
         assert!(sparse(256) < 4 << 20, "no layer is dense");
     }
 }

@@ -1,8 +1,8 @@
-"""The one shape of errors."""
+"""The format of error responses."""
 
 
-def wrong_with(response):
-    """What is wrong with the body of an error; None if all is well."""
+def format_problem(response):
+    """A description of what is wrong with the body of an error response, or `None`."""
     try:
         error = response.json()["error"]
         fields = sorted(error)
@@ -15,5 +15,5 @@ def wrong_with(response):
         return f"request id {error['request_id']} in the body, {header} in the header"
     texts = [error["message"], error["type"], error["code"], error["param"] or "-"]
     if not all(isinstance(text, str) and text for text in texts):
-        return f"not texts: {texts}"
+        return f"not non-empty strings: {texts}"
     return None

@@ -1,15 +1,15 @@
-"""Bodies that no generator thinks of, at every route of the document that takes one: each is answered
-in our shape, soon, and never with a 5xx."""
+"""Sends malformed and extreme bodies to every route that accepts a body. Each gets a response quickly, never a 5xx, and
+errors have the documented format. `test_fuzz.py` does not generate such bodies."""
 
 import time
 
 import pytest
-from shape import wrong_with
+from error_format import format_problem
 
 DEEP = 10_000
 JSON = {"content-type": "application/json"}
 
-# As text: most of them cannot be written by a JSON library.
+# JSON texts, because a JSON library cannot write most of these values.
 VALUES = {
     "deep arrays": "[" * DEEP + "]" * DEEP,
     "deep objects": '{"a":' * DEEP + "1" + "}" * DEEP,
@@ -24,7 +24,7 @@ VALUES = {
     "-0": "-0",
     "NaN": "NaN",
     "a lone surrogate": '"\\ud800"',
-    "surrogates the wrong way": '"\\udc00\\ud800"',
+    "surrogates in the invalid order": '"\\udc00\\ud800"',
     "NUL": '"a\\u0000b"',
     "a raw NUL": '"a\x00b"',
     "control characters": '"\\u001b[2J\\r\\n\\u202e"',
@@ -37,13 +37,13 @@ VALUES = {
     "null": "null",
     "true": "true",
 }
-# Too long to be sent for every field at every depth.
+# Too long to be sent for every field at every nesting depth.
 LONG = {
     "a million letters": '"' + "a" * 1_000_000 + '"',
     "a million words": '"' + "ab " * 333_333 + '"',
     "a million entries": "[" + "0," * 999_999 + "0]",
 }
-WHOLE = {
+BODIES = {
     **VALUES,
     **LONG,
     "nothing": "",
@@ -59,7 +59,7 @@ TYPES += ["application/json; charset=utf-16", "application/json, text/html", "ap
 
 
 def operations(document):
-    """`(method, path, schema of the body or None)` of every route with a key that may take a body."""
+    """`(method, path, schema of the body or None)` of every route under the mounts that may accept a body."""
     for path, item in document["paths"].items():
         if not path.startswith(("/v1/", "/openai/v1/")):
             continue
@@ -70,8 +70,8 @@ def operations(document):
                 yield method.upper(), path, schema
 
 
-class Bodies:
-    """Bodies that are right but for one value, written from their schemas."""
+class BodyGenerator:
+    """Generates bodies from their schemas, valid ones and ones with a single invalid value."""
 
     def __init__(self, document, chat_model, ids):
         self.document, self.chat_model, self.ids = document, chat_model, ids
@@ -82,14 +82,14 @@ class Bodies:
         return schema
 
     def example(self, schema, name=""):
-        """The text of a value that fits."""
+        """The JSON text of a valid value."""
         schema = self.resolve(schema)
         if name in self.ids or name == "model":
             return f'"{self.ids.get(name, self.chat_model)}"'
         for choice in schema.get("oneOf", schema.get("anyOf", [])):
             return self.example(choice, name)
         if "enum" in schema:
-            # A conversation that begins with the system's turn is not given another one by the template.
+            # The template adds a system turn to a conversation that does not begin with one.
             return '"system"' if "system" in schema["enum"] else f'"{schema["enum"][0]}"'
         kind = schema.get("type", "object")
         kind = kind[0] if isinstance(kind, list) else kind
@@ -101,7 +101,7 @@ class Bodies:
 
     def required(self, schema):
         properties = schema.get("properties", {})
-        # Model and content are demanded by more than the schema; a chat that is right stays cheap.
+        # The server requires model and content in more cases than the schema. The limits keep valid chats short.
         names = {*schema.get("required", []), *({"model", "content", "max_tokens", "max_completion_tokens"} & properties.keys())}
         return {name: value for name, value in properties.items() if name in names}
 
@@ -109,78 +109,78 @@ class Bodies:
     def object(fields):
         return "{" + ", ".join(f'"{name}": {value}' for name, value in fields.items()) + "}"
 
-    def with_one_wrong(self, schema, depth):
-        """`(what is wrong, text)` for every field down to a depth and every nasty value."""
+    def with_one_invalid_field(self, schema, depth):
+        """`(description, text)` of bodies with each invalid value in each field, down to a nesting depth."""
         schema = self.resolve(schema)
         for choice in schema.get("oneOf", schema.get("anyOf", [])):
-            yield from self.with_one_wrong(choice, depth)
+            yield from self.with_one_invalid_field(choice, depth)
         if "items" in schema and depth:
-            yield from ((what + " in an array", f"[{text}]") for what, text in self.with_one_wrong(schema["items"], depth - 1))
+            yield from ((what + " in an array", f"[{text}]") for what, text in self.with_one_invalid_field(schema["items"], depth - 1))
         if "properties" not in schema:
             return
-        right = {name: self.example(value, name) for name, value in self.required(schema).items()}
+        valid = {name: self.example(value, name) for name, value in self.required(schema).items()}
         for field, inner in schema["properties"].items():
-            wrong = [*VALUES.items(), *(self.with_one_wrong(inner, depth - 1) if depth else LONG.items())]
-            yield from ((f"{what} as {field}", self.object({**right, field: value})) for what, value in wrong)
-        for field, value in right.items():
-            yield f"{field} twice", self.object(right)[:-1] + f', "{field}": {value}' + "}"
-        yield "an unknown field", self.object({**right, "x" * 100_000: "1"})
+            invalid = [*VALUES.items(), *(self.with_one_invalid_field(inner, depth - 1) if depth else LONG.items())]
+            yield from ((f"{what} as {field}", self.object({**valid, field: value})) for what, value in invalid)
+        for field, value in valid.items():
+            yield f"{field} twice", self.object(valid)[:-1] + f', "{field}": {value}' + "}"
+        yield "an unknown field", self.object({**valid, "x" * 100_000: "1"})
 
 
 @pytest.fixture(scope="module")
-def document(fuzzed):
-    with fuzzed.http() as http:
+def document(fuzz_server):
+    with fuzz_server.http() as http:
         return http.get("/openapi.json").json()
 
 
-class Places:
-    """Paths of things that exist: each is made by a POST to the collection above it."""
+class ResourcePaths:
+    """Paths of existing resources. Each resource is created by a POST to its collection."""
 
     def __init__(self, http, document, chat_model):
         self.http, self.chat_model = http, chat_model
-        self.bodies = Bodies(document, chat_model, {})
-        self.makers = {path: schema for method, path, schema in operations(document) if method == "POST" and schema}
-        # A project of its own for every route: some routes end it.
-        self.bodies.ids["project_id"] = self.make("/v1/projects")
+        self.bodies = BodyGenerator(document, chat_model, {})
+        self.schemas = {path: schema for method, path, schema in operations(document) if method == "POST" and schema}
+        # Each route gets its own project, because some routes archive it.
+        self.bodies.ids["project_id"] = self.create("/v1/projects")
 
-    def make(self, collection):
-        if collection not in self.makers:
+    def create(self, collection):
+        if collection not in self.schemas:
             return self.chat_model
-        reply = self.http.post(collection, content=self.bodies.example(self.makers[collection]), headers=JSON)
-        return reply.json()["id"] if reply.status_code == 200 else "0"
+        response = self.http.post(collection, content=self.bodies.example(self.schemas[collection]), headers=JSON)
+        return response.json()["id"] if response.status_code == 200 else "0"
 
-    def fill(self, path):
+    def resolve_path(self, path):
         done = []
         for part in path.split("/"):
             if part == "{project_id}":
                 part = self.bodies.ids["project_id"]
-            done.append(self.make("/".join(done)) if part.startswith("{") else part)
+            done.append(self.create("/".join(done)) if part.startswith("{") else part)
         return "/".join(done)
 
 
 def check(http, method, path, what, body, headers=JSON):
     began = time.monotonic()
     content = body if isinstance(body, bytes) else body.encode(errors="surrogatepass")
-    reply = http.request(method, path, content=content, headers=headers)
-    took = time.monotonic() - began
-    told = f"{method} {path}, {what}: {reply.status_code} in {took:.1f} s: {reply.text[:300]}"
-    assert reply.status_code < 500, told
-    assert reply.headers["x-request-id"].startswith("req_"), told
-    if reply.status_code >= 400:
-        assert wrong_with(reply) is None, f"{told} ({wrong_with(reply)})"
-    assert took < 10, told
-    return reply
+    response = http.request(method, path, content=content, headers=headers)
+    elapsed = time.monotonic() - began
+    summary = f"{method} {path}, {what}: {response.status_code} in {elapsed:.1f} s: {response.text[:300]}"
+    assert response.status_code < 500, summary
+    assert response.headers["x-request-id"].startswith("req_"), summary
+    if response.status_code >= 400:
+        assert format_problem(response) is None, f"{summary} ({format_problem(response)})"
+    assert elapsed < 10, summary
+    return response
 
 
-def test_every_body_is_answered(fuzzed, document):
+def test_malformed_bodies_get_an_error_response(fuzz_server, document):
     count = 0
-    with fuzzed.http() as http:
+    with fuzz_server.http() as http:
         for method, path, schema in operations(document):
-            places = Places(http, document, fuzzed.chat_model)
-            # Both mounts have the same handlers: one goes deep, the other gets the long ones.
-            wrong = places.bodies.with_one_wrong(schema, 3 if path.startswith("/v1/") else 0) if schema else []
-            path = places.fill(path)
-            for what, body in [*WHOLE.items(), *wrong]:
+            paths = ResourcePaths(http, document, fuzz_server.chat_model)
+            # Both mounts have the same handlers. One gets nested values, the other long ones.
+            invalid = paths.bodies.with_one_invalid_field(schema, 3 if path.startswith("/v1/") else 0) if schema else []
+            path = paths.resolve_path(path)
+            for what, body in [*BODIES.items(), *invalid]:
                 check(http, method, path, what, body)
                 count += 1
         assert http.get("/healthz").status_code == 200
@@ -188,12 +188,12 @@ def test_every_body_is_answered(fuzzed, document):
     print(f"{count} bodies")
 
 
-def test_every_content_type_is_answered(fuzzed, document):
-    with fuzzed.http() as http:
+def test_unexpected_content_types_get_an_error_response(fuzz_server, document):
+    with fuzz_server.http() as http:
         for method, path, schema in operations(document):
-            places = Places(http, document, fuzzed.chat_model)
-            path = places.fill(path)
-            body = places.bodies.example(schema) if schema else "{}"
+            paths = ResourcePaths(http, document, fuzz_server.chat_model)
+            path = paths.resolve_path(path)
+            body = paths.bodies.example(schema) if schema else "{}"
             for kind in TYPES:
                 check(http, method, path, kind, body, {"content-type": kind})
             for encoding in ("gzip", "identity", "br, deflate"):
@@ -202,15 +202,15 @@ def test_every_content_type_is_answered(fuzzed, document):
             check(http, method, path, "UTF-16", body.encode("utf-16"))
 
 
-def test_the_examples_themselves_are_right(fuzzed, document):
-    """Else every body above would be refused for the same dull reason."""
-    refused, taken = [], 0
-    with fuzzed.http() as http:
+def test_the_examples_are_valid(fuzz_server, document):
+    """Otherwise all bodies of the other tests would be refused for the same reason."""
+    refused, accepted = [], 0
+    with fuzz_server.http() as http:
         for method, path, schema in operations(document):
             if schema:
-                places = Places(http, document, fuzzed.chat_model)
-                reply = check(http, method, places.fill(path), "an example", places.bodies.example(schema))
-                taken += reply.status_code == 200
-                refused += [f"{method} {path}: {reply.text}"] if reply.status_code != 200 else []
-    assert taken > 2 * len(refused), "\n".join(refused)
-    print(f"{taken} examples are taken, {len(refused)} refused", *refused, sep="\n")
+                paths = ResourcePaths(http, document, fuzz_server.chat_model)
+                response = check(http, method, paths.resolve_path(path), "an example", paths.bodies.example(schema))
+                accepted += response.status_code == 200
+                refused += [f"{method} {path}: {response.text}"] if response.status_code != 200 else []
+    assert accepted > 2 * len(refused), "\n".join(refused)
+    print(f"{accepted} examples are accepted, {len(refused)} refused", *refused, sep="\n")

@@ -3,15 +3,16 @@
 use serde_json::{Map, Value};
 
 use super::alpha_schedule::{AlphaSchedule, AlphaSolver};
+use super::clipping::Clipping;
 use super::config_fields::{ConfigFields, Result};
 use super::flow_schedule::FlowSchedule;
-use super::prediction::{Clipping, Prediction};
+use super::prediction::PredictionType;
 use super::sigma_schedule::{SigmaSchedule, SigmaSolver};
 use super::sigmas::{SIGMA_SPACINGS, SigmaSpacing};
 use crate::models::diffusion::SchedulerName;
 use crate::models::error::ModelError;
 
-/// diffusers' classes and their names in requests.
+/// diffusers' scheduler classes and their names in requests.
 pub(super) const CLASSES: [(&str, SchedulerName); 9] = [
     ("DDIMScheduler", SchedulerName::Ddim),
     ("DDPMScheduler", SchedulerName::Ddpm),
@@ -24,20 +25,20 @@ pub(super) const CLASSES: [(&str, SchedulerName); 9] = [
     ("FlowMatchEulerDiscreteScheduler", SchedulerName::FlowEuler),
 ];
 
-/// The configuration of a sampler.
+/// The configuration of a sampler, from `scheduler_config.json`.
 #[derive(Clone, Debug)]
 pub struct SchedulerConfig {
-    /// The fields of the config, kept for [`Self::with_scheduler`].
+    /// The fields of the config, for [`Self::with_scheduler`].
     fields: Map<String, Value>,
-    pub(super) prediction: Prediction,
+    pub(super) prediction_type: PredictionType,
     pub(super) clipping: Clipping,
-    pub(super) kind: ScheduleKind,
+    pub(super) schedule: Schedule,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum ScheduleKind {
-    Alphas(AlphaSchedule),
-    Sigmas(SigmaSchedule),
+pub(super) enum Schedule {
+    Alpha(AlphaSchedule),
+    Sigma(SigmaSchedule),
     Flow(FlowSchedule),
 }
 
@@ -50,19 +51,21 @@ impl SchedulerConfig {
         let read = || {
             let config = config.as_object().ok_or("not an object")?;
             let class = config.get("_class_name").and_then(Value::as_str).ok_or("`_class_name` is missing")?;
-            let Some((_, name)) = CLASSES.iter().find(|(one, _)| *one == class) else {
-                let known: Vec<&str> = CLASSES.iter().map(|(one, _)| *one).collect();
+            let Some((_, name)) = CLASSES.iter().find(|(known, _)| *known == class) else {
+                let known: Vec<&str> = CLASSES.iter().map(|(known, _)| *known).collect();
                 return Err(format!("`{class}` is not supported; supported: {}", known.join(", ")));
             };
-            Self::with_fields(*name, chosen_fields(config))
+            Self::from_fields(*name, explicit_fields(config))
         };
         read().map_err(|error| ModelError::checkpoint(format!("scheduler_config.json: {error}")))
     }
 
-    /// The same model with another sampler. Fields of the config are kept; the rest takes the other class's defaults.
+    /// The configuration of another sampler for the same model. It has the same fields; missing fields take the
+    /// defaults of the other class.
     ///
     /// # Errors
-    /// Flow-matching and other models cannot share samplers, and not every sampler supports every field.
+    /// A flow-matching sampler is combined with another kind of model or vice versa, or the sampler does not support a
+    /// field.
     pub fn with_scheduler(&self, name: SchedulerName) -> Result<Self> {
         if name == self.name() {
             return Ok(self.clone());
@@ -77,78 +80,78 @@ impl SchedulerConfig {
             (false, true) => return Err(format!("the scheduler '{name}' runs flow-matching models only")),
             _ => {}
         }
-        let mut named = self.fields.clone();
+        let mut fields = self.fields.clone();
         if matches!(name, SchedulerName::DpmPp2M | SchedulerName::DpmPp2MKarras) {
-            for (other, _) in SIGMA_SPACINGS.iter().chain(&[("use_beta_sigmas", SigmaSpacing::FromTimesteps)]) {
-                named.remove(*other);
+            for (field, _) in SIGMA_SPACINGS.iter().chain(&[("use_beta_sigmas", SigmaSpacing::FromTimesteps)]) {
+                fields.remove(*field);
             }
-            named.insert("use_karras_sigmas".into(), (name == SchedulerName::DpmPp2MKarras).into());
+            fields.insert("use_karras_sigmas".into(), (name == SchedulerName::DpmPp2MKarras).into());
         }
-        Self::with_fields(name, named)
+        Self::from_fields(name, fields)
             .map_err(|error| format!("the scheduler '{name}' does not fit this model: {error}"))
     }
 
     /// The sampler's name in requests.
     pub fn name(&self) -> SchedulerName {
-        match &self.kind {
-            ScheduleKind::Alphas(schedule) => match schedule.solver {
+        match &self.schedule {
+            Schedule::Alpha(schedule) => match schedule.solver {
                 AlphaSolver::Ddim(_) => SchedulerName::Ddim,
                 AlphaSolver::Ddpm(_) => SchedulerName::Ddpm,
                 AlphaSolver::Pndm(_) => SchedulerName::Pndm,
                 AlphaSolver::Lcm(_) => SchedulerName::Lcm,
             },
-            ScheduleKind::Sigmas(schedule) => match schedule.solver {
+            Schedule::Sigma(schedule) => match schedule.solver {
                 SigmaSolver::Euler { .. } => SchedulerName::Euler,
                 SigmaSolver::EulerAncestral => SchedulerName::EulerAncestral,
                 SigmaSolver::UniPc(_) => SchedulerName::UniPc,
-                SigmaSolver::Dpm { .. } if schedule.sigmas.spacing == SigmaSpacing::Karras => {
+                SigmaSolver::DpmSolver { .. } if schedule.table.spacing == SigmaSpacing::Karras => {
                     SchedulerName::DpmPp2MKarras
                 }
-                SigmaSolver::Dpm { .. } => SchedulerName::DpmPp2M,
+                SigmaSolver::DpmSolver { .. } => SchedulerName::DpmPp2M,
             },
-            ScheduleKind::Flow(_) => SchedulerName::FlowEuler,
+            Schedule::Flow(_) => SchedulerName::FlowEuler,
         }
     }
 
     /// Whether the model was trained with flow matching.
     pub fn is_flow(&self) -> bool {
-        matches!(self.kind, ScheduleKind::Flow(_))
+        matches!(self.schedule, Schedule::Flow(_))
     }
 
-    fn with_fields(name: SchedulerName, named: Map<String, Value>) -> Result<Self> {
-        let fields = ConfigFields(&named);
-        let train_steps = fields.count("num_train_timesteps", 1000, 2..=100_000)?;
-        let kind = match name {
+    fn from_fields(name: SchedulerName, fields: Map<String, Value>) -> Result<Self> {
+        let config = ConfigFields(&fields);
+        let train_steps = config.count("num_train_timesteps", 1000, 2..=100_000)?;
+        let schedule = match name {
             SchedulerName::Ddim | SchedulerName::Ddpm | SchedulerName::Pndm | SchedulerName::Lcm => {
-                ScheduleKind::Alphas(AlphaSchedule::read(name, fields, train_steps)?)
+                Schedule::Alpha(AlphaSchedule::read(name, config, train_steps)?)
             }
-            SchedulerName::FlowEuler => ScheduleKind::Flow(FlowSchedule::read(fields, train_steps)?),
-            _ => ScheduleKind::Sigmas(SigmaSchedule::read(name, fields, train_steps)?),
+            SchedulerName::FlowEuler => Schedule::Flow(FlowSchedule::read(config, train_steps)?),
+            _ => Schedule::Sigma(SigmaSchedule::read(name, config, train_steps)?),
         };
-        let prediction = match name {
-            SchedulerName::FlowEuler => Prediction::Flow,
-            SchedulerName::Pndm | SchedulerName::EulerAncestral => Prediction::read(fields, false)?,
-            _ => Prediction::read(fields, true)?,
+        let prediction_type = match name {
+            SchedulerName::FlowEuler => PredictionType::Flow,
+            SchedulerName::Pndm | SchedulerName::EulerAncestral => PredictionType::read(config, false)?,
+            _ => PredictionType::read(config, true)?,
         };
         let clipping = match name {
-            SchedulerName::Ddim | SchedulerName::Ddpm => Clipping::read(fields, Some(true))?,
-            SchedulerName::Lcm => Clipping::read(fields, Some(false))?,
+            SchedulerName::Ddim | SchedulerName::Ddpm => Clipping::read(config, Some(true))?,
+            SchedulerName::Lcm => Clipping::read(config, Some(false))?,
             SchedulerName::DpmPp2M | SchedulerName::DpmPp2MKarras | SchedulerName::UniPc => {
-                Clipping::read(fields, None)?
+                Clipping::read(config, None)?
             }
             _ => Clipping::None,
         };
-        Ok(Self { prediction, clipping, kind, fields: named })
+        Ok(Self { prediction_type, clipping, schedule, fields })
     }
 }
 
-/// Drops fields that diffusers wrote from its own defaults.
-fn chosen_fields(config: &Map<String, Value>) -> Map<String, Value> {
+/// Drops the fields that diffusers filled with its defaults and listed in `_use_default_values`.
+fn explicit_fields(config: &Map<String, Value>) -> Map<String, Value> {
     const DEFAULTS: &str = "_use_default_values";
-    /// No class has as many fields.
+    /// Limits the work; no class has this many fields.
     const MAX_FIELDS: usize = 100;
     let defaults = config.get(DEFAULTS).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let defaults = defaults.get(..MAX_FIELDS).unwrap_or(defaults);
-    let chosen = |name: &str| !name.starts_with('_') && !defaults.iter().any(|default| default == name);
-    config.iter().filter(|(name, _)| chosen(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+    let is_explicit = |name: &str| !name.starts_with('_') && !defaults.iter().any(|default| default == name);
+    config.iter().filter(|(name, _)| is_explicit(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }

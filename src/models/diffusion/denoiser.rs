@@ -1,49 +1,51 @@
-//! The denoising network of a pipeline: UNet, MMDiT or FLUX.
+//! The denoiser of a pipeline: a UNet, an MMDiT or a FLUX transformer.
 
 use super::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, PATCH_SIZE};
 use super::feature_map::FeatureMap;
-use super::layers::Loaded;
 use super::op_context::{OpContext, Result};
 use super::unet::{MicroConditioning, Unet, UnetConditioning, UnetConfig};
 use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
-/// The configuration of a network.
+/// The configuration of a denoiser.
 #[derive(Clone, Debug)]
-pub enum NetworkConfig {
+pub enum DenoiserConfig {
     Unet(Box<UnetConfig>),
     Mmdit(MmditConfig),
     Flux(FluxConfig),
 }
 
+/// The network that predicts noise, velocity or flow from noisy latents.
 #[derive(Debug)]
-pub(super) enum Network {
+pub(super) enum Denoiser {
     Unet(Box<Unet>),
     Mmdit(Mmdit),
     Flux(Flux),
 }
 
-/// What a network is conditioned on.
+/// The inputs of a denoiser besides the latents.
 #[derive(Debug)]
 pub(super) struct Conditioning<'a> {
+    /// In training steps.
     pub timestep: f32,
-    /// `[images, tokens, 1, context]`
+    /// Prompt embeddings, `[images, tokens, 1, context_width]`.
     pub text: &'a FeatureMap,
-    /// Pooled prompt embeddings, `[images][pooled]`, for networks that take them.
+    /// Pooled prompt embeddings, `[images][pooled_width]`, for denoisers that take them.
     pub pooled: Option<&'a [Vec<f32>]>,
+    /// The guidance scale.
     pub guidance: f32,
-    /// Height and width of the image.
-    pub size: [usize; 2],
+    /// Height and width of the image in pixels.
+    pub image_size: [usize; 2],
 }
 
-impl NetworkConfig {
-    /// Latent channels in and out.
+impl DenoiserConfig {
+    /// Latent channels of the input and the output.
     pub fn channels(&self) -> [usize; 2] {
         match self {
             Self::Unet(unet) => [unet.in_channels, unet.out_channels],
             Self::Mmdit(mmdit) => [mmdit.in_channels, mmdit.out_channels],
             Self::Flux(flux) => {
-                [flux.in_channels, flux.out_channels].map(|numbers| numbers / (PATCH_SIZE * PATCH_SIZE))
+                [flux.in_channels, flux.out_channels].map(|channels| channels / (PATCH_SIZE * PATCH_SIZE))
             }
         }
     }
@@ -51,25 +53,25 @@ impl NetworkConfig {
     /// Width of a prompt embedding.
     pub fn context_width(&self) -> usize {
         match self {
-            Self::Unet(unet) => unet.levels.first().map_or(0, |level| level.context),
-            Self::Mmdit(mmdit) => mmdit.context,
-            Self::Flux(flux) => flux.context,
+            Self::Unet(unet) => unet.levels.first().map_or(0, |level| level.context_width),
+            Self::Mmdit(mmdit) => mmdit.context_width,
+            Self::Flux(flux) => flux.context_width,
         }
     }
 
-    /// Latent pixels along the side of a patch.
-    pub fn patch(&self) -> usize {
+    /// Side of a patch in latent pixels.
+    pub fn patch_size(&self) -> usize {
         match self {
             Self::Unet(_) => 1,
-            Self::Mmdit(mmdit) => mmdit.patch,
+            Self::Mmdit(mmdit) => mmdit.patch_size,
             Self::Flux(_) => PATCH_SIZE,
         }
     }
 
-    /// Maximum latent pixels along a side.
-    pub fn max_side(&self) -> Option<usize> {
+    /// Maximum height and width of the latents; `None` if there is no limit.
+    pub fn max_latent_side(&self) -> Option<usize> {
         match self {
-            Self::Mmdit(mmdit) => Some(mmdit.positions * mmdit.patch),
+            Self::Mmdit(mmdit) => Some(mmdit.max_grid_side * mmdit.patch_size),
             Self::Unet(_) | Self::Flux(_) => None,
         }
     }
@@ -83,12 +85,12 @@ impl NetworkConfig {
         }
     }
 
-    /// Whether the guidance scale is an input of the network (distilled models).
+    /// Whether the guidance scale is an input of the denoiser (guidance-distilled models).
     pub fn embeds_guidance(&self) -> bool {
         match self {
-            Self::Unet(unet) => unet.time.guidance.is_some(),
+            Self::Unet(unet) => unet.time.guidance_dim.is_some(),
             Self::Mmdit(_) => false,
-            Self::Flux(flux) => flux.guided,
+            Self::Flux(flux) => flux.guidance_embeds,
         }
     }
 
@@ -98,18 +100,18 @@ impl NetworkConfig {
     }
 }
 
-impl Network {
-    pub fn load(loader: &Loader<'_>, config: &NetworkConfig) -> Loaded<Self> {
+impl Denoiser {
+    pub fn load(loader: &Loader<'_>, config: &DenoiserConfig) -> Result<Self> {
         Ok(match config {
-            NetworkConfig::Unet(config) => Self::Unet(Box::new(Unet::load(loader, (**config).clone())?)),
-            NetworkConfig::Mmdit(config) => Self::Mmdit(Mmdit::load(loader, config.clone())?),
-            NetworkConfig::Flux(config) => Self::Flux(Flux::load(loader, config.clone())?),
+            DenoiserConfig::Unet(config) => Self::Unet(Box::new(Unet::load(loader, (**config).clone())?)),
+            DenoiserConfig::Mmdit(config) => Self::Mmdit(Mmdit::load(loader, config.clone())?),
+            DenoiserConfig::Flux(config) => Self::Flux(Flux::load(loader, config.clone())?),
         })
     }
 
-    /// The model output for `x`, `[images, height, width, channels]`.
+    /// The model output for the latents `x`. Both are `[images, height, width, channels]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &Conditioning<'_>) -> Result<FeatureMap> {
-        let Conditioning { timestep, text, pooled, guidance, size } = *cond;
+        let Conditioning { timestep, text, pooled, guidance, image_size } = *cond;
         let dit_conditioning = |guidance| {
             let pooled =
                 pooled.ok_or_else(|| ModelError::Compute("the pooled prompt embeddings are missing".to_owned()))?;
@@ -117,17 +119,19 @@ impl Network {
         };
         match self {
             Self::Unet(unet) => {
-                let added = pooled.map(|pooled| micro_conditioning(pooled, size));
-                let guidance = unet.config().time.guidance.map(|_| guidance);
-                unet.forward(ctx, x, &UnetConditioning { timestep, text, guidance, added: added.as_ref() })
+                let micro = pooled.map(|pooled| micro_conditioning(pooled, image_size));
+                let guidance = unet.config().time.guidance_dim.map(|_| guidance);
+                unet.forward(ctx, x, &UnetConditioning { timestep, text, guidance, micro: micro.as_ref() })
             }
             Self::Mmdit(mmdit) => mmdit.forward(ctx, x, &dit_conditioning(None)?),
-            Self::Flux(flux) => flux.forward(ctx, x, &dit_conditioning(flux.config().guided.then_some(guidance))?),
+            Self::Flux(flux) => {
+                flux.forward(ctx, x, &dit_conditioning(flux.config().guidance_embeds.then_some(guidance))?)
+            }
         }
     }
 }
 
-/// SDXL's micro-conditioning: pooled prompts, original size, crop offset and target size.
+/// The micro-conditioning of SDXL: pooled prompt embeddings, original size, crop offset and target size.
 fn micro_conditioning(pooled: &[Vec<f32>], [height, width]: [usize; 2]) -> MicroConditioning {
     let (height, width) = (height as f32, width as f32);
     let sizes = vec![vec![height, width, 0., 0., height, width]; pooled.len()];

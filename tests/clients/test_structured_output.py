@@ -1,4 +1,4 @@
-"""Structured output and tools, as the openai package and pydantic use them."""
+"""Structured output and tools with the openai package and pydantic."""
 
 import json
 from typing import Literal, Union
@@ -49,15 +49,15 @@ def validate(schema, text):
     return value
 
 
-def test_parse_gives_the_model_s_type(client, ask):
-    answer = client.chat.completions.parse(**ask(QUESTION, max_completion_tokens=200), response_format=Beach)
-    beach = answer.choices[0].message.parsed
+def test_parse_returns_the_pydantic_model(client, chat_arguments):
+    response = client.chat.completions.parse(**chat_arguments(QUESTION, max_completion_tokens=200), response_format=Beach)
+    beach = response.choices[0].message.parsed
     assert isinstance(beach, Beach) and 1 <= len(beach.animals) <= 2
-    assert answer.choices[0].finish_reason == "stop"
+    assert response.choices[0].finish_reason == "stop"
 
 
-def test_a_stream_obeys_the_schema_too(client, ask):
-    with client.chat.completions.stream(**ask(QUESTION, max_completion_tokens=200), response_format=Beach) as stream:
+def test_a_stream_matches_the_schema(client, chat_arguments):
+    with client.chat.completions.stream(**chat_arguments(QUESTION, max_completion_tokens=200), response_format=Beach) as stream:
         pieces = [event.delta for event in stream if event.type == "content.delta"]
         final = stream.get_final_completion()
     validate(Beach.model_json_schema(), "".join(pieces))
@@ -65,10 +65,10 @@ def test_a_stream_obeys_the_schema_too(client, ask):
 
 
 @pytest.mark.parametrize("temperature", [0, 1.5])
-def test_json_object(client, ask, temperature):
-    arguments = ask(QUESTION, temperature=temperature, seed=3, max_completion_tokens=250)
-    answer = client.chat.completions.create(**arguments, response_format={"type": "json_object"})
-    choice = answer.choices[0]
+def test_json_object(client, chat_arguments, temperature):
+    arguments = chat_arguments(QUESTION, temperature=temperature, seed=3, max_completion_tokens=250)
+    response = client.chat.completions.create(**arguments, response_format={"type": "json_object"})
+    choice = response.choices[0]
     assert choice.message.content.lstrip().startswith("{")
     if choice.finish_reason == "stop":
         assert isinstance(json.loads(choice.message.content), dict)
@@ -80,7 +80,7 @@ class Entry(Strict):
     day: constr(pattern=r"^\d{4}-\d{2}$") | None
 
 
-def test_varied_schemas_on_a_real_model(client, ask):
+def test_varied_schemas_on_a_real_model(client, chat_arguments):
     schemas = [
         Entry.model_json_schema(),
         {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 9}, "minItems": 3, "maxItems": 3},
@@ -90,21 +90,21 @@ def test_varied_schemas_on_a_real_model(client, ask):
     ]
     for schema in schemas:
         form = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": True}}
-        answer = client.chat.completions.create(**ask("Fill in the form.", max_completion_tokens=200), response_format=form)
-        validate(schema, answer.choices[0].message.content)
+        response = client.chat.completions.create(**chat_arguments("Fill in the form.", max_completion_tokens=200), response_format=form)
+        validate(schema, response.choices[0].message.content)
 
 
-def test_what_cannot_be_enforced_is_refused_by_name(client, ask):
+def test_unsupported_schema_keywords_are_refused_by_name(client, chat_arguments):
     form = {"type": "json_schema", "json_schema": {"name": "it", "schema": {"type": "array", "uniqueItems": True}}}
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(**ask(), response_format=form)
+        client.chat.completions.create(**chat_arguments(), response_format=form)
     assert refused.value.param == "response_format.json_schema.schema.uniqueItems"
 
 
 @pytest.mark.parametrize("name", ["client", "strict"])
-def test_a_round_trip_with_a_tool(name, request, ask):
+def test_a_tool_result_continues_the_chat(name, request, chat_arguments):
     client = request.getfixturevalue(name)
-    arguments = ask("How is the sea today?", max_completion_tokens=80)
+    arguments = chat_arguments("How is the sea today?", max_completion_tokens=80)
     choice = {"type": "function", "function": {"name": "visit"}}
     first = client.chat.completions.create(**arguments, tools=[VISIT], tool_choice=choice).choices[0]
     assert first.finish_reason == "tool_calls" and first.message.content is None
@@ -117,16 +117,16 @@ def test_a_round_trip_with_a_tool(name, request, ask):
     assert last.message.content and not last.message.tool_calls
 
 
-def test_tools_of_pydantic_are_parsed(client, ask):
+def test_pydantic_tool_arguments_are_parsed(client, chat_arguments):
     tool = openai.pydantic_function_tool(Visit, name="visit")
-    arguments = ask("How is the sea?", max_completion_tokens=80)
-    answer = client.chat.completions.parse(**arguments, tools=[tool], tool_choice="required", parallel_tool_calls=False)
-    [call] = answer.choices[0].message.tool_calls
+    arguments = chat_arguments("How is the sea?", max_completion_tokens=80)
+    response = client.chat.completions.parse(**arguments, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    [call] = response.choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, Visit)
 
 
-def test_a_streamed_call(client, ask):
-    arguments = ask("How is the sea?", max_completion_tokens=80)
+def test_a_streamed_tool_call(client, chat_arguments):
+    arguments = chat_arguments("How is the sea?", max_completion_tokens=80)
     options = {"tools": [VISIT], "tool_choice": "required", "parallel_tool_calls": False}
     whole = client.chat.completions.create(**arguments, **options).choices[0].message.tool_calls[0].function
     chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**arguments, **options, stream=True)]
@@ -141,6 +141,6 @@ def test_a_streamed_call(client, ask):
     assert [json.loads(event.arguments) for event in done] == [json.loads(whole.arguments)]
 
 
-def test_a_model_that_may_call_may_also_talk(client, ask):
-    answer = client.chat.completions.create(**ask("Say hello."), tools=[VISIT]).choices[0]
-    assert answer.message.content or answer.message.tool_calls or answer.finish_reason == "length"
+def test_optional_tools_allow_text(client, chat_arguments):
+    response = client.chat.completions.create(**chat_arguments("Say hello."), tools=[VISIT]).choices[0]
+    assert response.message.content or response.message.tool_calls or response.finish_reason == "length"
