@@ -57,8 +57,9 @@ impl Cost for Patterns {
     }
 }
 
-/// The length of a pattern plus every number in it.
+/// The length of a pattern plus the numbers of its repetitions, such as `{2,8}`.
 fn weight_of(pattern: &str) -> u64 {
-    let numbers = pattern.split(|ch: char| !ch.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
+    let braces = pattern.split('{').skip(1).filter_map(|rest| rest.split_once('}'));
+    let numbers = braces.flat_map(|(counts, _)| counts.split(',')).filter_map(|count| count.trim().parse::<u64>().ok());
     numbers.fold(pattern.len() as u64, u64::saturating_add)
 }
