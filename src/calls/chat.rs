@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::conversation_context::{ConversationContextLoader, ConversationContextRequest};
+use super::conversation_truncation::TokenBudget;
 use super::errors;
 use super::grammars::GrammarCompiler;
 use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
 use super::persist_turn::TurnRecorder;
 use super::prompt_preparation::PromptPreparation;
-use super::truncation::TokenBudget;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{
     DeltaStream, Engine, FinishReason, GenerationRequest, Message, Sampling, TextDelta, TextModel, TokenInfo,
@@ -123,7 +123,7 @@ impl Chat {
     ) -> Result<RunningChat> {
         let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
         let tools_bytes = call.output.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
-        let output = call.output.resolve(context.tools.take(), self.strict_schemas)?;
+        let mut output = call.output.resolve(context.tools.take(), self.strict_schemas)?;
         let name = context.model.clone();
         access.require_model(&name)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
@@ -149,6 +149,7 @@ impl Chat {
         let (model, fitted) = prepared.await?;
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
+        output.adapt_to(&model);
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let count = Count { tokens: prompt_tokens, exact: fitted.prompt.complete };
@@ -285,6 +286,7 @@ fn completion_limit(
     }
     let (total, window) = (u64::from(prompt) + u64::from(completion), model.context_window());
     let param = if left == 0 { "messages" } else { field };
+    let or_lower = if field == "messages" { String::new() } else { format!(" or lower {field}") };
     if total <= u64::from(window) {
         engine.fits(model, total).map_err(|large| errors::too_large(&large, param, remedy))?;
     }
@@ -292,13 +294,14 @@ fn completion_limit(
     let counts = match count.exact {
         true => {
             format!(
-                "The prompt has {prompt} tokens and {completion} more were requested for the answer, {total} in all."
+                "However, you requested {total} tokens: {prompt} tokens in the messages, {completion} in the completion."
             )
         }
-        false => format!("The prompt has at least {prompt} tokens."),
+        false => format!("However, the messages have at least {prompt} tokens."),
     };
+    // Gateways recognise the error by how OpenAI's text begins.
     let message = format!(
-        "The model '{id}' has a context of {window} tokens. {counts} Shorten the messages or lower max_completion_tokens.{remedy}"
+        "This model's maximum context length is {window} tokens. {counts} Shorten the messages{or_lower} (model: '{id}').{remedy}"
     );
     Err(Error::new(Code::ContextLengthExceeded, message).param(param))
 }

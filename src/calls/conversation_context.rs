@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::conversation_truncation::{self, FittedPrompt, TokenBudget};
 use super::messages;
 use super::output_spec::ToolCallIds;
 use super::persist_turn::TurnRecorder;
-use super::truncation::{self, FittedPrompt, TokenBudget};
 use crate::engine::{Message, TextModel, Tool};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, ConversationId};
@@ -121,13 +121,13 @@ impl ConversationContext {
             let begun = history.iter().rposition(|message| message.role == "user").unwrap_or(0);
             own.splice(..0, history.split_off(begun));
         }
-        let history = truncation::last_messages(history, self.last_messages);
+        let history = conversation_truncation::last_messages(history, self.last_messages);
         let may_drop = self.truncate && self.transcript.is_some();
-        let parts = truncation::PromptParts { system, history, own, tools };
+        let parts = conversation_truncation::PromptParts { system, history, own, tools };
         if may_drop {
-            truncation::truncated(model, parts, &budget)
+            conversation_truncation::truncated(model, parts, &budget)
         } else {
-            truncation::untruncated(model, parts, &budget)
+            conversation_truncation::untruncated(model, parts, &budget)
         }
     }
 }

@@ -6,6 +6,7 @@
 mod blocking;
 pub mod chat;
 pub mod conversation_context;
+mod conversation_truncation;
 pub mod embeddings;
 mod errors;
 pub mod fine_tuning;
@@ -17,4 +18,3 @@ pub mod output_spec;
 mod persist_turn;
 mod prompt_preparation;
 pub mod rerank;
-mod truncation;

@@ -4,7 +4,9 @@ use serde_json::{Map, Value, json};
 
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
-use crate::engine::{CallMode, CompiledGrammar, GrammarError, OutputSpec, TextFormat, Tool, ToolCallDelta, Unenforced};
+use crate::engine::{
+    CallMode, CompiledGrammar, GrammarError, OutputSpec, TextFormat, TextModel, Tool, ToolCallDelta, Unenforced,
+};
 use crate::error::{Error, Result};
 use crate::service::tool_definitions;
 
@@ -15,7 +17,8 @@ pub struct OutputRequest {
     /// A JSON array of tool definitions, as text. `None`: the agent's tools, if any.
     pub tools: Option<String>,
     pub choice: ToolChoice,
-    pub parallel: bool,
+    /// Whether one choice may have several calls; `None`: as the model can.
+    pub parallel: Option<bool>,
 }
 
 /// `tool_choice`.
@@ -33,6 +36,8 @@ pub(super) struct ResolvedOutput {
     pub spec: OutputSpec,
     /// Whether the tools come from the agent.
     from_agent: bool,
+    /// Whether the request leaves open if there may be several calls.
+    parallel_by_model: bool,
 }
 
 impl OutputRequest {
@@ -50,7 +55,8 @@ impl OutputRequest {
         let calling = resolve_call_mode(&self.choice, &listed)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
-        Ok(ResolvedOutput { spec: OutputSpec { text: self.text, tools, calling, parallel: self.parallel }, from_agent })
+        let spec = OutputSpec { text: self.text, tools, calling, parallel: self.parallel.unwrap_or(true) };
+        Ok(ResolvedOutput { spec, from_agent, parallel_by_model: self.parallel.is_none() })
     }
 }
 
@@ -88,6 +94,14 @@ fn no_parameters() -> Value {
 }
 
 impl ResolvedOutput {
+    /// Allows one required call only, unless the request says otherwise, for a model whose template knows no tools:
+    /// such a model repeats its call up to the token limit.
+    pub fn adapt_to(&mut self, model: &TextModel) {
+        if self.parallel_by_model && self.spec.calling == CallMode::Required && !model.template_describes_tools() {
+            self.spec.parallel = false;
+        }
+    }
+
     /// The error for an output format that cannot be enforced.
     pub fn grammar_error(&self, error: GrammarError) -> Error {
         match error {

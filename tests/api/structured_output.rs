@@ -85,11 +85,9 @@ fn tool_calls_have_openais_format_with_and_without_streaming() {
     let server =
         Server::start_with(&TinyModel { markers: &[("```json\n{\"name\": \"look\", \"arguments\":", 4)], ..model() });
     for mount in MOUNTS {
-        for (choice, more) in [
-            (named("look"), json!({})),
-            (json!("required"), json!({ "parallel_tool_calls": false })),
-            (json!("auto"), biased.clone()),
-        ] {
+        for (choice, more) in
+            [(named("look"), json!({})), (json!("required"), json!({})), (json!("auto"), biased.clone())]
+        {
             let mut body = json!({ "tools": [tool("look"), tool("see")], "tool_choice": choice });
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let whole = chat(&server, mount, body.clone()).ok();

@@ -50,8 +50,10 @@ impl ChatPreprocessor {
         let default = prompt_template(&templates.default, ToolPromptStyle::of(&templates.default))?;
         let tool_use =
             templates.tool_use_template().map(|(source, wording)| prompt_template(source, wording)).transpose()?;
-        let call_format = tool_use.as_ref().unwrap_or(&default).wording.format();
-        Ok((Self { tokens, default, tool_use }, ChatTokenizerInfo { vocabulary, call_format }))
+        let style = tool_use.as_ref().unwrap_or(&default).wording;
+        let template_describes_tools = style != ToolPromptStyle::Described;
+        let info = ChatTokenizerInfo { vocabulary, call_format: style.format(), template_describes_tools };
+        Ok((Self { tokens, default, tool_use }, info))
     }
 
     /// Renders the conversation with the generation prompt and tokenizes it. Tokenizing stops at `limits`.

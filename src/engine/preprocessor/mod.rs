@@ -12,10 +12,10 @@ mod request;
 mod request_handler;
 mod sandbox;
 pub(super) mod sandbox_child;
+pub(super) mod sandbox_protocol;
 mod spec;
 mod template_sources;
 pub(super) mod tokenizer_info;
-pub(super) mod wire;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -89,18 +89,18 @@ impl Preprocessor {
                 (Backend::Sandbox(sandbox), info)
             }
         };
-        Ok((Self(backend), wire::decode(&info)?))
+        Ok((Self(backend), sandbox_protocol::decode(&info)?))
     }
 
     fn call<T: DeserializeOwned>(&self, request: &Request<'_>, limits: &TokenizeLimits) -> Result<T, PreprocessError> {
-        let request = wire::encode(&(limits.max_tokens(), request)).map_err(PreprocessError::Failed)?;
+        let request = sandbox_protocol::encode(&(limits.max_tokens(), request)).map_err(PreprocessError::Failed)?;
         let response = match &self.0 {
             Backend::InProcess(handler) => {
                 catch_preprocess_panic(|| handler.handle(request, limits)).map_err(PreprocessError::Failed)?
             }
             Backend::Sandbox(sandbox) => sandbox.call(request, limits)?,
         };
-        wire::decode(&response).map_err(PreprocessError::Failed)
+        sandbox_protocol::decode(&response).map_err(PreprocessError::Failed)
     }
 
     /// The prompt of a conversation, including the generation prompt.

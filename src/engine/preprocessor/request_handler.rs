@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::chat::ChatPreprocessor;
 use super::request::Request;
+use super::sandbox_protocol;
 use super::spec::{ModelFiles, Spec};
-use super::wire;
 use crate::clock_rng::ClockRng;
 use crate::engine::embedding::EncoderTokenizer;
 use crate::engine::image::PromptTokenizer;
@@ -26,14 +26,14 @@ impl RequestHandler {
         match spec {
             Spec::Chat { rows, .. } => {
                 let (chat, info) = ChatPreprocessor::new(only()?, *rows, clock)?;
-                Ok((Self::Chat(Box::new(chat)), wire::encode(&info)?))
+                Ok((Self::Chat(Box::new(chat)), sandbox_protocol::encode(&info)?))
             }
             Spec::Encoder { lower_case, .. } => {
                 let tokens = match only()? {
                     ModelFiles::Gguf(metadata) => EncoderTokenizer::from_gguf(metadata)?,
                     ModelFiles::Folder(files) => EncoderTokenizer::from_folder(files, *lower_case)?,
                 };
-                let info = wire::encode(&tokens.info())?;
+                let info = sandbox_protocol::encode(&tokens.info())?;
                 Ok((Self::Encoder(Box::new(tokens)), info))
             }
             Spec::Image { texts } => {
@@ -43,7 +43,7 @@ impl RequestHandler {
                 });
                 let tokenizers = files.zip(texts).map(|(files, text)| PromptTokenizer::new(files, text));
                 let tokenizers = tokenizers.collect::<Result<Vec<_>, _>>()?;
-                let info = wire::encode(&tokenizers.iter().map(PromptTokenizer::len).collect::<Vec<_>>())?;
+                let info = sandbox_protocol::encode(&tokenizers.iter().map(PromptTokenizer::len).collect::<Vec<_>>())?;
                 Ok((Self::Image(tokenizers), info))
             }
         }
@@ -51,25 +51,25 @@ impl RequestHandler {
 
     /// Handles an encoded [`Request`]. The response is encoded too; its type depends on the request.
     pub fn handle(&self, encoded: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
-        let (max_tokens, request): (Option<usize>, Request<'_>) = wire::decode(&encoded)?;
+        let (max_tokens, request): (Option<usize>, Request<'_>) = sandbox_protocol::decode(&encoded)?;
         // Do not keep large requests in memory twice.
         drop(encoded);
         let limits =
             &max_tokens.map_or_else(|| limits.clone(), |max_tokens| limits.clone().with_max_tokens(max_tokens));
         match (request, self) {
             (Request::Prompt { messages, tools }, Self::Chat(chat)) => {
-                wire::encode(&chat.prompt(&messages, &tools, limits))
+                sandbox_protocol::encode(&chat.prompt(&messages, &tools, limits))
             }
-            (Request::Text { text }, Self::Chat(chat)) => wire::encode(&chat.encode(&text)),
+            (Request::Text { text }, Self::Chat(chat)) => sandbox_protocol::encode(&chat.encode(&text)),
             (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_all(&texts, keep_going, limits))
+                sandbox_protocol::encode(&tokens.encode_all(&texts, keep_going, limits))
             }
             (Request::Pairs { query, documents, max_length }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_pairs(&query, &documents, max_length, limits))
+                sandbox_protocol::encode(&tokens.encode_pairs(&query, &documents, max_length, limits))
             }
             (Request::Image { texts }, Self::Image(tokenizers)) => {
                 let encode = |tokenizer: &PromptTokenizer| texts.iter().map(|text| tokenizer.encode(text)).collect();
-                wire::encode(&tokenizers.iter().map(encode).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
+                sandbox_protocol::encode(&tokenizers.iter().map(encode).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
             }
             _ => Err("the model does not support this kind of request".to_owned()),
         }

@@ -13,8 +13,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::sandbox_protocol::{self, MAX_CONCURRENT, lock};
 use super::spec::Spec;
-use super::wire::{self, MAX_CONCURRENT, lock};
 use crate::engine::error::PreprocessError;
 use crate::engine::tokenizer::TokenizeLimits;
 
@@ -139,7 +139,7 @@ impl Drop for Sandbox {
 
 impl Process {
     fn start(program: &Path, spec: &Spec) -> Result<(Arc<Self>, Vec<u8>), PreprocessError> {
-        let spec_bytes = wire::encode(spec).map_err(PreprocessError::Failed)?;
+        let spec_bytes = sandbox_protocol::encode(spec).map_err(PreprocessError::Failed)?;
         let (process, output) =
             Self::spawn(program, spec.files()).map_err(|error| PreprocessError::NotStarted(error.to_string()))?;
         let process = Arc::new(process);
@@ -194,7 +194,7 @@ impl Process {
 
     /// Sends a frame. If the write fails, the process is killed, which fails all its requests.
     fn write(&self, id: u64, content: &[u8]) {
-        if wire::write(&mut *lock(&self.input), id, content).is_err() {
+        if sandbox_protocol::write(&mut *lock(&self.input), id, content).is_err() {
             self.kill();
         }
     }
@@ -233,9 +233,9 @@ impl Process {
     /// Delivers responses until the process exits.
     fn listen(&self, output: ChildStdout) {
         let mut output = io::BufReader::with_capacity(64 << 10, output);
-        while let Ok(Some(frame)) = wire::read(&mut output) {
+        while let Ok(Some(frame)) = sandbox_protocol::read(&mut output) {
             let sender = lock(&self.pending).senders.remove(&frame.id);
-            if let (Some(sender), Some(response)) = (sender, wire::decode_response(frame.content)) {
+            if let (Some(sender), Some(response)) = (sender, sandbox_protocol::decode_response(frame.content)) {
                 let _ = sender.send(response);
             }
         }

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::request_handler::RequestHandler;
+use super::sandbox_protocol::{self, Frame, MAX_CONCURRENT, lock};
 use super::spec::Spec;
-use super::wire::{self, Frame, MAX_CONCURRENT, lock};
 use crate::clock_rng::ClockRng;
 use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::tokenizer::TokenizeLimits;
@@ -37,21 +37,23 @@ struct Shared {
 pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let Some(Frame { id, content }) = wire::read(&mut input)? else { return Ok(()) };
+    let Some(Frame { id, content }) = sandbox_protocol::read(&mut input)? else { return Ok(()) };
     let mut hard_cpu_limit = None;
     let built = catch_load_panic(|| {
-        let spec: Spec = wire::decode(&content)?;
+        let spec: Spec = sandbox_protocol::decode(&content)?;
         let sources = spec.read()?;
         hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
         RequestHandler::new(&spec, &sources, clock)
     });
     let (handler, info) = match built {
         Ok((handler, info)) => (handler, Ok(info)),
-        Err(reason) => return wire::write(&mut output, id, &wire::encode_response(Err(reason))),
+        Err(reason) => {
+            return sandbox_protocol::write(&mut output, id, &sandbox_protocol::encode_response(Err(reason)));
+        }
     };
     // From here on the end of the input is always noticed, so CPU time is no longer limited.
     setrlimit(Resource::Cpu, Rlimit { current: hard_cpu_limit, maximum: hard_cpu_limit })?;
-    wire::write(&mut output, id, &wire::encode_response(info))?;
+    sandbox_protocol::write(&mut output, id, &sandbox_protocol::encode_response(info))?;
     let shared = Arc::new(Shared { handler, output: Mutex::new(output), running: Mutex::default() });
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
@@ -59,7 +61,7 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
         let (shared, receiver) = (Arc::clone(&shared), Arc::clone(&receiver));
         std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || shared.serve(&receiver))?;
     }
-    while let Some(frame) = wire::read(&mut input)? {
+    while let Some(frame) = sandbox_protocol::read(&mut input)? {
         if frame.content.is_empty() {
             lock(&shared.running).remove(&frame.id);
             continue;
@@ -82,7 +84,9 @@ impl Shared {
             let limits = TokenizeLimits::default().with_weak(request.unwrap_or_default());
             let response = catch_preprocess_panic(|| self.handler.handle(content, &limits));
             lock(&self.running).remove(&id);
-            if wire::write(&mut *lock(&self.output), id, &wire::encode_response(response)).is_err() {
+            if sandbox_protocol::write(&mut *lock(&self.output), id, &sandbox_protocol::encode_response(response))
+                .is_err()
+            {
                 std::process::exit(0);
             }
         }

@@ -23,6 +23,8 @@ pub struct ChatTokenizerInfo {
     pub vocabulary: Vocabulary,
     /// How the model writes tool calls.
     pub call_format: CallFormat,
+    /// Whether the model's own template describes tools.
+    pub template_describes_tools: bool,
 }
 
 /// An encoder's vocabulary size and special tokens.

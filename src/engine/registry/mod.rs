@@ -7,9 +7,8 @@
 //! finish on the old one.
 
 mod draft_models;
+mod eviction;
 
-use crate::engine::error::InUse;
-use crate::engine::error::LoadError;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,19 +21,18 @@ use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::discovery::{self, DiscoveredModel, Fingerprint};
 use crate::engine::embedding::EncoderModel;
+use crate::engine::error::{InUse, LoadError};
 use crate::engine::image::{self, ImageModel};
-use crate::engine::model_info::ModelInfo;
-use crate::engine::model_info::ModelKind;
+use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::preprocessor::Isolation;
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::memory_budget::Lease;
-use crate::engine::runtime::memory_budget::Reclaim;
 use crate::engine::runtime::panics::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;
 use crate::models::scratch_buffers::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
+use eviction::Eviction;
 
 /// How old the listing, or the last check of a model's files, may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
@@ -97,15 +95,6 @@ struct Loaded {
     verified: Duration,
     /// The ID of its draft model.
     draft: Option<String>,
-}
-
-/// What may be evicted to make room for weights. Cached KV blocks always are.
-#[derive(Clone, Copy)]
-enum Eviction {
-    /// Idle models.
-    IdleModels,
-    /// No models.
-    Never,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -407,47 +396,6 @@ impl Registry {
             self.texts.remove_model(model.key);
         }
         Ok(())
-    }
-
-    fn lease(&self, weights: u64, scratch: u64, eviction: Eviction) -> Result<Lease, LoadError> {
-        loop {
-            if let Some(lease) = self.runtime.lease(weights, scratch) {
-                return Ok(lease);
-            }
-            if matches!(eviction, Eviction::Never) || !self.unload_idle() {
-                let (needed, budget) = (weights.saturating_add(scratch), self.runtime.memory.total());
-                return Err(match needed > budget {
-                    true => LoadError::TooLarge { needed, budget },
-                    false => LoadError::OutOfMemory { needed, budget },
-                });
-            }
-        }
-    }
-
-    /// Frees memory: drops stale models, else a draft model, else the least recently used idle model.
-    /// `false`: there is nothing to free.
-    pub(in crate::engine) fn unload_idle(&self) -> bool {
-        if self.drop_stale() || self.drop_draft_model() {
-            return true;
-        }
-        let oldest = || {
-            let loaded = lock(&self.loaded);
-            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_in_use());
-            idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
-        };
-        // If a request takes the model up in between, try the next one.
-        while let Some(id) = oldest() {
-            if self.unload(&id).is_ok() {
-                return true;
-            }
-        }
-        false
-    }
-}
-
-impl Reclaim for Registry {
-    fn reclaim(&self) -> bool {
-        self.unload_idle()
     }
 }
 

@@ -31,6 +31,7 @@ pub struct TextModel {
     preprocessor: Preprocessor,
     /// How it writes tool calls.
     call_format: CallFormat,
+    template_describes_tools: bool,
     grammars: GrammarCache,
     /// The share of the memory budget for weights and activations; released with the model.
     pub(in crate::engine) lease: Lease,
@@ -49,7 +50,8 @@ impl TextModel {
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
-        let (preprocessor, ChatTokenizerInfo { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
+        let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
+        let ChatTokenizerInfo { vocabulary, call_format, template_describes_tools } = info;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {
@@ -60,6 +62,7 @@ impl TextModel {
             longest_token,
             preprocessor,
             call_format,
+            template_describes_tools,
             grammars: GrammarCache::default(),
             lease,
             draft_slot: Arc::default(),
@@ -121,6 +124,11 @@ impl TextModel {
     /// The grammar of an output format, if it is in the cache. Returns at once.
     pub fn cached_grammar(&self, spec: &OutputSpec) -> Option<CompiledGrammar> {
         self.grammars.get(spec, || self.syntax(spec))
+    }
+
+    /// Whether the model's own template describes tools. If not, a system message does.
+    pub fn template_describes_tools(&self) -> bool {
+        self.template_describes_tools
     }
 
     fn syntax(&self, spec: &OutputSpec) -> Option<CallSyntax> {

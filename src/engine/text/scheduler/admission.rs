@@ -1,4 +1,4 @@
-//! Which waiting sequences get a slot, and which running ones are preempted.
+//! Which waiting sequences get a slot.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ impl Scheduler {
         self.queues.first_ready().min_by_key(order).map(|(_, id)| id)
     }
 
-    fn slots_by_tenant(&self) -> BTreeMap<Tenant, usize> {
+    pub(super) fn slots_by_tenant(&self) -> BTreeMap<Tenant, usize> {
         let mut slots = BTreeMap::new();
         self.running().for_each(|(_, one)| *slots.entry(one.tenant).or_default() += 1);
         slots
@@ -82,40 +82,6 @@ impl Scheduler {
             (sequence.prefix_hit, sequence.charged) = (Some(sequence.computed), sequence.computed);
             self.queues.remove_queued(sequence.model, sequence.tenant, id, sequence.tokens.prompt_len());
         }
-        self.refresh_siblings(id);
-    }
-
-    /// The sequence to preempt when all slots are taken: the newest of the tenant with the most slots, if that tenant
-    /// was served no less and keeps as many slots as the other one gets.
-    fn victim_for(&self, id: SequenceId) -> Option<SequenceId> {
-        let tenant = self.sequences.get(&id)?.tenant;
-        let slots = self.slots_by_tenant();
-        let own_slots = slots.get(&tenant).copied().unwrap_or(0);
-        let (&largest, _) = slots
-            .iter()
-            .filter(|(other, count)| {
-                **count >= own_slots + 2 && self.shares.served(**other) >= self.shares.served(tenant)
-            })
-            .max_by_key(|(_, count)| **count)?;
-        self.newest_running(|one| one.tenant == largest)
-    }
-
-    /// The matching running sequence that was admitted last.
-    pub(super) fn newest_running(&self, of: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
-        let since = |one: &Sequence| if let State::Running(since) = one.state { since } else { 0 };
-        self.running().filter(|(_, one)| of(one)).max_by_key(|(_, one)| since(one)).map(|(id, _)| *id)
-    }
-
-    /// Preempts a running sequence: it releases its blocks and waits again.
-    pub(super) fn preempt(&mut self, id: SequenceId) {
-        let Some(mut sequence) = self.sequences.remove(&id) else { return };
-        self.preempted += 1;
-        self.release_blocks(&mut sequence);
-        let tenant = sequence.tenant;
-        self.sequences.insert(id, sequence);
-        self.queues.remove(tenant, id);
-        let ready = self.is_ready(id);
-        self.queues.set_ready(tenant, id, ready);
         self.refresh_siblings(id);
     }
 }

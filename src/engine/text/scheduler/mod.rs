@@ -14,7 +14,8 @@ pub mod block_pool;
 mod draft_lookahead;
 mod fair_shares;
 pub mod ids;
-pub mod prefix_cache;
+pub mod preemption;
+mod prefix_cache;
 mod sequence_queues;
 mod sequence_tokens;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use serde_json::Value;
 pub struct Tool {
     pub name: String,
     /// `{"type": "function", "function": {"name", "description", "parameters"}}`, as chat templates expect it.
-    #[serde(with = "crate::engine::preprocessor::wire::json")]
+    #[serde(with = "crate::engine::preprocessor::sandbox_protocol::json")]
     pub definition: Value,
     /// Whether the arguments must match the whole schema: what cannot be enforced is then an error.
     pub strict: bool,

@@ -100,7 +100,7 @@ pub fn output_request(
         text: format.map_or(Ok(TextFormat::Free), text)?,
         tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
         choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,
-        parallel: parallel.unwrap_or(true),
+        parallel,
     })
 }
 

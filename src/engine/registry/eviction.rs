@@ -1,0 +1,57 @@
+//! Frees memory by unloading idle models, least recently used first.
+
+use super::{Registry, lock};
+use crate::engine::error::LoadError;
+use crate::engine::runtime::memory_budget::{Lease, Reclaim};
+
+/// What may be evicted to make room for weights. Cached KV blocks always are.
+#[derive(Clone, Copy)]
+pub(super) enum Eviction {
+    /// Idle models.
+    IdleModels,
+    /// No models.
+    Never,
+}
+
+impl Registry {
+    pub(super) fn lease(&self, weights: u64, scratch: u64, eviction: Eviction) -> Result<Lease, LoadError> {
+        loop {
+            if let Some(lease) = self.runtime.lease(weights, scratch) {
+                return Ok(lease);
+            }
+            if matches!(eviction, Eviction::Never) || !self.unload_idle() {
+                let (needed, budget) = (weights.saturating_add(scratch), self.runtime.memory.total());
+                return Err(match needed > budget {
+                    true => LoadError::TooLarge { needed, budget },
+                    false => LoadError::OutOfMemory { needed, budget },
+                });
+            }
+        }
+    }
+
+    /// Frees memory: drops stale models, else a draft model, else the least recently used idle model.
+    /// `false`: there is nothing to free.
+    pub(in crate::engine) fn unload_idle(&self) -> bool {
+        if self.drop_stale() || self.drop_draft_model() {
+            return true;
+        }
+        let oldest = || {
+            let loaded = lock(&self.loaded);
+            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_in_use());
+            idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
+        };
+        // If a request takes the model up in between, try the next one.
+        while let Some(id) = oldest() {
+            if self.unload(&id).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Reclaim for Registry {
+    fn reclaim(&self) -> bool {
+        self.unload_idle()
+    }
+}
