@@ -82,10 +82,14 @@ fn token_input_equals_text_input() {
     let text = vectors(&embed(&server, "/v1", json!({ "input": "sea" })).ok());
     // With and without the special tokens at the ends of a text.
     for tokens in [json!([38, 252]), json!([2, 38, 252, 3]), json!([[38, 252]])] {
-        assert_eq!(vectors(&embed(&server, "/v1", json!({ "input": tokens })).ok()), text, "{tokens}");
+        let request = json!({ "input": tokens, "token_ids": "model" });
+        assert_eq!(vectors(&embed(&server, "/v1", request).ok()), text, "{tokens}");
+        // Another tokenizer may have made them.
+        assert_refused(&embed(&server, "/openai/v1", json!({ "input": tokens })), "input");
     }
-    assert_refused(&embed(&server, "/v1", json!({ "input": [[38], [99_999]] })), "input[1]");
-    assert_refused(&embed(&server, "/v1", json!({ "input": [99_999] })), "input");
+    assert_refused(&embed(&server, "/v1", json!({ "input": [[38], [99_999]], "token_ids": "model" })), "input[1]");
+    assert_refused(&embed(&server, "/v1", json!({ "input": [99_999], "token_ids": "model" })), "input");
+    assert_refused(&embed(&server, "/v1", json!({ "input": [38], "token_ids": "openai" })), "token_ids");
 }
 
 #[test]
@@ -109,7 +113,7 @@ fn unsupported_dimensions_are_refused() {
     assert_eq!(vectors(&embed(&server, "/v1", json!({ "dimensions": 32 })).ok())[0].len(), 32);
     let refused = embed(&server, "/v1", json!({ "dimensions": 8 }));
     assert_refused(&refused, "dimensions");
-    assert!(refused.text.contains("32 numbers"), "{}", refused.text);
+    assert!(refused.text.contains("32 dimensions"), "{}", refused.text);
 }
 
 #[test]

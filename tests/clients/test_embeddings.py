@@ -96,7 +96,7 @@ def test_many_texts_in_one_request(embed):
 def test_token_input_equals_text_input(embed):
     (text, other), response = embed(["hello world", "hello"])
     for tokens, vectors in [(HELLO, [text]), ([HELLO], [text]), ([HELLO, HELLO[:1]], [text, other])]:
-        found, of_tokens = embed(tokens)
+        found, of_tokens = embed(tokens, extra_body={"token_ids": "model"})
         assert len(found) == len(vectors) and all(close(a, b) for a, b in zip(found, vectors))
     assert of_tokens.usage == response.usage
 
@@ -152,10 +152,16 @@ BAD = [
 @pytest.mark.parametrize("input,param", BAD, ids=[f"{param}-{i}" for i, (_, param) in enumerate(BAD)])
 def test_an_invalid_input_is_named(embed, input, param):
     with pytest.raises(openai.BadRequestError) as caught:
-        embed(input)
+        embed(input, extra_body={"token_ids": "model"})
     error = caught.value
     assert (error.type, error.code) == ("invalid_request_error", "invalid_parameter")
     assert error.param and error.param.startswith(param), error.param
+
+
+def test_token_ids_of_an_unknown_tokenizer_are_refused(embed):
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False") as caught:
+        embed(HELLO)
+    assert caught.value.param == "input"
 
 
 def test_an_unknown_encoding_format_is_refused(embed):

@@ -112,7 +112,7 @@ fn both_layer_naming_schemes_are_supported() {
 fn the_error_for_an_unknown_adapter_lists_the_known_ones() {
     let rig = rig();
     let refusal = rig.refusal(with(&rig, &["style"]));
-    assert!(refusal.contains(&format!("no adapter style; there are {KOHYA}, {PEFT}")), "{refusal}");
+    assert!(refusal.contains(&format!("no adapter style; available: {KOHYA}, {PEFT}")), "{refusal}");
     for name in ["../loras/sd1.lora-peft", "", ".hidden", "a\\b"] {
         assert!(rig.refusal(with(&rig, &[name])).contains("there is no adapter"), "{name}");
     }

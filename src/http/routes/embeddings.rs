@@ -23,6 +23,8 @@ pub fn routes(config: &mut ServiceConfig) {
 const MAX_INPUTS: usize = 2048;
 /// Max vectors encoded on an async thread; more would block other requests for too long.
 const FEW: usize = 32;
+/// Clients that count tokens send the ids of OpenAI's tokenizer, which mean other words to any other model.
+const UNDECLARED_TOKENS: &str = "'input' has token ids, which give wrong vectors without an error if another tokenizer made them. Send texts; in LangChain, set check_embedding_ctx_length=False. If the ids are those of this model's own tokenizer, send token_ids: \"model\" too.";
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 1] = ["user"];
 
@@ -30,7 +32,7 @@ const IGNORED: [&str; 1] = ["user"];
 pub struct EmbeddingRequest {
     /// Id of an installed model.
     model: String,
-    /// Texts, or token ids: one, or an array of up to 2,048.
+    /// Texts, or token ids of the model (see `token_ids`): one, or an array of up to 2,048.
     #[schema(value_type = Vec<String>)]
     input: Inputs,
     /// Number of dimensions, if the model supports others than its default.
@@ -41,6 +43,8 @@ pub struct EmbeddingRequest {
     input_type: Option<Purpose>,
     /// Truncate texts that are too long for the model, instead of failing.
     truncate: Option<bool>,
+    /// Required with token ids: whose ids they are.
+    token_ids: Option<TokenIds>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -53,6 +57,13 @@ enum Inputs {
     Texts(Vec<String>),
     Tokens(Vec<u32>),
     ManyTokens(Vec<Vec<u32>>),
+}
+
+/// `model`: the ids of this model's own tokenizer.
+#[derive(Clone, Copy, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum TokenIds {
+    Model,
 }
 
 #[derive(Clone, Copy, Default, Deserialize, utoipa::ToSchema)]
@@ -109,6 +120,10 @@ impl EmbeddingRequest {
         refuse_unknown(&self.rest, &IGNORED)?;
         if self.dimensions == Some(0) {
             return Err(Error::invalid("dimensions", "'dimensions' is 0; it must be at least 1."));
+        }
+        let has_tokens = matches!(self.input, Inputs::Tokens(_) | Inputs::ManyTokens(_));
+        if has_tokens && self.token_ids.is_none() {
+            return Err(Error::invalid("input", UNDECLARED_TOKENS));
         }
         let single = matches!(self.input, Inputs::Text(_) | Inputs::Tokens(_));
         let inputs = match self.input {

@@ -12,8 +12,7 @@ use std::f32::consts::TAU;
 use super::weights::Loader;
 use crate::models::error::ModelError;
 pub(super) use angles::Angles;
-pub use outpost_kernels::RopeLayout;
-pub use spec::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
+pub use spec::{LongRope, RopeLayout, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
 /// The frequencies of a rotary position embedding.
 #[derive(Clone, Debug)]

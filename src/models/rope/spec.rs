@@ -2,6 +2,8 @@
 
 use std::f32::consts::TAU;
 
+pub use outpost_kernels::RopeLayout;
+
 /// The parameters of a rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
