@@ -117,7 +117,9 @@ def compare(measures, args, model, arguments, models):
     for round_index in range(args.rounds):
         servers = [Server(binary, model, args.threads, arguments, models) for binary in (args.old, args.new)]
         for name, measure in selected.items():
-            [measure(server, -1) for server in servers]
+            for server in servers:
+                server.connect()
+                measure(server, -1)
             for build in (0, 1) if round_index % 2 == 0 else (1, 0):
                 servers[build].connect()
                 results[name][build].append(measure(servers[build], round_index))

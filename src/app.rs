@@ -50,7 +50,7 @@ pub enum StartError {
     Listen { address: SocketAddr, cause: io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
-    #[error("the first project and key could not be made: {0}")]
+    #[error("the database could not be prepared: {0}")]
     Setup(crate::error::Error),
     #[error("{path}: {cause}")]
     File { path: PathBuf, cause: io::Error },

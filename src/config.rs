@@ -23,7 +23,7 @@ pub struct DataPaths {
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// Address to listen on; port 0 selects a free port
-    #[arg(long, env = "OUTPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
+    #[arg(long, env = "OUTPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "[ADDRESS:]PORT", value_parser = parse_listen)]
     pub listen: SocketAddr,
     /// CPU threads for the models [default: one per core]
     #[arg(long, env = "OUTPOST_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -283,8 +283,25 @@ fn parse_public_url(text: &str) -> Result<String, String> {
         Some(rest) if rest.starts_with(|c| plain(c) && c != '/') && rest.chars().all(plain) => {
             Ok(text.trim_end_matches('/').to_owned())
         }
-        _ => Err(format!("'{text}' is no address; write for example https://ai.example.org or https://example.org/ai")),
+        _ => Err(format!("'{text}' is not a URL; write for example https://ai.example.org or https://example.org/ai")),
     }
+}
+
+/// Reads an address and a port, or a port of this machine only.
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, "8080"));
+    if host == "localhost"
+        && let Ok(port) = port.parse::<u16>()
+    {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    text.parse().map_err(|_| {
+        let port = if port.parse::<u16>().is_ok() { port } else { "8080" };
+        format!("'{text}' is not an address with a port; write 127.0.0.1:{port} for this machine only, or 0.0.0.0:{port} for the network")
+    })
 }
 
 /// Reads the name of a host, without scheme, port or path.
@@ -292,7 +309,7 @@ fn parse_host(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
         true => Ok(text.to_owned()),
-        false => Err(format!("'{text}' is no name of a host; write for example ai.example.org")),
+        false => Err(format!("'{text}' is not a host name; write for example ai.example.org")),
     }
 }
 
@@ -301,7 +318,7 @@ fn parse_precision(text: &str) -> Result<ModelPrecision, String> {
     let (model, name) = text.rsplit_once('=').map_or((None, text), |(model, name)| (Some(model), name));
     let precision = Precision::from_str(name, true).ok().filter(|_| model != Some(""));
     let model = model.map(str::to_owned);
-    let wrong = || format!("'{text}' is no precision; write f32, bf16 or int8, or MODEL=bf16 with a model's name");
+    let wrong = || format!("'{text}' is not a precision; write f32, bf16 or int8, or MODEL=bf16 with a model's name");
     precision.map(|precision| ModelPrecision { model, precision }).ok_or_else(wrong)
 }
 
@@ -319,7 +336,22 @@ fn parse_draft(text: &str) -> Result<DraftModel, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DraftModel, ModelPrecision, Precision, parse_draft, parse_precision, parse_public_url, parse_size};
+    use super::{DraftModel, ModelPrecision, Precision, parse_draft, parse_listen, parse_precision, parse_public_url, parse_size};
+
+    #[test]
+    fn a_port_alone_listens_on_this_machine() {
+        for (text, address) in [
+            ("8080", "127.0.0.1:8080"),
+            ("localhost:9", "127.0.0.1:9"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            assert_eq!(parse_listen(text), Ok(address.parse().unwrap()));
+        }
+        for bad in ["", ":8080", "*:8080", "70000", "example.org:8080", "127.0.0.1"] {
+            assert!(parse_listen(bad).is_err_and(|error| error.contains("write 127.0.0.1:8080")), "{bad}");
+        }
+    }
 
     #[test]
     fn public_addresses_are_whole() {

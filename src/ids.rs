@@ -115,7 +115,7 @@ ids! {
     /// The response to an image request.
     ImagesId "image" "img-";
     /// A stored image that is fetched by a signed URL.
-    StoredImageId "picture" "pic_";
+    StoredImageId "image" "pic_";
     /// The response to a list request.
     ListId "list" "list_";
     /// The response to a usage query.

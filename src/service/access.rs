@@ -92,7 +92,7 @@ impl Scopes {
             let scope = scope.ok_or_else(|| {
                 Error::invalid(
                     format!("scopes[{index}]"),
-                    format!("'{}' is no scope. Scopes are admin, project, inference.", name.as_ref()),
+                    format!("'{}' is not a scope. The scopes are admin, project, inference.", name.as_ref()),
                 )
             })?;
             Ok(Scopes(found.0 | scope.bit()))

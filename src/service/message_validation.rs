@@ -54,7 +54,7 @@ fn known_fields(field: &str, message: &Map<String, Value>) -> Result<()> {
         None => Ok(()),
         Some((name, _)) => {
             let name = shorten(name);
-            invalid_field(&format!("{field}.{name}"), "is no field of a message. Leave it out")
+            invalid_field(&format!("{field}.{name}"), "is not a field of a message. Leave it out")
         }
     }
 }

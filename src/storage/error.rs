@@ -83,7 +83,7 @@ pub enum RestoreError {
         dir.display(), super::private_files::DATABASE
     )]
     NotEmpty { dir: PathBuf },
-    #[error("{} is no usable backup: {reason}. Nothing was changed; try an older backup.", path.display())]
+    #[error("{} is not a usable backup: {reason}. Nothing was changed; try an older backup.", path.display())]
     BadBackup { path: PathBuf, reason: String },
     #[error(
         "The data folder {} holds another pepper than the backup. Move the file `pepper` away if no database \
