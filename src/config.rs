@@ -336,7 +336,9 @@ fn parse_draft(text: &str) -> Result<DraftModel, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DraftModel, ModelPrecision, Precision, parse_draft, parse_listen, parse_precision, parse_public_url, parse_size};
+    use super::{
+        DraftModel, ModelPrecision, Precision, parse_draft, parse_listen, parse_precision, parse_public_url, parse_size,
+    };
 
     #[test]
     fn a_port_alone_listens_on_this_machine() {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::conversation_context::{ConversationContextLoader, ConversationContextRequest};
-use super::conversation_truncation::TokenBudget;
+use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
+use super::conversation_truncation::{FittedPrompt, TokenBudget};
 use super::errors;
 use super::grammars::GrammarCompiler;
 use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
@@ -11,10 +11,10 @@ use super::persist_turn::TurnRecorder;
 use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{
-    DeltaStream, Engine, FinishReason, GenerationRequest, Message, Sampling, TextDelta, TextModel, TokenInfo,
+    DeltaStream, Engine, FinishReason, GenerationRequest, Message, Sampling, TextDelta, TextModel, TokenInfo, Tool,
 };
 use crate::error::{Code, Error, Result};
-use crate::ids::CompletionId;
+use crate::ids::{CompletionId, ProjectId};
 use crate::service::access::Access;
 use crate::service::conversations::Conversation;
 use crate::service::usage::{Outcome, UsageRecorder};
@@ -135,18 +135,9 @@ impl Chat {
         let call_ids = ToolCallIds::new(&*self.clock_rng);
         let turn_recorder =
             self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
-        let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
-        let (max_tokens, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&output.spec.tools));
-        let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
-        let bytes = context.bytes() + messages_bytes + tools_bytes;
-        let prepared = self.preparing.run(access.project(), bytes, move |bound| {
-            let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
-            let window = engine.positions(&model);
-            let budget = TokenBudget { window, max_tokens, bound: bound.with_max_tokens(window as usize) };
-            let fitted = context.prompt(&model, messages, tools, budget)?;
-            Ok((model, fitted))
-        });
-        let (model, fitted) = prepared.await?;
+        let tools = (Arc::clone(&output.spec.tools), tools_bytes);
+        let max_tokens = call.max_tokens.map(|(count, _)| count);
+        let (model, fitted) = self.prepare(access.project(), context, call.messages, tools, max_tokens).await?;
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         output.adapt_to(&model);
@@ -189,6 +180,28 @@ impl Chat {
             generated: vec![0; call.choices as usize],
             recorder,
         })
+    }
+
+    /// Loads the model and builds the prompt, off the async threads. `tools`: with the bytes of their definitions.
+    async fn prepare(
+        &self,
+        project: ProjectId,
+        context: ConversationContext,
+        messages: Vec<Message>,
+        (tools, tools_bytes): (Arc<[Tool]>, usize),
+        max_tokens: Option<u32>,
+    ) -> Result<(Arc<TextModel>, FittedPrompt)> {
+        let (engine, id) = (self.engine.clone(), context.model.clone());
+        let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+        let bytes = context.bytes() + messages_bytes + tools_bytes;
+        let prepared = self.preparing.run(project, bytes, move |bound| {
+            let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
+            let window = engine.positions(&model);
+            let budget = TokenBudget { window, max_tokens, bound: bound.with_max_tokens(window as usize) };
+            let fitted = context.prompt(&model, messages, tools, budget)?;
+            Ok((model, fitted))
+        });
+        prepared.await
     }
 
     fn fresh_seed(&self) -> u64 {

@@ -13,8 +13,9 @@ pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
 /// The error for a request that can never fit into the KV cache.
 pub(super) fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> Error {
     let smaller = if large.kv_type == KvType::Q8 { "" } else { " or with --kv-type q8" };
+    let or_lower = if param == "messages" { String::new() } else { format!(" or lower {param}") };
     let message = format!(
-        "The request is too large for the server: {large}. Shorten the messages or lower max_completion_tokens, or start the server with a larger --memory{smaller}.{remedy}"
+        "The request is too large for the server: {large}. Shorten the messages{or_lower}, or start the server with a larger --memory{smaller}.{remedy}"
     );
     Error::new(Code::ContextLengthExceeded, message).param(param)
 }

@@ -108,7 +108,7 @@ fn memory_and_context_limits_give_different_errors() {
     assert!(message.contains("needs 110 kB of memory; 81 kB are available"), "{message}");
     assert!(message.contains("--memory") && message.contains("--kv-type q8"), "{message}");
     let message = error_fields(600);
-    assert!(message.contains("context of 512 tokens") && !message.contains("--memory"), "{message}");
+    assert!(message.contains("maximum context length is 512 tokens") && !message.contains("--memory"), "{message}");
     // A request without a maximum length gets the available context.
     let mut free = chat("hello", 1);
     free.as_object_mut().unwrap().remove("max_tokens");
