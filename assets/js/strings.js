@@ -21,7 +21,7 @@ export const t = {
 
   signIn: {
     title: "Sign in", key: "API key", action: "Sign in",
-    about: "Use any API key of this server. On its first start the server printed a key and stored it in the file admin.key in the data directory.",
+    about: "Use any API key of this server. When the server first started, it printed an admin key and stored it in the file admin.key in the data folder.",
     hint: "The key stays in this browser tab and is sent only to this server.",
   },
 
@@ -40,7 +40,7 @@ export const t = {
   },
 
   keys: {
-    about: (project) => `API keys of the project ${project}. A secret is shown only once, when it is created.`,
+    about: (project) => `API keys of the project ${project}. A secret is shown only once, when a key is created or rotated.`,
     create: "Create API key", empty: "No API keys yet", emptyHint: "Create one key for each application that calls this server.",
     active: "Active", expired: "Expired", revoked: "Revoked", rotating: "Rotating", oldSecretExpires: "Old secret expires",
     current: "Current session", scopes: "Scopes", onlyModels: (models) => `Only ${models}`, lastUsed: "Last used", expires: "Expires",
@@ -68,7 +68,7 @@ export const t = {
     requests_per_minute: "Requests per minute", burst_limit: "Burst limit", tokens_per_minute: "Tokens per minute", token_budget: "Tokens per month",
     hints: {
       requests_per_minute: "Requests above the rate limit get status 429 and a Retry-After header.",
-      burst_limit: "Requests allowed at once, up to 10 times the rate. Defaults to the rate.",
+      burst_limit: "Requests allowed in a burst, up to 10 times the rate. Defaults to the rate.",
       tokens_per_minute: "Input and output tokens together.",
       token_budget: "Per calendar month, in UTC. When the budget is used up, model requests are refused until the next month.",
     },
@@ -100,7 +100,7 @@ export const t = {
   },
 
   models: {
-    about: "Models installed on this server.", empty: "No models installed", emptyHint: "Add a model to the models directory, or pull the starter set on the server:",
+    about: "Models installed on this server.", empty: "No models installed", emptyHint: "Add a model to the models folder, or pull the starter set on the server:",
     pullCommand: "Pull command", capabilities: "Capabilities", format: "Format", parameters: "Parameters", size: "Size", error: "Error", loaded: "Loaded", notLoaded: "Not loaded",
     load: "Load", unload: "Unload", loading: "Loading…", unloading: "Unloading…", catalog: "Available from the catalog", allInstalled: "All models of the catalog are installed.",
     capability: { chat_completions: "Chat", embeddings: "Embeddings", reranking: "Reranking", image_generation: "Images" },
@@ -120,7 +120,7 @@ export const t = {
     capability: { chat: "chat", images: "image generation", embeddings: "embeddings" },
   },
   chat: {
-    send: "Send", stop: "Stop", clear: "Clear chat", message: "Message", messageHint: "Enter sends the message. Shift+Enter starts a new line.", empty: "Start a chat",
+    send: "Send", stop: "Stop", clear: "Clear chat", message: "Message", messageHint: "Press Enter to send, Shift+Enter for a new line.", empty: "Start a chat",
     emptyHint: "The response appears as it is generated. Nothing is stored unless you select a conversation.",
     settings: "Settings", agent: "Agent", noAgent: "None", agentModel: "Agent’s model", conversation: "Conversation", noConversation: "None (not stored)", newConversation: "New conversation", system: "System prompt",
     temperature: "Temperature", top_p: "Top P", max_completion_tokens: "Max tokens", seed: "Seed", default: "Default",
@@ -139,7 +139,7 @@ export const t = {
   },
   embeddings: {
     texts: "Input texts", textsHint: "One text per line, 2 to 16 lines.", compare: "Compare", dimensions: "Dimensions", default: "Default", matrix: "Similarity matrix", cosine: "Cosine similarity: 1 means identical, 0 means unrelated.",
-    summary: (count, size) => `${count} vectors with ${size} dimensions.`, example: "The cat sleeps on the sofa.\nA kitten naps on the couch.\nThe train leaves at noon.\nWhen does the railway depart?",
+    summary: (count, size) => `${count} vectors with ${size} dimensions.`, example: "The cat sleeps on the sofa.\nA kitten naps on the couch.\nThe train leaves at noon.\nWhen does the express depart?",
   },
 
   conversations: {
@@ -152,10 +152,10 @@ export const t = {
   },
 
   agents: {
-    about: "Instructions, tools and a model under one ID. Requests select an agent with agent_id. Each change creates a version.", create: "Create agent", empty: "No agents yet",
+    about: "An agent combines instructions, tools and a model under one ID. Requests select an agent with agent_id. Each change creates a version.", create: "Create agent", empty: "No agents yet",
     emptyHint: "Create an agent, then select it in the playground.",
     model: "Model", modelFromRequest: "Set by the request", instructions: "Instructions", instructionsHint: "The agent’s role, behavior and task.", tools: "Tools",
-    truncation: "Truncation", truncationHint: "What happens when a conversation exceeds the context window.", truncations: { "": "Set by the request", auto: "Drop the oldest messages", disabled: "Refuse the request" }, maxMessages: "Max messages", maxMessagesHint: "How many of the latest messages the model sees.", allMessages: "All",
+    truncation: "Truncation", truncationHint: "What to do when a conversation exceeds the context window.", truncations: { "": "Set by the request", auto: "Drop the oldest messages", disabled: "Refuse the request" }, maxMessages: "Max messages", maxMessagesHint: "The number of recent messages that the model sees.", allMessages: "All",
     unnamed: "(unnamed)", version: "Version", versions: "Versions", current: "Current", versionTitle: (version) => `Version ${version}`, restore: "Restore this version", try: "Try in playground", editTitle: "Edit agent",
     deleteTitle: (name) => `Delete ${name}?`, deleteAbout: "Requests that select this agent will fail. This cannot be undone.", view: "View",
   },

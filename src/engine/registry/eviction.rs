@@ -1,17 +1,8 @@
 //! Frees memory by unloading idle models, least recently used first.
 
-use super::{Registry, lock};
+use super::{Eviction, Registry, lock};
 use crate::engine::error::LoadError;
 use crate::engine::runtime::memory_budget::{Lease, Reclaim};
-
-/// What may be evicted to make room for weights. Cached KV blocks always are.
-#[derive(Clone, Copy)]
-pub(super) enum Eviction {
-    /// Idle models.
-    IdleModels,
-    /// No models.
-    Never,
-}
 
 impl Registry {
     pub(super) fn lease(&self, weights: u64, scratch: u64, eviction: Eviction) -> Result<Lease, LoadError> {

@@ -32,7 +32,6 @@ use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;
 use crate::models::scratch_buffers::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
-use eviction::Eviction;
 
 /// How old the listing, or the last check of a model's files, may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
@@ -95,6 +94,15 @@ struct Loaded {
     verified: Duration,
     /// The ID of its draft model.
     draft: Option<String>,
+}
+
+/// What may be evicted to make room for weights. Cached KV blocks always are.
+#[derive(Clone, Copy)]
+enum Eviction {
+    /// Idle models.
+    IdleModels,
+    /// No models.
+    Never,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

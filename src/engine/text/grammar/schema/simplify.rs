@@ -107,7 +107,8 @@ fn name_pattern(names: &Value) -> Option<Option<String>> {
     };
     let annotations = ["title", "description", "$comment", "examples", "default"];
     let mut keywords = fields.iter().filter(|(keyword, value)| {
-        !annotations.contains(&keyword.as_str()) && !(*keyword == "type" && *value == "string")
+        let is_string_type = *keyword == "type" && *value == "string";
+        !annotations.contains(&keyword.as_str()) && !is_string_type
     });
     match (keywords.next(), keywords.next()) {
         (None, _) => Some(None),
