@@ -139,7 +139,7 @@ export const t = {
   },
   embeddings: {
     texts: "Input texts", textsHint: "One text per line, 2 to 16 lines.", compare: "Compare", dimensions: "Dimensions", default: "Default", matrix: "Similarity matrix", cosine: "Cosine similarity: 1 means identical, 0 means unrelated.",
-    summary: (count, size) => `${count} vectors with ${size} dimensions.`, example: "The cat sleeps on the sofa.\nA kitten naps on the couch.\nThe train leaves at noon.\nWhen does the express depart?",
+    summary: (count, size) => `${count} vectors with ${size} dimensions.`, example: "The cat sleeps on the sofa.\nA kitten naps on the couch.\nThe train leaves at noon.\nWhen does the railway depart?",
   },
 
   conversations: {
