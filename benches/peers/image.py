@@ -75,7 +75,7 @@ def create_random_model(folder):
 
 
 def peak_memory(pid, reset=False):
-    """The peak_memory resident memory of a process since the last reset, in GiB."""
+    """The peak resident memory of a process since the last reset, in GiB."""
     if reset:
         pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
