@@ -92,7 +92,7 @@ def metered_read(server, seed):
 
 
 def image(server, seed):
-    body = {"model": server.model, "prompt": "a lighthouse", "size": "256x256", "steps": 2, "seed": seed}
+    body = {"model": server.model, "prompt": "a lighthouse", "size": "256x256", "steps": 2, "seed": seed + 1}
     return 1 / server.request_seconds("POST", "/v1/images/generations", body)
 
 
@@ -114,7 +114,7 @@ def compare(measures, args, model, arguments, models):
     """Prints a row for each measure; the measures return values where larger is better."""
     selected = {name: measure for name, measure in measures.items() if not args.only or args.only in name}
     results = {name: ([], []) for name in selected}
-    for round_index in range(args.rounds):
+    for round_index in range(args.rounds if selected else 0):
         servers = [Server(binary, model, args.threads, arguments, models) for binary in (args.old, args.new)]
         for name, measure in selected.items():
             for server in servers:
