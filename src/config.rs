@@ -182,7 +182,7 @@ pub struct Config {
     pub image_url_ttl: Duration,
     /// Base URL for links to this server, without a trailing slash.
     pub public_url: Option<String>,
-    /// Host names accepted over plain HTTP, in addition to names that nobody can register in public DNS.
+    /// Host names accepted over plain HTTP, in addition to names that cannot be registered in public DNS.
     pub allowed_hosts: Vec<String>,
     /// Proxies whose forwarded client addresses are trusted.
     pub trusted_proxies: Vec<Network>,

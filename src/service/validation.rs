@@ -77,7 +77,7 @@ pub(super) fn expires_at(time: Timestamp, now: Timestamp) -> Result<()> {
     if time > now {
         return Ok(());
     }
-    Err(Error::invalid("expires_at", format!("'expires_at' is {time}, but must lie in the future; now it is {now}.")))
+    Err(Error::invalid("expires_at", format!("'expires_at' is {time}; it must be in the future, and it is now {now}.")))
 }
 
 pub(super) fn grace_period(seconds: Option<i64>) -> Result<Duration> {

@@ -34,8 +34,8 @@ fn include_limits_is_read_from_query_and_body() {
     assert_eq!(response["access"], json!({ "project_id": project, "allowed": true }));
     let bad = server.get(&format!("{path}?include_limits=maybe")).error_fields();
     assert_eq!(bad, (400, "invalid_parameter".to_owned(), Some("include_limits".to_owned())));
-    let nobody = server.get(&format!("{path}?project_id=proj_0")).error_fields();
-    assert_eq!(nobody, (404, "not_found".to_owned(), Some("project_id".to_owned())));
+    let unknown_project = server.get(&format!("{path}?project_id=proj_0")).error_fields();
+    assert_eq!(unknown_project, (404, "not_found".to_owned(), Some("project_id".to_owned())));
 }
 
 #[test]

@@ -96,8 +96,8 @@ fn every_route_requires_a_key_and_returns_the_error_envelope() {
     let routes = routes(&server);
     assert!(routes.len() >= 60, "{routes:?}");
     for (method, path) in routes {
-        let nobody = server.call(method.clone(), &path, None, Some(&json!({})));
-        assert_eq!(nobody.error_fields(), (401, "missing_api_key".to_owned(), None), "{method} {path}");
+        let without_key = server.call(method.clone(), &path, None, Some(&json!({})));
+        assert_eq!(without_key.error_fields(), (401, "missing_api_key".to_owned(), None), "{method} {path}");
         let foreign_field = json!({ "no_such_field": 1 });
         let response = server.call(method.clone(), &path, Some(&server.admin), Some(&foreign_field));
         if matches!(method, Method::DELETE) || path.contains("/archive") {

@@ -189,8 +189,8 @@ fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
     assert_eq!(drafts(&named("other-tokens"), "large"), [""; 0]);
     assert_eq!(drafts(&named("missing"), "large"), [""; 0]);
     assert_eq!(drafts(&named("b-small"), "a-middle"), [""; 0], "only a configured draft model is used");
-    let drafts_by_nobody = Drafts { auto: false, ..Drafts::default() };
-    let alone = Settings { drafts: drafts_by_nobody, ..Settings::new(dir.path(), 1 << 30) };
+    let no_drafts = Drafts { auto: false, ..Drafts::default() };
+    let alone = Settings { drafts: no_drafts, ..Settings::new(dir.path(), 1 << 30) };
     let alone = Engine::start(alone, Arc::new(TestClock::default())).unwrap();
     drop(alone.models().load("large").unwrap());
     // Enough memory to load it, but not its draft model.

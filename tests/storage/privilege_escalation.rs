@@ -158,8 +158,8 @@ async fn resources_of_other_projects_are_403_and_unknown_ones_404() {
     assert_eq!(error_fields(fixture.projects.replace(&tenant, other, settings.clone()).await).0, Code::ProjectMismatch);
     let list = fixture.keys.list(&tenant, other, PageRequest::default()).await;
     assert_eq!(error_fields(list), (Code::ProjectMismatch, Some("project_id".into())));
-    let (nobody, nothing) = (KeyId::from_bytes([1; 16]), ProjectId::from_bytes([1; 16]));
-    assert_eq!(error_fields(fixture.keys.get(&tenant, nobody).await).0, Code::NotFound);
+    let (unknown_key, nothing) = (KeyId::from_bytes([1; 16]), ProjectId::from_bytes([1; 16]));
+    assert_eq!(error_fields(fixture.keys.get(&tenant, unknown_key).await).0, Code::NotFound);
     assert_eq!(error_fields(fixture.projects.replace(&tenant, nothing, settings).await).0, Code::NotFound);
     let created = fixture.keys.create(&fixture.admin, new_key(nothing, &[])).await;
     assert_eq!(error_fields(created), (Code::NotFound, Some("project_id".into())));

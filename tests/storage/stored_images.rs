@@ -116,14 +116,14 @@ async fn a_forged_url_opens_nothing() {
     let mut flipped = link.signature.clone().into_bytes();
     flipped[5] = if flipped[5] == b'A' { b'B' } else { b'A' };
     let flipped = String::from_utf8(flipped).unwrap();
-    let nobody = StoredImageId::from_bytes([9; 16]);
+    let unknown_image = StoredImageId::from_bytes([9; 16]);
     let cases = [
         (link.id, expires.as_str(), flipped.as_str()),
         (link.id, &expires, ""),
         (link.id, &expires, &link.signature[..42]),
         (link.id, &expires, other.signature.as_str()),
         (other.id, &expires, &link.signature),
-        (nobody, &expires, &link.signature),
+        (unknown_image, &expires, &link.signature),
         (link.id, &later, &link.signature),
         (link.id, "", &link.signature),
         (link.id, "never", &link.signature),

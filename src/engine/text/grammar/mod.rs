@@ -5,6 +5,7 @@
 //! with a large stack. Schemas are untrusted input: their size is limited before compilation, the work during it.
 
 mod error;
+mod regex_escape;
 mod schema;
 mod source;
 mod state;

@@ -87,14 +87,14 @@ pub(super) struct Prepared {
 /// Checks a schema and prepares it for the compiler. `strict`: whether everything must be enforced. `multiples`: the
 /// sum over the request's schemas so far.
 pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -> Result<Prepared, SchemaError> {
-    let original = match schema {
+    let original = schema;
+    let mut schema = match original {
         Value::Bool(true) => json!({}),
         other => other.clone(),
     };
-    let mut schema = original.clone();
     simplify::simplify(&mut schema);
     let unenforced = check(&mut schema, strict, multiples)?;
-    let unenforced = unenforced.iter().map(|pointer| display(&original, pointer)).collect();
+    let unenforced = unenforced.iter().map(|pointer| display(original, pointer)).collect();
     if !satisfiability::is_satisfiable(&schema) {
         return invalid("", "can never be satisfied: it requires values nested without end");
     }

@@ -6,6 +6,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
 use super::error::GrammarError;
+use super::regex_escape::escape;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
 
@@ -107,7 +108,7 @@ impl Part {
     }
 
     /// Removes from a schema that does not compile the keywords for which `compiles` fails, or everything but the type
-    /// if it never does.
+    /// if it still does not compile then.
     pub fn leave_open(&mut self, compiles: &dyn Fn(Value) -> bool) {
         for _ in 0..MAX_ROUNDS {
             let mut removed: Vec<String> = Vec::new();
@@ -123,15 +124,16 @@ impl Part {
                 self.unenforced.push(schema::display(&self.schema, pointer));
                 schema::remove_keyword(&mut self.schema, pointer);
             }
-            if removed.is_empty() || compiles(self.schema.clone()) {
+            if removed.is_empty() {
                 break;
             }
+            if compiles(self.schema.clone()) {
+                self.unenforced.sort();
+                return;
+            }
         }
-        if !compiles(self.schema.clone()) {
-            schema::open(&mut self.schema);
-            self.unenforced = vec![String::new()];
-        }
-        self.unenforced.sort();
+        schema::open(&mut self.schema);
+        self.unenforced = vec![String::new()];
     }
 }
 
@@ -227,11 +229,6 @@ fn literal(text: &str, syntax: &CallSyntax) -> String {
 
 fn quote(text: &str) -> String {
     Value::from(text).to_string()
-}
-
-fn escape(text: &str) -> String {
-    let special = |ch: char| !ch.is_ascii_alphanumeric() && !matches!(ch, '_' | '<' | '>');
-    text.chars().flat_map(|ch| special(ch).then_some('\\').into_iter().chain([ch])).collect()
 }
 
 impl Source {

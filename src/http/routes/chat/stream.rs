@@ -55,16 +55,16 @@ impl Events {
     async fn next(&mut self) -> sse::Event {
         let keep_alive = tokio::time::Instant::now() + KEEP_ALIVE;
         loop {
-            let event = match tokio::time::timeout_at(keep_alive, self.running.next()).await {
-                Err(_) => sse::keep_alive(),
-                Ok(Some(Ok(delta))) => match self.delta(&delta) {
-                    Some(event) => event,
-                    None => continue,
-                },
-                Ok(Some(Err(error))) => self.fail(error).await,
-                Ok(None) => self.end().await,
-            };
-            return event;
+            match tokio::time::timeout_at(keep_alive, self.running.next()).await {
+                Err(_) => return sse::keep_alive(),
+                Ok(Some(Ok(delta))) => {
+                    if let Some(event) = self.delta(&delta) {
+                        return event;
+                    }
+                }
+                Ok(Some(Err(error))) => return self.fail(error).await,
+                Ok(None) => return self.end().await,
+            }
         }
     }
 

@@ -202,6 +202,16 @@ fn transformer_config(level: &Level, layers: usize, groups: usize) -> SpatialTra
     SpatialTransformerConfig { layers, channels, heads, context_width, groups, only_cross_attention }
 }
 
+fn load_transformer(
+    loader: &Loader<'_>,
+    stem: &str,
+    level: &Level,
+    layers: usize,
+    groups: usize,
+) -> Result<SpatialTransformer> {
+    SpatialTransformer::load(loader, stem, &transformer_config(level, layers, groups))
+}
+
 fn load_down_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Result<Vec<Block>> {
     let mut inputs = config.levels.first().map_or(0, |level| level.channels);
     let last = config.levels.len().saturating_sub(1);
@@ -219,12 +229,8 @@ fn load_down_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &Re
             inputs = level.channels;
             if level.attention {
                 let layers = level.transformer_layers.get(layer).copied().unwrap_or(1);
-                let transformer_config = transformer_config(level, layers, config.groups);
-                transformers.push(SpatialTransformer::load(
-                    loader,
-                    &format!("{stem}.attentions.{layer}"),
-                    &transformer_config,
-                )?);
+                let stem = format!("{stem}.attentions.{layer}");
+                transformers.push(load_transformer(loader, &stem, level, layers, config.groups)?);
             }
         }
         let downsample = (index < last)
@@ -273,12 +279,8 @@ fn load_up_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &Resn
             inputs = level.channels;
             if config.up_attention.get(index).is_some_and(|attention| *attention) {
                 let layers = layers.get(layer).copied().unwrap_or(1);
-                let transformer_config = transformer_config(level, layers, config.groups);
-                transformers.push(SpatialTransformer::load(
-                    loader,
-                    &format!("{stem}.attentions.{layer}"),
-                    &transformer_config,
-                )?);
+                let stem = format!("{stem}.attentions.{layer}");
+                transformers.push(load_transformer(loader, &stem, level, layers, config.groups)?);
             }
         }
         let upsample = (index + 1 < levels.len()).then(|| Upsample::load(loader, &stem, level.channels)).transpose()?;

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::subschemas::{allows_type, visit_schemas};
+use crate::engine::text::grammar::regex_escape::escape;
 
 /// The `$schema` values that select a set of keywords.
 const DIALECTS: [&str; 5] = [
@@ -123,10 +124,4 @@ fn name_pattern(names: &Value) -> Option<Option<String>> {
         },
         _ => None,
     }
-}
-
-/// The regular expression that matches exactly this text.
-fn escape(text: &str) -> String {
-    let is_special = |ch: char| ch.is_ascii_punctuation() && !matches!(ch, '_' | '<' | '>');
-    text.chars().flat_map(|ch| is_special(ch).then_some('\\').into_iter().chain([ch])).collect()
 }
