@@ -29,7 +29,7 @@ use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
-use crate::service::secrets::Secret;
+use crate::service::api_key_secret::Secret;
 use crate::service::stored_images::StoredImages;
 use crate::service::usage::{Retention, Usage};
 use crate::service::{Services, setup};

@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use crate::activations::{RowLayout, Strip, round_to_bf16};
 use crate::buffer::SharedSlice;
+use crate::gemm::activations::{RowLayout, Strip, round_to_bf16};
 use crate::gemm::uses_bf16_pairs;
 use crate::group_norm::FusedNorm;
 use crate::pack::FLOATS;

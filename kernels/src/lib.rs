@@ -6,9 +6,9 @@
 //! bits.
 
 mod activation_functions;
-mod activations;
 mod attention;
 mod buffer;
+mod buffer_pool;
 mod conv;
 mod dtype;
 mod elementwise;
@@ -26,11 +26,11 @@ mod simd;
 use std::fmt;
 
 pub use activation_functions::{Activation, activate};
-pub use activations::Activations;
 pub use attention::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, KvBlocks, KvSlices, attend, attend_bytes};
 pub use conv::{Conv2d, ConvInput, ConvShape};
 pub use dtype::{DType, dequantise};
 pub use elementwise::{add, add_scaled, concat_channels, resize_nearest};
+pub use gemm::activations::Activations;
 pub use group_norm::{FusedNorm, GroupNorm, Moments, ScaleShift};
 pub use kv_write::{KvBlockMut, KvPair, KvWrite, kv_write, quantise_q8};
 pub use linear::{Linear, matmul_all};

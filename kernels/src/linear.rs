@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::activations::{BLOCK, RowLayout, Tiles};
 use crate::buffer::{AlignedBytes, SharedSlice};
 use crate::dtype::DType;
+use crate::gemm::activations::{BLOCK, RowLayout, Tiles};
 use crate::gemm::{GemmTask, multiply, uses_bf16_pairs};
 use crate::pack::{FLOATS, Layout, pack_group, unpack_row};
 use crate::simd::LANES;

@@ -1,6 +1,6 @@
 //! The thread pool.
 //!
-//! A decode step has about a hundred parallel sections of a few microseconds each, so starting a section must take less
+//! A decode step has about 120 parallel sections of 5 to 100 µs, so starting a section must take less
 //! than that. Idle workers therefore spin for tens of microseconds before they sleep. Tasks are claimed one by one from
 //! an atomic counter. If the system preempts a thread, the other threads wait only for the task that it runs. They yield
 //! and then sleep while they wait, so they do not take a core from other processes.
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use crate::Isa;
-use crate::activations::BufferPool;
+use crate::buffer_pool::BufferPool;
 use shared::Shared;
 
 /// A thread pool for short parallel sections, and the instruction set of their kernels.

@@ -5,9 +5,9 @@ use rust_embed::RustEmbed;
 use super::catalog_toml::CatalogModel;
 use super::error::{FolderError, PullError};
 use super::hashing;
+use super::model_from_wheels::check;
 use super::progress::Progress;
 use super::staging::Staging;
-use super::wheel_assembly::check;
 
 /// Development builds read the files from the checkout instead.
 #[derive(RustEmbed)]

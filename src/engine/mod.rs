@@ -39,7 +39,7 @@ pub use model_info::{ModelInfo, ModelKind};
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;
 pub use registry::Registry;
-use runtime::worker::Worker;
+use runtime::supervised_worker::Worker;
 use runtime::workload::Workload;
 use runtime::{Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;

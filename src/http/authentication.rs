@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Api;
 use super::connections::Connection;
-use super::metering::SharedRecorder;
+use super::metering_middleware::SharedRecorder;
 use super::response::{ApiResult, Head, List, Mount};
 use crate::error::{Code, Error, Result};
 use crate::ids::ListId;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::error::{Code, Error, Result};
 use crate::http::sse;
 use crate::ids::RequestId;
-use crate::service::secrets::redact;
+use crate::service::api_key_secret::redact;
 
 #[derive(Serialize)]
 struct Body<'a> {

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 
-use super::strict_objects::StrictObjects;
+use super::require_objects::RequireObjects;
 use super::unknown_fields::known_fields;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
@@ -60,7 +60,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
             if !body.is_empty() {
                 merge(&mut fields, from_json(&body)?)?;
             }
-            let parsed = serde_path_to_error::deserialize(StrictObjects(Value::Object(fields)));
+            let parsed = serde_path_to_error::deserialize(RequireObjects(Value::Object(fields)));
             parsed.map(Self).map_err(|error| explain(&error))
         })
     }
@@ -196,7 +196,7 @@ pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
         )
     })?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(StrictObjects(&mut reader)).map_err(|error| explain(&error))?;
+    let value = serde_path_to_error::deserialize(RequireObjects(&mut reader)).map_err(|error| explain(&error))?;
     let trailing =
         |error: serde_json::Error| Error::new(Code::InvalidParameter, format!("After the JSON body: {error}."));
     reader.end().map_err(trailing)?;

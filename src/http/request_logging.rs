@@ -13,7 +13,7 @@ use super::http1::ConnectionState;
 use crate::display::shorten;
 use crate::error::Error;
 use crate::ids::RequestId;
-use crate::service::secrets::redact;
+use crate::service::api_key_secret::redact;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");

@@ -24,7 +24,7 @@ use utoipa_actix_web::{AppExt, scope};
 use super::authentication::authenticate;
 use super::connections::{Connections, IDLE_TIMEOUT};
 use super::http1::ValidatedStream;
-use super::metering::meter;
+use super::metering_middleware::meter;
 use super::request_logging::log_request;
 use super::response::Mount;
 use super::transport::{CHUNK_BYTES, HTTP2, Transport};

@@ -15,8 +15,8 @@ use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Reader, Store, WriteTx};
 
 use super::access::{Access, Scope, Scopes};
+use super::api_key_secret;
 use super::idempotency::IdempotencyKey;
-use super::secrets;
 
 /// Runs a management write: checks the caller's key inside the transaction, and runs `f` once for all requests with one
 /// idempotency key. Equal requests get an equal result while the caller still has the permission that `permit` checks.
@@ -45,7 +45,7 @@ where
 /// The caller's current permissions; 401 if the key is no longer valid. A request may have been authenticated long
 /// before its body arrived; a key revoked meanwhile must not create another key.
 pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<Access> {
-    let key = keys::find(tx, access.key())?.ok_or_else(secrets::invalid)?;
+    let key = keys::find(tx, access.key())?.ok_or_else(api_key_secret::invalid)?;
     let archived = projects::find(tx, key.project)?.is_none_or(|project| project.archived_at.is_some());
     check_usable(&key, archived, now)?;
     Ok(Access::new(access.key(), key.project, Scopes::from_bits(key.scopes), key.models.map(Into::into)))

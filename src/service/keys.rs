@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::access::{Access, Scope, Scopes};
+use super::api_key_secret::{self, Secret};
 use super::audit::AuditEntry;
 use super::auth_throttle::{AuthFailure, AuthThrottle};
 use super::key_cache::{CachedKey, InsertToken, KeyCache};
@@ -15,7 +16,6 @@ use super::pagination::{Listing, Page, PageRequest, page};
 use super::patch::Patch;
 use super::projects::Project;
 use super::quotas::{self, QuotaKind};
-use super::secrets::{self, Secret};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
@@ -139,7 +139,7 @@ impl Keys {
     ///
     /// A secret of a revoked, rotated or expired key is not counted as a failure, because it was not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
-        let id = secrets::parse(secret)
+        let id = api_key_secret::parse(secret)
             .map_err(|error| self.throttle.record(address, AuthFailure::Malformed, self.clock_rng.uptime(), error))?;
         let digest = self.store.pepper().digest(secret);
         let (cached, token) = match self.cache.get(id) {
@@ -173,7 +173,7 @@ impl Keys {
         self.throttle.admit(address, now)?;
         // The digest is compared in both cases, but another key's secret gives no access.
         let found = self.load(id).await?.filter(|(known, exists)| known.is_named_by(digest) & *exists);
-        let refused = || self.throttle.record(address, AuthFailure::Unknown, now, secrets::invalid());
+        let refused = || self.throttle.record(address, AuthFailure::Unknown, now, api_key_secret::invalid());
         let (known, _) = found.ok_or_else(refused)?;
         if let Some(token) = token {
             self.cache.insert(id, token, known.clone());
@@ -212,7 +212,7 @@ impl Keys {
     /// Ok if this is the previous secret and its grace period has not ended.
     async fn check_previous_secret(&self, id: KeyId, known: &CachedKey, digest: &Digest) -> Result<()> {
         let previous = known.record.previous.as_ref().filter(|previous| previous.digest.matches(digest));
-        let previous = previous.ok_or_else(secrets::invalid)?;
+        let previous = previous.ok_or_else(api_key_secret::invalid)?;
         let now = self.monotonic.now(&*self.clock_rng);
         if !previous.ended && now < previous.valid_until {
             return Ok(());
@@ -309,7 +309,7 @@ impl Keys {
     pub async fn own(&self, access: &Access) -> Result<(Key, Project)> {
         let (id, project) = (access.key(), access.project());
         let read = self.store.read(move |tx| {
-            let record = stored::find(tx, id)?.ok_or_else(secrets::invalid)?;
+            let record = stored::find(tx, id)?.ok_or_else(api_key_secret::invalid)?;
             let owner = projects::find(tx, project)?.ok_or_else(|| Error::not_found("project", project))?;
             Ok((Key::with_last_use(tx, (id, record))?, Project::new(project, owner)))
         });

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::access::Scopes;
+use super::api_key_secret::Secret;
 use super::audit::AuditEntry;
 use super::keys::{Key, key_record};
 use super::projects::{NewProject, Project};
 use super::quotas::{self, QuotaKind};
-use super::secrets::Secret;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};

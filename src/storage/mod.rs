@@ -18,7 +18,8 @@ mod database;
 mod error;
 pub mod file_records;
 pub mod fine_tuning_jobs;
-pub mod idempotency;
+mod group_commit;
+pub mod idempotency_records;
 pub mod keys;
 pub mod latest_time;
 pub mod limits;
@@ -40,7 +41,6 @@ mod transaction;
 pub mod usage;
 mod verify;
 mod verify_usage_sums;
-mod writer;
 
 pub use backup::BackupReport;
 pub use check_report::CheckReport;

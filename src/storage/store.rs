@@ -11,10 +11,10 @@ use tokio::sync::oneshot;
 
 use super::database::{self, DatabaseFile, Health, Opener};
 use super::error::OpenError;
+use super::group_commit::{Message, Task, Writer};
 use super::pepper::{self, Pepper};
 use super::shared_state::{SharedState, Watcher, shutting_down};
 use super::transaction::{ReadTx, WriteTx};
-use super::writer::{Message, Task, Writer};
 use super::{migrations, private_files};
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};

@@ -15,7 +15,7 @@ use super::database::{self, DatabaseFile, catch_panic};
 use super::error::{CheckError, OpenError};
 use super::file_records::{Chunk, FileRecord, OrphanedChunks};
 use super::fine_tuning_jobs::{JobEventRecord, JobRecord};
-use super::idempotency::IdempotencyRecord;
+use super::idempotency_records::IdempotencyRecord;
 use super::keys::{KeyIndexRow, KeyRecord, KeyUse};
 use super::limits::{LevelsRecord, LimitsRecord};
 use super::pepper::{self, Pepper};

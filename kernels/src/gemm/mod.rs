@@ -4,16 +4,17 @@
 //! blocks in order, with one float accumulator. Integer sums within a block are exact in any order. A row therefore
 //! gives the same bits in any batch.
 
+pub(crate) mod activations;
 mod float_format;
 mod quant_format;
 
 use std::marker::PhantomData;
 
-use crate::activations::{RowLayout, Tiles};
 use crate::buffer::CACHE_LINE;
 use crate::dtype::DType;
 use crate::pack::{FLOATS, Layout};
 use crate::simd::{Isa, Kernel, LANES, Simd, load_partial, run, run_bf16, store_partial};
+use activations::{RowLayout, Tiles};
 use float_format::{BF16, Bf16Pairs, F16, F32, FloatFormat};
 use quant_format::{IQ4NL, IQ4XS, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, QuantFormat, add_units};
 

@@ -5,8 +5,8 @@
 mod diffusers;
 mod folder_listing;
 mod gguf;
+mod ldm_checkpoint;
 mod safetensors;
-mod single_file_pipeline;
 
 use crate::engine::model_info::ModelInfo;
 use crate::engine::model_info::ModelKind;
@@ -196,7 +196,7 @@ impl Candidate {
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
-            Layout::SingleFile => single_file_pipeline::describe(&self.path, &mut info),
+            Layout::SingleFile => ldm_checkpoint::describe(&self.path, &mut info),
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
             Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
         }

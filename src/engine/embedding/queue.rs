@@ -9,7 +9,7 @@ use super::scheduler::{EmbeddingScheduler, Vectors};
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::Backlog;
-use crate::engine::runtime::panics::lock_or_reset;
+use crate::engine::runtime::catch_panic::lock_or_reset;
 use crate::engine::text::scheduler::Tenant;
 use crate::models::encoder::Tokenized;
 

@@ -9,7 +9,7 @@ use super::scheduler::ImageScheduler;
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::Backlog;
-use crate::engine::runtime::panics::lock_or_reset;
+use crate::engine::runtime::catch_panic::lock_or_reset;
 
 pub struct ImageQueue {
     runtime: Arc<Runtime>,

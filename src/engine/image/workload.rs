@@ -10,8 +10,8 @@ use super::scheduler::ImageJob;
 use super::thread::{ImageThread, Pause};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
+use crate::engine::runtime::catch_panic::catch_generate_panic;
 use crate::engine::runtime::memory_budget::Lease;
-use crate::engine::runtime::panics::catch_generate_panic;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;
 

@@ -10,8 +10,8 @@
 mod chat;
 mod request;
 mod request_handler;
-mod sandbox;
 pub(super) mod sandbox_child;
+mod sandbox_parent;
 pub(super) mod sandbox_protocol;
 mod spec;
 mod template_sources;
@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::error::PreprocessError;
-use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
+use crate::engine::runtime::catch_panic::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
@@ -33,7 +33,7 @@ use crate::engine::tokenizer::{Prompt, TokenizeLimits};
 use crate::models::encoder::Tokenized;
 use request::Request;
 use request_handler::RequestHandler;
-use sandbox::Sandbox;
+use sandbox_parent::Sandbox;
 use spec::Spec;
 pub(super) use template_sources::TemplateSources;
 pub(super) use tokenizer_info::{ChatTokenizerInfo, EncoderTokenizerInfo, PromptTokenizerSpec};

@@ -15,7 +15,7 @@ use super::request_handler::RequestHandler;
 use super::sandbox_protocol::{self, Frame, MAX_CONCURRENT, lock};
 use super::spec::Spec;
 use crate::clock_rng::ClockRng;
-use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
+use crate::engine::runtime::catch_panic::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::tokenizer::TokenizeLimits;
 
 /// The memory limit of the process, on top of its size after reading the files; bytes.

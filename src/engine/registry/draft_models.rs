@@ -12,7 +12,7 @@ use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::ModelKind;
 use crate::engine::preprocessor::Preprocessor;
-use crate::engine::runtime::panics::catch_load_panic;
+use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::speculative::draft_model::DraftModel;
 

@@ -26,7 +26,7 @@ use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::preprocessor::Isolation;
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::panics::catch_load_panic;
+use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;

@@ -4,11 +4,11 @@
 //! [wake](Runtime::wake) the compute thread, which runs the workloads in turn ([`worker`]).
 
 pub mod backlog;
+pub mod catch_panic;
 pub mod fault_injection;
 pub mod memory_budget;
 pub mod metrics;
-pub mod panics;
-pub mod worker;
+pub mod supervised_worker;
 pub mod workload;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

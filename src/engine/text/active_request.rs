@@ -12,9 +12,9 @@ use crate::engine::text::queue::QueuedRequest;
 use crate::engine::text::request::{DeltaResult, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
-use crate::engine::text::speculative::draft_stats::DraftState;
+use crate::engine::text::speculative::draft_payoff::DraftState;
 use crate::engine::text::speculative::ngram::NgramProposer;
-use crate::engine::text::step_cost::SpeculationCosts;
+use crate::engine::text::step_cost_model::SpeculationCosts;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,

@@ -13,7 +13,7 @@ pub mod sampler;
 pub mod scheduler;
 pub mod sequence;
 pub mod speculative;
-pub mod step_cost;
+pub mod step_cost_model;
 pub mod stop;
 pub mod tools;
 pub mod workload;

@@ -14,8 +14,8 @@ use super::scheduler::{Full, Limits, ModelId, Request, RequestId, Scheduler, Ten
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::retry_after;
+use crate::engine::runtime::catch_panic::lock_or_reset;
 use crate::engine::runtime::memory_budget::KvCache;
-use crate::engine::runtime::panics::lock_or_reset;
 
 /// Assumed length of a choice, in tokens, before any has ended.
 const DEFAULT_CHOICE_TOKENS: f64 = 256.;

@@ -12,7 +12,7 @@ use super::model::TextModel;
 use super::queue::TextQueue;
 use super::scheduler::{Batch, ModelId, RequestId, Row, SequenceId, StepPlan};
 use super::speculative::draft_model::DraftSlot;
-use super::step_cost::{StepCostModel, StepSizes};
+use super::step_cost_model::{StepCostModel, StepSizes};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;

@@ -11,9 +11,9 @@ use crate::http::idempotent_body::{IdempotentJson, Nothing};
 use crate::http::response::{ApiResult, Head, List, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::KeyId;
+use crate::service::api_key_secret::Secret;
 use crate::service::keys::{Key, KeyPatch, NewKey, Rotation};
 use crate::service::pagination::PageRequest;
-use crate::service::secrets::Secret;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(own).service(get).service(rotate).service(update).service(revoke);

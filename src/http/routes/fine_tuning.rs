@@ -13,7 +13,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use crate::error::{Error, Result};
 use crate::http::body_ids::{parse_id, parse_project_id};
 use crate::http::extractors::{ApiParams, ApiPath, nullable, object_text};
-use crate::http::pagination::{Paging, ProjectPaging};
+use crate::http::page_params::{Paging, ProjectPaging};
 use crate::http::response::{ApiResult, Head, Item, List, Mount, Time};
 use crate::http::{
     Api,

@@ -11,7 +11,7 @@ use crate::http::{
     Api,
     authentication::Caller,
     idempotent_body::{IdempotentJson, Nothing},
-    pagination::Paging,
+    page_params::Paging,
 };
 use crate::ids::ProjectId;
 use crate::service::projects::{NewProject, Project, ProjectSettings};

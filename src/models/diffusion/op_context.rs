@@ -3,7 +3,7 @@
 //! Text generation shares the CPU with image generation, so work is split into chunks of a few milliseconds. Between
 //! chunks, [`OpContext::pause`] may block. It returns an error after the request is cancelled.
 
-mod lora;
+mod add_lora;
 
 use std::cell::RefCell;
 use std::fmt;

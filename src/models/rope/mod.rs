@@ -4,15 +4,14 @@
 //!
 //! The formulas follow `modeling_rope_utils.py` in transformers.
 
-mod angles;
-mod spec;
-
-use std::f32::consts::TAU;
+mod rotation;
+mod scaling;
 
 use super::weights::Loader;
 use crate::models::error::ModelError;
-pub(super) use angles::Angles;
-pub use spec::{LongRope, RopeLayout, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
+pub(super) use rotation::Angles;
+use scaling::llama3;
+pub use scaling::{LongRope, RopeLayout, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
 /// The frequencies of a rotary position embedding.
 #[derive(Clone, Debug)]
@@ -83,19 +82,5 @@ impl Rope {
             Some((_, frequencies)) if long => frequencies,
             _ => &self.frequencies,
         }
-    }
-}
-
-/// Llama 3's scaling: low frequencies are divided by `factor`, high frequencies do not change, and frequencies between
-/// them are interpolated.
-fn llama3(frequency: f32, factor: f32, low: f32, high: f32, original: f32) -> f32 {
-    let wavelength = TAU / frequency;
-    if wavelength < original / high {
-        frequency
-    } else if wavelength > original / low {
-        frequency / factor
-    } else {
-        let smooth = (original / wavelength - low) / (high - low);
-        (1. - smooth) * frequency / factor + smooth * frequency
     }
 }

@@ -4,13 +4,13 @@
 //! raw records. Sums over minutes, hours and days cover the inside of a window, raw records its two ends.
 
 mod export;
-mod meter;
 mod prune;
+mod recorder;
 mod report;
 pub(super) mod window;
 
 pub use crate::storage::usage::{Amounts, Outcome, Sums, Width};
 pub use export::{ExportFilter, UsageRow, seconds};
-pub use meter::{Meter, UsageRecorder};
 pub use prune::Retention;
+pub use recorder::{Meter, UsageRecorder};
 pub use report::{Bucket, BucketWidth, Dimension, Group, Report, ReportQuery, Usage};

@@ -11,7 +11,7 @@
 mod admission;
 mod batch;
 pub mod block_pool;
-mod draft_lookahead;
+mod draft_lookahead_blocks;
 mod fair_shares;
 pub mod ids;
 pub mod preemption;
@@ -32,7 +32,7 @@ use prefix_cache::{Parent, PrefixCache};
 use sequence_queues::{QueuedWork, SequenceQueues};
 
 pub use batch::{Batch, Row, StepPlan};
-pub use draft_lookahead::DraftContext;
+pub use draft_lookahead_blocks::DraftContext;
 pub use ids::{ModelId, RequestId, SequenceId, Tenant};
 pub use sequence_tokens::SequenceTokens;
 

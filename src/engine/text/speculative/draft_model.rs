@@ -17,8 +17,8 @@ use std::time::Duration;
 use crate::clock_rng::ClockRng;
 use crate::engine::settings::MAX_DRAFT_TOKENS;
 use crate::engine::text::scheduler::{DraftContext, SequenceId, SequenceTokens};
-use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
-use crate::engine::text::step_cost::SpeculationCosts;
+use crate::engine::text::speculative::draft_payoff::{DraftCosts, Round, RoundStats};
+use crate::engine::text::step_cost_model::SpeculationCosts;
 use crate::models::causal_lm::{BatchRow, Logits, LogitsAt};
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 

@@ -1,6 +1,6 @@
 //! Speculative decoding: tokens are proposed cheaply and verified by the model in one step.
 
 pub mod draft_model;
-pub mod draft_stats;
+pub mod draft_payoff;
 pub mod ngram;
 mod propose;

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use super::draft_model::{DraftSequence, DraftSlot};
-use super::draft_stats::{Round, RoundStats};
+use super::draft_payoff::{Round, RoundStats};
 use crate::engine::settings::MAX_DRAFT_TOKENS;
 use crate::engine::text::queue::State;
 use crate::engine::text::scheduler::{DraftContext, ModelId, SequenceId};
-use crate::engine::text::step_cost::SpeculationCosts;
+use crate::engine::text::step_cost_model::SpeculationCosts;
 use crate::engine::text::workload::TextWorkload;
 
 /// A sequence, the tokens that a draft model proposes for it, and the round that made them.

@@ -3,10 +3,10 @@
 mod multipart_form;
 mod request;
 mod response;
-mod signed_url;
+mod stored_image;
 mod stream;
 
-pub use signed_url::{__path_fetch, fetch};
+pub use stored_image::{__path_fetch, fetch};
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::web::{Data, Payload};
@@ -98,7 +98,7 @@ async fn generate(
             let mut items = Vec::new();
             for (file, seed) in files.into_iter().zip(&running.seeds) {
                 let signed = api.services.stored_images.store(&caller.access, output.format, file).await?;
-                let url = Some(signed_url::url(request, api, &signed));
+                let url = Some(stored_image::url(request, api, &signed));
                 items.push(response::ImageItem { b64_json: None, url, seed: *seed });
             }
             response::items(items)?

@@ -3,8 +3,8 @@
 
 mod bert_text_encoder;
 mod compatibility;
+mod from_ldm_checkpoint;
 mod model_index;
-mod single_file;
 mod tensor_source;
 
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use super::vae::VaeConfig;
 use crate::models::error::{ModelError, Result};
 use crate::models::weights::Footprint;
 pub use bert_text_encoder::referenced_models;
-pub use single_file::sidecar_files;
+pub use from_ldm_checkpoint::sidecar_files;
 pub use tensor_source::TensorSource;
 
 /// The file that describes a pipeline.

@@ -7,7 +7,7 @@ use super::ddpm::{Ddpm, Variance};
 use super::lcm::{self, Lcm};
 use super::pndm::{self, Pndm};
 use super::prediction::NoiseLevel;
-use super::solver::{Solver, StepPlan};
+use super::solver_trait::{Solver, StepPlan};
 use super::timesteps::{TimestepSpacing, Timesteps};
 use crate::models::diffusion::SchedulerName;
 

@@ -3,7 +3,7 @@
 use super::betas::alpha_cumprod_or;
 use super::config_fields::Result;
 use super::prediction::NoiseLevel;
-use super::solver::{Solver, StepInput};
+use super::solver_trait::{Solver, StepInput};
 
 pub(super) struct Ddim {
     /// Noise levels after each call: `[calls]`

@@ -2,7 +2,7 @@
 
 use super::betas::alpha_cumprod_at;
 use super::config_fields::{ConfigFields, Result};
-use super::solver::{Solver, StepInput, linear_combination};
+use super::solver_trait::{Solver, StepInput, linear_combination};
 
 /// The variance of the noise that a step adds.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::config_fields::{ConfigFields, Result};
 use super::prediction::NoiseLevel;
-use super::solver::{Solver, StepInput, linear_combination};
+use super::solver_trait::{Solver, StepInput, linear_combination};
 
 /// With fewer steps than this, the last steps have lower orders.
 const LOWER_ORDER_BELOW: usize = 15;

@@ -1,7 +1,7 @@
 //! Euler's method: deterministic and ancestral (Karras et al. 2022, <https://arxiv.org/abs/2206.00364>), and for flow
 //! matching.
 
-use super::solver::{Solver, StepInput, linear_combination};
+use super::solver_trait::{Solver, StepInput, linear_combination};
 
 /// A variant of Euler's method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use super::euler::{Euler, Variant};
 use super::prediction::NoiseLevel;
 use super::sampling_params::SamplingParams;
 use super::sigmas::{SIGMA_SPACINGS, SigmaSequence, SigmaSpacing};
-use super::solver::StepPlan;
+use super::solver_trait::StepPlan;
 
 /// Shifts sigmas towards noise.
 #[derive(Clone, Copy, Debug)]

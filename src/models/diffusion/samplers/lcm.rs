@@ -3,7 +3,7 @@
 use super::betas::alpha_cumprod_at;
 use super::config_fields::{ConfigFields, Result};
 use super::prediction::NoiseLevel;
-use super::solver::{Solver, StepInput, linear_combination};
+use super::solver_trait::{Solver, StepInput, linear_combination};
 
 /// The standard deviation of the data that consistency distillation assumes.
 const SIGMA_DATA: f64 = 0.5;

@@ -26,7 +26,7 @@ mod sampling_params;
 mod scheduler_config;
 mod sigma_schedule;
 mod sigmas;
-mod solver;
+mod solver_trait;
 #[cfg(test)]
 mod tests;
 mod timesteps;

@@ -4,7 +4,7 @@
 use super::betas::{alpha_cumprod_at, alpha_cumprod_or};
 use super::config_fields::{ConfigFields, Result};
 use super::prediction::NoiseLevel;
-use super::solver::{Solver, StepInput, linear_combination};
+use super::solver_trait::{Solver, StepInput, linear_combination};
 use super::timesteps::Timesteps;
 
 /// The number of model outputs that a multistep step combines.

@@ -5,7 +5,7 @@ use super::config_fields::Result;
 use super::prediction::{NoiseLevel, PredictionType};
 use super::sampling_params::SamplingParams;
 use super::scheduler_config::{Schedule, SchedulerConfig};
-use super::solver::{StepInput, StepPlan};
+use super::solver_trait::{StepInput, StepPlan};
 
 /// Denoises one image, from noise or from a noised initial image.
 pub struct Sampler {

@@ -8,7 +8,7 @@ use super::dpm_solver::{self, DpmSolver};
 use super::euler::{Euler, Variant};
 use super::prediction::NoiseLevel;
 use super::sigmas::{SIGMA_SPACINGS, SigmaSequence, SigmaSpacing, SigmaTable};
-use super::solver::{Solver, StepPlan};
+use super::solver_trait::{Solver, StepPlan};
 use super::timesteps::{TimestepSpacing, Timesteps};
 use super::unipc::{self, UniPc};
 use crate::models::diffusion::SchedulerName;

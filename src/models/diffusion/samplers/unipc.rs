@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::config_fields::{ConfigFields, Result};
 use super::prediction::NoiseLevel;
-use super::solver::{Solver, StepInput, linear_combination};
+use super::solver_trait::{Solver, StepInput, linear_combination};
 
 /// The maximum length of `disable_corrector`.
 const MAX_DISABLED_STEPS: usize = 1000;

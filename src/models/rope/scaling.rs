@@ -1,4 +1,4 @@
-//! Parameters of rotary position embeddings, as a checkpoint describes them.
+//! The parameters of a rotary position embedding in a checkpoint, and the methods that scale its frequencies.
 
 use std::f32::consts::TAU;
 
@@ -59,6 +59,20 @@ pub fn yarn_magnitude(factor: f32, weight: f32) -> f32 {
 /// The `magnitude` of the LongRoPE paper.
 pub fn long_rope_magnitude(factor: f32, original: f32) -> f32 {
     if factor <= 1. { 1. } else { (1. + factor.ln() / original.ln()).sqrt() }
+}
+
+/// Llama 3's scaling: low frequencies are divided by `factor`, high frequencies do not change, and frequencies between
+/// them are interpolated.
+pub(super) fn llama3(frequency: f32, factor: f32, low: f32, high: f32, original: f32) -> f32 {
+    let wavelength = TAU / frequency;
+    if wavelength < original / high {
+        frequency
+    } else if wavelength > original / low {
+        frequency / factor
+    } else {
+        let smooth = (original / wavelength - low) / (high - low);
+        (1. - smooth) * frequency / factor + smooth * frequency
+    }
 }
 
 impl Yarn {

@@ -3,7 +3,7 @@
 //! A round is what is drafted for one sequence before one verification: some steps of the draft model. Only tokens that
 //! are likely enough to be accepted are verified.
 
-use crate::engine::text::step_cost::{SpeculationCosts, update_average};
+use crate::engine::text::step_cost_model::{SpeculationCosts, update_average};
 
 /// Weight of a new round in the averages of its sequence and of the draft model.
 const SEQUENCE_WEIGHT: f64 = 0.1;
@@ -196,7 +196,7 @@ impl DraftState {
 #[cfg(test)]
 mod tests {
     use super::{DraftCosts, DraftState, Round, RoundStats};
-    use crate::engine::text::step_cost::SpeculationCosts;
+    use crate::engine::text::step_cost_model::SpeculationCosts;
 
     const COSTS: SpeculationCosts = SpeculationCosts { token: 1., check: 0.2, step: 1., prompt: 0.2 };
 

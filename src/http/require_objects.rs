@@ -10,17 +10,17 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
 
 /// A deserializer, a visitor, an access or a seed, wrapped so that everything inside is wrapped too.
-pub struct StrictObjects<T>(pub T);
+pub struct RequireObjects<T>(pub T);
 
 macro_rules! pass {
     ($($method:ident($($name:ident: $kind:ty),*);)+) => {$(
         fn $method<V: Visitor<'de>>(self, $($name: $kind,)* visitor: V) -> Result<V::Value, Self::Error> {
-            self.0.$method($($name,)* StrictObjects(visitor))
+            self.0.$method($($name,)* RequireObjects(visitor))
         }
     )+};
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for StrictObjects<D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for RequireObjects<D> {
     type Error = D::Error;
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -29,7 +29,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for StrictObjects<D> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
-        self.0.deserialize_map(StrictObjects(visitor))
+        self.0.deserialize_map(RequireObjects(visitor))
     }
 
     pass! {
@@ -78,7 +78,7 @@ macro_rules! visit {
     )+};
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for StrictObjects<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for RequireObjects<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -110,39 +110,39 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for StrictObjects<V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.0.visit_some(StrictObjects(inner))
+        self.0.visit_some(RequireObjects(inner))
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
-        self.0.visit_newtype_struct(StrictObjects(inner))
+        self.0.visit_newtype_struct(RequireObjects(inner))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<V::Value, A::Error> {
-        self.0.visit_seq(StrictObjects(items))
+        self.0.visit_seq(RequireObjects(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {
-        self.0.visit_map(StrictObjects(fields))
+        self.0.visit_map(RequireObjects(fields))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, variant: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(StrictObjects(variant))
+        self.0.visit_enum(RequireObjects(variant))
     }
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for StrictObjects<S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for RequireObjects<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<S::Value, D::Error> {
-        self.0.deserialize(StrictObjects(inner))
+        self.0.deserialize(RequireObjects(inner))
     }
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for StrictObjects<A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for RequireObjects<A> {
     type Error = A::Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_element_seed(StrictObjects(seed))
+        self.0.next_element_seed(RequireObjects(seed))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -150,15 +150,15 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for StrictObjects<A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for StrictObjects<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for RequireObjects<A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_key_seed(StrictObjects(seed))
+        self.0.next_key_seed(RequireObjects(seed))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.next_value_seed(StrictObjects(seed))
+        self.0.next_value_seed(RequireObjects(seed))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -166,16 +166,16 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for StrictObjects<A> {
     }
 }
 
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for StrictObjects<A> {
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for RequireObjects<A> {
     type Error = A::Error;
-    type Variant = StrictObjects<A::Variant>;
+    type Variant = RequireObjects<A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self::Variant), A::Error> {
-        self.0.variant_seed(StrictObjects(seed)).map(|(value, variant)| (value, StrictObjects(variant)))
+        self.0.variant_seed(RequireObjects(seed)).map(|(value, variant)| (value, RequireObjects(variant)))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for StrictObjects<A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for RequireObjects<A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
@@ -183,11 +183,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for StrictObjects<A> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.newtype_variant_seed(StrictObjects(seed))
+        self.0.newtype_variant_seed(RequireObjects(seed))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, length: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(length, StrictObjects(visitor))
+        self.0.tuple_variant(length, RequireObjects(visitor))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -195,7 +195,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for StrictObjects<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, StrictObjects(visitor))
+        self.0.struct_variant(fields, RequireObjects(visitor))
     }
 }
 
@@ -203,7 +203,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for StrictObjects<A> {
 mod tests {
     use serde::Deserialize;
 
-    use super::StrictObjects;
+    use super::RequireObjects;
 
     #[derive(Debug, PartialEq, Deserialize)]
     struct Inner {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     fn read(text: &str) -> Option<Outer> {
-        Outer::deserialize(StrictObjects(&mut serde_json::Deserializer::from_str(text))).ok()
+        Outer::deserialize(RequireObjects(&mut serde_json::Deserializer::from_str(text))).ok()
     }
 
     #[test]
