@@ -5,16 +5,16 @@
 
 mod gguf;
 mod loader;
-mod rows;
 mod safetensors;
+mod tensor_rows;
 
 use outpost_kernels::{Conv2d, ConvShape, DType, Linear};
 
 use super::decoder_config::DecoderConfig;
 use crate::models::error::ModelError;
 pub(super) use loader::{Candidate, LoadedMatrix, Loader};
-pub use rows::Rows;
-pub(in crate::models) use rows::flat;
+pub use tensor_rows::Rows;
+pub(in crate::models) use tensor_rows::flat;
 
 /// The role of a tensor in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

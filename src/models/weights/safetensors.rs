@@ -2,7 +2,7 @@
 
 use outpost_kernels::DType;
 
-use super::rows::StoredTensor;
+use super::tensor_rows::StoredTensor;
 use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::models::decoder_config::{self, DecoderConfig};
 use crate::models::decoder_family::DecoderFamily;

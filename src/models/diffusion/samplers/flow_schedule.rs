@@ -4,7 +4,7 @@ use super::config_fields::{ConfigFields, Result};
 use super::euler::{Euler, Variant};
 use super::prediction::NoiseLevel;
 use super::sampling_params::SamplingParams;
-use super::sigmas::{SIGMA_SPACINGS, SigmaSequence, SigmaSpacing};
+use super::sigma_spacing::{SIGMA_SPACINGS, SigmaSequence, SigmaSpacing};
 use super::solver_trait::StepPlan;
 
 /// Shifts sigmas towards noise.

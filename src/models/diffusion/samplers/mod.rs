@@ -25,7 +25,7 @@ mod sampler;
 mod sampling_params;
 mod scheduler_config;
 mod sigma_schedule;
-mod sigmas;
+mod sigma_spacing;
 mod solver_trait;
 #[cfg(test)]
 mod tests;

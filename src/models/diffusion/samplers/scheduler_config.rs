@@ -8,7 +8,7 @@ use super::config_fields::{ConfigFields, Result};
 use super::flow_schedule::FlowSchedule;
 use super::prediction::PredictionType;
 use super::sigma_schedule::{SigmaSchedule, SigmaSolver};
-use super::sigmas::{SIGMA_SPACINGS, SigmaSpacing};
+use super::sigma_spacing::{SIGMA_SPACINGS, SigmaSpacing};
 use crate::models::diffusion::SchedulerName;
 use crate::models::error::ModelError;
 

@@ -7,7 +7,7 @@ use super::config_fields::{ConfigFields, Result};
 use super::dpm_solver::{self, DpmSolver};
 use super::euler::{Euler, Variant};
 use super::prediction::NoiseLevel;
-use super::sigmas::{SIGMA_SPACINGS, SigmaSequence, SigmaSpacing, SigmaTable};
+use super::sigma_spacing::{SIGMA_SPACINGS, SigmaSequence, SigmaSpacing, SigmaTable};
 use super::solver_trait::{Solver, StepPlan};
 use super::timesteps::{TimestepSpacing, Timesteps};
 use super::unipc::{self, UniPc};
