@@ -66,7 +66,7 @@ export function Images({ models, showCode }) {
   const sizes = model?.limits?.image_sizes ?? [];
   return html`<form class="playground" onSubmit=${submit}>
     <div>
-      <${TextArea} label=${t.images.prompt} value=${settings.prompt} onInput=${set("prompt")} rows="3" />
+      <${TextArea} label=${t.images.prompt} value=${settings.prompt} onInput=${set("prompt")} rows="3" placeholder=${t.images.promptExample} />
       <div class="actions">
         ${action}
         <button type="button" onClick=${() => showCode({ call: "images", path: "/v1/images/generations", body: requestBody(settings) })}>${t.playground.viewCode}</button>
@@ -86,7 +86,7 @@ export function Images({ models, showCode }) {
     </div>
     <section class="card" aria-label=${t.chat.settings}>
       <${SelectField} label=${t.playground.model} value=${settings.model} onInput=${set("model")} options=${models.map(({ id }) => [id, id])} />
-      <${TextArea} label=${t.images.negativePrompt} value=${settings.negative_prompt} onInput=${set("negative_prompt")} rows="2" />
+      <${TextArea} label=${t.images.negativePrompt} value=${settings.negative_prompt} onInput=${set("negative_prompt")} rows="2" placeholder=${t.images.negativeExample} />
       <div class="two-columns">
         <${TextField} label=${t.images.size} value=${settings.size} onInput=${set("size")} placeholder=${sizes[0] ?? "512x512"} pattern="[0-9]+x[0-9]+" />
         <${TextField} label=${t.images.count} type="number" min="1" max="10" value=${settings.n} onInput=${set("n")} />
