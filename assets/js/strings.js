@@ -6,7 +6,7 @@ export const t = {
   // Shared by several pages
   name: "Name", status: "Status", created: "Created", updated: "Updated", actions: "Actions", create: "Create", edit: "Edit", save: "Save", cancel: "Cancel", close: "Close",
   delete: "Delete", done: "Done", copy: "Copy", copied: "Copied", showMore: "Show more", time: "Time", from: "From", to: "To", never: "Never", loading: "Loading…",
-  project: "Project", menu: "Menu", filters: "Filters", timeRange: "Time range", skipToContent: "Skip to main content", pageNotFound: "Page not found", home: "Go to the start page",
+  project: "Project", menu: "Menu", filters: "Filters", sortBy: "Sort by", timeRange: "Time range", skipToContent: "Skip to main content", pageNotFound: "Page not found", home: "Go to the start page",
   signedInWith: "Signed in with key", signOut: "Sign out", back: "Back to list",
   archivedName: (name) => `${name} (archived)`,
   timeRanges: { all: "All time", hour: "Last hour", day: "Last 24 hours", week: "Last 7 days", month: "Last 30 days", custom: "Custom" },
@@ -67,7 +67,7 @@ export const t = {
   projects: {
     about: "Each project has its own API keys, limits, usage and stored data.", aboutOwn: "The project of your API key.",
     create: "Create project", notFound: "Project not found", details: "Details", id: "Project ID", archivedAt: "Archived",
-    tabsLabel: "Project", tabs: { overview: "Overview", keys: "API keys", limits: "Limits and quotas", usage: "Usage", audit: "Audit log" }, environment: "Environment", environmentHint: "For example, production or development.",
+    tabsLabel: "Sections", tabs: { overview: "Overview", keys: "API keys", limits: "Limits and quotas", usage: "Usage", audit: "Audit log" }, environment: "Environment", environmentHint: "For example, production or development.",
     active: "Active", archived: "Archived", editTitle: (name) => `Edit ${name}`,
     archive: "Archive", archiveTitle: (name) => `Archive ${name}?`,
     archiveAbout: "All API keys of the project stop working immediately, and the project becomes read-only. Its usage and audit log stay available. This cannot be undone.",
@@ -116,7 +116,7 @@ export const t = {
 
   models: {
     about: "Models installed on this server.", empty: "No models installed", emptyHint: "Add a model to the models folder, or run this command on the server:",
-    pullCommand: "Pull command", capabilities: "Capabilities", format: "Format", parameters: (count) => `${count} parameters`, size: "Size", error: "Error", loaded: "Loaded", notLoaded: "Not loaded",
+    pullCommand: "Pull command", capabilities: "Capabilities", format: "Format", parameters: (count) => `${count} params`, size: "Size", error: "Error", loaded: "Loaded", notLoaded: "Not loaded",
     try: "Try", license: "License", load: "Load", unload: "Unload", loading: "Loading…", unloading: "Unloading…", catalog: "Available from the catalog", catalogAbout: "Run a command on the server to install a model. It is served within a second.", allInstalled: "All models of the catalog are installed.",
     capability: { chat_completions: "Chat", embeddings: "Embeddings", reranking: "Reranking", image_generation: "Images" },
     limits: "Limits", context: (tokens) => `${tokens}-token context`, dimensions: (count) => `${count} dimensions`, sizes: (sizes) => `${sizes} pixels`,

@@ -31,10 +31,10 @@ export function Table({ label, columns, rows, rowKey, sortable = true }) {
   };
   return html`<div class="table" role="region" aria-label=${label} tabindex="0">
     <table class="stacked">
-      <thead><tr>${columns.map((one, index) => html`<th scope="col" class=${`${one.numeric ? "numeric" : ""} ${one.sort && sortable ? "sortable" : ""}`}
+      <thead><tr data-label=${t.sortBy}>${columns.map((one, index) => html`<th scope="col" class=${`${one.numeric ? "numeric" : ""} ${one.sort && sortable ? "sortable" : ""}`}
         aria-sort=${direction(index)}>${header(one, index)}</th>`)}</tr></thead>
       <tbody>${sorted.map((row) => html`<tr key=${rowKey(row)}>
-        ${columns.map((one) => html`<td class=${`${one.numeric ? "numeric" : ""} ${one.title === t.actions ? "row-actions" : ""}`} data-label=${one.title === t.actions ? undefined : one.title}>${one.cell(row)}</td>`)}
+        ${columns.map((one) => html`<td class=${`${one.numeric ? "numeric" : ""} ${one.title === t.actions ? "row-actions" : ""}`} data-label=${one.title === t.actions ? undefined : one.title}><div>${one.cell(row)}</div></td>`)}
       </tr>`)}</tbody>
     </table>
   </div>`;

@@ -66,7 +66,7 @@ test("every control can be reached with the keyboard", async () => {
   await page.waitForFunction(() => document.activeElement.tagName === "INPUT" && document.activeElement.closest("dialog"));
   await page.keyboard.type("by keyboard");
   await page.keyboard.press("Enter");
-  await page.getByText("Save your API key").waitFor();
+  await page.getByText("Save this key now").waitFor();
   await page.keyboard.press("Escape");
   await page.waitForFunction(() => !document.querySelector("dialog"));
   await page.getByText("by keyboard").first().waitFor();

@@ -72,6 +72,7 @@ const PAGES = [
     await page.getByText(/tokens\/s/).waitFor();
   }),
   page("playground/images", "Playground", async (page) => {
+    await unfold(page, "Settings");
     await page.getByLabel("Prompt", { exact: true }).fill("a lighthouse by the sea");
     await page.getByLabel("Steps").fill("4");
     await page.getByLabel("Seed").fill("7");

@@ -16,7 +16,7 @@ const capabilities = (model) => Object.entries(model.capabilities).filter(([, su
 
 function limits({ context_window: context, embedding_dimensions: dimensions, image_sizes: sizes }) {
   const texts = [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes.join(", "))];
-  return texts.filter(Boolean).map((text) => html`<div key=${text}>${text}</div>`);
+  return texts.filter(Boolean).map((text) => html`<div key=${text} class="nowrap">${text}</div>`);
 }
 
 /** The status of a model: `[badge kind, text]`. */

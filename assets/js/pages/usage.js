@@ -48,11 +48,12 @@ export function Usage({ project, nested }) {
   const ready = range.name !== "custom" || range.from;
   const query = () => ({ ...queryOf(range), group_by: group });
   const path = apiPath`/projects/${project.id}/usage`;
-  const [usage, error, reload] = useLoad(() => (ready ? get(path, query()) : null), [project.id, range, group]);
+  // The report keeps its group, because the selected one changes before the next report arrives.
+  const [usage, error, reload] = useLoad(async () => (ready ? { ...(await get(path, query())), group } : null), [project.id, range, group]);
   const [keys] = useLoad(() => all("/api-keys", { project_id: project.id }), [project.id]);
   const [exportCsv, exporting, exportError] = useAction(() => download(path, query(), { accept: "text/csv" }, `usage-${project.id}.csv`));
   const nameOf = (value) => (value === null || value === undefined ? t.usage.unassigned : (keys?.find((key) => key.id === value)?.name ?? value));
-  const chart = useMemo(() => usage && { buckets: bucketsOf(usage), series: chartSeries(usage, group, metric, nameOf) }, [usage, group, metric, keys]);
+  const chart = useMemo(() => usage && { buckets: bucketsOf(usage), series: chartSeries(usage, metric, nameOf) }, [usage, metric, keys]);
   const shown = usage && METRICS[metric].total(usage) > 0;
   return html`<${Page} title=${t.pages.usage} about=${t.usage.about} nested=${nested}
       actions=${html`<button type="button" disabled=${exporting || !ready} onClick=${exportCsv}>${t.usage.csv}</button>`}>
@@ -66,7 +67,7 @@ export function Usage({ project, nested }) {
     ${usage && html`<${Totals} usage=${usage} />`}
     ${usage && !shown && html`<${EmptyState} title=${t.usage.empty(t.usage.metrics[metric])}><p>${t.usage.emptyHint}</p><//>`}
     ${shown && html`<${BarChart} label=${t.usage.chart(t.usage.metrics[metric])} unit=${t.usage.units[metric]} ...${chart} />`}
-    ${usage && group && usage.requests > 0 && html`<${Groups} groups=${usage.groups} ...${{ group, nameOf }} />`}
+    ${usage?.group && usage.requests > 0 && html`<${Groups} ...${{ usage, nameOf }} />`}
   <//>`;
 }
 
@@ -86,7 +87,7 @@ function Totals({ usage }) {
   </div>`;
 }
 
-function Groups({ groups, group, nameOf }) {
+function Groups({ usage: { groups, group }, nameOf }) {
   const hasImages = groups.some((row) => row.image_generations);
   const count = (title, value) => ({ title, numeric: true, sort: value, cell: (row) => number(value(row)) });
   const columns = [
@@ -96,5 +97,5 @@ function Groups({ groups, group, nameOf }) {
     count(t.usage.input, (row) => row.tokens.input), count(t.usage.cachedTokens, (row) => row.tokens.cached), count(t.usage.output, (row) => row.tokens.output),
     ...(hasImages ? [count(t.usage.metrics.images, (row) => row.image_generations)] : []),
   ];
-  return html`<${Table} label=${t.usage.group} columns=${columns} rows=${groups ?? []} rowKey=${(row) => row[group] ?? ""} />`;
+  return html`<${Table} label=${t.usage.group} columns=${columns} rows=${groups} rowKey=${(row) => row[group] ?? ""} />`;
 }

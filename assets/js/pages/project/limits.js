@@ -53,8 +53,10 @@ function LimitsForm({ limits, update, readOnly }) {
   });
   const input = (name, label, value) => html`<${NumberInput} label=${label} value=${form.edited[name] ?? value} onInput=${form.set(name)} placeholder=${t.limits.noLimit} />`;
   const shown = (value) => (value ? number(value) : html`<span class="muted">${t.limits.noLimit}</span>`);
+  const monthUsage = html`<div>${t.limits.monthUsage(number(used), effective.token_budget && number(effective.token_budget))}</div>
+    ${effective.token_budget && html`<${Meter} label=${t.limits.tokensThisMonth} value=${used} max=${effective.token_budget} />`}`;
   const columns = [
-    { title: t.limits.limit, cell: (name) => html`<strong>${t.limits[name]}</strong><br /><span class="muted">${t.limits.hints[name]}</span>` },
+    { title: t.limits.limit, cell: (name) => html`<strong>${t.limits[name]}</strong><br /><span class="muted">${t.limits.hints[name]}</span>${name === "token_budget" && monthUsage}` },
     { title: t.limits.projectLimit, cell: (name) => (readOnly ? shown(limits[name]) : input(name, t.limits[name], limits[name])) },
     { title: t.limits.maximum, cell: (name) => (readOnly || !session.hasScope("admin") ? shown(ceiling[name]) : input(`maximum_${name}`, t.limits.maximumOf(t.limits[name]), ceiling[name])) },
     { title: t.limits.inEffect, cell: (name) => html`<span class="nowrap">${effective[name] ? t.limits.perUnit[name](number(effective[name])) : shown(null)}</span>` },
@@ -63,8 +65,6 @@ function LimitsForm({ limits, update, readOnly }) {
     <h2>${t.limits.title}</h2>
     <p class="muted">${t.limits.about}</p>
     <${Table} label=${t.limits.title} columns=${columns} rows=${LIMITS} rowKey=${(name) => name} />
-    <p>${t.limits.monthUsage(number(used), effective.token_budget && number(effective.token_budget))}</p>
-    ${effective.token_budget && html`<${Meter} label=${t.limits.tokensThisMonth} value=${used} max=${effective.token_budget} />`}
     ${!readOnly && html`<${SaveBar} form=${form}>${t.limits.emptyHint}<//>`}
   </form>`;
 }

@@ -28,8 +28,8 @@ export const METRICS = {
 
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
-/** The series of `BarChart`: by group, the largest first, or by the parts of the metric. `nameOf`: the name of a group's value. */
-export function chartSeries({ data }, group, metric, nameOf) {
+/** The series of `BarChart`: by the group of the report, the largest first, or by the parts of the metric. `nameOf`: the name of a group's value. */
+export function chartSeries({ data, group }, metric, nameOf) {
   if (!group) {
     const split = SPLITS[metric].map(([name, color, value]) => ({ name, color, values: data.map(({ results }) => sum(results.map(value))) }));
     return split.filter(({ values }, index) => index === 0 || sum(values) > 0);
