@@ -8,7 +8,7 @@ const HEIGHT = 240;
 const MARGIN = { top: 12, right: 12, bottom: 26, left: 52 };
 const PLOT_HEIGHT = HEIGHT - MARGIN.top - MARGIN.bottom;
 // Pixels between two labels, and the largest width of a bar.
-const LABEL_SPACE = 84;
+const LABEL_SPACE = 92;
 const MAX_BAR = 56;
 const INITIAL_WIDTH = 800;
 
@@ -68,7 +68,9 @@ export function BarChart({ label, unit, buckets, series }) {
   const x = (index) => MARGIN.left + (index + 0.5) * space;
   const totals = buckets.map((_, index) => sum(series.map(({ values }) => values[index])));
   const every = Math.ceil(LABEL_SPACE / space);
-  const labels = buckets.flatMap((bucket, index) => ((buckets.length - 1 - index) % every === 0 ? [[x(index), bucket.label]] : []));
+  // The last label must not leave the chart.
+  const labelAt = (position, text) => (position > width - LABEL_SPACE / 2 ? [width - 2, text, "end"] : [position, text]);
+  const labels = buckets.flatMap((bucket, index) => ((buckets.length - 1 - index) % every === 0 ? [labelAt(x(index), bucket.label)] : []));
   // One path a series, so that a thousand buckets stay fast. The running bucket has paths of its own.
   const bars = (y, running) => {
     const below = buckets.map(() => 0);

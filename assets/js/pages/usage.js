@@ -13,8 +13,8 @@ import { chartSeries, METRICS, OUTCOMES } from "./usage/series.js";
 const TIME_RANGES = ["hour", "day", "week", "month", "custom"];
 const WIDTHS = { "1m": 60_000, "1h": LENGTHS.hour, "1d": LENGTHS.day };
 const RANGE_WIDTHS = { hour: "1m", day: "1h", week: "1d", month: "1d" };
-// More buckets would need several pages and be harder to read.
-const MAX_BUCKETS = 400;
+// The bars of more buckets are too thin to compare.
+const MAX_BUCKETS = 100;
 const GROUPS = ["model", "api_key_id", "endpoint"];
 
 /** The query of a time range: whole buckets, up to and including the running one. */
@@ -31,7 +31,10 @@ function queryOf(range, now = Date.now()) {
 function bucketsOf({ data, bucket_width: width }, now = Date.now()) {
   const daily = !["1m", "1h"].includes(width);
   // Daily buckets are days in UTC.
-  const time = new Intl.DateTimeFormat("en", daily ? { month: "short", day: "numeric", timeZone: "UTC" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+  const timeOfDay = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  const date = { month: "short", day: "numeric" };
+  const severalDays = data.length * WIDTHS[width] > 26 * LENGTHS.hour;
+  const time = new Intl.DateTimeFormat("en", daily ? { ...date, timeZone: "UTC" } : severalDays ? { ...date, ...timeOfDay } : timeOfDay);
   const title = new Intl.DateTimeFormat("en", daily ? { dateStyle: "medium", timeZone: "UTC" } : { dateStyle: "medium", timeStyle: "short" });
   return data.map(({ start_time: start }, index) => {
     const length = WIDTHS[width] ?? Number.parseInt(width, 10) * LENGTHS.day;
