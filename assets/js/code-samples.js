@@ -59,6 +59,8 @@ function nodeCode({ call, body, base }) {
 }
 
 const LANGUAGES = { python: pythonCode, node: nodeCode, curl };
+// The languages of the colors.
+const SYNTAX = { python: "python", node: "javascript", curl: "shell" };
 const TABS = [["python", "Python"], ["node", "Node.js"], ["curl", "curl"]];
 
 /** Source code of a request. `call`: `chat.completions`, `embeddings` or `images`. */
@@ -72,7 +74,7 @@ function codeSample(language, { body, ...request }) {
 export function CodeSamples({ request }) {
   const [language, setLanguage] = useState(TABS[0][0]);
   return html`<div class="code-samples"><${Tabs} label=${t.code.language} selected=${language} onSelect=${setLanguage} tabs=${TABS} />
-    <${CodeBlock} text=${codeSample(language, request)} label=${t.code.title} /></div>`;
+    <${CodeBlock} text=${codeSample(language, request)} label=${t.code.title} syntax=${SYNTAX[language]} /></div>`;
 }
 
 export const CodeDialog = ({ request, close }) => html`<${Dialog} title=${t.code.title} close=${close} wide>

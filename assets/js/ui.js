@@ -5,6 +5,7 @@ import { downloadBlob, get } from "./api.js";
 import { date, relativeTime } from "./format.js";
 import { Icon } from "./icons.js";
 import { t } from "./strings.js";
+import { colored } from "./syntax.js";
 
 /** Loads a value: `[value, error, reload]`. Loads again when one of `deps` changes. */
 export function useLoad(load, deps) {
@@ -253,7 +254,7 @@ export function Tabs({ label, tabs, selected, onSelect }) {
   </div>`;
 }
 
-/** Code that can be copied. A `language` is shown above it. Short commands wrap, so that they are visible as a whole. */
-export const CodeBlock = ({ text, label, language, wrap }) => html`<div class=${`code-block ${wrap ? "wrap" : ""} ${language === undefined ? "" : "titled"}`}>
+/** Code that can be copied. A `language` is shown above it; `syntax` selects the colors. With `wrap`, a command is visible as a whole. */
+export const CodeBlock = ({ text, label, language, syntax = language, wrap }) => html`<div class=${`code-block ${wrap ? "wrap" : ""} ${language === undefined ? "" : "titled"}`}>
   ${language !== undefined && html`<span class="muted">${language}</span>`}
-  <pre tabindex="0" aria-label=${label}><code>${text}</code></pre><${CopyButton} text=${text} /></div>`;
+  <pre tabindex="0" aria-label=${label}><code>${colored(text, syntax)}</code></pre><${CopyButton} text=${text} /></div>`;

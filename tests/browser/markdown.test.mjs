@@ -39,9 +39,10 @@ const RENDERED = [
   ["1. a\n   ```\n   code\n   ```\n2. b", '<ol start="1"><li><span>a</span><div><pre><code>code</code></pre></div></li><li><span>b</span></li></ol>'],
   ["- [ ] a\n- [x] b", "<ul><li><span>☐ a</span></li><li><span>☑ b</span></li></ul>"],
   ["Released in\n1999. It was", "<p>Released in\n1999. It was</p>"],
-  ["```js\nlet a = `<b>`;\n\n  # no heading\n```\nafter", "<div><pre><code>let a = `&lt;b&gt;`;\n\n  # no heading</code></pre></div><p>after</p>"],
+  ["```text\nlet a = `<b>`;\n\n  # no heading\n```\nafter", "<div><pre><code>let a = `&lt;b&gt;`;\n\n  # no heading</code></pre></div><p>after</p>"],
   ["````\n```\n````", "<div><pre><code>```</code></pre></div>"],
   ["```python\nstill streamed", "<div><pre><code>still streamed</code></pre></div>"],
+  ["```python\nx = \"a # b\"  # <b>\n```", "<div><pre><code>x = <span>\"a # b\"</span>  <span># &lt;b&gt;</span></code></pre></div>"],
   ["> a\n> > b\n\nc", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote><p>c</p>"],
   ["|a|b|\n|---|--:|\n|1|`x`|\n|2|", "<div><table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td><td><code>x</code></td></tr><tr><td>2</td><td></td></tr></tbody></table></div>"],
   ["[a *b*](https://a.example/x_(y) \"title\")", '<p><a href="https://a.example/x_(y)">a <em>b</em></a></p>'],
@@ -81,7 +82,7 @@ test("links open in another tab that knows nothing of this one", async () => {
 });
 
 test("hostile texts take linear time", async () => {
-  const patterns = ["*a ", "**a ", "***", "_a_", "`", "``a", "[", "[a](", "![a](b", "<http:", "https://a.", "https://" + ".".repeat(100), "> ", "- ", "  - a\n", "> a\nb\n", "|", "a|b\n|-|-|\n", "```\n", "~~~ ", "# # #", "\\", "- - - x\n", "1. ", "[a](" + " ".repeat(900), " ".repeat(500) + "|\n"];
+  const patterns = ["*a ", "**a ", "***", "_a_", "`", "``a", "[", "[a](", "![a](b", "<http:", "https://a.", "https://" + ".".repeat(100), "> ", "- ", "  - a\n", "> a\nb\n", "|", "a|b\n|-|-|\n", "```\n", "~~~ ", "# # #", "\\", "- - - x\n", "1. ", "```js\n\"", "```python\n\"\"\"", "```sh\n' ", "[a](" + " ".repeat(900), " ".repeat(500) + "|\n"];
   for (const pattern of patterns) {
     const text = pattern.repeat(Math.floor(150_000 / pattern.length));
     const milliseconds = await page.evaluate(async (text) => {
