@@ -57,20 +57,21 @@ const TooltipRow = ({ color, name, value, unit }) => html`<div class="tooltip-ro
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 /**
- * Stacked bars. `unit(value)`: the unit of a value. `buckets`: `{title, label, running}`, the name of each bucket, its short form for the axis, and whether it has not ended.
+ * Stacked bars. `unit(value)`: the unit of a value. `buckets`: `{title, label, number, running}`, the name of each bucket, its short form for the axis, its number since a
+ * round time, and whether it has not ended. `steps`: how many buckets may lie between two labels, ascending.
  * `series`: `{name, values, color}`, at most nine; `color` is a class.
  */
-export function BarChart({ label, unit, buckets, series }) {
+export function BarChart({ label, unit, buckets, steps, series }) {
   const container = useRef();
   const width = useWidth(container);
   const space = Math.max(1, width - MARGIN.left - MARGIN.right) / buckets.length;
   const barWidth = Math.max(1, Math.min(MAX_BAR, space * 0.72));
   const x = (index) => MARGIN.left + (index + 0.5) * space;
   const totals = buckets.map((_, index) => sum(series.map(({ values }) => values[index])));
-  const every = Math.ceil(LABEL_SPACE / space);
+  const every = steps.find((step) => step * space >= LABEL_SPACE) ?? buckets.length;
   // The last label must not leave the chart.
   const labelAt = (position, text) => (position > width - LABEL_SPACE / 2 ? [width - 2, text, "end"] : [position, text]);
-  const labels = buckets.flatMap((bucket, index) => ((buckets.length - 1 - index) % every === 0 ? [labelAt(x(index), bucket.label)] : []));
+  const labels = buckets.flatMap((bucket, index) => (bucket.number % every === 0 ? [labelAt(x(index), bucket.label)] : []));
   // One path a series, so that a thousand buckets stay fast. The running bucket has paths of its own.
   const bars = (y, running) => {
     const below = buckets.map(() => 0);

@@ -6,42 +6,13 @@ import { BarChart } from "../chart.js";
 import { bytes, compact, duration, number } from "../format.js";
 import { t } from "../strings.js";
 import { Table } from "../table.js";
-import { LENGTHS, limitsOf, TimeRangeFields, useTimeRange } from "../time-range.js";
+import { TimeRangeFields, useTimeRange } from "../time-range.js";
 import { EmptyState, ErrorAlert, Filters, Stat, Page, SelectField, useAction, useLoad, Loading } from "../ui.js";
+import { bucketsOf, labelSteps, queryOf } from "./usage/buckets.js";
 import { chartSeries, METRICS, OUTCOMES } from "./usage/series.js";
 
 const TIME_RANGES = ["hour", "day", "week", "month", "custom"];
-const WIDTHS = { "1m": 60_000, "1h": LENGTHS.hour, "1d": LENGTHS.day };
-const RANGE_WIDTHS = { hour: "1m", day: "1h", week: "1d", month: "1d" };
-// The bars of more buckets are too thin to compare.
-const MAX_BUCKETS = 100;
 const GROUPS = ["model", "api_key_id", "endpoint"];
-
-/** The query of a time range: whole buckets, up to and including the running one. */
-function queryOf(range, now = Date.now()) {
-  const { start_time: start, end_time: end = new Date(now).toISOString() } = limitsOf(range, now);
-  const length = new Date(end) - new Date(start);
-  const bucket_width = RANGE_WIDTHS[range.name] ?? Object.keys(WIDTHS).find((name) => length / WIDTHS[name] <= MAX_BUCKETS) ?? "1d";
-  const width = WIDTHS[bucket_width];
-  const start_time = range.name === "custom" ? start : new Date(Math.floor(new Date(start) / width) * width).toISOString();
-  return { start_time, end_time: end, bucket_width };
-}
-
-/** The buckets of a report as those of `BarChart`. */
-function bucketsOf({ data, bucket_width: width }, now = Date.now()) {
-  const daily = !["1m", "1h"].includes(width);
-  // Daily buckets are days in UTC.
-  const timeOfDay = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
-  const date = { month: "short", day: "numeric" };
-  const severalDays = data.length * WIDTHS[width] > 26 * LENGTHS.hour;
-  const time = new Intl.DateTimeFormat("en", daily ? { ...date, timeZone: "UTC" } : severalDays ? { ...date, ...timeOfDay } : timeOfDay);
-  const title = new Intl.DateTimeFormat("en", daily ? { dateStyle: "medium", timeZone: "UTC" } : { dateStyle: "medium", timeStyle: "short" });
-  return data.map(({ start_time: start }, index) => {
-    const length = WIDTHS[width] ?? Number.parseInt(width, 10) * LENGTHS.day;
-    const nominalStart = Math.floor(new Date(start) / length) * length;
-    return { label: time.format(new Date(start)), title: title.format(new Date(start)), running: index === data.length - 1 && nominalStart + length > now };
-  });
-}
 
 /** `nested`: shown in a tab of the project's page. */
 export function Usage({ project, nested }) {
@@ -56,7 +27,7 @@ export function Usage({ project, nested }) {
   const [keys] = useLoad(() => all("/api-keys", { project_id: project.id }), [project.id]);
   const [exportCsv, exporting, exportError] = useAction(() => download(path, query(), { accept: "text/csv" }, `usage-${project.id}.csv`));
   const nameOf = (value) => (value === null || value === undefined ? t.usage.unassigned : (keys?.find((key) => key.id === value)?.name ?? value));
-  const chart = useMemo(() => usage && { buckets: bucketsOf(usage), series: chartSeries(usage, metric, nameOf) }, [usage, metric, keys]);
+  const chart = useMemo(() => usage && { buckets: bucketsOf(usage), steps: labelSteps(usage), series: chartSeries(usage, metric, nameOf) }, [usage, metric, keys]);
   const shown = usage && METRICS[metric].total(usage) > 0;
   return html`<${Page} title=${t.pages.usage} about=${t.usage.about} nested=${nested}
       actions=${html`<button type="button" disabled=${exporting || !ready} onClick=${exportCsv}>${t.usage.csv}</button>`}>
