@@ -22,10 +22,13 @@ export function bytes(value) {
 export const SIZE_UNITS = { GiB: 1024 ** 3, MiB: 1024 ** 2, KiB: 1024, GB: 1e9, MB: 1e6, KB: 1e3, B: 1 };
 
 /** A size as a number and the largest unit in which the number is whole: `[100, "GiB"]`. */
-export function exactSize(value) {
+export function splitSize(value) {
   const [unit, size] = Object.entries(SIZE_UNITS).find(([, size]) => value >= size && value % size === 0) ?? ["B", 1];
   return [value / size, unit];
 }
+
+/** A size without rounding, such as `100 GiB`. */
+export const exactSize = (value) => splitSize(value).join(" ");
 
 export const date = (value) => (value ? dateFormat.format(new Date(value)) : "–");
 export const preciseDate = (value) => (value ? preciseFormat.format(new Date(value)) : "–");

@@ -2,7 +2,7 @@
 
 import { html, useState } from "../html.js";
 import { apiPath, get, post, put } from "../api.js";
-import { bytes, date, number } from "../format.js";
+import { bytes, date, exactSize, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
 import { Badge, ConfirmDialog, CopyButton, EmptyState, ErrorAlert, FormDialog, Loading, Meter, Page, Stat, Tabs, TextField, useAction, useLoad } from "../ui.js";
@@ -54,13 +54,13 @@ function Overview({ project }) {
 
 /** The use of the budget and of the most important quotas. */
 function Figures({ limits: { effective, quotas, holds, tokens_this_month: used } }) {
-  const figure = (label, value, max, unit, format = number) => html`<${Stat} label=${label} value=${format(value)} unit=${unit} hint=${max ? t.limits.ofQuota(format(max)) : t.limits.noLimit}>
+  const figure = (label, value, max, { unit, format = number, formatMax = format } = {}) => html`<${Stat} label=${label} value=${format(value)} unit=${unit} hint=${max ? t.limits.ofQuota(formatMax(max)) : t.limits.noLimit}>
     ${max && html`<${Meter} label=${label} value=${value} max=${max} />`}<//>`;
   return html`<div class="stats">
-    ${figure(t.limits.tokensThisMonth, used, effective.token_budget, t.usage.units.tokens(used))}
+    ${figure(t.limits.tokensThisMonth, used, effective.token_budget, { unit: t.usage.units.tokens(used) })}
     ${figure(t.limits.quota.api_keys, holds.api_keys, quotas.api_keys)}
     ${figure(t.limits.quota.conversations, holds.conversations, quotas.conversations)}
-    ${figure(t.limits.quota.storage_bytes, holds.storage_bytes, quotas.storage_bytes, undefined, bytes)}
+    ${figure(t.limits.quota.storage_bytes, holds.storage_bytes, quotas.storage_bytes, { format: bytes, formatMax: exactSize })}
   </div>`;
 }
 

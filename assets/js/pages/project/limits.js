@@ -2,7 +2,7 @@
 
 import { html, useState } from "../../html.js";
 import { apiPath, get, patch } from "../../api.js";
-import { bytes, exactSize, number, SIZE_UNITS } from "../../format.js";
+import { bytes, exactSize, number, SIZE_UNITS, splitSize } from "../../format.js";
 import { session } from "../../session.js";
 import { t } from "../../strings.js";
 import { Table } from "../../table.js";
@@ -73,7 +73,7 @@ function QuotasForm({ limits: { quotas, holds }, update, readOnly }) {
   const form = useNumbers((quotas) => update({ quotas }));
   const format = (name, value) => (name === STORAGE ? bytes(value) : number(value));
   const quota = (name) => {
-    if (readOnly) return name === STORAGE && quotas[name] ? exactSize(quotas[name]).join(" ") : format(name, quotas[name]);
+    if (readOnly) return name === STORAGE && quotas[name] ? exactSize(quotas[name]) : format(name, quotas[name]);
     const field = { label: t.limits.quotaOf(t.limits.quota[name]), value: form.edited[name] ?? quotas[name], onInput: form.set(name) };
     return name === STORAGE ? html`<${SizeInput} key=${quotas[name]} ...${field} />` : html`<${NumberInput} ...${field} placeholder=${t.limits.defaultQuota} />`;
   };
@@ -93,7 +93,7 @@ function QuotasForm({ limits: { quotas, holds }, update, readOnly }) {
 
 /** A size in bytes as a number and a unit. */
 function SizeInput({ label, value, onInput }) {
-  const [initial, initialUnit] = value ? exactSize(value) : ["", "GB"];
+  const [initial, initialUnit] = value ? splitSize(value) : ["", "GB"];
   const [text, setText] = useState(String(initial));
   const [unit, setUnit] = useState(initialUnit);
   const change = (text, unit) => {
