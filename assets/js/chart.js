@@ -1,40 +1,122 @@
-// Line charts, drawn by uPlot.
+// Charts as SVG: stacked bars for buckets of time, and a line for a value over time.
 
-import uPlot from "../vendor/uplot.js";
-import { html, useEffect, useRef } from "./html.js";
-import { compact } from "./format.js";
+import { html, useLayoutEffect, useRef, useState } from "./html.js";
+import { compact, number } from "./format.js";
 import { t } from "./strings.js";
 
-const HEIGHT = 220;
-// Distinguishable with color blindness, on light and dark backgrounds.
-const COLORS = ["#1b8a6b", "#c8691c", "#5b74d6", "#b0498f", "#7a8a1f", "#3c9bc0", "#a06a3f", "#8a63c9"];
+const HEIGHT = 240;
+const MARGIN = { top: 12, right: 12, bottom: 26, left: 52 };
+const PLOT_HEIGHT = HEIGHT - MARGIN.top - MARGIN.bottom;
+// Pixels between two labels, and the largest width of a bar.
+const LABEL_SPACE = 92;
+const MAX_BAR = 56;
+const INITIAL_WIDTH = 800;
 
-/** `times`: x values, in Unix seconds or, with `steps`, step numbers. `series`: a list of `{name, values}`. `span`: the minimum width of the x axis, in seconds. */
-export function Chart({ label, times, series, steps, span }) {
-  const container = useRef();
-  useEffect(() => {
-    const style = getComputedStyle(document.documentElement);
-    const [textColor, gridColor] = ["--text-muted", "--border"].map((name) => style.getPropertyValue(name).trim());
-    const axis = { stroke: textColor, grid: { stroke: gridColor, width: 1 }, ticks: { stroke: gridColor, width: 1 }, font: "12px system-ui, sans-serif" };
-    const lineSeries = series.map(({ name }, at) => ({
-      label: name, stroke: COLORS[at % COLORS.length], width: 2, fill: series.length === 1 ? `${COLORS[0]}22` : undefined,
-      points: { show: times.length < 40 }, value: (_, value) => (value === null ? "–" : compact(value)),
-    }));
-    const options = {
-      width: container.current.clientWidth, height: HEIGHT, axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map(compact) }],
-      series: [{ label: steps ? t.tuning.step : t.time }, ...lineSeries], scales: { x: { time: !steps, range: span && ((_, start, end) => [Math.min(start, end - span), end]) }, y: { range: (_, min, max) => [Math.min(0, min), Math.max(1, max * 1.05)] } },
-      legend: { live: true }, cursor: { drag: { x: false, y: false } },
-    };
-    const chart = new uPlot(options, [times, ...series.map(({ values }) => values)], container.current);
-    const resizer = new ResizeObserver(() => chart.setSize({ width: container.current.clientWidth, height: HEIGHT }));
-    resizer.observe(container.current);
-    return () => {
-      resizer.disconnect();
-      chart.destroy();
-    };
-  }, [times, series]);
-  const total = ({ values }) => compact(values.reduce((sum, value) => sum + value, 0));
-  return html`<figure class="chart" role="img" aria-label=${`${label}: ${series.map((one) => `${one.name} ${total(one)}`).join(", ")}`}>
-    <div ref=${container}></div>
+/** About four round values from zero to at least `max`. */
+function ticksUpTo(max) {
+  const rough = Math.max(max, 1) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(max > 4 ? 1 : 0.5, [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough));
+  return Array.from({ length: Math.ceil(Math.max(max, 1) / step) + 1 }, (_, index) => index * step);
+}
+
+/** The width of an element in pixels, as it changes. */
+function useWidth(element) {
+  const [width, setWidth] = useState(INITIAL_WIDTH);
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(() => setWidth(element.current.clientWidth));
+    observer.observe(element.current);
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}
+
+/** Axes, the plot as a child, the legend, and the values at the pointer. `at` gives the index at an x position, `tooltip` the text for it. */
+function Plot({ label, unit, max, labels, legend, at, x, tooltip, width, container, children }) {
+  const [hovered, setHovered] = useState(null);
+  const ticks = ticksUpTo(max);
+  const y = (value) => MARGIN.top + PLOT_HEIGHT * (1 - value / ticks.at(-1));
+  const move = (event) => setHovered(at(event.clientX - container.current.getBoundingClientRect().left));
+  const left = hovered !== null && x(hovered);
+  return html`<figure class="chart">
+    <div class="plot-area" ref=${container} onPointerMove=${move} onPointerLeave=${() => setHovered(null)}>
+      <svg class="plot" role="img" aria-label=${`${label}: ${legend.map(({ name, total }) => `${name} ${compact(total)}`).join(", ")}`} width=${width} height=${HEIGHT}>
+        ${ticks.map((tick) => html`<g key=${tick}><line class="grid-line" x1=${MARGIN.left} x2=${width - MARGIN.right} y1=${y(tick)} y2=${y(tick)} />
+          <text class="axis" x=${MARGIN.left - 8} y=${y(tick) + 4} text-anchor="end">${compact(tick)}</text></g>`)}
+        ${labels.map(([position, text, anchor = "middle"]) => html`<text class="axis" key=${position} x=${position} y=${HEIGHT - 6} text-anchor=${anchor}>${text}</text>`)}
+        ${hovered !== null && html`<line class="cursor" x1=${left} x2=${left} y1=${MARGIN.top} y2=${MARGIN.top + PLOT_HEIGHT} />`}
+        ${children(y)}
+      </svg>
+      ${hovered !== null && html`<div class=${`tooltip ${left > width / 2 ? "before" : ""}`} style=${{ left: `${left}px` }}>${tooltip(hovered)}</div>`}
+    </div>
+    <figcaption><ul class="legend">${legend.map(({ name, color, total }, index) => html`<li key=${index}><span class=${`swatch ${color}`}></span>${name} <strong>${compact(total)}</strong> ${unit(total)}</li>`)}</ul></figcaption>
   </figure>`;
+}
+
+const TooltipRow = ({ color, name, value, unit }) => html`<div class="tooltip-row"><span class=${`swatch ${color}`}></span><span>${name}</span><strong>${number(value)} ${unit(value)}</strong></div>`;
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+/**
+ * Stacked bars. `unit(value)`: the unit of a value. `buckets`: `{title, label, number, running}`, the name of each bucket, its short form for the axis, its number since a
+ * round time, and whether it has not ended. `steps`: how many buckets may lie between two labels, ascending.
+ * `series`: `{name, values, color}`, at most nine; `color` is a class.
+ */
+export function BarChart({ label, unit, buckets, steps, series }) {
+  const container = useRef();
+  const width = useWidth(container);
+  const space = Math.max(1, width - MARGIN.left - MARGIN.right) / buckets.length;
+  const barWidth = Math.max(1, Math.min(MAX_BAR, space * 0.72));
+  const x = (index) => MARGIN.left + (index + 0.5) * space;
+  const totals = buckets.map((_, index) => sum(series.map(({ values }) => values[index])));
+  const every = steps.find((step) => step * space >= LABEL_SPACE) ?? buckets.length;
+  // The last label must not leave the chart.
+  const labelAt = (position, text) => (position > width - LABEL_SPACE / 2 ? [width - 2, text, "end"] : [position, text]);
+  const labels = buckets.flatMap((bucket, index) => (bucket.number % every === 0 ? [labelAt(x(index), bucket.label)] : []));
+  // One path a series, so that a thousand buckets stay fast. The running bucket has paths of its own.
+  const bars = (y, running) => {
+    const below = buckets.map(() => 0);
+    return series.map(({ values, color }, number) => {
+      const path = values.map((value, index) => {
+        const bottom = below[index];
+        below[index] += value;
+        if (!value || Boolean(buckets[index].running) !== running) return "";
+        return `M${x(index) - barWidth / 2} ${y(bottom)}H${x(index) + barWidth / 2}V${y(bottom + value)}H${x(index) - barWidth / 2}z`;
+      }).join("");
+      return path && html`<path key=${`${number} ${running}`} class=${`bar ${color} ${running ? "running" : ""}`} d=${path} />`;
+    });
+  };
+  const tooltip = (index) => html`<p>${buckets[index].title}${buckets[index].running && html` · <em>${t.chart.running}</em>`}</p>
+    ${series.filter(({ values }) => values[index]).map(({ name, values, color }, row) => html`<${TooltipRow} key=${row} ...${{ name, color, unit, value: values[index] }} />`)}
+    ${series.length !== 1 && html`<${TooltipRow} name=${t.chart.total} color="none" unit=${unit} value=${totals[index]} />`}`;
+  const at = (position) => {
+    const index = Math.floor((position - MARGIN.left) / space);
+    return index >= 0 && index < buckets.length ? index : null;
+  };
+  const legend = series.map(({ name, values, color }) => ({ name, color, total: sum(values) }));
+  return html`<${Plot} ...${{ label, unit, labels, legend, at, x, tooltip, width, container, max: Math.max(...totals) }}>
+    ${(y) => html`<g>${bars(y, false)}${bars(y, true)}${buckets.map((bucket, index) => bucket.running && html`<text class="axis running" key=${index} text-anchor="middle"
+      x=${Math.min(x(index), width - MARGIN.right - 28)} y=${y(totals[index]) - 4}>${t.chart.running}</text>`)}</g>`}
+  <//>`;
+}
+
+/** A line with a filled area. `unit(value)`: the unit of a value. `xs`: ascending numbers, `values`: one for each, `format`: the text of an x value, `span`: the smallest width of the x axis. */
+export function LineChart({ label, unit, xs, values, format, span = 0 }) {
+  const container = useRef();
+  const width = useWidth(container);
+  const [first, last] = [Math.min(xs[0], xs.at(-1) - span), xs.at(-1)];
+  const position = (value) => MARGIN.left + ((value - first) / (last - first || 1)) * (width - MARGIN.left - MARGIN.right);
+  const x = (index) => position(xs[index]);
+  const count = Math.max(2, Math.floor(width / (LABEL_SPACE * 1.5)));
+  const labels = Array.from({ length: count }, (_, index) => first + ((last - first) * index) / (count - 1))
+    .map((value, index) => [position(value), format(value), index === 0 ? "start" : index === count - 1 ? "end" : "middle"]);
+  const at = (pixel) => xs.reduce((best, _, index) => (Math.abs(x(index) - pixel) < Math.abs(x(best) - pixel) ? index : best), 0);
+  const tooltip = (index) => html`<p>${format(xs[index])}</p><${TooltipRow} name=${label} color="color-0" unit=${unit} value=${Math.round(values[index] * 1000) / 1000} />`;
+  const legend = [{ name: label, color: "color-0", total: values.at(-1) }];
+  return html`<${Plot} ...${{ label, unit, labels, legend, at, x, tooltip, width, container, max: Math.max(...values) }}>
+    ${(y) => {
+      const line = xs.map((_, index) => `${x(index)} ${y(values[index])}`).join("L");
+      return html`<g class="color-0"><path class="area" d=${`M${x(0)} ${y(0)}L${line}L${x(xs.length - 1)} ${y(0)}z`} /><path class="line" d=${`M${line}`} />
+        ${xs.length < 40 && xs.map((_, index) => html`<circle key=${index} cx=${x(index)} cy=${y(values[index])} r="2.5" />`)}</g>`;
+    }}
+  <//>`;
 }

@@ -4,6 +4,9 @@ import { html, useState } from "./html.js";
 import { t } from "./strings.js";
 import { CodeBlock, Dialog, Tabs } from "./ui.js";
 
+/** The mount for OpenAI's clients: its responses have exactly OpenAI's fields. */
+export const CLIENT_MOUNT = "/openai/v1";
+
 const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 function curl({ path, body, base }) {
@@ -47,29 +50,35 @@ function pythonCode({ call, body, base }) {
   const parameters = known.map(([key, value]) => `    ${key}=${python(value, "    ")},\n`).join("");
   const more = Object.keys(extra).length ? `    extra_body=${python(extra, "    ")},\n` : "";
   const output = body.stream ? "for event in response:\n    print(event)" : "print(response)";
-  return `import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(`${base}/v1`)}, api_key=os.environ["OUTPOST_KEY"])\nresponse = client.${METHODS[call]}(\n${parameters}${more})\n${output}`;
+  return `import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(`${base}${CLIENT_MOUNT}`)}, api_key=os.environ["OUTPOST_KEY"])\nresponse = client.${METHODS[call]}(\n${parameters}${more})\n${output}`;
 }
 
 function nodeCode({ call, body, base }) {
   const output = body.stream ? "for await (const event of response) console.log(event);" : "console.log(response);";
-  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(`${base}/v1`)}, apiKey: process.env.OUTPOST_KEY });\nconst response = await client.${METHODS[call]}(${JSON.stringify(body, null, 2)});\n${output}`;
+  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(`${base}${CLIENT_MOUNT}`)}, apiKey: process.env.OUTPOST_KEY });\nconst response = await client.${METHODS[call]}(${JSON.stringify(body, null, 2)});\n${output}`;
 }
 
-const LANGUAGES = { curl, python: pythonCode, node: nodeCode };
+const LANGUAGES = { python: pythonCode, node: nodeCode, curl };
+// The languages of the colors.
+const SYNTAX = { python: "python", node: "javascript", curl: "shell" };
+const TABS = [["python", "Python"], ["node", "Node.js"], ["curl", "curl"]];
 
 /** Source code of a request. `call`: `chat.completions`, `embeddings` or `images`. */
-export function codeSample(language, { body, ...request }) {
+function codeSample(language, { body, ...request }) {
   // Drops fields that are undefined.
   const sent = JSON.parse(JSON.stringify(body));
   return LANGUAGES[language]({ base: location.origin, body: sent, ...request });
 }
 
-export function CodeDialog({ request, close }) {
-  const [language, setLanguage] = useState("curl");
-  return html`<${Dialog} title=${t.code.title} close=${close}>
-    <p class="muted">${t.code.about}</p>
-    <${Tabs} label=${t.code.language} selected=${language} onSelect=${setLanguage} tabs=${[["curl", "curl"], ["python", "Python"], ["node", "Node.js"]]} />
-    <${CodeBlock} text=${codeSample(language, request)} label=${t.code.title} />
-    <div class="actions"><button type="button" onClick=${close}>${t.close}</button></div>
-  <//>`;
+/** A request in each language, as tabs. */
+export function CodeSamples({ request }) {
+  const [language, setLanguage] = useState(TABS[0][0]);
+  return html`<div class="code-samples"><${Tabs} label=${t.code.language} selected=${language} onSelect=${setLanguage} tabs=${TABS} />
+    <${CodeBlock} text=${codeSample(language, request)} label=${t.code.title} syntax=${SYNTAX[language]} /></div>`;
 }
+
+export const CodeDialog = ({ request, close }) => html`<${Dialog} title=${t.code.title} close=${close} wide>
+  <p class="muted">${t.code.about}</p>
+  <${CodeSamples} request=${request} />
+  <div class="actions"><button type="button" onClick=${close}>${t.close}</button></div>
+<//>`;

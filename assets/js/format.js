@@ -2,6 +2,7 @@
 
 const plainFormat = new Intl.NumberFormat("en");
 const compactFormat = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const preciseFormat = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "medium" });
 const dateFormat = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
 const relativeFormat = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
@@ -17,7 +18,20 @@ export function bytes(value) {
   return `${scaled.toFixed(step && scaled < 100 ? 1 : 0)} ${UNITS[step]}`;
 }
 
+// Binary units first: they are those of the defaults.
+export const SIZE_UNITS = { GiB: 1024 ** 3, MiB: 1024 ** 2, KiB: 1024, GB: 1e9, MB: 1e6, KB: 1e3, B: 1 };
+
+/** A size as a number and the largest unit in which the number is whole: `[100, "GiB"]`. */
+export function splitSize(value) {
+  const [unit, size] = Object.entries(SIZE_UNITS).find(([, size]) => value >= size && value % size === 0) ?? ["B", 1];
+  return [value / size, unit];
+}
+
+/** A size without rounding, such as `100 GiB`. */
+export const exactSize = (value) => splitSize(value).join(" ");
+
 export const date = (value) => (value ? dateFormat.format(new Date(value)) : "–");
+export const preciseDate = (value) => (value ? preciseFormat.format(new Date(value)) : "–");
 
 /** A time relative to now, such as `3 hr. ago`. */
 export function relativeTime(value, now = Date.now()) {

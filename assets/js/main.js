@@ -2,6 +2,7 @@
 
 import { html, render, useEffect, useState } from "./html.js";
 import { all, get } from "./api.js";
+import { Icon } from "./icons.js";
 import { session } from "./session.js";
 import { t } from "./strings.js";
 import { ErrorAlert, SelectField, useLoad, Loading } from "./ui.js";
@@ -18,20 +19,14 @@ import { GetStarted } from "./pages/get-started.js";
 import { FineTuning } from "./pages/fine-tuning.js";
 import { Usage } from "./pages/usage.js";
 
-// URL hash, component, and the scope that it requires. The first page is the default.
-const PAGES = [
-  ["start", GetStarted],
-  ["playground", Playground, "inference"],
-  ["models", Models],
-  ["conversations", Conversations, "project"],
-  ["agents", Agents, "project"],
-  ["tuning", FineTuning, "project"],
-  ["keys", ApiKeys, "project"],
-  ["usage", Usage, "project"],
-  ["live", LiveMetrics, "admin"],
-  ["projects", Projects, "project"],
-  ["audit", AuditLog, "project"],
+// Sections of the navigation. A page: URL hash, component, and the scope that it requires. The first page is the default.
+const SECTIONS = [
+  ["", [["start", GetStarted], ["playground", Playground, "inference"]]],
+  ["build", [["models", Models], ["conversations", Conversations, "project"], ["agents", Agents, "project"], ["tuning", FineTuning, "project"]]],
+  ["manage", [["keys", ApiKeys, "project"], ["usage", Usage, "project"], ["live", LiveMetrics, "admin"], ["projects", Projects, "project"], ["audit", AuditLog, "project"]]],
 ];
+const PAGES = SECTIONS.flatMap(([, pages]) => pages);
+const isAllowed = ([, , scope]) => !scope || session.hasScope(scope);
 const PROJECT_KEY = "outpost.project";
 
 /** Decodes a part of the hash. Malformed input is returned unchanged. */
@@ -54,6 +49,8 @@ function useRoute() {
   useEffect(() => {
     const update = () => {
       setRoute(currentRoute());
+      // The keyboard stays on a tab that was just selected.
+      if (document.activeElement?.closest("[role=tablist]")) return;
       // Screen readers continue from the heading, as after a page load.
       requestAnimationFrame(() => document.querySelector("main h1")?.focus());
       scrollTo(0, 0);
@@ -77,30 +74,36 @@ function useProject(me) {
   return { project, projects, error, reload, select };
 }
 
+/** The links to the pages that the key may use. */
+function Navigation({ current }) {
+  const sections = SECTIONS.map(([name, pages]) => [name, pages.filter(isAllowed)]).filter(([, pages]) => pages.length);
+  return html`<nav aria-label=${t.pages.label}>${sections.map(([name, pages]) => html`<div class="nav-section" key=${name}>
+    ${name && html`<div class="nav-title">${t.sections[name]}</div>`}
+    <ul>${pages.map(([page]) => html`<li key=${page}><a href=${`#/${page}`} aria-current=${page === current ? "page" : undefined}><${Icon} name=${page} />${t.pages[page]}</a></li>`)}</ul>
+  </div>`)}</nav>`;
+}
+
 function Layout({ me }) {
   const route = useRoute();
   const [menuOpen, setMenuOpen] = useState(false);
   const { project, projects, error, reload, select } = useProject(me);
-  const pages = PAGES.filter(([, , scope]) => !scope || session.hasScope(scope));
-  const [name, View] = pages.find(([name]) => name === route.name) ?? [];
+  const [name, View] = PAGES.filter(isAllowed).find(([name]) => name === route.name) ?? [];
   useEffect(() => setMenuOpen(false), [route]);
   return html`<a class="skip-link" href="#app" onClick=${(event) => (event.preventDefault(), document.querySelector("main h1")?.focus())}>${t.skipToContent}</a>
     <div class="layout">
-      <div class=${`sidebar ${menuOpen ? "open" : ""}`}>
+      <div class="sidebar"><div class=${`sidebar-content ${menuOpen ? "open" : ""}`}>
         <div class="sidebar-top">
           <a class="brand" href="#/start"><img src="/assets/icon.svg" alt="" />Outpost</a>
-          <button class="menu-button" type="button" aria-expanded=${menuOpen} onClick=${() => setMenuOpen(!menuOpen)}>${t.menu}</button>
+          <button class="menu-button" type="button" aria-expanded=${menuOpen} onClick=${() => setMenuOpen(!menuOpen)}><${Icon} name="menu" />${t.menu}</button>
         </div>
         ${projects?.length > 1 && html`<${SelectField} label=${t.project} value=${project?.id} onInput=${select}
           options=${projects.map((one) => [one.id, one.archived_at ? t.archivedName(one.name) : one.name])} />`}
-        <nav aria-label=${t.pages.label}>
-          <ul>${pages.map(([page]) => html`<li key=${page}><a href=${`#/${page}`} aria-current=${page === name ? "page" : undefined}>${t.pages[page]}</a></li>`)}</ul>
-        </nav>
+        <${Navigation} current=${name} />
         <div class="account">
           <p><span class="muted">${t.signedInWith}</span><br />${me.name}</p>
-          <button type="button" class="text-button" onClick=${() => session.signOut()}>${t.signOut}</button>
+          <button type="button" class="text-button" onClick=${() => session.signOut()}><${Icon} name="signOut" />${t.signOut}</button>
         </div>
-      </div>
+      </div></div>
       <main>
         <${ErrorAlert} error=${error} retry=${reload} />
         ${!project && !error && html`<${Loading} />`}

@@ -3,7 +3,9 @@
 import { html, useCallback, useEffect, useRef, useState } from "./html.js";
 import { downloadBlob, get } from "./api.js";
 import { date, relativeTime } from "./format.js";
+import { Icon } from "./icons.js";
 import { t } from "./strings.js";
+import { colored } from "./syntax.js";
 
 /** Loads a value: `[value, error, reload]`. Loads again when one of `deps` changes. */
 export function useLoad(load, deps) {
@@ -108,17 +110,30 @@ export const Loading = () => html`<p class="muted loading" role="status">${t.loa
 /** Shown in place of an empty list; says what to do next. */
 export const EmptyState = ({ title, children }) => html`<div class="empty-state"><h3>${title}</h3>${children}</div>`;
 
-export function Page({ title, about, actions, children }) {
-  useEffect(() => void (document.title = `${title} · Outpost`), [title]);
-  return html`<header class="page">
+/** A page with its heading. `nested`: the content of a tab, whose page has the heading. */
+export function Page({ title, about, actions, nested, children }) {
+  useEffect(() => void (nested || (document.title = `${title} · Outpost`)), [title, nested]);
+  return html`<header class=${nested ? "nested" : "page"}>
       <div>
-        <h1 tabindex="-1">${title}</h1>
+        ${!nested && html`<h1 tabindex="-1">${title}</h1>`}
         ${about && html`<p class="muted">${about}</p>`}
       </div>
       ${actions && html`<div class="actions">${actions}</div>`}
     </header>
     ${children}`;
 }
+
+/** Content that small screens fold under a button. `count`: the number of settings in it that are not at their default. */
+export function Foldable({ label, icon, count = 0, className = "", children }) {
+  const [open, setOpen] = useState(false);
+  return html`<section class=${`foldable ${open ? "open" : ""} ${className}`} aria-label=${label}>
+    <button type="button" class="fold-button" aria-expanded=${open} onClick=${() => setOpen(!open)}><${Icon} name=${icon} />${label}${count > 0 && ` (${count})`}</button>
+    <div class="fold-content">${children}</div>
+  </section>`;
+}
+
+/** Fields that filter what the page shows. */
+export const Filters = ({ count, children }) => html`<${Foldable} label=${t.filters} icon="filter" count=${count} className="card filters">${children}<//>`;
 
 /** A labeled control. `children` is a function of the control's attributes. */
 export function Field({ label, hint, error, children }) {
@@ -146,7 +161,7 @@ export const SelectField = ({ label, hint, value, onInput, options, ...more }) =
 <//>`;
 
 /** A modal dialog that keeps the keyboard focus inside. */
-export function Dialog({ title, close, children }) {
+export function Dialog({ title, close, wide, children }) {
   const dialog = useRef();
   useEffect(() => {
     dialog.current.showModal();
@@ -155,7 +170,7 @@ export function Dialog({ title, close, children }) {
   const headingId = useRef(`dialog-${Math.random().toString(36).slice(2)}`).current;
   // The browser may close the dialog itself. A dialog that has left the page needs no further handling.
   const closed = (event) => event.target.isConnected && close();
-  return html`<dialog ref=${dialog} aria-labelledby=${headingId} onCancel=${(event) => (event.preventDefault(), close())} onClose=${closed}>
+  return html`<dialog ref=${dialog} class=${wide ? "wide" : ""} aria-labelledby=${headingId} onCancel=${(event) => (event.preventDefault(), close())} onClose=${closed}>
     <h2 id=${headingId}>${title}</h2>
     ${children}
   </dialog>`;
@@ -193,7 +208,7 @@ export function CopyButton({ text, label = t.copy }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  return html`<button type="button" class="copy" onClick=${copy} aria-live="polite">${copied ? t.copied : label}</button>`;
+  return html`<button type="button" class="copy" onClick=${copy} aria-live="polite"><${Icon} name=${copied ? "check" : "copy"} />${copied ? t.copied : label}</button>`;
 }
 
 /** Copies a text. Without TLS browsers offer no clipboard API, so a selected text area is copied instead. */
@@ -207,34 +222,22 @@ async function writeClipboard(text) {
   area.remove();
 }
 
-/** `columns`: `{title, cell(row), numeric}`. The table scrolls sideways when it is too wide. */
-export function Table({ label, columns, rows, rowKey }) {
-  return html`<div class="table" role="region" aria-label=${label} tabindex="0">
-    <table>
-      <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.numeric ? "numeric" : ""}>${column.title}</th>`)}</tr></thead>
-      <tbody>${rows.map((row) => html`<tr key=${rowKey(row)}>
-        ${columns.map((column) => html`<td class=${column.numeric ? "numeric" : ""}>${column.cell(row)}</td>`)}
-      </tr>`)}</tbody>
-    </table>
-  </div>`;
-}
-
-/** The table of a `usePagedList`, with its loading, error and empty states. `empty` is shown when the list is empty. */
-export const PagedTable = ({ list, empty, moreLabel = t.showMore, ...table }) => html`
-  <${ErrorAlert} error=${list.error} retry=${list.retry} />
-  ${list.loading && html`<${Loading} />`}
-  ${list.empty && empty}
-  ${list.rows.length > 0 && html`<${Table} ...${table} rows=${list.rows} rowKey=${(row) => row.id} />`}
-  ${list.hasMore && html`<button type="button" disabled=${list.loadingMore} onClick=${list.loadMore}>${moreLabel}</button>`}`;
-
 /** A time relative to now; `none` stands for a missing one. */
 export const RelativeTime = ({ value, none = "–" }) => (value ? html`<time datetime=${value} title=${date(value)}>${relativeTime(value)}</time>` : html`<span class="muted">${none}</span>`);
 
 export const Badge = ({ kind = "", children }) => html`<span class=${`badge ${kind}`}>${children}</span>`;
 
-/** A number with its label. */
-export const Stat = ({ label, value, hint }) => html`<div class="stat"><span class="muted">${label}</span><strong>${value}</strong>
-  ${hint && html`<span class="muted">${hint}</span>`}</div>`;
+/** A number with its label. `unit` follows the number; `children` follow the hint. */
+export const Stat = ({ label, value, unit, hint, children }) => html`<div class="stat"><span class="muted">${label}</span>
+  <span class="stat-value"><strong>${value}</strong>${unit && html` <span class="unit">${unit}</span>`}</span>
+  ${hint && html`<span class="muted">${hint}</span>`}${children}</div>`;
+
+/** A bar that shows how much of `max` is used. */
+export function Meter({ label, value, max }) {
+  const share = max ? Math.min(1, value / max) : 0;
+  return html`<div class=${`meter ${share >= 0.9 ? "full" : ""}`} role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax=${max || 1} aria-valuenow=${Math.min(value, max || 1)}>
+    <div style=${{ width: `${share * 100}%` }}></div></div>`;
+}
 
 export function Tabs({ label, tabs, selected, onSelect }) {
   const move = (event) => {
@@ -251,4 +254,7 @@ export function Tabs({ label, tabs, selected, onSelect }) {
   </div>`;
 }
 
-export const CodeBlock = ({ text, label }) => html`<div class="code-block"><pre tabindex="0" aria-label=${label}><code>${text}</code></pre><${CopyButton} text=${text} /></div>`;
+/** Code that can be copied. A `language` is shown above it; `syntax` selects the colors. With `wrap`, a command is visible as a whole. */
+export const CodeBlock = ({ text, label, language, syntax = language, wrap }) => html`<div class=${`code-block ${wrap ? "wrap" : ""} ${language === undefined ? "" : "titled"}`}>
+  ${language !== undefined && html`<span class="muted">${language}</span>`}
+  <pre tabindex="0" aria-label=${label}><code>${colored(text, syntax)}</code></pre><${CopyButton} text=${text} /></div>`;

@@ -6,6 +6,8 @@ import { test } from "node:test";
 import { goTo, startServer, signIn, setUp, openPage } from "./harness.mjs";
 import { seedData, visitPages, VIEWS } from "./pages.mjs";
 
+// The width at which pages must still fit, in pixels (WCAG 1.4.10).
+const SMALLEST = 320;
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 
 let server, browser, ids;
@@ -21,6 +23,12 @@ async function violationsOf(page) {
   return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 160)).join(" | ")}`);
 }
 
+/** A problem if the page is wider than the screen. */
+async function overflowOf(page) {
+  const [content, screen] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
+  return content > screen ? [`${content - screen} pixels wider than a screen of ${screen} pixels`] : [];
+}
+
 for (const [view, options] of Object.entries(VIEWS)) {
   test(`no page has serious accessibility violations: ${view}`, async () => {
     const { context, page, problems } = await openPage(browser, server.url, options);
@@ -28,8 +36,12 @@ for (const [view, options] of Object.entries(VIEWS)) {
     const found = {};
     await visitPages(page, server, ids, async (name) => {
       const list = await violationsOf(page);
-      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-      if (overflow > 0) list.push(`${overflow} pixels wider than the screen`);
+      list.push(...(await overflowOf(page)));
+      if (view === "narrow") {
+        await page.setViewportSize({ ...options.viewport, width: SMALLEST });
+        list.push(...(await overflowOf(page)));
+        await page.setViewportSize(options.viewport);
+      }
       if (list.length) found[name] = list;
     });
     assert.deepEqual(found, {});
@@ -66,7 +78,7 @@ test("every control can be reached with the keyboard", async () => {
   await page.waitForFunction(() => document.activeElement.tagName === "INPUT" && document.activeElement.closest("dialog"));
   await page.keyboard.type("by keyboard");
   await page.keyboard.press("Enter");
-  await page.getByText("Save your API key").waitFor();
+  await page.getByText("Save this key now").waitFor();
   await page.keyboard.press("Escape");
   await page.waitForFunction(() => !document.querySelector("dialog"));
   await page.getByText("by keyboard").first().waitFor();

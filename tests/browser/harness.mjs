@@ -124,6 +124,13 @@ export async function signIn(page, url, key) {
   await page.getByRole("heading", { level: 1, name: "Get started" }).waitFor();
 }
 
+/** Shows the filters or settings that a small screen folds under a button. */
+export async function unfold(page, name) {
+  const button = page.locator(".fold-button", { hasText: name });
+  await button.waitFor({ state: "attached" });
+  if ((await button.isVisible()) && (await button.getAttribute("aria-expanded")) === "false") await button.click();
+}
+
 /** Opens the page `#/name` and waits for its heading. */
 export async function goTo(page, name, heading) {
   await page.evaluate((name) => (location.hash = `#/${name}`), name);

@@ -1,11 +1,27 @@
 // Every page of the dashboard, how to open it, and sample data to show on it.
 
-import { CHAT_MODEL, goTo, IMAGE_MODEL, signIn, EMBEDDING_MODEL } from "./harness.mjs";
+import { CHAT_MODEL, goTo, IMAGE_MODEL, signIn, unfold, EMBEDDING_MODEL } from "./harness.mjs";
 
 const TOOL = { type: "function", function: { name: "weather", description: "The weather in a city", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } } };
 
-/** Creates sample data of every kind. Returns `{conversation, agent, job}`, the IDs. */
-export async function seedData({ api }) {
+// Shows what Markdown can do.
+const ANSWER = `The one on the **port** side when you come in from the sea.
+
+| side | light | buoy |
+|---|---|---|
+| port | red | can |
+| starboard | green | cone |
+
+1. Keep *red* on your left.
+2. Keep *green* on your right.
+
+\`\`\`python
+def side(light: str) -> str:
+    return {"red": "port", "green": "starboard"}[light]
+\`\`\``;
+
+/** Creates sample data of every kind. Returns `{project, conversation, agent, job}`, the IDs. */
+export async function seedData({ api, url, key }) {
   const { project_id: project } = await api("GET", "/me");
   await api("PUT", `/projects/${project}`, { name: "Lighthouse", environment: "production" });
   await api("PATCH", `/projects/${project}/rate-limits`, { requests_per_minute: 6000, burst_limit: 9000, token_budget: 50_000_000 });
@@ -17,7 +33,7 @@ export async function seedData({ api }) {
   const agent = await api("POST", "/agents", { name: "Harbour pilot", model: CHAT_MODEL, instructions: "You guide ships into the harbour. Answer in one sentence.", tools: [TOOL], memory: { truncation: "auto", last_messages: 20 } });
   await api("PATCH", `/agents/${agent.id}`, { instructions: "You guide ships into the harbour. Answer in one short sentence." });
   const conversation = await api("POST", "/conversations", {
-    messages: [{ role: "user", content: "Which light is red?" }, { role: "assistant", content: "The one on the port side when you come in from the sea." }], metadata: { ship: "Aurora" },
+    messages: [{ role: "user", content: "Which light is red?" }, { role: "assistant", content: ANSWER }], metadata: { ship: "Aurora" },
   });
   const file = new FormData();
   file.append("purpose", "fine-tune");
@@ -29,7 +45,9 @@ export async function seedData({ api }) {
     await api("POST", "/chat/completions", { model: CHAT_MODEL, messages: [{ role: "user", content }], max_completion_tokens: 24, temperature: 0 });
   }
   await api("POST", "/embeddings", { model: EMBEDDING_MODEL, input: ["a", "b"] });
-  return { conversation: conversation.id, agent: agent.id, job: job.id };
+  const refused = { method: "POST", headers: { authorization: `Bearer ${key}`, "content-type": "application/json" }, body: "{}" };
+  for (let count = 0; count < 2; count++) await fetch(`${url}/v1/embeddings`, refused);
+  return { project, conversation: conversation.id, agent: agent.id, job: job.id };
 }
 
 /** A page: its route, its heading, and an action that prepares it. `name` is the name of its screenshot. */
@@ -45,13 +63,16 @@ const shows = (text) => (page) => page.getByText(text).first().waitFor();
 const PAGES = [
   page("start", "Get started", shows(CHAT_MODEL)),
   page("playground/chat", "Playground", async (page) => {
-    await page.getByLabel("Message").fill("What is a lighthouse for?");
+    await unfold(page, "Settings");
     await page.getByLabel("Temperature").fill("0");
     await page.getByLabel("Max tokens").fill("60");
+    if (await page.locator(".fold-button").isVisible()) await page.getByRole("button", { name: "Settings" }).click();
+    await page.getByLabel("Message").fill("What is a lighthouse for?");
     await page.getByRole("button", { name: "Send" }).click();
     await page.getByText(/tokens\/s/).waitFor();
   }),
   page("playground/images", "Playground", async (page) => {
+    await unfold(page, "Settings");
     await page.getByLabel("Prompt", { exact: true }).fill("a lighthouse by the sea");
     await page.getByLabel("Steps").fill("4");
     await page.getByLabel("Seed").fill("7");
@@ -74,21 +95,26 @@ const PAGES = [
     await page.getByRole("button", { name: "Create API key" }).click();
     await page.getByLabel("Name").fill("a new one");
     await page.getByRole("button", { name: "Create", exact: true }).click();
-    await page.getByText("Save your API key").waitFor();
+    await page.getByText("Save this key now").waitFor();
   }, "key-secret"),
+  page("usage", "Usage", async (page) => page.locator("figure.chart path.bar").first().waitFor(), "usage-status"),
   page("usage", "Usage", async (page) => {
+    await unfold(page, "Filters");
     await page.getByLabel("Time range").selectOption({ label: "Last hour" });
     await page.getByLabel("Group by").selectOption({ label: "Model" });
     await page.getByLabel("Metric").selectOption({ label: "Tokens" });
     await page.getByRole("region", { name: "Group by" }).waitFor();
   }),
   page("live", "Live metrics", async (page) => page.locator("figure.chart").waitFor()),
-  page("projects", "Projects", shows("Resource usage")),
+  page("projects", "Projects", (page) => page.getByRole("link", { name: "Harbour" }).waitFor()),
+  page((ids) => `projects/${ids.project}`, "Lighthouse", shows("Tokens this month"), "project"),
+  page((ids) => `projects/${ids.project}/limits`, "Lighthouse", (page) => page.getByRole("form", { name: "Quotas" }).waitFor(), "project-limits"),
+  page((ids) => `projects/${ids.project}/audit`, "Lighthouse", shows("api_key.rotated"), "project-audit"),
   page("audit", "Audit log", shows("api_key.rotated")),
 ];
 
 /** Browser options for each view. */
-export const VIEWS = { light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, narrow: { viewport: { width: 360, height: 740 } } };
+export const VIEWS = { light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, narrow: { viewport: { width: 390, height: 844 } } };
 
 /** Opens every page, starting with the sign-in page, and calls `inspect` with its name. */
 export async function visitPages(page, server, ids, inspect) {

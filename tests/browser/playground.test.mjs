@@ -16,7 +16,7 @@ setUp(async (started) => {
 });
 
 const { dialog, click } = finders(() => page);
-const messageText = (role) => page.locator(`.message.${role} .multiline`);
+const messageText = (role) => page.locator(`.message.${role} .content`);
 const fill = (fields) => Object.entries(fields).reduce((before, [label, value]) => before.then(() => page.getByLabel(label, { exact: true }).fill(value)), Promise.resolve());
 
 async function sendMessage(text) {
@@ -67,11 +67,142 @@ test("stopping a response stops the generation on the server", async () => {
   await openChat();
   await fill({ "Max tokens": "6000", Temperature: "0" });
   await sendMessage("Write a very long story about the sea.");
-  await page.waitForFunction(() => (document.querySelector(".message.assistant .multiline")?.textContent.length ?? 0) > 20);
+  await page.waitForFunction(() => (document.querySelector(".message.assistant .content")?.textContent.length ?? 0) > 20);
   await click("Stop");
   await page.getByText("stopped").waitFor();
   await page.waitForFunction(async () => !/answers_running\{[^}]*\} [1-9]/.test(await (await fetch("/metrics", { headers: { authorization: `Bearer ${sessionStorage.getItem("outpost.key")}` } })).text()));
   assert.ok((await messageText("assistant").textContent()).length > 20, "the partial response is kept");
+  assert.deepEqual(problems, []);
+});
+
+/** Answers the next chat requests with events: each delta is a chunk. Returns the bodies of the requests. */
+async function mockChat(...responses) {
+  const bodies = [];
+  await page.route("**/v1/chat/completions", (route) => {
+    const deltas = responses[Math.min(bodies.length, responses.length - 1)];
+    bodies.push(route.request().postDataJSON());
+    const chunks = [...deltas.map((delta) => ({ choices: [{ index: 0, delta, finish_reason: null }] })), { choices: [{ index: 0, delta: {}, finish_reason: "stop" }] }];
+    const body = [...chunks.map((chunk) => JSON.stringify(chunk)), "[DONE]"].map((data) => `data: ${data}\n\n`).join("");
+    return route.fulfill({ status: 200, contentType: "text/event-stream", body });
+  });
+  return bodies;
+}
+
+test("a response is generated again in place of the last one", async () => {
+  await openChat();
+  const bodies = await mockChat([{ content: "first" }], [{ content: "second" }]);
+  await sendMessage("Hello?");
+  await messageText("assistant").getByText("first").waitFor();
+  await click("Regenerate");
+  await messageText("assistant").getByText("second").waitFor();
+  assert.equal(await page.locator(".message").count(), 2);
+  assert.deepEqual(bodies[1].messages, bodies[0].messages);
+  await page.unrouteAll();
+  // A failed attempt keeps the response.
+  await fill({ Temperature: "9" });
+  await click("Regenerate");
+  await page.getByRole("alert").waitFor();
+  assert.equal(await messageText("assistant").textContent(), "second");
+  assert.deepEqual(problems, []);
+});
+
+test("a stored response is replaced when a new one is complete", async () => {
+  const { id } = await server.api("POST", "/conversations", { messages: [{ role: "user", content: "Where is the light?" }, { role: "assistant", content: "Old response" }], metadata: { ship: "Aurora" } });
+  await goTo(page, `playground/chat/conversation/${id}`, "Playground");
+  await page.getByText("Old response").waitFor();
+  await fill({ Temperature: "0", "Max tokens": "6000" });
+  await click("Regenerate");
+  await page.waitForFunction(() => (document.querySelector(".message.assistant .content")?.textContent.length ?? 0) > 20 && !document.body.textContent.includes("Old response"));
+  await click("Stop");
+  await page.getByText("Old response").waitFor();
+  const messages = async () => (await server.api("GET", `/conversations/${id}`)).messages.map((message) => message.content);
+  assert.deepEqual(await messages(), ["Where is the light?", "Old response"]);
+  await fill({ "Max tokens": "12" });
+  const body = nextRequest("/chat/completions");
+  await click("Regenerate");
+  await page.getByText(/\d+ input, \d+ output tokens/).waitFor();
+  assert.equal((await body).conversation_id, undefined, "the server does not append the response");
+  await page.waitForFunction(async ([id, key]) => {
+    const stored = await (await fetch(`/v1/conversations/${id}`, { headers: { authorization: `Bearer ${key}` } })).json();
+    return stored.messages.length === 2 && stored.messages[1].content !== "Old response";
+  }, [id, server.key]);
+  assert.deepEqual((await server.api("GET", `/conversations/${id}`)).metadata, { ship: "Aurora" });
+  await sendMessage("And now?");
+  await page.waitForFunction(() => document.querySelectorAll(".message").length === 4 && !document.querySelector(".loading"));
+  assert.equal((await messages()).length, 4);
+  assert.deepEqual(problems, []);
+});
+
+test("a response is shown as Markdown, and its code can be copied", async () => {
+  await openChat();
+  await mockChat([{ content: "# Title\n\n**bold** <img src=x onerror=window.hit=1> [a](javascript:window.hit=1)\n\n```python\npri" }, { content: "nt(1)\n```" }]);
+  await sendMessage("**not** formatted");
+  const answer = messageText("assistant");
+  await answer.getByRole("heading", { name: "Title" }).waitFor();
+  assert.equal(await answer.locator("strong").textContent(), "bold");
+  assert.equal(await answer.locator("img, a").count(), 0);
+  await answer.getByText("<img src=x onerror=window.hit=1> [a](javascript:window.hit=1)").waitFor();
+  await answer.getByRole("button", { name: "Copy" }).click();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), "print(1)");
+  assert.equal(await messageText("user").textContent(), "**not** formatted");
+  await page.unrouteAll();
+  assert.equal(await page.evaluate(() => window.hit), undefined);
+  assert.deepEqual(problems, []);
+});
+
+test("reasoning is folded", async () => {
+  await openChat();
+  for (const deltas of [[{ reasoning_content: "I think. " }, { reasoning_content: "I am." }, { content: "The answer" }], [{ content: "<think>\nI think. I am.\n</th" }, { content: "ink>\n\nThe answer" }], [{ content: "I think. I am.</think>The answer" }]]) {
+    const bodies = await mockChat(deltas);
+    await sendMessage("Hello?");
+    await messageText("assistant").getByText("The answer").waitFor();
+    assert.equal(await messageText("assistant").textContent(), "The answer");
+    const reasoning = page.locator("details.reasoning .multiline");
+    assert.equal(await reasoning.isVisible(), false);
+    await page.getByText("Reasoning", { exact: true }).click();
+    assert.equal((await reasoning.textContent()).trim(), "I think. I am.");
+    assert.equal(bodies.length, 1);
+    await page.unrouteAll();
+    await click("Clear chat");
+  }
+  assert.deepEqual(problems, []);
+});
+
+test("the composer stays in view, and the transcript follows the response until the reader scrolls up", async () => {
+  await openChat();
+  await mockChat([{ content: "A line of text.\n\n".repeat(120) }]);
+  for (const count of [1, 2]) {
+    await sendMessage("Hello?");
+    await page.waitForFunction((count) => document.querySelectorAll(".message.assistant").length === count && !document.querySelector(".loading"), count);
+  }
+  await page.unrouteAll();
+  const inView = async (locator) => {
+    const { y, height } = await locator.boundingBox();
+    return y >= 0 && y + height <= page.viewportSize().height;
+  };
+  const transcript = page.locator(".transcript");
+  const fromEnd = () => transcript.evaluate((element) => element.scrollHeight - element.scrollTop - element.clientHeight);
+  assert.ok(await inView(page.getByLabel("Message")));
+  assert.ok(await inView(page.getByRole("button", { name: "Send" })));
+  assert.ok((await transcript.evaluate((element) => element.scrollHeight / element.clientHeight)) > 2);
+  assert.ok((await fromEnd()) < 5);
+  // A real response, so that there is time to scroll.
+  await fill({ "Max tokens": "6000" });
+  await sendMessage("Write a very long story about the sea.");
+  await page.waitForFunction(() => (document.querySelector(".message.loading, .content.loading")?.textContent.length ?? 0) > 100);
+  assert.ok((await fromEnd()) < 60, "it follows the response");
+  await transcript.hover();
+  await page.mouse.wheel(0, -600);
+  await page.getByRole("button", { name: "Jump to the end" }).waitFor();
+  const position = await transcript.evaluate((element) => element.scrollTop);
+  const length = await page.locator(".content.loading").evaluate((element) => element.textContent.length);
+  await page.waitForFunction((length) => document.querySelector(".content.loading").textContent.length > length + 200, length);
+  assert.equal(await transcript.evaluate((element) => element.scrollTop), position, "it stays where the reader is");
+  await click("Jump to the end");
+  assert.ok((await fromEnd()) < 60);
+  await click("Stop");
+  await page.getByText("stopped").waitFor();
+  assert.ok(await inView(page.getByLabel("Message")));
   assert.deepEqual(problems, []);
 });
 
@@ -85,7 +216,7 @@ test("a response follows a JSON schema", async () => {
   await fill({ "JSON schema": '{"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"], "additionalProperties": false}' });
   await page.getByLabel("Message").press("Enter");
   await page.getByText(/\d+ input, \d+ output tokens/).waitFor();
-  assert.deepEqual(Object.keys(JSON.parse(await messageText("assistant").textContent())), ["city"]);
+  assert.deepEqual(Object.keys(JSON.parse(await messageText("assistant").locator("code").textContent())), ["city"]);
   assert.deepEqual(problems, []);
 });
 
@@ -148,7 +279,7 @@ test("a new conversation is created with its first complete response", async () 
   assert.equal(await count(), before, "a failed attempt leaves nothing");
   await fill({ Temperature: "0", "Max tokens": "6000" });
   await sendMessage("Write a very long story about the sea.");
-  await page.waitForFunction(() => (document.querySelector(".message.assistant .multiline")?.textContent.length ?? 0) > 20);
+  await page.waitForFunction(() => (document.querySelector(".message.assistant .content")?.textContent.length ?? 0) > 20);
   await click("Stop");
   await page.getByText("stopped").waitFor();
   assert.equal(await count(), before, "a stopped response is not stored");

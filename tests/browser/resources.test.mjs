@@ -174,7 +174,7 @@ test("the loss curve is drawn from events as they arrive", async () => {
   await page.getByText("The loss curve appears when the job reports its first values.").waitFor();
   addStep(1);
   addStep(2);
-  await page.locator("figure.chart canvas").waitFor();
+  await page.locator("figure.chart path.line").waitFor();
   await row("Step 2").waitFor();
   addStep(3);
   await row("Step 3").waitFor();

@@ -1,4 +1,4 @@
-// Takes screenshots of every page with sample data: light, dark and 360 pixels wide.
+// Takes screenshots of every page with sample data: light, dark and 390 pixels wide.
 //
 //     node tests/browser/screenshots.mjs DIRECTORY
 

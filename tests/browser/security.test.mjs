@@ -144,11 +144,11 @@ test("a configured host name is accepted", async () => {
 });
 
 test("files are small, compressed, and revalidated by ETag", async () => {
-  const plain = await fetch(`${server.url}/assets/vendor/uplot.js`, { headers: { "accept-encoding": "identity" } });
-  const compressed = await fetch(`${server.url}/assets/vendor/uplot.js`, { headers: { "accept-encoding": "gzip" } });
+  const plain = await fetch(`${server.url}/assets/vendor/preact.js`, { headers: { "accept-encoding": "identity" } });
+  const compressed = await fetch(`${server.url}/assets/vendor/preact.js`, { headers: { "accept-encoding": "gzip" } });
   assert.equal(compressed.headers.get("content-encoding"), "gzip");
   assert.equal(await plain.text(), await compressed.text());
-  const revalidated = await fetch(`${server.url}/assets/vendor/uplot.js`, { headers: { "if-none-match": plain.headers.get("etag") } });
+  const revalidated = await fetch(`${server.url}/assets/vendor/preact.js`, { headers: { "if-none-match": plain.headers.get("etag") } });
   assert.equal(revalidated.status, 304);
   assert.equal((await fetch(`${server.url}/assets/nothing.js`)).status, 404);
   assert.equal((await fetch(`${server.url}/`, { method: "POST" })).status, 405);

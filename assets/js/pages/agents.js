@@ -5,7 +5,8 @@ import { all, apiPath, get, patch, post, remove } from "../api.js";
 import { fromJson, toJson } from "../json.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { TextArea, Badge, ConfirmDialog, Dialog, EmptyState, ErrorAlert, FormDialog, PagedTable, Page, SelectField, Table, TextField, RelativeTime, useAction, useLoad, useModels, usePagedList, Loading } from "../ui.js";
+import { PagedTable, Table } from "../table.js";
+import { TextArea, Badge, ConfirmDialog, Dialog, EmptyState, ErrorAlert, FormDialog, Page, SelectField, TextField, RelativeTime, useAction, useLoad, useModels, usePagedList, Loading } from "../ui.js";
 
 export const Agents = ({ project, rest }) => (rest[0] ? html`<${AgentPage} key=${rest[0]} id=${rest[0]} />` : html`<${AgentList} project=${project} />`);
 
@@ -29,10 +30,10 @@ function AgentList({ project }) {
     if (created) location.hash = `#/agents/${created.id}`;
   };
   const columns = [
-    { title: t.name, cell: (one) => html`<a href=${`#/agents/${one.id}`}>${one.name ?? t.agents.unnamed}</a><br /><code class="muted">${one.id}</code>` },
-    { title: t.agents.model, cell: (one) => one.model ?? html`<span class="muted">${t.agents.modelFromRequest}</span>` },
-    { title: t.agents.version, numeric: true, cell: (one) => one.version },
-    { title: t.updated, cell: (one) => html`<${RelativeTime} value=${one.updated_at} />` },
+    { title: t.name, sort: (one) => one.name, cell: (one) => html`<a href=${`#/agents/${one.id}`}>${one.name ?? t.agents.unnamed}</a><br /><code class="muted">${one.id}</code>` },
+    { title: t.agents.model, sort: (one) => one.model, cell: (one) => one.model ?? html`<span class="muted">${t.agents.modelFromRequest}</span>` },
+    { title: t.agents.version, numeric: true, sort: (one) => one.version, cell: (one) => one.version },
+    { title: t.updated, sort: (one) => one.updated_at, cell: (one) => html`<${RelativeTime} value=${one.updated_at} />` },
   ];
   return html`<${Page} title=${t.pages.agents} about=${t.agents.about} actions=${html`<button type="button" class="primary" onClick=${() => setCreating(true)}>${t.agents.create}</button>`}>
     <${PagedTable} list=${list} label=${t.pages.agents} columns=${columns} empty=${html`<${EmptyState} title=${t.agents.empty}><p>${t.agents.emptyHint}</p><//>`} />
@@ -79,8 +80,8 @@ function AgentPage({ id }) {
   const columns = [
     { title: t.agents.version, cell: (one) => html`${one.version} ${one.version === agent?.version && html`<${Badge} kind="success">${t.agents.current}<//>`}` },
     { title: t.name, cell: (one) => one.name ?? t.agents.unnamed },
-    { title: t.updated, cell: (one) => html`<${RelativeTime} value=${one.updated_at} />` },
-    { title: html`<span class="visually-hidden">${t.actions}</span>`, cell: (one) => html`<button type="button" class="text-button" onClick=${() => setOpen(one)}>${t.agents.view}<span class="visually-hidden"> ${t.agents.versionTitle(one.version)}</span></button>` },
+    { title: t.updated, sort: (one) => one.updated_at, cell: (one) => html`<${RelativeTime} value=${one.updated_at} />` },
+    { title: t.actions, cell: (one) => html`<button type="button" class="text-button" onClick=${() => setOpen(one)}>${t.agents.view}<span class="visually-hidden"> ${t.agents.versionTitle(one.version)}</span></button>` },
   ];
   const actions = agent && html`
     ${session.hasScope("inference") && html`<a class="button" href=${`#/playground/chat/agent/${encodeURIComponent(id)}`}>${t.agents.try}</a>`}

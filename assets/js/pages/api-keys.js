@@ -5,7 +5,8 @@ import { all, apiPath, patch, post, put, remove } from "../api.js";
 import { toTime } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Badge, ConfirmDialog, CopyButton, Dialog, EmptyState, ErrorAlert, FormDialog, Page, SelectField, Table, TextField, RelativeTime, useAction, useLoad, useModels, Loading } from "../ui.js";
+import { Table } from "../table.js";
+import { Badge, ConfirmDialog, CopyButton, Dialog, EmptyState, ErrorAlert, FormDialog, Page, SelectField, TextField, RelativeTime, useAction, useLoad, useModels, Loading } from "../ui.js";
 
 const GRACE_PERIODS = [[0, t.keys.noGrace], [3600, t.keys.hour], [86_400, t.keys.day], [604_800, t.keys.week], [2_592_000, t.keys.month]];
 
@@ -18,29 +19,32 @@ function status(key, now = Date.now()) {
   return ["success", t.keys.active];
 }
 
-export function ApiKeys({ project, me }) {
+/** `rest`: `["new"]` opens the dialog for a new key. `nested`: shown in a tab of the project's page. */
+export function ApiKeys({ project, me, rest = [], nested }) {
   const [keys, error, reload] = useLoad(() => all("/api-keys", { project_id: project.id }), [project.id]);
-  const [open, setOpen] = useState(null);
+  const [open, setOpen] = useState(() => (rest[0] === "new" && !project.archived_at ? ["create"] : null));
   const close = (changed) => {
     setOpen(null);
     if (changed) reload();
+    // So that a reload does not open the dialog again.
+    if (rest[0] === "new") history.replaceState(null, "", "#/keys");
   };
   const action = (key, kind, text, danger) =>
     html`<button type="button" class=${`text-button ${danger ? "error" : ""}`} onClick=${() => setOpen([kind, key])}>${text}<span class="visually-hidden"> ${key.name}</span></button>`;
   const columns = [
-    { title: t.name, cell: (key) => html`<strong>${key.name}</strong>${key.id === me.id && html` <${Badge}>${t.keys.current}<//>`}<br /><code class="muted">${key.redacted_value}</code>` },
-    { title: t.status, cell: (key) => html`<${Badge} kind=${status(key)[0]}>${status(key)[1]}<//>${status(key)[0] === "warning" &&
+    { title: t.name, sort: (key) => key.name, cell: (key) => html`<strong>${key.name}</strong>${key.id === me.id && html` <${Badge}>${t.keys.current}<//>`}<br /><code class="muted">${key.redacted_value}</code>` },
+    { title: t.status, sort: (key) => status(key)[1], cell: (key) => html`<${Badge} kind=${status(key)[0]}>${status(key)[1]}<//>${status(key)[0] === "warning" &&
       html`<br /><span class="muted">${t.keys.oldSecretExpires} <${RelativeTime} value=${key.previous_valid_until} /></span>`}` },
-    { title: t.keys.scopes, cell: (key) => html`<span class="badges">${key.scopes.map((scope) => html`<${Badge}>${scope}<//>`)}</span>${key.models &&
+    { title: t.keys.scopes, sort: (key) => key.scopes.join(), cell: (key) => html`<span class="badges">${key.scopes.map((scope) => html`<${Badge}>${scope}<//>`)}</span>${key.models &&
       html`<br /><span class="muted">${t.keys.onlyModels(key.models.join(", "))}</span>`}` },
-    { title: t.keys.lastUsed, cell: (key) => html`<${RelativeTime} value=${key.last_used_at} none=${t.never} />` },
-    { title: t.keys.expires, cell: (key) => html`<${RelativeTime} value=${key.expires_at} none=${t.never} />` },
-    { title: t.created, cell: (key) => html`<${RelativeTime} value=${key.created_at} />` },
-    { title: html`<span class="visually-hidden">${t.actions}</span>`, cell: (key) => !key.revoked_at && html`<div class="actions">
+    { title: t.keys.lastUsed, sort: (key) => key.last_used_at, cell: (key) => html`<${RelativeTime} value=${key.last_used_at} none=${t.never} />` },
+    { title: t.keys.expires, sort: (key) => key.expires_at, cell: (key) => html`<${RelativeTime} value=${key.expires_at} none=${t.never} />` },
+    { title: t.created, sort: (key) => key.created_at, cell: (key) => html`<${RelativeTime} value=${key.created_at} />` },
+    { title: t.actions, cell: (key) => !key.revoked_at && html`<div class="actions">
       ${action(key, "edit", t.edit)} ${action(key, "rotate", t.keys.rotate)} ${action(key, "revoke", t.keys.revoke, true)}</div>` },
   ];
   const [kind, key] = open ?? [];
-  return html`<${Page} title=${t.pages.keys} about=${t.keys.about(project.name)}
+  return html`<${Page} title=${t.pages.keys} about=${t.keys.about(project.name)} nested=${nested}
       actions=${!project.archived_at && html`<button type="button" class="primary" onClick=${() => setOpen(["create"])}>${t.keys.create}</button>`}>
     <${ErrorAlert} error=${error} retry=${reload} />
     ${!keys && !error && html`<${Loading} />`}
@@ -72,7 +76,9 @@ function toLocal(time) {
 function CreateKey({ project, close }) {
   const [name, setName] = useState("");
   const [expires, setExpires] = useState("");
-  const [scopes, setScopes] = useState(["project", "inference"]);
+  const grantable = ["inference", "project", "admin"].filter((scope) => session.hasScope(scope));
+  // An application only calls models.
+  const [scopes, setScopes] = useState(grantable.slice(0, 1));
   const [models, setModels] = useState([]);
   const [installed] = useModels();
   const [create, busy, error] = useAction(async () =>
@@ -84,12 +90,11 @@ function CreateKey({ project, close }) {
     if (created) setSecret(created.secret);
   };
   const toggle = (list, set, item) => set(list.includes(item) ? list.filter((other) => other !== item) : [...list, item]);
-  const allowedScopes = ["inference", "project", "admin"].filter((scope) => session.hasScope(scope));
   return html`<${FormDialog} title=${t.keys.create} action=${t.create} ...${{ close: () => close(false), submit, busy, error }}>
     <${TextField} label=${t.name} value=${name} onInput=${setName} required maxlength="200" hint=${t.keys.nameHint} autofocus />
-    <fieldset class="field"><legend>${t.keys.scopes}</legend><div class="checkboxes">
-      ${allowedScopes.map((scope) => html`<label><input type="checkbox" checked=${scopes.includes(scope)} onChange=${() => toggle(scopes, setScopes, scope)} />
-        <span><strong>${scope}</strong> <span class="muted">${t.keys.scope[scope]}</span></span></label>`)}
+    <fieldset class="field"><legend>${t.keys.scopes}</legend><div class="scopes">
+      ${grantable.map((scope) => html`<label key=${scope}><input type="checkbox" checked=${scopes.includes(scope)} onChange=${() => toggle(scopes, setScopes, scope)} />
+        <span><strong>${scope}</strong><span class="muted">${t.keys.scope[scope]}</span></span></label>`)}
     </div></fieldset>
     <${TextField} label=${t.keys.expires} type="datetime-local" value=${expires} onInput=${setExpires} hint=${t.keys.expiresHint} />
     ${installed?.length > 0 && html`<fieldset class="field"><legend>${t.keys.models}</legend><div class="checkboxes">

@@ -6,7 +6,8 @@ import { fromJson, toJson } from "../json.js";
 import { Message } from "../message.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { TextArea, ConfirmDialog, EmptyState, ErrorAlert, FormDialog, PagedTable, Page, downloadJson, SelectField, TextField, RelativeTime, useAction, useLoad, usePagedList, Loading } from "../ui.js";
+import { PagedTable } from "../table.js";
+import { TextArea, ConfirmDialog, EmptyState, ErrorAlert, FormDialog, Page, downloadJson, SelectField, TextField, RelativeTime, useAction, useLoad, usePagedList, Loading } from "../ui.js";
 
 const ROLES = ["developer", "system", "user", "assistant", "tool"];
 
@@ -21,10 +22,10 @@ function ConversationList({ project }) {
     setSearch(input.trim());
   };
   const columns = [
-    { title: t.conversations.firstMessage, cell: (one) => html`<a href=${`#/conversations/${one.id}`}>${one.preview ?? t.conversations.noPreview}</a><br /><code class="muted">${one.id}</code>` },
-    { title: t.conversations.messages, numeric: true, cell: (one) => one.message_count },
-    { title: t.updated, cell: (one) => html`<${RelativeTime} value=${one.updated_at} />` },
-    { title: t.created, cell: (one) => html`<${RelativeTime} value=${one.created_at} />` },
+    { title: t.conversations.firstMessage, sort: (one) => one.preview, cell: (one) => html`<a href=${`#/conversations/${one.id}`}>${one.preview ?? t.conversations.noPreview}</a><br /><code class="muted">${one.id}</code>` },
+    { title: t.conversations.messages, numeric: true, sort: (one) => one.message_count, cell: (one) => one.message_count },
+    { title: t.updated, sort: (one) => one.updated_at, cell: (one) => html`<${RelativeTime} value=${one.updated_at} />` },
+    { title: t.created, sort: (one) => one.created_at, cell: (one) => html`<${RelativeTime} value=${one.created_at} />` },
   ];
   return html`<${Page} title=${t.pages.conversations} about=${t.conversations.about}>
     <form class="card search" onSubmit=${submit} role="search">

@@ -2,11 +2,12 @@
 
 import { html, useMemo, useState } from "../html.js";
 import { all, apiPath, get, patch, post, remove } from "../api.js";
-import { Chart } from "../chart.js";
+import { LineChart } from "../chart.js";
 import { bytes, number } from "../format.js";
 import { fromJson, toJson } from "../json.js";
 import { t } from "../strings.js";
-import { TextArea, Badge, ConfirmDialog, EmptyState, ErrorAlert, Field, FormDialog, PagedTable, Page, SelectField, Table, TextField, RelativeTime, useAction, useInterval, useLoad, useModels, usePagedList, Loading } from "../ui.js";
+import { PagedTable, Table } from "../table.js";
+import { TextArea, Badge, ConfirmDialog, EmptyState, ErrorAlert, Field, FormDialog, Page, SelectField, TextField, RelativeTime, useAction, useInterval, useLoad, useModels, usePagedList, Loading } from "../ui.js";
 
 const POLL_MS = 3000;
 const BADGES = { succeeded: "success", failed: "danger", cancelled: "warning", running: "success" };
@@ -26,18 +27,18 @@ function Overview({ project }) {
   };
   const filename = (id) => files.rows.find((file) => file.id === id)?.filename ?? id;
   const fileColumns = [
-    { title: t.tuning.file, cell: (file) => html`<strong>${file.filename}</strong><br /><code class="muted">${file.id}</code>` },
-    { title: t.tuning.examples, numeric: true, cell: (file) => number(file.examples) },
-    { title: t.tuning.size, numeric: true, cell: (file) => bytes(file.bytes) },
-    { title: t.created, cell: (file) => html`<${RelativeTime} value=${file.created_at} />` },
-    { title: html`<span class="visually-hidden">${t.actions}</span>`, cell: (file) => html`<button type="button" class="text-button error" onClick=${() => setOpen(["remove", file])}>${t.delete}<span class="visually-hidden"> ${file.filename}</span></button>` },
+    { title: t.tuning.file, sort: (file) => file.filename, cell: (file) => html`<strong>${file.filename}</strong><br /><code class="muted">${file.id}</code>` },
+    { title: t.tuning.examples, numeric: true, sort: (file) => file.examples, cell: (file) => number(file.examples) },
+    { title: t.tuning.size, numeric: true, sort: (file) => file.bytes, cell: (file) => bytes(file.bytes) },
+    { title: t.created, sort: (file) => file.created_at, cell: (file) => html`<${RelativeTime} value=${file.created_at} />` },
+    { title: t.actions, cell: (file) => html`<button type="button" class="text-button error" onClick=${() => setOpen(["remove", file])}>${t.delete}<span class="visually-hidden"> ${file.filename}</span></button>` },
   ];
   const jobColumns = [
-    { title: t.tuning.job, cell: (job) => html`<a href=${`#/tuning/${job.id}`}>${job.name ?? job.id}</a>${job.name && html`<br /><code class="muted">${job.id}</code>`}` },
-    { title: t.status, cell: (job) => html`<${State} job=${job} />` },
-    { title: t.tuning.model, cell: (job) => job.model },
+    { title: t.tuning.job, sort: (job) => job.name ?? job.id, cell: (job) => html`<a href=${`#/tuning/${job.id}`}>${job.name ?? job.id}</a>${job.name && html`<br /><code class="muted">${job.id}</code>`}` },
+    { title: t.status, sort: (job) => job.state, cell: (job) => html`<${State} job=${job} />` },
+    { title: t.tuning.model, sort: (job) => job.model, cell: (job) => job.model },
     { title: t.tuning.training, cell: (job) => filename(job.training_file) },
-    { title: t.created, cell: (job) => html`<${RelativeTime} value=${job.created_at} />` },
+    { title: t.created, sort: (job) => job.created_at, cell: (job) => html`<${RelativeTime} value=${job.created_at} />` },
   ];
   const [kind, file] = open ?? [];
   return html`<${Page} title=${t.pages.tuning} about=${t.tuning.about} actions=${html`<button type="button" onClick=${() => setOpen(["upload"])}>${t.tuning.uploadFile}</button>
@@ -94,10 +95,10 @@ function StartJob({ project, files, close }) {
   <//>`;
 }
 
-/** The loss curve, from the events that report a loss, as props of `Chart`. */
+/** The loss curve, from the events that report a loss, as props of `LineChart`. */
 function lossCurve(events) {
   const reports = events.filter((event) => Number.isFinite(event.data?.train_loss)).sort((a, b) => a.data.step - b.data.step);
-  return { times: reports.map((event) => event.data.step), series: [{ name: t.tuning.loss, values: reports.map((event) => event.data.train_loss) }] };
+  return { xs: reports.map((event) => event.data.step), values: reports.map((event) => event.data.train_loss) };
 }
 
 function Job({ id }) {
@@ -126,7 +127,7 @@ function Job({ id }) {
     ${job && html`<div class="card"><p><${State} job=${job} />${job.error && html` <span class="error">${job.error.message}</span>`}</p>
       <dl>${rows.filter(([, value]) => value).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl></div>
       <h2>${t.tuning.loss}</h2>
-      ${loss.times.length > 1 ? html`<${Chart} label=${t.tuning.loss} steps ...${loss} />` : html`<p class="muted">${t.tuning.noLoss}</p>`}
+      ${loss.xs.length > 1 ? html`<${LineChart} label=${t.tuning.loss} unit=${() => ""} format=${(step) => t.tuning.stepNumber(Math.round(step))} ...${loss} />` : html`<p class="muted">${t.tuning.noLoss}</p>`}
       <h2>${t.tuning.events}</h2>`}
     ${events?.length === 0 && html`<p class="muted">${t.tuning.noEvents}</p>`}
     ${events?.length > 0 && html`<${Table} label=${t.tuning.events} columns=${columns} rows=${events} rowKey=${(event) => event.id} />`}

@@ -2,11 +2,12 @@
 
 import { html, useRef, useState } from "../html.js";
 import { send } from "../api.js";
-import { Chart } from "../chart.js";
+import { LineChart } from "../chart.js";
 import { bytes, compact, number } from "../format.js";
 import { parseMetrics } from "../openmetrics.js";
 import { t } from "../strings.js";
-import { Badge, EmptyState, ErrorAlert, Stat, Page, Table, useInterval, useLoad, useModels, Loading } from "../ui.js";
+import { Table } from "../table.js";
+import { Badge, EmptyState, ErrorAlert, Meter, Stat, Page, useInterval, useLoad, useModels, Loading } from "../ui.js";
 
 const POLL_MS = 2000;
 // Loaded models change rarely, and requests to the API are metered.
@@ -15,6 +16,7 @@ const MAX_POINTS = 150;
 // Minimum width of the chart, in seconds.
 const SPAN = 30;
 const MEMORY_USES = ["weights", "scratch", "kv_held", "kv_cached"];
+const timeOfDay = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23" });
 
 export function LiveMetrics() {
   const previous = useRef(null);
@@ -53,11 +55,11 @@ export function LiveMetrics() {
       <${Stat} label=${t.live.active} value=${number(metrics.sum("answers_running"))} />
       <${Stat} label=${t.live.queuedRequests} value=${number(metrics.sum("requests_queued"))} />
       <${Stat} label=${t.live.queuedImages} value=${number(metrics.sum("images_queued"))} />
-      <${Stat} label=${t.live.embeddingQueue} value=${compact(metrics.sum("text_tokens_queued"))} hint=${t.live.tokens} />
-      <${Stat} label=${t.live.throughput} value=${compact(throughput)} hint=${t.live.perSecond} />
-      <${Stat} label=${t.live.generatedTokens} value=${compact(metrics.sum("generated_tokens_total"))} hint=${t.live.sinceStart} />
+      <${Stat} label=${t.live.embeddingQueue} value=${compact(metrics.sum("text_tokens_queued"))} unit=${t.live.tokens} />
+      <${Stat} label=${t.live.throughput} value=${compact(throughput)} unit=${t.live.perSecond} />
+      <${Stat} label=${t.live.generatedTokens} value=${compact(metrics.sum("generated_tokens_total"))} unit=${t.live.tokens} hint=${t.live.sinceStart} />
     </div>
-    ${history.times.length > 1 && html`<${Chart} label=${t.live.chart} span=${SPAN} times=${history.times} series=${[{ name: t.live.chart, values: history.values }]} />`}
+    ${history.times.length > 1 && html`<${LineChart} label=${t.live.chart} unit=${() => t.live.perSecond} span=${SPAN} format=${(time) => timeOfDay.format(time * 1000)} xs=${history.times} values=${history.values} />`}
     <section class="card" aria-label=${t.live.memory}><h2>${t.live.memory}</h2>
       <${MemoryRow} label=${t.live.used} value=${used} total=${total} />
       ${memory.map(([use, value]) => html`<${MemoryRow} key=${use} label=${t.live.memoryUse[use]} value=${value} total=${total} />`)}
@@ -68,27 +70,24 @@ export function LiveMetrics() {
 }
 
 const MemoryRow = ({ label, value, total }) => html`<div class="memory-row"><span>${label}</span>
-  <meter min="0" max=${total || 1} value=${value} aria-label=${label}></meter><span class="numeric">${t.live.of(bytes(value), bytes(total))}</span></div>`;
+  <${Meter} label=${label} value=${value} max=${total} /><span class="numeric">${t.live.of(bytes(value), bytes(total))}</span></div>`;
 
 function ByModel({ metrics, loaded }) {
   const values = Object.fromEntries(["requests_queued", "answers_running", "prompt_tokens_total", "cached_prompt_tokens_total", "generated_tokens_total", "images_total",
     "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count"].map((name) => [name, metrics.by(name, "model")]));
   const names = [...new Set([...Object.values(values).flatMap(Object.keys), ...loaded])].sort();
   if (!names.length) return html`<${EmptyState} title=${t.live.noModels} />`;
-  const count = (name) => (model) => number(values[name][model] ?? 0);
+  const column = (title, value, format = number) => ({ title, numeric: true, sort: value, cell: (model) => format(value(model)) });
+  const count = (title, name) => column(title, (model) => values[name][model] ?? 0);
   const timeToFirstToken = (model) => {
     const requests = values.time_to_first_token_seconds_count[model];
-    return requests ? `${Math.round((values.time_to_first_token_seconds_sum[model] / requests) * 1000)} ms` : "–";
+    return requests ? Math.round((values.time_to_first_token_seconds_sum[model] / requests) * 1000) : null;
   };
   const columns = [
-    { title: t.live.model, cell: (model) => html`<strong>${model}</strong> ${loaded.has(model) && html`<${Badge} kind="success">${t.live.loaded}<//>`}` },
-    { title: t.live.activeColumn, numeric: true, cell: count("answers_running") },
-    { title: t.live.queuedColumn, numeric: true, cell: count("requests_queued") },
-    { title: t.live.promptTokens, numeric: true, cell: count("prompt_tokens_total") },
-    { title: t.live.cachedTokens, numeric: true, cell: count("cached_prompt_tokens_total") },
-    { title: t.live.generatedTokens, numeric: true, cell: count("generated_tokens_total") },
-    { title: t.live.images, numeric: true, cell: count("images_total") },
-    { title: t.live.timeToFirstToken, numeric: true, cell: timeToFirstToken },
+    { title: t.live.model, sort: (model) => model, cell: (model) => html`<strong class="nowrap">${model}</strong>${loaded.has(model) && html` <${Badge} kind="success">${t.live.loaded}<//>`}` },
+    count(t.live.activeColumn, "answers_running"), count(t.live.queuedColumn, "requests_queued"), count(t.live.promptTokens, "prompt_tokens_total"),
+    count(t.live.cachedTokens, "cached_prompt_tokens_total"), count(t.live.generatedTokens, "generated_tokens_total"), count(t.live.images, "images_total"),
+    column(t.live.timeToFirstToken, timeToFirstToken, (value) => (value === null ? "–" : t.live.milliseconds(number(value)))),
   ];
   return html`<${Table} label=${t.live.byModel} columns=${columns} rows=${names} rowKey=${(model) => model} />`;
 }

@@ -5,19 +5,32 @@ import { apiPath, get, post } from "../api.js";
 import { bytes, compact, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Badge, CodeBlock, EmptyState, ErrorAlert, Page, Table, useAction, useInterval, useLoad, Loading } from "../ui.js";
+import { Table } from "../table.js";
+import { Badge, CodeBlock, EmptyState, ErrorAlert, Page, useAction, useInterval, useLoad, Loading } from "../ui.js";
 
 const POLL_MS = 15_000;
+const STARTER = "starter";
 
+const loadCatalog = async () => (await get("/catalog")).data;
 const capabilities = (model) => Object.entries(model.capabilities).filter(([, supported]) => supported).map(([name]) => t.models.capability[name]).filter(Boolean);
 
 function limits({ context_window: context, embedding_dimensions: dimensions, image_sizes: sizes }) {
-  return [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes.join(", "))].filter(Boolean).join(", ");
+  const texts = [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes.join(", "))];
+  return texts.filter(Boolean).map((text) => html`<div key=${text} class="nowrap">${text}</div>`);
+}
+
+/** The status of a model: `[badge kind, text]`. */
+const status = ({ problem, loaded }) => (problem ? ["danger", t.models.error] : loaded ? ["success", t.models.loaded] : ["", t.models.notLoaded]);
+
+/** The command that pulls the starter models, in the form that the server gives for a single model. */
+export function PullStarter() {
+  const [catalog] = useLoad(loadCatalog, []);
+  const command = catalog?.[0]?.command.replace(catalog[0].id, STARTER) ?? `outpost models pull ${STARTER}`;
+  return html`<${CodeBlock} wrap text=${command} label=${t.models.pullCommand} />`;
 }
 
 export function Models() {
   const [models, error, reload] = useLoad(async () => (await get("/models", { include_limits: true })).data, []);
-  const [catalog, catalogError] = useLoad(async () => (await get("/catalog")).data, []);
   const [busy, setBusy] = useState(null);
   const [run, , runError] = useAction(async (model, action) => {
     setBusy(model.id);
@@ -29,32 +42,40 @@ export function Models() {
     }
   });
   useInterval(POLL_MS, reload);
+  const actionOf = (model) => html`<button type="button" class="text-button" disabled=${busy === model.id} onClick=${() => run(model, model.loaded ? "unload" : "load")}>
+    ${busy === model.id ? (model.loaded ? t.models.unloading : t.models.loading) : model.loaded ? t.models.unload : t.models.load}<span class="visually-hidden"> ${model.id}</span></button>`;
   const columns = [
-    { title: t.name, cell: (model) => html`<strong>${model.id}</strong><br /><span class="muted">${model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
+    { title: t.name, sort: (model) => model.id, cell: (model) => html`<strong class="nowrap">${model.id}</strong><br /><span class="muted nowrap">${model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
       ${model.problem && html`<p class="error">${model.problem}</p>`}` },
-    { title: t.models.capabilities, cell: (model) => html`<span class="badges">${capabilities(model).map((name) => html`<${Badge}>${name}<//>`)}</span>` },
+    { title: t.models.capabilities, sort: (model) => capabilities(model).join(), cell: (model) => html`<span class="badges">${capabilities(model).map((name) => html`<${Badge}>${name}<//>`)}</span>` },
     { title: t.models.limits, cell: (model) => model.limits && limits(model.limits) },
-    { title: t.models.format, cell: (model) => html`${model.architecture}<br /><span class="muted">${model.format}${model.quantization ? ` ${model.quantization}` : ""}</span>` },
-    { title: t.models.parameters, numeric: true, cell: (model) => compact(model.parameters) },
-    { title: t.models.size, numeric: true, cell: (model) => bytes(model.bytes) },
-    { title: t.status, cell: (model) => html`<${Badge} kind=${model.problem ? "danger" : model.loaded ? "success" : ""}>${model.problem ? t.models.error : model.loaded ? t.models.loaded : t.models.notLoaded}<//>` },
-    { title: html`<span class="visually-hidden">${t.actions}</span>`, cell: (model) => session.hasScope("admin") && !model.problem && html`<button type="button" class="text-button"
-      disabled=${busy === model.id} onClick=${() => run(model, model.loaded ? "unload" : "load")}>
-      ${busy === model.id ? (model.loaded ? t.models.unloading : t.models.loading) : model.loaded ? t.models.unload : t.models.load}<span class="visually-hidden"> ${model.id}</span></button>` },
+    { title: t.models.format, sort: (model) => model.architecture, cell: (model) => html`${model.architecture}<br /><span class="muted">${model.format}${model.quantization ? ` ${model.quantization}` : ""}</span>` },
+    { title: t.models.size, numeric: true, sort: (model) => model.bytes, cell: (model) => html`${bytes(model.bytes)}<br /><span class="muted">${t.models.parameters(compact(model.parameters))}</span>` },
+    { title: t.status, sort: (model) => status(model)[1], cell: (model) => html`<${Badge} kind=${status(model)[0]}>${status(model)[1]}<//>` },
+    { title: t.actions, cell: (model) => !model.problem && html`<div class="actions">
+      ${model.capabilities.chat_completions && session.hasScope("inference") && html`<a class="button text-button" href=${`#/playground/chat/model/${encodeURIComponent(model.id)}`}>${t.models.try}<span class="visually-hidden"> ${model.id}</span></a>`}
+      ${session.hasScope("admin") && actionOf(model)}</div>` },
   ];
-  const missing = (catalog ?? []).filter((one) => !one.installed);
   return html`<${Page} title=${t.pages.models} about=${t.models.about}>
     <${ErrorAlert} error=${runError ?? error} retry=${error && reload} />
     ${!models && !error && html`<${Loading} />`}
-    ${models?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${CodeBlock} text="outpost models pull starter" label=${t.models.pullCommand} /><//>`}
+    ${models?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${PullStarter} /><//>`}
     ${models?.length > 0 && html`<${Table} label=${t.pages.models} columns=${columns} rows=${models} rowKey=${(model) => model.id} />`}
-    <h2>${t.models.catalog}</h2>
-    <${ErrorAlert} error=${catalogError} />
-    ${catalog && missing.length === 0 && html`<p class="muted">${t.models.allInstalled}</p>`}
-    <div class="grid">${missing.map((one) => html`<div class="card" key=${one.id}>
-      <h3>${one.id}</h3><p class="muted">${one.description}</p>
-      <p class="badges"><${Badge}>${bytes(one.bytes)}<//>${one.license && html`<${Badge}>${one.license}<//>`}</p>
-      <${CodeBlock} text=${one.command} label=${t.models.pullCommand} />
-    </div>`)}</div>
+    <${Catalog} />
   <//>`;
+}
+
+function Catalog() {
+  const [catalog, error] = useLoad(loadCatalog, []);
+  const missing = (catalog ?? []).filter((one) => !one.installed);
+  const columns = [
+    { title: t.name, sort: (one) => one.id, cell: (one) => html`<strong class="nowrap">${one.id}</strong><br /><span class="muted">${one.description}</span>` },
+    { title: t.models.license, sort: (one) => one.license, cell: (one) => html`<span class="nowrap">${one.license}</span>` },
+    { title: t.models.size, numeric: true, sort: (one) => one.bytes, cell: (one) => bytes(one.bytes) },
+    { title: t.models.pullCommand, cell: (one) => html`<${CodeBlock} wrap text=${one.command} label=${t.models.pullCommand} />` },
+  ];
+  return html`<h2>${t.models.catalog}</h2>
+    <${ErrorAlert} error=${error} />
+    ${catalog && missing.length === 0 && html`<p class="muted">${t.models.allInstalled}</p>`}
+    ${missing.length > 0 && html`<p class="muted">${t.models.catalogAbout}</p><${Table} label=${t.models.catalog} columns=${columns} rows=${missing} rowKey=${(one) => one.id} />`}`;
 }

@@ -2,99 +2,74 @@
 
 import { html, useMemo, useState } from "../html.js";
 import { all, apiPath, download, get } from "../api.js";
-import { Chart } from "../chart.js";
-import { bytes, compact, duration, number, toTime } from "../format.js";
+import { BarChart } from "../chart.js";
+import { bytes, compact, duration, number } from "../format.js";
 import { t } from "../strings.js";
-import { EmptyState, ErrorAlert, Stat, Page, SelectField, Table, TextField, useAction, useLoad, Loading } from "../ui.js";
+import { Table } from "../table.js";
+import { TimeRangeFields, useTimeRange } from "../time-range.js";
+import { EmptyState, ErrorAlert, Filters, Stat, Page, SelectField, useAction, useLoad, Loading } from "../ui.js";
+import { bucketsOf, labelSteps, queryOf } from "./usage/buckets.js";
+import { chartSeries, METRICS, OUTCOMES } from "./usage/series.js";
 
-const HOUR = 3_600_000;
-// Name, length and bucket width.
-const TIME_RANGES = [["hour", HOUR, "1m"], ["day", 24 * HOUR, "1h"], ["week", 168 * HOUR, "1h"], ["month", 720 * HOUR, "1d"], ["custom", 0, ""]];
-const BUCKET_WIDTHS = { "1m": 60_000, "1h": HOUR, "1d": 24 * HOUR };
-// More buckets would need several pages and be harder to read.
-const MAX_BUCKETS = 1000;
-const GROUPS = [["", t.usage.noGroup], ["model", t.usage.byModel], ["api_key_id", t.usage.byKey], ["endpoint", t.usage.byEndpoint]];
-const METRICS = {
-  requests: (result) => result.requests,
-  tokens: (result) => result.tokens.total,
-  images: (result) => result.image_generations,
-};
+const TIME_RANGES = ["hour", "day", "week", "month", "custom"];
+const GROUPS = ["model", "api_key_id", "endpoint"];
 
-/** The query of a time range: `{start_time, end_time, bucket_width}`. */
-function timeRange(name, from, to, now = Date.now()) {
-  const [, length, width] = TIME_RANGES.find(([range]) => range === name);
-  if (name !== "custom") return { start_time: new Date(now - length).toISOString(), end_time: new Date(now).toISOString(), bucket_width: width };
-  const [start, end] = [new Date(from), to ? new Date(to) : new Date(now)];
-  const narrowest = Object.entries(BUCKET_WIDTHS).find(([, width]) => (end - start) / width <= MAX_BUCKETS);
-  return { start_time: toTime(from), end_time: end.toISOString(), bucket_width: narrowest?.[0] ?? "1d" };
-}
-
-/** Buckets as props of `Chart`: times in Unix seconds, and one series per group. */
-function chartData(buckets, group, metric, title) {
-  const times = buckets.map((bucket) => new Date(bucket.start_time) / 1000);
-  const names = [...new Set(buckets.flatMap((bucket) => bucket.results.map((result) => (group ? (result[group] ?? t.usage.unassigned) : ""))))];
-  const valuesOf = (name) => buckets.map((bucket) => {
-    const found = bucket.results.find((result) => !group || (result[group] ?? t.usage.unassigned) === name);
-    return found ? METRICS[metric](found) : 0;
-  });
-  return { times, series: names.map((name) => ({ name: group ? title(name) : t.usage.metrics[metric], values: valuesOf(name) })) };
-}
-
-export function Usage({ project }) {
-  const [range, setRange] = useState("week");
-  const [from, setFrom] = useState("");
-  const [to, setTo] = useState("");
+/** `nested`: shown in a tab of the project's page. */
+export function Usage({ project, nested }) {
+  const [range, setRange] = useTimeRange("day");
   const [group, setGroup] = useState("");
   const [metric, setMetric] = useState("requests");
-  const ready = range !== "custom" || from;
-  const query = () => ({ ...timeRange(range, from, to), group_by: group });
+  const ready = range.name !== "custom" || range.from;
+  const query = () => ({ ...queryOf(range), group_by: group });
   const path = apiPath`/projects/${project.id}/usage`;
-  const [usage, error, reload] = useLoad(() => (ready ? get(path, query()) : null), [project.id, range, from, to, group]);
+  // The report keeps its group, because the selected one changes before the next report arrives.
+  const [usage, error, reload] = useLoad(async () => (ready ? { ...(await get(path, query())), group } : null), [project.id, range, group]);
   const [keys] = useLoad(() => all("/api-keys", { project_id: project.id }), [project.id]);
   const [exportCsv, exporting, exportError] = useAction(() => download(path, query(), { accept: "text/csv" }, `usage-${project.id}.csv`));
-  const title = (name) => (group === "api_key_id" ? (keys?.find((key) => key.id === name)?.name ?? name) : name);
-  const chart = useMemo(() => usage && chartData(usage.data, group, metric, title), [usage, group, metric, keys]);
-  return html`<${Page} title=${t.pages.usage} about=${t.usage.about}
+  const nameOf = (value) => (value === null || value === undefined ? t.usage.unassigned : (keys?.find((key) => key.id === value)?.name ?? value));
+  const chart = useMemo(() => usage && { buckets: bucketsOf(usage), steps: labelSteps(usage), series: chartSeries(usage, metric, nameOf) }, [usage, metric, keys]);
+  const shown = usage && METRICS[metric].total(usage) > 0;
+  return html`<${Page} title=${t.pages.usage} about=${t.usage.about} nested=${nested}
       actions=${html`<button type="button" disabled=${exporting || !ready} onClick=${exportCsv}>${t.usage.csv}</button>`}>
-    <div class="card filters">
-      <${SelectField} label=${t.usage.timeRange} value=${range} onInput=${setRange} options=${TIME_RANGES.map(([name]) => [name, t.usage.timeRanges[name]])} />
-      ${range === "custom" && html`<${TextField} label=${t.from} type="datetime-local" value=${from} onInput=${setFrom} />
-        <${TextField} label=${t.to} type="datetime-local" value=${to} onInput=${setTo} />`}
-      <${SelectField} label=${t.usage.group} value=${group} onInput=${setGroup} options=${GROUPS} />
+    <${Filters} count=${[range.name !== "day", group, metric !== "requests"].filter(Boolean).length}>
+      <${TimeRangeFields} ...${{ range, setRange, names: TIME_RANGES }} />
       <${SelectField} label=${t.usage.metric} value=${metric} onInput=${setMetric} options=${Object.keys(METRICS).map((name) => [name, t.usage.metrics[name]])} />
-    </div>
+      <${SelectField} label=${t.usage.group} value=${group} onInput=${setGroup} options=${[["", t.usage.splits[metric]], ...GROUPS.map((name) => [name, t.usage.groups[name]])]} />
+    <//>
     <${ErrorAlert} error=${error ?? exportError} retry=${error && reload} />
     ${!usage && ready && !error && html`<${Loading} />`}
     ${usage && html`<${Totals} usage=${usage} />`}
-    ${usage && usage.requests === 0 && html`<${EmptyState} title=${t.usage.empty}><p>${t.usage.emptyHint}</p><//>`}
-    ${usage && usage.requests > 0 && html`
-      <${Chart} label=${t.usage.chart(t.usage.metrics[metric])} ...${chart} />
-      ${group && html`<${Groups} groups=${usage.groups} group=${group} title=${title} />`}`}
+    ${usage && !shown && html`<${EmptyState} title=${t.usage.empty(t.usage.metrics[metric])}><p>${t.usage.emptyHint}</p><//>`}
+    ${shown && html`<${BarChart} label=${t.usage.chart(t.usage.metrics[metric])} unit=${t.usage.units[metric]} ...${chart} />`}
+    ${usage?.group && usage.requests > 0 && html`<${Groups} ...${{ usage, nameOf }} />`}
   <//>`;
 }
 
+/** The totals. Figures of features that were not used are left out. */
 function Totals({ usage }) {
-  const { storage, ...totals } = usage;
-  const unsuccessful = totals.requests - totals.requests_by_outcome.succeeded;
+  const { storage, tokens, requests, requests_by_outcome: outcomes, image_generations: images, audio_processing: audio } = usage;
+  const unsuccessful = OUTCOMES.slice(1).filter(([name]) => outcomes[name]);
   return html`<div class="stats">
-    <${Stat} label=${t.usage.metrics.requests} value=${number(totals.requests)} hint=${unsuccessful ? t.usage.unsuccessful(number(unsuccessful)) : undefined} />
-    <${Stat} label=${t.usage.input} value=${compact(totals.tokens.input)} hint=${totals.tokens.cached ? t.usage.cached(compact(totals.tokens.cached)) : undefined} />
-    <${Stat} label=${t.usage.output} value=${compact(totals.tokens.output)} />
-    <${Stat} label=${t.usage.metrics.images} value=${number(totals.image_generations)} />
-    <${Stat} label=${t.usage.audio} value=${duration(totals.audio_processing.seconds)} />
-    <${Stat} label=${t.usage.storage} value=${bytes(storage.bytes)} />
+    <${Stat} label=${t.usage.metrics.requests} value=${number(requests)} unit=${t.usage.units.requests(requests)} hint=${requests > 0 && (unsuccessful.length === 0 ? t.usage.allSucceeded : undefined)}>
+      ${unsuccessful.map(([name, color]) => html`<span key=${name} class="muted"><span class=${`swatch ${color}`}></span>${number(outcomes[name])} ${t.usage.outcomes[name].toLowerCase()}</span>`)}
+    <//>
+    <${Stat} label=${t.usage.input} value=${compact(tokens.input)} unit=${t.usage.units.tokens(tokens.input)} hint=${tokens.cached > 0 && t.usage.cached(compact(tokens.cached))} />
+    <${Stat} label=${t.usage.output} value=${compact(tokens.output)} unit=${t.usage.units.tokens(tokens.output)} />
+    ${images > 0 && html`<${Stat} label=${t.usage.metrics.images} value=${number(images)} unit=${t.usage.units.images(images)} />`}
+    ${audio.seconds > 0 && html`<${Stat} label=${t.usage.audio} value=${duration(audio.seconds)} />`}
+    <${Stat} label=${t.usage.storage} value=${bytes(storage.bytes)} hint=${t.usage.storageHint} />
   </div>`;
 }
 
-function Groups({ groups, group, title }) {
-  const metrics = [
-    [t.usage.metrics.requests, (row) => number(row.requests)],
-    [t.usage.input, (row) => number(row.tokens.input)],
-    [t.usage.cachedTokens, (row) => number(row.tokens.cached)],
-    [t.usage.output, (row) => number(row.tokens.output)],
-    [t.usage.metrics.images, (row) => number(row.image_generations)],
+function Groups({ usage: { groups, group }, nameOf }) {
+  const hasImages = groups.some((row) => row.image_generations);
+  const count = (title, value) => ({ title, numeric: true, sort: value, cell: (row) => number(value(row)) });
+  const columns = [
+    { title: t.usage.groups[group], sort: (row) => nameOf(row[group]), cell: (row) => nameOf(row[group]) },
+    count(t.usage.metrics.requests, (row) => row.requests),
+    count(t.usage.unsuccessful, (row) => row.requests - row.requests_by_outcome.succeeded),
+    count(t.usage.input, (row) => row.tokens.input), count(t.usage.cachedTokens, (row) => row.tokens.cached), count(t.usage.output, (row) => row.tokens.output),
+    ...(hasImages ? [count(t.usage.metrics.images, (row) => row.image_generations)] : []),
   ];
-  const columns = [{ title: GROUPS.find(([name]) => name === group)[1], cell: (row) => title(row[group] ?? t.usage.unassigned) },
-    ...metrics.map(([title, cell]) => ({ title, cell, numeric: true }))];
-  return html`<${Table} label=${t.usage.group} columns=${columns} rows=${groups ?? []} rowKey=${(row) => row[group] ?? ""} />`;
+  return html`<${Table} label=${t.usage.group} columns=${columns} rows=${groups} rowKey=${(row) => row[group] ?? ""} />`;
 }

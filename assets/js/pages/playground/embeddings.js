@@ -3,7 +3,7 @@
 import { html, useState } from "../../html.js";
 import { post } from "../../api.js";
 import { t } from "../../strings.js";
-import { TextArea, ErrorAlert, SelectField, TextField, useAction } from "../../ui.js";
+import { TextArea, ErrorAlert, Foldable, SelectField, TextField, useAction } from "../../ui.js";
 
 const MAX_TEXTS = 16;
 // Color strength of a cell with similarity 1, in percent. The number must stay readable.
@@ -41,10 +41,10 @@ export function Embeddings({ models, showCode }) {
       <${ErrorAlert} error=${error} />
       ${result && html`<${Matrix} ...${result} />`}
     </div>
-    <section class="card" aria-label=${t.chat.settings}>
+    <${Foldable} label=${t.chat.settings} icon="tuning" className="card settings">
       <${SelectField} label=${t.playground.model} value=${model} onInput=${setModel} options=${models.map(({ id }) => [id, id])} />
       <${TextField} label=${t.embeddings.dimensions} type="number" min="1" value=${dimensions} onInput=${setDimensions} placeholder=${t.embeddings.default} />
-    </section>
+    <//>
   </form>`;
 }
 

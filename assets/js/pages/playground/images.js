@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { apiPath, get, stream } from "../../api.js";
 import { t } from "../../strings.js";
-import { TextArea, EmptyState, ErrorAlert, throttle, SelectField, TextField, useAction, useLoad } from "../../ui.js";
+import { TextArea, EmptyState, ErrorAlert, Foldable, throttle, SelectField, TextField, useAction, useLoad } from "../../ui.js";
 
 const SCHEDULERS = ["ddim", "ddpm", "pndm", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm", "flow_euler"];
 const NUMBERS = ["steps", "guidance_scale", "seed"];
@@ -66,7 +66,7 @@ export function Images({ models, showCode }) {
   const sizes = model?.limits?.image_sizes ?? [];
   return html`<form class="playground" onSubmit=${submit}>
     <div>
-      <${TextArea} label=${t.images.prompt} value=${settings.prompt} onInput=${set("prompt")} rows="3" />
+      <${TextArea} label=${t.images.prompt} value=${settings.prompt} onInput=${set("prompt")} rows="3" placeholder=${t.images.promptExample} />
       <div class="actions">
         ${action}
         <button type="button" onClick=${() => showCode({ call: "images", path: "/v1/images/generations", body: requestBody(settings) })}>${t.playground.viewCode}</button>
@@ -81,12 +81,12 @@ export function Images({ models, showCode }) {
         <img src=${image.source} alt=${t.images.alt(image.prompt)} />
         <figcaption><p>${image.prompt}</p><p class="muted">${t.images.seedOf(image.seed)} · ${image.size}</p>
           <button type="button" class="text-button" onClick=${() => set("seed")(String(image.seed))}>${t.images.reuseSeed}</button>
-          <a href=${image.source} download=${`${image.seed}.${image.format}`}>${t.images.download}</a></figcaption>
+          <a class="button text-button" href=${image.source} download=${`${image.seed}.${image.format}`}>${t.images.download}</a></figcaption>
       </figure>`)}</div>
     </div>
-    <section class="card" aria-label=${t.chat.settings}>
+    <${Foldable} label=${t.chat.settings} icon="tuning" className="card settings">
       <${SelectField} label=${t.playground.model} value=${settings.model} onInput=${set("model")} options=${models.map(({ id }) => [id, id])} />
-      <${TextArea} label=${t.images.negativePrompt} value=${settings.negative_prompt} onInput=${set("negative_prompt")} rows="2" />
+      <${TextArea} label=${t.images.negativePrompt} value=${settings.negative_prompt} onInput=${set("negative_prompt")} rows="2" placeholder=${t.images.negativeExample} />
       <div class="two-columns">
         <${TextField} label=${t.images.size} value=${settings.size} onInput=${set("size")} placeholder=${sizes[0] ?? "512x512"} pattern="[0-9]+x[0-9]+" />
         <${TextField} label=${t.images.count} type="number" min="1" max="10" value=${settings.n} onInput=${set("n")} />
@@ -95,6 +95,6 @@ export function Images({ models, showCode }) {
       </div>
       <${TextField} label=${t.images.seed} type="number" min="0" value=${settings.seed} onInput=${set("seed")} placeholder=${t.images.randomSeed} />
       <${SelectField} label=${t.images.scheduler} value=${settings.scheduler} onInput=${set("scheduler")} options=${[["", t.images.modelDefault], ...SCHEDULERS.map((name) => [name, name])]} />
-    </section>
+    <//>
   </form>`;
 }

@@ -1,0 +1,41 @@
+// Chat requests, and the responses assembled from their chunks.
+
+import { fromJson } from "../../json.js";
+import { t } from "../../strings.js";
+
+/** Settings that are numbers. */
+export const NUMBERS = ["temperature", "top_p", "max_completion_tokens", "seed"];
+export const DEFAULTS = { model: "", agent: "", conversation: "", system: "", format: "text", schema: "", tools: "", tool_choice: "auto", ...Object.fromEntries(NUMBERS.map((name) => [name, ""])) };
+
+/** The request's fields other than the messages. Throws if a field is not valid JSON. */
+export function parameters(settings, fallback) {
+  const body = { model: settings.model || (settings.agent ? undefined : fallback) };
+  if (settings.agent) body.agent_id = settings.agent;
+  for (const name of NUMBERS) if (settings[name] !== "") body[name] = Number(settings[name]);
+  if (settings.format === "json_object") body.response_format = { type: "json_object" };
+  if (settings.format === "json_schema") {
+    body.response_format = { type: "json_schema", json_schema: { name: "answer", strict: true, schema: fromJson(t.chat.schema, settings.schema) ?? {} } };
+  }
+  if (settings.tools.trim()) body.tools = fromJson(t.chat.tools, settings.tools);
+  if (settings.tool_choice !== "auto") body.tool_choice = settings.tool_choice;
+  return { ...body, stream: true, stream_options: { include_usage: true } };
+}
+
+/** Adds a chunk to the assistant message received so far. */
+export function appendChunk(reply, chunk) {
+  const next = { ...reply, usage: chunk.usage ?? reply.usage };
+  const choice = chunk.choices[0];
+  if (!choice) return next;
+  for (const field of ["content", "reasoning_content"]) if (choice.delta[field]) next[field] = (next[field] ?? "") + choice.delta[field];
+  for (const part of choice.delta.tool_calls ?? []) {
+    const calls = [...(next.tool_calls ?? [])];
+    const call = calls[part.index] ?? { id: part.id, type: "function", function: { name: part.function.name, arguments: "" } };
+    calls[part.index] = { ...call, function: { ...call.function, arguments: call.function.arguments + (part.function.arguments ?? "") } };
+    next.tool_calls = calls;
+  }
+  next.finish = choice.finish_reason ?? next.finish;
+  return next;
+}
+
+/** A message with only the fields of the API. Only tool calls may stand without content. */
+export const toApi = ({ role, name, content, tool_calls, tool_call_id }) => ({ role, name, content: content ?? (tool_calls ? null : ""), tool_calls, tool_call_id });
