@@ -17,12 +17,15 @@ export function bytes(value) {
   return `${scaled.toFixed(step && scaled < 100 ? 1 : 0)} ${UNITS[step]}`;
 }
 
-export const date = (value) => (value ? dateFormat.format(new Date(value)) : "–");
+// The API writes times as RFC 3339 text, or as Unix seconds in OpenAI's fields.
+const toDate = (value) => new Date(typeof value === "number" ? value * 1000 : value);
+
+export const date = (value) => (value ? dateFormat.format(toDate(value)) : "–");
 
 /** A time relative to now, such as `3 hr. ago`. */
 export function relativeTime(value, now = Date.now()) {
   if (!value) return "–";
-  const seconds = (new Date(value) - now) / 1000;
+  const seconds = (toDate(value) - now) / 1000;
   const [unit, span] = SPANS.find(([, span]) => Math.abs(seconds) >= span) ?? ["second", 1];
   return relativeFormat.format(Math.round(seconds / span), unit);
 }

@@ -40,7 +40,10 @@ fn a_job_fails_at_once_because_this_server_cannot_train() {
     }
     assert_eq!((&created["error"]["code"], &created["error"]["param"]), (&json!("training_unavailable"), &Value::Null));
     assert!(created["error"]["message"].as_str().unwrap().contains("cannot train"));
-    assert!(created["finished_at"].as_str().unwrap().ends_with('Z'));
+    assert!(created["finished_at"].is_i64() && created["created_at"].is_i64());
+    assert!(created["updated_at"].as_str().unwrap().ends_with('Z'));
+    let listed = server.get(&format!("/v1/fine_tuning/jobs?project_id={project}")).ok();
+    assert_eq!((&listed["data"][0]["status"], &listed["data"][0]["state"]), (&json!("failed"), &json!("failed")));
 
     let theirs = server.get(&path(&created).replace("/v1", "/openai/v1")).ok();
     assert_eq!((&theirs["object"], &theirs["status"]), (&json!("fine_tuning.job"), &json!("failed")));
