@@ -140,6 +140,8 @@ fn openais_qualities_are_accepted_and_low_takes_fewer_steps() {
         ("medium", 50, "medium"),
         ("high", 50, "high"),
         ("hd", 50, "high"),
+        ("xhigh", 50, "high"),
+        ("max", 50, "high"),
     ];
     for (sent, count, named) in expected {
         assert_eq!(steps(sent, json!({})), (count, named.to_owned()), "{sent}");

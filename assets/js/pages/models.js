@@ -12,7 +12,7 @@ const POLL_MS = 15_000;
 const capabilities = (model) => Object.entries(model.capabilities).filter(([, supported]) => supported).map(([name]) => t.models.capability[name]).filter(Boolean);
 
 function limits({ context_window: context, embedding_dimensions: dimensions, image_sizes: sizes }) {
-  return [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes.join(", "))].filter(Boolean).join(", ");
+  return [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes[0])].filter(Boolean).join(", ");
 }
 
 export function Models() {

@@ -42,8 +42,8 @@ pub struct ImageRequest {
     size: Option<String>,
     /// Generate the image at a size that the model is good at, and scale it to `size`.
     resize: Option<bool>,
-    /// `low` takes about half of the model's default steps. All others take the default: `auto`, `standard`, `medium`,
-    /// `high`, `hd`.
+    /// `low` takes about half of the model's default steps; all others take the default. `standard` means `auto`, and
+    /// `hd`, `xhigh` and `max` mean `high`.
     quality: Option<QualityName>,
     /// `b64_json` if absent. A `url` needs no key and expires.
     response_format: Option<Delivery>,
@@ -111,6 +111,8 @@ enum QualityName {
     High,
     Standard,
     Hd,
+    Xhigh,
+    Max,
 }
 
 /// A validated request.
@@ -189,7 +191,7 @@ impl From<QualityName> for Quality {
             QualityName::Auto | QualityName::Standard => Quality::Auto,
             QualityName::Low => Quality::Low,
             QualityName::Medium => Quality::Medium,
-            QualityName::High | QualityName::Hd => Quality::High,
+            QualityName::High | QualityName::Hd | QualityName::Xhigh | QualityName::Max => Quality::High,
         }
     }
 }
