@@ -228,7 +228,7 @@ fn a_queued_job_is_cancelled_once() {
     );
     let cancelled = server.post(&format!("{}/cancel", path(&created)), &json!({})).ok();
     assert_eq!(cancelled["state"], "cancelled");
-    assert!(cancelled["finished_at"].is_string());
+    assert!(cancelled["finished_at"].is_i64());
     let again = server.post(&format!("{}/cancel", path(&created)), &json!({}));
     assert!(again.status == 409 && again.text.contains("been cancelled"), "{}", again.text);
     let events = server.get(&format!("{}/events?limit=1", path(&created))).ok();
