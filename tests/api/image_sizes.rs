@@ -9,12 +9,16 @@ use serde_json::{Value, json};
 
 use crate::image_generation::start_server;
 use crate::images::{assert_refused, send};
-use crate::server::{MODEL as CHAT_MODEL, Response, Server};
+use crate::server::{MODEL as CHAT_MODEL, Response, Server, add_fixture};
+use crate::tiny_model::TinyModel;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 /// Trained on images of 64x64 pixels.
 const MODEL: &str = "sd1";
-const SIZES: [&str; 7] = ["64x64", "72x56", "56x72", "72x48", "48x72", "88x48", "48x88"];
+const SIZE: &str = "64x64";
+/// Trained on images of 512x512 pixels.
+const LARGE_MODEL: &str = "flux";
+const LARGE_SIZES: [&str; 7] = ["512x512", "576x448", "448x576", "576x384", "384x576", "704x384", "384x704"];
 
 fn generate(server: &Server, mount: &str, more: Value) -> Response {
     let mut body = json!({ "model": MODEL, "prompt": "a red house", "steps": 2, "seed": 7 });
@@ -31,22 +35,25 @@ fn image_of(response: &Response) -> (String, RgbImage) {
 
 #[test]
 fn a_model_lists_the_sizes_that_it_is_good_at() {
-    let server = start_server();
+    let server = Server::start_configured(&TinyModel::default(), |config| {
+        [MODEL, LARGE_MODEL].into_iter().for_each(|name| add_fixture("pipelines", &config.paths.models, name));
+    });
     for mount in MOUNTS {
-        let model = server.get(&format!("{mount}/models/{MODEL}")).ok();
-        assert_eq!((&model["image_sizes"], model.get("limits")), (&json!(SIZES), None));
-        let limited = server.get(&format!("{mount}/models/{MODEL}?include_limits=true")).ok();
-        assert_eq!(limited["limits"]["image_sizes"], json!(SIZES));
         let listed = server.get(&format!("{mount}/models")).ok();
         let find = |id: &str| listed["data"].as_array().unwrap().iter().find(|model| model["id"] == id).unwrap();
-        assert_eq!(find(MODEL)["image_sizes"], json!(SIZES));
+        for (id, sizes) in [(MODEL, json!([SIZE])), (LARGE_MODEL, json!(LARGE_SIZES))] {
+            let model = server.get(&format!("{mount}/models/{id}")).ok();
+            assert_eq!((&model["image_sizes"], model.get("limits")), (&sizes, None));
+            let limited = server.get(&format!("{mount}/models/{id}?include_limits=true")).ok();
+            assert_eq!(limited["limits"]["image_sizes"], sizes);
+            assert_eq!(find(id)["image_sizes"], sizes);
+        }
         assert_eq!(find(CHAT_MODEL).get("image_sizes"), None);
     }
-    for size in SIZES {
+    for size in ["auto", SIZE] {
         let (named, image) = image_of(&generate(&server, "/v1", json!({ "size": size })));
-        assert_eq!((named.as_str(), format!("{}x{}", image.width(), image.height()).as_str()), (size, size));
+        assert_eq!((named.as_str(), image.dimensions()), (SIZE, (64, 64)));
     }
-    assert_eq!(image_of(&generate(&server, "/v1", json!({ "size": "auto" }))).0, SIZES[0]);
 }
 
 #[test]
@@ -56,7 +63,7 @@ fn a_size_beyond_twice_the_training_size_is_refused_with_the_good_sizes() {
     for mount in MOUNTS {
         for size in ["1024x1024", "136x64", "64x136", "60x64", "8x64"] {
             let response = generate(&server, mount, json!({ "size": size }));
-            for words in [size, "from 16 to 128", &SIZES.join(", "), "resize: true"] {
+            for words in [size, "from 16 to 128", "good at: 64x64.", "resize: true"] {
                 assert_refused(&response, "size", words);
             }
         }
@@ -76,7 +83,7 @@ fn resize_generates_at_a_good_size_and_scales_the_image() {
             assert!(image == imageops::resize(&small, width, height, imageops::FilterType::Lanczos3), "{size}");
         }
     }
-    assert_eq!(image_of(&generate(&server, "/v1", json!({ "resize": true }))).0, SIZES[0]);
+    assert_eq!(image_of(&generate(&server, "/v1", json!({ "resize": true }))).0, SIZE);
     for (size, words) in [("2049x64", "from 16 to 2048"), ("64x8", "from 16 to 2048"), ("2048x16", "aspect ratio")] {
         assert_refused(&generate(&server, "/v1", json!({ "size": size, "resize": true })), "size", words);
     }

@@ -37,7 +37,7 @@ impl ImageSize {
     }
 }
 
-/// Generated at a size that the model is good at, and scaled to `output`.
+/// Generated at the best size for the aspect ratio of `output`, and scaled to it.
 fn scaled(model: &ImageModel, output: [usize; 2]) -> Result<ImageSize> {
     let limits = MIN_IMAGE_SIDE..=MAX_IMAGE_SIDE;
     if !output.iter().all(|side| limits.contains(side)) {
@@ -47,9 +47,9 @@ fn scaled(model: &ImageModel, output: [usize; 2]) -> Result<ImageSize> {
         );
         return Err(Error::invalid("size", text));
     }
-    let generated = model.sizes().preferred_for(output).ok_or_else(|| {
+    let generated = model.sizes().best_for(output).ok_or_else(|| {
         let text = format!(
-            "'size' is {}, and the model '{}' is good at no size with a similar aspect ratio. It is good at {}.",
+            "'size' is {}, and the model '{}' supports no size with a similar aspect ratio. Sizes that it is good at: {}.",
             text(output),
             model.id(),
             preferred(model)
@@ -62,7 +62,7 @@ fn scaled(model: &ImageModel, output: [usize; 2]) -> Result<ImageSize> {
 
 fn refusal(model: &ImageModel, size: [usize; 2], why: &str) -> Error {
     let text = format!(
-        "'size' is {}, but {why}. The model '{}' is good at {}. Send one of these, or add resize: true to generate the image at such a size and scale it to {}.",
+        "'size' is {}, but {why}. Sizes that the model '{}' is good at: {}. Send one of them, or add resize: true to have the image generated at a suitable size and scaled to {}.",
         text(size),
         model.id(),
         preferred(model),

@@ -13,6 +13,8 @@ const MAX_UPSIZE: usize = 2;
 
 /// Width to height. Both orientations of each are listed.
 const ASPECT_RATIOS: [[usize; 2]; 3] = [[4, 3], [3, 2], [16, 9]];
+/// Models that were trained on smaller images draw well only at that size.
+const MIN_VARIED_SIDE: usize = 256;
 /// Preferred sizes are multiples of an eighth of the training size, up to this.
 const MAX_STEP: usize = 64;
 /// The largest difference between the logarithms of a preferred aspect ratio and the requested one.
@@ -56,10 +58,13 @@ impl ImageSizes {
         }
     }
 
-    /// The sizes that the model is good at: first that of its training images, then common aspect ratios with about as
-    /// many pixels.
+    /// The sizes that the model is good at: first that of its training images, then, unless those are small, common
+    /// aspect ratios with about as many pixels.
     pub fn preferred(&self) -> Vec<[usize; 2]> {
         let mut sizes = vec![self.training];
+        if self.training.into_iter().any(|side| side < MIN_VARIED_SIDE) {
+            return sizes;
+        }
         for [long, short] in ASPECT_RATIOS {
             for ratio in [[long, short], [short, long]] {
                 let size = self.closest_to(ratio).filter(|size| !sizes.contains(size));
@@ -69,8 +74,8 @@ impl ImageSizes {
         sizes
     }
 
-    /// The size that the model is best at for the aspect ratio of `size`; `None` if it has none that is similar.
-    pub fn preferred_for(&self, size: [usize; 2]) -> Option<[usize; 2]> {
+    /// The size at which the model is best for the aspect ratio of `size`; `None` if it supports none that is similar.
+    pub fn best_for(&self, size: [usize; 2]) -> Option<[usize; 2]> {
         if self.preferred().contains(&size) {
             return Some(size);
         }
@@ -104,7 +109,7 @@ mod tests {
     #[test]
     fn preferred_sizes_have_common_aspect_ratios_and_the_area_of_training() {
         let cases: [(usize, usize, &[[usize; 2]]); 3] = [
-            (64, 8, &[[64, 64], [72, 56], [56, 72], [72, 48], [48, 72], [88, 48], [48, 88]]),
+            (64, 8, &[[64, 64]]),
             (512, 8, &[[512, 512], [576, 448], [448, 576], [576, 384], [384, 576], [704, 384], [384, 704]]),
             (1024, 16, &[[1024, 1024], [1216, 896], [896, 1216], [1280, 832], [832, 1280], [1344, 768], [768, 1344]]),
         ];
@@ -112,7 +117,7 @@ mod tests {
             let model = ImageSizes::new([side; 2], multiple, None);
             assert_eq!(model.preferred(), sizes);
             for size in sizes {
-                assert_eq!((model.check(*size), model.preferred_for(*size)), (Ok(()), Some(*size)));
+                assert_eq!((model.check(*size), model.best_for(*size)), (Ok(()), Some(*size)));
             }
         }
     }
@@ -134,7 +139,7 @@ mod tests {
     #[test]
     fn other_sizes_are_generated_at_a_size_with_their_aspect_ratio() {
         let small = ImageSizes::new([64, 64], 8, None);
-        for (size, preferred) in [
+        for (size, best) in [
             ([1024, 1024], Some([64, 64])),
             ([128, 128], Some([64, 64])),
             ([1536, 1024], Some([72, 48])),
@@ -142,7 +147,7 @@ mod tests {
             ([1000, 999], Some([64, 64])),
             ([2048, 16], None),
         ] {
-            assert_eq!(small.preferred_for(size), preferred, "{size:?}");
+            assert_eq!(small.best_for(size), best, "{size:?}");
         }
     }
 }
