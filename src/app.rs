@@ -306,6 +306,7 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
         hosts: Data::new(hosts(config)),
+        origins: config.cors_origins.clone(),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
         services,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::ip_network::Network;
+use crate::origin::Origin;
 
 /// Data and models folders; every subcommand takes these.
 #[derive(Args, Clone, Debug)]
@@ -76,6 +77,10 @@ pub struct ServeArgs {
     /// dot and names of private networks are always accepted
     #[arg(long = "allowed-host", env = "OUTPOST_ALLOWED_HOSTS", value_delimiter = ',', value_name = "NAME", value_parser = parse_host)]
     pub allowed_hosts: Vec<String>,
+    /// Origin of web pages that may call the API from a browser, such as https://app.example.org, or * for any (may be
+    /// repeated)
+    #[arg(long = "cors-origin", env = "OUTPOST_CORS_ORIGINS", value_delimiter = ',', value_name = "ORIGIN")]
+    pub cors_origins: Vec<Origin>,
     /// Reverse proxy in front of this server, such as 10.0.0.1 or 10.0.0.0/24 (may be repeated). The client addresses that
     /// it sends in X-Forwarded-For or Forwarded are trusted
     #[arg(long = "trusted-proxy", env = "OUTPOST_TRUSTED_PROXIES", value_delimiter = ',', value_name = "ADDRESS|CIDR")]
@@ -184,6 +189,8 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Host names accepted over plain HTTP, in addition to names that cannot be registered in public DNS.
     pub allowed_hosts: Vec<String>,
+    /// Origins whose pages may call the API from a browser.
+    pub cors_origins: Vec<Origin>,
     /// Proxies whose forwarded client addresses are trusted.
     pub trusted_proxies: Vec<Network>,
     pub tls: Tls,
@@ -231,6 +238,7 @@ impl Config {
             image_url_ttl: Duration::from_secs(args.image_url_seconds),
             public_url: args.public_url.clone(),
             allowed_hosts: args.allowed_hosts.clone(),
+            cors_origins: args.cors_origins.clone(),
             trusted_proxies: args.trusted_proxies.clone(),
             tls,
             sandbox: None,

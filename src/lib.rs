@@ -19,5 +19,6 @@ pub mod ids;
 pub mod ip_network;
 pub mod logging;
 pub mod models;
+pub mod origin;
 pub mod service;
 pub mod storage;

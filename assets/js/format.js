@@ -30,13 +30,16 @@ export function splitSize(value) {
 /** A size without rounding, such as `100 GiB`. */
 export const exactSize = (value) => splitSize(value).join(" ");
 
-export const date = (value) => (value ? dateFormat.format(new Date(value)) : "–");
-export const preciseDate = (value) => (value ? preciseFormat.format(new Date(value)) : "–");
+// The API writes times as RFC 3339 text, or as Unix seconds in OpenAI's fields.
+const toDate = (value) => new Date(typeof value === "number" ? value * 1000 : value);
+
+export const date = (value) => (value ? dateFormat.format(toDate(value)) : "–");
+export const preciseDate = (value) => (value ? preciseFormat.format(toDate(value)) : "–");
 
 /** A time relative to now, such as `3 hr. ago`. */
 export function relativeTime(value, now = Date.now()) {
   if (!value) return "–";
-  const seconds = (new Date(value) - now) / 1000;
+  const seconds = (toDate(value) - now) / 1000;
   const [unit, span] = SPANS.find(([, span]) => Math.abs(seconds) >= span) ?? ["second", 1];
   return relativeFormat.format(Math.round(seconds / span), unit);
 }

@@ -35,6 +35,7 @@ pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 use image::{ImageQueue, ImageWorkload};
+pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
 pub use model_info::{ModelInfo, ModelKind};
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;

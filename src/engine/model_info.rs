@@ -46,8 +46,8 @@ pub struct ModelInfo {
     pub bytes: u64,
     pub context_window: Option<u32>,
     pub embedding_dimensions: Option<u32>,
-    /// The default width and height of images, in pixels.
-    pub image_size: Option<[usize; 2]>,
+    /// The sizes of images that the model is good at, as width and height in pixels; its default is the first.
+    pub image_sizes: Vec<[usize; 2]>,
     pub loaded: bool,
     /// Why the model cannot be used; `None` if it can.
     pub problem: Option<String>,

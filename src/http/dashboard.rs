@@ -62,9 +62,7 @@ fn kind(path: &str) -> &'static str {
 
 /// Serves the page at `/` and the files below `/assets`.
 pub fn routes(config: &mut ServiceConfig) {
-    let files = |resource: actix_web::Resource| {
-        resource.route(web::get().to(serve)).route(web::head().to(serve)).default_service(web::to(refuse))
-    };
+    let files = |resource: actix_web::Resource| resource.route(web::get().to(serve)).default_service(web::to(refuse));
     config.service(files(web::resource("/"))).service(files(web::resource("/assets/{path:.+}")));
 }
 

@@ -10,6 +10,7 @@ mod body_ids;
 pub mod client_address;
 pub mod connections;
 pub mod content_negotiation;
+mod cors;
 mod dashboard;
 pub mod error;
 pub mod etag;
@@ -19,6 +20,7 @@ mod http2;
 pub mod idempotent_body;
 pub mod metering_middleware;
 pub mod multipart;
+mod normalize;
 pub mod openapi;
 pub mod page_params;
 pub mod request_logging;
@@ -42,6 +44,7 @@ use self::client_address::TrustedProxies;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
 use crate::clock_rng::ClockRng;
 use crate::ids::ListId;
+use crate::origin::Origin;
 use crate::service::Services;
 use crate::storage::Store;
 
@@ -57,6 +60,8 @@ pub struct Api {
     pub images: Images,
     /// The host names that this server accepts.
     pub hosts: Data<AllowedHosts>,
+    /// The origins whose pages may call the API from a browser.
+    pub origins: Vec<Origin>,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,
     /// Public base URL of this server; if not set, the request's host is used.

@@ -62,6 +62,7 @@ impl Route {
     fn new(path: &str, item: &PathItem) -> Self {
         let methods = [
             ("GET", item.get.is_some()),
+            ("HEAD", item.get.is_some()),
             ("POST", item.post.is_some()),
             ("PUT", item.put.is_some()),
             ("PATCH", item.patch.is_some()),

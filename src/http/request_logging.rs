@@ -2,8 +2,8 @@
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::ConnectionType;
 use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::{ConnectionType, Method};
 use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 
@@ -34,6 +34,8 @@ pub async fn log_request(
     let id = RequestId::generate(&*api.clock_rng);
     request.extensions_mut().insert(id);
     let started = api.clock_rng.uptime();
+    // HEAD becomes GET before it is routed.
+    let method = request.method().clone();
     let connection = ConnectionState::of(request.request());
     let refusal = connection.as_ref().and_then(|connection| connection.refusal(request.request()));
     let response = match refusal {
@@ -61,7 +63,7 @@ pub async fn log_request(
     if connection.is_some_and(|connection| connection.is_broken()) {
         response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
-    log_line(&response, id, api.clock_rng.uptime().saturating_sub(started));
+    log_line(&response, &method, id, api.clock_rng.uptime().saturating_sub(started));
     Ok(response)
 }
 
@@ -100,13 +102,13 @@ fn log_cause(error: &Error, id: RequestId) {
 
 /// One line per request, without headers, prompts or secrets, not even a secret in the path. The
 /// client's own request id is escaped, so that it cannot forge a line.
-fn log_line(response: &ServiceResponse, id: RequestId, took: std::time::Duration) {
+fn log_line(response: &ServiceResponse, method: &Method, id: RequestId, took: std::time::Duration) {
     let request = response.request();
     let theirs = request.headers().get(&CLIENT_REQUEST_ID).and_then(|value| value.to_str().ok());
     tracing::info!(
         request_id = %id,
         client_request_id = theirs.map(|text| redact(text).chars().take(128).collect::<String>()),
-        method = &*shorten(request.method().as_str()),
+        method = &*shorten(method.as_str()),
         path = &*redact(request.path()),
         status = response.status().as_u16(),
         micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),

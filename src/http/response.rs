@@ -47,7 +47,7 @@ impl Mount {
     }
 }
 
-/// A time in a response body.
+/// A time in a response body, in a field that OpenAI's API does not have. OpenAI's own are Unix seconds on both mounts.
 #[derive(Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 pub enum Time {
@@ -56,8 +56,8 @@ pub enum Time {
     Seconds(i64),
 }
 
-/// A resource inside `data`: OpenAI's own constants on both mounts. The state of the resource is
-/// in `state`, and for strict clients in `status`.
+/// A resource inside `data`, with OpenAI's own constants on both mounts. The state of the resource is in `status`, and
+/// on `/v1` also in `state`.
 #[derive(Serialize)]
 pub struct Item<T> {
     id: String,
@@ -154,7 +154,7 @@ impl Mount {
     /// A resource as an entry of a list.
     pub fn item<T>(self, head: Head<impl Display>, body: T) -> Item<T> {
         let (state, status) = match self {
-            Mount::Spec => (head.state, None),
+            Mount::Spec => (head.state, head.state),
             Mount::OpenAi => (None, head.state),
         };
         Item { id: head.id.to_string(), object: head.object, state, status, body }

@@ -23,8 +23,10 @@ use utoipa_actix_web::{AppExt, scope};
 
 use super::authentication::authenticate;
 use super::connections::{Connections, IDLE_TIMEOUT};
+use super::cors::cors;
 use super::http1::ValidatedStream;
 use super::metering_middleware::meter;
+use super::normalize::normalize;
 use super::request_logging::log_request;
 use super::response::Mount;
 use super::transport::{CHUNK_BYTES, HTTP2, Transport};
@@ -131,6 +133,8 @@ fn app(
         .configure(dashboard::routes)
         .default_service(web::to(openapi::fallback))
         // The last middleware is outermost.
+        .wrap(from_fn(cors))
+        .wrap(from_fn(normalize))
         .wrap(from_fn(allowed_hosts::check_host))
         .wrap(from_fn(log_request))
         .wrap(from_fn(response_body::track_in_flight))

@@ -40,7 +40,10 @@ fn a_job_fails_at_once_because_this_server_cannot_train() {
     }
     assert_eq!((&created["error"]["code"], &created["error"]["param"]), (&json!("training_unavailable"), &Value::Null));
     assert!(created["error"]["message"].as_str().unwrap().contains("cannot train"));
-    assert!(created["finished_at"].as_str().unwrap().ends_with('Z'));
+    assert!(created["finished_at"].is_i64() && created["created_at"].is_i64());
+    assert!(created["updated_at"].as_str().unwrap().ends_with('Z'));
+    let listed = server.get(&format!("/v1/fine_tuning/jobs?project_id={project}")).ok();
+    assert_eq!((&listed["data"][0]["status"], &listed["data"][0]["state"]), (&json!("failed"), &json!("failed")));
 
     let theirs = server.get(&path(&created).replace("/v1", "/openai/v1")).ok();
     assert_eq!((&theirs["object"], &theirs["status"]), (&json!("fine_tuning.job"), &json!("failed")));
@@ -225,7 +228,7 @@ fn a_queued_job_is_cancelled_once() {
     );
     let cancelled = server.post(&format!("{}/cancel", path(&created)), &json!({})).ok();
     assert_eq!(cancelled["state"], "cancelled");
-    assert!(cancelled["finished_at"].is_string());
+    assert!(cancelled["finished_at"].is_i64());
     let again = server.post(&format!("{}/cancel", path(&created)), &json!({}));
     assert!(again.status == 409 && again.text.contains("been cancelled"), "{}", again.text);
     let events = server.get(&format!("{}/events?limit=1", path(&created))).ok();

@@ -35,6 +35,11 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
     found
 }
 
+/// The paths of [`routes`] that can be read.
+pub fn get_routes(server: &Server) -> Vec<String> {
+    routes(server).into_iter().filter(|(method, _)| *method == Method::GET).map(|(_, path)| path).collect()
+}
+
 #[test]
 fn the_contracts_endpoints_are_on_both_mounts() {
     let server = Server::start();
@@ -112,8 +117,7 @@ fn every_route_requires_a_key_and_returns_the_error_envelope() {
 #[test]
 fn unknown_query_parameters_are_ignored_on_every_get() {
     let server = Server::start();
-    let gets: Vec<String> =
-        routes(&server).into_iter().filter(|(method, _)| *method == Method::GET).map(|(_, path)| path).collect();
+    let gets = get_routes(&server);
     assert!(gets.len() >= 20, "{gets:?}");
     for path in gets {
         let plain = server.get(&path);
@@ -152,7 +156,8 @@ fn every_operation_has_a_unique_name_and_documents_its_errors() {
 #[test]
 fn an_unsupported_method_is_405_with_allow() {
     let server = Server::start();
-    for (path, allow) in [("/v1/models", "GET"), ("/v1/api-keys", "GET, POST"), ("/openai/v1/chat/completions", "POST")]
+    for (path, allow) in
+        [("/v1/models", "GET, HEAD"), ("/v1/api-keys", "GET, HEAD, POST"), ("/openai/v1/chat/completions", "POST")]
     {
         let response = server.call(Method::DELETE, path, Some(&server.admin), None);
         assert_eq!(response.error_fields(), (405, "method_not_allowed".to_owned(), None));

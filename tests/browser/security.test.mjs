@@ -1,9 +1,10 @@
 // Sign-in, scopes, host names, and security headers.
 
 import assert from "node:assert/strict";
+import { createServer } from "node:http";
 import { connect } from "node:net";
 import { test } from "node:test";
-import { countBytes, goTo, startServer, signIn, setUp, openPage } from "./harness.mjs";
+import { CHAT_MODEL, countBytes, goTo, startServer, signIn, setUp, openPage } from "./harness.mjs";
 
 let server, browser;
 setUp((found) => ({ server, browser } = found));
@@ -114,6 +115,31 @@ test("another site can neither read a response nor send a key", async () => {
   const preflight = await fetch(`${server.url}/v1/models`, { method: "OPTIONS", headers: { ...headers, "access-control-request-method": "POST", "access-control-request-headers": "authorization" } });
   assert.notEqual(preflight.status, 200);
   assert.equal(preflight.headers.get("access-control-allow-origin"), null);
+});
+
+test("a page of an allowed origin can call the API and read headers, errors and streams", async () => {
+  const app = createServer((_, response) => response.setHeader("content-type", "text/html").end("<title>App</title>"));
+  await new Promise((resolve) => app.listen(0, "127.0.0.1", resolve));
+  const origin = `http://127.0.0.1:${app.address().port}`;
+  const open = await startServer({ args: ["--cors-origin", origin] });
+  const { context, page } = await openPage(browser, origin);
+  try {
+    const ask = (url, key, body) => page.evaluate(async ([url, key, body]) => {
+      const headers = { authorization: `Bearer ${key}`, "content-type": "application/json", "x-stainless-lang": "js" };
+      const response = await fetch(url, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
+      return [response.status, response.headers.get("x-request-id")?.slice(0, 4), (await response.text()).trim().slice(-12)];
+    }, [url, key, body]);
+    await page.goto(origin);
+    const chat = { model: CHAT_MODEL, messages: [{ role: "user", content: "Hello" }], max_completion_tokens: 4, stream: true };
+    assert.deepEqual(await ask(`${open.url}/openai/v1/chat/completions`, open.key, chat), [200, "req_", "data: [DONE]"]);
+    assert.deepEqual((await ask(`${open.url}/v1/models`, "opk_wrong")).slice(0, 2), [401, "req_"]);
+    // The other server allows no origin.
+    await assert.rejects(ask(`${server.url}/v1/models`, server.key), /Failed to fetch/);
+  } finally {
+    await context.close();
+    await open.stop();
+    app.close();
+  }
 });
 
 test("a host name that anyone could register is rejected", async () => {

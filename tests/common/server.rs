@@ -306,6 +306,7 @@ pub fn config(folder: &Path) -> Config {
         image_url_ttl: Duration::from_secs(3600),
         public_url: None,
         allowed_hosts: Vec::new(),
+        cors_origins: Vec::new(),
         trusted_proxies: Vec::new(),
         sandbox: None,
         tls: Tls::Off,

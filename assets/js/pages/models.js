@@ -15,7 +15,7 @@ const loadCatalog = async () => (await get("/catalog")).data;
 const capabilities = (model) => Object.entries(model.capabilities).filter(([, supported]) => supported).map(([name]) => t.models.capability[name]).filter(Boolean);
 
 function limits({ context_window: context, embedding_dimensions: dimensions, image_sizes: sizes }) {
-  const texts = [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes.join(", "))];
+  const texts = [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes[0])];
   return texts.filter(Boolean).map((text) => html`<div key=${text} class="nowrap">${text}</div>`);
 }
 

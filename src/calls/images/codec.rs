@@ -3,6 +3,7 @@
 use std::io::Cursor;
 
 use image::codecs::{jpeg::JpegEncoder, png::PngEncoder, webp::WebPEncoder};
+use image::imageops::{FilterType, resize};
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
@@ -16,6 +17,9 @@ const MAX_PIXELS: u64 = 25_000_000;
 /// Memory limit for decoding: those pixels with four 16-bit channels, and some slack.
 const MAX_DECODE_MEMORY: u64 = 256 << 20;
 
+/// The same filter as in diffusers' pipelines.
+pub(super) const FILTER: FilterType = FilterType::Lanczos3;
+
 /// Output format of images.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
@@ -24,12 +28,14 @@ pub struct Output {
     pub quality: u8,
 }
 
-/// Encodes an image. WebP is lossless, as PNG is. Takes milliseconds of CPU time.
-pub fn encode(image: Image, output: Output) -> Result<Vec<u8>> {
+/// Scales an image to `size`, its width and height in pixels, and encodes it. WebP is lossless, as PNG is. Takes
+/// milliseconds of CPU time, and up to some hundred for the largest images.
+pub fn encode(image: Image, size: [usize; 2], output: Output) -> Result<Vec<u8>> {
     let Image { width, height, rgb } = image;
-    let size = u32::try_from(width).ok().zip(u32::try_from(height).ok());
-    let image = size.and_then(|(width, height)| RgbImage::from_raw(width, height, rgb));
+    let generated = [width, height].map(|side| u32::try_from(side).unwrap_or(u32::MAX));
+    let image = RgbImage::from_raw(generated[0], generated[1], rgb);
     let image = image.ok_or_else(|| Error::internal("an image's bytes do not match its size"))?;
+    let image = scale(image, size);
     let mut bytes = Vec::new();
     let written = match output.format {
         Format::Png => image.write_with_encoder(PngEncoder::new(&mut bytes)),
@@ -37,6 +43,15 @@ pub fn encode(image: Image, output: Output) -> Result<Vec<u8>> {
         Format::WebP => image.write_with_encoder(WebPEncoder::new_lossless(&mut bytes)),
     };
     written.map(|()| bytes).map_err(Error::internal)
+}
+
+/// Scales an image to a width and height in pixels, without keeping its proportions.
+pub(super) fn scale(image: RgbImage, size: [usize; 2]) -> RgbImage {
+    let [width, height] = size.map(|side| u32::try_from(side).unwrap_or(u32::MAX));
+    match image.dimensions() == (width, height) {
+        true => image,
+        false => resize(&image, width, height, FILTER),
+    }
 }
 
 /// Decodes the image that a client sent as `field` and applies its orientation.
@@ -88,7 +103,7 @@ mod tests {
     #[test]
     fn png_and_webp_are_lossless_and_jpeg_is_close() {
         for format in Format::ALL {
-            let bytes = encode(image(), Output { format, quality: 100 }).unwrap();
+            let bytes = encode(image(), [40, 24], Output { format, quality: 100 }).unwrap();
             let back = decode(&bytes, "image").unwrap().to_rgb8();
             assert_eq!(back.dimensions(), (40, 24));
             let furthest = back.as_raw().iter().zip(&image().rgb).map(|(one, other)| one.abs_diff(*other)).max();
@@ -99,20 +114,29 @@ mod tests {
 
     #[test]
     fn a_lower_quality_makes_a_smaller_jpeg() {
-        let sizes =
-            [0, 30, 100].map(|quality| encode(image(), Output { format: Format::Jpeg, quality }).unwrap().len());
+        let sizes = [0, 30, 100]
+            .map(|quality| encode(image(), [40, 24], Output { format: Format::Jpeg, quality }).unwrap().len());
         assert!(sizes.is_sorted() && sizes[0] < sizes[2], "{sizes:?}");
+    }
+
+    #[test]
+    fn an_image_is_scaled_to_the_requested_size() {
+        let plain = Image { width: 40, height: 24, rgb: [10, 20, 30].repeat(40 * 24) };
+        let bytes = encode(plain, [90, 48], Output { format: Format::Png, quality: 100 }).unwrap();
+        let back = decode(&bytes, "image").unwrap().to_rgb8();
+        assert_eq!(back.dimensions(), (90, 48));
+        assert!(back.pixels().all(|pixel| pixel.0 == [10, 20, 30]));
     }
 
     #[test]
     fn bytes_that_do_not_match_the_size_are_an_error() {
         let wrong = Image { width: 41, ..image() };
-        assert!(encode(wrong, Output { format: Format::Png, quality: 100 }).is_err());
+        assert!(encode(wrong, [40, 24], Output { format: Format::Png, quality: 100 }).is_err());
     }
 
     #[test]
     fn damaged_or_unsupported_files_are_rejected_by_parameter_name() {
-        let whole = encode(image(), Output { format: Format::Png, quality: 100 }).unwrap();
+        let whole = encode(image(), [40, 24], Output { format: Format::Png, quality: 100 }).unwrap();
         let gif = b"GIF89a\x01\0\x01\0\0\0\0;".to_vec();
         for bytes in [Vec::new(), b"hello".to_vec(), gif, whole[..whole.len() / 2].to_vec(), whole[..20].to_vec()] {
             let error = decode(&bytes, "mask").unwrap_err();

@@ -1,6 +1,7 @@
 //! Image generation, from a typed request to encoded files.
 
 mod codec;
+mod size;
 mod source;
 
 use std::net::IpAddr;
@@ -9,19 +10,19 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub use codec::{Output, encode};
+pub use size::text as size_text;
 pub use source::{EditKind, SourceImage};
 
 use super::blocking::run_blocking;
 use super::errors;
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::engine::{
-    Engine, Failure, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName,
-};
+use crate::engine::{Engine, Failure, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::{Outcome, UsageRecorder};
+use size::ImageSize;
 
 /// Concurrent requests in preparation, in all and per project; more are refused.
 const MAX_PREPARING: usize = 64;
@@ -33,6 +34,8 @@ const MAX_UPLOADS: usize = 16;
 const MAX_UPLOADS_PER_PROJECT: usize = 4;
 /// Random seeds are below this, so that every JSON parser reads them exactly.
 const RANDOM_SEEDS_BELOW: u64 = 1 << 53;
+/// Low quality takes at least this many steps, or the model's default if that is less.
+const MIN_LOW_STEPS: usize = 8;
 /// Seeds are below this, so that they are positive in 64 bits.
 const SEEDS_BELOW: u64 = 1 << 63;
 
@@ -52,6 +55,9 @@ pub struct ImageCall {
     pub negative_prompt: Option<String>,
     /// Width and height; `None`: the model's, or the original's.
     pub size: Option<[usize; 2]>,
+    /// Whether the image may be generated at another size and scaled.
+    pub resize: bool,
+    pub quality: Quality,
     pub count: u32,
     /// Seed of the first image; `None`: a random one. Further images use consecutive seeds.
     pub seed: Option<u64>,
@@ -67,6 +73,35 @@ pub struct ImageCall {
     pub original: Option<SourceImage>,
 }
 
+/// How much work is spent on an image, if its number of steps is not given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Quality {
+    #[default]
+    Auto,
+    Low,
+    Medium,
+    High,
+}
+
+impl Quality {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+
+    /// The number of steps, given a model's default.
+    fn steps(self, default: usize) -> usize {
+        match self {
+            Self::Low => default.min((default / 2).max(MIN_LOW_STEPS)),
+            Self::Auto | Self::Medium | Self::High => default,
+        }
+    }
+}
+
 /// A running image generation. Dropping it cancels unfinished images.
 pub struct RunningImages {
     pub id: ImagesId,
@@ -74,6 +109,7 @@ pub struct RunningImages {
     pub model: String,
     /// Width and height of each.
     pub size: [usize; 2],
+    pub quality: Quality,
     /// One per image.
     pub seeds: Vec<u64>,
     events: ImageEvents,
@@ -111,16 +147,16 @@ impl Images {
             let (model, requested) = (Arc::clone(&model), call.lora.clone());
             run_blocking(move || model.check_adapters(&requested).map_err(|why| Error::invalid("lora", why))).await?;
         }
-        let steps = call.steps.unwrap_or_else(|| model.default_steps());
+        let steps = call.steps.unwrap_or_else(|| call.quality.steps(model.default_steps()));
         let (size, source) = match call.original.take() {
-            None => (size(&model, call.size, None)?, None),
-            Some(original) => self.read(&model, original, call.size, steps).await?,
+            None => (ImageSize::select(&model, call.size, call.resize, None)?, None),
+            Some(original) => self.read(&model, original, (call.size, call.resize), steps).await?,
         };
         let seeds = seeds(call.seed.unwrap_or_else(|| self.draw_seed()), call.count);
         let request = ImageRequest {
             prompt: call.prompt,
             negative_prompt: call.negative_prompt,
-            size,
+            size: size.generated,
             steps,
             guidance: call.guidance.unwrap_or_else(|| model.default_guidance()),
             scheduler: call.scheduler,
@@ -137,7 +173,17 @@ impl Images {
         let events = run_blocking(generate).await?;
         drop(permit);
         let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
-        Ok(RunningImages { id, created, model: call.model, size, seeds, events, finished: 0, recorder })
+        Ok(RunningImages {
+            id,
+            created,
+            model: call.model,
+            size: size.output,
+            quality: call.quality,
+            seeds,
+            events,
+            finished: 0,
+            recorder,
+        })
     }
 
     /// Loads the model and takes a preparation slot. A load that has begun keeps the slot even if its request is gone.
@@ -155,16 +201,16 @@ impl Images {
         &self,
         model: &Arc<ImageModel>,
         original: SourceImage,
-        requested: Option<[usize; 2]>,
+        (requested, resize): (Option<[usize; 2]>, bool),
         steps: usize,
-    ) -> Result<([usize; 2], Option<InitImage>)> {
+    ) -> Result<(ImageSize, Option<InitImage>)> {
         let permit = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
         let model = Arc::clone(model);
         run_blocking(move || {
             let _permit = permit;
             let source = original.read()?;
-            let size = size(&model, requested, Some(source.size()))?;
-            Ok((size, Some(source.resized(size, steps)?)))
+            let size = ImageSize::select(&model, requested, resize, Some(source.size()))?;
+            Ok((size, Some(source.resized(size.generated, steps)?)))
         })
         .await
     }
@@ -209,7 +255,8 @@ impl RunningImages {
         let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
         while let Some(event) = self.next().await {
             let ImageEvent::Done { index, image } = event? else { continue };
-            let file = encode_blocking(image, output).await?;
+            let size = self.size;
+            let file = run_blocking(move || encode(image, size, output)).await?;
             if let Some(slot) = files.get_mut(index) {
                 *slot = Some(file);
             }
@@ -230,23 +277,6 @@ impl Drop for RunningImages {
     fn drop(&mut self) {
         let unreceived = self.events.close();
         self.count(unreceived);
-    }
-}
-
-/// Encodes an image off the async threads.
-pub async fn encode_blocking(image: Image, output: Output) -> Result<Vec<u8>> {
-    run_blocking(move || encode(image, output)).await
-}
-
-/// The output size: the requested one if the model supports it, else one that fits the source image, else the model's
-/// default.
-fn size(model: &ImageModel, requested: Option<[usize; 2]>, original: Option<[usize; 2]>) -> Result<[usize; 2]> {
-    match (requested, original) {
-        (Some(size), _) => model.check_size(size).map(|()| size).map_err(|why| Error::invalid("size", why)),
-        (None, Some(original)) => {
-            Ok(source::nearest_size(original, model.default_size(), |size| model.check_size(size).is_ok()))
-        }
-        (None, None) => Ok(model.default_size()),
     }
 }
 
@@ -284,6 +314,18 @@ fn image_failure(failure: Failure) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::Quality;
+
+    #[test]
+    fn low_quality_halves_the_steps_of_models_that_take_many() {
+        for (default, low) in [(50, 25), (20, 10), (12, 8), (4, 4)] {
+            assert_eq!(Quality::Low.steps(default), low);
+            assert!(
+                [Quality::Auto, Quality::Medium, Quality::High].iter().all(|quality| quality.steps(default) == default)
+            );
+        }
+    }
+
     #[test]
     fn seeds_are_consecutive_and_wrap_to_zero() {
         assert_eq!(super::seeds(7, 3), [7, 8, 9]);

@@ -1,16 +1,13 @@
 //! Converts a source image to what a model accepts: the requested size, no transparency, and a mask of what is
 //! regenerated.
 
-use image::imageops::{FilterType, resize};
+use image::imageops::resize;
 use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage};
 
-use super::codec::decode;
+use super::codec::{FILTER, decode, scale};
 use crate::engine::{Image, InitImage};
 use crate::error::{Error, Result};
 use crate::service::concurrency_limit::Slot;
-
-/// The same filter as in diffusers' pipelines.
-const FILTER: FilterType = FilterType::Lanczos3;
 
 /// The source image of a request, its mask, and how much is to change.
 pub struct SourceImage {
@@ -73,11 +70,8 @@ impl DecodedImage {
             );
             return Err(Error::invalid("strength", text));
         }
-        let [width, height] = size.map(|side| u32::try_from(side).unwrap_or(u32::MAX));
-        let image = match self.image.dimensions() == (width, height) {
-            true => self.image,
-            false => resize(&self.image, width, height, FILTER),
-        };
+        let image = scale(self.image, size);
+        let (width, height) = image.dimensions();
         let mask = self.mask.map(|mask| {
             let mask = resize(&mask, width, height, FILTER).into_raw();
             mask.into_iter().map(|value| if value >= 128 { 255 } else { 0 }).collect()
@@ -130,51 +124,14 @@ fn on_white(image: DynamicImage) -> RgbImage {
     })
 }
 
-/// The default output size: the image's original size, rounded down, if `is_supported` allows it; else one with its
-/// proportions and about as many pixels as `default`; else `default`.
-pub(super) fn nearest_size(
-    original: [usize; 2],
-    default: [usize; 2],
-    is_supported: impl Fn([usize; 2]) -> bool,
-) -> [usize; 2] {
-    let rounded = |size: [usize; 2]| {
-        let round_down = |multiple: usize| size.map(|side| side / multiple * multiple);
-        [8, 16, 32, 64]
-            .into_iter()
-            .map(round_down)
-            .find(|size| size.iter().all(|side| *side > 0) && is_supported(*size))
-    };
-    let area = |[width, height]: [usize; 2]| width as f64 * height as f64;
-    let scale = (area(default) / area(original).max(1.0)).sqrt();
-    let scaled = original.map(|side| (side as f64 * scale + 0.5) as usize);
-    rounded(original).or_else(|| rounded(scaled)).unwrap_or(default)
-}
-
 #[cfg(test)]
 mod tests {
     use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage, Rgba, RgbaImage};
 
-    use super::{DecodedImage, mask, nearest_size, on_white, transparent_mask};
+    use super::{DecodedImage, mask, on_white, transparent_mask};
 
     fn half(left: Rgba<u8>, right: Rgba<u8>) -> DynamicImage {
         RgbaImage::from_fn(16, 8, |x, _| if x < 8 { left } else { right }).into()
-    }
-
-    #[test]
-    fn the_default_size_is_the_image_size_or_has_its_proportions() {
-        let is_supported = |[width, height]: [usize; 2]| {
-            width % 16 == 0 && height % 16 == 0 && width.max(height) <= 1024 && width.min(height) >= 256
-        };
-        let cases = [
-            ([512, 512], [512, 512]),
-            ([777, 333], [768, 320]),
-            ([4000, 3000], [576, 432]),
-            ([40, 30], [576, 432]),
-            ([5000, 10], [512, 512]),
-        ];
-        for (original, size) in cases {
-            assert_eq!(nearest_size(original, [512, 512], is_supported), size, "{original:?}");
-        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::safetensors::{count_weights, license};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint::is_gguf;
-use crate::engine::image::{self, ImageModelInfo};
+use crate::engine::image::{self, ImageSizes};
 use crate::models::gguf::GgufFile;
 use crate::models::safetensors::read_json;
 
@@ -18,7 +18,7 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
     let class = read_json(index).ok().and_then(|index| Some(index.get("_class_name")?.as_str()?.to_owned()));
     info.architecture = class.unwrap_or_else(|| "unknown".to_owned());
     match image::open(index) {
-        Ok(components) => info.image_size = Some(ImageModelInfo::of(&components).size),
+        Ok(components) => info.image_sizes = ImageSizes::of(&components).preferred(),
         Err(problem) => info.problem = Some(problem),
     }
     let files: Vec<PathBuf> = entries(folder).iter().flat_map(|part| weight_files(part)).collect();

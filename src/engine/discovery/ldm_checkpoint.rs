@@ -6,7 +6,7 @@ use super::folder_listing::entries;
 use super::safetensors::{count_weights, license};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 
-use crate::engine::image::{self, ImageModelInfo};
+use crate::engine::image::{self, ImageSizes};
 
 /// `path`: the file, or the folder in which it is the only safetensors file.
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
@@ -15,7 +15,7 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     match image::open(path) {
         Ok(components) => {
             info.architecture.clone_from(&components.class);
-            info.image_size = Some(ImageModelInfo::of(&components).size);
+            info.image_sizes = ImageSizes::of(&components).preferred();
         }
         Err(problem) => info.problem = Some(problem),
     }

@@ -219,7 +219,7 @@ impl Candidate {
             bytes: self.fingerprint.bytes,
             context_window: None,
             embedding_dimensions: None,
-            image_size: None,
+            image_sizes: Vec::new(),
             loaded: false,
             problem: None,
             license: None,

@@ -7,12 +7,14 @@ mod prompt_tokenizer;
 mod queue;
 mod request;
 mod scheduler;
+mod sizes;
 mod thread;
 mod workload;
 
 pub use events::ImageEvents;
-pub use model::{ImageModel, ImageModelInfo, PromptIds, footprint, open};
+pub use model::{ImageModel, PromptIds, footprint, open};
 pub use prompt_tokenizer::PromptTokenizer;
 pub use queue::ImageQueue;
 pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
+pub use sizes::{ImageSizes, MAX_SIDE, MIN_SIDE};
 pub use workload::ImageWorkload;

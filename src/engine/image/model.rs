@@ -7,6 +7,7 @@ use outpost_kernels::Pool;
 
 use super::adapters::Adapters;
 use super::prompt_tokenizer::PromptTokenizer;
+use super::sizes::ImageSizes;
 use super::thread::Pause;
 use super::{Image, ImageRequest, InitImage, SchedulerName};
 use crate::display::format_bytes;
@@ -24,9 +25,6 @@ use crate::models::diffusion::pipeline::{
 use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Footprint;
 
-/// Limits for the pixels along a side.
-const MIN_SIDE: usize = 16;
-const MAX_SIDE: usize = 2048;
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
 const VAE_BUDGET_DIVISOR: u64 = 2;
 
@@ -38,7 +36,8 @@ pub struct ImageModel {
     pipeline: Pipeline,
     preprocessor: Preprocessor,
     adapters: Adapters,
-    info: ImageModelInfo,
+    sizes: ImageSizes,
+    defaults: Defaults,
     schedulers: Vec<SchedulerName>,
     cpu: Arc<Cpu>,
     /// Whether it computes in bf16.
@@ -49,42 +48,11 @@ pub struct ImageModel {
     pub(in crate::engine) lease: Lease,
 }
 
-/// Facts for listings, and request defaults.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ImageModelInfo {
-    /// Width and height.
-    pub size: [usize; 2],
-    /// Width and height must be multiples of this.
-    pub multiple: usize,
-    /// Maximum pixels along a side.
-    pub max_side: usize,
-    pub steps: usize,
-    pub guidance: f32,
-}
-
-impl ImageModelInfo {
-    pub fn of(components: &Components) -> Self {
-        let [height, width] = components.default_size();
-        Self {
-            size: [width, height],
-            multiple: components.size_multiple(),
-            max_side: components.max_side().map_or(MAX_SIDE, |side| side.min(MAX_SIDE)),
-            steps: components.default_steps,
-            guidance: components.default_guidance,
-        }
-    }
-
-    fn check_size(&self, [width, height]: [usize; 2]) -> Result<(), String> {
-        let Self { multiple, max_side, size: [default_width, default_height], .. } = *self;
-        let fits = |side: usize| (MIN_SIDE..=max_side).contains(&side);
-        let whole = width.is_multiple_of(multiple) && height.is_multiple_of(multiple);
-        match fits(width) && fits(height) && whole {
-            true => Ok(()),
-            false => Err(format!(
-                "width and height must be multiples of {multiple} from {MIN_SIDE} to {max_side}; {default_width}x{default_height} is what the model was trained for"
-            )),
-        }
-    }
+/// Request defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Defaults {
+    steps: usize,
+    guidance: f32,
 }
 
 /// Opens and checks a pipeline without reading weights. `path`: its `model_index.json`, or a single-file pipeline or
@@ -137,8 +105,9 @@ impl ImageModel {
         let schedulers = std::iter::once(own).chain(others).collect();
         let available = total.saturating_sub(lease.bytes());
         let bf16 = precision == Precision::Bf16;
-        let (id, adapters, info) = (id.to_owned(), Adapters::new(&components.path), ImageModelInfo::of(components));
-        Ok(Self { id, pipeline, preprocessor, adapters, info, schedulers, cpu, bf16, available, lease })
+        let defaults = Defaults { steps: components.default_steps, guidance: components.default_guidance };
+        let (id, adapters, sizes) = (id.to_owned(), Adapters::new(&components.path), ImageSizes::of(components));
+        Ok(Self { id, pipeline, preprocessor, adapters, sizes, defaults, schedulers, cpu, bf16, available, lease })
     }
 
     pub fn id(&self) -> &str {
@@ -147,17 +116,22 @@ impl ImageModel {
 
     /// Default width and height in pixels.
     pub fn default_size(&self) -> [usize; 2] {
-        self.info.size
+        self.sizes.training()
+    }
+
+    /// The sizes that the model supports, apart from the memory that an image takes.
+    pub fn sizes(&self) -> &ImageSizes {
+        &self.sizes
     }
 
     /// Whether images of this width and height can be generated; errors say why not.
     pub fn check_size(&self, size: [usize; 2]) -> Result<(), String> {
-        self.info.check_size(size)?;
+        self.sizes.check(size)?;
         let needed = self.image_bytes(size);
         match needed <= self.available {
             true => Ok(()),
             false => Err(format!(
-                "an image of {}x{} takes {} of memory, but {} are available beside the model; request a smaller one",
+                "an image of {}x{} takes {} of memory, but {} are available beside the model",
                 size[0],
                 size[1],
                 format_bytes(needed),
@@ -167,11 +141,11 @@ impl ImageModel {
     }
 
     pub fn default_steps(&self) -> usize {
-        self.info.steps
+        self.defaults.steps
     }
 
     pub fn default_guidance(&self) -> f32 {
-        self.info.guidance
+        self.defaults.guidance
     }
 
     /// Supported schedulers; the first is the pipeline's own.

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::http::body_ids::parse_project_id;
 use crate::http::extractors::{ApiParams, ApiPath, lenient};
 use crate::http::multipart::{Part, Parts};
-use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
+use crate::http::response::{ApiResult, Deleted, Head, List};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::{FileId, ProjectId};
 use crate::service::access::Access;
@@ -83,16 +83,17 @@ pub struct FileBody {
     example_format: String,
     /// SHA-256 of the content, in hexadecimal digits.
     sha256: String,
-    created_at: Time,
+    /// Unix seconds, as in OpenAI's API.
+    created_at: i64,
     /// Always null: files stay until they are deleted.
-    expires_at: Option<Time>,
+    expires_at: Option<i64>,
 }
 
 fn head(file: &File) -> Head<FileId> {
     Head { id: file.id, object: "file", state: Some("processed") }
 }
 
-fn body(file: File, mount: Mount) -> FileBody {
+fn body(file: File) -> FileBody {
     FileBody {
         project_id: file.project.to_string(),
         filename: file.name,
@@ -101,7 +102,7 @@ fn body(file: File, mount: Mount) -> FileBody {
         examples: file.examples,
         example_format: file.form,
         sha256: file.sha256,
-        created_at: mount.time(file.created_at),
+        created_at: file.created_at.as_seconds(),
         expires_at: None,
     }
 }
@@ -177,7 +178,7 @@ async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Dat
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
     let caller = caller.with_idempotency_key(&request, &same)?;
     let file = api.services.files.create(&caller.access, arrived, new).await?;
-    caller.reply(head(&file), body(file, caller.mount))
+    caller.reply(head(&file), body(file))
 }
 
 /// List a project's files, newest first.
@@ -189,7 +190,7 @@ async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> A
     purpose.as_deref().map(Purpose::from_name).transpose()?;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let page = api.services.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
-    let item = |file: File| caller.mount.item(head(&file), body(file, caller.mount));
+    let item = |file: File| caller.mount.item(head(&file), body(file));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
 
@@ -198,7 +199,7 @@ async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> A
 #[get("/files/{file_id}")]
 async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let file = api.services.files.get(&caller.access, id.0).await?;
-    caller.reply(head(&file), body(file, caller.mount))
+    caller.reply(head(&file), body(file))
 }
 
 /// Read a file's content, byte for byte.

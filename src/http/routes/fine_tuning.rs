@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::http::body_ids::{parse_id, parse_project_id};
 use crate::http::extractors::{ApiParams, ApiPath, nullable, object_text};
@@ -94,10 +95,12 @@ pub struct JobBody {
     integrations: Vec<String>,
     trained_tokens: Option<u64>,
     error: Option<JobErrorBody>,
-    created_at: Time,
+    /// Unix seconds, as in OpenAI's API.
+    created_at: i64,
     updated_at: Time,
-    estimated_finish: Option<Time>,
-    finished_at: Option<Time>,
+    estimated_finish: Option<i64>,
+    /// Unix seconds; null until the job ends.
+    finished_at: Option<i64>,
 }
 
 /// Why the job failed.
@@ -114,7 +117,8 @@ pub struct JobEventBody {
     /// `info`, `warn` or `error`.
     level: &'static str,
     message: String,
-    created_at: Time,
+    /// Unix seconds, as in OpenAI's API.
+    created_at: i64,
     #[schema(value_type = Option<Object>)]
     data: Option<Box<RawValue>>,
 }
@@ -141,10 +145,10 @@ fn body(job: Job, mount: Mount) -> JobBody {
         integrations: Vec::new(),
         trained_tokens: job.trained_tokens,
         error: job.error.map(|error| JobErrorBody { code: error.code, message: error.message, param: error.param }),
-        created_at: mount.time(job.created_at),
+        created_at: job.created_at.as_seconds(),
         updated_at: mount.time(job.updated_at),
         estimated_finish: None,
-        finished_at: job.finished_at.map(|at| mount.time(at)),
+        finished_at: job.finished_at.map(Timestamp::as_seconds),
     }
 }
 
@@ -233,12 +237,11 @@ async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api
 async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> ApiResult {
     let page = api.services.jobs.events(&caller.access, id.0, paging.0.into()).await?;
     let item = |event: JobEvent| {
-        let created_at = caller.mount.time(event.at);
         let body = JobEventBody {
             r#type: "message",
             level: event.level.as_str(),
             message: event.message,
-            created_at,
+            created_at: event.at.as_seconds(),
             data: None,
         };
         caller.mount.item(Head { id: event.id, object: "fine_tuning.job.event", state: None }, body)

@@ -51,6 +51,9 @@ pub struct ModelBody {
     bytes: u64,
     license: Option<String>,
     loaded: bool,
+    /// Sizes of images that the model is good at, such as `512x512`; its default is the first. Only of image models.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    image_sizes: Vec<String>,
     /// Why the model cannot be used, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
@@ -96,6 +99,7 @@ fn head(id: String) -> Head<String> {
 
 fn body(model: ModelInfo) -> ModelBody {
     let text = model.kind == ModelKind::Text && model.problem.is_none();
+    let image_sizes = image_sizes(&model);
     ModelBody {
         created: model.created.as_seconds(),
         owned_by: model.owned_by,
@@ -113,6 +117,7 @@ fn body(model: ModelInfo) -> ModelBody {
         parameters: model.parameters,
         bytes: model.bytes,
         license: model.license,
+        image_sizes,
         loaded: model.loaded,
         problem: model.problem,
         limits: None,
@@ -137,8 +142,12 @@ fn limits(model: &ModelInfo) -> Limits {
         // At least one token of the context belongs to the prompt.
         max_output_tokens: model.context_window.filter(|_| model.kind == ModelKind::Text).map(|window| window - 1),
         embedding_dimensions: model.embedding_dimensions,
-        image_sizes: model.image_size.map(|[width, height]| vec![format!("{width}x{height}")]),
+        image_sizes: Some(image_sizes(model)).filter(|sizes| !sizes.is_empty()),
     }
+}
+
+fn image_sizes(model: &ModelInfo) -> Vec<String> {
+    model.image_sizes.iter().map(|[width, height]| format!("{width}x{height}")).collect()
 }
 
 /// List the models that the key may use.

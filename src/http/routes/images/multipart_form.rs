@@ -22,7 +22,7 @@ const MAX_FIELD_BYTES: usize = 4096;
 const MAX_PARTS: usize = 64;
 
 /// Fields whose text is parsed as JSON (numbers, flags, arrays); others are plain text.
-const JSON: [&str; 10] = [
+const JSON: [&str; 11] = [
     "n",
     "seed",
     "steps",
@@ -32,6 +32,7 @@ const JSON: [&str; 10] = [
     "output_compression",
     "partial_images",
     "stream",
+    "resize",
     "lora",
 ];
 

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::calls::images::{ImageCall, Output};
+use crate::calls::images::{ImageCall, Output, Quality};
 use crate::display::shorten;
 use crate::engine::{MAX_IMAGES, SchedulerName};
 use crate::error::{Error, Result};
@@ -28,8 +28,7 @@ const QUALITY: u8 = 100;
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 2] = ["user", "safety_identifier"];
 /// Fields of OpenAI's models with the values that this server supports; other values are rejected.
-const GIVEN: [(&str, &[&str]); 3] =
-    [("quality", &["auto", "standard"]), ("background", &["auto", "opaque"]), ("moderation", &["auto", "low"])];
+const GIVEN: [(&str, &[&str]); 2] = [("background", &["auto", "opaque"]), ("moderation", &["auto", "low"])];
 
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct ImageRequest {
@@ -41,6 +40,11 @@ pub struct ImageRequest {
     n: Option<u32>,
     /// Width and height in pixels, such as `512x512`, or `auto`: the model's default.
     size: Option<String>,
+    /// Generate the image at a size that the model is good at, and scale it to `size`.
+    resize: Option<bool>,
+    /// `low` takes about half of the model's default steps; all others take the default. `standard` means `auto`, and
+    /// `hd`, `xhigh` and `max` mean `high`.
+    quality: Option<QualityName>,
     /// `b64_json` if absent. A `url` needs no key and expires.
     response_format: Option<Delivery>,
     /// `png` if absent. `webp` is lossless.
@@ -98,6 +102,19 @@ enum OutputFormat {
     Webp,
 }
 
+#[derive(Clone, Copy, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum QualityName {
+    Auto,
+    Low,
+    Medium,
+    High,
+    Standard,
+    Hd,
+    Xhigh,
+    Max,
+}
+
 /// A validated request.
 pub struct CheckedRequest {
     pub call: ImageCall,
@@ -144,6 +161,8 @@ impl ImageRequest {
             prompt: self.prompt,
             negative_prompt,
             size: self.size.as_deref().map_or(Ok(None), size)?,
+            resize: self.resize.unwrap_or(false),
+            quality: self.quality.map(Quality::from).unwrap_or_default(),
             count: within("n", self.n.unwrap_or(1), 1, MAX_IMAGES)?,
             seed: seed.map(i64::unsigned_abs),
             steps: steps.map(|steps| steps as usize),
@@ -162,6 +181,17 @@ impl From<OutputFormat> for Format {
             OutputFormat::Png => Format::Png,
             OutputFormat::Jpeg => Format::Jpeg,
             OutputFormat::Webp => Format::WebP,
+        }
+    }
+}
+
+impl From<QualityName> for Quality {
+    fn from(name: QualityName) -> Self {
+        match name {
+            QualityName::Auto | QualityName::Standard => Quality::Auto,
+            QualityName::Low => Quality::Low,
+            QualityName::Medium => Quality::Medium,
+            QualityName::High | QualityName::Hd | QualityName::Xhigh | QualityName::Max => Quality::High,
         }
     }
 }

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::calls::images::RunningImages;
+use crate::calls::images::{Quality, RunningImages, size_text};
 use crate::error::{Error, Result};
 use crate::service::stored_images::Format;
 
@@ -16,6 +16,9 @@ pub struct ImagesBody {
     data: Box<RawValue>,
     background: &'static str,
     output_format: &'static str,
+    /// The requested quality, unless it is `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quality: Option<&'static str>,
     /// Width and height in pixels.
     size: String,
     usage: ImagesUsage,
@@ -62,14 +65,10 @@ pub fn body(running: &RunningImages, format: Format, data: Box<RawValue>) -> Ima
         data,
         background: "opaque",
         output_format: format.as_str(),
-        size: size(running),
+        quality: Some(running.quality).filter(|quality| *quality != Quality::Auto).map(Quality::as_str),
+        size: size_text(running.size),
         usage: ImagesUsage::of(running.seeds.len() as u64),
     }
-}
-
-pub fn size(running: &RunningImages) -> String {
-    let [width, height] = running.size;
-    format!("{width}x{height}")
 }
 
 /// Images in JSON, encoded off the async threads because each has megabytes.

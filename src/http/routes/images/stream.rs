@@ -12,8 +12,8 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
 use serde::Serialize;
 
-use super::response::{ImagesUsage, size};
-use crate::calls::images::{Output, RunningImages, encode};
+use super::response::ImagesUsage;
+use crate::calls::images::{Output, RunningImages, encode, size_text};
 use crate::engine::{Image, ImageEvent};
 use crate::error::{Error, Result};
 use crate::http::error::in_stream;
@@ -136,19 +136,19 @@ impl Events {
             image_index: index,
             seed: self.running.seeds.get(index).copied().unwrap_or_default(),
             created_at: self.running.created.as_seconds(),
-            size: size(&self.running),
+            size: size_text(self.running.size),
             output_format: self.options.output.format.as_str(),
             background: "opaque",
-            quality: "auto",
+            quality: self.running.quality.as_str(),
             usage: None,
         }
     }
 
     /// The event with its image, encoded off the async threads.
     async fn encode_event(&self, event: ImageEventBody, image: Image) -> Result<sse::Event> {
-        let output = self.options.output;
+        let (output, size) = (self.options.output, self.running.size);
         let encode_event = move || {
-            let event = ImageEventBody { b64_json: STANDARD.encode(encode(image, output)?), ..event };
+            let event = ImageEventBody { b64_json: STANDARD.encode(encode(image, size, output)?), ..event };
             Ok(sse::named(&event.r#type, &event))
         };
         actix_web::web::block(encode_event).await.map_err(Error::internal)?

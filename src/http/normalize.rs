@@ -1,0 +1,83 @@
+//! Normalizes requests before they are routed: a path is the same with and without a trailing slash, and HEAD is GET
+//! without the body.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::Error as ActixError;
+use actix_web::body::{BodySize, BoxBody, MessageBody};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::uri::PathAndQuery;
+use actix_web::http::{Method, Uri};
+use actix_web::middleware::Next;
+use actix_web::web::Bytes;
+
+/// Middleware around the routes.
+pub async fn normalize(
+    mut request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<BoxBody>, ActixError> {
+    if let Some(uri) = without_trailing_slash(request.uri()) {
+        request.match_info_mut().get_mut().update(&uri);
+        request.head_mut().uri = uri;
+    }
+    let head_only = request.method() == Method::HEAD;
+    if head_only {
+        request.head_mut().method = Method::GET;
+    }
+    let response = next.call(request).await?.map_into_boxed_body();
+    Ok(match head_only {
+        true => response.map_body(|_, body| BoxBody::new(OmittedBody(body.size()))),
+        false => response,
+    })
+}
+
+/// `None` if the path has no trailing slash, or is `/`.
+fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
+    let path = uri.path().strip_suffix('/')?.trim_end_matches('/');
+    if path.is_empty() {
+        return None;
+    }
+    let target = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(target).ok()?);
+    Uri::from_parts(parts).ok()
+}
+
+/// A body that is not sent; the response states its size.
+struct OmittedBody(BodySize);
+
+impl MessageBody for OmittedBody {
+    type Error = Infallible;
+
+    fn size(&self) -> BodySize {
+        self.0
+    }
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        Poll::Ready(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_trailing_slash;
+
+    #[test]
+    fn a_trailing_slash_is_removed_and_the_query_is_kept() {
+        for (uri, trimmed) in [
+            ("/v1/models/", Some("/v1/models")),
+            ("/v1/models//?a=/", Some("/v1/models?a=/")),
+            ("http://host:1/v1/x/?y", Some("http://host:1/v1/x?y")),
+            ("/v1/models", None),
+            ("/v1/models?a=/", None),
+            ("/", None),
+            ("//", None),
+            ("/?a", None),
+        ] {
+            let found = without_trailing_slash(&uri.parse().unwrap());
+            assert_eq!(found.map(|uri| uri.to_string()).as_deref(), trimmed, "{uri}");
+        }
+    }
+}
