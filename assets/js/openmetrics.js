@@ -9,7 +9,7 @@ function parse(text) {
   }).filter((sample) => sample.name);
 }
 
-/** Looks metrics up: `get(name, labels)`, `sum(name)`, and `by(name, label)` as an object. Names lack the prefix `outpost_`. */
+/** Looks metrics up: `get(name, labels)`, `sum(name)`, `by(name, label)` as an object, and `labels(name)` of the first sample. Names lack the prefix `outpost_`. */
 export function parseMetrics(text) {
   const samples = parse(text);
   const named = (name) => samples.filter((sample) => sample.name === `outpost_${name}`);
@@ -17,6 +17,7 @@ export function parseMetrics(text) {
   return {
     get: (name, labels = {}) => named(name).find((sample) => matches(sample, labels))?.value,
     sum: (name) => named(name).reduce((sum, { value }) => sum + value, 0),
+    labels: (name) => named(name)[0]?.labels ?? {},
     by: (name, label) => Object.fromEntries(named(name).map(({ labels, value }) => [labels[label], value])),
   };
 }

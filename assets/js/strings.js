@@ -111,6 +111,7 @@ export const t = {
     memory: "Model memory", used: "Total used", of: (used, total) => `${used} of ${total}`, chart: "Generated tokens per second",
     memoryUse: { weights: "Weights", scratch: "Scratch buffers", kv_held: "KV cache in use", kv_cached: "Prompt cache" },
     byModel: "By model", activeColumn: "Active", queuedColumn: "Queued", noModels: "No model has been used since the server started.", model: "Model", promptTokens: "Prompt tokens", cachedTokens: "Cached tokens", images: "Images", loaded: "Loaded",
+    uptime: (time) => `Up for ${time}`, kernels: (name) => `${name} kernels`, threads: (count) => `${count} compute ${count === "1" ? "thread" : "threads"}`, version: (version) => `Outpost ${version}`,
     timeToFirstToken: "Time to first token", milliseconds: (value) => `${value} ms`,
   },
 

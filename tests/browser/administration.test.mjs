@@ -325,6 +325,7 @@ test("the audit log is filtered and exported", async () => {
 test("live metrics show a running generation", async () => {
   await goTo(page, "live", "Live metrics");
   const stat = (label) => page.locator(".stat").filter({ hasText: label }).locator("strong");
+  assert.match(await page.locator("p.server").innerText(), /^Up for \d+ .+ · .+ · [a-z0-9-]+ kernels · \d+ compute threads? · Outpost \d+\.\d+\.\d+$/);
   await stat("Active generations").getByText("0", { exact: true }).waitFor();
   const abort = new AbortController();
   const running = fetch(`${server.url}/v1/chat/completions`, {

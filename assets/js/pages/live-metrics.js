@@ -3,7 +3,7 @@
 import { html, useRef, useState } from "../html.js";
 import { send } from "../api.js";
 import { LineChart } from "../chart.js";
-import { bytes, compact, number } from "../format.js";
+import { bytes, compact, duration, number } from "../format.js";
 import { parseMetrics } from "../openmetrics.js";
 import { t } from "../strings.js";
 import { Table } from "../table.js";
@@ -48,9 +48,11 @@ export function LiveMetrics() {
   const loaded = new Set((models ?? []).filter((model) => model.loaded).map((model) => model.id));
   const total = metrics.get("memory_bytes", { use: "total" });
   const memory = MEMORY_USES.map((use) => [use, metrics.get("memory_bytes", { use }) ?? 0]);
+  const server = metrics.labels("server_info");
   const used = memory.reduce((sum, [, value]) => sum + value, 0);
   return html`<${Page} title=${t.pages.live} about=${t.live.about}>
     <${ErrorAlert} error=${error} retry=${reload} />
+    <p class="muted server">${[t.live.uptime(duration(metrics.get("uptime_seconds"))), server.cpu, t.live.kernels(server.instruction_set), t.live.threads(number(Number(server.threads))), t.live.version(server.version)].join(" · ")}</p>
     <div class="stats">
       <${Stat} label=${t.live.active} value=${number(metrics.sum("answers_running"))} />
       <${Stat} label=${t.live.queuedRequests} value=${number(metrics.sum("requests_queued"))} />

@@ -2,13 +2,14 @@
 //!
 //! `prometheus-client` encodes them as OpenMetrics text. Gauges are set at each scrape.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::engine::text::scheduler::Counts;
@@ -85,10 +86,13 @@ pub struct Metrics {
     time_between_tokens: Seconds,
     memory: Family<MemoryLabel, Gauge>,
     speed: Gauge<f64, std::sync::atomic::AtomicU64>,
+    started: Instant,
+    uptime: Gauge,
 }
 
 impl Metrics {
-    pub fn new() -> Self {
+    /// `server`: labels of the server that do not change while it runs.
+    pub fn new(server: Vec<(&'static str, String)>) -> Self {
         let mut registry = Registry::with_prefix("outpost");
         let all = Self {
             queued: Family::default(),
@@ -108,6 +112,8 @@ impl Metrics {
             time_between_tokens: Seconds::new_with_constructor(histogram),
             memory: Family::default(),
             speed: Gauge::default(),
+            started: Instant::now(),
+            uptime: Gauge::default(),
             registry: Registry::default(),
         };
         registry.register("requests_queued", "Queued requests", all.queued.clone());
@@ -143,6 +149,8 @@ impl Metrics {
         );
         registry.register_with_unit("memory", "Memory for models, by use", Unit::Bytes, all.memory.clone());
         registry.register("tokens_per_second", "Tokens computed per second, moving average", all.speed.clone());
+        registry.register("server", "Version and hardware of the server", Info::new(server));
+        registry.register_with_unit("uptime", "Time since the server started", Unit::Seconds, all.uptime.clone());
         Self { registry, ..all }
     }
 
@@ -216,6 +224,7 @@ impl Metrics {
     }
 
     pub fn encode(&self) -> String {
+        self.uptime.set(to_gauge(self.started.elapsed().as_secs()));
         let mut out = String::new();
         // Writing into a string does not fail.
         let _ = text::encode(&mut out, &self.registry);
@@ -234,7 +243,7 @@ mod tests {
 
     #[test]
     fn encoded_text_has_the_recorded_values() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new(vec![("cpu", "a \"fast\" CPU".to_owned())]);
         metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
         metrics.record_drafts("m", DraftSource::DraftModel, 5, 2);
         metrics.step("m", Step { generated: 1, ..Step::default() });
@@ -251,6 +260,8 @@ mod tests {
             "outpost_time_to_first_token_seconds_bucket{le=\"0.004\",model=\"m\"} 1",
             "outpost_time_to_first_token_seconds_bucket{le=\"0.002\",model=\"m\"} 0",
             "outpost_refusals_total{model=\"m\",reason=\"model_queue\"} 1",
+            "outpost_server_info{cpu=\"a \\\"fast\\\" CPU\"} 1",
+            "outpost_uptime_seconds 0",
             "outpost_memory_bytes{use=\"weights\"} 5",
             "# EOF",
         ] {

@@ -8,6 +8,7 @@ pub mod catch_panic;
 pub mod fault_injection;
 pub mod memory_budget;
 pub mod metrics;
+mod server_info;
 pub mod supervised_worker;
 pub mod workload;
 
@@ -60,10 +61,11 @@ struct State {
 impl Runtime {
     pub fn new(settings: Settings, clock: Arc<dyn ClockRng>) -> Self {
         let memory = MemoryBudget::new(settings.memory_bytes);
+        let metrics = Metrics::new(server_info::server_info(settings.threads));
         Self {
             settings,
             memory,
-            metrics: Metrics::new(),
+            metrics,
             clock,
             faults: FaultInjector::default(),
             kv_cache: OnceLock::new(),
