@@ -12,6 +12,15 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
+/// Alternatives as `a, b or c`.
+pub fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing".to_owned(),
+        [one] => (*one).to_owned(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
 /// Bytes in decimal units.
 pub fn format_bytes(bytes: u64) -> String {
     match bytes {

@@ -27,7 +27,6 @@ mod response_body;
 pub mod routes;
 pub mod server;
 pub mod sse;
-mod strict_objects;
 pub mod tls;
 mod transport;
 mod unknown_fields;
