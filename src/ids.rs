@@ -147,8 +147,7 @@ mod tests {
         assert_eq!(id.to_string().parse(), Ok(id));
         let text = id.to_string();
         for bad in [text.to_uppercase(), format!("{text} "), text.replace("proj_", "key_"), text[..20].to_owned()] {
-            let bad_project =
-                BadId { kind: "project", form: "'proj_' and 32 lower-case hexadecimal digits" };
+            let bad_project = BadId { kind: "project", form: "'proj_' and 32 lower-case hexadecimal digits" };
             assert_eq!(bad.parse::<ProjectId>(), Err(bad_project), "{bad}");
         }
         assert!(text.parse::<KeyId>().is_err());

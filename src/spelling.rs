@@ -4,13 +4,21 @@ use strsim::damerau_levenshtein;
 
 /// More known fields are not listed in a message.
 const MAX_LISTED: usize = 10;
+/// Shorter names are not taken for the beginning of another.
+const MIN_PREFIX_BYTES: usize = 4;
 /// Longer names are not compared.
 const MAX_COMPARED_BYTES: usize = 100;
 
-/// The candidate that is spelt like `name`.
-pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The candidate that is spelt like `name`, or the only one that begins with it.
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str, IntoIter: Clone>) -> Option<&'a str> {
+    let candidates = candidates.into_iter();
     let near = |candidate: &'a str| Some((distance(name, candidate)?, candidate));
-    candidates.into_iter().filter_map(near).min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
+    let nearest = candidates.clone().filter_map(near).min_by_key(|(distance, _)| *distance);
+    if let Some((_, candidate)) = nearest {
+        return Some(candidate);
+    }
+    let mut longer = candidates.filter(|candidate| name.len() >= MIN_PREFIX_BYTES && candidate.starts_with(name));
+    longer.next().filter(|_| longer.next().is_none())
 }
 
 /// The number of edits from `name` to `candidate`, if at most one of three characters differs. Case, hyphens and
@@ -51,6 +59,8 @@ mod tests {
             ("max-token", Some("max_tokens")),
             ("stpo", Some("stop")),
             ("topp", Some("top_p")),
+            ("temp", Some("temperature")),
+            ("max_", Some("max_tokens")),
             ("k", None),
             ("colour", None),
             ("", None),

@@ -129,8 +129,9 @@ impl ModelErrors<'_> {
             Some(kind) => format!("is {}", described(kind)),
         };
         let usable = |model: &&ModelInfo| model.kind == expected && model.problem.is_none();
-        let names: Vec<&str> =
-            installed.iter().filter(usable).map(|model| model.id.as_str()).take(MAX_NAMED_MODELS).collect();
+        let names: Vec<String> =
+            installed.iter().filter(usable).map(|model| format!("'{}'", model.id)).take(MAX_NAMED_MODELS).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let remedy = match (names.as_slice(), task(expected).and_then(|task| Catalog::builtin().first_for(task))) {
             ([], Some(model)) => format!("'outpost models pull {}' installs one.", model.name),
             ([], None) => "'outpost models import' installs one from a file.".to_owned(),

@@ -57,8 +57,12 @@ impl Models {
     }
 
     async fn on_disk(&self) -> Result<Vec<ModelInfo>> {
-        let engine = self.engine.clone();
-        run_blocking(move || Ok(engine.models().list())).await
+        let models = self.clone();
+        run_blocking(move || Ok(models.on_disk_blocking())).await
+    }
+
+    pub(super) fn on_disk_blocking(&self) -> Vec<ModelInfo> {
+        self.engine.models().list()
     }
 
     /// One model. 404 if it is not installed, 403 if the key may not use it.

@@ -102,7 +102,9 @@ pub fn translate(error: &actix_web::Error) -> Error {
     };
     let message = match code {
         Code::NotFound => "There is nothing at this path. /openapi.json lists every path.",
-        Code::MethodNotAllowed => "This path does not support the method. /openapi.json lists the methods of every path.",
+        Code::MethodNotAllowed => {
+            "This path does not support the method. /openapi.json lists the methods of every path."
+        }
         Code::RequestTimeout => "The request did not arrive in time. Send it faster, or check the connection.",
         Code::RequestTooLarge => "The request is too large. Send less in one request.",
         Code::UnsupportedEncoding => "The body's encoding is not accepted. Send the body uncompressed.",

@@ -44,7 +44,9 @@ impl From<&serde_json::Error> for InputError {
             "invalid unicode code point" | "lone leading surrogate in hex escape" | "unexpected end of hex escape" => {
                 "an escape \\u is not a character"
             }
-            control if control.starts_with("control character") => "a string has a control character, such as a line break",
+            control if control.starts_with("control character") => {
+                "a string has a control character, such as a line break"
+            }
             "expected `:`" => "expected ':'",
             "expected `,` or `]`" => "expected ',' or ']'",
             "expected `,` or `}`" => "expected ',' or '}'",

@@ -65,6 +65,7 @@ fn values_that_do_not_fit_are_described_in_the_words_of_json() {
         (r#"{"byte": 4.0}"#, "byte must be a whole number, not 4.0."),
         (r#"{"big": 1e300}"#, "big is 1e300; it must be at most 18446744073709551615."),
         (r#"{"real": "warm"}"#, "real must be a number, not \"warm\"."),
+        (r#"{"real": -1e39}"#, "real is -1e39, which is too large."),
         (r#"{"real": true}"#, "real must be a number, not true."),
         (r#"{"inner": []}"#, "inner must be an object, not an array."),
         (r#"{"inner": {}}"#, "inner.number is missing."),
@@ -108,7 +109,8 @@ fn broken_json_is_described_by_its_place() {
 
 #[test]
 fn what_fits_is_read_as_it_was_written() {
-    let text = r#"{"text": null, "byte": 255, "real": 1, "color": "blue", "texts": ["a"], "raw": {"x": 1.50}, "more": [1]}"#;
+    let text =
+        r#"{"text": null, "byte": 255, "real": 1, "color": "blue", "texts": ["a"], "raw": {"x": 1.50}, "more": [1]}"#;
     let read: Outer = from_str(text).unwrap();
     assert!(read.text.is_none() && matches!(read.color, Some(Color::Blue)) && read.rest["more"][0] == 1);
     assert_eq!((read.byte, read.real, read.raw.unwrap().get()), (Some(255), Some(1.0), r#"{"x": 1.50}"#));

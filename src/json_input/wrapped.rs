@@ -84,6 +84,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Wrapped<'_, D> {
         self.deserialize_any(EnumVisitor { visitor, variants })
     }
 
+    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.deserialize_any(F32Visitor(visitor))
+    }
+
     by_any! {
         deserialize_bool();
         deserialize_i8();
@@ -96,7 +100,6 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Wrapped<'_, D> {
         deserialize_u32();
         deserialize_u64();
         deserialize_u128();
-        deserialize_f32();
         deserialize_f64();
         deserialize_char();
         deserialize_str();
@@ -250,5 +253,31 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for EnumVisitor<V> {
 
     fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {
         self.visitor.visit_enum(MapAccessDeserializer::new(fields))
+    }
+}
+
+/// Accepts only numbers that are finite in single precision.
+struct F32Visitor<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for F32Visitor<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(f)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<V::Value, E> {
+        self.0.visit_i64(number)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<V::Value, E> {
+        self.0.visit_u64(number)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<V::Value, E> {
+        match (number as f32).is_finite() {
+            true => self.0.visit_f64(number),
+            false => Err(E::custom(format!("is {number:?}, which is too large"))),
+        }
     }
 }

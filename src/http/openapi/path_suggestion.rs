@@ -29,9 +29,11 @@ pub fn suggest<'r>(routes: impl Iterator<Item = &'r [String]>, path: &str) -> Op
     if let Some((_, here)) = EQUIVALENTS.iter().find(|(there, _)| *there == joined) {
         return Some(format!("{mount}/{here}"));
     }
-    let nearest = routes.filter_map(|route| Some((distance(route, &rest)?, route))).min_by_key(|(distance, _)| *distance);
+    let nearest =
+        routes.filter_map(|route| Some((distance(route, &rest)?, route))).min_by_key(|(distance, _)| *distance);
     let (_, route) = nearest?;
-    let filled = route.iter().zip(&rest).map(|(segment, given)| if is_parameter(segment) { given } else { segment.as_str() });
+    let filled =
+        route.iter().zip(&rest).map(|(segment, given)| if is_parameter(segment) { given } else { segment.as_str() });
     let meant = format!("{mount}/{}", filled.collect::<Vec<_>>().join("/"));
     (meant != path).then_some(meant)
 }

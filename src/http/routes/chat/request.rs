@@ -239,7 +239,9 @@ fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
         "modalities" => value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind == "text")),
         _ => false,
     };
-    rest.iter().find(|(name, value)| !idle(name, value)).map_or(Ok(()), |(name, _)| Err(unsupported::<ChatRequest>(name)))
+    rest.iter()
+        .find(|(name, value)| !idle(name, value))
+        .map_or(Ok(()), |(name, _)| Err(unsupported::<ChatRequest>(name)))
 }
 
 fn number(field: &str, given: Option<f32>, default: f32, min: f32, max: f32) -> Result<f32> {
@@ -272,9 +274,12 @@ fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
         .iter()
         .map(|(token, bias)| {
             let field = format!("logit_bias.{}", shorten(token));
-            let id = token
-                .parse()
-                .map_err(|_| Error::invalid(&*field, format!("'{field}' is not a token ID. A token ID is a whole number of at least 0.")))?;
+            let id = token.parse().map_err(|_| {
+                Error::invalid(
+                    &*field,
+                    format!("'{field}' is not a token ID. A token ID is a whole number of at least 0."),
+                )
+            })?;
             within(&field, *bias, -100.0, 100.0).map(|bias| (id, bias))
         })
         .collect()
