@@ -1,7 +1,7 @@
-//! The composition root: opens the store, starts the engine, serves, drains. Only this file reads the clock and the
-//! operating system's random generator.
+//! The composition root: opens the store, starts the engine, serves, drains.
 
 mod failed_start;
+mod system_clock_rng;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,19 +10,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::Data;
-use ring::rand::{SecureRandom, SystemRandom};
 
 use self::failed_start::FolderBefore;
+pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
     chat::Chat, conversation_context::ConversationContextLoader, embeddings::Embeddings, fine_tuning::FineTuning,
     images::Images, models::Models,
 };
-use crate::clock_rng::{ClockRng, Timestamp};
+use crate::clock_rng::ClockRng;
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
@@ -386,42 +386,4 @@ fn write_admin_key_file(data: &Path, secret: &Secret) -> Result<(), StartError> 
         file.sync_all()
     };
     write().map_err(|cause| StartError::File { path: path.clone(), cause })
-}
-
-/// The machine's clocks and random generator.
-pub struct SystemClockRng {
-    started: Instant,
-    random: SystemRandom,
-}
-
-impl SystemClockRng {
-    #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
-    pub fn new() -> Self {
-        Self { started: Instant::now(), random: SystemRandom::new() }
-    }
-}
-
-impl Default for SystemClockRng {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl ClockRng for SystemClockRng {
-    #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
-    fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-    }
-
-    fn uptime(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    #[expect(clippy::panic, reason = "no key or id may be made when the system has no randomness to give")]
-    fn fill(&self, bytes: &mut [u8]) {
-        if self.random.fill(bytes).is_err() {
-            panic!("the operating system's random generator failed");
-        }
-    }
 }

@@ -24,11 +24,21 @@ pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let models = &config.paths.models;
     let is_new = !models.exists();
     let outcome = start(&config, &system, signals, out);
-    if outcome.is_err() && is_new {
-        // Models that were pulled stay: the folder is removed only if it is empty.
-        let _removed = std::fs::remove_dir(models);
+    // Models that were pulled stay, and so do parts of one, so that the next pull continues.
+    if outcome.is_err() && is_new && !has_content(models) {
+        let _removed = std::fs::remove_dir_all(models);
     }
     outcome
+}
+
+/// Whether a folder has any file that is not empty. A pull that has not begun leaves folders and empty lock files.
+fn has_content(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => has_content(&entry.path()),
+        Ok(found) => found.len() > 0,
+        Err(_) => true,
+    })
 }
 
 fn start(config: &Config, system: &SystemRunner, signals: Signals, out: &mut dyn Write) -> Outcome {

@@ -41,7 +41,7 @@ fn a_later_failure_removes_the_new_data_folder_only() {
     let data = folder.path().join("data");
     fs::create_dir_all(data.join("tls-cert.pem")).unwrap();
     let listen = ["--listen", "127.0.0.1:0", "--tls-self-signed"];
-    assert_fails(folder.path(), &listen, "tls-cert.pem");
+    assert_fails(folder.path(), &listen, "self-signed certificate");
     assert_eq!(entries(&data), ["tls-cert.pem"]);
     assert_eq!(entries(folder.path()), ["data", "models"]);
 }
@@ -55,7 +55,7 @@ fn a_database_that_was_there_stays() {
     let data = folder.path().join("data");
     let before = entries(&data);
     fs::create_dir(data.join("tls-cert.pem")).unwrap();
-    assert_fails(folder.path(), &["--listen", "127.0.0.1:0", "--tls-self-signed"], "tls-cert.pem");
+    assert_fails(folder.path(), &["--listen", "127.0.0.1:0", "--tls-self-signed"], "self-signed certificate");
     fs::remove_dir(data.join("tls-cert.pem")).unwrap();
     assert!(before.iter().all(|name| entries(&data).contains(name)), "{before:?}");
 }

@@ -238,8 +238,10 @@ fn without_models_and_pip_the_import_command_is_suggested() {
         assert_eq!(output.status.code(), Some(1));
         let text = output_text(&output);
         assert!(text.contains("outpost models import") && text.contains("--no-pull"), "{text}");
+        assert!(!folder.path().join("data").exists());
     };
     refused();
+    assert!(!folder.path().join("models").exists(), "a start that fails leaves nothing behind");
     // The model in the checkout does not replace the other starter models.
     let along = folder.path().join("models/pictogram");
     std::fs::create_dir_all(&along).unwrap();
