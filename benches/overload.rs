@@ -16,6 +16,8 @@
 
 #[path = "../tests/common/clock.rs"]
 mod clock;
+#[path = "../tests/common/fixtures.rs"]
+mod fixtures;
 #[path = "../tests/common/server.rs"]
 mod server;
 #[path = "../tests/common/tiny_model.rs"]

@@ -1,5 +1,7 @@
-//! The composition root: opens the store, starts the engine, serves, drains. Only this file reads the clock and the
-//! operating system's random generator.
+//! The composition root: opens the store, starts the engine, serves, drains.
+
+mod failed_start;
+mod system_clock_rng;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -8,17 +10,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::Data;
-use ring::rand::{SecureRandom, SystemRandom};
 
+use self::failed_start::FolderBefore;
+pub use self::system_clock_rng::SystemClockRng;
+pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
     chat::Chat, conversation_context::ConversationContextLoader, embeddings::Embeddings, fine_tuning::FineTuning,
     images::Images, models::Models,
 };
-use crate::clock_rng::{ClockRng, Timestamp};
+use crate::clock_rng::ClockRng;
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
@@ -87,20 +91,40 @@ pub struct Reloader {
 }
 
 impl App {
-    /// Opens everything. Must be called inside an actix runtime.
+    /// Opens everything. A start that fails leaves nothing behind. Must be called inside an actix runtime.
     pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
+        let (listener, certificate) = prepare(config)?;
+        let before = FolderBefore::of(&config.paths.data);
+        let started = Self::start_on(listener, certificate, config, clock_rng).await;
+        match started {
+            // The new files are another process's.
+            Err(StartError::Store(OpenError::Locked { .. })) | Ok(_) => {}
+            Err(_) => before.restore(),
+        }
+        started
+    }
+
+    /// `certificate`: that of the configured files.
+    async fn start_on(
+        listener: TcpListener,
+        certificate: Option<Arc<Certificate>>,
+        config: &Config,
+        clock_rng: Arc<dyn ClockRng>,
+    ) -> Result<Self, StartError> {
         let data = config.paths.data.clone();
         let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
         let store = Store::open(settings, clock_rng.clone())?;
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
-        let listener = listen(config.listen)?;
         let address = listener.local_addr()?;
         let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;
         let first_key = first.map(|first| first.secret);
         if let Some(secret) = &first_key {
             write_admin_key_file(&data, secret)?;
         }
-        let certificate = certificate(config, address)?;
+        let certificate = match config.tls {
+            Tls::SelfSigned => Some(self_signed(&data, address)?),
+            Tls::Off | Tls::Files { .. } => certificate,
+        };
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
         let engine = Engine::start(engine_settings(config), clock_rng.clone())?;
         let control = ControlSocket::listen(&data, store.clone())?;
@@ -114,6 +138,16 @@ impl App {
         let stopper = Stopper { api, engine, server: server.handle(), drain_timeout: config.drain * 5 / 6 };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
         Ok(Self { server, address, certificate, first_key, store, stopper, control, retention })
+    }
+
+    /// Checks whether [`App::start`] can listen and read its certificate. Changes nothing.
+    pub fn check(config: &Config) -> Result<(), StartError> {
+        prepare(config).map(drop)
+    }
+
+    /// A request to an installed model, for a user to try; `None` without usable models.
+    pub fn example_request(&self) -> Option<ExampleRequest> {
+        self.stopper.api.models.example_request()
     }
 
     /// `http://…` or `https://…`, with the real port.
@@ -325,16 +359,19 @@ fn hosts(config: &Config) -> AllowedHosts {
     }
 }
 
-fn certificate(config: &Config, address: SocketAddr) -> Result<Option<Arc<Certificate>>, StartError> {
-    Ok(match &config.tls {
-        Tls::Off => None,
+/// Binds the address and reads the certificate's files: what can fail before the data folder is touched.
+fn prepare(config: &Config) -> Result<(TcpListener, Option<Arc<Certificate>>), StartError> {
+    let certificate = match &config.tls {
         Tls::Files { cert, key } => Some(Certificate::from_files(cert, key)?),
-        Tls::SelfSigned => {
-            let names =
-                vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
-            Some(Certificate::self_signed(&config.paths.data, names)?)
-        }
-    })
+        Tls::Off | Tls::SelfSigned => None,
+    };
+    Ok((listen(config.listen)?, certificate))
+}
+
+/// The certificate in the data folder; the first start creates it.
+fn self_signed(data: &Path, address: SocketAddr) -> Result<Arc<Certificate>, StartError> {
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
+    Ok(Certificate::self_signed(data, names)?)
 }
 
 /// Writes the first admin key to a file that only this user can read.
@@ -350,42 +387,4 @@ fn write_admin_key_file(data: &Path, secret: &Secret) -> Result<(), StartError> 
         file.sync_all()
     };
     write().map_err(|cause| StartError::File { path: path.clone(), cause })
-}
-
-/// The machine's clocks and random generator.
-pub struct SystemClockRng {
-    started: Instant,
-    random: SystemRandom,
-}
-
-impl SystemClockRng {
-    #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
-    pub fn new() -> Self {
-        Self { started: Instant::now(), random: SystemRandom::new() }
-    }
-}
-
-impl Default for SystemClockRng {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl ClockRng for SystemClockRng {
-    #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
-    fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-    }
-
-    fn uptime(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    #[expect(clippy::panic, reason = "no key or id may be made when the system has no randomness to give")]
-    fn fill(&self, bytes: &mut [u8]) {
-        if self.random.fill(bytes).is_err() {
-            panic!("the operating system's random generator failed");
-        }
-    }
 }

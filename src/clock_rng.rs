@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(|BadTime| {
-            serde::de::Error::custom("expected an RFC 3339 time with an offset, such as 2027-01-31T12:00:00Z")
+            serde::de::Error::custom("must be an RFC 3339 time with an offset, such as 2027-01-31T12:00:00Z")
         })
     }
 }

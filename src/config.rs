@@ -9,6 +9,8 @@ use clap::{Args, ValueEnum};
 use crate::ip_network::Network;
 use crate::origin::Origin;
 
+pub const DEFAULT_MODELS: &str = "./models";
+
 /// Data and models folders; every subcommand takes these.
 #[derive(Args, Clone, Debug)]
 pub struct DataPaths {
@@ -16,7 +18,7 @@ pub struct DataPaths {
     #[arg(long, global = true, env = "OUTPOST_DATA", default_value = "./data", value_name = "DIR")]
     pub data: PathBuf,
     /// Folder of the models
-    #[arg(long, global = true, env = "OUTPOST_MODELS", default_value = "./models", value_name = "DIR")]
+    #[arg(long, global = true, env = "OUTPOST_MODELS", default_value = DEFAULT_MODELS, value_name = "DIR")]
     pub models: PathBuf,
 }
 

@@ -37,26 +37,19 @@ pub enum Request {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    Done { lines: Vec<String>, problems: Vec<String> },
-    Failed { message: String },
-}
-
-impl Reply {
-    /// The report of a check.
-    pub fn from_report(report: CheckReport) -> Self {
-        let mut lines = summary(&report.records, report.bytes);
-        if report.repaired {
-            lines.push("the file's own bookkeeping was rebuilt".to_owned());
-        }
-        Reply::Done { lines, problems: report.problems }
-    }
-}
-
-/// One line per table with its number of records, and one with the file's size.
-pub fn summary(records: &BTreeMap<String, u64>, bytes: u64) -> Vec<String> {
-    let mut lines: Vec<String> = records.iter().map(|(table, count)| format!("{table}: {count}")).collect();
-    lines.push(format!("{bytes} bytes"));
-    lines
+    Checked(CheckReport),
+    /// A backup: its records by table, and its size.
+    BackedUp {
+        records: BTreeMap<String, u64>,
+        bytes: u64,
+    },
+    /// An export, and its size.
+    Exported {
+        bytes: u64,
+    },
+    Failed {
+        message: String,
+    },
 }
 
 /// The listening side; dropping it closes the socket and removes its file.
@@ -134,19 +127,16 @@ fn execute(request: Request, store: &Store) -> Reply {
     let failed = |message: String| Reply::Failed { message };
     match request {
         Request::Backup { to } => match store.backup(&to) {
-            Ok(report) => Reply::Done { lines: summary(&report.records, report.bytes), problems: Vec::new() },
+            Ok(report) => Reply::BackedUp { records: report.records, bytes: report.bytes },
             Err(cause) => failed(cause.to_string()),
         },
         Request::Check => match store.verify() {
-            Ok(report) => Reply::from_report(report),
+            Ok(report) => Reply::Checked(report),
             Err(cause) => failed(cause.to_string()),
         },
         Request::Export { to, order } => {
             let done = tokio::runtime::Handle::current().block_on(order.run(store, &to));
-            done.map_or_else(failed, |bytes| Reply::Done {
-                lines: vec![format!("{bytes} bytes")],
-                problems: Vec::new(),
-            })
+            done.map_or_else(failed, |bytes| Reply::Exported { bytes })
         }
     }
 }

@@ -12,6 +12,28 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
+/// Alternatives as `a, b or c`.
+pub fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing".to_owned(),
+        [one] => (*one).to_owned(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+/// A number with separators: `12,431`.
+pub fn format_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut separated = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            separated.push(',');
+        }
+        separated.push(digit);
+    }
+    separated
+}
+
 /// Bytes in decimal units.
 pub fn format_bytes(bytes: u64) -> String {
     match bytes {
@@ -62,7 +84,7 @@ impl<W: Write> Write for SanitizedWriter<W> {
 mod tests {
     use std::io::Write;
 
-    use super::{SanitizedWriter, format_bytes, one_line, shorten};
+    use super::{SanitizedWriter, format_bytes, format_count, one_line, one_of, shorten};
 
     #[test]
     fn what_would_command_a_terminal_is_shown_instead() {
@@ -88,6 +110,18 @@ mod tests {
         let line = "ä".repeat(80);
         assert_eq!(shorten(&line), line);
         assert_eq!(shorten(&format!("{line}b")), format!("{line}…"));
+    }
+
+    #[test]
+    fn numbers_are_separated_by_thousands() {
+        for (count, text) in [(0, "0"), (999, "999"), (12_431, "12,431"), (1_000_000, "1,000,000")] {
+            assert_eq!(format_count(count), text);
+        }
+    }
+
+    #[test]
+    fn alternatives_are_joined_with_or() {
+        assert_eq!([one_of(&["a"]), one_of(&["a", "b"]), one_of(&["a", "b", "c"])], ["a", "a or b", "a, b or c"]);
     }
 
     #[test]

@@ -14,9 +14,11 @@ use crate::clock_rng::ClockRng;
 
 /// The text is not an identifier of this kind.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("not a well-formed {kind} id")]
+#[error("must be the ID of a resource of the kind {kind}: {form}")]
 pub struct BadId {
     pub kind: &'static str,
+    /// What such an id looks like.
+    pub form: &'static str,
 }
 
 fn generate(clock_rng: &dyn ClockRng) -> u128 {
@@ -67,7 +69,10 @@ macro_rules! ids {
             type Err = BadId;
 
             fn from_str(text: &str) -> Result<Self, BadId> {
-                parse($prefix, text).map(Self).ok_or(BadId { kind: $kind })
+                parse($prefix, text).map(Self).ok_or(BadId {
+                    kind: $kind,
+                    form: concat!("'", $prefix, "' and 32 lower-case hexadecimal digits"),
+                })
             }
         }
 
@@ -142,7 +147,8 @@ mod tests {
         assert_eq!(id.to_string().parse(), Ok(id));
         let text = id.to_string();
         for bad in [text.to_uppercase(), format!("{text} "), text.replace("proj_", "key_"), text[..20].to_owned()] {
-            assert_eq!(bad.parse::<ProjectId>(), Err(BadId { kind: "project" }), "{bad}");
+            let bad_project = BadId { kind: "project", form: "'proj_' and 32 lower-case hexadecimal digits" };
+            assert_eq!(bad.parse::<ProjectId>(), Err(bad_project), "{bad}");
         }
         assert!(text.parse::<KeyId>().is_err());
     }

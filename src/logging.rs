@@ -1,4 +1,4 @@
-//! Logs to standard error. `OUTPOST_LOG` filters them in the syntax of tracing's `EnvFilter`; default `info`.
+//! Logs to standard error. `OUTPOST_LOG` filters them in the syntax of tracing's `EnvFilter`.
 
 use std::io::{IsTerminal, stderr};
 
@@ -6,9 +6,12 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
+/// The default filter. The messages of libraries below warnings mean nothing to an operator.
+const FILTER: &str = "warn,outpost=info";
+
 /// Installs the process's logger. Further calls have no effect.
 pub fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER));
     let colours = stderr().is_terminal();
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(colours).with_target(false);

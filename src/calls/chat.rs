@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
-use super::errors;
+use super::errors::{self, ModelErrors};
 use super::grammars::GrammarCompiler;
 use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
 use super::persist_turn::TurnRecorder;
@@ -14,7 +14,7 @@ use crate::engine::{
     DeltaStream, Engine, FinishReason, GenerationRequest, Message, Sampling, TextDelta, TextModel, TokenInfo, Tool,
 };
 use crate::error::{Code, Error, Result};
-use crate::ids::{CompletionId, ProjectId};
+use crate::ids::CompletionId;
 use crate::service::access::Access;
 use crate::service::conversations::Conversation;
 use crate::service::usage::{Outcome, UsageRecorder};
@@ -137,7 +137,7 @@ impl Chat {
             self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let tools = (Arc::clone(&output.spec.tools), tools_bytes);
         let max_tokens = call.max_tokens.map(|(count, _)| count);
-        let (model, fitted) = self.prepare(access.project(), context, call.messages, tools, max_tokens).await?;
+        let (model, fitted) = self.prepare(access, context, call.messages, tools, max_tokens).await?;
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         output.adapt_to(&model);
@@ -185,17 +185,18 @@ impl Chat {
     /// Loads the model and builds the prompt, off the async threads. `tools`: with the bytes of their definitions.
     async fn prepare(
         &self,
-        project: ProjectId,
+        access: &Access,
         context: ConversationContext,
         messages: Vec<Message>,
         (tools, tools_bytes): (Arc<[Tool]>, usize),
         max_tokens: Option<u32>,
     ) -> Result<(Arc<TextModel>, FittedPrompt)> {
-        let (engine, id) = (self.engine.clone(), context.model.clone());
+        let (engine, allowed, id) = (self.engine.clone(), access.clone(), context.model.clone());
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
         let bytes = context.bytes() + messages_bytes + tools_bytes;
-        let prepared = self.preparing.run(project, bytes, move |bound| {
-            let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
+        let prepared = self.preparing.run(access.project(), bytes, move |bound| {
+            let errors = ModelErrors { engine: &engine, access: &allowed };
+            let model = engine.models().load(&id).map_err(|error| errors.from_load_error(&id, &error))?;
             let window = engine.positions(&model);
             let budget = TokenBudget { window, max_tokens, bound: bound.with_max_tokens(window as usize) };
             let fitted = context.prompt(&model, messages, tools, budget)?;

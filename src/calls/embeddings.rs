@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::errors;
+use super::errors::{self, ModelErrors};
 use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
@@ -66,14 +66,15 @@ impl Embeddings {
     /// future cancels what is not computed yet.
     pub async fn run(&self, access: &Access, call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
         access.require_model(&call.model)?;
-        let engine = self.engine.clone();
+        let (engine, allowed) = (self.engine.clone(), access.clone());
         let bytes = call.inputs.iter().map(Input::bytes).sum();
         let prepare = move |bound: TokenizeLimits| {
             let id = call.model.as_str();
+            let errors = ModelErrors { engine: &engine, access: &allowed };
             let model = engine
                 .models()
                 .load_encoder(id, ModelKind::Embedding)
-                .map_err(|error| errors::from_load_error(id, &error))?;
+                .map_err(|error| errors.from_load_error(id, &error))?;
             check_dimensions(&model, call.dimensions)?;
             let texts = tokenise(&model, &call, &bound)?;
             Ok((call, model, texts))

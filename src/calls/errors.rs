@@ -2,9 +2,17 @@
 
 use std::time::Duration;
 
-use crate::display::shorten;
-use crate::engine::{Failure, KvType, LoadError, PreprocessError, PromptError, Refused, TooLarge};
+use crate::catalog::{Catalog, Task};
+use crate::display::{one_of, shorten};
+use crate::engine::{
+    Engine, Failure, KvType, LoadError, ModelInfo, ModelKind, PreprocessError, PromptError, Refused, TooLarge,
+};
 use crate::error::{Code, Error};
+use crate::service::access::Access;
+use crate::spelling;
+
+/// Max models that an error names.
+const MAX_NAMED_MODELS: usize = 3;
 
 /// Retry delay after a lack of memory: by then other models' generations may have ended, or an operator may have
 /// unloaded a model.
@@ -23,7 +31,16 @@ pub(super) fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> 
 pub(super) fn from_prompt_error(id: &str, error: PromptError) -> Error {
     match error {
         PromptError::PreprocessError(stopped) => from_stopped(id, &stopped),
-        error => Error::invalid("messages", format!("The model's chat template refused the messages: {error}")),
+        PromptError::Refused(reason) => {
+            let reason = reason.trim_end_matches('.');
+            Error::invalid("messages", format!("The model's chat template rejects these messages: {reason}."))
+        }
+        PromptError::Broken(cause) => {
+            let message = format!(
+                "The chat template of the model '{id}' fails on these messages. Send messages that it supports, or use another model."
+            );
+            Error::invalid("messages", message).with_cause(cause)
+        }
     }
 }
 
@@ -68,31 +85,83 @@ fn shutting_down() -> Error {
     Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back.")
 }
 
-pub(super) fn model_not_found(id: &str) -> Error {
-    let name = shorten(id);
-    let message = format!(
-        "No model '{name}' is installed. GET /v1/models lists the installed models; 'outpost models pull' downloads more."
-    );
-    Error::new(Code::ModelNotFound, message).param("model")
+/// Turns errors about the models that a request names into API errors, which name a model that would do.
+pub(super) struct ModelErrors<'a> {
+    pub engine: &'a Engine,
+    /// Only models that it may use are named.
+    pub access: &'a Access,
 }
 
-/// The error for a model that could not be loaded.
-pub(super) fn from_load_error(id: &str, error: &LoadError) -> Error {
-    let no_memory = |remedy: &str| model_unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
-    match error {
-        LoadError::NotFound => model_not_found(id),
-        LoadError::WrongKind { architecture, expected, .. } => {
-            let expected = expected.name();
-            let article = if expected.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-            let message =
-                format!("The model '{id}' is not {article} {expected} model; its architecture is {architecture}.");
-            Error::invalid("model", message)
+impl ModelErrors<'_> {
+    /// Blocks while the models folder is read.
+    pub fn not_found(&self, id: &str) -> Error {
+        let installed = self.installed();
+        let meant = spelling::nearest(id, installed.iter().map(|model| model.id.as_str()));
+        let hint = match meant {
+            Some(meant) => format!("Did you mean '{meant}'?"),
+            None if Catalog::builtin().find(id).is_some() => format!("'outpost models pull {id}' installs it."),
+            None => "GET /v1/models lists the installed models; 'outpost models pull' downloads more.".to_owned(),
+        };
+        Error::new(Code::ModelNotFound, format!("No model '{}' is installed. {hint}", shorten(id))).param("model")
+    }
+
+    /// The error for a model that could not be loaded. Blocks while the models folder is read.
+    pub fn from_load_error(&self, id: &str, error: &LoadError) -> Error {
+        let no_memory = |remedy: &str| model_unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
+        match error {
+            LoadError::NotFound => self.not_found(id),
+            LoadError::WrongKind { architecture, expected, .. } => self.wrong_kind(id, architecture, *expected),
+            LoadError::Unusable { reason, .. } => model_unusable(id, reason),
+            LoadError::OutOfMemory { .. } => {
+                no_memory(" Try again when their requests have ended, or give the server more memory with --memory.")
+            }
+            LoadError::TooLarge { .. } => {
+                no_memory(" Give the server more memory with --memory, or use a smaller model.")
+            }
         }
-        LoadError::Unusable { reason, .. } => model_unusable(id, reason),
-        LoadError::OutOfMemory { .. } => {
-            no_memory(" Try again when their requests have ended, or give the server more memory with --memory.")
-        }
-        LoadError::TooLarge { .. } => no_memory(" Give the server more memory with --memory, or use a smaller model."),
+    }
+
+    fn wrong_kind(&self, id: &str, architecture: &str, expected: ModelKind) -> Error {
+        let installed = self.installed();
+        let kind = installed.iter().find(|model| model.id == id).map(|model| model.kind);
+        let is = match kind {
+            None | Some(ModelKind::Unknown) => format!("has the architecture {architecture}"),
+            Some(kind) => format!("is {}", described(kind)),
+        };
+        let usable = |model: &&ModelInfo| model.kind == expected && model.problem.is_none();
+        let names: Vec<String> =
+            installed.iter().filter(usable).map(|model| format!("'{}'", model.id)).take(MAX_NAMED_MODELS).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let remedy = match (names.as_slice(), task(expected).and_then(|task| Catalog::builtin().first_for(task))) {
+            ([], Some(model)) => format!("'outpost models pull {}' installs one.", model.name),
+            ([], None) => "'outpost models import' installs one from a file.".to_owned(),
+            (names, _) => format!("Send {} instead.", one_of(names)),
+        };
+        let needed = described(expected);
+        Error::invalid("model", format!("The model '{id}' {is}, but this request needs {needed}. {remedy}"))
+    }
+
+    fn installed(&self) -> Vec<ModelInfo> {
+        let mut models = self.engine.models().list();
+        models.retain(|model| self.access.lists(&model.id));
+        models.sort_by(|a, b| a.id.cmp(&b.id));
+        models
+    }
+}
+
+/// The kind with its article: `an image model`.
+fn described(kind: ModelKind) -> String {
+    let name = kind.name();
+    let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
+    format!("{article} {name} model")
+}
+
+fn task(kind: ModelKind) -> Option<Task> {
+    match kind {
+        ModelKind::Text => Some(Task::Chat),
+        ModelKind::Embedding => Some(Task::Embedding),
+        ModelKind::Image => Some(Task::Image),
+        ModelKind::Reranker | ModelKind::Unknown => None,
     }
 }
 

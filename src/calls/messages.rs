@@ -19,7 +19,7 @@ pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
         to_message(&field, &message_validation::parse(&field, json, unknown)?)
     };
     match messages.len() {
-        0 => Err(Error::invalid("messages", "messages is empty. Send at least one message.")),
+        0 => Err(Error::invalid("messages", "'messages' is empty. Send at least one message.")),
         1..=MAX_MESSAGES => messages.iter().enumerate().map(parse_message).collect(),
         count => {
             let message = format!("messages has {count} entries; at most {MAX_MESSAGES} are allowed.");

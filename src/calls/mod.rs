@@ -9,6 +9,7 @@ pub mod conversation_context;
 mod conversation_truncation;
 pub mod embeddings;
 mod errors;
+pub mod example_request;
 pub mod fine_tuning;
 mod grammars;
 pub mod images;

@@ -1,7 +1,7 @@
 //! The models API: the engine's registry, filtered by an [`Access`].
 
 use super::blocking::run_blocking;
-use super::errors;
+use super::errors::ModelErrors;
 use crate::catalog::{Catalog, CatalogModel};
 use crate::engine::{Engine, InUse, ModelInfo};
 use crate::error::{Code, Error, Result};
@@ -57,15 +57,22 @@ impl Models {
     }
 
     async fn on_disk(&self) -> Result<Vec<ModelInfo>> {
-        let engine = self.engine.clone();
-        run_blocking(move || Ok(engine.models().list())).await
+        let models = self.clone();
+        run_blocking(move || Ok(models.on_disk_blocking())).await
+    }
+
+    pub(super) fn on_disk_blocking(&self) -> Vec<ModelInfo> {
+        self.engine.models().list()
     }
 
     /// One model. 404 if it is not installed, 403 if the key may not use it.
     pub async fn get(&self, access: &Access, id: &str) -> Result<ModelInfo> {
-        let (engine, name) = (self.engine.clone(), id.to_owned());
-        let found =
-            run_blocking(move || Ok(engine.models().find(&name))).await?.ok_or_else(|| errors::model_not_found(id))?;
+        let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
+        let find = move || {
+            let errors = ModelErrors { engine: &engine, access: &allowed };
+            engine.models().find(&name).ok_or_else(|| errors.not_found(&name))
+        };
+        let found = run_blocking(find).await?;
         access.require_listed(id)?;
         Ok(found)
     }
@@ -76,9 +83,12 @@ impl Models {
     pub async fn load(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         access.require_admin()?;
         access.require_listed(id)?;
-        let (engine, name) = (self.engine.clone(), id.to_owned());
-        run_blocking(move || engine.models().preload(&name).map_err(|error| errors::from_load_error(&name, &error)))
-            .await?;
+        let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
+        let load = move || {
+            let errors = ModelErrors { engine: &engine, access: &allowed };
+            engine.models().preload(&name).map_err(|error| errors.from_load_error(&name, &error))
+        };
+        run_blocking(load).await?;
         self.get(access, id).await
     }
 

@@ -1,7 +1,7 @@
 //! Reranking: documents sorted by their relevance to a query.
 
 use super::embeddings::{Embeddings, too_long};
-use super::errors;
+use super::errors::{ModelErrors, from_stopped};
 use crate::engine::{ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
@@ -37,16 +37,17 @@ impl Embeddings {
     /// computed yet.
     pub async fn rerank(&self, access: &Access, call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
         access.require_model(&call.model)?;
-        let engine = self.engine.clone();
+        let (engine, allowed) = (self.engine.clone(), access.clone());
         let bytes = call.documents.iter().map(|document| call.query.len() + document.len()).sum();
         let prepare = move |bound: TokenizeLimits| {
             let id = call.model.as_str();
+            let errors = ModelErrors { engine: &engine, access: &allowed };
             let model = engine
                 .models()
                 .load_encoder(id, ModelKind::Reranker)
-                .map_err(|error| errors::from_load_error(id, &error))?;
+                .map_err(|error| errors.from_load_error(id, &error))?;
             let encoded = model.encode_pairs(&call.query, &call.documents, call.truncate, &bound);
-            let encoded = encoded.map_err(|stopped| errors::from_stopped(id, &stopped))?;
+            let encoded = encoded.map_err(|stopped| from_stopped(id, &stopped))?;
             let one = |(index, (pair, complete)): (usize, (Tokenized, bool))| match pair.ids.len() {
                 count if count <= model.limit() => Ok(pair),
                 count => Err(too_long(&format!("documents[{index}]"), " with the query", count, complete, &model)),

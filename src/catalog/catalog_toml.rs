@@ -27,6 +27,8 @@ pub struct Catalog {
 pub struct CatalogModel {
     pub name: String,
     pub description: String,
+    /// What it does.
+    pub task: Option<Task>,
     /// SPDX id, lower case, of the weights.
     pub license: String,
     pub files: Vec<CatalogFile>,
@@ -36,6 +38,15 @@ pub struct CatalogModel {
     /// In order of preference.
     #[serde(rename = "source")]
     pub sources: Vec<Source>,
+}
+
+/// What a model does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    Chat,
+    Embedding,
+    Image,
 }
 
 /// A file of a model, accepted only with this size and hash.
@@ -119,6 +130,11 @@ impl Catalog {
     /// The model of that exact name.
     pub fn find(&self, name: &str) -> Option<&CatalogModel> {
         self.models.iter().find(|model| model.name == name)
+    }
+
+    /// The first model that does this.
+    pub fn first_for(&self, task: Task) -> Option<&CatalogModel> {
+        self.models.iter().find(|model| model.task == Some(task))
     }
 
     /// All models, in the catalog's order.

@@ -24,7 +24,7 @@ mod pull;
 mod staging;
 mod wheel;
 
-pub use catalog_toml::{BadCatalog, Catalog, CatalogFile, CatalogModel, Part, Source, Wheels, ZipMember};
+pub use catalog_toml::{BadCatalog, Catalog, CatalogFile, CatalogModel, Part, Source, Task, Wheels, ZipMember};
 pub use error::{FolderError, PullError, TransferError};
 pub use export::{Exported, export};
 pub use import::{ImportOptions, Imported, import};

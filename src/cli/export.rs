@@ -7,10 +7,11 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 
 use super::maintenance;
-use super::output::{Outcome, print_reply};
+use super::output::{Outcome, failure};
 use crate::app::SystemClockRng;
 use crate::clock_rng::Timestamp;
-use crate::control_socket::{self, Request};
+use crate::control_socket::{self, Reply, Request};
+use crate::display::format_bytes;
 use crate::ids::ProjectId;
 use crate::service::export::{ExportRequest, Format, Table};
 
@@ -58,18 +59,20 @@ fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> O
     let order = ExportRequest { table, project, start, end, format };
     // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
-    if let Some(answer) = control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
-        print_reply(answer, out)?;
-    } else {
-        let opened = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
-        let bytes = actix_web::rt::System::new().block_on(order.run(&opened, &to));
-        opened.shutdown();
-        writeln!(out, "{} bytes", bytes?)?;
-    }
+    let bytes = match control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
+        Some(Reply::Exported { bytes }) => bytes,
+        Some(other) => return Err(failure(other)),
+        None => {
+            let opened = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
+            let bytes = actix_web::rt::System::new().block_on(order.run(&opened, &to));
+            opened.shutdown();
+            bytes?
+        }
+    };
     let what = match table {
         Table::Audit => "The audit log is",
         Table::Usage => "The metered requests are",
     };
-    writeln!(out, "{what} in {}.", to.display())?;
+    writeln!(out, "{what} in {} ({}).", to.display(), format_bytes(bytes))?;
     Ok(())
 }

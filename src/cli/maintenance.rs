@@ -5,48 +5,70 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::output::{Outcome, print_lines, print_reply};
+use super::output::{Outcome, count_records, failure};
 use crate::app::SystemClockRng;
 use crate::clock_rng::ClockRng;
 use crate::control_socket::{self, Reply, Request};
+use crate::display::format_bytes;
 use crate::service::setup;
 use crate::storage::{self, Store, StoreSettings};
 
-pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
+pub fn backup(data: &Path, to: &Path, verbose: bool, out: &mut dyn Write) -> Outcome {
     // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
-    if let Some(answer) = control_socket::send(data, &Request::Backup { to: to.clone() })? {
-        print_reply(answer, out)?;
-    } else {
-        let store = open(data, Arc::new(SystemClockRng::new()))?;
-        let report = store.backup(&to);
-        store.shutdown();
-        let report = report?;
-        print_lines(&control_socket::summary(&report.records, report.bytes), out)?;
-    }
+    let (records, bytes) = match control_socket::send(data, &Request::Backup { to: to.clone() })? {
+        Some(Reply::BackedUp { records, bytes }) => (records, bytes),
+        Some(other) => return Err(failure(other)),
+        None => {
+            let store = open(data, Arc::new(SystemClockRng::new()))?;
+            let report = store.backup(&to);
+            store.shutdown();
+            let report = report?;
+            (report.records, report.bytes)
+        }
+    };
+    let count = count_records(&records, verbose, out)?;
     writeln!(
         out,
-        "The backup is {}. It contains the pepper that API keys depend on. Protect it like the data folder.",
+        "{count} ({}) are saved in {}; protect the file like the data folder, because it contains the pepper that API keys depend on.",
+        format_bytes(bytes),
         to.display()
     )?;
     Ok(())
 }
 
-pub fn restore(data: &Path, from: &Path, out: &mut dyn Write) -> Outcome {
+pub fn restore(data: &Path, from: &Path, verbose: bool, out: &mut dyn Write) -> Outcome {
     let report = storage::restore(from, data)?;
-    print_lines(&control_socket::summary(&report.records, report.bytes), out)?;
-    writeln!(out, "{} is restored. Start the server with: outpost serve --data {}", data.display(), data.display())?;
+    let count = count_records(&report.records, verbose, out)?;
+    let data = data.display();
+    writeln!(out, "{count} are restored to {data}. Start the server with: outpost serve --data {data}")?;
     Ok(())
 }
 
-pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
-    if let Some(answer) = control_socket::send(data, &Request::Check)? {
-        writeln!(out, "A server is running: every record is checked; stop it to check the file's pages too.")?;
-        return print_reply(answer, out);
+pub fn check(data: &Path, verbose: bool, out: &mut dyn Write) -> Outcome {
+    let report = match control_socket::send(data, &Request::Check)? {
+        Some(Reply::Checked(report)) => {
+            writeln!(out, "A server is running: every record is checked; stop it to check the file's pages too.")?;
+            report
+        }
+        Some(other) => return Err(failure(other)),
+        None => {
+            require_store(data)?;
+            storage::check(data)?
+        }
+    };
+    if report.repaired {
+        writeln!(out, "The database's list of free pages was rebuilt.")?;
     }
-    require_store(data)?;
-    let report = storage::check(data)?;
-    print_reply(Reply::from_report(report), out)
+    let count = count_records(&report.records, verbose, out)?;
+    for problem in &report.problems {
+        writeln!(out, "{problem}")?;
+    }
+    match report.problems.len() {
+        0 => writeln!(out, "All {count} are intact.")?,
+        problems => return Err(format!("{problems} problems were found; restore the latest good backup").into()),
+    }
+    Ok(())
 }
 
 /// Access to the data folder is sufficient authorization; there is no such operation over the network.

@@ -44,14 +44,24 @@ enum Command {
         /// The file to write; it must not exist
         #[arg(value_name = "FILE")]
         to: PathBuf,
+        /// Print the number of records of each table, too
+        #[arg(long)]
+        verbose: bool,
     },
     /// Restore a backup into an empty data folder
     Restore {
         #[arg(value_name = "FILE")]
         from: PathBuf,
+        /// Print the number of records of each table, too
+        #[arg(long)]
+        verbose: bool,
     },
     /// Verify the integrity of the store
-    Check,
+    Check {
+        /// Print the number of records of each table, too
+        #[arg(long)]
+        verbose: bool,
+    },
     /// Export the audit log
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -92,9 +102,9 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
         Command::Serve(args) => serve::run(paths, &args, out),
         Command::Models(command) => Ok(models::run(command, &paths.models, out)?),
         Command::Usage(command) => export::usage(command, &paths.data, out),
-        Command::Backup { to } => maintenance::backup(&paths.data, &to, out),
-        Command::Restore { from } => maintenance::restore(&paths.data, &from, out),
-        Command::Check => maintenance::check(&paths.data, out),
+        Command::Backup { to, verbose } => maintenance::backup(&paths.data, &to, verbose, out),
+        Command::Restore { from, verbose } => maintenance::restore(&paths.data, &from, verbose, out),
+        Command::Check { verbose } => maintenance::check(&paths.data, verbose, out),
         Command::Audit(command) => export::audit(command, &paths.data, out),
         Command::AdminKey => maintenance::admin_key(&paths.data, out),
     }

@@ -1,30 +1,33 @@
-//! What a subcommand returns, and how it prints a report.
+//! What a subcommand returns, and how it prints the records of the store.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 
 use crate::control_socket::Reply;
+use crate::display::format_count;
 
 /// The error is shown to the user.
 pub(super) type Outcome = Result<(), Box<dyn Error>>;
 
-pub(super) fn print_reply(answer: Reply, out: &mut dyn Write) -> Outcome {
-    match answer {
-        Reply::Done { lines: report, problems } => {
-            print_lines(&report, out)?;
-            print_lines(&problems, out)?;
-            if problems.is_empty() {
-                return Ok(());
-            }
-            Err(format!("{} problems were found; restore the latest good backup", problems.len()).into())
+/// The number of records: `12,431 records`. With `verbose`, a line per table is printed first.
+pub(super) fn count_records(
+    records: &BTreeMap<String, u64>,
+    verbose: bool,
+    out: &mut dyn Write,
+) -> Result<String, Box<dyn Error>> {
+    if verbose {
+        for (table, count) in records {
+            writeln!(out, "{table}: {}", format_count(*count))?;
         }
-        Reply::Failed { message } => Err(message.into()),
     }
+    Ok(format!("{} records", format_count(records.values().sum())))
 }
 
-pub(super) fn print_lines(report: &[String], out: &mut dyn Write) -> Outcome {
-    for line in report {
-        writeln!(out, "{line}")?;
+/// The error for a reply of the server that is not a result.
+pub(super) fn failure(reply: Reply) -> Box<dyn Error> {
+    match reply {
+        Reply::Failed { message } => message.into(),
+        _ => "the running server is another version of outpost; use its own binary".into(),
     }
-    Ok(())
 }

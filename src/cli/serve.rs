@@ -4,12 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use actix_web::rt::SystemRunner;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::Outcome;
-use crate::app::{ADMIN_KEY_FILE, App, Reloader, SystemClockRng};
+use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
-use crate::config::{Config, DataPaths, ServeArgs};
+use crate::config::{Config, DEFAULT_MODELS, DataPaths, ServeArgs};
 use crate::logging;
 
 pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
@@ -18,12 +19,36 @@ pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let signals = system.block_on(async { Signals::listen() })?;
     let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, args)? };
     logging::start(args.log_format);
-    std::fs::create_dir_all(&config.paths.models)
-        .map_err(|cause| format!("the models folder {} cannot be created: {cause}", config.paths.models.display()))?;
-    if config.pull {
-        pull_starter(&config.paths.models, out)?;
+    // Before anything is pulled or created.
+    App::check(&config)?;
+    let models = &config.paths.models;
+    let is_new = !models.exists();
+    let outcome = start(&config, &system, signals, out);
+    // Models that were pulled stay, and so do parts of one, so that the next pull continues.
+    if outcome.is_err() && is_new && !has_content(models) {
+        let _removed = std::fs::remove_dir_all(models);
     }
-    system.block_on(serve(&config, signals, out))
+    outcome
+}
+
+/// Whether a folder has any file that is not empty. A pull that has not begun leaves folders and empty lock files.
+fn has_content(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => has_content(&entry.path()),
+        Ok(found) => found.len() > 0,
+        Err(_) => true,
+    })
+}
+
+fn start(config: &Config, system: &SystemRunner, signals: Signals, out: &mut dyn Write) -> Outcome {
+    let models = &config.paths.models;
+    std::fs::create_dir_all(models)
+        .map_err(|cause| format!("the models folder {} cannot be created: {cause}", models.display()))?;
+    if config.pull {
+        pull_starter(models, out)?;
+    }
+    system.block_on(serve(config, signals, out))
 }
 
 /// This program's executable. Linux finds it even after it was replaced by a newer one.
@@ -118,20 +143,35 @@ fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
     let file = config.paths.data.join(ADMIN_KEY_FILE);
     if let Some(secret) = app.first_key() {
         writeln!(out, "\nAdmin key, shown only once and stored in {}:\n\n  {}\n", file.display(), secret.expose())?;
-        writeln!(out, "Try it:\n\n{}\n", example_curl(&url, secret.expose(), &config.paths.models))?;
+    }
+    match (app.example_request(), app.first_key()) {
+        (Some(ExampleRequest { path, body }), Some(secret)) => {
+            writeln!(out, "Try it:\n\n{}\n", curl(&url, path, secret.expose(), &body.to_string()))?;
+        }
+        (Some(_), None) => {}
+        (None, _) => {
+            writeln!(out, "No model is installed. To install one:\n\n{}\n", pull_command(&config.paths.models))?
+        }
     }
     out.flush()?;
     Ok(())
 }
 
 /// A command that a new user can paste.
-fn example_curl(url: &str, key: &str, models: &Path) -> String {
-    let starter = Catalog::builtin().starter();
-    let installed = catalog::model_folders(models);
-    let model = starter.iter().find(|name| installed.iter().any(|found| found.name == **name));
-    let model = model.or(starter.first()).map_or("MODEL", String::as_str);
+fn curl(url: &str, path: &str, key: &str, body: &str) -> String {
     let insecure = if url.starts_with("https") { " --insecure" } else { "" };
     format!(
-        "  curl{insecure} {url}/v1/chat/completions \\\n    -H 'Authorization: Bearer {key}' \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is an outpost?\"}}]}}'"
+        "  curl{insecure} {url}{path} \\\n    -H 'Authorization: Bearer {key}' \\\n    -H 'Content-Type: application/json' \\\n    -d '{}'",
+        body.replace('\'', "'\\''")
     )
+}
+
+/// The command that pulls the first model of the catalog.
+fn pull_command(models: &Path) -> String {
+    let name = Catalog::builtin().starter().first().map_or("NAME", String::as_str);
+    let folder = match models == Path::new(DEFAULT_MODELS) {
+        true => String::new(),
+        false => format!(" --models '{}'", models.display()),
+    };
+    format!("  outpost models pull {name}{folder}")
 }

@@ -1,17 +1,27 @@
-//! Ids in bodies and query strings. A malformed id is reported like an unknown one.
+//! Ids in paths, bodies and query strings. A malformed id gives 404, like an unknown one, and the message says what such
+//! ids look like.
 
 use std::str::FromStr;
 
 use crate::display::shorten;
-use crate::error::{Error, Result};
-use crate::ids::ProjectId;
+use crate::error::{Code, Error, Result};
+use crate::ids::{BadId, ProjectId};
 
-/// The id of a resource of the kind `what` in the field `param`; 404 if it is malformed.
-pub fn parse_id<I: FromStr>(text: &str, what: &str, param: &str) -> Result<I> {
-    text.parse().map_err(|_| Error::not_found(what, shorten(text)).param(param))
+/// The id in a path.
+pub fn parse_path_id<I: FromStr<Err = BadId>>(text: &str) -> Result<I> {
+    text.parse().map_err(|BadId { kind, form }| {
+        let text = shorten(text);
+        let message = format!("No {kind} '{text}' exists. The ID of every {kind} is {form}.");
+        Error::new(Code::NotFound, message)
+    })
+}
+
+/// The id in the field `param`.
+pub fn parse_id<I: FromStr<Err = BadId>>(text: &str, param: &str) -> Result<I> {
+    parse_path_id(text).map_err(|error| error.param(param))
 }
 
 /// The field `project_id`.
 pub fn parse_project_id(text: &str) -> Result<ProjectId> {
-    parse_id(text, "project", "project_id")
+    parse_id(text, "project_id")
 }

@@ -100,7 +100,18 @@ pub fn translate(error: &actix_web::Error) -> Error {
         400..=499 => Code::InvalidParameter,
         _ => return Error::internal(error.to_string()),
     };
-    Error::new(code, format!("The request could not be read: {error}."))
+    let message = match code {
+        Code::NotFound => "There is nothing at this path. /openapi.json lists every path.",
+        Code::MethodNotAllowed => {
+            "This path does not support the method. /openapi.json lists the methods of every path."
+        }
+        Code::RequestTimeout => "The request did not arrive in time. Send it faster, or check the connection.",
+        Code::RequestTooLarge => "The request is too large. Send less in one request.",
+        Code::UnsupportedEncoding => "The body's encoding is not accepted. Send the body uncompressed.",
+        Code::HeaderTooLarge => "The headers are too large. Send fewer or shorter headers.",
+        _ => "The request could not be read. Check its path, its headers and the encoding of its body.",
+    };
+    Error::new(code, message).with_cause(error.to_string())
 }
 
 #[cfg(test)]

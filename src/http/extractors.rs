@@ -1,6 +1,5 @@
 //! Extractors for bodies, query strings and path ids, with size limits and errors that name the invalid field.
 
-use std::fmt::Display;
 use std::future::{Ready, ready};
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,10 +15,12 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 
-use super::require_objects::RequireObjects;
+use super::body_ids::parse_path_id;
 use super::unknown_fields::known_fields;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
+use crate::ids::BadId;
+use crate::json_input::{self, InputError};
 
 /// Max bytes of a JSON body; enough for a transcript that fills a long context.
 const BODY_LIMIT: usize = 8 * 1024 * 1024;
@@ -60,8 +61,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
             if !body.is_empty() {
                 merge(&mut fields, from_json(&body)?)?;
             }
-            let parsed = serde_path_to_error::deserialize(RequireObjects(Value::Object(fields)));
-            parsed.map(Self).map_err(|error| explain(&error))
+            json_input::from_object(fields).map(Self).map_err(InputError::in_body)
         })
     }
 }
@@ -109,13 +109,13 @@ fn plain(value: &Value) -> String {
 /// An id from the path. A malformed one gives 404, like an unknown one.
 pub struct ApiPath<I>(pub I);
 
-impl<I: FromStr<Err = crate::ids::BadId> + 'static> FromRequest for ApiPath<I> {
+impl<I: FromStr<Err = BadId> + 'static> FromRequest for ApiPath<I> {
     type Error = Error;
     type Future = Ready<Result<Self>>;
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let text = request.match_info().iter().next().map(|(_, value)| value).unwrap_or_default();
-        ready(text.parse().map(Self).map_err(|bad: crate::ids::BadId| Error::not_found(bad.kind, shorten(text))))
+        ready(parse_path_id(text).map(Self))
     }
 }
 
@@ -192,33 +192,10 @@ pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     let text = std::str::from_utf8(body).map_err(|bad| {
         Error::new(
             Code::InvalidParameter,
-            format!("The body is not valid UTF-8: the byte at {} breaks it.", bad.valid_up_to()),
+            format!("The body is not valid UTF-8 from byte {} on. Send it as UTF-8.", bad.valid_up_to()),
         )
     })?;
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(RequireObjects(&mut reader)).map_err(|error| explain(&error))?;
-    let trailing =
-        |error: serde_json::Error| Error::new(Code::InvalidParameter, format!("After the JSON body: {error}."));
-    reader.end().map_err(trailing)?;
-    Ok(value)
-}
-
-/// Converts serde's error to a message with the field's path as `param`.
-fn explain<E: Display>(error: &serde_path_to_error::Error<E>) -> Error {
-    let text = error.inner().to_string();
-    let parent = error.path().to_string();
-    let named =
-        ["unknown field `", "missing field `", "duplicate field `"].iter().find_map(|start| text.strip_prefix(start));
-    let param = match (named.and_then(|rest| rest.split('`').next()), parent.as_str()) {
-        (Some(field), ".") => field.to_owned(),
-        (Some(field), parent) if parent.ends_with(field) => parent.to_owned(),
-        (Some(field), parent) => format!("{parent}.{field}"),
-        (None, ".") => {
-            return Error::new(Code::InvalidParameter, format!("The body is not the expected JSON: {text}."));
-        }
-        (None, parent) => parent.to_owned(),
-    };
-    Error::invalid(param.clone(), format!("'{param}': {text}."))
+    json_input::from_str(text).map_err(InputError::in_body)
 }
 
 /// A field of a PATCH: absent leaves it unchanged, `null` clears it, a value sets it.
@@ -249,7 +226,7 @@ where
     D: Deserializer<'de>,
     T: Deserialize<'de> + FromStr,
 {
-    let wrong = || serde::de::Error::custom(format!("expected a value of type {}", kind::<T>()));
+    let wrong = || serde::de::Error::custom(format!("must be {}", kind::<T>()));
     match Option::<Lenient<T>>::deserialize(deserializer).map_err(|_| wrong())? {
         None => Ok(None),
         Some(Lenient::Plain(value)) => Ok(Some(value)),
@@ -259,7 +236,7 @@ where
 
 fn kind<T>() -> &'static str {
     match std::any::type_name::<T>() {
-        "bool" => "boolean (true or false)",
-        _ => "integer",
+        "bool" => "true or false",
+        _ => "a whole number",
     }
 }

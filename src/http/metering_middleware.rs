@@ -14,6 +14,7 @@ use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, HttpMessage, web};
 
 use super::Api;
+use super::request_logging::log_usage;
 use super::response::Mount;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
@@ -38,6 +39,7 @@ pub async fn meter<B: MessageBody + 'static>(
     let route = pattern.as_deref().and_then(Mount::of).map(|(_, route)| route).filter(|route| route.len() > 1);
     let recorder = Arc::new(api.services.meter.open(&access, endpoint(request.method(), route)));
     request.extensions_mut().insert(recorder.clone());
+    log_usage(&request, &recorder);
     let (status, admitted) = match admit(&api, &access, route).await {
         Ok(found) => found,
         Err(error) => (RateLimitStatus::default(), Err(error)),

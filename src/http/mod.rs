@@ -24,7 +24,6 @@ mod normalize;
 pub mod openapi;
 pub mod page_params;
 pub mod request_logging;
-mod require_objects;
 pub mod response;
 mod response_body;
 pub mod routes;

@@ -163,7 +163,16 @@ fn refuse(cause: &actix_multipart::MultipartError) -> Error {
     use actix_multipart::MultipartError as E;
     let text = match cause {
         E::Incomplete | E::Payload(_) => "The request body broke off before its end. Send it again.".to_owned(),
-        other => format!("The body is not well-formed multipart/form-data: {other}."),
+        E::BoundaryMissing => {
+            "The header 'Content-Type' has no boundary. Leave the header to your HTTP client, which adds one."
+                .to_owned()
+        }
+        E::ContentDispositionMissing | E::ContentDispositionNameMissing => {
+            "A part of the form has no name. Send 'Content-Disposition: form-data; name=\"…\"' with each part."
+                .to_owned()
+        }
+        _ => "The body is not well-formed multipart/form-data. Send it with your HTTP client's support for forms."
+            .to_owned(),
     };
     Error::new(Code::InvalidParameter, text).with_cause(cause.to_string())
 }

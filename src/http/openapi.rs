@@ -1,6 +1,7 @@
 //! The OpenAPI document, and the responses that follow from it: 404 for unknown paths, 405 with `Allow` for unknown
 //! methods.
 
+mod path_suggestion;
 mod responses;
 
 use actix_web::http::header::{self, HeaderValue};
@@ -56,6 +57,15 @@ impl Document {
         let requested: Vec<&str> = path.split('/').collect();
         self.routes.iter().find(|route| route.matches(&requested)).map(|route| route.allow.as_str())
     }
+
+    /// The path that was probably meant by `path`.
+    fn suggest(&self, path: &str) -> Option<String> {
+        let below = self.routes.iter().filter_map(|route| match route.segments.as_slice() {
+            [_, mount, below @ ..] if mount == "v1" => Some(below),
+            _ => None,
+        });
+        path_suggestion::suggest(below, path)
+    }
 }
 
 impl Route {
@@ -89,7 +99,11 @@ pub async fn serve(document: web::Data<Document>) -> HttpResponse {
 pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> HttpResponse {
     let path = shorten(request.path());
     let Some(allow) = document.allowed(request.path()) else {
-        let message = format!("There is nothing at '{path}'. /openapi.json lists every path.");
+        let hint = match document.suggest(request.path()) {
+            Some(meant) => format!("Did you mean '{}'?", shorten(&meant)),
+            None => "/openapi.json lists every path.".to_owned(),
+        };
+        let message = format!("There is nothing at '{path}'. {hint}");
         return HttpResponse::from_error(Error::new(Code::NotFound, message));
     };
     not_allowed(&request, allow)

@@ -4,27 +4,41 @@ use serde::de::value::Error as Stop;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
+use utoipa::PartialSchema;
+use utoipa::openapi::{RefOr, Schema};
 
 use crate::display::shorten;
 use crate::error::{Error, Result};
+use crate::spelling;
 
-/// Refuses fields that a call neither knows nor ignores.
-pub fn refuse_unknown(rest: &Map<String, Value>, ignored: &[&str]) -> Result<()> {
+/// Refuses fields that a call neither knows nor ignores. `T` is the request.
+pub fn refuse_unknown<T: PartialSchema>(rest: &Map<String, Value>, ignored: &[&str]) -> Result<()> {
     let foreign = rest.iter().find(|(name, value)| !value.is_null() && !ignored.contains(&name.as_str()));
-    foreign.map_or(Ok(()), |(name, _)| Err(unsupported(name)))
+    foreign.map_or(Ok(()), |(name, _)| Err(unsupported::<T>(name)))
 }
 
-/// The error for a field that this server does not support.
-pub fn unsupported(name: &str) -> Error {
+/// The error for a field that the request `T` does not have.
+pub fn unsupported<T: PartialSchema>(name: &str) -> Error {
+    let fields = schema_fields::<T>();
+    let meant = spelling::nearest(name, fields.iter().map(String::as_str));
     let name = shorten(name);
-    let message = match name.as_str() {
-        "functions" => "'functions' is the older form of 'tools' and is not supported by this server. Send 'tools'.".to_owned(),
-        "function_call" => {
+    let message = match (name.as_str(), meant) {
+        ("functions", _) => "'functions' is the older form of 'tools' and is not supported by this server. Send 'tools'.".to_owned(),
+        ("function_call", _) => {
             "'function_call' is the older form of 'tool_choice' and is not supported by this server. Send 'tool_choice'.".to_owned()
         }
-        _ => format!("'{name}' is not supported by this server. Leave it out."),
+        (_, Some(meant)) => format!("'{name}' is unknown. Did you mean '{meant}'?"),
+        (_, None) => format!("'{name}' is not supported by this server. Leave it out."),
     };
     Error::invalid(name, message)
+}
+
+/// The names of a request's fields, as `/openapi.json` lists them.
+fn schema_fields<T: PartialSchema>() -> Vec<String> {
+    match T::schema() {
+        RefOr::T(Schema::Object(object)) => object.properties.into_keys().collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The names of a struct's fields, as its derived `Deserialize` asks for them. Empty for any other type.

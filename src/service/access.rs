@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::idempotency::IdempotencyKey;
+use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 
@@ -92,7 +93,10 @@ impl Scopes {
             let scope = scope.ok_or_else(|| {
                 Error::invalid(
                     format!("scopes[{index}]"),
-                    format!("'{}' is not a scope. The scopes are admin, project, inference.", name.as_ref()),
+                    format!(
+                        "'scopes[{index}]' is '{}'; the scopes are admin, project and inference.",
+                        shorten(name.as_ref())
+                    ),
                 )
             })?;
             Ok(Scopes(found.0 | scope.bit()))

@@ -2,13 +2,32 @@
 
 use serde_json::{Map, Value};
 
+use crate::display::shorten;
 use crate::error::{Error, Result};
+use crate::spelling;
 
 const MAX_NAME_BYTES: usize = 64;
 
 /// The error for a field: its message is the field's name followed by `what`.
 pub fn invalid_field<T>(field: &str, what: &str) -> Result<T> {
     Err(Error::invalid(field, format!("'{field}' {what}.")))
+}
+
+/// Refuses unknown fields of an object. Unknown fields that are `idle` are accepted.
+pub fn known(
+    field: &str,
+    object: &Map<String, Value>,
+    names: &[&str],
+    idle: impl Fn(&str, &Value) -> bool,
+) -> Result<()> {
+    match object.iter().find(|(name, value)| !names.contains(&name.as_str()) && !idle(name, value)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let field = format!("{field}.{}", shorten(name));
+            let message = format!("'{field}' {}", spelling::unknown_field(name, names));
+            Err(Error::invalid(field, message))
+        }
+    }
 }
 
 pub fn object<'a>(field: &str, value: Option<&'a Value>) -> Result<&'a Map<String, Value>> {

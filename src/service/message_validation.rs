@@ -3,9 +3,10 @@
 
 use serde_json::{Map, Value};
 
-use super::json_fields::invalid_field;
+use super::json_fields::{invalid_field, known};
 use crate::display::shorten;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::json_input;
 
 /// What to do with unknown fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +22,7 @@ const EMPTY_IN_HISTORY: [&str; 3] = ["annotations", "audio", "function_call"];
 
 /// Parses and validates a message. `field` is its path in the request.
 pub fn parse(field: &str, json: &str, unknown: UnknownFields) -> Result<Value> {
-    let value: Value = serde_json::from_str(json)
-        .map_err(|error| Error::invalid(field, format!("'{field}' cannot be read: {error}.")))?;
+    let value: Value = json_input::from_str(json).map_err(|error| error.in_field(field))?;
     check(field, &value, unknown)?;
     Ok(value)
 }
@@ -50,13 +50,7 @@ fn known_fields(field: &str, message: &Map<String, Value>) -> Result<()> {
     let idle = |name: &str, value: &Value| {
         EMPTY_IN_HISTORY.contains(&name) && (value.is_null() || value.as_array().is_some_and(Vec::is_empty))
     };
-    match message.iter().find(|(name, value)| !FIELDS.contains(&name.as_str()) && !idle(name, value)) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let name = shorten(name);
-            invalid_field(&format!("{field}.{name}"), "is not a field of a message. Leave it out")
-        }
-    }
+    known(field, message, &FIELDS, idle)
 }
 
 fn role<'a>(field: &str, message: &'a Map<String, Value>) -> Result<&'a str> {
@@ -91,7 +85,7 @@ fn check_part(field: &str, part: &Value) -> Result<()> {
     };
     let text = |path: &str| match part.pointer(path) {
         Some(Value::String(_)) => Ok(()),
-        _ => invalid_field(&format!("{field}{}", path.replace('/', ".")), "is missing, or no string"),
+        _ => invalid_field(&format!("{field}{}", path.replace('/', ".")), "must be a string"),
     };
     match kind {
         "text" => text("/text"),
@@ -99,7 +93,7 @@ fn check_part(field: &str, part: &Value) -> Result<()> {
         "image_url" => text("/image_url/url"),
         "input_audio" => text("/input_audio/data").and_then(|()| text("/input_audio/format")),
         "file" if part.get("file").is_some_and(Value::is_object) => Ok(()),
-        "file" => invalid_field(&format!("{field}.file"), "is missing, or no object"),
+        "file" => invalid_field(&format!("{field}.file"), "must be an object"),
         _ => {
             let kind = shorten(kind);
             let text = format!("is '{kind}'. Parts are of type text, image_url, input_audio, file or refusal");
@@ -131,7 +125,7 @@ fn check_call(field: &str, call: &Value) -> Result<()> {
     }
     ["/id", "/function/name", "/function/arguments"].iter().try_for_each(|path| match call.pointer(path) {
         Some(Value::String(text)) if !text.is_empty() || path.ends_with("arguments") => Ok(()),
-        _ => invalid_field(&format!("{field}{}", path.replace('/', ".")), "is missing, empty, or no string"),
+        _ => invalid_field(&format!("{field}{}", path.replace('/', ".")), "must be a string that is not empty"),
     })
 }
 
@@ -140,7 +134,7 @@ fn tool_call_id(field: &str, message: &Map<String, Value>, role: &str) -> Result
     match (role, message.get("tool_call_id")) {
         ("tool", Some(Value::String(id))) if !id.is_empty() => Ok(()),
         ("tool", _) => {
-            invalid_field(&field, "is missing, empty, or no string. It names the call that this message answers")
+            invalid_field(&field, "must be a string that is not empty: the ID of the call that this message answers")
         }
         (_, None | Some(Value::Null)) => Ok(()),
         _ => invalid_field(&field, "belongs to messages of the role tool only"),

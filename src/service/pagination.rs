@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::display::shorten;
 use crate::error::{Error, Result};
+use crate::ids::BadId;
 use crate::storage::Pepper;
 
 const DEFAULT_LIMIT: usize = 20;
@@ -85,7 +86,7 @@ impl Window {
 
 impl PageRequest {
     /// Validates the request; `Id` is the type of `after`.
-    pub(super) fn window<Id: FromStr>(
+    pub(super) fn window<Id: FromStr<Err = BadId>>(
         &self,
         pepper: &Pepper,
         listing: Listing,
@@ -101,7 +102,7 @@ impl PageRequest {
         let before = match (&self.cursor, &self.after) {
             (Some(_), Some(_)) => return Err(Error::invalid("after", "Give either 'cursor' or 'after', not both.")),
             (Some(cursor), None) => Some(listing.position(pepper, cursor).ok_or_else(bad_cursor)?),
-            (None, Some(after)) => Some(after.parse().map(bytes).map_err(|_| bad_after(after))?),
+            (None, Some(after)) => Some(after.parse().map(bytes).map_err(|bad| bad_after(after, &bad))?),
             (None, None) => None,
         };
         Ok(Window { limit, before })
@@ -115,11 +116,14 @@ fn bad_cursor() -> Error {
     )
 }
 
-fn bad_after(after: &str) -> Error {
+fn bad_after(after: &str, bad: &BadId) -> Error {
     let shown = shorten(after);
     Error::invalid(
         "after",
-        format!("'{shown}' is not an id of this listing. Pass on the id of the last item that you have."),
+        format!(
+            "'after' is '{shown}', which is not an ID of this listing. The ID of every {} is {}. Pass on the ID of the last item that you have.",
+            bad.kind, bad.form
+        ),
     )
 }
 

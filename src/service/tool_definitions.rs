@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::json_fields::{invalid_field, name, object, optional};
-use crate::display::shorten;
+use super::json_fields::{invalid_field, known, name, object, optional};
 use crate::error::{Error, Result};
+use crate::json_input;
 
 const MAX_TOOLS: usize = 128;
 
@@ -17,8 +17,7 @@ pub(super) fn check(json: &str) -> Result<()> {
 
 /// Parses a JSON array of function tools.
 pub fn parse(json: &str) -> Result<Vec<Value>> {
-    let tools: Vec<Value> = serde_json::from_str(json)
-        .map_err(|error| Error::invalid("tools", format!("'tools' must be an array of tool definitions: {error}.")))?;
+    let tools: Vec<Value> = json_input::from_str(json).map_err(|error| error.in_field("tools"))?;
     if tools.len() > MAX_TOOLS {
         let text = format!("'tools' has {} entries; it may have {MAX_TOOLS}.", tools.len());
         return Err(Error::invalid("tools", text));
@@ -40,13 +39,13 @@ pub fn parse(json: &str) -> Result<Vec<Value>> {
 /// Validates a tool and returns its name.
 fn check_tool<'a>(field: &str, tool: &'a Value) -> Result<&'a str> {
     let tool = object(field, Some(tool))?;
-    known(field, tool, &["type", "function"])?;
+    known(field, tool, &["type", "function"], |_, _| false)?;
     if tool.get("type").and_then(Value::as_str) != Some("function") {
         return invalid_field(&format!("{field}.type"), "must be 'function', the only type of tool");
     }
     let field = format!("{field}.function");
     let function = object(&field, tool.get("function"))?;
-    known(&field, function, &["name", "description", "parameters", "strict"])?;
+    known(&field, function, &["name", "description", "parameters", "strict"], |_, _| false)?;
     let given = |name: &str, what: &str, fits: fn(&Value) -> bool| {
         optional(&format!("{field}.{name}"), function.get(name), what, fits)
     };
@@ -54,14 +53,4 @@ fn check_tool<'a>(field: &str, tool: &'a Value) -> Result<&'a str> {
     given("parameters", "a JSON object, the schema of the arguments", Value::is_object)?;
     given("strict", "true or false", Value::is_boolean)?;
     name(&format!("{field}.name"), function.get("name"))
-}
-
-fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()> {
-    match object.keys().find(|name| !names.contains(&name.as_str())) {
-        None => Ok(()),
-        Some(name) => {
-            let name = shorten(name);
-            invalid_field(&format!("{field}.{name}"), &format!("is unknown. The fields are {}", names.join(", ")))
-        }
-    }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use serde::{Deserialize, Serialize};
+
 use super::codec::{self, Record};
 use super::transaction::{ReadTx, Reader as _};
 use crate::error::{Error, Result};
@@ -11,7 +13,7 @@ use crate::error::{Error, Result};
 const MAX_PROBLEMS: usize = 100;
 
 /// The report of a check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// Records by table.
     pub records: BTreeMap<String, u64>,

@@ -8,8 +8,9 @@ use image::{DynamicImage, ImageFormat, Rgb, RgbImage, Rgba, RgbaImage};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::fixtures::add_fixture;
 use crate::images::{assert_refused, send};
-use crate::server::{Response, Server, add_fixture};
+use crate::server::{Response, Server};
 use crate::tiny_model::TinyModel;
 use crate::upload::{Part, set_quotas};
 use crate::wait::until;
@@ -322,7 +323,7 @@ fn an_invalid_or_mismatched_image_is_refused_by_name() {
     let wide = file(RgbImage::new(9000, 1), ImageFormat::Png);
     let ask = |image: &[u8], mask: Option<&[u8]>| send(&server, "edits", &server.admin, &parts(image, mask));
     assert_refused(&ask(b"<svg/>", None), "image", "PNG, JPEG or WebP");
-    assert_refused(&ask(&whole[..whole.len() / 2], None), "image", "cannot be decoded");
+    assert_refused(&ask(&whole[..whole.len() / 2], None), "image", "not a complete image");
     assert_refused(&ask(&wide, None), "image", "9000x1");
     assert_refused(&ask(&whole, Some(b"nothing")), "mask", "PNG, JPEG or WebP");
     assert_refused(&ask(&whole, Some(&other)), "mask", "32x64");

@@ -7,9 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use image::{ImageFormat, Rgb, RgbImage, imageops};
 use serde_json::{Value, json};
 
+use crate::fixtures::add_fixture;
 use crate::image_generation::start_server;
 use crate::images::{assert_refused, send};
-use crate::server::{MODEL as CHAT_MODEL, Response, Server, add_fixture};
+use crate::server::{MODEL as CHAT_MODEL, Response, Server};
 use crate::tiny_model::TinyModel;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];

@@ -42,37 +42,37 @@ fn each_invalid_field_is_named_with_a_remedy() {
     let cases = [
         (json!({ "prompt": "" }), "prompt", "1 to 32000"),
         (json!({ "prompt": "x".repeat(32_001) }), "prompt", "32001 characters"),
-        (json!({ "prompt": 7 }), "prompt", "expected a string"),
+        (json!({ "prompt": 7 }), "prompt", "must be a string, not 7"),
         (json!({ "negative_prompt": "x".repeat(32_001) }), "negative_prompt", "0 to 32000"),
         (json!({ "n": 0 }), "n", "from 1 to 10"),
         (json!({ "n": 11 }), "n", "from 1 to 10"),
-        (json!({ "n": 1.5 }), "n", "expected u32"),
+        (json!({ "n": 1.5 }), "n", "must be a whole number, not 1.5"),
         (json!({ "size": "large" }), "size", "512x512"),
         (json!({ "size": "512" }), "size", "512x512"),
         (json!({ "size": "0x512" }), "size", "512x512"),
         (json!({ "size": "+512x512" }), "size", "512x512"),
         (json!({ "size": "512x99999" }), "size", "auto"),
-        (json!({ "response_format": "file" }), "response_format", "`b64_json` or `url`"),
-        (json!({ "output_format": "gif" }), "output_format", "`jpeg`"),
+        (json!({ "response_format": "file" }), "response_format", "b64_json or url"),
+        (json!({ "output_format": "gif" }), "output_format", "png, jpeg or webp"),
         (json!({ "output_compression": 101, "output_format": "jpeg" }), "output_compression", "from 0 to 100"),
         (json!({ "output_compression": 50 }), "output_compression", "png is lossless"),
         (json!({ "output_compression": 50, "output_format": "webp" }), "output_compression", "webp is lossless"),
         (json!({ "seed": -1 }), "seed", "from 0 to"),
-        (json!({ "seed": 9_223_372_036_854_775_808_u64 }), "seed", "expected i64"),
+        (json!({ "seed": 9_223_372_036_854_775_808_u64 }), "seed", "at most 9223372036854775807"),
         (json!({ "steps": 0 }), "steps", "from 1 to 500"),
         (json!({ "steps": 501 }), "steps", "from 1 to 500"),
         (json!({ "num_inference_steps": 501 }), "steps", "from 1 to 500"),
         (json!({ "guidance_scale": -1 }), "guidance_scale", "from 0 to 100"),
         (json!({ "guidance_scale": 100.5 }), "guidance_scale", "from 0 to 100"),
-        (json!({ "guidance_scale": 1e39 }), "guidance_scale", "out of range"),
+        (json!({ "guidance_scale": 1e39 }), "guidance_scale", "too large"),
         (json!({ "scheduler": "heun" }), "scheduler", "dpmpp_2m_karras"),
-        (json!({ "lora": "a" }), "lora", "sequence"),
+        (json!({ "lora": "a" }), "lora", "must be an array"),
         (adapter("b", 10.5), "lora[1].weight", "from -10 to 10"),
         (adapter("../b", 1.), "lora[1].name", "slash"),
         (adapter("", 1.), "lora[1].name", "1 to 128"),
-        (json!({ "lora": [{ "name": "a", "scale": 1 }] }), "lora[0].scale", "unknown field"),
+        (json!({ "lora": [{ "name": "a", "scale": 1 }] }), "lora[0].scale", "is unknown. The fields are name, weight"),
         (json!({ "lora": vec![json!({ "name": "a" }); 9] }), "lora", "at most 8"),
-        (json!({ "stream": "yes" }), "stream", "boolean"),
+        (json!({ "stream": "yes" }), "stream", "true or false"),
         (json!({ "stream": true, "partial_images": 4 }), "partial_images", "from 0 to 3"),
         (json!({ "partial_images": 1 }), "partial_images", "stream: true"),
         (json!({ "stream": true, "response_format": "url" }), "response_format", "stream"),
@@ -82,7 +82,7 @@ fn each_invalid_field_is_named_with_a_remedy() {
         (json!({ "moderation": "none" }), "moderation", "auto or low"),
         (json!({ "style": "vivid" }), "style", "not supported"),
         (json!({ "strength": 0.5 }), "strength", "not supported"),
-        (json!({ "prompts": ["a"] }), "prompts", "not supported"),
+        (json!({ "prompts": ["a"] }), "prompts", "Did you mean 'prompt'?"),
     ];
     for mount in MOUNTS {
         for (more, param, words) in &cases {
@@ -103,7 +103,7 @@ fn valid_fields_reach_the_model() {
     });
     for mount in MOUNTS {
         for more in [json!({}), everything.clone(), json!({ "stream": true, "partial_images": 3 })] {
-            assert_refused(&generate(&server, mount, more.clone()), "model", "is not an image model");
+            assert_refused(&generate(&server, mount, more.clone()), "model", "needs an image model");
             let unknown =
                 generate(&server, mount, [more, json!({ "model": "none" })].into_iter().fold(json!({}), merge));
             assert_eq!(unknown.error_fields(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
@@ -148,7 +148,7 @@ fn errors_in_a_form_are_named() {
     let send_form = |endpoint: &str, more: &[Part<'_>]| send(&server, endpoint, &server.admin, &[&base, more].concat());
     // Valid requests reach the check of the model.
     for endpoint in ["edits", "variations"] {
-        assert_refused(&send_form(endpoint, &[]), "model", "is not an image model");
+        assert_refused(&send_form(endpoint, &[]), "model", "needs an image model");
         let fields: &[Part<'_>] = &[
             ("n", None, b"2"),
             ("strength", None, b"1"),
@@ -160,16 +160,16 @@ fn errors_in_a_form_are_named() {
             ("size", None, b"auto"),
             ("user", None, b"5"),
         ];
-        assert_refused(&send_form(endpoint, fields), "model", "is not an image model");
+        assert_refused(&send_form(endpoint, fields), "model", "needs an image model");
     }
     let cases: &[(&str, Part<'_>, &str)] = &[
-        ("n", ("n", None, b"two"), "expected u32"),
+        ("n", ("n", None, b"two"), "must be a whole number"),
         ("n", ("n", None, b"0"), "from 1 to 10"),
         ("strength", ("strength", None, b"0"), "above 0 and at most 1"),
         ("strength", ("strength", None, b"1.01"), "above 0 and at most 1"),
         ("strength", ("strength", None, b"much"), "above 0 and at most 1"),
         ("size", ("size", None, b"512"), "512x512"),
-        ("stream", ("stream", None, b"perhaps"), "boolean"),
+        ("stream", ("stream", None, b"perhaps"), "true or false"),
         ("scheduler", ("scheduler", None, b"heun"), "unipc"),
         ("image", ("image", Some("b"), b"x"), "one image"),
         ("image", ("image[]", Some("b"), b"x"), "one image"),
@@ -188,7 +188,7 @@ fn errors_in_a_form_are_named() {
     assert_refused(&send(&server, "edits", &server.admin, &base[..2]), "image", "missing");
     assert_refused(&send(&server, "edits", &server.admin, &base[1..]), "model", "missing");
     assert_refused(&send(&server, "edits", &server.admin, &[base[0], base[2]]), "prompt", "missing");
-    assert_refused(&send(&server, "variations", &server.admin, &[base[0], base[2]]), "model", "is not an image model");
+    assert_refused(&send(&server, "variations", &server.admin, &[base[0], base[2]]), "model", "needs an image model");
     let named: Vec<String> = (0..70).map(|number| format!("f{number}")).collect();
     let many: Vec<Part<'_>> = named.iter().map(|name| (name.as_str(), None, b"x".as_slice())).collect();
     assert!(send_form("edits", &many).text.contains("more than 64 parts"));

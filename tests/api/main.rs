@@ -4,6 +4,8 @@
 
 #[path = "../common/clock.rs"]
 mod clock;
+#[path = "../common/fixtures.rs"]
+mod fixtures;
 #[path = "../common/server.rs"]
 mod server;
 #[path = "../common/tiny_model.rs"]
@@ -24,6 +26,7 @@ mod client_disconnects;
 mod contract;
 mod conversations;
 mod embeddings;
+mod error_messages;
 mod files;
 mod fine_tuning;
 mod http1;

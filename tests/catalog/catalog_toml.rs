@@ -15,6 +15,7 @@ fn the_catalog_in_the_binary_is_valid() {
     assert_eq!(sizes, expected);
     assert_eq!(catalog.starter(), ["smollm2-135m-instruct", "all-minilm-l6-v2", "pictogram"]);
     assert_eq!(Catalog::builtin().models().len(), catalog.models().len());
+    assert!(catalog.models().iter().all(|model| model.task.is_some()), "errors name models by their task");
 }
 
 #[test]

@@ -140,10 +140,19 @@ fn check_works_with_and_without_a_server_and_finds_damage() {
     create_project(&serving, "checked");
     let online = run(folder.path(), &["check"]);
     assert!(online.status.success() && output_text(&online).contains("running"), "{}", output_text(&online));
+    let saved = run(folder.path(), &["backup", "saved.backup"]);
+    let sentence = String::from_utf8(saved.stdout).unwrap();
+    assert!(sentence.contains(" records (") && sentence.lines().count() == 1, "{sentence}");
     serving.signal("TERM");
     serving.wait(std::time::Duration::from_secs(10));
     let offline = run(folder.path(), &["check"]);
     assert!(offline.status.success(), "{}", output_text(&offline));
+    let verbose = String::from_utf8(run(folder.path(), &["check", "--verbose"]).stdout).unwrap();
+    let (table, sentence) = verbose.trim_end().rsplit_once('\n').unwrap();
+    assert!(table.lines().any(|line| line == "projects: 2"), "{table}");
+    let count: u64 = table.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(sentence, format!("All {count} records are intact."));
+    assert_eq!(String::from_utf8_lossy(&offline.stdout), format!("{sentence}\n"));
 
     let path = folder.path().join("data/outpost.redb");
     let mut bytes = fs::read(&path).unwrap();

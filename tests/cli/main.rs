@@ -4,6 +4,8 @@
 
 #[path = "../common/children.rs"]
 mod children;
+#[path = "../common/fixtures.rs"]
+mod fixtures;
 #[path = "../common/process.rs"]
 mod process;
 #[path = "../common/rng.rs"]
@@ -13,10 +15,12 @@ mod tiny_model;
 #[path = "../common/wait.rs"]
 mod wait;
 
+mod access_log;
 mod audit;
 mod backup_and_check;
 mod client_flood;
 mod drain;
+mod failed_start;
 mod http2;
 mod idempotency;
 mod large_texts;

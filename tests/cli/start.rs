@@ -11,6 +11,7 @@ use rustls::StreamOwned;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use crate::fixtures::add_fixture;
 use crate::process::{MODEL, ServerProcess, command, folder, mode, output_text, run};
 use crate::tiny_model::TinyModel;
 use crate::tls::session;
@@ -40,6 +41,24 @@ fn the_first_start_prints_the_key_once_and_the_second_does_not() {
     assert_eq!(second.key(), key);
     let listed = second.request(reqwest::Method::GET, "/v1/models", None);
     assert!(listed.text().unwrap().contains(MODEL));
+}
+
+/// The example fits what is installed, and without a model there is the command that pulls one.
+#[test]
+fn the_first_start_shows_what_can_be_tried() {
+    let shown = |models: &[(&str, &str)]| {
+        let folder = tempfile::tempdir().unwrap();
+        for (kind, name) in models {
+            add_fixture(kind, &folder.path().join("models"), name);
+        }
+        ServerProcess::start(folder.path(), &["--no-pull"]).startup_output.clone()
+    };
+    let none = shown(&[]);
+    assert!(none.contains("outpost models pull smollm2-135m-instruct") && !none.contains("curl"), "{none}");
+    let embedding = shown(&[("encoders", "bert-mean")]);
+    assert!(embedding.contains("/v1/embeddings") && embedding.contains("bert-mean"), "{embedding}");
+    let both = shown(&[("encoders", "bert-mean"), ("pipelines", "sd1")]);
+    assert!(both.contains("/v1/images/generations") && both.contains("\"sd1\""), "{both}");
 }
 
 #[test]
@@ -219,8 +238,10 @@ fn without_models_and_pip_the_import_command_is_suggested() {
         assert_eq!(output.status.code(), Some(1));
         let text = output_text(&output);
         assert!(text.contains("outpost models import") && text.contains("--no-pull"), "{text}");
+        assert!(!folder.path().join("data").exists());
     };
     refused();
+    assert!(!folder.path().join("models").exists(), "a start that fails leaves nothing behind");
     // The model in the checkout does not replace the other starter models.
     let along = folder.path().join("models/pictogram");
     std::fs::create_dir_all(&along).unwrap();

@@ -17,6 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clock::ShiftedClock;
+use crate::fixtures::add_fixture;
 use crate::tiny_model::{self, TinyModel};
 
 /// The chat model of every test server.
@@ -266,24 +267,6 @@ fn read(response: reqwest::blocking::Response) -> Response {
 /// Copies one of the tiny random models of `tests/fixtures/encoders` into a folder of models.
 pub fn add_encoder(models: &Path, name: &str) {
     add_fixture("encoders", models, name);
-}
-
-/// Copies the model `tests/fixtures/<kind>/<name>` into a folder of models.
-pub fn add_fixture(kind: &str, models: &Path, name: &str) {
-    fn copy(src: &Path, dst: &Path) {
-        std::fs::create_dir_all(dst).unwrap();
-        for entry in src.read_dir().unwrap() {
-            let entry = entry.unwrap();
-            let (src, dst) = (entry.path(), dst.join(entry.file_name()));
-            if src.is_dir() {
-                copy(&src, &dst);
-            } else {
-                std::fs::copy(&src, &dst).unwrap();
-            }
-        }
-    }
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(kind);
-    copy(&fixtures.join(name), &models.join(name));
 }
 
 pub fn config(folder: &Path) -> Config {

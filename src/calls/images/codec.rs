@@ -5,7 +5,7 @@ use std::io::Cursor;
 use image::codecs::{jpeg::JpegEncoder, png::PngEncoder, webp::WebPEncoder};
 use image::imageops::{FilterType, resize};
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage};
 
 use crate::engine::Image;
 use crate::error::{Error, Result};
@@ -56,11 +56,12 @@ pub(super) fn scale(image: RgbImage, size: [usize; 2]) -> RgbImage {
 
 /// Decodes the image that a client sent as `field` and applies its orientation.
 pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
-    let broken = |cause: &dyn std::fmt::Display| {
-        Error::invalid(
-            field,
-            format!("'{field}' cannot be decoded as an image: {cause}. Send a complete PNG, JPEG or WebP."),
-        )
+    let broken = |cause: ImageError| {
+        let message = match cause {
+            ImageError::Limits(_) => format!("'{field}' takes too much memory to decode. Send a smaller image."),
+            _ => format!("'{field}' is not a complete image. Send a whole PNG, JPEG or WebP."),
+        };
+        Error::invalid(field, message).with_cause(cause)
     };
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(Error::internal)?;
     if !matches!(reader.format(), Some(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) {
@@ -72,7 +73,7 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     let mut limits = Limits::no_limits();
     limits.max_alloc = Some(MAX_DECODE_MEMORY);
     reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(|cause| broken(&cause))?;
+    let mut decoder = reader.into_decoder().map_err(broken)?;
     let (width, height) = decoder.dimensions();
     if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
         let text = format!(
@@ -82,7 +83,7 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     }
     // Cameras store the rotation as metadata.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    let mut image = DynamicImage::from_decoder(decoder).map_err(|cause| broken(&cause))?;
+    let mut image = DynamicImage::from_decoder(decoder).map_err(broken)?;
     image.apply_orientation(orientation);
     Ok(image)
 }

@@ -14,7 +14,7 @@ pub use size::text as size_text;
 pub use source::{EditKind, SourceImage};
 
 use super::blocking::run_blocking;
-use super::errors;
+use super::errors::{self, ModelErrors};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{Engine, Failure, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 use crate::error::{Code, Error, Result};
@@ -189,9 +189,11 @@ impl Images {
     /// Loads the model and takes a preparation slot. A load that has begun keeps the slot even if its request is gone.
     async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Slot)> {
         let permit = self.preparing.acquire(access.project())?;
-        let (engine, id) = (self.engine.clone(), id.to_owned());
+        let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
         run_blocking(move || {
-            Ok((engine.models().load_image_model(&id).map_err(|error| errors::from_load_error(&id, &error))?, permit))
+            let errors = ModelErrors { engine: &engine, access: &access };
+            let model = engine.models().load_image_model(&id).map_err(|error| errors.from_load_error(&id, &error))?;
+            Ok((model, permit))
         })
         .await
     }

@@ -51,7 +51,7 @@ pub struct EmbeddingRequest {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string, an array of strings, or token ids")]
+#[serde(untagged, expecting = "must be a string, an array of strings, or token ids")]
 enum Inputs {
     Text(String),
     Texts(Vec<String>),
@@ -117,7 +117,7 @@ struct EmbeddingUsage {
 impl EmbeddingRequest {
     /// Validates each field.
     fn check(self) -> Result<(EmbeddingCall, Encoding)> {
-        refuse_unknown(&self.rest, &IGNORED)?;
+        refuse_unknown::<EmbeddingRequest>(&self.rest, &IGNORED)?;
         if self.dimensions == Some(0) {
             return Err(Error::invalid("dimensions", "'dimensions' is 0; it must be at least 1."));
         }

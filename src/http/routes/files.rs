@@ -22,6 +22,7 @@ use crate::service::access::Access;
 use crate::service::files::{Content, File, NewFile, Purpose};
 use crate::service::pagination::PageRequest;
 use crate::service::upload::{self, CompletedUpload, MAX_FILE_BYTES};
+use crate::spelling;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(list).service(get).service(content).service(delete);
@@ -129,8 +130,8 @@ impl Form {
                 "purpose" => form.purpose = Some(Purpose::from_name(&part.text().await?)?),
                 "project_id" => form.project = Some(parse_project_id(&part.text().await?)?),
                 other => {
-                    let text = format!("unknown field '{other}'; an upload has 'file', 'purpose' and 'project_id'.");
-                    return Err(Error::invalid(other, text));
+                    let problem = spelling::unknown_field(other, &["file", "purpose", "project_id"]);
+                    return Err(Error::invalid(other, format!("'{other}' {problem}")));
                 }
             }
             form.seen.push(name);

@@ -170,11 +170,11 @@ impl CreateJob {
             project: self.project_id.as_deref().map(parse_project_id).transpose()?,
             name: self.name,
             metadata: self.metadata.map(object_text),
-            training_file: parse_id(&self.training_file, "file", "training_file")?,
+            training_file: parse_id(&self.training_file, "training_file")?,
             validation_file: self
                 .validation_file
                 .as_deref()
-                .map(|text| parse_id(text, "file", "validation_file"))
+                .map(|text| parse_id(text, "validation_file"))
                 .transpose()?,
             hyperparameters: super::hyperparameters::requested(self.hyperparameters, self.method)?,
             model: self.model,

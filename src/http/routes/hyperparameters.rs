@@ -65,13 +65,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OrAuto<T> {
         match Given::deserialize(deserializer) {
             Ok(Given::Number(number)) => Ok(OrAuto::Number(number)),
             Ok(Given::Word(word)) if word == "auto" => Ok(OrAuto::Auto),
-            _ => Err(serde::de::Error::custom(format!("expected \"auto\" or {}", kind::<T>()))),
+            _ => Err(serde::de::Error::custom(format!("must be \"auto\" or {}", kind::<T>()))),
         }
     }
 }
 
 fn kind<T>() -> &'static str {
-    if std::any::type_name::<T>() == "i64" { "an integer" } else { "a number" }
+    if std::any::type_name::<T>() == "i64" { "a whole number" } else { "a number" }
 }
 
 /// The requested hyperparameters, from whichever of the two fields has them.

@@ -43,7 +43,7 @@ pub struct RerankRequest {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string, or an object with a text")]
+#[serde(untagged, expecting = "must be a string, or an object with a text")]
 enum Document {
     Bare(String),
     Object { text: String },
@@ -80,7 +80,7 @@ struct RerankUsage {
 impl RerankRequest {
     /// Validates each field; returns whether to include the documents.
     fn check(self) -> Result<(RerankCall, bool)> {
-        refuse_unknown(&self.rest, &IGNORED)?;
+        refuse_unknown::<RerankRequest>(&self.rest, &IGNORED)?;
         let count = self.documents.len();
         if !(1..=MAX_DOCUMENTS).contains(&count) {
             let text = format!("'documents' has {count} entries; it must have 1 to {MAX_DOCUMENTS}.");

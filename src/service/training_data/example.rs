@@ -4,6 +4,8 @@
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
+use crate::json_input::{self, InputError};
+
 const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
 
 /// The format of a file's lines. The number is stored.
@@ -162,19 +164,12 @@ pub(super) fn parse_example(line: &[u8]) -> Result<ExampleFormat, String> {
 }
 
 fn parse(text: &str) -> Result<Line, String> {
-    let mut reader = serde_json::Deserializer::from_str(text);
-    let line: Result<Line, _> = serde_path_to_error::deserialize(&mut reader);
-    let line = line.map_err(|error| {
-        let (path, cause) = (error.path().to_string(), plain(error.inner()));
-        if path == "." { cause } else { format!("{path}: {cause}") }
-    })?;
-    reader.end().map_err(|error| format!("something follows the JSON object: {}", plain(&error)))?;
-    Ok(line)
-}
-
-/// The parser sees a single line, so only the column is useful.
-fn plain(error: &serde_json::Error) -> String {
-    error.to_string().replace(" at line 1 column ", " at column ")
+    json_input::from_str(text).map_err(|error| match error {
+        // A line is one line of the text, so only the column matters.
+        InputError::Syntax { problem, column, .. } => format!("it is not valid JSON: {problem} at column {column}"),
+        InputError::Value { path, problem } if path.is_empty() => format!("it {}", problem.trim_end_matches('.')),
+        InputError::Value { path, problem } => format!("'{path}' {}", problem.trim_end_matches('.')),
+    })
 }
 
 fn filled(field: &str, text: Option<&Text>) -> Result<(), String> {

@@ -53,6 +53,20 @@ struct State {
     model: Option<String>,
     amounts: Amounts,
     reservation: Option<TokenReservation>,
+    /// Once it is closed.
+    outcome: Option<Outcome>,
+}
+
+/// What is known of a request's usage, for the log.
+#[derive(Clone, Debug)]
+pub struct UsageSummary {
+    pub project: ProjectId,
+    pub key: KeyId,
+    /// Once it is known to exist.
+    pub model: Option<String>,
+    pub amounts: Amounts,
+    /// Once the request has ended.
+    pub outcome: Option<Outcome>,
 }
 
 impl Meter {
@@ -182,6 +196,17 @@ impl UsageRecorder {
         self.deferred.load(Ordering::Relaxed)
     }
 
+    pub fn summary(&self) -> UsageSummary {
+        let state = self.state();
+        UsageSummary {
+            project: self.project,
+            key: self.key,
+            model: state.model.clone(),
+            amounts: state.amounts,
+            outcome: state.outcome,
+        }
+    }
+
     /// Records the outcome durably. Further calls have no effect.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
         match self.entry(outcome) {
@@ -195,10 +220,15 @@ impl UsageRecorder {
         if self.closed.swap(true, Ordering::AcqRel) {
             return None;
         }
-        let State { model, amounts, reservation } = std::mem::take(&mut *self.state());
+        let mut state = self.state();
         // Server failures are not charged. All else is charged as far as it was generated; otherwise a stream that
         // fails at its very end would be free.
-        let amounts = if outcome == Outcome::Failed { Amounts::default() } else { amounts };
+        if outcome == Outcome::Failed {
+            state.amounts = Amounts::default();
+        }
+        state.outcome = Some(outcome);
+        let (model, amounts, reservation) = (state.model.clone(), state.amounts, state.reservation.take());
+        drop(state);
         self.meter.limits.settle(self.project, reservation, amounts.tokens());
         let mut tail = [0; 6];
         self.meter.clock_rng.fill(&mut tail);

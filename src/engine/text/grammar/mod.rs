@@ -28,9 +28,7 @@ pub use state::GrammarState;
 
 /// Compiled grammars kept per model.
 const CACHE_SIZE: usize = 16;
-/// Max characters of a library error message that a caller sees.
-const MAX_REASON_CHARS: usize = 200;
-/// In a library error: the schema contradicts itself.
+/// In a library error, and in ours: the schema contradicts itself.
 const UNSATISFIABLE: &str = "nsatisfiable";
 /// Enough for the recursion over the largest accepted schema; only touched pages use memory.
 const STACK_BYTES: usize = 256 << 20;
@@ -171,13 +169,23 @@ fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) 
     }
 }
 
-/// The line of a library error that states the problem; the other lines quote the grammar.
+/// The reason of a library error, in our words: the library names its own options and quotes the grammar.
 fn summarize(error: &str) -> String {
-    if error.starts_with("panic:") {
-        return "it is too large for the compiler".to_owned();
-    }
-    let line = error.lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| error.lines().next());
-    line.unwrap_or_default().trim().chars().take(MAX_REASON_CHARS).collect()
+    let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
+    let reason = if has(&[UNSATISFIABLE]) {
+        "it is unsatisfiable: no value meets all of its conditions"
+    } else if has(&["oneOf"]) {
+        "alternatives of a 'oneOf' may overlap. Use 'anyOf'"
+    } else if has(&["panic:", "too large", "too big", "too many", "fuel", "limit", "exceeded"]) {
+        "it is too complex. Simplify it"
+    } else if has(&["regex", "Regex", "pattern"]) {
+        "a 'pattern' has a part that this server cannot enforce. Simplify the pattern"
+    } else if has(&["Unimplemented", "not supported", "not implemented"]) {
+        "it has a keyword that this server cannot enforce"
+    } else {
+        "it has a part that this server cannot enforce. Simplify it"
+    };
+    reason.to_owned()
 }
 
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {

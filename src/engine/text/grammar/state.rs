@@ -14,7 +14,7 @@ impl GrammarState {
 
     /// Masks every token that cannot come next. End-of-sequence tokens stay allowed where the grammar may end.
     pub fn restrict(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
-        let mask = self.0.compute_mask_or_eos().map_err(|_| limit_error(&self.0))?;
+        let mask = self.0.compute_mask_or_eos().map_err(|_| limit_error())?;
         for (id, logit) in logits.iter_mut().enumerate() {
             if !u32::try_from(id).is_ok_and(|id| (id as usize) < mask.len() && mask.is_allowed(id)) {
                 *logit = f32::NEG_INFINITY;
@@ -25,7 +25,7 @@ impl GrammarState {
 
     /// Advances past a sampled token; not needed for end-of-sequence tokens.
     pub fn consume(&mut self, id: u32) -> Result<(), Failure> {
-        self.0.consume_token(id).map_err(|_| limit_error(&self.0))
+        self.0.consume_token(id).map_err(|_| limit_error())
     }
 
     /// Whether the output is complete and no token can follow.
@@ -34,8 +34,7 @@ impl GrammarState {
     }
 }
 
-/// The library's error concerns its internals; the first line names the limit that was exceeded.
-fn limit_error(matcher: &Matcher) -> Failure {
-    let error = matcher.get_error().unwrap_or_default();
-    Failure::Grammar(error.lines().next().unwrap_or("it became too complex").to_owned())
+/// The library's error concerns its internals: a limit of its parser or lexer was exceeded.
+fn limit_error() -> Failure {
+    Failure::Grammar("it became too complex".to_owned())
 }

@@ -40,9 +40,8 @@ impl ConversationFields {
         choices: u32,
         if_match: Option<IfMatch>,
     ) -> Result<ConversationContextRequest> {
-        let conversation =
-            self.conversation.map(|text| parse_id(&text, "conversation", "conversation_id")).transpose()?;
-        let agent = self.agent.map(|text| parse_id(&text, "agent", "agent_id")).transpose()?;
+        let conversation = self.conversation.map(|text| parse_id(&text, "conversation_id")).transpose()?;
+        let agent = self.agent.map(|text| parse_id(&text, "agent_id")).transpose()?;
         let truncate = self.truncation.map(Truncation::is_auto);
         match conversation {
             Some(_) if choices > 1 => {

@@ -10,7 +10,7 @@ use crate::calls::output_spec::{OutputRequest, ToolChoice as Choice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
 use crate::error::Result;
-use crate::service::json_fields::{invalid_field, name, object, optional};
+use crate::service::json_fields::{invalid_field, known, name, object, optional};
 
 /// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that matches the schema.
 #[derive(ToSchema)]
@@ -108,10 +108,10 @@ fn text(format: &Value) -> Result<TextFormat> {
     let fields = object("response_format", Some(format))?;
     let kind = fields.get("type").and_then(Value::as_str);
     match kind {
-        Some("text") => known("response_format", fields, &["type"]).map(|()| TextFormat::Free),
-        Some("json_object") => known("response_format", fields, &["type"]).map(|()| TextFormat::Object),
+        Some("text") => known("response_format", fields, &["type"], is_null).map(|()| TextFormat::Free),
+        Some("json_object") => known("response_format", fields, &["type"], is_null).map(|()| TextFormat::Object),
         Some("json_schema") => {
-            known("response_format", fields, &["type", "json_schema"])?;
+            known("response_format", fields, &["type", "json_schema"], is_null)?;
             schema(object("response_format.json_schema", fields.get("json_schema"))?)
         }
         _ => invalid_field("response_format.type", "must be 'text', 'json_object' or 'json_schema'"),
@@ -120,7 +120,7 @@ fn text(format: &Value) -> Result<TextFormat> {
 
 fn schema(fields: &Map<String, Value>) -> Result<TextFormat> {
     let path = "response_format.json_schema";
-    known(path, fields, &["name", "description", "schema", "strict"])?;
+    known(path, fields, &["name", "description", "schema", "strict"], is_null)?;
     name(&format!("{path}.name"), fields.get("name"))?;
     optional(&format!("{path}.description"), fields.get("description"), "a string", Value::is_string)?;
     optional(&format!("{path}.strict"), fields.get("strict"), "true or false", Value::is_boolean)?;
@@ -142,23 +142,18 @@ fn tool_choice(choice: &Value) -> Result<Choice> {
             other => invalid_field("tool_choice", &format!("is '{}'. It must be {CHOICES}", shorten(other))),
         },
         Value::Object(fields) if fields.get("type").and_then(Value::as_str) == Some("function") => {
-            known("tool_choice", fields, &["type", "function"])?;
+            known("tool_choice", fields, &["type", "function"], is_null)?;
             let function = object("tool_choice.function", fields.get("function"))?;
-            known("tool_choice.function", function, &["name"])?;
+            known("tool_choice.function", function, &["name"], is_null)?;
             name("tool_choice.function.name", function.get("name")).map(|name| Choice::Named(name.to_owned()))
         }
         _ => invalid_field("tool_choice", &format!("must be {CHOICES}")),
     }
 }
 
-const CHOICES: &str = "'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}";
-
-fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()> {
-    match object.iter().find(|(name, value)| !names.contains(&name.as_str()) && !value.is_null()) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let text = format!("is unknown. The fields are {}", names.join(", "));
-            invalid_field(&format!("{field}.{}", shorten(name)), &text)
-        }
-    }
+/// Null fields count as absent.
+fn is_null(_: &str, value: &Value) -> bool {
+    value.is_null()
 }
+
+const CHOICES: &str = "'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}";

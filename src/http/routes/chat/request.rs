@@ -89,7 +89,7 @@ pub struct ChatRequest {
     ignore_eos: Option<bool>,
     logprobs: Option<bool>,
     /// 0–20; needs `logprobs: true`.
-    top_logprobs: Option<u8>,
+    top_logprobs: Option<u32>,
     /// Token id → −100 to 100.
     logit_bias: Option<BTreeMap<String, f32>>,
     /// Format of the output, enforced during generation.
@@ -116,7 +116,7 @@ pub struct StreamOptions {
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
-#[serde(untagged, expecting = "expected a string or an array of strings")]
+#[serde(untagged, expecting = "must be a string or an array of strings")]
 enum Stop {
     One(String),
     Many(Vec<String>),
@@ -193,38 +193,38 @@ impl ChatRequest {
         if let (Some((newer, field)), Some((older, _))) = (newer, older)
             && newer != older
         {
-            let message = format!("max_completion_tokens is {newer} but max_tokens is {older}. Send one of them.");
+            let message = format!("'max_completion_tokens' is {newer} but 'max_tokens' is {older}. Send one of them.");
             return Err(Error::invalid(field, message));
         }
         let chosen = newer.or(older);
         if let Some((0, field)) = chosen {
-            return Err(Error::invalid(field, format!("{field} is 0. Ask for at least 1 token, or leave it out.")));
+            return Err(Error::invalid(field, format!("'{field}' is 0. Ask for at least 1 token, or leave it out.")));
         }
         if let (Some(min), Some((max, field))) = (self.min_tokens, chosen)
             && min > max
         {
             return Err(Error::invalid(
                 "min_tokens",
-                format!("min_tokens is {min}, more than {field}, which is {max}."),
+                format!("'min_tokens' is {min}, more than '{field}', which is {max}."),
             ));
         }
         Ok(chosen)
     }
 
     fn logprobs(&self) -> Result<Option<u8>> {
-        let top = self.top_logprobs.unwrap_or(0);
-        within("top_logprobs", top, 0, MAX_TOP_LOGPROBS)?;
+        let top = within("top_logprobs", self.top_logprobs.unwrap_or(0), 0, MAX_TOP_LOGPROBS.into())?;
+        let top = u8::try_from(top).unwrap_or(MAX_TOP_LOGPROBS);
         match (self.logprobs.unwrap_or(false), self.top_logprobs) {
             (true, _) => Ok(Some(top)),
             (false, None | Some(0)) => Ok(None),
-            (false, Some(_)) => Err(Error::invalid("top_logprobs", "top_logprobs requires logprobs: true.")),
+            (false, Some(_)) => Err(Error::invalid("top_logprobs", "'top_logprobs' requires logprobs: true.")),
         }
     }
 
     fn stream(&self) -> Result<Option<StreamOptions>> {
         let streamed = self.stream.unwrap_or(false);
         match self.stream_options {
-            Some(_) if !streamed => Err(Error::invalid("stream_options", "stream_options requires stream: true.")),
+            Some(_) if !streamed => Err(Error::invalid("stream_options", "'stream_options' requires stream: true.")),
             options => Ok(streamed.then(|| options.unwrap_or_default())),
         }
     }
@@ -239,7 +239,9 @@ fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
         "modalities" => value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind == "text")),
         _ => false,
     };
-    rest.iter().find(|(name, value)| !idle(name, value)).map_or(Ok(()), |(name, _)| Err(unsupported(name)))
+    rest.iter()
+        .find(|(name, value)| !idle(name, value))
+        .map_or(Ok(()), |(name, _)| Err(unsupported::<ChatRequest>(name)))
 }
 
 fn number(field: &str, given: Option<f32>, default: f32, min: f32, max: f32) -> Result<f32> {
@@ -252,29 +254,32 @@ fn positive(field: &str, given: Option<f32>, default: f32, max: f32) -> Result<f
     if value > 0.0 && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("{field} is {value}; it must be above 0 and at most {max}.")))
+    Err(Error::invalid(field, format!("'{field}' is {value}; it must be above 0 and at most {max}.")))
 }
 
 fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<T> {
     if value >= min && value <= max {
         return Ok(value);
     }
-    Err(Error::invalid(field, format!("{field} is {value}; it must be from {min} to {max}.")))
+    Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {min} to {max}.")))
 }
 
 fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
     let Some(given) = given else { return Ok(Vec::new()) };
     if given.len() > MAX_BIASES {
-        let message = format!("logit_bias has {} entries; at most {MAX_BIASES} are allowed.", given.len());
+        let message = format!("'logit_bias' has {} entries; at most {MAX_BIASES} are allowed.", given.len());
         return Err(Error::invalid("logit_bias", message));
     }
     given
         .iter()
         .map(|(token, bias)| {
             let field = format!("logit_bias.{}", shorten(token));
-            let id = token
-                .parse()
-                .map_err(|_| Error::invalid(&*field, format!("'{field}': a token id is a whole number.")))?;
+            let id = token.parse().map_err(|_| {
+                Error::invalid(
+                    &*field,
+                    format!("'{field}' is not a token ID. A token ID is a whole number of at least 0."),
+                )
+            })?;
             within(&field, *bias, -100.0, 100.0).map(|bias| (id, bias))
         })
         .collect()
@@ -289,13 +294,13 @@ fn stop(given: Option<Stop>) -> Result<Vec<String>> {
     if stops.len() > MAX_STOPS {
         return Err(Error::invalid(
             "stop",
-            format!("stop has {} strings; at most {MAX_STOPS} are allowed.", stops.len()),
+            format!("'stop' has {} strings; at most {MAX_STOPS} are allowed.", stops.len()),
         ));
     }
     match stops.iter().position(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
         None => Ok(stops),
         Some(index) => {
-            let message = format!("stop[{index}] must have from 1 to {MAX_STOP_BYTES} bytes.");
+            let message = format!("'stop[{index}]' must have from 1 to {MAX_STOP_BYTES} bytes.");
             Err(Error::invalid(format!("stop[{index}]"), message))
         }
     }

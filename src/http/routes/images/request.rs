@@ -51,7 +51,7 @@ pub struct ImageRequest {
     output_format: Option<OutputFormat>,
     /// Quality of a JPEG, 0–100; 100 if absent.
     #[schema(maximum = 100)]
-    output_compression: Option<u8>,
+    output_compression: Option<u32>,
     /// 0 to 2^63−1: the same seed and request give the same image. Image `i` uses the seed plus `i`.
     #[schema(minimum = 0)]
     seed: Option<i64>,
@@ -130,7 +130,7 @@ impl ImageRequest {
     pub fn check(mut self, prompted: bool) -> Result<CheckedRequest> {
         self.rest.retain(|name, value| !is_given(name, value));
         refuse_given(&self.rest)?;
-        refuse_unknown(&self.rest, &IGNORED)?;
+        refuse_unknown::<ImageRequest>(&self.rest, &IGNORED)?;
         let stream = self.stream.unwrap_or(false);
         let response_format = self.response_format.unwrap_or(Delivery::B64Json);
         if stream && response_format == Delivery::Url {
@@ -255,8 +255,9 @@ fn scheduler(name: &str) -> Result<SchedulerName> {
     })
 }
 
-fn output(format: Format, quality: Option<u8>) -> Result<Output> {
-    let quality = within("output_compression", quality.unwrap_or(QUALITY), 0, 100)?;
+fn output(format: Format, quality: Option<u32>) -> Result<Output> {
+    let quality = within("output_compression", quality.unwrap_or(QUALITY.into()), 0, 100)?;
+    let quality = u8::try_from(quality).unwrap_or(QUALITY);
     if quality != QUALITY && format != Format::Jpeg {
         let text = format!(
             "'output_compression' is {quality}, but {} is lossless. Send output_format: \"jpeg\", or leave it out.",

@@ -1,0 +1,56 @@
+//! A request that a new user can try.
+
+use serde_json::{Value, json};
+
+use super::models::Models;
+use crate::catalog::Catalog;
+use crate::engine::{ModelInfo, ModelKind};
+
+/// A request to an installed model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExampleRequest {
+    pub path: &'static str,
+    pub body: Value,
+}
+
+impl Models {
+    /// A request to the model that a user would try first: a chat model if there is one. `None` without usable models.
+    /// Blocks while the models folder is read.
+    pub fn example_request(&self) -> Option<ExampleRequest> {
+        let mut models = self.on_disk_blocking();
+        models.retain(|model| model.problem.is_none());
+        let starter = Catalog::builtin().starter();
+        let rank = |model: &ModelInfo| (kind_rank(model.kind), !starter.contains(&model.id), model.id.clone());
+        models.iter().min_by_key(|model| rank(model)).and_then(example)
+    }
+}
+
+fn kind_rank(kind: ModelKind) -> u8 {
+    match kind {
+        ModelKind::Text => 0,
+        ModelKind::Image => 1,
+        ModelKind::Embedding => 2,
+        ModelKind::Reranker => 3,
+        ModelKind::Unknown => 4,
+    }
+}
+
+fn example(model: &ModelInfo) -> Option<ExampleRequest> {
+    let id = &model.id;
+    let question = "What is an outpost?";
+    let (path, body) = match model.kind {
+        ModelKind::Text => {
+            ("/v1/chat/completions", json!({ "model": id, "messages": [{ "role": "user", "content": question }] }))
+        }
+        ModelKind::Image => {
+            ("/v1/images/generations", json!({ "model": id, "prompt": "a red house", "response_format": "url" }))
+        }
+        ModelKind::Embedding => ("/v1/embeddings", json!({ "model": id, "input": question })),
+        ModelKind::Reranker => (
+            "/v1/rerank",
+            json!({ "model": id, "query": question, "documents": ["A remote settlement.", "A kind of bread."] }),
+        ),
+        ModelKind::Unknown => return None,
+    };
+    Some(ExampleRequest { path, body })
+}
