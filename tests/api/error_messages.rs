@@ -242,7 +242,6 @@ fn unknown_paths_and_ids_are_answered_with_the_right_form() {
     let nothing = json!({});
     check(vec![
         (get("/models"), "There is nothing at '/models'. Did you mean '/v1/models'?"),
-        (get("/v1/models/"), "There is nothing at '/v1/models/'. Did you mean '/v1/models'?"),
         (get("/openai/models"), "There is nothing at '/openai/models'. Did you mean '/openai/v1/models'?"),
         (
             post("/v1/chat/completion", &nothing),
