@@ -24,12 +24,12 @@ import pydantic_schemas
 
 FOLDER = Path(__file__).parent
 PREFIX = "response_format.json_schema.schema"
-# SchemaStore publishes no ranking: these describe the files that most repositories have.
+# SchemaStore publishes no ranking. These describe files that many repositories have.
 STORE = [
     "package.json", "tsconfig.json", "jsconfig.json", ".eslintrc", "prettierrc.json", "babelrc.json", "lerna.json", "nodemon.json",
     ".stylelintrc", "composer.json", "docker-compose.yml", "GitHub Workflow", "GitHub Action", "dependabot-v2.json", "Renovate",
     "gitlab-ci", ".travis.yml", ".pre-commit-config.yml", "openapi.json", "appsettings.json",
-] 
+]
 MAPS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
 SCHEMAS = {"items", "additionalProperties", "propertyNames", "additionalItems", "then", "else"}
 PARTS = {"if": ("if", "then", "else"), "contains": ("contains", "minContains", "maxContains")}
@@ -78,12 +78,16 @@ def steps(path):
 def claimed(schema, paths):
     """What is left of the schema without the paths."""
     root = copy.deepcopy(schema)
+    # Two paths may lead to the same keyword, one of them through a reference.
+    removed = set()
 
     def leave_open(schema, path):
         """Removes the keyword at a path, or all but the type of the schema at it."""
         if not path:
             for name in set(schema) - {"type"}:
                 del schema[name]
+        elif (id(schema), path) in removed:
+            return
         elif not any(remove(schema, name, rest) for name, rest in steps(path) if name in schema):
             leave_open(referred(schema, path), path)
 
@@ -98,6 +102,8 @@ def claimed(schema, paths):
 
     def remove(schema, name, rest):
         value = schema[name]
+        if not rest:
+            removed.add((id(schema), f".{name}"))
         try:
             if not rest and name == "oneOf":
                 schema.setdefault("allOf", []).append({"anyOf": schema.pop("oneOf")})
@@ -170,15 +176,29 @@ def survey(http, options, name, schema):
     return found
 
 
+COLUMNS = ["source", "schemas", "accepted", "wholly enforced", "only the type enforced", "complete outputs checked", "violations"]
+
+
 def row(source, results):
+    """The cells of a source."""
+    total = len(results)
     accepted = [result for result in results if result["status"] == 200]
-    enforced = [result for result in accepted if not result["unenforced"]]
-    open_ = [result for result in accepted if "" in result["unenforced"]]
+    enforced = sum(not result["unenforced"] for result in accepted)
+    only_type = sum("" in result["unenforced"] for result in accepted)
     complete = sum(result["complete"] for result in results)
     checked = complete - sum(result["unchecked"] for result in results)
     violations = sum(len(result["violations"]) for result in results)
-    total = len(results)
-    return f"| {source} | {total} | {len(accepted)} ({len(accepted) / total:.0%}) | {len(enforced)} ({len(enforced) / total:.0%}) | {len(open_)} | {checked} of {complete} | {violations} |"
+    shares = [f"{count} ({count / total:.0%})" for count in (len(accepted), enforced)]
+    return [source, total, *shares, only_type, f"{checked} of {complete}", violations]
+
+
+def print_table(results):
+    rows = [COLUMNS, ["---"] * len(COLUMNS), *(row(source, found) for source, found in results.items())]
+    for cells in rows:
+        print("|", " | ".join(map(str, cells)), "|")
+    paths = [path for found in results.values() for result in found for path in result["unenforced"]]
+    keywords = Counter(path.rsplit(".", 1)[-1] or "all but the type" for path in paths)
+    print("Left open:", ", ".join(f"{keyword} ({count})" for keyword, count in keywords.most_common()))
 
 
 def main():
@@ -199,11 +219,7 @@ def main():
             results[source].append(found)
             shown = {key: value for key, value in found.items() if value and key not in ("name", "status")}
             print(source, name, found["status"], json.dumps(shown, ensure_ascii=False), flush=True)
-    print("| source | schemas | accepted | wholly enforced | only the type enforced | complete outputs checked | violations |\n|---|---|---|---|---|---|---|")
-    for source, found in results.items():
-        print(row(source, found))
-    keywords = Counter(path.rsplit(".", 1)[-1] or "all but the type" for found in results.values() for result in found for path in result["unenforced"])
-    print("Left open:", ", ".join(f"{keyword} ({count})" for keyword, count in keywords.most_common()))
+    print_table(results)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False))
 
