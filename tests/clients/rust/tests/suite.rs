@@ -7,8 +7,8 @@ use async_openai::Client;
 use async_openai::config::OpenAIConfig;
 use async_openai::error::OpenAIError;
 use async_openai::types::chat::{
-    ChatCompletionMessageToolCalls, ChatCompletionResponseMessage, CreateChatCompletionRequest, CreateChatCompletionResponse,
-    CreateChatCompletionStreamResponse,
+    ChatCompletionMessageToolCalls, ChatCompletionResponseMessage, CreateChatCompletionRequest,
+    CreateChatCompletionResponse, CreateChatCompletionStreamResponse,
 };
 use async_openai::types::embeddings::CreateEmbeddingRequestArgs;
 use futures_util::TryStreamExt;
@@ -26,7 +26,8 @@ fn client() -> Client<OpenAIConfig> {
 /// A chat request with the given fields.
 fn request(text: &str, more: Value) -> CreateChatCompletionRequest {
     let messages = json!([{"role": "user", "content": text}]);
-    let mut request = json!({"model": variable("OUTPOST_CHAT"), "messages": messages, "temperature": 0, "max_completion_tokens": 80});
+    let mut request =
+        json!({"model": variable("OUTPOST_CHAT"), "messages": messages, "temperature": 0, "max_completion_tokens": 80});
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     from_value(request).unwrap()
 }
@@ -48,7 +49,8 @@ fn content(chunks: &[CreateChatCompletionStreamResponse]) -> String {
 }
 
 fn visit_schema() -> Value {
-    let properties = json!({"place": {"enum": ["sea", "land"]}, "minutes": {"type": "integer", "minimum": 1, "maximum": 60}});
+    let properties =
+        json!({"place": {"enum": ["sea", "land"]}, "minutes": {"type": "integer", "minimum": 1, "maximum": 60}});
     json!({"type": "object", "properties": properties, "required": ["place", "minutes"], "additionalProperties": false})
 }
 
@@ -85,14 +87,16 @@ async fn tool_calls() {
     assert_eq!(call.function.name, "visit");
     assert_is_visit(&call.function.arguments);
     let chunks = stream("Visit the sea.", forced).await;
-    let deltas = chunks.iter().flat_map(|chunk| &chunk.choices).flat_map(|choice| choice.delta.tool_calls.iter().flatten());
+    let deltas =
+        chunks.iter().flat_map(|chunk| &chunk.choices).flat_map(|choice| choice.delta.tool_calls.iter().flatten());
     let arguments: String = deltas.filter_map(|delta| delta.function.as_ref()?.arguments.as_deref()).collect();
     assert_eq!(arguments, call.function.arguments);
 }
 
 #[tokio::test]
 async fn structured_output() {
-    let format = json!({"type": "json_schema", "json_schema": {"name": "visit", "strict": true, "schema": visit_schema()}});
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "visit", "strict": true, "schema": visit_schema()}});
     let format = json!({"response_format": format});
     let response = whole("Visit the sea.", format.clone()).await;
     let text = message(&response).content.as_deref().unwrap();
@@ -102,7 +106,11 @@ async fn structured_output() {
 
 #[tokio::test]
 async fn embeddings() {
-    let request = CreateEmbeddingRequestArgs::default().model(variable("OUTPOST_EMBED")).input(["the sea", "the sea"]).build().unwrap();
+    let request = CreateEmbeddingRequestArgs::default()
+        .model(variable("OUTPOST_EMBED"))
+        .input(["the sea", "the sea"])
+        .build()
+        .unwrap();
     let response = client().embeddings().create(request).await.unwrap();
     let [first, second] = response.data.as_slice() else { panic!("two vectors were expected") };
     assert_eq!(first.embedding.len(), 384);
