@@ -132,6 +132,20 @@ def http(server):
         yield http
 
 
+@pytest.fixture(scope="session")
+def plain_vector(server, http):
+    """A function that returns the vector of a text, requested without any package."""
+
+    def plain_vector(text):
+        response = http.post("/openai/v1/embeddings", json={"model": server.embed_model, "input": text})
+        assert response.status_code == 200, response.text
+        [item] = response.json()["data"]
+        assert len(item["embedding"]) == 384
+        return item["embedding"]
+
+    return plain_vector
+
+
 @pytest.fixture(params=MOUNTS)
 def mount(request):
     return request.param

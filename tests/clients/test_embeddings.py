@@ -9,6 +9,8 @@ import openai
 import pytest
 from langchain_openai import OpenAIEmbeddings
 
+from visit import cosine
+
 TEXTS = [
     "A dog runs across the field.",
     "Interest rates rose again this month.",
@@ -35,10 +37,6 @@ def embed(client, server):
 def floats(vector):
     """The vector as 32-bit floats, because JSON may have fewer digits of the same number."""
     return array("f", vector).tolist()
-
-
-def cosine(a, b):
-    return sum(x * y for x, y in zip(a, b)) / math.hypot(*a) / math.hypot(*b)
 
 
 def close(a, b):

@@ -1,4 +1,4 @@
-"""Runs the tests of Node's openai package, `node/openai.test.mjs`, against the same server."""
+"""Runs the tests of the Node packages, `node/*.test.mjs`, against the same server."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 NODE = Path(__file__).with_name("node")
 
 
-def test_the_openai_package_of_node(server):
+def test_the_node_packages(server):
     assert (NODE / "node_modules/openai").is_dir(), f"run npm install --no-package-lock --prefix {NODE}"
     more = {"OUTPOST_URL": server.url, "OUTPOST_KEY": server.admin_key}
     more |= {"OUTPOST_CHAT": server.chat_model, "OUTPOST_EMBED": server.embed_model}

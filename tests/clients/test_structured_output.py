@@ -8,6 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 from pydantic import BaseModel, ConfigDict, Field, conint, conlist, constr
 
+from visit import VISIT, Visit
+
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -29,17 +31,6 @@ class Beach(Strict):
     animals: conlist(Union[Crab, Gull], min_length=1, max_length=2)
 
 
-class Visit(Strict):
-    """Look at a place."""
-
-    place: Literal["sea", "land"]
-    minutes: conint(ge=1, le=60)
-
-
-VISIT = {
-    "type": "function",
-    "function": {"name": "visit", "description": "Look at a place.", "parameters": Visit.model_json_schema()},
-}
 QUESTION = "Describe a beach with its animals as JSON."
 
 

@@ -1,11 +1,13 @@
-// Node's openai package: embeddings, which it requests in base64 by default, chat, and errors.
+// Node's openai package: embeddings, which it requests in base64 by default, chat, tools, structured output, and errors.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import OpenAI from "openai";
+import { zodFunction, zodResponseFormat } from "openai/helpers/zod";
 
-const { OUTPOST_URL, OUTPOST_KEY, OUTPOST_CHAT, OUTPOST_EMBED } = process.env;
+import { OUTPOST_CHAT, OUTPOST_EMBED, OUTPOST_KEY, OUTPOST_URL, QUESTION, Visit } from "./visit.mjs";
+
 const TEXTS = ["A dog runs across the field.", "Interest rates rose again.", "🙂 море", "A puppy plays in the meadow. ".repeat(6)];
 const dot = (a, b) => a.reduce((sum, x, index) => sum + x * b[index], 0);
 
@@ -48,6 +50,27 @@ for (const mount of ["/v1", "/openai/v1"]) {
       usage = chunk.usage ?? usage;
     }
     assert.ok(text.length > 0 && usage.completion_tokens > 0);
+  });
+
+  const question = { model: OUTPOST_CHAT, messages: [{ role: "user", content: QUESTION }], temperature: 0, max_tokens: 80 };
+
+  test(`${mount}: tool calls`, async () => {
+    const tools = [zodFunction({ name: "visit", description: "Look at a place.", parameters: Visit })];
+    const options = { ...question, tools, tool_choice: { type: "function", function: { name: "visit" } } };
+    const [whole] = (await client.chat.completions.parse(options)).choices[0].message.tool_calls;
+    const stream = client.chat.completions.stream(options);
+    const [streamed] = (await stream.finalChatCompletion()).choices[0].message.tool_calls;
+    assert.equal(streamed.function.arguments, whole.function.arguments);
+    assert.deepEqual(Visit.parse(whole.function.parsed_arguments), Visit.parse(JSON.parse(streamed.function.arguments)));
+  });
+
+  test(`${mount}: structured output`, async () => {
+    const options = { ...question, response_format: zodResponseFormat(Visit, "visit") };
+    const { message } = (await client.chat.completions.parse(options)).choices[0];
+    const stream = client.chat.completions.stream(options);
+    const streamed = (await stream.finalChatCompletion()).choices[0].message;
+    assert.deepEqual(Visit.parse(message.parsed), streamed.parsed);
+    assert.equal(streamed.content, message.content);
   });
 
   test(`${mount}: errors have the package's own classes`, async () => {
