@@ -107,9 +107,10 @@ fn cases(project: &str) -> Vec<Case> {
     let assistant = json!({ "role": "assistant", "content": "c", "name": "n", "tool_calls": [call()], "refusal": "r" });
     let tool = json!({ "role": "tool", "content": "c", "name": "n", "tool_call_id": "call_1", "refusal": "r" });
     let request = json!({
-        "model": IMAGE_MODEL, "prompt": "p", "n": 1, "size": "64x64", "response_format": "b64_json", "output_format": "jpeg",
-        "output_compression": 90, "seed": 1, "steps": 2, "guidance_scale": 2, "negative_prompt": "n",
-        "scheduler": "ddim", "lora": [], "stream": true, "partial_images": 1,
+        "model": IMAGE_MODEL, "prompt": "p", "n": 1, "size": "64x64", "resize": true, "quality": "low",
+        "response_format": "b64_json", "output_format": "jpeg", "output_compression": 90, "seed": 1,
+        "steps": 2, "guidance_scale": 2, "negative_prompt": "n", "scheduler": "ddim", "lora": [], "stream": true,
+        "partial_images": 1,
     });
     let mut edits = request.clone();
     let files = json!({ "image": "(picture)", "mask": "(picture)", "strength": 0.5 });

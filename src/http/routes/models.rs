@@ -4,6 +4,7 @@ use actix_web::{get, post, web};
 use serde::{Deserialize, Serialize};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use crate::calls::images::size_text;
 use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::{ApiParams, lenient};
@@ -147,7 +148,7 @@ fn limits(model: &ModelInfo) -> Limits {
 }
 
 fn image_sizes(model: &ModelInfo) -> Vec<String> {
-    model.image_sizes.iter().map(|[width, height]| format!("{width}x{height}")).collect()
+    model.image_sizes.iter().copied().map(size_text).collect()
 }
 
 /// List the models that the key may use.
