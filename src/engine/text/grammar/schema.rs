@@ -5,6 +5,7 @@
 
 mod closed_objects;
 mod dates;
+mod finite_pattern;
 mod leave_open;
 mod merged_constraints;
 mod multiples;
@@ -115,6 +116,7 @@ pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -
 /// Checks a schema. If it is not strict, removes what cannot be enforced and returns the pointers, sorted.
 fn check(schema: &mut Value, strict: bool, multiples: &mut Multiples) -> Result<Vec<String>, SchemaError> {
     let mut unenforced = Vec::new();
+    let mut opened = Vec::new();
     for round in 0..=MAX_ROUNDS {
         let mut sum = multiples.clone();
         let mut found = find_unenforceable(schema, strict, &mut sum)?;
@@ -127,12 +129,20 @@ fn check(schema: &mut Value, strict: bool, multiples: &mut Multiples) -> Result<
         }
         for error in found {
             leave_open::remove(schema, &error);
+            if error.fault == Fault::Schema {
+                opened.push(error.pointer.clone());
+            }
             unenforced.push(error.pointer);
         }
     }
+    unenforced.retain(|pointer| !opened.iter().any(|schema| is_inside(pointer, schema)));
     unenforced.sort();
     unenforced.dedup();
     Ok(unenforced)
+}
+
+fn is_inside(pointer: &str, schema: &str) -> bool {
+    pointer.strip_prefix(schema).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn find_unenforceable(
@@ -163,12 +173,21 @@ fn find_unenforceable(
     Ok(checker.unenforceable)
 }
 
-/// A JSON pointer as a path: `.properties.tags.anyOf[1]`.
+/// A JSON pointer as a path: `.properties.tags.anyOf[1]`. Where the pointer leads through an expanded reference, the path
+/// is that of its target.
 pub(super) fn display(schema: &Value, pointer: &str) -> String {
     let mut at = Some(schema);
     let mut path = String::new();
     for segment in pointer.split('/').skip(1) {
         let name = segment.replace("~1", "/").replace("~0", "~");
+        if let Some(Value::Object(fields)) = at
+            && let Some(Value::String(reference)) = fields.get("$ref")
+            && !fields.contains_key(&name)
+            && let Some(target) = resolve(schema, reference)
+        {
+            at = Some(target);
+            path = reference.trim_start_matches('#').trim_end_matches('/').replace('/', ".");
+        }
         match at {
             Some(Value::Array(_)) => path.push_str(&format!("[{name}]")),
             _ => path.push_str(&format!(".{}", shorten(&name))),

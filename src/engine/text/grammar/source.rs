@@ -27,6 +27,8 @@ pub(super) struct Source {
 pub(super) struct Part {
     /// Its name in [`Source::lark`].
     name: String,
+    /// As it was sent.
+    original: Value,
     schema: Value,
     /// Whether all of the schema must be enforced.
     strict: bool,
@@ -100,7 +102,8 @@ impl Part {
         let invalid =
             |error: SchemaError| GrammarError::schema(tool, schema::display(schema, &error.pointer), error.what);
         let prepared = schema::prepare(schema, strict, multiples).map_err(invalid)?;
-        Ok(Self { name, schema: prepared.schema, strict, unenforced: prepared.unenforced, tool })
+        let original = schema.clone();
+        Ok(Self { name, original, schema: prepared.schema, strict, unenforced: prepared.unenforced, tool })
     }
 
     pub fn is_strict(&self) -> bool {
@@ -121,7 +124,7 @@ impl Part {
                 }
             }
             for pointer in &removed {
-                self.unenforced.push(schema::display(&self.schema, pointer));
+                self.unenforced.push(schema::display(&self.original, pointer));
                 schema::remove_keyword(&mut self.schema, pointer);
             }
             if removed.is_empty() {
@@ -129,6 +132,7 @@ impl Part {
             }
             if compiles(self.schema.clone()) {
                 self.unenforced.sort();
+                self.unenforced.dedup();
                 return;
             }
         }

@@ -248,12 +248,67 @@ fn what_does_not_compile_is_left_open_and_the_rest_enforced() {
             vec![".maxProperties"],
             vec![(r#"{"a":1,"b":2,"c":3}"#, true), (r#"{"a":"x"}"#, false)],
         ),
+        // Bounds that the compiler's integers cannot hold.
+        (
+            property(json!({ "type": "number", "minimum": -1e20, "maximum": 1e20 })),
+            vec![".properties.a.maximum", ".properties.a.minimum"],
+            vec![(r#"{"a":1.5,"b":1}"#, true), (r#"{"a":"x","b":1}"#, false), (r#"{"a":1.5,"b":"x"}"#, false)],
+        ),
+        // What a reference leads to is named once.
+        (
+            json!({ "oneOf": [{ "$ref": "#/$defs/x" }, { "type": "null" }],
+                "$defs": { "x": { "type": "string", "pattern": "^(?!a)[a-z]+$" } } }),
+            vec![".$defs.x.pattern"],
+            vec![(r#""b""#, true), ("null", true), ("1", false)],
+        ),
+        // Names in an enum.
+        (
+            json!({ "type": "object", "propertyNames": { "$ref": "#/$defs/color" }, "additionalProperties": { "type": "integer" },
+                "$defs": { "color": { "title": "Color", "type": "string", "enum": ["red", "blue"] } } }),
+            vec![],
+            vec![(r#"{"red":1,"blue":2}"#, true), (r#"{"blue":2}"#, true), (r#"{"green":1}"#, false), (r#"{"red":"x"}"#, false)],
+        ),
     ];
     for (schema, paths, texts) in cases {
         let (unenforced, accepted) = accepts(schema.clone(), &texts.iter().map(|(text, _)| *text).collect::<Vec<_>>());
         assert_eq!(unenforced, paths, "{schema}");
         assert_eq!(accepted, texts.iter().map(|(_, accepted)| *accepted).collect::<Vec<_>>(), "{schema}");
     }
+}
+
+/// The matcher of a schema after `text`.
+fn matcher_after(schema: serde_json::Value, text: &str) -> Matcher {
+    let spec = OutputSpec { text: TextFormat::Schema { schema, strict: false }, ..OutputSpec::default() };
+    let compiled = compile(&FACTORY, source::build(&spec, None).unwrap()).unwrap();
+    assert!(compiled.unenforced.is_empty(), "{:?}", compiled.unenforced);
+    let mut matcher = compiled.matcher.lock().unwrap().deep_clone();
+    for byte in text.bytes() {
+        assert!(allows(&mut matcher, byte.into()), "{byte}");
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    matcher
+}
+
+/// Otherwise, generation would stop there with an error.
+#[test]
+fn no_comma_follows_the_last_possible_property() {
+    let number = json!({ "type": "number" });
+    for schema in [
+        json!({ "type": "object", "propertyNames": { "enum": ["a", "b"] }, "additionalProperties": number, "required": ["a", "b"] }),
+        json!({ "type": "object", "patternProperties": { "^(a|b)$": number }, "additionalProperties": false, "required": ["a", "b"] }),
+        json!({ "type": "object", "propertyNames": { "pattern": "^[ab]$" }, "additionalProperties": number }),
+    ] {
+        let mut matcher = matcher_after(schema.clone(), r#"{"a":1,"b":2.5"#);
+        assert!(allows(&mut matcher, b'}'.into()) && !allows(&mut matcher, b','.into()), "{schema}");
+    }
+}
+
+#[test]
+fn the_maximum_number_of_optional_properties_stays_within_the_step_limits() {
+    let properties: serde_json::Map<_, _> = (0..1_000).map(|at| (format!("rule-{at}"), json!({ "type": "boolean" }))).collect();
+    let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let mut matcher = matcher_after(schema, r#"{"rule-0": true, "rule-7":false,"rule-998":true"#);
+    assert!(allows(&mut matcher, b','.into()) && allows(&mut matcher, b'}'.into()));
 }
 
 /// The max number of tools of a request.

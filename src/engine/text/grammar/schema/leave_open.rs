@@ -126,6 +126,11 @@ fn groups(fields: &Map<String, Value>) -> Vec<Group> {
         let all = ["pattern", "format", "minLength", "maxLength"];
         groups.push(plain("string", &all, &["minLength", "maxLength"]));
     }
+    let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+    if bounds.iter().any(|bound| has(bound)) {
+        let kind = if allows_type(fields, "number") { "number" } else { "integer" };
+        groups.push(plain(kind, &bounds, &bounds));
+    }
     if has("multipleOf") && allows_type(fields, "number") {
         let all = ["multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
         groups.push(plain("number", &all, &["multipleOf"]));

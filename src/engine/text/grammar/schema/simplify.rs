@@ -4,8 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::finite_pattern;
+use super::references::resolve;
 use super::subschemas::{allows_type, visit_schemas};
-use crate::engine::text::grammar::regex_escape::escape;
 
 /// The `$schema` values that select a set of keywords.
 const DIALECTS: [&str; 5] = [
@@ -20,6 +21,7 @@ const DIALECTS: [&str; 5] = [
 pub(super) fn simplify(schema: &mut Value) {
     let id = schema.get("$id").or_else(|| schema.get("id")).and_then(Value::as_str);
     let id = id.map(|id| id.trim_end_matches('#').to_owned());
+    let root = schema.clone();
     visit_schemas(schema, "", &mut |schema, _| {
         let Some(fields) = schema.as_object_mut() else { return };
         if fields.get("not").is_some_and(|not| *not == true || *not == json!({})) {
@@ -31,7 +33,8 @@ pub(super) fn simplify(schema: &mut Value) {
             make_reference_local(fields, id);
         }
         close_unevaluated(fields);
-        expand_property_names(fields);
+        expand_property_names(fields, &root);
+        expand_finite_patterns(fields);
     });
 }
 
@@ -82,27 +85,53 @@ fn close_unevaluated(fields: &mut Map<String, Value>) {
     }
 }
 
-/// Expresses `propertyNames` through `patternProperties`, if the object names no properties otherwise.
-fn expand_property_names(fields: &mut Map<String, Value>) {
-    let Some(names) = fields.get("propertyNames") else { return };
-    let Some(pattern) = name_pattern(names) else { return };
-    let Some(pattern) = pattern else {
-        fields.shift_remove("propertyNames");
-        return;
-    };
-    if fields.contains_key("properties") || fields.contains_key("patternProperties") {
-        return;
+/// Expresses `propertyNames` through `properties` or `patternProperties`. `root`: what references in it refer to.
+fn expand_property_names(fields: &mut Map<String, Value>, root: &Value) {
+    let Some(names) = fields.get("propertyNames").and_then(|names| allowed_names(names, root)) else { return };
+    let has_patterns = fields.contains_key("patternProperties");
+    match names {
+        Names::Any => {}
+        Names::Listed(names) if !has_patterns => list_properties(fields, names),
+        Names::Matching(pattern) if !has_patterns && !fields.contains_key("properties") => {
+            let value = fields.insert("additionalProperties".to_owned(), json!(false)).unwrap_or(json!(true));
+            fields.insert("patternProperties".to_owned(), json!({ pattern: value }));
+        }
+        Names::Listed(_) | Names::Matching(_) => return,
     }
     fields.shift_remove("propertyNames");
-    let value = fields.insert("additionalProperties".to_owned(), json!(false)).unwrap_or(json!(true));
-    fields.insert("patternProperties".to_owned(), json!({ pattern: value }));
 }
 
-/// The pattern that a schema of property names is equal to: `Some(None)` if it allows all strings, `None` if there is no
-/// such pattern.
-fn name_pattern(names: &Value) -> Option<Option<String>> {
+/// Restricts an object to the properties `names`.
+fn list_properties(fields: &mut Map<String, Value>, names: Vec<String>) {
+    let others = fields.insert("additionalProperties".to_owned(), json!(false)).unwrap_or(json!(true));
+    let mut known = match fields.shift_remove("properties") {
+        Some(Value::Object(known)) => known,
+        _ => Map::new(),
+    };
+    let listed = names.into_iter().map(|name| {
+        let schema = known.shift_remove(&name).unwrap_or_else(|| others.clone());
+        (name, schema)
+    });
+    let mut properties: Map<String, Value> = listed.collect();
+    // A property that is both required and not allowed makes the schema unsatisfiable.
+    let required = fields.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    for name in required.filter(|name| known.contains_key(*name)) {
+        properties.insert(name.to_owned(), json!(false));
+    }
+    fields.insert("properties".to_owned(), properties.into());
+}
+
+/// The property names that a schema allows.
+enum Names {
+    Any,
+    Listed(Vec<String>),
+    Matching(String),
+}
+
+/// `None` if the names can be described in none of these ways.
+fn allowed_names(names: &Value, root: &Value) -> Option<Names> {
     let fields = match names {
-        Value::Bool(true) => return Some(None),
+        Value::Bool(true) => return Some(Names::Any),
         Value::Object(fields) => fields,
         _ => return None,
     };
@@ -112,16 +141,46 @@ fn name_pattern(names: &Value) -> Option<Option<String>> {
         !annotations.contains(&keyword.as_str()) && !is_string_type
     });
     match (keywords.next(), keywords.next()) {
-        (None, _) => Some(None),
+        (None, _) => Some(Names::Any),
         (Some((keyword, value)), None) => match (keyword.as_str(), value) {
-            ("pattern", Value::String(pattern)) => Some(Some(pattern.clone())),
+            ("pattern", Value::String(pattern)) => Some(Names::Matching(pattern.clone())),
             ("enum", Value::Array(values)) => {
-                let names = values.iter().map(|value| value.as_str().map(escape)).collect::<Option<Vec<_>>>()?;
-                Some(Some(format!("^(?:{})$", names.join("|"))))
+                values.iter().map(|value| value.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>().map(Names::Listed)
             }
-            ("const", Value::String(name)) => Some(Some(format!("^{}$", escape(name)))),
+            ("const", Value::String(name)) => Some(Names::Listed(vec![name.clone()])),
+            // The target is searched without its references, so a circle ends.
+            ("$ref", Value::String(reference)) => allowed_names(resolve(root, reference)?, &Value::Null),
             _ => None,
         },
         _ => None,
+    }
+}
+
+/// Replaces patterns of property names that only a few names match by these names. The compiler would otherwise expect
+/// a further property when all of them are there.
+fn expand_finite_patterns(fields: &mut Map<String, Value>) {
+    let Some(Value::Object(patterns)) = fields.get_mut("patternProperties") else { return };
+    let mut listed = Vec::new();
+    patterns.retain(|pattern, schema| match finite_pattern::matching_names(pattern) {
+        Some(names) => {
+            listed.extend(names.into_iter().map(|name| (name, schema.clone())));
+            false
+        }
+        None => true,
+    });
+    if patterns.is_empty() {
+        fields.shift_remove("patternProperties");
+    }
+    if listed.is_empty() {
+        return;
+    }
+    let Value::Object(properties) = fields.entry("properties").or_insert_with(|| json!({})) else { return };
+    for (name, schema) in listed {
+        match properties.get_mut(&name) {
+            Some(known) => *known = json!({ "allOf": [known.take(), schema] }),
+            None => {
+                properties.insert(name, schema);
+            }
+        }
     }
 }
