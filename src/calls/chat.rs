@@ -196,7 +196,7 @@ impl Chat {
         let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let errors = ModelErrors { engine: &engine, access: &allowed };
-            let model = engine.models().load(&id).map_err(|error| errors.from_load_error(&id, &error))?;
+            let model = engine.models().load(&id).map_err(|error| errors.load_failed(&id, &error))?;
             let window = engine.positions(&model);
             let budget = TokenBudget { window, max_tokens, bound: bound.with_max_tokens(window as usize) };
             let fitted = context.prompt(&model, messages, tools, budget)?;

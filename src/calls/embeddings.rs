@@ -74,7 +74,7 @@ impl Embeddings {
             let model = engine
                 .models()
                 .load_encoder(id, ModelKind::Embedding)
-                .map_err(|error| errors.from_load_error(id, &error))?;
+                .map_err(|error| errors.load_failed(id, &error))?;
             check_dimensions(&model, call.dimensions)?;
             let texts = tokenise(&model, &call, &bound)?;
             Ok((call, model, texts))

@@ -98,15 +98,15 @@ impl ModelErrors<'_> {
         let installed = self.installed();
         let meant = spelling::nearest(id, installed.iter().map(|model| model.id.as_str()));
         let hint = match meant {
+            _ if Catalog::builtin().find(id).is_some() => format!("'outpost models pull {id}' installs it."),
             Some(meant) => format!("Did you mean '{meant}'?"),
-            None if Catalog::builtin().find(id).is_some() => format!("'outpost models pull {id}' installs it."),
             None => "GET /v1/models lists the installed models; 'outpost models pull' downloads more.".to_owned(),
         };
         Error::new(Code::ModelNotFound, format!("No model '{}' is installed. {hint}", shorten(id))).param("model")
     }
 
     /// The error for a model that could not be loaded. Blocks while the models folder is read.
-    pub fn from_load_error(&self, id: &str, error: &LoadError) -> Error {
+    pub fn load_failed(&self, id: &str, error: &LoadError) -> Error {
         let no_memory = |remedy: &str| model_unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
         match error {
             LoadError::NotFound => self.not_found(id),

@@ -86,7 +86,7 @@ impl Models {
         let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
         let load = move || {
             let errors = ModelErrors { engine: &engine, access: &allowed };
-            engine.models().preload(&name).map_err(|error| errors.from_load_error(&name, &error))
+            engine.models().preload(&name).map_err(|error| errors.load_failed(&name, &error))
         };
         run_blocking(load).await?;
         self.get(access, id).await

@@ -45,7 +45,7 @@ impl Embeddings {
             let model = engine
                 .models()
                 .load_encoder(id, ModelKind::Reranker)
-                .map_err(|error| errors.from_load_error(id, &error))?;
+                .map_err(|error| errors.load_failed(id, &error))?;
             let encoded = model.encode_pairs(&call.query, &call.documents, call.truncate, &bound);
             let encoded = encoded.map_err(|stopped| from_stopped(id, &stopped))?;
             let one = |(index, (pair, complete)): (usize, (Tokenized, bool))| match pair.ids.len() {

@@ -43,7 +43,7 @@ fn a_line_names_project_key_and_model() {
     let answer: Value = serving.request(Method::POST, "/v1/chat/completions", Some(&chat(5, false))).json().unwrap();
     let found = line(folder.path(), "/v1/chat/completions").expect("the line is written before the response ends");
     assert_eq!((&found["status"], &found["model"]), (&json!(200), &json!(MODEL)));
-    assert_eq!((&found["project"], &found["key"]), (&me["project_id"], &me["api_key_id"]), "{found} {me}");
+    assert_eq!((&found["project"], &found["key"]), (&me["project_id"], &me["id"]), "{found} {me}");
     assert_eq!(found["input_tokens"], answer["usage"]["prompt_tokens"]);
     assert_eq!(found["output_tokens"], 5);
     assert_eq!(found.get("outcome"), None, "the status says it");
