@@ -210,10 +210,10 @@ fn factory(environment: &TokEnv) -> Result<ParserFactory, String> {
 /// than the KV cache of a few hundred tokens.
 fn limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 1_000,
+        max_items_in_row: 2_500,
         initial_lexer_fuel: 500_000,
         step_lexer_fuel: 100_000,
-        step_max_items: 25_000,
+        step_max_items: 50_000,
         max_lexer_states: 20_000,
         max_grammar_size: 200_000,
         precompute_large_lexemes: false,

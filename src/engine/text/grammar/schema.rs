@@ -16,6 +16,8 @@ mod schema_error;
 mod simplify;
 mod subschemas;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 pub(super) use self::leave_open::{open, remove_keyword, suspects};
@@ -35,6 +37,8 @@ const MAX_VALUES: usize = 10_000;
 /// Max alternatives of a `oneOf`; the compiler compares all pairs.
 const MAX_ALTERNATIVES: usize = 100;
 const MAX_PROPERTIES: usize = 1_000;
+/// Any of them may come next, so each is an alternative for the parser.
+const MAX_OPTIONAL_PROPERTIES: usize = 500;
 /// The compiler compares all pairs.
 const MAX_NAME_PATTERNS: usize = 10;
 const MAX_PATTERN_BYTES: usize = 1_000;
@@ -277,6 +281,10 @@ impl Checker<'_> {
             "properties" if value.as_object().is_some_and(|all| all.len() > MAX_PROPERTIES) => {
                 unenforceable_schema(parent, format!("has more than {MAX_PROPERTIES} properties"))
             }
+            "properties" if has_many_optional_properties(fields, value) => unenforceable_schema(
+                parent,
+                format!("has more than {MAX_OPTIONAL_PROPERTIES} properties that are not required"),
+            ),
             "patternProperties" if value.as_object().is_some_and(|all| all.len() > MAX_NAME_PATTERNS) => {
                 unenforceable_schema(parent, format!("has more than {MAX_NAME_PATTERNS} patterns of property names"))
             }
@@ -343,6 +351,17 @@ impl Checker<'_> {
             }
             None => invalid(pointer, "must be a string"),
         }
+    }
+}
+
+fn has_many_optional_properties(fields: &Map<String, Value>, properties: &Value) -> bool {
+    let count = properties.as_object().map_or(0, Map::len);
+    // The names are looked up only if there are enough of them.
+    count > MAX_OPTIONAL_PROPERTIES && {
+        let required = fields.get("required").and_then(Value::as_array).into_iter().flatten();
+        let required: HashSet<&str> = required.filter_map(Value::as_str).collect();
+        let names = properties.as_object().into_iter().flat_map(Map::keys);
+        names.filter(|name| !required.contains(name.as_str())).count() > MAX_OPTIONAL_PROPERTIES
     }
 }
 

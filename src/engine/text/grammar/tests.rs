@@ -266,7 +266,12 @@ fn what_does_not_compile_is_left_open_and_the_rest_enforced() {
             json!({ "type": "object", "propertyNames": { "$ref": "#/$defs/color" }, "additionalProperties": { "type": "integer" },
                 "$defs": { "color": { "title": "Color", "type": "string", "enum": ["red", "blue"] } } }),
             vec![],
-            vec![(r#"{"red":1,"blue":2}"#, true), (r#"{"blue":2}"#, true), (r#"{"green":1}"#, false), (r#"{"red":"x"}"#, false)],
+            vec![
+                (r#"{"red":1,"blue":2}"#, true),
+                (r#"{"blue":2}"#, true),
+                (r#"{"green":1}"#, false),
+                (r#"{"red":"x"}"#, false),
+            ],
         ),
     ];
     for (schema, paths, texts) in cases {
@@ -305,9 +310,10 @@ fn no_comma_follows_the_last_possible_property() {
 
 #[test]
 fn the_maximum_number_of_optional_properties_stays_within_the_step_limits() {
-    let properties: serde_json::Map<_, _> = (0..1_000).map(|at| (format!("rule-{at}"), json!({ "type": "boolean" }))).collect();
+    let properties: serde_json::Map<_, _> =
+        (0..500).map(|at| (format!("rule-{at}"), json!({ "type": "boolean" }))).collect();
     let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
-    let mut matcher = matcher_after(schema, r#"{"rule-0": true, "rule-7":false,"rule-998":true"#);
+    let mut matcher = matcher_after(schema, r#"{"rule-0": true, "rule-7":false,"rule-498":true"#);
     assert!(allows(&mut matcher, b','.into()) && allows(&mut matcher, b'}'.into()));
 }
 

@@ -60,7 +60,11 @@ mod tests {
             ("^(", None),
         ] {
             let found = matching_names(pattern);
-            assert_eq!(found.as_deref().map(|found| found.iter().map(String::as_str).collect::<Vec<_>>()), names, "{pattern}");
+            assert_eq!(
+                found.as_deref().map(|found| found.iter().map(String::as_str).collect::<Vec<_>>()),
+                names,
+                "{pattern}"
+            );
         }
     }
 }

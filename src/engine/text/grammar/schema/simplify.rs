@@ -144,9 +144,11 @@ fn allowed_names(names: &Value, root: &Value) -> Option<Names> {
         (None, _) => Some(Names::Any),
         (Some((keyword, value)), None) => match (keyword.as_str(), value) {
             ("pattern", Value::String(pattern)) => Some(Names::Matching(pattern.clone())),
-            ("enum", Value::Array(values)) => {
-                values.iter().map(|value| value.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>().map(Names::Listed)
-            }
+            ("enum", Value::Array(values)) => values
+                .iter()
+                .map(|value| value.as_str().map(str::to_owned))
+                .collect::<Option<Vec<_>>>()
+                .map(Names::Listed),
             ("const", Value::String(name)) => Some(Names::Listed(vec![name.clone()])),
             // The target is searched without its references, so a circle ends.
             ("$ref", Value::String(reference)) => allowed_names(resolve(root, reference)?, &Value::Null),

@@ -245,7 +245,15 @@ fn equivalent_keywords_replace_those_that_cannot_be_enforced() {
         ),
         (
             json!({ "type": "object", "propertyNames": { "type": "string", "enum": ["a", "b.c"] }, "additionalProperties": { "type": "number" }, "required": ["a"] }),
-            json!({ "type": "object", "additionalProperties": false, "required": ["a"], "patternProperties": { "^(?:a|b\\.c)$": { "type": "number" } } }),
+            json!({ "type": "object", "additionalProperties": false, "required": ["a"], "properties": { "a": { "type": "number" }, "b.c": { "type": "number" } } }),
+        ),
+        (
+            json!({ "type": "object", "propertyNames": { "pattern": "^x-" }, "additionalProperties": { "type": "number" } }),
+            json!({ "type": "object", "additionalProperties": false, "patternProperties": { "^x-": { "type": "number" } } }),
+        ),
+        (
+            json!({ "type": "object", "patternProperties": { "^(a|b)$": { "type": "number" }, "^x-": {} } }),
+            json!({ "type": "object", "patternProperties": { "^x-": {} }, "properties": { "a": { "type": "number" }, "b": { "type": "number" } }, "additionalProperties": false }),
         ),
         (
             json!({ "type": "object", "properties": { "a": {} }, "unevaluatedProperties": false }),
