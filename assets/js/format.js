@@ -31,7 +31,7 @@ export function splitSize(value) {
 export const exactSize = (value) => splitSize(value).join(" ");
 
 // The API writes times as RFC 3339 text, or as Unix seconds in OpenAI's fields.
-const toDate = (value) => new Date(typeof value === "number" ? value * 1000 : value);
+export const toDate = (value) => new Date(typeof value === "number" ? value * 1000 : value);
 
 export const date = (value) => (value ? dateFormat.format(toDate(value)) : "–");
 export const preciseDate = (value) => (value ? preciseFormat.format(toDate(value)) : "–");

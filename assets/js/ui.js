@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "./html.js";
 import { downloadBlob, get } from "./api.js";
-import { date, relativeTime } from "./format.js";
+import { date, relativeTime, toDate } from "./format.js";
 import { Icon } from "./icons.js";
 import { t } from "./strings.js";
 import { colored } from "./syntax.js";
@@ -223,7 +223,7 @@ async function writeClipboard(text) {
 }
 
 /** A time relative to now; `none` stands for a missing one. */
-export const RelativeTime = ({ value, none = "–" }) => (value ? html`<time datetime=${value} title=${date(value)}>${relativeTime(value)}</time>` : html`<span class="muted">${none}</span>`);
+export const RelativeTime = ({ value, none = "–" }) => (value ? html`<time datetime=${toDate(value).toISOString()} title=${date(value)}>${relativeTime(value)}</time>` : html`<span class="muted">${none}</span>`);
 
 export const Badge = ({ kind = "", children }) => html`<span class=${`badge ${kind}`}>${children}</span>`;
 

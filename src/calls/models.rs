@@ -2,7 +2,7 @@
 
 use super::blocking::run_blocking;
 use super::errors::ModelErrors;
-use crate::catalog::{Catalog, CatalogModel};
+use crate::catalog::{Catalog, CatalogModel, pull_command};
 use crate::engine::{Engine, InUse, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
@@ -17,6 +17,8 @@ pub struct CatalogEntry {
     pub license: String,
     /// Whether a model of that name is in the models folder.
     pub installed: bool,
+    /// The command that installs the model. It has the models folder if the caller is an admin.
+    pub command: String,
 }
 
 /// The models API.
@@ -44,14 +46,16 @@ impl Models {
     }
 
     /// The catalog's models, in its order.
-    pub async fn catalog_entries(&self) -> Result<Vec<CatalogEntry>> {
+    pub async fn catalog_entries(&self, access: &Access) -> Result<Vec<CatalogEntry>> {
         let on_disk = self.on_disk().await?;
+        let folder = access.is_admin().then(|| self.engine.models().folder());
         let entry = |model: &CatalogModel| CatalogEntry {
             name: model.name.clone(),
             description: model.description.clone(),
             bytes: model.bytes(),
             license: model.license.clone(),
             installed: on_disk.iter().any(|found| found.id == model.name),
+            command: pull_command(&model.name, folder.as_deref()),
         };
         Ok(Catalog::builtin().models().iter().map(entry).collect())
     }

@@ -31,4 +31,4 @@ pub use import::{ImportOptions, Imported, import};
 pub use installed::{ModelFolder, installed, model_folders};
 pub use name_validation::is_model_name;
 pub use progress::Progress;
-pub use pull::{PullOptions, Pulled, pull, pull_with};
+pub use pull::{PullOptions, Pulled, pull, pull_command, pull_with};

@@ -1,5 +1,6 @@
 //! `outpost models pull`: downloads, verifies and atomically installs a model of the catalog.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use super::catalog_toml::{CatalogModel, Source};
@@ -35,6 +36,17 @@ pub struct Pulled {
     pub bytes: u64,
     /// It was already installed.
     pub already_installed: bool,
+}
+
+/// The shell command that pulls a model. `models_dir`: the models folder, unless it is the default.
+pub fn pull_command(name: &str, models_dir: Option<&Path>) -> String {
+    let mut command = format!("outpost models pull {name}");
+    if let Some(folder) = models_dir {
+        let folder = folder.to_string_lossy();
+        command.push_str(" --models ");
+        command.push_str(&shlex::try_quote(&folder).unwrap_or(Cow::Borrowed(&*folder)));
+    }
+    command
 }
 
 /// Pulls with the environment's choice of pip.

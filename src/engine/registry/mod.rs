@@ -129,6 +129,11 @@ impl Registry {
         }
     }
 
+    /// The absolute path of the models folder.
+    pub fn folder(&self) -> PathBuf {
+        std::path::absolute(&self.folder).unwrap_or_else(|_| self.folder.clone())
+    }
+
     /// Every model on disk, sorted by ID. Scans the folder if the last scan is more than a second old.
     pub fn list(&self) -> Vec<ModelInfo> {
         self.refresh();

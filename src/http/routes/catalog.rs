@@ -22,7 +22,7 @@ pub struct OfferBody {
     license: String,
     /// Whether a model of that name is in the models folder.
     installed: bool,
-    /// The command that installs the model; only the operator can run it.
+    /// The shell command that installs the model on the server. It has the models folder if the caller is an admin.
     command: String,
 }
 
@@ -30,11 +30,10 @@ pub struct OfferBody {
 #[utoipa::path(tag = "catalog", responses((status = 200, body = [OfferBody])))]
 #[get("/catalog")]
 async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
-    let item = |CatalogEntry { name, description, bytes, license, installed }: CatalogEntry| {
-        let command = format!("outpost models pull {name}");
+    let item = |CatalogEntry { name, description, bytes, license, installed, command }: CatalogEntry| {
         let head = Head { id: name, object: "catalog.model", state: None };
         caller.mount.item(head, OfferBody { description, bytes, license, installed, command })
     };
-    let catalog_entries = api.models.catalog_entries().await?;
+    let catalog_entries = api.models.catalog_entries(&caller.access).await?;
     caller.list(api.list_id(), List::new(catalog_entries.into_iter().map(item).collect(), None))
 }

@@ -88,7 +88,8 @@ export function Images({ models, showCode }) {
       <${SelectField} label=${t.playground.model} value=${settings.model} onInput=${set("model")} options=${models.map(({ id }) => [id, id])} />
       <${TextArea} label=${t.images.negativePrompt} value=${settings.negative_prompt} onInput=${set("negative_prompt")} rows="2" placeholder=${t.images.negativeExample} />
       <div class="two-columns">
-        <${TextField} label=${t.images.size} value=${settings.size} onInput=${set("size")} placeholder=${sizes[0] ?? "512x512"} pattern="[0-9]+x[0-9]+" />
+        <${TextField} label=${t.images.size} value=${settings.size} onInput=${set("size")} placeholder=${sizes[0] ?? "512x512"} pattern="[0-9]+x[0-9]+" list="image-sizes" />
+        <datalist id="image-sizes">${sizes.map((size) => html`<option key=${size} value=${size} />`)}</datalist>
         <${TextField} label=${t.images.count} type="number" min="1" max="10" value=${settings.n} onInput=${set("n")} />
         <${TextField} label=${t.images.steps} type="number" min="1" max="500" value=${settings.steps} onInput=${set("steps")} placeholder=${t.images.modelDefault} />
         <${TextField} label=${t.images.guidance} type="number" min="0" max="100" step="any" value=${settings.guidance_scale} onInput=${set("guidance_scale")} placeholder=${t.images.modelDefault} />

@@ -83,7 +83,7 @@ impl ModelIndex<'_> {
             None => invalid(format!("{MODEL_INDEX} names the model {name:?}, which is not a valid model name")),
             Some(path) if path.join("config.json").is_file() => Ok(path),
             Some(_) => invalid(format!(
-                "the pipeline's text encoder is the model {name}, which is not installed; add it to the models folder (`outpost models pull {name}` if the catalogue has it)"
+                "the pipeline's text encoder is the model {name}, which is not installed; add it to the models folder (`outpost models pull {name}` if the catalog has it)"
             )),
         }
     }
