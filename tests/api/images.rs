@@ -77,7 +77,7 @@ fn each_invalid_field_is_named_with_a_remedy() {
         (json!({ "partial_images": 1 }), "partial_images", "stream: true"),
         (json!({ "stream": true, "response_format": "url" }), "response_format", "stream"),
         (json!({ "quality": "best" }), "quality", "standard"),
-        (json!({ "resize": "yes" }), "resize", "boolean"),
+        (json!({ "resize": "yes" }), "resize", "true or false"),
         (json!({ "background": "transparent" }), "background", "auto or opaque"),
         (json!({ "moderation": "none" }), "moderation", "auto or low"),
         (json!({ "style": "vivid" }), "style", "not supported"),
