@@ -201,6 +201,7 @@ impl Engine {
     pub fn metrics(&self) -> String {
         let Owner { runtime, registry, texts, embeddings, images, .. } = &*self.owner;
         let (metrics, memory) = (&runtime.metrics, &runtime.memory);
+        metrics.set_uptime(runtime.uptime());
         let loaded = registry.loaded();
         let state = texts.lock();
         for (key, id) in &loaded {

@@ -2,7 +2,7 @@
 //!
 //! `prometheus-client` encodes them as OpenMetrics text. Gauges are set at each scrape.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -86,7 +86,6 @@ pub struct Metrics {
     time_between_tokens: Seconds,
     memory: Family<MemoryLabel, Gauge>,
     speed: Gauge<f64, std::sync::atomic::AtomicU64>,
-    started: Instant,
     uptime: Gauge,
 }
 
@@ -112,7 +111,6 @@ impl Metrics {
             time_between_tokens: Seconds::new_with_constructor(histogram),
             memory: Family::default(),
             speed: Gauge::default(),
-            started: Instant::now(),
             uptime: Gauge::default(),
             registry: Registry::default(),
         };
@@ -219,12 +217,15 @@ impl Metrics {
         self.memory.get_or_create(&MemoryLabel { r#use }).set(to_gauge(bytes));
     }
 
+    pub fn set_uptime(&self, uptime: Duration) {
+        self.uptime.set(to_gauge(uptime.as_secs()));
+    }
+
     pub fn speed(&self, tokens_per_second: f64) {
         self.speed.set(tokens_per_second);
     }
 
     pub fn encode(&self) -> String {
-        self.uptime.set(to_gauge(self.started.elapsed().as_secs()));
         let mut out = String::new();
         // Writing into a string does not fail.
         let _ = text::encode(&mut out, &self.registry);

@@ -29,6 +29,8 @@ pub struct Runtime {
     pub memory: Arc<MemoryBudget>,
     pub metrics: Metrics,
     pub clock: Arc<dyn ClockRng>,
+    /// When the runtime was created.
+    started: Duration,
     pub faults: FaultInjector,
     /// Memory that can be freed for leases. Set once, by its owners.
     kv_cache: OnceLock<Weak<dyn KvCache>>,
@@ -61,18 +63,25 @@ struct State {
 impl Runtime {
     pub fn new(settings: Settings, clock: Arc<dyn ClockRng>) -> Self {
         let memory = MemoryBudget::new(settings.memory_bytes);
+        let started = clock.uptime();
         let metrics = Metrics::new(server_info::server_info(settings.threads));
         Self {
             settings,
             memory,
             metrics,
             clock,
+            started,
             faults: FaultInjector::default(),
             kv_cache: OnceLock::new(),
             idle_models: OnceLock::new(),
             state: Mutex::new(State { phase: ShutdownPhase::Running, signal: false, down: 0 }),
             wake: Condvar::new(),
         }
+    }
+
+    /// The time since the runtime was created.
+    pub fn uptime(&self) -> Duration {
+        self.clock.uptime().saturating_sub(self.started)
     }
 
     /// No code panics while it holds this lock, so poisoning is ignored.
