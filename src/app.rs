@@ -15,7 +15,7 @@ use std::time::Duration;
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::Data;
 
-use self::failed_start::FolderBefore;
+use self::failed_start::DataFolderSnapshot;
 pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
@@ -94,7 +94,7 @@ impl App {
     /// Opens everything. A start that fails leaves nothing behind. Must be called inside an actix runtime.
     pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
         let (listener, certificate) = prepare(config)?;
-        let before = FolderBefore::of(&config.paths.data);
+        let before = DataFolderSnapshot::of(&config.paths.data);
         let started = Self::start_on(listener, certificate, config, clock_rng).await;
         match started {
             // The new files are another process's.
@@ -104,7 +104,7 @@ impl App {
         started
     }
 
-    /// `certificate`: that of the configured files.
+    /// `certificate`: read from the configured files; `None` without TLS or with a self-signed certificate.
     async fn start_on(
         listener: TcpListener,
         certificate: Option<Arc<Certificate>>,

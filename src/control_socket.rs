@@ -141,6 +141,9 @@ fn execute(request: Request, store: &Store) -> Reply {
     }
 }
 
+/// What to say if a reply cannot be understood.
+pub const OTHER_VERSION: &str = "the running server is another version of outpost; use its own binary";
+
 /// Sends a request to the server that uses `data`; `None` if none is running.
 pub fn send(data: &Path, request: &Request) -> io::Result<Option<Reply>> {
     let mut stream = match BlockingStream::connect(data.join(SOCKET)) {
@@ -155,5 +158,6 @@ pub fn send(data: &Path, request: &Request) -> io::Result<Option<Reply>> {
     stream.write_all(&line)?;
     let mut reply = String::new();
     BufReader::new(stream).read_line(&mut reply)?;
-    Ok(Some(serde_json::from_str(&reply)?))
+    let reply = serde_json::from_str(&reply).map_err(|_| io::Error::other(OTHER_VERSION))?;
+    Ok(Some(reply))
 }

@@ -1,7 +1,7 @@
 //! Identifiers: a prefix for the kind, and 128 bits that sort by creation time.
 //!
 //! 48 bits of milliseconds since 1970 are followed by a 16-bit counter within the millisecond and 64 random bits, so
-//! that a process generates ids in ascending order. The text form is the prefix and 32 lower-case hexadecimal digits.
+//! that a process generates ids in ascending order. The text form is the prefix and 32 lowercase hexadecimal digits.
 //! Nothing else parses, so each id has one spelling.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::clock_rng::ClockRng;
 
 /// The text is not an identifier of this kind.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("must be the ID of a resource of the kind {kind}: {form}")]
+#[error("is not a valid {kind} ID. A valid ID is {form}")]
 pub struct BadId {
     pub kind: &'static str,
     /// What such an id looks like.
@@ -71,7 +71,7 @@ macro_rules! ids {
             fn from_str(text: &str) -> Result<Self, BadId> {
                 parse($prefix, text).map(Self).ok_or(BadId {
                     kind: $kind,
-                    form: concat!("'", $prefix, "' and 32 lower-case hexadecimal digits"),
+                    form: concat!("'", $prefix, "' followed by 32 lowercase hexadecimal digits"),
                 })
             }
         }
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(id.to_string().parse(), Ok(id));
         let text = id.to_string();
         for bad in [text.to_uppercase(), format!("{text} "), text.replace("proj_", "key_"), text[..20].to_owned()] {
-            let bad_project = BadId { kind: "project", form: "'proj_' and 32 lower-case hexadecimal digits" };
+            let bad_project = BadId { kind: "project", form: "'proj_' followed by 32 lowercase hexadecimal digits" };
             assert_eq!(bad.parse::<ProjectId>(), Err(bad_project), "{bad}");
         }
         assert!(text.parse::<KeyId>().is_err());

@@ -1,4 +1,5 @@
-//! Logs to standard error. `OUTPOST_LOG` filters them in the syntax of tracing's `EnvFilter`.
+//! Logs to standard error. `OUTPOST_LOG` filters them in the syntax of tracing's `EnvFilter`; the default is
+//! `warn,outpost=info`.
 
 use std::io::{IsTerminal, stderr};
 
@@ -6,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
-/// The default filter. The messages of libraries below warnings mean nothing to an operator.
+/// The default filter. Library messages below the level `warn` are of no use to an operator.
 const FILTER: &str = "warn,outpost=info";
 
 /// Installs the process's logger. Further calls have no effect.

@@ -1,4 +1,4 @@
-//! Finds what a misspelt name was probably meant to be.
+//! Finds what a misspelled name was probably meant to be.
 
 use strsim::damerau_levenshtein;
 
@@ -9,7 +9,7 @@ const MIN_PREFIX_BYTES: usize = 4;
 /// Longer names are not compared.
 const MAX_COMPARED_BYTES: usize = 100;
 
-/// The candidate that is spelt like `name`, or the only one that begins with it.
+/// The candidate that is spelled like `name`, or the only one that begins with it.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str, IntoIter: Clone>) -> Option<&'a str> {
     let candidates = candidates.into_iter();
     let near = |candidate: &'a str| Some((distance(name, candidate)?, candidate));
@@ -51,7 +51,7 @@ mod tests {
     use super::nearest;
 
     #[test]
-    fn misspelt_names_are_recognized() {
+    fn misspelled_names_are_recognized() {
         let known = ["temperature", "top_p", "max_tokens", "n", "stop"];
         for (name, meant) in [
             ("temprature", Some("temperature")),

@@ -7,30 +7,30 @@ use std::path::{Path, PathBuf};
 
 use crate::storage::DATABASE_FILE;
 
-/// What the data folder was before a start.
-pub struct FolderBefore {
+/// The state of the data folder before a start.
+pub struct DataFolderSnapshot {
     folder: PathBuf,
     state: State,
 }
 
 enum State {
-    /// It was missing, like these folders above it, the innermost first.
+    /// It did not exist. `parents`: its missing ancestors, innermost first.
     Missing { parents: Vec<PathBuf> },
     /// It had these entries, and no database.
     WithoutDatabase { entries: HashSet<OsString> },
-    /// It was in use, or cannot be read: nothing is removed.
-    InUse,
+    /// It had a database, or cannot be read: nothing is removed.
+    Untouchable,
 }
 
-impl FolderBefore {
+impl DataFolderSnapshot {
     pub fn of(folder: &Path) -> Self {
         let state = match std::fs::read_dir(folder) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
                 let missing = folder.ancestors().skip(1).take_while(|parent| is_missing(parent));
                 State::Missing { parents: missing.map(Path::to_owned).collect() }
             }
-            Err(_) => State::InUse,
-            Ok(_) if folder.join(DATABASE_FILE).exists() => State::InUse,
+            Err(_) => State::Untouchable,
+            Ok(_) if folder.join(DATABASE_FILE).exists() => State::Untouchable,
             Ok(entries) => {
                 State::WithoutDatabase { entries: entries.flatten().map(|entry| entry.file_name()).collect() }
             }
@@ -47,7 +47,7 @@ impl FolderBefore {
 
     fn try_restore(&self) -> io::Result<()> {
         match &self.state {
-            State::InUse => Ok(()),
+            State::Untouchable => Ok(()),
             State::Missing { parents } => {
                 if self.folder.exists() {
                     std::fs::remove_dir_all(&self.folder)?;
@@ -76,13 +76,13 @@ fn is_missing(folder: &Path) -> bool {
 mod tests {
     use std::fs;
 
-    use super::{DATABASE_FILE, FolderBefore};
+    use super::{DATABASE_FILE, DataFolderSnapshot};
 
     #[test]
     fn only_new_files_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let data = root.path().join("a/b/data");
-        let before = FolderBefore::of(&data);
+        let before = DataFolderSnapshot::of(&data);
         fs::create_dir_all(&data).unwrap();
         fs::write(data.join("pepper"), "new").unwrap();
         before.restore();
@@ -90,13 +90,13 @@ mod tests {
 
         fs::create_dir_all(&data).unwrap();
         fs::write(data.join("mine"), "old").unwrap();
-        let before = FolderBefore::of(&data);
+        let before = DataFolderSnapshot::of(&data);
         fs::write(data.join(DATABASE_FILE), "new").unwrap();
         before.restore();
         assert!(data.join("mine").exists() && !data.join(DATABASE_FILE).exists());
 
         fs::write(data.join(DATABASE_FILE), "old").unwrap();
-        let before = FolderBefore::of(&data);
+        let before = DataFolderSnapshot::of(&data);
         fs::write(data.join("new"), "new").unwrap();
         before.restore();
         assert_eq!(fs::read_dir(&data).unwrap().count(), 3, "a database that was there is left alone");

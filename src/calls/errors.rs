@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::catalog::{Catalog, Task};
+use crate::catalog::{Catalog, Task, pull_command};
 use crate::display::{one_of, shorten};
 use crate::engine::{
     Engine, Failure, KvType, LoadError, ModelInfo, ModelKind, PreprocessError, PromptError, Refused, TooLarge,
@@ -98,7 +98,7 @@ impl ModelErrors<'_> {
         let installed = self.installed();
         let meant = spelling::nearest(id, installed.iter().map(|model| model.id.as_str()));
         let hint = match meant {
-            _ if Catalog::builtin().find(id).is_some() => format!("'outpost models pull {id}' installs it."),
+            _ if Catalog::builtin().find(id).is_some() => format!("'{}' installs it.", self.pull_command(id)),
             Some(meant) => format!("Did you mean '{meant}'?"),
             None => "GET /v1/models lists the installed models; 'outpost models pull' downloads more.".to_owned(),
         };
@@ -133,12 +133,17 @@ impl ModelErrors<'_> {
             installed.iter().filter(usable).map(|model| format!("'{}'", model.id)).take(MAX_NAMED_MODELS).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let remedy = match (names.as_slice(), task(expected).and_then(|task| Catalog::builtin().first_for(task))) {
-            ([], Some(model)) => format!("'outpost models pull {}' installs one.", model.name),
+            ([], Some(model)) => format!("'{}' installs one.", self.pull_command(&model.name)),
             ([], None) => "'outpost models import' installs one from a file.".to_owned(),
             (names, _) => format!("Send {} instead.", one_of(names)),
         };
         let needed = described(expected);
         Error::invalid("model", format!("The model '{id}' {is}, but this request needs {needed}. {remedy}"))
+    }
+
+    fn pull_command(&self, name: &str) -> String {
+        let folder = self.access.is_admin().then(|| self.engine.models().folder());
+        pull_command(name, folder.as_deref())
     }
 
     fn installed(&self) -> Vec<ModelInfo> {

@@ -17,7 +17,7 @@ pub struct CatalogEntry {
     pub license: String,
     /// Whether a model of that name is in the models folder.
     pub installed: bool,
-    /// The command that installs the model. It has the models folder if the caller is an admin.
+    /// The command that installs the model. For admins, it includes `--models` with the models folder.
     pub command: String,
 }
 

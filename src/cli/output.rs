@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 
-use crate::control_socket::Reply;
+use crate::control_socket::{OTHER_VERSION, Reply};
 use crate::display::format_count;
 
 /// The error is shown to the user.
@@ -28,6 +28,6 @@ pub(super) fn count_records(
 pub(super) fn failure(reply: Reply) -> Box<dyn Error> {
     match reply {
         Reply::Failed { message } => message.into(),
-        _ => "the running server is another version of outpost; use its own binary".into(),
+        _ => OTHER_VERSION.into(),
     }
 }

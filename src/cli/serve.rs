@@ -149,9 +149,11 @@ fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
             writeln!(out, "Try it:\n\n{}\n", curl(&url, path, secret.expose(), &body.to_string()))?;
         }
         (Some(_), None) => {}
-        (None, _) => {
-            writeln!(out, "No model is installed. To install one:\n\n{}\n", starter_command(&config.paths.models))?
-        }
+        (None, _) => writeln!(
+            out,
+            "No usable model is installed. To install one:\n\n{}\n",
+            starter_command(&config.paths.models)
+        )?,
     }
     out.flush()?;
     Ok(())

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 
-use super::body_ids::parse_path_id;
+use super::resource_ids::parse_id;
 use super::unknown_fields::known_fields;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
@@ -115,7 +115,7 @@ impl<I: FromStr<Err = BadId> + 'static> FromRequest for ApiPath<I> {
 
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let text = request.match_info().iter().next().map(|(_, value)| value).unwrap_or_default();
-        ready(parse_path_id(text).map(Self))
+        ready(parse_id(text).map(Self))
     }
 }
 

@@ -6,7 +6,6 @@
 
 pub mod allowed_hosts;
 pub mod authentication;
-mod body_ids;
 pub mod client_address;
 pub mod connections;
 pub mod content_negotiation;
@@ -24,6 +23,7 @@ mod normalize;
 pub mod openapi;
 pub mod page_params;
 pub mod request_logging;
+mod resource_ids;
 pub mod response;
 mod response_body;
 pub mod routes;

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::body_ids::parse_project_id;
 use super::extractors::lenient;
+use super::resource_ids::parse_project_id;
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::service::pagination::PageRequest;

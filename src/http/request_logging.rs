@@ -127,9 +127,9 @@ impl Drop for LogLine {
         let usage = self.recorder.get().map(|recorder| recorder.summary());
         let usage = usage.as_ref();
         let count = |of: fn(&Amounts) -> u64| usage.map(|usage| of(&usage.amounts)).filter(|count| *count > 0);
-        // The status says how every other request has ended.
-        let is_open = self.status.is_none() || self.recorder.get().is_some_and(|recorder| recorder.is_deferred());
-        let outcome = usage.map(|usage| usage.outcome.unwrap_or(Outcome::Abandoned)).filter(|_| is_open);
+        // The status of a stream is sent before its outcome is known.
+        let is_undecided = self.status.is_none() || self.recorder.get().is_some_and(|recorder| recorder.is_deferred());
+        let outcome = usage.map(|usage| usage.outcome.unwrap_or(Outcome::Abandoned)).filter(|_| is_undecided);
         tracing::info!(
             request_id = %self.id,
             client_request_id = self.client_request_id,
@@ -151,6 +151,7 @@ impl Drop for LogLine {
 
 /// A body whose end is logged.
 struct LoggedBody {
+    /// Declared first, so that it is dropped, and its usage counted, before the line is written.
     body: BoxBody,
     _line: LogLine,
 }

@@ -108,7 +108,7 @@ impl FromStr for VersionId {
     type Err = BadId;
 
     fn from_str(text: &str) -> Result<Self, BadId> {
-        let bad = || BadId { kind: "agent version", form: "an agent's ID, '@' and a version" };
+        let bad = || BadId { kind: "agent version", form: "an agent ID followed by '@' and a version number" };
         let (agent, version) = text.split_once('@').ok_or_else(bad)?;
         Ok(Self { agent: agent.parse()?, version: version.parse().map_err(|_| bad())? })
     }

@@ -121,8 +121,8 @@ fn bad_after(after: &str, bad: &BadId) -> Error {
     Error::invalid(
         "after",
         format!(
-            "'after' is '{shown}', which is not an ID of this listing. The ID of every {} is {}. Pass on the ID of the last item that you have.",
-            bad.kind, bad.form
+            "'after' is '{shown}', which is not an ID of this list. A valid ID is {}. Send the ID of the last item that you received.",
+            bad.form
         ),
     )
 }

@@ -103,7 +103,8 @@ fn send(server: &Server, mistake: &Mistake) -> String {
     let body = mistake.body.clone();
     let response = server.raw(mistake.method.clone(), &mistake.path, Some(&server.admin), &headers, body);
     response.error_fields();
-    response.json()["error"]["message"].as_str().unwrap().to_owned()
+    let folder = server.folder.path().join("models");
+    response.json()["error"]["message"].as_str().unwrap().replace(folder.to_str().unwrap(), "FOLDER")
 }
 
 fn check(cases: Vec<(Mistake, &str)>) {
@@ -232,12 +233,12 @@ fn broken_bodies_are_described_by_their_place() {
 
 #[test]
 fn unknown_paths_and_ids_are_answered_with_the_right_form() {
-    let hex = "32 lower-case hexadecimal digits";
-    let project = format!("No project 'org-abc' exists. The ID of every project is 'proj_' and {hex}.");
-    let file = format!("No file 'file-abc123' exists. The ID of every file is 'file-' and {hex}.");
-    let conversation = format!("No conversation 'thread_x' exists. The ID of every conversation is 'conv_' and {hex}.");
+    let hex = "followed by 32 lowercase hexadecimal digits";
+    let project = format!("No project 'org-abc' exists. A valid ID is 'proj_' {hex}.");
+    let file = format!("No file 'file-abc123' exists. A valid ID is 'file-' {hex}.");
+    let conversation = format!("No conversation 'thread_x' exists. A valid ID is 'conv_' {hex}.");
     let after = format!(
-        "'after' is 'x', which is not an ID of this listing. The ID of every project is 'proj_' and {hex}. Pass on the ID of the last item that you have."
+        "'after' is 'x', which is not an ID of this list. A valid ID is 'proj_' {hex}. Send the ID of the last item that you received."
     );
     let nothing = json!({});
     check(vec![
@@ -279,7 +280,7 @@ fn models_that_do_not_fit_are_answered_with_one_that_does() {
         (chat(json!({ "model": "tinny" })), "No model 'tinny' is installed. Did you mean 'tiny'?"),
         (
             chat(json!({ "model": "all-minilm-l6-v2" })),
-            "No model 'all-minilm-l6-v2' is installed. 'outpost models pull all-minilm-l6-v2' installs it.",
+            "No model 'all-minilm-l6-v2' is installed. 'outpost models pull all-minilm-l6-v2 --models FOLDER' installs it.",
         ),
         (
             chat(json!({ "model": "gpt-4o" })),
@@ -294,9 +295,12 @@ fn without_a_model_of_the_kind_the_command_that_installs_one_is_named() {
     for (mistake, expected) in [
         (
             embed(json!({ "model": "tiny" })),
-            "needs an embedding model. 'outpost models pull all-minilm-l6-v2' installs one.",
+            "needs an embedding model. 'outpost models pull all-minilm-l6-v2 --models FOLDER' installs one.",
         ),
-        (image(json!({ "model": "tiny" })), "needs an image model. 'outpost models pull pictogram' installs one."),
+        (
+            image(json!({ "model": "tiny" })),
+            "needs an image model. 'outpost models pull pictogram --models FOLDER' installs one.",
+        ),
         (
             rerank(json!({ "model": "tiny" })),
             "needs a reranking model. 'outpost models import' installs one from a file.",

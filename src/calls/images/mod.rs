@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub use codec::{Output, encode};
-pub use size::text as size_text;
+pub use size::size_text;
 pub use source::{EditKind, SourceImage};
 
 use super::blocking::run_blocking;

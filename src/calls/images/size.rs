@@ -23,7 +23,10 @@ impl ImageSize {
         let same = |size| Self { generated: size, output: size };
         match (requested, original) {
             (Some(size), _) if resize => scaled(model, size),
-            (None, Some(original)) if resize => scaled(model, within_limits(original)),
+            (None, Some(original)) if resize => {
+                let output = within_limits(original);
+                scaled(model, output).map_err(|_| unsuitable_source(model, output))
+            }
             (Some(size), _) => match model.check_size(size) {
                 Ok(()) => Ok(same(size)),
                 Err(why) => Err(refusal(model, size, &why)),
@@ -43,14 +46,14 @@ fn scaled(model: &ImageModel, output: [usize; 2]) -> Result<ImageSize> {
     if !output.iter().all(|side| limits.contains(side)) {
         let text = format!(
             "'size' is {}; with resize: true, width and height must be from {MIN_IMAGE_SIDE} to {MAX_IMAGE_SIDE}.",
-            text(output)
+            size_text(output)
         );
         return Err(Error::invalid("size", text));
     }
     let generated = model.sizes().best_for(output).ok_or_else(|| {
         let text = format!(
             "'size' is {}, and the model '{}' supports no size with a similar aspect ratio. Sizes that it is good at: {}.",
-            text(output),
+            size_text(output),
             model.id(),
             preferred(model)
         );
@@ -61,26 +64,44 @@ fn scaled(model: &ImageModel, output: [usize; 2]) -> Result<ImageSize> {
 }
 
 fn refusal(model: &ImageModel, size: [usize; 2], why: &str) -> Error {
+    let resize = match scaled(model, size) {
+        Ok(_) => format!(
+            ", or add resize: true to have the image generated at a suitable size and scaled to {}",
+            size_text(size)
+        ),
+        Err(_) => String::new(),
+    };
     let text = format!(
-        "'size' is {}, but {why}. Sizes that the model '{}' is good at: {}. Send one of them, or add resize: true to have the image generated at a suitable size and scaled to {}.",
-        text(size),
+        "'size' is {}, but {why}. Sizes that the model '{}' is good at: {}. Send one of them{resize}.",
+        size_text(size),
         model.id(),
-        preferred(model),
-        text(size)
+        preferred(model)
+    );
+    Error::invalid("size", text)
+}
+
+/// The error for a source image to whose size, within the limits, no image can be scaled.
+fn unsuitable_source(model: &ImageModel, output: [usize; 2]) -> Error {
+    let text = format!(
+        "'size' is missing, and the size of the source image ({} within the limits) suits no size of the model '{}'. Sizes that it is good at: {}. Send one of them.",
+        size_text(output),
+        model.id(),
+        preferred(model)
     );
     Error::invalid("size", text)
 }
 
 fn preferred(model: &ImageModel) -> String {
-    model.sizes().preferred().into_iter().map(text).collect::<Vec<_>>().join(", ")
+    model.sizes().preferred().into_iter().map(size_text).collect::<Vec<_>>().join(", ")
 }
 
 /// A size as in requests and responses, such as `512x512`.
-pub fn text([width, height]: [usize; 2]) -> String {
+pub fn size_text([width, height]: [usize; 2]) -> String {
     format!("{width}x{height}")
 }
 
-/// The size of a source image, scaled down to the largest that is returned.
+/// The output size for a source image: its own size, scaled down so that no side is above [`MAX_IMAGE_SIDE`]. A shorter side
+/// below [`MIN_IMAGE_SIDE`] is raised to it.
 fn within_limits(original: [usize; 2]) -> [usize; 2] {
     let scale = (MAX_IMAGE_SIDE as f64 / original.into_iter().max().unwrap_or(1).max(1) as f64).min(1.);
     original.map(|side| ((side as f64 * scale).round() as usize).max(MIN_IMAGE_SIDE))

@@ -1,7 +1,7 @@
 //! State shared by all workloads: the compute thread, the memory budget, the metrics and the shutdown phase.
 //!
 //! Each [`Workload`](workload::Workload) has its own queue. Callers push requests to it from any thread and
-//! [wake](Runtime::wake) the compute thread, which runs the workloads in turn ([`worker`]).
+//! [wake](Runtime::wake) the compute thread, which runs the workloads in turn ([`supervised_worker`]).
 
 pub mod backlog;
 pub mod catch_panic;

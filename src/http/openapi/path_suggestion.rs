@@ -19,7 +19,7 @@ const EQUIVALENTS: [(&str, &str); 13] = [
     ("keys", "api-keys"),
 ];
 
-/// The path of a route that is spelt like `path`, without regard to prefixes such as `/api` or `/v1`. `routes`: the
+/// The path of a route that is spelled like `path`, without regard to prefixes such as `/api` or `/v1`. `routes`: the
 /// segments of every route below a mount, with parameters as `{name}`.
 pub fn suggest<'r>(routes: impl Iterator<Item = &'r [String]>, path: &str) -> Option<String> {
     let given: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
@@ -78,7 +78,6 @@ mod tests {
         for (path, meant) in [
             ("/models", Some("/v1/models")),
             ("/v1/model", Some("/v1/models")),
-            ("/v1/models/", Some("/v1/models")),
             ("/v1/Models", Some("/v1/models")),
             ("/api/v1/models", Some("/v1/models")),
             ("/openai/models", Some("/openai/v1/models")),

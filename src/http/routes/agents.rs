@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use crate::http::body_ids::parse_project_id;
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
 use crate::http::idempotent_body::IdempotentJson;
 use crate::http::page_params::{Paging, ProjectPaging};
+use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Deleted, Head, Item, List, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::AgentId;

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::clock_rng::Timestamp;
-use crate::http::body_ids::parse_project_id;
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable};
 use crate::http::idempotent_body::{IdempotentJson, Nothing};
+use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Head, List, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::KeyId;

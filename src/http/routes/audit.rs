@@ -70,7 +70,7 @@ impl ListAudit {
     fn into_parts(self) -> Result<(AuditFilter, PageRequest)> {
         let actor = self.actor.map(|text| text.parse().map_err(|_| bad_actor(&text))).transpose()?;
         let filter = AuditFilter {
-            project: self.project_id.as_deref().map(crate::http::body_ids::parse_project_id).transpose()?,
+            project: self.project_id.as_deref().map(crate::http::resource_ids::parse_project_id).transpose()?,
             actor,
             action: self.action,
             target: self.target,

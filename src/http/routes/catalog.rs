@@ -22,7 +22,7 @@ pub struct OfferBody {
     license: String,
     /// Whether a model of that name is in the models folder.
     installed: bool,
-    /// The shell command that installs the model on the server. It has the models folder if the caller is an admin.
+    /// The shell command that installs the model on the server. For admins, it includes `--models` with the models folder.
     command: String,
 }
 

@@ -9,10 +9,10 @@ use serde_json::{Map, Value, value::RawValue};
 use super::message_schema::{self, Message};
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use crate::http::body_ids::parse_project_id;
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
 use crate::http::idempotent_body::IdempotentJson;
+use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::ConversationId;

@@ -12,9 +12,9 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::http::body_ids::parse_project_id;
 use crate::http::extractors::{ApiParams, ApiPath, lenient};
 use crate::http::multipart::{Part, Parts};
+use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Deleted, Head, List};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::{FileId, ProjectId};

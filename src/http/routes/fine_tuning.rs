@@ -12,9 +12,9 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
-use crate::http::body_ids::{parse_id, parse_project_id};
 use crate::http::extractors::{ApiParams, ApiPath, nullable, object_text};
 use crate::http::page_params::{Paging, ProjectPaging};
+use crate::http::resource_ids::{parse_field_id, parse_project_id};
 use crate::http::response::{ApiResult, Head, Item, List, Mount, Time};
 use crate::http::{
     Api,
@@ -170,11 +170,11 @@ impl CreateJob {
             project: self.project_id.as_deref().map(parse_project_id).transpose()?,
             name: self.name,
             metadata: self.metadata.map(object_text),
-            training_file: parse_id(&self.training_file, "training_file")?,
+            training_file: parse_field_id(&self.training_file, "training_file")?,
             validation_file: self
                 .validation_file
                 .as_deref()
-                .map(|text| parse_id(text, "validation_file"))
+                .map(|text| parse_field_id(text, "validation_file"))
                 .transpose()?,
             hyperparameters: super::hyperparameters::requested(self.hyperparameters, self.method)?,
             model: self.model,

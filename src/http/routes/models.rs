@@ -195,7 +195,7 @@ async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, ap
 
 /// A project may use every installed model; only keys restrict access, and this key was checked.
 async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAccess> {
-    let id: ProjectId = crate::http::body_ids::parse_project_id(project_id)?;
+    let id: ProjectId = crate::http::resource_ids::parse_project_id(project_id)?;
     let project = api.services.projects.get(&caller.access, id).await.map_err(|error| match error.code() {
         Code::NotFound => Error::not_found("project", id).param("project_id"),
         _ => error.param("project_id"),

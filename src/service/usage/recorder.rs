@@ -196,6 +196,7 @@ impl UsageRecorder {
         self.deferred.load(Ordering::Relaxed)
     }
 
+    /// What is known so far, for the access log.
     pub fn summary(&self) -> UsageSummary {
         let state = self.state();
         UsageSummary {

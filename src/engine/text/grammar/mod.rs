@@ -6,6 +6,7 @@
 
 mod error;
 mod regex_escape;
+mod rejection;
 mod schema;
 mod source;
 mod state;
@@ -23,13 +24,12 @@ use toktrie::TokEnv;
 use crate::engine::text::tools::{CallSyntax, OutputSpec};
 use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
+use rejection::Rejection;
 pub use source::Unenforced;
 pub use state::GrammarState;
 
 /// Compiled grammars kept per model.
 const CACHE_SIZE: usize = 16;
-/// In a library error, and in ours: the schema contradicts itself.
-const UNSATISFIABLE: &str = "nsatisfiable";
 /// Enough for the recursion over the largest accepted schema; only touched pages use memory.
 const STACK_BYTES: usize = 256 << 20;
 
@@ -133,7 +133,7 @@ fn compile(factory: &ParserFactory, mut source: source::Source) -> Result<Compil
         Ok(matcher) => matcher,
         Err(reason) => {
             relax(factory, &mut source)?;
-            parse(factory, &source, None).map_err(|_| combination(&reason))?
+            parse(factory, &source, None).map_err(|_| combination(reason))?
         }
     };
     Ok(Compiled { matcher: Mutex::new(matcher), unenforced: source.unenforced() })
@@ -143,7 +143,7 @@ fn compile(factory: &ParserFactory, mut source: source::Source) -> Result<Compil
 fn relax(factory: &ParserFactory, source: &mut source::Source) -> Result<(), GrammarError> {
     for index in 0..source.schemas.len() {
         let Err(reason) = parse(factory, source, Some(index)) else { continue };
-        if source.schemas[index].is_strict() || reason.contains(UNSATISFIABLE) {
+        if source.schemas[index].is_strict() || reason == Rejection::Unsatisfiable {
             return Err(source.error(index, format!("cannot be enforced: {reason}")));
         }
         source.schemas[index].leave_open(&|schema| compiles(factory, schema));
@@ -156,36 +156,17 @@ fn compiles(factory: &ParserFactory, schema: Value) -> bool {
     Matcher::new(factory.create_parser(grammar)).get_error().is_none()
 }
 
-fn combination(reason: &str) -> GrammarError {
+fn combination(reason: Rejection) -> GrammarError {
     GrammarError::Combination(format!("The requested output format cannot be enforced: {reason}."))
 }
 
 /// Parses the whole grammar, or only that of the schema `part`.
-fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) -> Result<Matcher, String> {
+fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) -> Result<Matcher, Rejection> {
     let matcher = Matcher::new(factory.create_parser(source.grammar(part)));
     match matcher.get_error() {
         None => Ok(matcher),
-        Some(error) => Err(summarize(&error)),
+        Some(error) => Err(Rejection::of(&error)),
     }
-}
-
-/// The reason of a library error, in our words: the library names its own options and quotes the grammar.
-fn summarize(error: &str) -> String {
-    let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
-    let reason = if has(&[UNSATISFIABLE]) {
-        "it is unsatisfiable: no value meets all of its conditions"
-    } else if has(&["oneOf"]) {
-        "alternatives of a 'oneOf' may overlap. Use 'anyOf'"
-    } else if has(&["panic:", "too large", "too big", "too many", "fuel", "limit", "exceeded"]) {
-        "it is too complex. Simplify it"
-    } else if has(&["regex", "Regex", "pattern"]) {
-        "a 'pattern' has a part that this server cannot enforce. Simplify the pattern"
-    } else if has(&["Unimplemented", "not supported", "not implemented"]) {
-        "it has a keyword that this server cannot enforce"
-    } else {
-        "it has a part that this server cannot enforce. Simplify it"
-    };
-    reason.to_owned()
 }
 
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {

@@ -97,7 +97,11 @@ pub(super) fn prepare(schema: &Value, strict: bool, multiples: &mut Multiples) -
         Value::Bool(true) => json!({}),
         other => other.clone(),
     };
-    simplify::simplify(&mut schema);
+    // Also before it is rewritten, because that takes time.
+    let is_too_large = check_size(&schema.to_string()).is_err();
+    if !is_too_large {
+        simplify::simplify(&mut schema);
+    }
     let unenforced = check(&mut schema, strict, multiples)?;
     let unenforced = unenforced.iter().map(|pointer| display(original, pointer)).collect();
     if !satisfiability::is_satisfiable(&schema) {
@@ -149,16 +153,20 @@ fn is_inside(pointer: &str, schema: &str) -> bool {
     pointer.strip_prefix(schema).is_some_and(|rest| rest.starts_with('/'))
 }
 
+fn check_size(written: &str) -> Result<(), SchemaError> {
+    match written.len() {
+        0..=MAX_BYTES => Ok(()),
+        bytes => unenforceable_schema("", format!("has {bytes} bytes; the maximum is {MAX_BYTES}")),
+    }
+}
+
 fn find_unenforceable(
     schema: &Value,
     strict: bool,
     multiples: &mut Multiples,
 ) -> Result<Vec<SchemaError>, SchemaError> {
     let written = schema.to_string();
-    let bytes = written.len();
-    if bytes > MAX_BYTES {
-        let what = format!("has {bytes} bytes; the maximum is {MAX_BYTES}");
-        let error = SchemaError { pointer: String::new(), what, fault: Fault::Schema };
+    if let Err(error) = check_size(&written) {
         return if strict { Err(error) } else { Ok(vec![error]) };
     }
     let has_patterns = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));

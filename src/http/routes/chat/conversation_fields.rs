@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::calls::chat::RunningChat;
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
-use crate::http::body_ids::parse_id;
+use crate::http::resource_ids::parse_field_id;
 use crate::http::routes::agents::Truncation;
 use crate::service::conversations::Conversation;
 use crate::service::precondition::IfMatch;
@@ -40,8 +40,8 @@ impl ConversationFields {
         choices: u32,
         if_match: Option<IfMatch>,
     ) -> Result<ConversationContextRequest> {
-        let conversation = self.conversation.map(|text| parse_id(&text, "conversation_id")).transpose()?;
-        let agent = self.agent.map(|text| parse_id(&text, "agent_id")).transpose()?;
+        let conversation = self.conversation.map(|text| parse_field_id(&text, "conversation_id")).transpose()?;
+        let agent = self.agent.map(|text| parse_field_id(&text, "agent_id")).transpose()?;
         let truncate = self.truncation.map(Truncation::is_auto);
         match conversation {
             Some(_) if choices > 1 => {

@@ -17,11 +17,17 @@ const DIALECTS: [&str; 5] = [
     "http://json-schema.org/draft-04/schema",
 ];
 
+/// Max bytes of the copies of schemas that the rewriting makes; schemas may be nested. What exceeds it stays as it is.
+const MAX_COPIED_BYTES: usize = 256 << 10;
+/// Max property names that are listed instead of described.
+const MAX_LISTED_NAMES: usize = 500;
+
 /// Rewrites a schema. Values that have the wrong type stay for the check to report.
 pub(super) fn simplify(schema: &mut Value) {
     let id = schema.get("$id").or_else(|| schema.get("id")).and_then(Value::as_str);
     let id = id.map(|id| id.trim_end_matches('#').to_owned());
     let root = schema.clone();
+    let mut budget = CopyBudget(MAX_COPIED_BYTES);
     visit_schemas(schema, "", &mut |schema, _| {
         let Some(fields) = schema.as_object_mut() else { return };
         if fields.get("not").is_some_and(|not| *not == true || *not == json!({})) {
@@ -33,8 +39,8 @@ pub(super) fn simplify(schema: &mut Value) {
             make_reference_local(fields, id);
         }
         close_unevaluated(fields);
-        expand_property_names(fields, &root);
-        expand_finite_patterns(fields);
+        expand_property_names(fields, &root, &mut budget);
+        expand_finite_patterns(fields, &mut budget);
     });
 }
 
@@ -85,13 +91,31 @@ fn close_unevaluated(fields: &mut Map<String, Value>) {
     }
 }
 
+/// The bytes of copies that may still be made.
+struct CopyBudget(usize);
+
+impl CopyBudget {
+    /// Takes what `copies` of a schema need. `false` if it is more than what is left.
+    fn take(&mut self, copies: usize, schema: Option<&Value>) -> bool {
+        let bytes = copies.saturating_mul(schema.map_or(0, |schema| schema.to_string().len()));
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.unwrap_or(self.0);
+        left.is_some()
+    }
+}
+
 /// Expresses `propertyNames` through `properties` or `patternProperties`. `root`: what references in it refer to.
-fn expand_property_names(fields: &mut Map<String, Value>, root: &Value) {
+fn expand_property_names(fields: &mut Map<String, Value>, root: &Value, budget: &mut CopyBudget) {
     let Some(names) = fields.get("propertyNames").and_then(|names| allowed_names(names, root)) else { return };
     let has_patterns = fields.contains_key("patternProperties");
     match names {
         Names::Any => {}
-        Names::Listed(names) if !has_patterns => list_properties(fields, names),
+        Names::Listed(names) if !has_patterns => {
+            if names.len() > MAX_LISTED_NAMES || !budget.take(names.len(), fields.get("additionalProperties")) {
+                return;
+            }
+            list_properties(fields, names);
+        }
         Names::Matching(pattern) if !has_patterns && !fields.contains_key("properties") => {
             let value = fields.insert("additionalProperties".to_owned(), json!(false)).unwrap_or(json!(true));
             fields.insert("patternProperties".to_owned(), json!({ pattern: value }));
@@ -160,15 +184,15 @@ fn allowed_names(names: &Value, root: &Value) -> Option<Names> {
 
 /// Replaces patterns of property names that only a few names match by these names. The compiler would otherwise expect
 /// a further property when all of them are there.
-fn expand_finite_patterns(fields: &mut Map<String, Value>) {
+fn expand_finite_patterns(fields: &mut Map<String, Value>, budget: &mut CopyBudget) {
     let Some(Value::Object(patterns)) = fields.get_mut("patternProperties") else { return };
     let mut listed = Vec::new();
     patterns.retain(|pattern, schema| match finite_pattern::matching_names(pattern) {
-        Some(names) => {
+        Some(names) if budget.take(names.len(), Some(&*schema)) => {
             listed.extend(names.into_iter().map(|name| (name, schema.clone())));
             false
         }
-        None => true,
+        _ => true,
     });
     if patterns.is_empty() {
         fields.shift_remove("patternProperties");

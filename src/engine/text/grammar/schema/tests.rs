@@ -276,6 +276,21 @@ fn equivalent_keywords_replace_those_that_cannot_be_enforced() {
     }
 }
 
+/// Four levels would make a hundred million copies of the innermost schema.
+#[test]
+fn nested_lists_of_names_are_copied_within_a_limit() {
+    let nest = |wrap: fn(Value) -> Value| (0..4).fold(json!({ "type": "string" }), |inner, _| wrap(inner));
+    let patterns = nest(|inner| json!({ "type": "object", "patternProperties": { "^[0-9][0-9]$": inner } }));
+    let names: Vec<String> = (0..400).map(|at| at.to_string()).collect();
+    let listed = (0..4).fold(
+        json!({ "type": "string" }),
+        |inner, _| json!({ "type": "object", "propertyNames": { "enum": names }, "additionalProperties": inner }),
+    );
+    for schema in [patterns, listed] {
+        assert!(relaxed(&schema).0.to_string().len() < 1 << 20);
+    }
+}
+
 #[test]
 fn objects_that_name_properties_are_closed() {
     let object = |properties: Value| json!({ "type": "object", "properties": properties });

@@ -8,20 +8,20 @@ use crate::error::{Code, Error, Result};
 use crate::ids::{BadId, ProjectId};
 
 /// The id in a path.
-pub fn parse_path_id<I: FromStr<Err = BadId>>(text: &str) -> Result<I> {
+pub fn parse_id<I: FromStr<Err = BadId>>(text: &str) -> Result<I> {
     text.parse().map_err(|BadId { kind, form }| {
         let text = shorten(text);
-        let message = format!("No {kind} '{text}' exists. The ID of every {kind} is {form}.");
+        let message = format!("No {kind} '{text}' exists. A valid ID is {form}.");
         Error::new(Code::NotFound, message)
     })
 }
 
 /// The id in the field `param`.
-pub fn parse_id<I: FromStr<Err = BadId>>(text: &str, param: &str) -> Result<I> {
-    parse_path_id(text).map_err(|error| error.param(param))
+pub fn parse_field_id<I: FromStr<Err = BadId>>(text: &str, param: &str) -> Result<I> {
+    parse_id(text).map_err(|error| error.param(param))
 }
 
 /// The field `project_id`.
 pub fn parse_project_id(text: &str) -> Result<ProjectId> {
-    parse_id(text, "project_id")
+    parse_field_id(text, "project_id")
 }
