@@ -1,7 +1,7 @@
 // Charts as SVG: stacked bars for buckets of time, and a line for a value over time.
 
 import { html, useLayoutEffect, useRef, useState } from "./html.js";
-import { compact, number } from "./format.js";
+import { compact, number, sum } from "./format.js";
 import { t } from "./strings.js";
 
 const HEIGHT = 240;
@@ -31,9 +31,11 @@ function useWidth(element) {
   return width;
 }
 
-/** Axes, the plot as a child, the legend, and the values at the pointer. `at` gives the index at an x position, `tooltip` the text for it. */
-function Plot({ label, unit, max, labels, legend, at, x, tooltip, width, container, children }) {
-  const [hovered, setHovered] = useState(null);
+/** Axes, the plot as a child, the legend, and the values at the pointer. `count`: the number of points. `at` gives the index at an x position, `tooltip` the text for it. */
+function Plot({ label, unit, max, count, labels, legend, at, x, tooltip, width, container, children }) {
+  const [pointed, setHovered] = useState(null);
+  // New data may have fewer points.
+  const hovered = pointed !== null && pointed < count ? pointed : null;
   const ticks = ticksUpTo(max);
   const y = (value) => MARGIN.top + PLOT_HEIGHT * (1 - value / ticks.at(-1));
   const move = (event) => setHovered(at(event.clientX - container.current.getBoundingClientRect().left));
@@ -54,7 +56,6 @@ function Plot({ label, unit, max, labels, legend, at, x, tooltip, width, contain
 }
 
 const TooltipRow = ({ color, name, value, unit }) => html`<div class="tooltip-row"><span class=${`swatch ${color}`}></span><span>${name}</span><strong>${number(value)} ${unit(value)}</strong></div>`;
-const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 /**
  * Stacked bars. `unit(value)`: the unit of a value. `buckets`: `{title, label, number, running}`, the name of each bucket, its short form for the axis, its number since a
@@ -72,7 +73,7 @@ export function BarChart({ label, unit, buckets, steps, series }) {
   // The last label must not leave the chart.
   const labelAt = (position, text) => (position > width - LABEL_SPACE / 2 ? [width - 2, text, "end"] : [position, text]);
   const labels = buckets.flatMap((bucket, index) => (bucket.number % every === 0 ? [labelAt(x(index), bucket.label)] : []));
-  // One path a series, so that a thousand buckets stay fast. The running bucket has paths of its own.
+  // One path per series keeps charts with a thousand buckets fast. The running bucket has paths of its own.
   const bars = (y, running) => {
     const below = buckets.map(() => 0);
     return series.map(({ values, color }, number) => {
@@ -93,7 +94,7 @@ export function BarChart({ label, unit, buckets, steps, series }) {
     return index >= 0 && index < buckets.length ? index : null;
   };
   const legend = series.map(({ name, values, color }) => ({ name, color, total: sum(values) }));
-  return html`<${Plot} ...${{ label, unit, labels, legend, at, x, tooltip, width, container, max: Math.max(...totals) }}>
+  return html`<${Plot} ...${{ label, unit, labels, legend, at, x, tooltip, width, container, count: buckets.length, max: Math.max(...totals) }}>
     ${(y) => html`<g>${bars(y, false)}${bars(y, true)}${buckets.map((bucket, index) => bucket.running && html`<text class="axis running" key=${index} text-anchor="middle"
       x=${Math.min(x(index), width - MARGIN.right - 28)} y=${y(totals[index]) - 4}>${t.chart.running}</text>`)}</g>`}
   <//>`;
@@ -112,7 +113,7 @@ export function LineChart({ label, unit, xs, values, format, span = 0 }) {
   const at = (pixel) => xs.reduce((best, _, index) => (Math.abs(x(index) - pixel) < Math.abs(x(best) - pixel) ? index : best), 0);
   const tooltip = (index) => html`<p>${format(xs[index])}</p><${TooltipRow} name=${label} color="color-0" unit=${unit} value=${Math.round(values[index] * 1000) / 1000} />`;
   const legend = [{ name: label, color: "color-0", total: values.at(-1) }];
-  return html`<${Plot} ...${{ label, unit, labels, legend, at, x, tooltip, width, container, max: Math.max(...values) }}>
+  return html`<${Plot} ...${{ label, unit, labels, legend, at, x, tooltip, width, container, count: xs.length, max: Math.max(...values) }}>
     ${(y) => {
       const line = xs.map((_, index) => `${x(index)} ${y(values[index])}`).join("L");
       return html`<g class="color-0"><path class="area" d=${`M${x(0)} ${y(0)}L${line}L${x(xs.length - 1)} ${y(0)}z`} /><path class="line" d=${`M${line}`} />

@@ -4,13 +4,13 @@ import { html, useState } from "./html.js";
 import { t } from "./strings.js";
 import { CodeBlock, Dialog, Tabs } from "./ui.js";
 
-/** The mount for OpenAI's clients: its responses have exactly OpenAI's fields. */
+/** The mount for OpenAI's clients. */
 export const CLIENT_MOUNT = "/openai/v1";
 
 const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 function curl({ path, body, base }) {
-  return `curl ${base}${path} \\\n  -H "Authorization: Bearer $OUTPOST_KEY" \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(JSON.stringify(body, null, 2))}`;
+  return `curl ${base}${CLIENT_MOUNT}${path} \\\n  -H "Authorization: Bearer $OUTPOST_KEY" \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(JSON.stringify(body, null, 2))}`;
 }
 
 /** A JSON value as a Python literal. */
@@ -63,7 +63,7 @@ const LANGUAGES = { python: pythonCode, node: nodeCode, curl };
 const SYNTAX = { python: "python", node: "javascript", curl: "shell" };
 const TABS = [["python", "Python"], ["node", "Node.js"], ["curl", "curl"]];
 
-/** Source code of a request. `call`: `chat.completions`, `embeddings` or `images`. */
+/** Source code of a request. `path`: below the mount. `call`: `chat.completions`, `embeddings` or `images`. */
 function codeSample(language, { body, ...request }) {
   // Drops fields that are undefined.
   const sent = JSON.parse(JSON.stringify(body));

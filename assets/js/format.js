@@ -56,3 +56,5 @@ export function duration(seconds) {
 
 /** The value of an `<input type="datetime-local">` as RFC 3339. */
 export const toTime = (local) => (local ? new Date(local).toISOString() : undefined);
+
+export const sum = (values) => values.reduce((total, value) => total + value, 0);

@@ -5,7 +5,8 @@ import { inline } from "./markdown-inline.js";
 import { CodeBlock } from "./ui.js";
 import { t } from "./strings.js";
 
-const FENCE = /^ {0,3}(`{3,}|~{3,}) *([^\s`]*)[^`]*$/;
+// Linear: a run of fence characters and the spaces after it match in one way.
+const FENCE = /^ {0,3}(`{3,}(?!`)|~{3,}(?!~)) *(?! )([^\s`]*)(?:\s[^`]*)?$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
 const RULE = /^ {0,3}([-*_])(?: *\1){2,} *$/;
 const QUOTE = /^ {0,3}> ?/;
@@ -15,6 +16,8 @@ const TASK = /^\[([ xX])\] +/;
 // Deeper lists and quotations, and longer texts, are shown as they are.
 const MAX_DEPTH = 8;
 const MAX_LENGTH = 200_000;
+// Short rows are filled up to the width of the head, so a small text could make millions of cells.
+const MAX_CELLS = 10_000;
 // A message is part of a page, whose own headings have levels 1 and 2.
 const HEADING_OFFSET = 2;
 
@@ -62,6 +65,7 @@ function table(lines, at) {
   const alignments = cellsOf(lines[at + 1]).map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "center" : "right") : ""));
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|") && !startsBlock(lines[end])) end++;
+  if (alignments.length * (end - at) > MAX_CELLS) return null;
   const row = (line, tag) => {
     const cells = cellsOf(line);
     return h("tr", null, alignments.map((alignment, index) => h(tag, { class: alignment }, inline(cells[index] ?? ""))));

@@ -166,7 +166,7 @@ fn wrong_values_are_named_with_what_is_right() {
 }
 
 #[test]
-fn misspelt_fields_are_answered_with_the_right_ones() {
+fn misspelled_fields_are_answered_with_the_right_ones() {
     check(vec![
         (chat(json!({ "tempreature": 1 })), "'tempreature' is unknown. Did you mean 'temperature'?"),
         (chat(json!({ "maxTokens": 1 })), "'maxTokens' is unknown. Did you mean 'max_tokens'?"),

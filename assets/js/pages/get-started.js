@@ -21,7 +21,7 @@ export function GetStarted({ project, me }) {
     canManage && { title: t.start.createKey, done: hasKey, content: html`<p>${t.start.createKeyAbout}</p>
       <a class=${`button ${hasKey ? "" : "primary"}`} href="#/keys/new">${t.start.createKeyAction}</a>` },
     { title: t.start.request, done: hasUsage, content: html`<p>${t.start.requestAbout}</p>
-      <${CodeSamples} request=${{ call: "chat.completions", path: "/v1/chat/completions", body }} />
+      <${CodeSamples} request=${{ call: "chat.completions", path: "/chat/completions", body }} />
       <p class="muted">${t.start.mounts}</p>
       <dl class="base-urls">
         <dt>${t.start.clientUrl}</dt><dd><${CodeBlock} wrap text=${`${location.origin}${CLIENT_MOUNT}`} label=${t.start.clientUrl} /></dd>

@@ -76,10 +76,11 @@ export function Chat({ project, models, initial, showCode }) {
     // Validates the settings before the messages are shown as sent.
     const body = request(conversation ? all.filter((message) => !message.stored) : all, conversation);
     setMessages(all);
-    setText("");
+    const question = added.findLast((message) => message.role === "user");
+    if (question) setText("");
     const reply = await generate(body).catch((problem) => {
       setMessages(messages);
-      setText(added.findLast((message) => message.role === "user")?.content ?? text);
+      if (question) setText(question.content);
       throw problem;
     });
     const showTurn = (stored) => setMessages([...all.map((message) => ({ ...message, stored: message.stored || stored })), { ...reply, stored }]);
@@ -99,6 +100,8 @@ export function Chat({ project, models, initial, showCode }) {
   async function replaceStored() {
     const path = apiPath`/conversations/${settings.conversation}`;
     const { messages: stored, metadata, version } = await get(path);
+    // Another client may have added a turn, which must not be replaced.
+    if ((stored.at(-1)?.content ?? "") !== (messages.at(-1).content ?? "")) throw new Error(t.chat.changed);
     const kept = stored.slice(0, -1);
     const body = { ...parameters(settings, models[0].id), messages: kept };
     setMessages(kept.map((message) => ({ ...message, stored: true })));
@@ -136,7 +139,7 @@ export function Chat({ project, models, initial, showCode }) {
     const unsent = settings.conversation ? [] : messages;
     const added = text.trim() || !unsent.length ? [{ role: "user", content: text || t.chat.placeholder }] : [];
     const conversation = settings.conversation === "new" ? "" : settings.conversation;
-    showCode({ call: "chat.completions", path: "/v1/chat/completions", body: { ...request([...unsent, ...added], conversation), stream_options: undefined } });
+    showCode({ call: "chat.completions", path: "/chat/completions", body: { ...request([...unsent, ...added], conversation), stream_options: undefined } });
   });
   const actionsOf = (message, index) => message.role === "assistant" && html`<${CopyButton} text=${splitReasoning(message).answer} label=${t.chat.copyResponse} />
     ${index === messages.length - 1 && !busy && html`<button type="button" class="copy" onClick=${() => (clearErrors(), regenerate())}><${Icon} name="redo" />${t.chat.regenerate}</button>`}`;

@@ -36,7 +36,7 @@ export function Embeddings({ models, showCode }) {
       <${TextArea} label=${t.embeddings.texts} hint=${t.embeddings.textsHint} value=${text} onInput=${setText} rows="6" />
       <div class="actions">
         <button class="primary" disabled=${busy || count < 2 || count > MAX_TEXTS}>${t.embeddings.compare}</button>
-        <button type="button" onClick=${() => showCode({ call: "embeddings", path: "/v1/embeddings", body: body() })}>${t.playground.viewCode}</button>
+        <button type="button" onClick=${() => showCode({ call: "embeddings", path: "/embeddings", body: body() })}>${t.playground.viewCode}</button>
       </div>
       <${ErrorAlert} error=${error} />
       ${result && html`<${Matrix} ...${result} />`}

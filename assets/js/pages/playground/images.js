@@ -69,7 +69,7 @@ export function Images({ models, showCode }) {
       <${TextArea} label=${t.images.prompt} value=${settings.prompt} onInput=${set("prompt")} rows="3" placeholder=${t.images.promptExample} />
       <div class="actions">
         ${action}
-        <button type="button" onClick=${() => showCode({ call: "images", path: "/v1/images/generations", body: requestBody(settings) })}>${t.playground.viewCode}</button>
+        <button type="button" onClick=${() => showCode({ call: "images", path: "/images/generations", body: requestBody(settings) })}>${t.playground.viewCode}</button>
       </div>
       <${ErrorAlert} error=${error} />
       ${progress && html`<div class="card" role="status"><p>${progress.steps ? t.images.step(progress.step, progress.steps) : t.images.queued}</p>

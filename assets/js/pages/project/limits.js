@@ -24,18 +24,20 @@ export function LimitsAndQuotas({ project }) {
     <${QuotasForm} ...${{ limits, update, readOnly: Boolean(project.archived_at) || !session.hasScope("admin") }} />`;
 }
 
-/** The state of a form of optional numbers: the edited texts by name, and an action that saves them. An empty text is null. */
+/** The state of a form of optional numbers: the edited texts by name, and an action that saves them. An empty text is null. `saves` counts the saves. */
 function useNumbers(update) {
   const [edited, setEdited] = useState({});
+  const [saves, setSaves] = useState(0);
   const [save, busy, error] = useAction(async () => {
     await update(Object.fromEntries(Object.entries(edited).map(([name, text]) => [name, text.trim() === "" ? null : Number(text)])));
     setEdited({});
+    setSaves((saves) => saves + 1);
   });
   const submit = (event) => {
     event.preventDefault();
     save();
   };
-  return { edited, set: (name) => (text) => setEdited((edited) => ({ ...edited, [name]: text })), submit, busy, error, changed: Object.keys(edited).length > 0 };
+  return { edited, saves, set: (name) => (text) => setEdited((edited) => ({ ...edited, [name]: text })), submit, busy, error, changed: Object.keys(edited).length > 0 };
 }
 
 const NumberInput = ({ label, value, onInput, placeholder }) => html`<input type="number" min="1" aria-label=${label} value=${value ?? ""} placeholder=${placeholder} onInput=${(event) => onInput(event.target.value)} />`;
@@ -75,7 +77,7 @@ function QuotasForm({ limits: { quotas, holds }, update, readOnly }) {
   const quota = (name) => {
     if (readOnly) return name === STORAGE && quotas[name] ? exactSize(quotas[name]) : format(name, quotas[name]);
     const field = { label: t.limits.quotaOf(t.limits.quota[name]), value: form.edited[name] ?? quotas[name], onInput: form.set(name) };
-    return name === STORAGE ? html`<${SizeInput} key=${quotas[name]} ...${field} />` : html`<${NumberInput} ...${field} placeholder=${t.limits.defaultQuota} />`;
+    return name === STORAGE ? html`<${SizeInput} key=${`${quotas[name]} ${form.saves}`} ...${field} />` : html`<${NumberInput} ...${field} placeholder=${t.limits.defaultQuota} />`;
   };
   const columns = [
     { title: t.limits.resource, cell: (name) => html`<strong>${t.limits.quota[name]}</strong>` },

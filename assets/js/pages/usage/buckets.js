@@ -6,6 +6,8 @@ const WIDTHS = { "1m": 60_000, "1h": LENGTHS.hour, "1d": LENGTHS.day };
 const RANGE_WIDTHS = { hour: "1m", day: "1h", week: "1d", month: "1d" };
 // The bars of more buckets are too thin to compare.
 const MAX_BUCKETS = 100;
+// For more days, the server chooses the width: `7d`, for example.
+const MAX_DAYS = 1_500;
 // How many buckets may lie between two labels of the chart, so that labels are round times.
 const LABEL_STEPS = { "1m": [1, 5, 10, 15, 30, 60], "1h": [1, 3, 6, 12, 24], "1d": [1, 2, 7, 14, 28, 91, 364] };
 
@@ -15,8 +17,8 @@ export const labelSteps = ({ bucket_width: width }) => LABEL_STEPS[width] ?? [1]
 export function queryOf(range, now = Date.now()) {
   const { start_time: start, end_time: end = new Date(now).toISOString() } = limitsOf(range, now);
   const length = new Date(end) - new Date(start);
-  const bucket_width = RANGE_WIDTHS[range.name] ?? Object.keys(WIDTHS).find((name) => length / WIDTHS[name] <= MAX_BUCKETS) ?? "1d";
-  const width = WIDTHS[bucket_width];
+  const bucket_width = RANGE_WIDTHS[range.name] ?? Object.keys(WIDTHS).find((name) => length / WIDTHS[name] <= MAX_BUCKETS) ?? (length / WIDTHS["1d"] <= MAX_DAYS ? "1d" : undefined);
+  const width = WIDTHS[bucket_width] ?? LENGTHS.day;
   const start_time = range.name === "custom" ? start : new Date(Math.floor(new Date(start) / width) * width).toISOString();
   return { start_time, end_time: end, bucket_width };
 }

@@ -1,5 +1,6 @@
 // Usage reports as the series of a chart.
 
+import { sum } from "../../format.js";
 import { t } from "../../strings.js";
 
 // More groups would have no colors of their own.
@@ -26,7 +27,6 @@ export const METRICS = {
   images: { total: (result) => result.image_generations },
 };
 
-const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 /** The series of `BarChart`: by the group of the report, the largest first, or by the parts of the metric. `nameOf`: the name of a group's value. */
 export function chartSeries({ data, group }, metric, nameOf) {
