@@ -64,9 +64,11 @@ fn a_size_beyond_twice_the_training_size_is_refused_with_the_good_sizes() {
     for mount in MOUNTS {
         for size in ["1024x1024", "136x64", "64x136", "60x64", "8x64"] {
             let response = generate(&server, mount, json!({ "size": size }));
-            for words in [size, "from 16 to 128", "good at: 64x64.", "resize: true"] {
+            for words in [size, "from 16 to 128", "good at: 64x64. Send one of them"] {
                 assert_refused(&response, "size", words);
             }
+            // Scaled images have sides from 16 pixels on.
+            assert_eq!(response.text.contains("resize: true"), size != "8x64", "{}", response.text);
         }
     }
 }
