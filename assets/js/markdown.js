@@ -16,7 +16,7 @@ const TASK = /^\[([ xX])\] +/;
 // Deeper lists and quotations, and longer texts, are shown as they are.
 const MAX_DEPTH = 8;
 const MAX_LENGTH = 200_000;
-// Short rows are filled up to the width of the head, so a small text could make millions of cells.
+// Further rows are text. Short rows are filled up to the width of the head, so a small text could make millions of cells.
 const MAX_CELLS = 10_000;
 // A message is part of a page, whose own headings have levels 1 and 2.
 const HEADING_OFFSET = 2;
@@ -64,8 +64,8 @@ const cellsOf = (line) => line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "
 function table(lines, at) {
   const alignments = cellsOf(lines[at + 1]).map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "center" : "right") : ""));
   let end = at + 2;
-  while (end < lines.length && lines[end].includes("|") && !startsBlock(lines[end])) end++;
-  if (alignments.length * (end - at) > MAX_CELLS) return null;
+  const maxEnd = Math.min(lines.length, at + Math.max(2, Math.floor(MAX_CELLS / alignments.length)));
+  while (end < maxEnd && lines[end].includes("|") && !startsBlock(lines[end])) end++;
   const row = (line, tag) => {
     const cells = cellsOf(line);
     return h("tr", null, alignments.map((alignment, index) => h(tag, { class: alignment }, inline(cells[index] ?? ""))));
