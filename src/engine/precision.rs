@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 /// What weights are rounded to when they are loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

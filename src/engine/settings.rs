@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::precision::Precisions;
 use crate::models::kv::KvType;
-use crate::models::scratch_buffers::StepLimits;
+use crate::models::step_memory::StepLimits;
 
 /// The engine's settings.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use super::backend::Pool;
 use super::error::Result;
 use super::kv::{BlockId, KvArena, KvShape, KvType};
-use super::scratch_buffers::Cpu;
 
 /// A network that predicts the next token. All sequences share it.
 pub trait CausalLm: fmt::Debug + Send + Sync {
@@ -14,11 +14,14 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// The maximum length of a sequence, in positions.
     fn context(&self) -> usize;
 
-    /// The threads and buffers with which it computes.
-    fn cpu(&self) -> &Cpu;
+    /// The threads of the host.
+    fn pool(&self) -> &Pool;
 
     /// The layout of keys and values in the cache.
     fn kv_shape(&self, kv_type: KvType) -> KvShape;
+
+    /// An empty arena for its keys and values.
+    fn new_kv_arena(&self, kv_type: KvType) -> Box<dyn KvArena>;
 
     /// Whether a sequence of at most `limit` positions uses the frequencies for long contexts. LongRoPE has two sets of
     /// frequencies. A sequence uses one of them for all its positions, and sequences with different sets cannot share KV
@@ -30,7 +33,7 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// If a row has no tokens, a token is not in the vocabulary, or a KV block has no memory.
-    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits>;
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits>;
 
     /// Returns the memory of [`Self::forward`]'s logits for reuse in the next step.
     fn reuse(&self, logits: Logits);
@@ -61,7 +64,7 @@ pub enum LogitsAt {
 /// The logits of a step.
 #[derive(Debug, Default)]
 pub struct Logits {
-    /// `[sum of counts, vocabulary]`
+    /// `[sum of counts, vocabulary]`, and undefined values after them.
     pub(super) values: Vec<f32>,
     pub(super) vocabulary: usize,
     /// The number of tokens with logits in each row of the step.

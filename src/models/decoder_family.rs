@@ -3,9 +3,9 @@
 //! The entries follow each family's `config.json` and modeling code in transformers. For GGUF files, they follow the
 //! converter and graphs of llama.cpp.
 
-use super::rope::RopeLayout;
+use super::nn::rope::RopeLayout;
 
-pub use outpost_kernels::Activation;
+pub use crate::models::backend::Activation;
 
 /// Which layers have a sliding window, unless the checkpoint lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

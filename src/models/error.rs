@@ -33,13 +33,6 @@ impl From<GgufError> for ModelError {
     }
 }
 
-/// Weights that cannot be packed.
-impl From<outpost_kernels::Error> for ModelError {
-    fn from(error: outpost_kernels::Error) -> Self {
-        Self::Checkpoint(error.to_string())
-    }
-}
-
 /// The reason of a failed computation.
 impl From<String> for ModelError {
     fn from(reason: String) -> Self {

@@ -1,42 +1,38 @@
 //! Networks: readers of checkpoints, the decoder of all language model families, encoders, diffusion, and the KV cache.
+//! Networks are made of the layers in [`nn`] and compute on a [`backend`].
 //!
 //! `engine` runs them; requests, tokenizers and text are unknown here.
 
-mod attention;
+pub mod backend;
 pub mod causal_lm;
 mod config_json;
 pub mod decoder;
 pub mod decoder_config;
 pub mod decoder_family;
-mod decoder_layer;
 pub mod diffusion;
-mod embedding_table;
 pub mod encoder;
 mod error;
 pub mod gguf;
 pub mod kv;
-mod linear;
-mod mixture_of_experts;
-mod mlp;
-mod norm;
-pub mod rope;
+pub mod nn;
 pub mod safetensors;
-pub mod scratch_buffers;
+pub mod step_memory;
 mod text_batch;
 pub mod weights;
 
-use std::sync::Arc;
-
+use backend::Backend;
 use causal_lm::CausalLm;
 use decoder::Decoder;
 pub use error::ModelError;
-use scratch_buffers::Cpu;
 use weights::DecoderCheckpoint;
 
-/// Reads the weights of a language model, which computes on `cpu`.
+/// Reads the weights of a language model, which computes on `backend`.
 ///
 /// # Errors
 /// If the checkpoint is damaged or not supported.
-pub fn load_causal_lm(checkpoint: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> Result<Box<dyn CausalLm>, ModelError> {
-    Ok(Box::new(Decoder::load(checkpoint, cpu)?))
+pub fn load_causal_lm<B: Backend>(
+    checkpoint: &dyn DecoderCheckpoint,
+    backend: &B,
+) -> Result<Box<dyn CausalLm>, ModelError> {
+    Ok(Box::new(Decoder::load(checkpoint, backend)?))
 }

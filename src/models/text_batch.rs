@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use super::attention::SequenceSlice;
-use super::kv::{BlockId, KvArena, KvShape, KvType, blocks_for};
+use super::backend::Backend;
+use super::error::Result;
+use super::kv::{BlockId, KvArena, KvShape, KvType, SequenceSlice, blocks_for};
 
 /// The range of each text in the batch.
 #[derive(Debug)]
@@ -65,10 +66,10 @@ impl TextBatch {
     }
 
     /// An arena for the keys and values of one layer; `heads` is `[kv_heads, head_width]`.
-    pub fn arena(&self, heads: [usize; 2]) -> KvArena {
-        let mut arena = KvArena::new(shape(heads));
-        self.0.iter().flat_map(|text| &text.blocks).for_each(|id| arena.ensure(*id));
-        arena
+    pub fn arena<B: Backend>(&self, backend: &B, heads: [usize; 2]) -> Result<B::KvArena> {
+        let mut arena = backend.new_kv_arena(shape(heads));
+        self.0.iter().flat_map(|text| &text.blocks).try_for_each(|id| arena.ensure(*id))?;
+        Ok(arena)
     }
 
     /// The texts in this range of the batch; offsets count from the start of the range.

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use outpost::models::backend::Cpu;
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
-use outpost::models::kv::{KvArena, KvCache, KvType};
+use outpost::models::kv::{KvCache, KvType};
 
 use crate::harness::{cpu, real_model};
 
@@ -16,12 +17,12 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (work(), began.elapsed())
 }
 
-fn load(path: &Path) -> Decoder {
-    Decoder::load(&GgufFile::open(path).unwrap(), cpu()).unwrap()
+fn load(path: &Path) -> Decoder<Cpu> {
+    Decoder::load(&GgufFile::open(path).unwrap(), &cpu()).unwrap()
 }
 
-fn cache(model: &Decoder) -> KvCache {
-    KvCache::new(model.kv_shape(KvType::F16))
+fn cache(model: &Decoder<Cpu>) -> KvCache {
+    KvCache::new(model.new_kv_arena(KvType::F16))
 }
 
 fn reference(path: &Path, prompt: &[u32]) {
@@ -58,14 +59,14 @@ fn speed() {
         println!("decode at depth {depth}: {:.1} tokens/s", 32. / elapsed.as_secs_f64());
     }
     for streams in [2u32, 4, 8, 16, 32] {
-        let mut arena = KvArena::new(model.kv_shape(KvType::F16));
-        (0..2 * streams).for_each(|block| arena.ensure(block));
+        let mut arena = model.new_kv_arena(KvType::F16);
+        (0..2 * streams).for_each(|block| arena.ensure(block).unwrap());
         let ((), elapsed) = timed(|| {
             for start in 0..16 {
                 let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
                 let row = |blocks| BatchRow { tokens: &[99], start, blocks, logits: LogitsAt::Last, long: false };
                 let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
-                model.reuse(model.forward(&rows, &mut arena).unwrap());
+                model.reuse(model.forward(&rows, arena.as_mut()).unwrap());
             }
         });
         println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / elapsed.as_secs_f64());

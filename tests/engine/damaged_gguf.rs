@@ -14,7 +14,7 @@ fn problem(bytes: &[u8]) -> String {
     let path = dir.path().join("m.gguf");
     std::fs::write(&path, bytes).unwrap();
     match GgufFile::open(&path) {
-        Ok(file) => Decoder::load(&file, cpu()).unwrap_err().to_string(),
+        Ok(file) => Decoder::load(&file, &cpu()).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     }
 }
@@ -122,9 +122,9 @@ proptest! {
         let path = dir.path().join("m.gguf");
         std::fs::write(&path, bytes).unwrap();
         if let Ok(file) = GgufFile::open(&path)
-            && let Ok(model) = Decoder::load(&file, cpu())
+            && let Ok(model) = Decoder::load(&file, &cpu())
         {
-            let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.kv_shape(KvType::F16)));
+            let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.new_kv_arena(KvType::F16)));
         }
     }
 }

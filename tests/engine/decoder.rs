@@ -6,10 +6,11 @@ use std::path::Path;
 use candle_core::quantized::gguf_file;
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
+use outpost::models::backend::Cpu;
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
-use outpost::models::kv::{KvArena, KvCache, KvType};
+use outpost::models::kv::{KvCache, KvType};
 
 use crate::harness::cpu;
 use crate::tiny_model::{self, TinyModel};
@@ -24,14 +25,14 @@ fn variants() -> Vec<TinyModel> {
     ]
 }
 
-pub fn cache(model: &Decoder) -> KvCache {
-    KvCache::new(model.kv_shape(KvType::F32))
+pub fn cache(model: &Decoder<Cpu>) -> KvCache {
+    KvCache::new(model.new_kv_arena(KvType::F32))
 }
 
-fn load(options: &TinyModel) -> Decoder {
+fn load(options: &TinyModel) -> Decoder<Cpu> {
     let dir = tempfile::tempdir().unwrap();
     let path = tiny_model::write(dir.path(), "m", options);
-    Decoder::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap()
+    Decoder::load(&GgufFile::open(&path).unwrap(), &cpu()).unwrap()
 }
 
 pub fn oracle(path: &Path) -> ModelWeights {
@@ -57,7 +58,7 @@ fn logits_match_the_reference() {
     for options in variants() {
         let dir = tempfile::tempdir().unwrap();
         let path = tiny_model::write(dir.path(), "m", &options);
-        let (ours, mut oracle) = (Decoder::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap(), oracle(&path));
+        let (ours, mut oracle) = (Decoder::load(&GgufFile::open(&path).unwrap(), &cpu()).unwrap(), oracle(&path));
         let mut kv = cache(&ours);
         // Both round the input of quantized products to 8 bits, but differently.
         let within = if options.quantized { 0.3 } else { 1e-3 };
@@ -90,16 +91,16 @@ fn chunked_prefill_matches_a_single_prefill() {
 #[test]
 fn rows_of_a_batch_are_independent() {
     let model = load(&TinyModel::default());
-    let mut arena = KvArena::new(model.kv_shape(KvType::F32));
-    (0..3).for_each(|block| arena.ensure(block));
+    let mut arena = model.new_kv_arena(KvType::F32);
+    (0..3).for_each(|block| arena.ensure(block).unwrap());
     let row = |tokens, start, blocks, logits| BatchRow { tokens, start, blocks, logits, long: false };
-    model.forward(&[row(&PROMPT[..4], 0, &[2], LogitsAt::None)], &mut arena).unwrap();
+    model.forward(&[row(&PROMPT[..4], 0, &[2], LogitsAt::None)], arena.as_mut()).unwrap();
     let rows = [
         row(&[7], 4, &[2], LogitsAt::Last),
         row(&PROMPT, 0, &[0], LogitsAt::All),
         row(&[1, 2, 3], 0, &[1], LogitsAt::None),
     ];
-    let mut logits = model.forward(&rows, &mut arena).unwrap();
+    let mut logits = model.forward(&rows, arena.as_mut()).unwrap();
     let logits = logits.rows();
     let alone = |tokens: &[u32]| model.extend(tokens, &mut cache(&model)).unwrap();
     assert_close(logits[0][0], &alone(&[&PROMPT[..4], &[7]].concat()), 1e-4);
@@ -112,12 +113,12 @@ fn rows_of_a_batch_are_independent() {
 #[test]
 fn several_rows_can_share_a_kv_block() {
     let model = load(&TinyModel::default());
-    let mut arena = KvArena::new(model.kv_shape(KvType::F32));
-    (0..3).for_each(|block| arena.ensure(block));
+    let mut arena = model.new_kv_arena(KvType::F32);
+    (0..3).for_each(|block| arena.ensure(block).unwrap());
     let shared: Vec<u32> = (0..16).collect();
     let row = |tokens, start, blocks| BatchRow { tokens, start, blocks, logits: LogitsAt::Last, long: false };
-    model.forward(&[row(&shared, 0, &[0])], &mut arena).unwrap();
-    let mut logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], &mut arena).unwrap();
+    model.forward(&[row(&shared, 0, &[0])], arena.as_mut()).unwrap();
+    let mut logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], arena.as_mut()).unwrap();
     for (logits, end) in logits.rows().iter().zip([&[9, 8][..], &[7]]) {
         let expected = model.extend(&[&shared[..], end].concat(), &mut cache(&model)).unwrap();
         assert_close(logits[0], &expected, 1e-4);
@@ -130,7 +131,7 @@ fn a_quantized_kv_cache_changes_logits_little() {
     let prompt: Vec<u32> = (0..100).map(|index| (index * 7) % 256).collect();
     let exact = model.extend(&[&prompt[..], &[9]].concat(), &mut cache(&model)).unwrap();
     for (kind, within) in [(KvType::F16, 0.02), (KvType::Q8, 0.2)] {
-        let mut kv = KvCache::new(model.kv_shape(kind));
+        let mut kv = KvCache::new(model.new_kv_arena(kind));
         prompt.chunks(9).for_each(|chunk| drop(model.extend(chunk, &mut kv).unwrap()));
         assert_close(&model.extend(&[9], &mut kv).unwrap(), &exact, within);
     }
@@ -144,7 +145,7 @@ fn a_failed_step_leaves_the_kv_cache_unchanged() {
     assert!(model.extend(&[], &mut kv).is_err(), "no tokens");
     assert!(model.extend(&[100_000], &mut kv).is_err(), "no such token");
     let short = BatchRow { tokens: &PROMPT, start: 10, blocks: &[0], logits: LogitsAt::Last, long: false };
-    assert!(model.forward(&[short], &mut KvArena::new(model.kv_shape(KvType::F16))).is_err(), "no blocks");
+    assert!(model.forward(&[short], model.new_kv_arena(KvType::F16).as_mut()).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
     let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();
     assert_close(&model.extend(&[4], &mut kv).unwrap(), &expected, 1e-4);

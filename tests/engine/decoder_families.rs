@@ -2,15 +2,14 @@
 //! `tests/fixtures/make_families_reference.py`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use outpost::models::backend::{Cpu, Isa, Pool};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
-use outpost::models::kv::{KvArena, KvType, blocks_for};
+use outpost::models::kv::{KvType, blocks_for};
 use outpost::models::safetensors::ModelFolder;
-use outpost::models::scratch_buffers::Cpu;
-use outpost_kernels::{self as kernels, Pool};
+
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -38,8 +37,8 @@ struct Run {
 /// The tolerance to transformers, which computes in f32; with f32 weights only the order of sums differs. Products of
 /// quantized weights round their input to 8 bits, and those of BF16 weights to bf16 if the CPU has an instruction for
 /// it; random weights amplify the difference.
-fn tolerance(case: &str, isa: kernels::Isa) -> f32 {
-    if case.ends_with("-quantised") || isa == kernels::Isa::Avx512Bf16 { 0.4 } else { 1e-4 }
+fn tolerance(case: &str, isa: Isa) -> f32 {
+    if case.ends_with("-quantised") || isa == Isa::Avx512Bf16 { 0.4 } else { 1e-4 }
 }
 
 fn root() -> PathBuf {
@@ -50,12 +49,12 @@ fn cases() -> Cases {
     serde_json::from_slice(&std::fs::read(root().join("cases.json")).unwrap()).unwrap()
 }
 
-fn folder(name: &str, cpu: Arc<Cpu>) -> Decoder {
+fn folder(name: &str, cpu: &Cpu) -> Decoder<Cpu> {
     let folder = ModelFolder::open(&root().join(name)).unwrap();
     Decoder::load(&folder, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn gguf(name: &str, cpu: Arc<Cpu>) -> Decoder {
+fn gguf(name: &str, cpu: &Cpu) -> Decoder<Cpu> {
     let file = GgufFile::open(&root().join(name).join("model.gguf")).unwrap();
     Decoder::load(&file, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
@@ -73,14 +72,14 @@ fn difference(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// The largest difference at any position when the prompt is prefilled in chunks of this size.
-fn in_chunks(model: &Decoder, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
-    let mut arena = KvArena::new(model.kv_shape(KvType::F32));
+fn in_chunks(model: &Decoder<Cpu>, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
+    let mut arena = model.new_kv_arena(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
-    blocks.iter().for_each(|block| arena.ensure(*block));
+    blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
     let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
     for tokens in prompt.chunks(size) {
         let row = BatchRow { tokens, start, blocks: &blocks, logits: LogitsAt::All, long };
-        let mut logits = model.forward(&[row], &mut arena).unwrap();
+        let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
         for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
             largest = largest.max(difference(logits, expected));
         }
@@ -89,12 +88,12 @@ fn in_chunks(model: &Decoder, prompt: &[u32], expected: &[Vec<f32>], size: usize
     largest
 }
 
-fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Decoder, has: fn(&Case) -> bool) {
+fn check(format: &str, load: fn(&str, &Cpu) -> Decoder<Cpu>, has: fn(&Case) -> bool) {
     let Cases { vocabulary, cases } = cases();
     let mut wrong = Vec::new();
-    let isas = kernels::Isa::available();
+    let isas = Isa::available();
     for (case, isa) in cases.iter().filter(|case| has(case)).flat_map(|case| isas.iter().map(move |isa| (case, *isa))) {
-        let model = load(&case.name, Arc::new(Cpu::with_pool(Pool::with_isa(2, isa))));
+        let model = load(&case.name, &Cpu::with_pool(Pool::with_isa(2, isa)));
         for run in &case.runs {
             let (prompt, expected) = (&case.prompt[..run.positions], expected(case, run, vocabulary));
             let [whole, chunked, stepped] = [prompt.len(), 8, 1].map(|size| in_chunks(&model, prompt, &expected, size));

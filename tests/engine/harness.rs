@@ -9,7 +9,7 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{
     DeltaStream, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta, TextModel,
 };
-use outpost::models::scratch_buffers::Cpu;
+use outpost::models::backend::Cpu;
 use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};
@@ -39,8 +39,8 @@ impl ClockRng for TestClock {
 }
 
 /// A thread pool for tests that compute without an engine.
-pub fn cpu() -> Arc<Cpu> {
-    Arc::new(Cpu::new(2))
+pub fn cpu() -> Cpu {
+    Cpu::new(2)
 }
 
 pub struct Rig {

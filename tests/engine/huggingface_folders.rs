@@ -231,7 +231,7 @@ proptest! {
         fs::copy(fixture("qwen2").join("config.json"), dir.path().join("config.json")).unwrap();
         fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
         if let Ok(folder) = ModelFolder::open(dir.path()) {
-            let _ = Decoder::load(&folder, cpu());
+            let _ = Decoder::load(&folder, &cpu());
         }
     }
 }

@@ -14,14 +14,13 @@ use std::sync::Arc;
 use outpost::app::SystemClockRng;
 use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::ModelError;
+use outpost::models::backend::{Cpu, DType};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::decoder_config::DecoderConfig;
 use outpost::models::gguf::GgufFile;
-use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
-use outpost::models::scratch_buffers::Cpu;
+use outpost::models::kv::{KvCache, KvType, blocks_for};
 use outpost::models::weights::{DecoderCheckpoint, Role, Rows, Weights};
-use outpost_kernels::DType;
 use serde::Deserialize;
 
 const MODEL: &str = "smollm2-135m-instruct";
@@ -70,11 +69,11 @@ fn file_of(model: &str) -> GgufFile {
     GgufFile::open(&file.unwrap()).unwrap()
 }
 
-fn load(weights: &dyn DecoderCheckpoint) -> Decoder {
-    Decoder::load(weights, Arc::new(Cpu::new(2))).unwrap()
+fn load(weights: &dyn DecoderCheckpoint) -> Decoder<Cpu> {
+    Decoder::load(weights, &Cpu::new(2)).unwrap()
 }
 
-fn model() -> Decoder {
+fn model() -> Decoder<Cpu> {
     load(&file())
 }
 
@@ -111,8 +110,8 @@ impl Weights for Widened {
     }
 }
 
-fn cache(model: &Decoder) -> KvCache {
-    KvCache::new(model.kv_shape(KvType::F32))
+fn cache(model: &Decoder<Cpu>) -> KvCache {
+    KvCache::new(model.new_kv_arena(KvType::F32))
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -121,7 +120,7 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// The largest difference among the sampled logits after the first chat's prompt.
-fn largest_difference(model: &Decoder, answers: &Answers, sample_every: usize) -> f32 {
+fn largest_difference(model: &Decoder<Cpu>, answers: &Answers, sample_every: usize) -> f32 {
     let logits = model.extend(&answers.chats[0].prompt, &mut cache(model)).unwrap();
     let pairs = logits.iter().step_by(sample_every).zip(&answers.logits_sample);
     let largest = pairs.map(|(ours, reference)| (ours - reference).abs()).fold(0.0, f32::max);
@@ -131,7 +130,7 @@ fn largest_difference(model: &Decoder, answers: &Answers, sample_every: usize) -
 
 /// Positions at which the greedy text differs from the reference: `(chat, token, difference of the reference's top two
 /// logits, difference of our logits of the two tokens)`.
-fn divergences(model: &Decoder, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
+fn divergences(model: &Decoder<Cpu>, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
     let mut found = Vec::new();
     for (number, chat) in chats.iter().enumerate() {
         let mut cache = cache(model);
@@ -218,16 +217,16 @@ struct Perplexity {
 }
 
 /// The perplexity of the tokens, with this type of KV cache.
-fn perplexity(model: &Decoder, tokens: &[u32], kind: KvType) -> f64 {
-    let mut arena = KvArena::new(model.kv_shape(kind));
+fn perplexity(model: &Decoder<Cpu>, tokens: &[u32], kind: KvType) -> f64 {
+    let mut arena = model.new_kv_arena(kind);
     let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
-    blocks.iter().for_each(|block| arena.ensure(*block));
+    blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
     let mut loss = 0.;
     for (index, chunk) in tokens.chunks(256).enumerate() {
         let start = index * 256;
         let row = BatchRow { tokens: chunk, start, blocks: &blocks, logits: LogitsAt::All, long: false };
         let next = tokens[start + 1..].iter();
-        let mut logits = model.forward(&[row], &mut arena).unwrap();
+        let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
         for (logits, next) in logits.rows()[0].iter().zip(next) {
             let best = f64::from(logits.iter().copied().fold(f32::MIN, f32::max));
             let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - best).exp()).sum();

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -20,12 +19,12 @@ use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::tokenizer::TokenizeLimits;
 use crate::models::ModelError;
+use crate::models::backend::Cpu;
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::decoder_family;
 use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
 use crate::models::gguf::{Header, Metadata};
 use crate::models::safetensors::ModelFolder;
-use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::{DecoderCheckpoint, Footprint, Weights};
 
 /// Tokens per second assumed for the size of the first batch.
@@ -155,7 +154,7 @@ impl Checkpoint {
     /// The memory for the model's weights, and the bytes of scratch buffers for a batch.
     pub(in crate::engine) fn encoder_needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
         let config = self.config()?;
-        let footprint = self.with_encoder(&config, |source| Footprint::new(source, threads));
+        let footprint = self.with_encoder(&config, |source| Footprint::new::<Cpu>(source, threads));
         // A text that is longer than a batch is computed alone.
         let tokens = config.context().max(MAX_BATCH_TOKENS);
         Ok((footprint, config.pass_bytes(tokens, MAX_BATCH_TEXTS, threads)))
@@ -170,7 +169,7 @@ impl EncoderModel {
         isolation: &Isolation,
         lease: Lease,
         precision: Precision,
-        cpu: Arc<Cpu>,
+        cpu: &Cpu,
     ) -> Result<Self, String> {
         let config = files.config()?;
         let sentence = match files {

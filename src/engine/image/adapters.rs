@@ -12,7 +12,8 @@ use crate::engine::model_info::LORAS;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
-use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile, OpContext};
+use crate::models::backend::Cpu;
+use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
 use crate::models::safetensors::is_file_name;
 
 /// Maximum adapters of a request.
@@ -37,7 +38,7 @@ struct CachedAdapter {
     fingerprint: Fingerprint,
     file: Arc<LoraFile>,
     /// The loaded adapter and its memory lease.
-    adapter: Option<(Arc<Adapter>, Lease)>,
+    adapter: Option<(Arc<Adapter<Cpu>>, Lease)>,
 }
 
 /// Size and modification time of a file.
@@ -67,7 +68,7 @@ impl Adapters {
         for (name, _) in requested {
             let (path, file) = self.file(layers, name)?;
             if !paths.contains(&path) {
-                bytes += file.bytes;
+                bytes += file.bytes::<Cpu>();
                 paths.push(path);
             }
         }
@@ -142,9 +143,9 @@ impl Adapters {
         &self,
         layers: &AdaptableLayers,
         requested: &[(String, f32)],
-        ctx: &OpContext<'_>,
+        backend: &Cpu,
         runtime: &Runtime,
-    ) -> Result<Option<LoraDeltas>, ModelError> {
+    ) -> Result<Option<LoraDeltas<Cpu>>, ModelError> {
         let files = requested.iter().map(|(name, _)| self.file(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
         let mut lora_deltas = LoraDeltas::default();
@@ -152,12 +153,12 @@ impl Adapters {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = runtime.lease(file.bytes, 0).or_else(|| {
+                    let lease = runtime.lease(file.bytes::<Cpu>(), 0).or_else(|| {
                         self.evict_except(&paths);
-                        runtime.lease_reclaiming(file.bytes)
+                        runtime.lease_reclaiming(file.bytes::<Cpu>())
                     });
                     let Some(lease) = lease else { return Ok(None) };
-                    let adapter = Arc::new(file.read(ctx.pool, &|| ctx.pause())?);
+                    let adapter = Arc::new(file.read(backend)?);
                     self.insert(path, &adapter, lease);
                     adapter
                 }
@@ -167,13 +168,13 @@ impl Adapters {
         Ok(Some(lora_deltas))
     }
 
-    fn loaded(&self, path: &Path) -> Option<Arc<Adapter>> {
+    fn loaded(&self, path: &Path) -> Option<Arc<Adapter<Cpu>>> {
         let cache = self.lock();
         let cached = cache.iter().find(|cached| cached.path == path)?;
         cached.adapter.as_ref().map(|(adapter, _)| Arc::clone(adapter))
     }
 
-    fn insert(&self, path: &Path, adapter: &Arc<Adapter>, lease: Lease) {
+    fn insert(&self, path: &Path, adapter: &Arc<Adapter<Cpu>>, lease: Lease) {
         if let Some(cached) = self.lock().iter_mut().find(|cached| cached.path == path) {
             cached.adapter = Some((Arc::clone(adapter), lease));
         }

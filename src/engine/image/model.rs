@@ -1,14 +1,10 @@
 //! A loaded image model: the pipeline, its tokenizers and its defaults.
 
 use std::path::Path;
-use std::sync::Arc;
-
-use outpost_kernels::Pool;
 
 use super::adapters::Adapters;
 use super::prompt_tokenizer::PromptTokenizer;
 use super::sizes::ImageSizes;
-use super::thread::Pause;
 use super::{Image, ImageRequest, InitImage, SchedulerName};
 use crate::display::format_bytes;
 use crate::engine::error::NOT_FINITE;
@@ -19,10 +15,10 @@ use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
+use crate::models::backend::{Backend, Cpu, Pause, RequestOptions};
 use crate::models::diffusion::pipeline::{
-    self, Components, GenerationParams, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds, StepProgress,
+    self, Components, Context, GenerationParams, LoraDeltas, MODEL_INDEX, Pipeline, PromptEmbeds, StepProgress,
 };
-use crate::models::scratch_buffers::Cpu;
 use crate::models::weights::Footprint;
 
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
@@ -33,13 +29,13 @@ pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
     id: String,
-    pipeline: Pipeline,
+    pipeline: Pipeline<Cpu>,
     preprocessor: Preprocessor,
     adapters: Adapters,
     sizes: ImageSizes,
     defaults: Defaults,
     schedulers: Vec<SchedulerName>,
-    cpu: Arc<Cpu>,
+    backend: Cpu,
     /// Whether it computes in bf16.
     bf16: bool,
     /// Memory for images beyond the weights, in bytes.
@@ -68,7 +64,7 @@ pub fn open(path: &Path) -> Result<Components, String> {
 
 /// Memory for a pipeline's weights, and for reading them.
 pub fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
-    components.footprint(threads, precision.kind())
+    components.footprint::<Cpu>(threads, precision.kind())
 }
 
 impl ImageModel {
@@ -80,7 +76,7 @@ impl ImageModel {
         lease: Lease,
         precision: Precision,
         total: u64,
-        cpu: Arc<Cpu>,
+        backend: &Cpu,
     ) -> Result<Self, String> {
         let spec = |text: &pipeline::TextComponent| PromptTokenizerSpec {
             folder: text.tokenizer.clone(),
@@ -98,7 +94,7 @@ impl ImageModel {
         // Depends on total memory, not on free memory, so that a request gives the same image at any time.
         let vae_budget = total / VAE_BUDGET_DIVISOR;
         let pipeline =
-            Pipeline::load(components, &cpu, precision.kind(), vae_budget).map_err(|error| error.to_string())?;
+            Pipeline::load(components, backend, precision.kind(), vae_budget).map_err(|error| error.to_string())?;
         let own = components.scheduler.name();
         let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
         let others = others.filter(|name| *name != own && components.scheduler.with_scheduler(*name).is_ok());
@@ -107,7 +103,19 @@ impl ImageModel {
         let bf16 = precision == Precision::Bf16;
         let defaults = Defaults { steps: components.default_steps, guidance: components.default_guidance };
         let (id, adapters, sizes) = (id.to_owned(), Adapters::new(&components.path), ImageSizes::of(components));
-        Ok(Self { id, pipeline, preprocessor, adapters, sizes, defaults, schedulers, cpu, bf16, available, lease })
+        Ok(Self {
+            id,
+            pipeline,
+            preprocessor,
+            adapters,
+            sizes,
+            defaults,
+            schedulers,
+            backend: backend.clone(),
+            bf16,
+            available,
+            lease,
+        })
     }
 
     pub fn id(&self) -> &str {
@@ -178,10 +186,10 @@ impl ImageModel {
     pub(in crate::engine) fn lora_deltas(
         &self,
         request: &ImageRequest,
-        ctx: &OpContext<'_>,
+        backend: &Cpu,
         runtime: &Runtime,
-    ) -> Result<Option<LoraDeltas>, ModelError> {
-        self.adapters.load(self.pipeline.adaptable_layers(), &request.lora, ctx, runtime)
+    ) -> Result<Option<LoraDeltas<Cpu>>, ModelError> {
+        self.adapters.load(self.pipeline.adaptable_layers(), &request.lora, backend, runtime)
     }
 
     /// Evicts all adapters. `false` if there were none.
@@ -219,16 +227,12 @@ impl ImageModel {
 
     /// Memory that an image takes, in bytes.
     pub(in crate::engine) fn image_bytes(&self, [width, height]: [usize; 2]) -> u64 {
-        self.pipeline.image_bytes([height, width], self.cpu.pool().threads())
+        self.pipeline.image_bytes([height, width], self.backend.pool().threads())
     }
 
-    pub(in crate::engine) fn cpu(&self) -> &Arc<Cpu> {
-        &self.cpu
-    }
-
-    /// The operations of this model; `pause` is called between chunks of work.
-    pub(in crate::engine) fn op_context<'a>(&self, pool: &'a Pool, pause: Pause<'a>) -> OpContext<'a> {
-        OpContext::new(pool, pause).with_bf16_attention(self.bf16)
+    /// A handle of the device for a request; `pause` is called between chunks of work.
+    pub(in crate::engine) fn request_backend(&self, pause: Pause) -> Cpu {
+        self.backend.for_request(RequestOptions { pause, bf16_attention: self.bf16 })
     }
 
     /// Tokenises the negative prompt and the prompt with each tokenizer. Takes time proportional to their length; do
@@ -243,7 +247,7 @@ impl ImageModel {
     /// Encodes the prompts.
     pub(in crate::engine) fn encode_prompts(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, Cpu>,
         ids: &PromptIds,
         negative: bool,
     ) -> Result<PromptEmbeds, ModelError> {
@@ -253,7 +257,7 @@ impl ImageModel {
     /// Generates one image of a request. `on_step` is called after each step, with a preview when one is due.
     pub(in crate::engine) fn generate(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, Cpu>,
         embeds: &PromptEmbeds,
         request: &ImageRequest,
         seed: u64,
@@ -273,7 +277,7 @@ impl ImageModel {
             Ok(())
         };
         let map = self.pipeline.generate(ctx, embeds, &params, seed, &mut report)?;
-        if !are_finite(map.data()) {
+        if !are_finite(&map.values) {
             return Err(ModelError::Compute(NOT_FINITE.to_owned()));
         }
         Ok(to_image(&map))
@@ -300,10 +304,10 @@ fn init_image(source: &InitImage) -> pipeline::InitImage {
 }
 
 /// Converts −1 to 1 to bytes, rounding as diffusers does.
-fn to_image(map: &pipeline::FeatureMap) -> Image {
+fn to_image(map: &pipeline::Raster) -> Image {
     let [height, width] = map.size;
     let byte = |x: &f32| ((x / 2. + 0.5).clamp(0., 1.) * 255.).round_ties_even() as u8;
-    Image { width, height, rgb: map.data().iter().map(byte).collect() }
+    Image { width, height, rgb: map.values.iter().map(byte).collect() }
 }
 
 impl std::fmt::Debug for ImageModel {

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
 use crate::models::ModelError;
+use crate::models::backend::Pause;
 
-/// Called between chunks of work.
-pub type Pause<'a> = &'a dyn Fn() -> Result<(), ModelError>;
 /// The work of an image; it calls its pause function often.
-pub type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
+pub type Task = Box<dyn FnOnce(Pause) + Send>;
 
 pub struct ImageThread {
     handoff: Arc<Handoff>,
@@ -62,7 +61,7 @@ impl Handoff {
     }
 
     /// The image thread's main loop.
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         let mut state = self.lock();
         loop {
             state = self.wait_for_turn(state);
@@ -71,7 +70,8 @@ impl Handoff {
             }
             if let Some(task) = state.task.take() {
                 drop(state);
-                task(&|| self.pause());
+                let handoff = Arc::clone(self);
+                task(Arc::new(move || handoff.pause()));
                 state = self.lock();
                 state.busy = false;
             }

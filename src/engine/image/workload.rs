@@ -7,13 +7,15 @@ use std::time::Duration;
 use super::queue::ImageQueue;
 use super::request::ImageEvent;
 use super::scheduler::ImageJob;
-use super::thread::{ImageThread, Pause};
+use super::thread::ImageThread;
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::catch_panic::catch_generate_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;
+use crate::models::backend::{Backend, Pause};
+use crate::models::diffusion::pipeline::Context;
 
 /// How long the image thread computes in a turn where other workloads have something to do, and where they do not but
 /// a request for them may come.
@@ -95,7 +97,7 @@ struct ImageRunner {
 
 impl ImageRunner {
     /// Generates the job's next image. After a panic the job fails.
-    fn run(&self, job: ImageJob, pause: Pause<'_>) {
+    fn run(&self, job: ImageJob, pause: Pause) {
         let sender = job.sender.clone();
         if catch_unwind(AssertUnwindSafe(|| self.work(job, pause))).is_err() {
             tracing::error!("generating an image panicked; its request fails");
@@ -104,14 +106,15 @@ impl ImageRunner {
         }
     }
 
-    fn work(&self, mut job: ImageJob, pause: Pause<'_>) {
+    fn work(&self, mut job: ImageJob, pause: Pause) {
         self.runtime.faults.point("image.work");
         let began = self.runtime.clock.uptime();
         let sender = job.sender.clone();
-        let stopped = || sender.is_closed() || self.runtime.is_aborting();
-        let pause = || if stopped() { Err(ModelError::Interrupted) } else { pause() };
+        let (runtime, receiver) = (Arc::clone(&self.runtime), sender.clone());
+        let stopped = move || receiver.is_closed() || runtime.is_aborting();
+        let pause: Pause = Arc::new(move || if stopped() { Err(ModelError::Interrupted) } else { pause() });
         let outcome = match self.memory(&job) {
-            Some(_lease) => catch_generate_panic(|| self.generate(&mut job, &pause)),
+            Some(_lease) => catch_generate_panic(|| self.generate(&mut job, pause)),
             None => Ok(None),
         };
         match outcome {
@@ -143,14 +146,13 @@ impl ImageRunner {
     }
 
     /// The next image; `None`: there is no memory for its adapters.
-    fn generate(&self, job: &mut ImageJob, pause: Pause<'_>) -> Result<Option<ImageEvent>, ModelError> {
+    fn generate(&self, job: &mut ImageJob, pause: Pause) -> Result<Option<ImageEvent>, ModelError> {
         let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
         let index = *next;
         let seed = request.seeds[index];
-        let cpu = Arc::clone(model.cpu());
-        let ctx = model.op_context(cpu.pool(), pause);
-        let Some(lora_deltas) = model.lora_deltas(request, &ctx, &self.runtime)? else { return Ok(None) };
-        let ctx = ctx.with_lora(lora_deltas);
+        let backend = model.request_backend(pause);
+        let Some(lora_deltas) = model.lora_deltas(request, &backend, &self.runtime)? else { return Ok(None) };
+        let ctx = Context::new(&backend).with_lora(lora_deltas);
         if embeds.is_none() {
             *embeds = Some(model.encode_prompts(&ctx, prompts, request.negative_prompt.is_some())?);
         }

@@ -30,7 +30,8 @@ use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;
-use crate::models::scratch_buffers::{Cpu, scratch_bytes};
+use crate::models::backend::{Backend, Cpu};
+use crate::models::step_memory::scratch_bytes;
 use crate::models::weights::Footprint;
 
 /// How old the listing, or the last check of a model's files, may be.
@@ -53,7 +54,7 @@ pub struct Registry {
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
     next_key: AtomicU64,
     /// The thread pool that all models share.
-    cpu: Arc<Cpu>,
+    cpu: Cpu,
 }
 
 #[derive(Default)]
@@ -111,7 +112,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Registry {
     pub(in crate::engine) fn new(runtime: Arc<Runtime>, texts: Arc<TextQueue>) -> Self {
-        let cpu = Arc::new(Cpu::new(runtime.settings.threads));
+        let cpu = Cpu::new(runtime.settings.threads);
         let (folder, clock) = (runtime.settings.models_dir.clone(), Arc::clone(&runtime.clock));
         Self {
             folder,
@@ -321,7 +322,7 @@ impl Registry {
         if found.info.kind == ModelKind::Image {
             return self.load_image_checkpoint(found, eviction, broken);
         }
-        let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
+        let (cpu, encoder) = (&self.cpu, found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
         let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
         let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.text_needs(&files) };
@@ -331,13 +332,12 @@ impl Registry {
         let open = || {
             if encoder {
                 let precision = self.runtime.settings.precisions.of(id);
-                let mut model =
-                    EncoderModel::open(id, &found.path, &files, &isolation, lease, precision, Arc::clone(&cpu))?;
+                let mut model = EncoderModel::open(id, &found.path, &files, &isolation, lease, precision, cpu)?;
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
             let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-            let mut model = TextModel::open(id, key, &found.path, &files, &isolation, lease, Arc::clone(&cpu))?;
+            let mut model = TextModel::open(id, key, &found.path, &files, &isolation, lease, cpu)?;
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
@@ -352,7 +352,7 @@ impl Registry {
         eviction: Eviction,
         broken: impl Fn(String) -> LoadError,
     ) -> Result<Model, LoadError> {
-        let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
+        let (id, cpu) = (&found.info.id, &self.cpu);
         let precision = self.runtime.settings.precisions.of(id);
         let components = catch_load_panic(|| image::open(&found.path)).map_err(&broken)?;
         let footprint = image::footprint(&components, cpu.pool().threads(), precision);
@@ -383,8 +383,8 @@ impl Registry {
         let weights = checkpoint.weights();
         let config = weights.decoder_config().map_err(|error| error.to_string())?;
         Ok((
-            Footprint::new(weights, self.cpu.pool().threads()),
-            scratch_bytes(&config, &self.runtime.settings.step_limits()),
+            Footprint::new::<Cpu>(weights, self.cpu.pool().threads()),
+            scratch_bytes::<Cpu>(&config, &self.runtime.settings.step_limits()),
         ))
     }
 

@@ -1,7 +1,8 @@
 //! What the server runs on, for its metrics.
 
-use outpost_kernels::Isa;
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
+
+use crate::models::backend::Isa;
 
 /// Labels that do not change while the server runs: version, CPU, instruction set and compute threads.
 pub fn server_info(threads: usize) -> Vec<(&'static str, String)> {

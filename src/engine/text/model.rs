@@ -15,10 +15,10 @@ use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
+use crate::models::backend::Cpu;
 use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::load_causal_lm;
-use crate::models::scratch_buffers::Cpu;
 
 pub struct TextModel {
     id: String,
@@ -47,7 +47,7 @@ impl TextModel {
         checkpoint: &Checkpoint,
         isolation: &Isolation,
         lease: Lease,
-        cpu: Arc<Cpu>,
+        cpu: &Cpu,
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
@@ -146,7 +146,7 @@ impl TextModel {
     }
 
     /// One forward pass of the network.
-    pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+    pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, String> {
         catch_compute_panic(|| self.network.forward(rows, arena))
     }
 
@@ -170,8 +170,8 @@ impl DraftNetwork for TextModel {
         Self::context_window(self)
     }
 
-    fn kv_shape(&self, kind: KvType) -> KvShape {
-        Self::kv_shape(self, kind)
+    fn new_kv_arena(&self, kind: KvType) -> Box<dyn KvArena> {
+        self.network.new_kv_arena(kind)
     }
 
     fn weight_bytes(&self) -> u64 {
@@ -182,7 +182,7 @@ impl DraftNetwork for TextModel {
         self.vocabulary.eos_ids().contains(&token)
     }
 
-    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, String> {
         Self::forward(self, rows, arena)
     }
 

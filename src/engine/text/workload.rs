@@ -25,7 +25,7 @@ pub struct TextWorkload {
     pub(super) runtime: Arc<Runtime>,
     /// Requests that have started.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
-    arenas: HashMap<ModelId, KvArena>,
+    arenas: HashMap<ModelId, Box<dyn KvArena>>,
     /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Whether a model that was idle computes in this step; such a step is slow and not measured.
@@ -178,12 +178,15 @@ impl TextWorkload {
         self.warming = plan.batches.iter().any(|batch| !self.arenas.contains_key(&batch.model));
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
-            let shape = model.kv_shape(self.runtime.settings.kv_type);
-            let arena = self.arenas.entry(batch.model).or_insert_with(|| KvArena::new(shape));
+            let kv_type = self.runtime.settings.kv_type;
+            let arena = self.arenas.entry(batch.model).or_insert_with(|| model.network.new_kv_arena(kv_type));
             self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.draft_slot));
             for row in &batch.rows {
-                let written = row.blocks.iter().skip(row.start / BLOCK);
-                written.for_each(|block| arena.ensure(*block));
+                let mut written = row.blocks.iter().skip(row.start / BLOCK);
+                if let Err(error) = written.try_for_each(|block| arena.ensure(*block)) {
+                    // The step then fails for the rows of these blocks.
+                    tracing::error!(model = model.id(), reason = error.to_string(), "a KV block has no memory");
+                }
             }
         }
     }
@@ -235,7 +238,7 @@ impl TextWorkload {
         }
         let active = self.active.iter_mut().filter_map(|(id, request)| Some((request, by_request.remove(id)?)));
         let tasks: Vec<_> = active.map(|(request, rows)| Mutex::new((request, rows, Vec::new()))).collect();
-        model.network.cpu().pool().run(tasks.len(), |index| {
+        model.network.pool().run(tasks.len(), |index| {
             let Some(task) = tasks.get(index) else { return };
             self.runtime.faults.point("text.sample");
             let (request, rows, done) = &mut *task.lock().unwrap_or_else(PoisonError::into_inner);
@@ -268,7 +271,7 @@ impl TextWorkload {
             })
             .collect();
         self.runtime.faults.point("text.forward");
-        model.forward(&rows, arena)
+        model.forward(&rows, arena.as_mut())
     }
 
     /// Commits the outcomes to the scheduler and drops requests that have ended.

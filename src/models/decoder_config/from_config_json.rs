@@ -8,7 +8,7 @@ use super::{DecoderConfig, LayerConfig, MoeConfig};
 use crate::models::config_json::ConfigJson;
 use crate::models::decoder_family::{self, Activation, DecoderFamily, SlidingWindows};
 use crate::models::error::{ModelError, Result, reject_config};
-use crate::models::rope::RopeLayout;
+use crate::models::nn::rope::RopeLayout;
 use crate::models::safetensors::ModelFolder;
 
 /// The family of the `model_type` in a `config.json`.

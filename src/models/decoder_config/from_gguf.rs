@@ -5,7 +5,7 @@ use super::{DecoderConfig, LayerConfig, MoeConfig};
 use crate::models::decoder_family::{self, DecoderFamily, SlidingWindows};
 use crate::models::error::{ModelError, reject_config};
 use crate::models::gguf::{ArchitectureMetadata, Array, Header, Value};
-use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
+use crate::models::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
 
 /// Keys of unsupported features that would change results. Some values turn the feature off and are accepted.
 const UNSUPPORTED_KEYS: &[&str] = &[

@@ -4,8 +4,9 @@ mod from_config_json;
 mod from_gguf;
 mod rope_from_config_json;
 
+use super::backend::AttentionShape;
 use super::decoder_family::{Activation, DecoderFamily};
-use super::rope::{RopeLayout, RopeScaling, RopeSpec};
+use super::nn::rope::{RopeLayout, RopeScaling, RopeSpec};
 use crate::models::error::{ModelError, reject_config};
 pub(super) use from_config_json::find_family;
 
@@ -68,6 +69,13 @@ pub struct MoeConfig {
 }
 
 impl DecoderConfig {
+    /// The attention parameters of a layer with this window.
+    pub(super) fn attention_shape(&self, window: Option<usize>) -> AttentionShape {
+        let Self { heads, kv_heads, head_width: width, attention_scale: scale, attention_soft_cap: soft_cap, .. } =
+            *self;
+        AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
+    }
+
     /// Checks the values against each other.
     fn check(self) -> Result<Self, ModelError> {
         let Self { heads, kv_heads, head_width, .. } = self;

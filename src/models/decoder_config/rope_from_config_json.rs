@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::models::config_json::ConfigJson;
 use crate::models::decoder_family::DecoderFamily;
 use crate::models::error::{Result, reject_config};
-use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
+use crate::models::nn::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
 /// The rotary embedding of all layers, or that of full attention and that of layers with a window.
 pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width: usize) -> Result<Vec<RopeSpec>> {

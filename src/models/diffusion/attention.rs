@@ -1,24 +1,25 @@
 //! Self-attention among the pixels of a feature map, and cross-attention from pixels to prompt tokens.
 
-use super::feature_map::FeatureMap;
-use super::layers::{Linear, linear};
-use super::op_context::{OpContext, Result};
+use super::layers::linear;
+use crate::models::backend::{Backend, Tensor};
+use crate::models::error::Result;
+use crate::models::nn::{Context, Linear};
 use crate::models::weights::Loader;
 
 /// Multi-head attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>).
 #[derive(Debug)]
-pub(super) struct Attention {
+pub(super) struct Attention<B: Backend> {
     heads: usize,
-    to_q: Linear,
-    to_k: Linear,
-    to_v: Linear,
-    to_out: Linear,
+    to_q: Linear<B>,
+    to_k: Linear<B>,
+    to_v: Linear<B>,
+    to_out: Linear<B>,
 }
 
-impl Attention {
+impl<B: Backend> Attention<B> {
     /// Queries are projected from `width` channels, keys and values from `context_width` channels.
     pub fn load(
-        loader: &Loader<'_>,
+        loader: &Loader<'_, B>,
         stem: &str,
         width: usize,
         context_width: usize,
@@ -36,19 +37,19 @@ impl Attention {
     }
 
     /// Self-attention: `x` and the result are `[images, height, width, channels]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
-        let [q, k, v] = ctx.linears([&self.to_q, &self.to_k, &self.to_v], x)?;
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
+        let [q, k, v] = Linear::forward_all(ctx, [&self.to_q, &self.to_k, &self.to_v], x)?;
         let attended = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        ctx.linear(&self.to_out, &attended)
+        self.to_out.forward(ctx, &attended)
     }
 
     /// Cross-attention: queries from `x`, keys and values from `context`, `[images, tokens, 1, context_width]`.
-    pub fn cross(&self, ctx: &OpContext<'_>, x: &FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
-        let q = ctx.linear(&self.to_q, x)?;
-        let [k, v] = ctx.linears([&self.to_k, &self.to_v], context)?;
+    pub fn cross(&self, ctx: &Context<'_, B>, x: &Tensor<B>, context: &Tensor<B>) -> Result<Tensor<B>> {
+        let q = self.to_q.forward(ctx, x)?;
+        let [k, v] = Linear::forward_all(ctx, [&self.to_k, &self.to_v], context)?;
         let attended = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        ctx.linear(&self.to_out, &attended)
+        self.to_out.forward(ctx, &attended)
     }
 }

@@ -1,15 +1,13 @@
 //! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the hidden states of the last
 //! layer are the prompt embeddings.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::feature_map::FeatureMap;
-use super::op_context::{OpContext, Result};
+use crate::models::backend::{Backend, Tensor};
 use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
+use crate::models::error::Result;
 use crate::models::error::{ModelError, reject_config};
-use crate::models::scratch_buffers::Cpu;
+use crate::models::nn::Context;
 use crate::models::weights::Loader;
 
 /// The configuration of a BERT text encoder.
@@ -41,42 +39,39 @@ impl BertConfig {
 }
 
 #[derive(Debug)]
-pub struct Bert {
-    encoder: Encoder,
+pub struct Bert<B: Backend> {
+    encoder: Encoder<B>,
     mask_padding: bool,
     padding_id: u32,
 }
 
-impl Bert {
-    pub fn load(loader: &Loader<'_>, config: &BertConfig, cpu: &Arc<Cpu>) -> Result<Self> {
-        let encoder = Encoder::from_loader(loader, config.encoder.clone(), Arc::clone(cpu))?;
+impl<B: Backend> Bert<B> {
+    pub fn load(loader: &Loader<'_, B>, config: &BertConfig) -> Result<Self> {
+        let encoder = Encoder::from_loader(loader, config.encoder.clone())?;
         Ok(Self { encoder, mask_padding: config.mask_padding, padding_id: config.padding_id })
     }
 
     /// An upper bound of the floats that encoding two texts of `tokens` tokens on `threads` threads takes.
     pub fn scratch_elements(&self, tokens: usize, threads: usize) -> usize {
-        Encoder::pass_bytes(self.encoder.config(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
+        Encoder::<B>::pass_bytes(self.encoder.config(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
     }
 
     /// Hidden states of `texts`, token IDs of equal length: `[texts, tokens, 1, width]`, including padding.
-    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
-        let (tokens, width) = (texts.first().map_or(0, Vec::len), self.encoder.config().width);
+    pub fn forward(&self, ctx: &Context<'_, B>, texts: &[Vec<u32>]) -> Result<Tensor<B>> {
+        let tokens = texts.first().map_or(0, Vec::len);
         if texts.iter().any(|text| text.len() != tokens) {
             return Err(ModelError::Compute("texts have different lengths".to_owned()));
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
-        let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;
+        let mut pass = self.encoder.begin(ctx, &tokenized.iter().collect::<Vec<_>>())?;
         if self.mask_padding {
             let unpadded_len =
                 |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding_id).map_or(0, |last| last + 1);
             pass.mask_padding(texts.iter().map(unpadded_len));
         }
-        while !self.encoder.advance(&mut pass)? {
-            ctx.pause()?;
-        }
-        let mut hidden = ctx.alloc(texts.len(), [tokens, 1], width);
-        let dst = hidden.data_mut().chunks_exact_mut((tokens * width).max(1));
-        dst.zip(pass.vectors(width)).for_each(|(dst, src)| dst.copy_from_slice(src));
+        while !self.encoder.advance(ctx, &mut pass)? {}
+        let mut hidden = pass.into_hidden_states();
+        (hidden.images, hidden.size) = (texts.len(), [tokens, 1]);
         Ok(hidden)
     }
 }

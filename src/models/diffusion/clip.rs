@@ -1,15 +1,14 @@
 //! The text encoder of CLIP (Radford et al. 2021, <https://arxiv.org/abs/2103.00020>), following transformers'
 //! `CLIPTextModel` and `CLIPTextModelWithProjection`.
 
-use outpost_kernels::Activation;
+use crate::models::backend::{Activation, Backend, Norm, Tensor};
 use serde_json::Value;
 
-use super::feature_map::FeatureMap;
-use super::layers::{Linear, Mlp, Norm, linear, mlp};
-use super::op_context::{OpContext, Result};
+use super::layers::{linear, mlp};
 use crate::models::config_json::ConfigJson;
-use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::Result;
 use crate::models::error::{ModelError, reject_config};
+use crate::models::nn::{Context, EmbeddingTable, Linear, Mlp};
 use crate::models::weights::Loader;
 
 /// The configuration of a CLIP text encoder.
@@ -67,36 +66,36 @@ impl ClipConfig {
 }
 
 #[derive(Debug)]
-pub struct Clip {
+pub struct Clip<B: Backend> {
     config: ClipConfig,
     token_embedding: EmbeddingTable,
     position_embedding: EmbeddingTable,
-    layers: Vec<Layer>,
-    final_norm: Norm,
-    projection: Option<Linear>,
+    layers: Vec<Layer<B>>,
+    final_norm: Norm<B>,
+    projection: Option<Linear<B>>,
 }
 
 #[derive(Debug)]
-struct Layer {
-    norms: [Norm; 2],
-    q: Linear,
-    k: Linear,
-    v: Linear,
-    out: Linear,
-    mlp: Mlp,
+struct Layer<B: Backend> {
+    norms: [Norm<B>; 2],
+    q: Linear<B>,
+    k: Linear<B>,
+    v: Linear<B>,
+    out: Linear<B>,
+    mlp: Mlp<B>,
 }
 
 /// The output of a text encoder.
 #[derive(Debug)]
-pub struct ClipOutput {
+pub struct ClipOutput<B: Backend> {
     /// Hidden states, `[texts, tokens, 1, width]`.
-    pub hidden: FeatureMap,
+    pub hidden: Tensor<B>,
     /// Pooled embeddings, `[texts][width]`, projected if the model has a projection.
     pub pooled: Vec<Vec<f32>>,
 }
 
-impl Clip {
-    pub fn load(loader: &Loader<'_>, config: ClipConfig) -> Result<Self> {
+impl<B: Backend> Clip<B> {
+    pub fn load(loader: &Loader<'_, B>, config: ClipConfig) -> Result<Self> {
         let ClipConfig { width, vocabulary, positions, epsilon, .. } = config;
         let layer = |index| Layer::load(loader, &format!("encoder.layers.{index}"), &config);
         let load_projection = |rows| linear(loader, "text_projection", [width, rows], false);
@@ -116,51 +115,48 @@ impl Clip {
 
     /// Encodes `texts`, token IDs of equal length. `clip_skip`: the number of final layers that the hidden states skip.
     /// Then they also skip the final norm.
-    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], clip_skip: Option<usize>) -> Result<ClipOutput> {
+    pub fn forward(&self, ctx: &Context<'_, B>, texts: &[Vec<u32>], clip_skip: Option<usize>) -> Result<ClipOutput<B>> {
         let ClipConfig { width, positions, .. } = self.config;
         let tokens = texts.first().map_or(0, Vec::len);
         if tokens == 0 || tokens > positions || texts.iter().any(|text| text.len() != tokens) {
             return Err(ModelError::Compute(format!("texts of {tokens} tokens; 1 to {positions} are allowed")));
         }
-        let mut x = ctx.alloc(texts.len(), [tokens, 1], width);
-        self.token_embedding.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
-        self.position_embedding.look_up(texts.iter().flat_map(|_| 0..tokens as u32), true, x.data_mut())?;
+        let mut x = ctx.upload([texts.len(), tokens, 1, width], &mut |x| {
+            self.token_embedding.look_up(texts.iter().flatten().copied(), false, x)?;
+            self.position_embedding.look_up(texts.iter().flat_map(|_| 0..tokens as u32), true, x)
+        })?;
         let mut skipped_hidden = None;
         for (index, layer) in self.layers.iter().enumerate() {
             if clip_skip == Some(self.layers.len() - index) {
-                skipped_hidden = Some(ctx.feature_map(x.data(), x.images, x.size, width)?);
+                skipped_hidden = Some(ctx.copy(&x)?);
             }
             x = layer.forward(ctx, x, self.config.heads)?;
         }
-        let normed = ctx.layer_norm(&self.final_norm, &x)?;
+        let normed = ctx.norm(&self.final_norm, &x)?;
         let pooled = self.pool(ctx, texts, &normed)?;
         Ok(ClipOutput { hidden: skipped_hidden.unwrap_or(normed), pooled })
     }
 
     /// The hidden states at the first end token of each text, projected: `[texts][width]`.
-    fn pool(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], hidden: &FeatureMap) -> Result<Vec<Vec<f32>>> {
+    fn pool(&self, ctx: &Context<'_, B>, texts: &[Vec<u32>], hidden: &Tensor<B>) -> Result<Vec<Vec<f32>>> {
         // Old configs have the wrong end token 2. The end token of these models has the greatest ID.
         let end_position = |text: &Vec<u32>| match self.config.end_id {
             2 => text.iter().enumerate().rev().max_by_key(|(_, id)| **id).map_or(0, |(position, _)| position),
             end_id => text.iter().position(|id| *id == end_id).unwrap_or(0),
         };
-        let width = self.config.width;
-        let mut pooled = ctx.alloc(texts.len(), [1, 1], width);
-        let rows = texts.iter().zip(hidden.per_image()).zip(pooled.data_mut().chunks_exact_mut(width));
-        for ((text, hidden), dst) in rows {
-            let start = end_position(text) * width;
-            dst.copy_from_slice(&hidden[start..start + width]);
-        }
+        let tokens = hidden.pixels();
+        let ends = texts.iter().enumerate().map(|(index, text)| index * tokens + end_position(text));
+        let pooled = ctx.gather_rows(hidden, &ends.collect::<Vec<_>>())?;
         let pooled = match &self.projection {
-            Some(projection) => ctx.linear(projection, &pooled)?,
+            Some(projection) => projection.forward(ctx, &pooled)?,
             None => pooled,
         };
-        Ok(pooled.per_image().map(<[f32]>::to_vec).collect())
+        Ok(ctx.to_vec(&pooled)?.chunks_exact(pooled.channels.max(1)).map(<[f32]>::to_vec).collect())
     }
 }
 
-impl Layer {
-    fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Result<Self> {
+impl<B: Backend> Layer<B> {
+    fn load(loader: &Loader<'_, B>, stem: &str, config: &ClipConfig) -> Result<Self> {
         let ClipConfig { width, inner, epsilon, activation, .. } = *config;
         let name = |suffix: &str| format!("{stem}.{suffix}");
         let norm = |suffix: &str| Norm::load_layer_norm(loader, &name(suffix), width, epsilon);
@@ -175,14 +171,14 @@ impl Layer {
         })
     }
 
-    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, heads: usize) -> Result<FeatureMap> {
+    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>, heads: usize) -> Result<Tensor<B>> {
         let [norm1, norm2] = &self.norms;
-        let y = ctx.layer_norm(norm1, &x)?;
-        let [q, k, v] = ctx.linears([&self.q, &self.k, &self.v], &y)?;
+        let y = ctx.norm(norm1, &x)?;
+        let [q, k, v] = Linear::forward_all(ctx, [&self.q, &self.k, &self.v], &y)?;
         let attended = ctx.attention([&q, &k, &v], heads, true)?;
-        let y = ctx.linear(&self.out, &attended)?;
+        let y = self.out.forward(ctx, &attended)?;
         let y = ctx.add_norm(norm2, &mut x, &y)?;
-        let y = ctx.feed_forward(&self.mlp, &y)?;
+        let y = self.mlp.forward(ctx, &y)?;
         ctx.add(&mut x, &y)?;
         Ok(x)
     }

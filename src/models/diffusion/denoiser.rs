@@ -1,10 +1,11 @@
 //! The denoiser of a pipeline: a UNet, an MMDiT or a FLUX transformer.
 
 use super::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, PATCH_SIZE};
-use super::feature_map::FeatureMap;
-use super::op_context::{OpContext, Result};
 use super::unet::{MicroConditioning, Unet, UnetConditioning, UnetConfig};
+use crate::models::backend::{Backend, Tensor};
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::Context;
 use crate::models::weights::Loader;
 
 /// The configuration of a denoiser.
@@ -17,19 +18,19 @@ pub enum DenoiserConfig {
 
 /// The network that predicts noise, velocity or flow from noisy latents.
 #[derive(Debug)]
-pub(super) enum Denoiser {
-    Unet(Box<Unet>),
-    Mmdit(Mmdit),
-    Flux(Flux),
+pub(super) enum Denoiser<B: Backend> {
+    Unet(Box<Unet<B>>),
+    Mmdit(Mmdit<B>),
+    Flux(Flux<B>),
 }
 
 /// The inputs of a denoiser besides the latents.
 #[derive(Debug)]
-pub(super) struct Conditioning<'a> {
+pub(super) struct Conditioning<'a, B: Backend> {
     /// In training steps.
     pub timestep: f32,
     /// Prompt embeddings, `[images, tokens, 1, context_width]`.
-    pub text: &'a FeatureMap,
+    pub text: &'a Tensor<B>,
     /// Pooled prompt embeddings, `[images][pooled_width]`, for denoisers that take them.
     pub pooled: Option<&'a [Vec<f32>]>,
     /// The guidance scale.
@@ -100,8 +101,8 @@ impl DenoiserConfig {
     }
 }
 
-impl Denoiser {
-    pub fn load(loader: &Loader<'_>, config: &DenoiserConfig) -> Result<Self> {
+impl<B: Backend> Denoiser<B> {
+    pub fn load(loader: &Loader<'_, B>, config: &DenoiserConfig) -> Result<Self> {
         Ok(match config {
             DenoiserConfig::Unet(config) => Self::Unet(Box::new(Unet::load(loader, (**config).clone())?)),
             DenoiserConfig::Mmdit(config) => Self::Mmdit(Mmdit::load(loader, config.clone())?),
@@ -110,7 +111,7 @@ impl Denoiser {
     }
 
     /// The model output for the latents `x`. Both are `[images, height, width, channels]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &Conditioning<'_>) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, cond: &Conditioning<'_, B>) -> Result<Tensor<B>> {
         let Conditioning { timestep, text, pooled, guidance, image_size } = *cond;
         let dit_conditioning = |guidance| {
             let pooled =

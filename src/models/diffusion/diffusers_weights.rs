@@ -1,7 +1,7 @@
 //! The weights of a component as diffusers and transformers save them: a folder with `config.json` and safetensors
 //! files.
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 use crate::models::error::ModelError;
 use crate::models::safetensors::ModelFolder;

@@ -1,11 +1,11 @@
 //! Residual blocks, downsampling and upsampling layers, shared by UNets and autoencoders.
 
-use outpost_kernels::Activation;
+use crate::models::backend::{Activation, Backend, GroupNorm, Tensor};
 
-use super::feature_map::FeatureMap;
-use super::layers::{Conv, GroupNorm, Linear, conv, linear, same_conv};
-use super::op_context::{OpContext, Result};
+use super::layers::{conv, linear, same_conv};
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::{Context, Conv, Linear};
 use crate::models::weights::Loader;
 
 /// Settings shared by all residual blocks of a network.
@@ -23,19 +23,24 @@ pub(super) struct ResnetConfig {
 
 /// `x + conv(silu(norm(conv(silu(norm(x))) + time)))` (He et al. 2016, <https://arxiv.org/abs/1603.05027>).
 #[derive(Debug)]
-pub(super) struct ResnetBlock {
-    norm1: GroupNorm,
-    conv1: Conv,
-    time_emb_proj: Option<Linear>,
+pub(super) struct ResnetBlock<B: Backend> {
+    norm1: GroupNorm<B>,
+    conv1: Conv<B>,
+    time_emb_proj: Option<Linear<B>>,
     time_scale_shift: bool,
-    norm2: GroupNorm,
-    conv2: Conv,
-    shortcut: Option<Linear>,
+    norm2: GroupNorm<B>,
+    conv2: Conv<B>,
+    shortcut: Option<Linear<B>>,
     output_scale_factor: f32,
 }
 
-impl ResnetBlock {
-    pub fn load(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], config: &ResnetConfig) -> Result<Self> {
+impl<B: Backend> ResnetBlock<B> {
+    pub fn load(
+        loader: &Loader<'_, B>,
+        stem: &str,
+        [inputs, outputs]: [usize; 2],
+        config: &ResnetConfig,
+    ) -> Result<Self> {
         let ResnetConfig { groups, epsilon, temb_width, time_scale_shift, output_scale_factor } = *config;
         let name = |suffix: &str| format!("{stem}.{suffix}");
         let norm = |suffix: &str, channels| GroupNorm::load(loader, &name(suffix), channels, groups, epsilon);
@@ -56,10 +61,10 @@ impl ResnetBlock {
     }
 
     /// `x`: `[images, height, width, inputs]`; `temb`: the timestep embedding after SiLU, `[images, 1, 1, temb_width]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, temb: Option<&FeatureMap>) -> Result<FeatureMap> {
-        let y = ctx.norm_conv(&self.norm1, x, None, &self.conv1)?;
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, temb: Option<&Tensor<B>>) -> Result<Tensor<B>> {
+        let y = self.conv1.forward_normed(ctx, &self.norm1, x, None)?;
         let temb = match (&self.time_emb_proj, temb) {
-            (Some(weight), Some(temb)) => Some(ctx.linear(weight, temb)?),
+            (Some(weight), Some(temb)) => Some(weight.forward(ctx, temb)?),
             (None, _) => None,
             (Some(_), None) => {
                 return Err(ModelError::Compute("a residual block requires a timestep embedding".to_owned()));
@@ -68,63 +73,52 @@ impl ResnetBlock {
         let mut y = match temb {
             Some(temb) if self.time_scale_shift => {
                 let mut y = ctx.group_norm(&self.norm2, &y, None, false)?;
-                scale_and_shift(&mut y, &temb);
-                ctx.activate(Activation::Silu, &mut y)?;
-                ctx.conv(&self.conv2, &y)?
+                // Scales come first.
+                ctx.modulate(&mut y, &temb, [1, 0])?;
+                ctx.activate(Activation::Silu, &mut y, None)?;
+                self.conv2.forward(ctx, &y)?
             }
-            temb => ctx.norm_conv(&self.norm2, &y, temb.as_ref(), &self.conv2)?,
+            temb => self.conv2.forward_normed(ctx, &self.norm2, &y, temb.as_ref())?,
         };
         match &self.shortcut {
-            Some(weight) => ctx.add(&mut y, &ctx.linear(weight, x)?)?,
+            Some(weight) => ctx.add(&mut y, &weight.forward(ctx, x)?)?,
             None => ctx.add(&mut y, x)?,
         }
         if self.output_scale_factor != 1. {
-            y.data_mut().iter_mut().for_each(|y| *y /= self.output_scale_factor);
+            ctx.divide(&mut y, self.output_scale_factor)?;
         }
         Ok(y)
     }
 }
 
-/// `y = y · (1 + scale) + shift`. `temb` is `[images, 1, 1, 2 · channels]`, scales first.
-fn scale_and_shift(y: &mut FeatureMap, temb: &FeatureMap) {
-    let (channels, image) = (y.channels, y.pixels() * y.channels);
-    let temb: Vec<&[f32]> = temb.per_image().collect();
-    for (y, temb) in y.data_mut().chunks_exact_mut(image.max(1)).zip(temb) {
-        let (scale, shift) = temb.split_at(temb.len() / 2);
-        for y in y.chunks_exact_mut(channels) {
-            y.iter_mut().zip(scale.iter().zip(shift)).for_each(|(y, (scale, shift))| *y = *y * (1. + scale) + shift);
-        }
-    }
-}
-
 /// Halves height and width with a strided convolution.
 #[derive(Debug)]
-pub(super) struct Downsample(Conv);
+pub(super) struct Downsample<B: Backend>(Conv<B>);
 
-impl Downsample {
+impl<B: Backend> Downsample<B> {
     /// `padding`: zeros before and after, along each axis.
-    pub fn load(loader: &Loader<'_>, stem: &str, channels: usize, padding: [usize; 2]) -> Result<Self> {
+    pub fn load(loader: &Loader<'_, B>, stem: &str, channels: usize, padding: [usize; 2]) -> Result<Self> {
         conv(loader, &format!("{stem}.downsamplers.0.conv"), [channels; 2], 3, 2, padding).map(Self)
     }
 
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
-        ctx.conv(&self.0, x)
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
+        self.0.forward(ctx, x)
     }
 }
 
 /// Resizes by nearest neighbour, then convolves.
 #[derive(Debug)]
-pub(super) struct Upsample(Conv);
+pub(super) struct Upsample<B: Backend>(Conv<B>);
 
-impl Upsample {
-    pub fn load(loader: &Loader<'_>, stem: &str, channels: usize) -> Result<Self> {
+impl<B: Backend> Upsample<B> {
+    pub fn load(loader: &Loader<'_, B>, stem: &str, channels: usize) -> Result<Self> {
         same_conv(loader, &format!("{stem}.upsamplers.0.conv"), [channels; 2], 3).map(Self)
     }
 
     /// `size`: height and width of the result, usually twice those of `x`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: FeatureMap, size: [usize; 2]) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, x: Tensor<B>, size: [usize; 2]) -> Result<Tensor<B>> {
         let resized = ctx.resize(&x, size)?;
         drop(x);
-        ctx.conv(&self.0, &resized)
+        self.0.forward(ctx, &resized)
     }
 }

@@ -3,20 +3,20 @@
 //!
 //! Names follow diffusers' `Transformer2DModel` and `BasicTransformerBlock`.
 
-use outpost_kernels::Activation;
+use crate::models::backend::{Activation, Backend, GroupNorm, Norm, Tensor};
 
 use super::attention::Attention;
-use super::feature_map::FeatureMap;
-use super::layers::{GroupNorm, Linear, Mlp, Norm, linear, linear_slice};
-use super::op_context::{OpContext, Result};
+use super::layers::{linear, linear_slice};
+use crate::models::error::Result;
+use crate::models::nn::{Context, Linear, Mlp};
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
-pub(super) struct SpatialTransformer {
-    norm: GroupNorm,
-    proj_in: Linear,
-    blocks: Vec<Block>,
-    proj_out: Linear,
+pub(super) struct SpatialTransformer<B: Backend> {
+    norm: GroupNorm<B>,
+    proj_in: Linear<B>,
+    blocks: Vec<Block<B>>,
+    proj_out: Linear<B>,
 }
 
 /// The configuration of a spatial transformer.
@@ -34,16 +34,16 @@ pub(super) struct SpatialTransformerConfig {
 }
 
 #[derive(Debug)]
-struct Block {
-    norms: [Norm; 3],
-    attn1: Attention,
-    attn2: Attention,
-    mlp: Mlp,
+struct Block<B: Backend> {
+    norms: [Norm<B>; 3],
+    attn1: Attention<B>,
+    attn2: Attention<B>,
+    mlp: Mlp<B>,
     only_cross_attention: bool,
 }
 
-impl SpatialTransformer {
-    pub fn load(loader: &Loader<'_>, stem: &str, config: &SpatialTransformerConfig) -> Result<Self> {
+impl<B: Backend> SpatialTransformer<B> {
+    pub fn load(loader: &Loader<'_, B>, stem: &str, config: &SpatialTransformerConfig) -> Result<Self> {
         let SpatialTransformerConfig { layers, channels, groups, .. } = *config;
         let name = |suffix: &str| format!("{stem}.{suffix}");
         let block = |index| Block::load(loader, &format!("{stem}.transformer_blocks.{index}"), config);
@@ -56,20 +56,20 @@ impl SpatialTransformer {
     }
 
     /// `x`: `[images, height, width, channels]`; `context`: prompt embeddings, `[images, tokens, 1, context_width]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>, context: &Tensor<B>) -> Result<Tensor<B>> {
         let y = ctx.group_norm(&self.norm, &x, None, false)?;
-        let mut y = ctx.linear(&self.proj_in, &y)?;
+        let mut y = self.proj_in.forward(ctx, &y)?;
         for block in &self.blocks {
             y = block.forward(ctx, y, context)?;
         }
-        let y = ctx.linear(&self.proj_out, &y)?;
+        let y = self.proj_out.forward(ctx, &y)?;
         ctx.add(&mut x, &y)?;
         Ok(x)
     }
 }
 
-impl Block {
-    fn load(loader: &Loader<'_>, stem: &str, config: &SpatialTransformerConfig) -> Result<Self> {
+impl<B: Backend> Block<B> {
+    fn load(loader: &Loader<'_, B>, stem: &str, config: &SpatialTransformerConfig) -> Result<Self> {
         let SpatialTransformerConfig { channels, heads, context_width, only_cross_attention, .. } = *config;
         let name = |suffix: &str| format!("{stem}.{suffix}");
         let norm = |suffix: &str| Norm::load_layer_norm(loader, &name(suffix), channels, 1e-5);
@@ -90,9 +90,9 @@ impl Block {
         })
     }
 
-    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
+    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>, context: &Tensor<B>) -> Result<Tensor<B>> {
         let [norm1, norm2, norm3] = &self.norms;
-        let y = ctx.layer_norm(norm1, &x)?;
+        let y = ctx.norm(norm1, &x)?;
         let y = if self.only_cross_attention {
             self.attn1.cross(ctx, &y, context)?
         } else {
@@ -101,7 +101,7 @@ impl Block {
         let y = ctx.add_norm(norm2, &mut x, &y)?;
         let y = self.attn2.cross(ctx, &y, context)?;
         let y = ctx.add_norm(norm3, &mut x, &y)?;
-        let y = ctx.feed_forward(&self.mlp, &y)?;
+        let y = self.mlp.forward(ctx, &y)?;
         ctx.add(&mut x, &y)?;
         Ok(x)
     }

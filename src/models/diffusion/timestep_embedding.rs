@@ -1,10 +1,10 @@
 //! Embeddings of timesteps, guidance scales and sizes.
 
-use outpost_kernels::Activation;
+use crate::models::backend::{Activation, Backend, Tensor};
 
-use super::feature_map::FeatureMap;
-use super::layers::{Linear, linear};
-use super::op_context::{OpContext, Result};
+use super::layers::linear;
+use crate::models::error::Result;
+use crate::models::nn::{Context, Linear};
 use crate::models::weights::Loader;
 
 /// Sinusoidal embedding of a scalar (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>): `width` elements.
@@ -28,13 +28,13 @@ pub(super) fn sinusoidal_embedding(value: f32, width: usize, cosines_first: bool
 
 /// Two projections with SiLU between them, as diffusers' `TimestepEmbedding`.
 #[derive(Debug)]
-pub(super) struct TimestepEmbedding {
-    linear_1: Linear,
-    linear_2: Linear,
+pub(super) struct TimestepEmbedding<B: Backend> {
+    linear_1: Linear<B>,
+    linear_2: Linear<B>,
 }
 
-impl TimestepEmbedding {
-    pub fn load(loader: &Loader<'_>, stem: &str, inputs: usize, width: usize) -> Result<Self> {
+impl<B: Backend> TimestepEmbedding<B> {
+    pub fn load(loader: &Loader<'_, B>, stem: &str, inputs: usize, width: usize) -> Result<Self> {
         Ok(Self {
             linear_1: linear(loader, &format!("{stem}.linear_1"), [inputs, width], true)?,
             linear_2: linear(loader, &format!("{stem}.linear_2"), [width; 2], true)?,
@@ -42,9 +42,9 @@ impl TimestepEmbedding {
     }
 
     /// `x`: `[images, 1, 1, inputs]`. Returns `[images, 1, 1, width]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
-        let mut x = ctx.linear(&self.linear_1, x)?;
-        ctx.activate(Activation::Silu, &mut x)?;
-        ctx.linear(&self.linear_2, &x)
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
+        let mut x = self.linear_1.forward(ctx, x)?;
+        ctx.activate(Activation::Silu, &mut x, None)?;
+        self.linear_2.forward(ctx, &x)
     }
 }

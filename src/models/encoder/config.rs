@@ -8,7 +8,7 @@ use crate::models::config_json::ConfigJson;
 use crate::models::decoder_family::Activation;
 use crate::models::error::{ModelError, Result, reject_config};
 use crate::models::gguf::{ArchitectureMetadata, Header};
-use crate::models::rope::{RopeScaling, RopeSpec};
+use crate::models::nn::rope::{RopeScaling, RopeSpec};
 
 /// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,27 +1,24 @@
 //! The classification head of a cross-encoder: a small network over hidden states that scores a pair of texts.
 
-use outpost_kernels as kernels;
 use serde_json::Value;
 
 use super::Pooling;
 use super::config::EncoderConfig;
 use super::tensor_names::Family;
-use crate::models::decoder_family::Activation;
-use crate::models::error::{Result, reject_config};
-use crate::models::linear::Linear;
-use crate::models::norm::Norm;
-use crate::models::scratch_buffers::Cpu;
+use crate::models::backend::{Activation, Backend, Norm};
+use crate::models::error::{ModelError, Result, reject_config};
+use crate::models::nn::{Context, Linear};
 use crate::models::weights::{Candidate, Loader};
 
 /// A classification head with one output.
 #[derive(Debug)]
-pub struct Head {
+pub struct Head<B: Backend> {
     pooling: Pooling,
-    dense: Linear,
+    dense: Linear<B>,
     /// ModernBERT's activation; `None`: tanh.
     activation: Option<Activation>,
-    norm: Option<Norm>,
-    output: Linear,
+    norm: Option<Norm<B>>,
+    output: Linear<B>,
 }
 
 /// The number of classes in a `config.json`.
@@ -40,9 +37,9 @@ pub fn check(config: &Value, sizes: &EncoderConfig) -> Result<()> {
     }
 }
 
-impl Head {
+impl<B: Backend> Head<B> {
     /// `config` is the `config.json`; only ModernBERT uses it.
-    pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &EncoderConfig) -> Result<Self> {
+    pub(super) fn load(loader: &Loader<'_, B>, config: &Value, sizes: &EncoderConfig) -> Result<Self> {
         let EncoderConfig { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;
@@ -69,19 +66,21 @@ impl Head {
     }
 
     /// Computes the relevance logit of a pair; `vectors` are its hidden states, `[tokens, width]`.
-    pub fn score(&self, cpu: &Cpu, vectors: &[f32], width: usize) -> Result<f32> {
-        let (pool, mut pooled, mut inner, mut out) = (cpu.pool(), Vec::with_capacity(width), vec![0.; width], [0.]);
+    pub fn score(&self, ctx: &Context<'_, B>, vectors: &[f32], width: usize) -> Result<f32> {
+        let mut pooled = Vec::with_capacity(width);
         self.pooling.add(vectors, width, &mut pooled);
-        self.dense.forward(pool, &pooled, 1, &mut inner)?;
+        let mut inner = self.dense.forward(ctx, &ctx.tensor(&pooled, [1, 1, 1, width])?)?;
         match self.activation {
-            Some(activation) => kernels::activate(pool, activation, &mut inner, None),
-            None => inner.iter_mut().for_each(|x| *x = x.tanh()),
+            Some(activation) => ctx.activate(activation, &mut inner, None)?,
+            None => {
+                let values: Vec<f32> = ctx.to_vec(&inner)?.into_iter().map(f32::tanh).collect();
+                inner = ctx.tensor(&values, inner.shape())?;
+            }
         }
         if let Some(norm) = &self.norm {
-            norm.forward_in_place(pool, &mut inner, width, &mut pooled);
+            inner = ctx.norm(norm, &inner)?;
         }
-        self.output.forward(pool, &inner[..width], 1, &mut out)?;
-        let [logit] = out;
-        Ok(logit)
+        let logits = ctx.to_vec(&self.output.forward(ctx, &inner)?)?;
+        logits.first().copied().ok_or_else(|| ModelError::Compute("the head has no output".to_owned()))
     }
 }

@@ -1,43 +1,39 @@
 //! One encoder layer, post-norm (BERT) or pre-norm (ModernBERT).
 
-use outpost_kernels::Pool;
-
 use super::config::EncoderConfig;
+use crate::models::backend::{Backend, Norm, Tensor};
 use crate::models::error::Result;
-use crate::models::linear::Linear;
-use crate::models::mlp::Mlp;
-use crate::models::norm::Norm;
-use crate::models::scratch_buffers::{ScratchBuffers, grow};
+use crate::models::nn::{Context, Linear, Mlp};
 use crate::models::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct Layer {
-    norms: Norms,
-    attn_q: Linear,
-    attn_k: Linear,
-    attn_v: Linear,
-    attn_output: Linear,
-    mlp: Mlp,
+pub(super) struct Layer<B: Backend> {
+    norms: Norms<B>,
+    attn_q: Linear<B>,
+    attn_k: Linear<B>,
+    attn_v: Linear<B>,
+    attn_output: Linear<B>,
+    mlp: Mlp<B>,
 }
 
 #[derive(Debug)]
-enum Norms {
+enum Norms<B: Backend> {
     /// Normalize the sum of residual stream and sublayer output.
-    Post { attention: Norm, feed_forward: Norm },
+    Post { attention: Norm<B>, feed_forward: Norm<B> },
     /// Normalize a sublayer's input. ModernBERT's first layer has no attention norm.
-    Pre { attention: Option<Norm>, feed_forward: Norm },
+    Pre { attention: Option<Norm<B>>, feed_forward: Norm<B> },
 }
 
-/// The residual stream between layers: `[tokens, width]` each.
-#[derive(Debug, Default)]
-pub(super) struct ResidualStream {
-    pub x: Vec<f32>,
+/// The residual stream between layers: `[1, tokens, 1, width]` each.
+#[derive(Debug)]
+pub(super) struct ResidualStream<B: Backend> {
+    pub x: Tensor<B>,
     /// With pre-norm, the last sublayer's output, which the next norm adds.
-    pub y: Vec<f32>,
+    pub y: Option<Tensor<B>>,
 }
 
-impl Layer {
-    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, index: usize) -> Result<Self> {
+impl<B: Backend> Layer<B> {
+    pub fn load(loader: &Loader<'_, B>, config: &EncoderConfig, index: usize) -> Result<Self> {
         let EncoderConfig { width, inner, biases, epsilon, .. } = *config;
         let stem = |suffix: &str| format!("blk.{index}.{suffix}");
         let norm = |suffix: &str| Norm::load_layer_norm(loader, &stem(suffix), width, epsilon);
@@ -74,49 +70,31 @@ impl Layer {
         })
     }
 
-    /// Computes queries, keys and values of `m` tokens, before RoPE.
-    pub fn project(
-        &self,
-        pool: &Pool,
-        m: usize,
-        stream: &mut ResidualStream,
-        scratch: &mut ScratchBuffers,
-    ) -> Result<()> {
-        let ScratchBuffers { normed, q, k, v, .. } = scratch;
-        let len = m * self.attn_output.rows();
-        let input = match &self.norms {
-            Norms::Pre { attention: Some(norm), .. } => {
-                norm.add_forward(pool, grow(&mut stream.x, len), grow(&mut stream.y, len), grow(normed, len));
-                grow(normed, len)
-            }
-            Norms::Pre { attention: None, .. } | Norms::Post { .. } => grow(&mut stream.x, len),
+    /// Computes queries, keys and values before RoPE.
+    pub fn project(&self, ctx: &Context<'_, B>, stream: &mut ResidualStream<B>) -> Result<[Tensor<B>; 3]> {
+        let layers = [&self.attn_q, &self.attn_k, &self.attn_v];
+        let normed = match (&self.norms, stream.y.take()) {
+            (Norms::Pre { attention: Some(norm), .. }, Some(y)) => ctx.add_norm(norm, &mut stream.x, &y)?,
+            (Norms::Pre { attention: Some(norm), .. }, None) => ctx.norm(norm, &stream.x)?,
+            _ => return Linear::forward_all(ctx, layers, &stream.x),
         };
-        let mut products = [(&self.attn_q, grow(q, len)), (&self.attn_k, grow(k, len)), (&self.attn_v, grow(v, len))];
-        Linear::forward_all(pool, input, m, &mut products)
+        Linear::forward_all(ctx, layers, &normed)
     }
 
-    /// Computes the rest of the layer after attention, whose output is in `attention`.
-    pub fn finish(
-        &self,
-        pool: &Pool,
-        m: usize,
-        stream: &mut ResidualStream,
-        scratch: &mut ScratchBuffers,
-    ) -> Result<()> {
-        let ScratchBuffers { normed, attention: output, y, gate, up, .. } = scratch;
-        let len = m * self.attn_output.rows();
-        let y = grow(y, len);
-        self.attn_output.forward(pool, grow(output, len), m, y)?;
+    /// Computes the rest of the layer after attention, whose output is `attention`.
+    pub fn finish(&self, ctx: &Context<'_, B>, stream: &mut ResidualStream<B>, attention: &Tensor<B>) -> Result<()> {
+        let y = self.attn_output.forward(ctx, attention)?;
         match &self.norms {
             Norms::Post { attention, feed_forward } => {
-                attention.add_forward_in_place(pool, &mut stream.x, y, normed);
-                self.mlp.forward(pool, grow(&mut stream.x, len), m, [gate, up], y)?;
-                feed_forward.add_forward_in_place(pool, &mut stream.x, y, normed);
+                stream.x = ctx.add_norm(attention, &mut stream.x, &y)?;
+                drop(y);
+                let y = self.mlp.forward(ctx, &stream.x)?;
+                stream.x = ctx.add_norm(feed_forward, &mut stream.x, &y)?;
             }
             Norms::Pre { feed_forward, .. } => {
-                let normed = grow(normed, len);
-                feed_forward.add_forward(pool, grow(&mut stream.x, len), y, normed);
-                self.mlp.forward(pool, normed, m, [gate, up], grow(&mut stream.y, len))?;
+                let normed = ctx.add_norm(feed_forward, &mut stream.x, &y)?;
+                drop(y);
+                stream.y = Some(self.mlp.forward(ctx, &normed)?);
             }
         }
         Ok(())

@@ -10,18 +10,13 @@ mod pooling;
 mod tensor_names;
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use outpost_kernels::{AttentionShape, DType, attend_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::attention;
-use super::embedding_table::EmbeddingTable;
-use super::kv::{BlockWrite, KvArena};
-use super::norm::Norm;
-use super::rope::{Angles, Rope, RopeLayout};
-use super::scratch_buffers::{Cpu, ScratchBuffers, grow};
+use super::backend::{Angles, AttentionShape, Backend, DType, Norm, RopeLayout, Tensor};
+use super::nn::rope::Rope;
+use super::nn::{Context, EmbeddingTable};
 use super::text_batch::{TextBatch, arena_bytes};
 use super::weights::{Loader, Weights};
 use crate::models::error::{ModelError, Result};
@@ -33,16 +28,15 @@ pub use tensor_names::{EncoderWeights, Family};
 
 /// A loaded encoder, shared by all passes.
 #[derive(Debug)]
-pub struct Encoder {
+pub struct Encoder<B: Backend> {
     config: EncoderConfig,
     token_embd: EmbeddingTable,
     position_embd: Option<EmbeddingTable>,
     token_types: Option<EmbeddingTable>,
-    embd_norm: Norm,
-    layers: Vec<Layer>,
-    output_norm: Option<Norm>,
+    embd_norm: Norm<B>,
+    layers: Vec<Layer<B>>,
+    output_norm: Option<Norm<B>>,
     ropes: Vec<Rope>,
-    cpu: Arc<Cpu>,
 }
 
 /// The tokens of a text, or of a pair of texts.
@@ -62,17 +56,16 @@ impl Tokenized {
 
 /// A batch in progress.
 #[derive(Debug)]
-pub struct Pass {
-    stream: ResidualStream,
+pub struct Pass<B: Backend> {
+    stream: ResidualStream<B>,
     texts: TextBatch,
     /// Keys and values of one layer.
-    arena: KvArena,
-    writes: Vec<BlockWrite>,
-    angles: Vec<Angles>,
+    arena: B::KvArena,
+    angles: Vec<Angles<B>>,
     layer: usize,
 }
 
-impl Encoder {
+impl<B: Backend> Encoder<B> {
     /// Reads the weights, with projections rounded to `precision`. `cross_encoder` is the `config.json` of a model with a
     /// classification head.
     pub fn load(
@@ -80,17 +73,17 @@ impl Encoder {
         config: EncoderConfig,
         cross_encoder: Option<&Value>,
         precision: Option<DType>,
-        cpu: Arc<Cpu>,
-    ) -> Result<(Self, Option<Head>)> {
-        let loader = Loader::new(source, cpu.pool().threads()).with_precision(precision);
+        backend: &B,
+    ) -> Result<(Self, Option<Head<B>>)> {
+        let loader = Loader::new(source, backend).with_precision(precision);
         let head = cross_encoder.map(|json| Head::load(&loader, json, &config)).transpose()?;
-        let encoder = Self::from_loader(&loader, config, cpu)?;
+        let encoder = Self::from_loader(&loader, config)?;
         loader.finish()?;
         Ok((encoder, head))
     }
 
     /// Loads from a `loader` that may also load other networks.
-    pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Result<Self> {
+    pub(in crate::models) fn from_loader(loader: &Loader<'_, B>, config: EncoderConfig) -> Result<Self> {
         let EncoderConfig { width, vocabulary, token_types: types, epsilon, context, .. } = config;
         let (offset, kinds) = match &config.positions {
             Positions::Table { offset } => (Some(*offset), &[][..]),
@@ -111,7 +104,6 @@ impl Encoder {
             layers,
             ropes,
             config,
-            cpu,
         })
     }
 
@@ -119,77 +111,70 @@ impl Encoder {
         &self.config
     }
 
-    /// The threads and buffers with which it computes.
-    pub fn cpu(&self) -> &Cpu {
-        &self.cpu
-    }
-
     /// Starts a pass.
     ///
     /// # Errors
     /// If a text is empty or longer than the context.
-    pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
+    pub fn begin(&self, ctx: &Context<'_, B>, texts: &[&Tokenized]) -> Result<Pass<B>> {
         let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
         if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
             return Err(ModelError::Compute(format!("a text has {count} tokens; 1 to {context} are allowed")));
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
-        let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let batch = TextBatch::new(counts());
-        let arena = batch.arena([heads, width / heads]);
-        let writes = attention::block_writes(&batch.slices(&(0..batch.tokens())))?;
-        let mut pass = Pass { stream: ResidualStream::default(), texts: batch, arena, writes, angles, layer: 0 };
-        self.embed(texts, pass.texts.tokens(), &mut pass.stream)?;
-        Ok(pass)
+        let tokens = batch.tokens();
+        let angles = self.ropes.iter().map(|rope| rope.angles(&**ctx, tokens, positions));
+        let angles = angles.collect::<Result<_>>()?;
+        let arena = batch.arena(&**ctx, [heads, width / heads])?;
+        let stream = ResidualStream { x: self.embed(ctx, texts, tokens)?, y: None };
+        Ok(Pass { stream, texts: batch, arena, angles, layer: 0 })
     }
 
     /// Computes the sum of token, position and type embeddings, and its norm.
-    fn embed(&self, texts: &[&Tokenized], m: usize, stream: &mut ResidualStream) -> Result<()> {
-        let (pool, mut scratch, len) = (self.cpu.pool(), self.cpu.scratch(), m * self.config.width);
-        let x = grow(&mut stream.x, len);
-        self.token_embd.look_up(texts.iter().flat_map(|text| &text.ids).copied(), false, x)?;
-        if let (Some(table), Positions::Table { offset }) = (&self.position_embd, &self.config.positions) {
-            let offset = *offset as u32;
-            table.look_up(texts.iter().flat_map(|text| offset..offset + text.ids.len() as u32), true, x)?;
-        }
-        if let Some(table) = &self.token_types {
-            // A model with one type does not mark second texts.
-            let max_type = self.config.token_types as u32 - 1;
-            let types = |text: &&Tokenized| {
-                let second = text.second;
-                (0..text.ids.len()).map(move |index| u32::from(index >= second).min(max_type))
-            };
-            table.look_up(texts.iter().flat_map(types), true, x)?;
-        }
-        self.embd_norm.forward_in_place(pool, &mut stream.x, len, &mut scratch.normed);
-        Ok(())
+    fn embed(&self, ctx: &Context<'_, B>, texts: &[&Tokenized], tokens: usize) -> Result<Tensor<B>> {
+        // A model with one type does not mark second texts.
+        let max_type = (self.config.token_types as u32).saturating_sub(1);
+        let types = |text: &&Tokenized| {
+            let second = text.second;
+            (0..text.ids.len()).map(move |index| u32::from(index >= second).min(max_type))
+        };
+        let sum = ctx.upload([1, tokens, 1, self.config.width], &mut |x| {
+            self.token_embd.look_up(texts.iter().flat_map(|text| &text.ids).copied(), false, x)?;
+            if let (Some(table), Positions::Table { offset }) = (&self.position_embd, &self.config.positions) {
+                let offset = *offset as u32;
+                table.look_up(texts.iter().flat_map(|text| offset..offset + text.ids.len() as u32), true, x)?;
+            }
+            match &self.token_types {
+                Some(table) => table.look_up(texts.iter().flat_map(types), true, x),
+                None => Ok(()),
+            }
+        })?;
+        ctx.norm(&self.embd_norm, &sum)
     }
 
-    /// Computes one layer. Returns whether it was the last one; [`Pass::vectors`] then returns the result.
-    pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
-        let EncoderConfig { width, heads, .. } = self.config;
+    /// Computes one layer. Returns whether it was the last one; [`Pass::hidden_states`] then returns the result.
+    pub fn advance(&self, ctx: &Context<'_, B>, pass: &mut Pass<B>) -> Result<bool> {
         let Some(layer) = self.layers.get(pass.layer) else { return Ok(true) };
-        let (pool, mut scratch, m) = (self.cpu.pool(), self.cpu.scratch(), pass.texts.tokens());
-        let (len, head_width, attention) = (m * width, width / heads, self.config.layer_attention(pass.layer));
-        layer.project(pool, m, &mut pass.stream, &mut scratch)?;
+        let heads = self.config.heads;
+        let attention = self.config.layer_attention(pass.layer);
+        let [mut q, mut k, v] = layer.project(ctx, &mut pass.stream)?;
         if let Some(angles) = attention.and_then(|(index, _)| pass.angles.get(index)) {
-            angles.rotate(pool, grow(&mut scratch.q, len), heads, head_width, RopeLayout::Halves);
-            angles.rotate(pool, grow(&mut scratch.k, len), heads, head_width, RopeLayout::Halves);
+            ctx.rope(&mut q, heads, RopeLayout::Halves, angles)?;
+            ctx.rope(&mut k, heads, RopeLayout::Halves, angles)?;
         }
-        pass.arena.write(pool, 0, &pass.writes, &scratch.k, &scratch.v)?;
-        let ScratchBuffers { q, attention: output, .. } = &mut *scratch;
+        let batch = ctx.batch(pass.texts.slices(&(0..pass.texts.tokens())))?;
+        ctx.write_kv(&mut pass.arena, 0, &batch, [&k, &v])?;
         let shape = shape(&self.config, attention.and_then(|(_, attention)| attention.window));
-        let spans = pass.texts.slices(&(0..m));
-        attention::forward(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(output, len))?;
-        layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
+        let output = ctx.kv_attention(&pass.arena, 0, &batch, &shape, &q)?;
+        drop((q, k, v));
+        layer.finish(ctx, &mut pass.stream, &output)?;
         pass.layer += 1;
         if pass.layer < self.layers.len() {
             return Ok(false);
         }
-        if let Some(norm) = &self.output_norm {
-            let ResidualStream { x, y } = &mut pass.stream;
-            norm.add_forward_in_place(pool, x, grow(y, len), &mut scratch.normed);
+        if let (Some(norm), Some(y)) = (&self.output_norm, pass.stream.y.take()) {
+            pass.stream.x = ctx.add_norm(norm, &mut pass.stream.x, &y)?;
         }
         Ok(true)
     }
@@ -198,11 +183,10 @@ impl Encoder {
     pub fn pass_bytes(config: &EncoderConfig, tokens: usize, texts: usize, threads: usize) -> u64 {
         let EncoderConfig { width, inner, heads, .. } = *config;
         let kinds = if let Positions::Rotary { kinds, .. } = &config.positions { kinds.len() } else { 0 };
-        // The residual stream, angles in vectors that grow by doubling, the scratch of one layer, and quantised
-        // activations.
-        let angles = 2 * kinds * width / heads;
-        let floats = tokens * (2 * width + 7 * width + 2 * inner + width.max(inner) + angles);
-        let attention = attend_bytes(threads, &shape(config, None), tokens, tokens.min(config.context));
+        // The residual stream and its copy on the host, angles, the tensors of one layer, and quantised activations.
+        let angles = kinds * width / heads;
+        let floats = tokens * (2 * width + 5 * width.max(inner) + width.max(inner) + angles);
+        let attention = B::kv_attention_bytes(threads, &shape(config, None), tokens, tokens.min(config.context));
         (floats * size_of::<f32>() + attention) as u64 + arena_bytes([heads, width / heads], tokens, texts)
     }
 }
@@ -214,15 +198,38 @@ fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
     AttentionShape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
 }
 
-impl Pass {
+impl<B: Backend> Pass<B> {
     /// Masks padding; `lengths` are the lengths of the texts without padding.
     pub fn mask_padding(&mut self, lengths: impl Iterator<Item = usize>) {
         self.texts.mask_padding(lengths);
     }
 
+    /// The hidden states of a finished pass on the host.
+    pub fn hidden_states(&self, backend: &B) -> Result<HiddenStates> {
+        let x = &self.stream.x;
+        Ok(HiddenStates { values: backend.to_vec(x)?, width: x.channels, texts: self.texts.ranges().collect() })
+    }
+
+    /// The hidden states of a finished pass: `[1, tokens, 1, width]`.
+    pub(in crate::models) fn into_hidden_states(self) -> Tensor<B> {
+        self.stream.x
+    }
+}
+
+/// The hidden states of a batch.
+#[derive(Debug)]
+pub struct HiddenStates {
+    /// `[tokens, width]`
+    values: Vec<f32>,
+    width: usize,
+    /// The tokens of each text.
+    texts: Vec<Range<usize>>,
+}
+
+impl HiddenStates {
     /// The hidden states of each text, `[tokens, width]`, in batch order.
-    pub fn vectors(&self, width: usize) -> impl Iterator<Item = &[f32]> {
-        let states = move |text: Range<usize>| self.stream.x.get(text.start * width..text.end * width);
-        self.texts.ranges().filter_map(states)
+    pub fn texts(&self) -> impl Iterator<Item = &[f32]> {
+        let states = |text: &Range<usize>| self.values.get(text.start * self.width..text.end * self.width);
+        self.texts.iter().filter_map(states)
     }
 }

@@ -1,6 +1,6 @@
 //! Encoder families, and the Hugging Face names of their tensors. The code uses GGUF's names.
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 use crate::models::error::ModelError;
 use crate::models::safetensors::ModelFolder;

@@ -1,6 +1,6 @@
 //! The tensor table: names, shapes, types and offsets.
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 use super::GgufError;
 use super::cursor::Cursor;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! GGUF files as checkpoints. Stems are GGUF's own names.
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 use super::tensor_rows::StoredTensor;
 use super::{DecoderCheckpoint, Role, Rows, Weights};

@@ -3,14 +3,11 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
-
-use outpost_kernels::{Conv2d, ConvShape, DType, Pool};
 
 use super::{Role, Rows, Weights, flat};
-use crate::models::embedding_table::EmbeddingTable;
+use crate::models::backend::{Backend, ConvShape, DType};
 use crate::models::error::{ModelError, Result};
-use crate::models::linear::Linear;
+use crate::models::nn::{Conv, EmbeddingTable, Linear};
 
 /// A tensor that may hold a matrix: the rows from `first` on of `total` rows of a stem.
 #[derive(Debug)]
@@ -38,27 +35,25 @@ pub struct LoadedMatrix {
     pub columns: usize,
     /// The shape of a convolution.
     pub window: Option<ConvShape>,
-    /// [`Linear::id`], or the address of the convolution.
+    /// [`Linear::id`] or [`Conv::id`].
     pub id: usize,
 }
 
 /// Loads layers from a checkpoint.
-pub struct Loader<'a> {
+pub struct Loader<'a, B: Backend> {
     source: &'a dyn Weights,
-    /// The threads that read and pack.
-    pool: Pool,
+    backend: B,
     /// The type to which the weights of projections are rounded.
     precision: Option<DType>,
     used: RefCell<HashSet<String>>,
     matrices: RefCell<Vec<LoadedMatrix>>,
 }
 
-impl<'a> Loader<'a> {
-    /// A loader with threads of its own, because the compute threads may be busy with other models.
-    pub fn new(source: &'a dyn Weights, threads: usize) -> Self {
+impl<'a, B: Backend> Loader<'a, B> {
+    pub fn new(source: &'a dyn Weights, backend: &B) -> Self {
         Self {
             source,
-            pool: Pool::new(threads),
+            backend: backend.for_loading(),
             precision: None,
             used: RefCell::default(),
             matrices: RefCell::default(),
@@ -68,6 +63,10 @@ impl<'a> Loader<'a> {
     /// Rounds the float weights of projections and convolutions to this type.
     pub fn with_precision(self, precision: Option<DType>) -> Self {
         Self { precision, ..self }
+    }
+
+    pub fn backend(&self) -> &B {
+        &self.backend
     }
 
     /// Marks a tensor as not needed.
@@ -93,11 +92,21 @@ impl<'a> Loader<'a> {
     }
 
     /// Loads a matrix and its optional bias, if the matrix exists.
-    pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear>> {
+    pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear<B>>> {
+        self.read_matrix(stem, rows, columns, false)
+    }
+
+    /// Loads a matrix whose rows are embeddings.
+    pub fn embedding(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear<B>> {
+        self.read_matrix(stem, rows, columns, true)?.ok_or_else(|| self.missing(stem))
+    }
+
+    fn read_matrix(&self, stem: &str, rows: usize, columns: usize, embedding: bool) -> Result<Option<Linear<B>>> {
         let Some((name, shape)) = self.lookup(stem, Role::Weight) else { return Ok(None) };
         self.check_shape(&name, &shape, shape == [rows, columns], &[rows, columns])?;
         let bias = self.optional_vector(stem, Role::Bias, rows)?;
-        Ok(Some(Linear::new(&self.pool, &self.read_rows(&name, 0, rows)?, bias)?))
+        let weight = self.read_rows(&name, 0, rows)?;
+        Ok(Some(Linear::read(&self.backend, &weight, bias.as_deref(), embedding)?))
     }
 
     /// Loads an embedding table.
@@ -105,10 +114,6 @@ impl<'a> Loader<'a> {
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.check_shape(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
         EmbeddingTable::new(&self.read_rows(&name, 0, rows)?)
-    }
-
-    pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear> {
-        self.optional_matrix(stem, rows, columns)?.ok_or_else(|| self.missing(stem))
     }
 
     pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
@@ -140,7 +145,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Loads a projection to `rows` outputs from the first candidate that exists. With `biased`, it must have a bias.
-    pub fn linear(&self, candidates: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
+    pub fn linear(&self, candidates: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear<B>> {
         let (candidate, name) = self.find(candidates, columns)?;
         let mut weight = self.read_rows(&name, candidate.first, rows)?;
         if let Some(dtype) = self.precision {
@@ -150,7 +155,7 @@ impl<'a> Loader<'a> {
         if biased && bias.is_none() {
             return Err(self.missing_tensor(&candidate.stem, Role::Bias));
         }
-        let linear = Linear::new(&self.pool, &weight, bias)?;
+        let linear = Linear::read(&self.backend, &weight, bias.as_deref(), false)?;
         let (stem, rows) = (candidate.stem.clone(), candidate.first..candidate.first + rows);
         let matrix = LoadedMatrix { stem, rows, total: candidate.total, columns, window: None, id: linear.id() };
         self.matrices.borrow_mut().push(matrix);
@@ -158,7 +163,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Loads a convolution and its optional bias.
-    pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Arc<Conv2d>> {
+    pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Conv<B>> {
         let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
         let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         let expected = [outputs, inputs, height, width];
@@ -169,8 +174,8 @@ impl<'a> Loader<'a> {
             weight = weight.rounded(dtype);
         }
         let bias = self.optional_vector(stem, Role::Bias, outputs)?;
-        let conv = Arc::new(Conv2d::new(&self.pool, weight.dtype, window, &weight.bytes()?, bias.as_deref())?);
-        let (total, columns, id) = (outputs, inputs * height * width, Arc::as_ptr(&conv).addr());
+        let conv = Conv::read(&self.backend, &weight, window, bias.as_deref())?;
+        let (total, columns, id) = (outputs, inputs * height * width, conv.id());
         let matrix = LoadedMatrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
         self.matrices.borrow_mut().push(matrix);
         Ok(conv)

@@ -8,8 +8,7 @@ mod loader;
 mod safetensors;
 mod tensor_rows;
 
-use outpost_kernels::{Conv2d, ConvShape, DType, Linear};
-
+use super::backend::{Backend, ConvShape, DType};
 use super::decoder_config::DecoderConfig;
 use crate::models::error::ModelError;
 pub(super) use loader::{Candidate, LoadedMatrix, Loader};
@@ -59,12 +58,12 @@ pub struct Footprint {
 
 impl Footprint {
     /// The footprint if `threads` threads read.
-    pub fn new(source: &dyn Weights, threads: usize) -> Self {
-        Self::with_precision(source, threads, None)
+    pub fn new<B: Backend>(source: &dyn Weights, threads: usize) -> Self {
+        Self::with_precision::<B>(source, threads, None)
     }
 
     /// The footprint if float matrices are rounded to `precision`.
-    pub fn with_precision(source: &dyn Weights, threads: usize, precision: Option<DType>) -> Self {
+    pub fn with_precision<B: Backend>(source: &dyn Weights, threads: usize, precision: Option<DType>) -> Self {
         let mut footprint = Self::default();
         for name in source.names() {
             let (Some(shape), Some(dtype)) = (source.shape(&name), source.dtype(&name)) else { continue };
@@ -78,12 +77,12 @@ impl Footprint {
                 // The weights of a convolution are read at once.
                 &[outputs, inputs, height, width] => {
                     let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
-                    (Conv2d::packed_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
+                    (B::conv_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
                 }
                 // Experts are read and packed one by one.
                 [outer @ .., rows, columns] => {
-                    let packed = outer.iter().product::<usize>() * Linear::packed_bytes(dtype, *rows, *columns);
-                    (packed, Linear::packing_bytes(threads, dtype, *rows, *columns))
+                    let packed = outer.iter().product::<usize>() * B::linear_bytes(dtype, *rows, *columns);
+                    (packed, B::loading_bytes(threads, dtype, *rows, *columns))
                 }
                 [] => continue,
             };

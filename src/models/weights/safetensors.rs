@@ -1,6 +1,6 @@
 //! Hugging Face folders as checkpoints, with tables of their names for a decoder's stems.
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 use super::tensor_rows::StoredTensor;
 use super::{DecoderCheckpoint, Role, Rows, Weights};

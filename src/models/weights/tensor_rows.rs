@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::models::backend::{DType, dequantise};
 use half::{bf16, f16};
-use outpost_kernels::{DType, dequantise};
 
 use crate::models::error::ModelError;
 

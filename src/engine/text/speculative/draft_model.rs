@@ -20,7 +20,7 @@ use crate::engine::text::scheduler::{DraftContext, SequenceId, SequenceTokens};
 use crate::engine::text::speculative::draft_payoff::{DraftCosts, Round, RoundStats};
 use crate::engine::text::step_cost_model::SpeculationCosts;
 use crate::models::causal_lm::{BatchRow, Logits, LogitsAt};
-use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
+use crate::models::kv::{BLOCK, BlockId, KvArena, KvType};
 
 /// Logits this far below the best do not contribute to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
@@ -32,8 +32,8 @@ pub trait DraftNetwork: Send + Sync {
     /// Max positions of a sequence.
     fn context_window(&self) -> u32;
 
-    /// The sizes of its keys and values.
-    fn kv_shape(&self, kind: KvType) -> KvShape;
+    /// An empty arena for its keys and values.
+    fn new_kv_arena(&self, kind: KvType) -> Box<dyn KvArena>;
 
     /// Bytes of its weights.
     fn weight_bytes(&self) -> u64;
@@ -41,7 +41,7 @@ pub trait DraftNetwork: Send + Sync {
     /// Whether the token is an end-of-sequence token.
     fn ends_with(&self, token: u32) -> bool;
 
-    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String>;
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, String>;
 
     /// Takes back the buffer that [`Self::forward`] returned, so that the next step can reuse it.
     fn reuse(&self, logits: Logits);
@@ -51,7 +51,7 @@ pub struct DraftModel {
     model: Arc<dyn DraftNetwork>,
     /// Token IDs below this are the same in both vocabularies.
     vocabulary: usize,
-    arena: KvArena,
+    arena: Box<dyn KvArena>,
     /// The tokens whose keys and values are in a block.
     computed: HashMap<BlockId, Vec<u32>>,
     costs: DraftCosts,
@@ -143,7 +143,7 @@ impl DraftModel {
     /// `vocabulary`: token IDs below this are the same in `model` and the target model, whose
     /// weights take `target_bytes` bytes.
     pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, target_bytes: u64, kind: KvType) -> Self {
-        let arena = KvArena::new(model.kv_shape(kind));
+        let arena = model.new_kv_arena(kind);
         let costs = DraftCosts::new(model.weight_bytes() as f64 / target_bytes.max(1) as f64);
         Self { model, vocabulary, arena, computed: HashMap::new(), costs, average: RoundStats::default() }
     }
@@ -160,7 +160,7 @@ impl DraftModel {
 
     /// Drops all keys and values.
     fn clear(&mut self) {
-        self.arena = KvArena::new(self.arena.shape());
+        self.arena = self.model.new_kv_arena(self.arena.shape().kv_type);
         self.computed.clear();
     }
 
@@ -220,7 +220,7 @@ impl DraftModel {
             left = left.saturating_sub(sequence.count);
             sequence.round.catch_up = if sequence.has_rounds { sequence.count.saturating_sub(1) } else { 0 };
             // Sequences with the same text find it computed, even in this step.
-            self.record_computed(sequence);
+            self.record_computed(sequence)?;
         }
         while sequences.iter().any(|sequence| sequence.count > 0) {
             let tokens = sequences.iter().map(|sequence| sequence.count).sum();
@@ -235,17 +235,18 @@ impl DraftModel {
     }
 
     /// Records the tokens that the next step writes to the sequence's blocks.
-    fn record_computed(&mut self, sequence: &DraftSequence) {
+    fn record_computed(&mut self, sequence: &DraftSequence) -> Result<(), String> {
         for position in sequence.start..sequence.start + sequence.count {
             let (Some(block), Some(token)) = (sequence.blocks.get(position / BLOCK), sequence.tokens.get(position))
             else {
-                return;
+                break;
             };
-            self.arena.ensure(*block);
+            self.arena.ensure(*block).map_err(|error| error.to_string())?;
             let stored = self.computed.entry(*block).or_default();
             stored.truncate(position % BLOCK);
             stored.push(token);
         }
+        Ok(())
     }
 
     /// The logits of the sequences that are computed to their end, in order.
@@ -255,7 +256,7 @@ impl DraftModel {
         }
         let rows: Vec<BatchRow<'_>> =
             sequences.iter().filter(|sequence| sequence.count > 0).map(DraftSequence::row).collect();
-        self.model.forward(&rows, &mut self.arena)
+        self.model.forward(&rows, self.arena.as_mut())
     }
 
     /// Takes the draft tokens of a step and decides which sequences the next step continues.
@@ -288,8 +289,7 @@ impl DraftModel {
         if going().map(|sequence| sequence.expected_gain(costs)).sum::<f64>() <= cost.seconds(going().count()) {
             sequences.iter_mut().for_each(|sequence| sequence.count = 0);
         }
-        sequences.iter().for_each(|sequence| self.record_computed(sequence));
-        Ok(())
+        sequences.iter().try_for_each(|sequence| self.record_computed(sequence))
     }
 }
 

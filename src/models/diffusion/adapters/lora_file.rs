@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost_kernels::{self as kernels, Conv2d, ConvShape, DType, Pool};
 use serde_json::Value;
 
 use super::AdaptableLayers;
-use super::lora_deltas::{Adapter, DownProjection, LoraDelta};
 use super::tensor_names::{self, LoraRole, LoraTarget};
+use crate::models::backend::{Backend, ConvShape, DType};
 use crate::models::error::{ModelError, Result};
-use crate::models::linear::Linear;
+use crate::models::nn::{Adapter, DownProjection, LoraDelta};
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{LoadedMatrix, Weights, flat};
 
@@ -20,8 +19,6 @@ use crate::models::weights::{LoadedMatrix, Weights, flat};
 pub struct LoraFile {
     file: ModelFolder,
     layers: Vec<LoraLayer>,
-    /// Memory of the loaded adapter, in bytes.
-    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -83,16 +80,20 @@ impl LoraFile {
             LoraLayer::new(&file, layers.get(target, &name), tensors, metadata_alpha)
         };
         let layers = tensors_by_layer.into_iter().map(layer).collect::<Result<Vec<_>>>()?;
-        let bytes = layers.iter().map(|layer| layer.bytes(&file)).sum();
-        Ok(Self { file, layers, bytes })
+        Ok(Self { file, layers })
     }
 
-    /// Reads the file; `pause` is called between layers.
-    pub fn read(&self, pool: &Pool, pause: &dyn Fn() -> Result<()>) -> Result<Adapter> {
+    /// Memory of the loaded adapter, in bytes.
+    pub fn bytes<B: Backend>(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.bytes::<B>(&self.file)).sum()
+    }
+
+    /// Reads the file, with a pause after each layer.
+    pub fn read<B: Backend>(&self, backend: &B) -> Result<Adapter<B>> {
         let mut deltas = Vec::new();
         for layer in &self.layers {
-            layer.read(&self.file, pool, &mut deltas)?;
-            pause()?;
+            layer.read(&self.file, backend, &mut deltas)?;
+            backend.pause()?;
         }
         Ok(Adapter { deltas })
     }
@@ -182,19 +183,24 @@ impl LoraLayer {
     }
 
     /// Memory of the loaded layer, in bytes.
-    fn bytes(&self, file: &ModelFolder) -> u64 {
+    fn bytes<B: Backend>(&self, file: &ModelFolder) -> u64 {
         let dtype = |name: &str| Weights::dtype(file, name).unwrap_or(DType::F32);
         let (down_dtype, up_dtype) = (dtype(&self.down), dtype(&self.up));
         let columns = self.matrices.first().map_or(0, |matrix| matrix.columns);
         let down_bytes = match self.conv_shape() {
-            Some(shape) => Conv2d::packed_bytes(down_dtype, &shape),
-            None => kernels::Linear::packed_bytes(down_dtype, self.rank, columns),
+            Some(shape) => B::conv_bytes(down_dtype, &shape),
+            None => B::linear_bytes(down_dtype, self.rank, columns),
         };
-        let up_bytes = |matrix: &LoadedMatrix| kernels::Linear::packed_bytes(up_dtype, matrix.rows.len(), self.rank);
+        let up_bytes = |matrix: &LoadedMatrix| B::linear_bytes(up_dtype, matrix.rows.len(), self.rank);
         (down_bytes + self.matrices.iter().map(up_bytes).sum::<usize>()) as u64
     }
 
-    fn read(&self, file: &ModelFolder, pool: &Pool, deltas: &mut Vec<(usize, Arc<LoraDelta>)>) -> Result<()> {
+    fn read<B: Backend>(
+        &self,
+        file: &ModelFolder,
+        backend: &B,
+        deltas: &mut Vec<(usize, Arc<LoraDelta<B>>)>,
+    ) -> Result<()> {
         let alpha = match &self.alpha {
             Alpha::Rank => self.rank as f32,
             Alpha::Value(alpha) => *alpha,
@@ -209,14 +215,14 @@ impl LoraLayer {
         }
         let down_shape = Weights::shape(file, &self.down).unwrap_or_default();
         let rows = Weights::rows(file, &self.down, 0, flat(&down_shape).0)?;
-        let down = match self.conv_shape() {
-            Some(shape) => DownProjection::Conv(Arc::new(Conv2d::new(pool, rows.dtype, shape, &rows.bytes()?, None)?)),
-            None => DownProjection::Linear(Linear::new(pool, &rows, None)?),
-        };
+        let down = Arc::new(match self.conv_shape() {
+            Some(shape) => DownProjection::Conv(backend.read_conv(&rows, shape, None)?),
+            None => DownProjection::Linear(backend.read_linear(&rows, None, false)?),
+        });
         for matrix in &self.matrices {
             let rows = Weights::rows(file, &self.up, matrix.rows.start, matrix.rows.len())?;
-            let up = Linear::new(pool, &rows, None)?;
-            deltas.push((matrix.id, Arc::new(LoraDelta { down: down.clone(), up, scale })));
+            let up = backend.read_linear(&rows, None, false)?;
+            deltas.push((matrix.id, Arc::new(LoraDelta { down: Arc::clone(&down), up, scale })));
         }
         Ok(())
     }

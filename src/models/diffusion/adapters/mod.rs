@@ -1,7 +1,6 @@
 //! LoRA adapters (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): pairs of low-rank matrices whose product is
 //! added to the output of a layer.
 
-mod lora_deltas;
 mod lora_file;
 mod tensor_names;
 
@@ -10,8 +9,6 @@ use std::collections::HashMap;
 use super::denoiser::DenoiserConfig;
 use super::ldm_checkpoint::tensor_names::unet_name;
 use crate::models::weights::LoadedMatrix;
-pub(super) use lora_deltas::DownProjection;
-pub use lora_deltas::{Adapter, LoraDelta, LoraDeltas};
 pub use lora_file::LoraFile;
 pub use tensor_names::LoraTarget;
 

@@ -9,7 +9,7 @@ mod tensor_source;
 
 use std::path::PathBuf;
 
-use outpost_kernels::DType;
+use crate::models::backend::{Backend, DType};
 
 use super::bert::BertConfig;
 use super::clip::ClipConfig;
@@ -117,10 +117,10 @@ impl Components {
     }
 
     /// Memory for all weights, and for reading them on `threads` threads, with floats rounded to `precision`.
-    pub fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
+    pub fn footprint<B: Backend>(&self, threads: usize, precision: Option<DType>) -> Footprint {
         let text_encoders = self.text_encoders.iter().map(|text| &text.tensors);
         let sources = [&self.denoiser.1, &self.vae.1].into_iter().chain(text_encoders);
-        let footprints = sources.map(|tensors| tensors.footprint(threads, precision));
+        let footprints = sources.map(|tensors| tensors.footprint::<B>(threads, precision));
         footprints.fold(Footprint::default(), |total, component| Footprint {
             weights: total.weights + component.weights,
             loading: total.loading.max(component.loading),

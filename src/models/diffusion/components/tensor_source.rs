@@ -1,6 +1,6 @@
 //! The files that hold the weights of a component.
 
-use outpost_kernels::DType;
+use crate::models::backend::{Backend, DType};
 
 use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::dit::OriginalWeights;
@@ -32,18 +32,18 @@ impl TensorSource {
         }
     }
 
-    /// Reads all tensors on `threads` threads and rounds floats to `precision`. Also returns the loaded matrices.
+    /// Reads all tensors and rounds floats to `precision`. Also returns the loaded matrices.
     ///
     /// # Errors
     /// A tensor is missing, has the wrong shape or is not used by `load`.
-    pub(in crate::models::diffusion) fn read<T>(
+    pub(in crate::models::diffusion) fn read<B: Backend, T>(
         &self,
-        threads: usize,
+        backend: &B,
         precision: Option<DType>,
-        load: impl FnOnce(&Loader<'_>) -> Result<T>,
+        load: impl FnOnce(&Loader<'_, B>) -> Result<T>,
     ) -> Result<(T, Vec<LoadedMatrix>)> {
         self.with_weights(|source| {
-            let loader = Loader::new(source, threads).with_precision(precision);
+            let loader = Loader::new(source, backend).with_precision(precision);
             let loaded = load(&loader)?;
             let matrices = loader.matrices();
             loader.finish()?;
@@ -51,7 +51,7 @@ impl TensorSource {
         })
     }
 
-    pub(super) fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
-        self.with_weights(|source| Footprint::with_precision(source, threads, precision))
+    pub(super) fn footprint<B: Backend>(&self, threads: usize, precision: Option<DType>) -> Footprint {
+        self.with_weights(|source| Footprint::with_precision::<B>(source, threads, precision))
     }
 }

@@ -1,14 +1,13 @@
 //! The joint attention block of Stable Diffusion 3, and of the first layers of FLUX: image patches and text tokens
 //! attend to each other, with separate weights.
 
-use outpost_kernels::Activation;
+use crate::models::backend::{Activation, Backend, Tensor};
 
 use super::modulation::{Modulation, ModulationVectors, ShiftScale};
 use super::qkv::{AttentionNames, IMAGE, QkvDims, QkvProjection, TEXT};
-use super::token_sequence::{concat_tokens, split_tokens};
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, Mlp, linear, mlp};
-use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::diffusion::layers::{linear, mlp};
+use crate::models::error::Result;
+use crate::models::nn::{Context, Linear, Mlp};
 use crate::models::weights::Loader;
 
 // Indices of modulation vectors.
@@ -44,20 +43,20 @@ pub(super) struct JointBlockConfig {
 }
 
 #[derive(Debug)]
-pub(super) struct JointBlock {
+pub(super) struct JointBlock<B: Backend> {
     config: JointBlockConfig,
-    image: Stream,
-    text: Stream,
-    dual_attention: Option<(QkvProjection, Linear)>,
+    image: Stream<B>,
+    text: Stream<B>,
+    dual_attention: Option<(QkvProjection<B>, Linear<B>)>,
 }
 
 /// The weights for image patches, or for text tokens.
 #[derive(Debug)]
-struct Stream {
-    modulation: Modulation,
-    qkv: QkvProjection,
+struct Stream<B: Backend> {
+    modulation: Modulation<B>,
+    qkv: QkvProjection<B>,
     /// The output projection and the feed-forward network; `None` for text in the last block.
-    out_and_mlp: Option<(Linear, Mlp)>,
+    out_and_mlp: Option<(Linear<B>, Mlp<B>)>,
 }
 
 impl JointBlockConfig {
@@ -66,9 +65,9 @@ impl JointBlockConfig {
     }
 }
 
-impl Stream {
+impl<B: Backend> Stream<B> {
     fn load(
-        loader: &Loader<'_>,
+        loader: &Loader<'_, B>,
         stem: &str,
         (names, norm, ff): (&AttentionNames, &str, &str),
         config: &JointBlockConfig,
@@ -90,7 +89,12 @@ impl Stream {
     }
 
     /// Queries, keys and values of the normalised and modulated `x`.
-    fn project_qkv(&self, ctx: &OpContext<'_>, x: &FeatureMap, vectors: &ModulationVectors) -> Result<[FeatureMap; 3]> {
+    fn project_qkv(
+        &self,
+        ctx: &Context<'_, B>,
+        x: &Tensor<B>,
+        vectors: &ModulationVectors<B>,
+    ) -> Result<[Tensor<B>; 3]> {
         let shift_scale = if self.out_and_mlp.is_some() { ATTENTION } else { FINAL };
         self.qkv.forward(ctx, &vectors.norm(ctx, x, shift_scale)?)
     }
@@ -98,25 +102,25 @@ impl Stream {
     /// Projects the attention output and adds it to `x`.
     fn add_attention(
         &self,
-        ctx: &OpContext<'_>,
-        x: &mut FeatureMap,
-        attended: &FeatureMap,
-        vectors: &ModulationVectors,
+        ctx: &Context<'_, B>,
+        x: &mut Tensor<B>,
+        attended: &Tensor<B>,
+        vectors: &ModulationVectors<B>,
     ) -> Result<()> {
         let Some((out, _)) = &self.out_and_mlp else { return Ok(()) };
-        vectors.add(ctx, x, &ctx.linear(out, attended)?, ATTENTION_GATE)
+        vectors.add(ctx, x, &out.forward(ctx, attended)?, ATTENTION_GATE)
     }
 
     /// Adds the output of the feed-forward network to `x`.
-    fn add_feed_forward(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, vectors: &ModulationVectors) -> Result<()> {
+    fn add_feed_forward(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, vectors: &ModulationVectors<B>) -> Result<()> {
         let Some((_, mlp)) = &self.out_and_mlp else { return Ok(()) };
-        let y = ctx.feed_forward(mlp, &vectors.norm(ctx, x, MLP)?)?;
+        let y = mlp.forward(ctx, &vectors.norm(ctx, x, MLP)?)?;
         vectors.add(ctx, x, &y, MLP_GATE)
     }
 }
 
-impl JointBlock {
-    pub fn load(loader: &Loader<'_>, stem: &str, config: JointBlockConfig) -> Result<Self> {
+impl<B: Backend> JointBlock<B> {
+    pub fn load(loader: &Loader<'_, B>, stem: &str, config: JointBlockConfig) -> Result<Self> {
         let JointBlockConfig { width, dual_attention, last, .. } = config;
         let load_dual_attention = || {
             let stem = format!("{stem}.attn2");
@@ -136,11 +140,11 @@ impl JointBlock {
     /// `rope` is applied to queries and keys of all positions.
     pub fn forward(
         &self,
-        ctx: &OpContext<'_>,
-        x: &mut FeatureMap,
-        text: &mut FeatureMap,
-        cond: &FeatureMap,
-        rope: &dyn Fn(&mut FeatureMap) -> Result<()>,
+        ctx: &Context<'_, B>,
+        x: &mut Tensor<B>,
+        text: &mut Tensor<B>,
+        cond: &Tensor<B>,
+        rope: &dyn Fn(&mut Tensor<B>) -> Result<()>,
     ) -> Result<()> {
         let vectors = self.image.modulation.forward(ctx, cond)?;
         let text_vectors = self.text.modulation.forward(ctx, cond)?;
@@ -156,7 +160,7 @@ impl JointBlock {
         )?;
         self.image.add_attention(ctx, x, &image_attended, &vectors)?;
         if let Some((attended, out)) = dual_attention {
-            vectors.add(ctx, x, &ctx.linear(out, &attended)?, DUAL_ATTENTION_GATE)?;
+            vectors.add(ctx, x, &out.forward(ctx, &attended)?, DUAL_ATTENTION_GATE)?;
         }
         self.image.add_feed_forward(ctx, x, &vectors)?;
         self.text.add_attention(ctx, text, &text_attended, &text_vectors)?;
@@ -166,11 +170,11 @@ impl JointBlock {
     /// Attention among image patches.
     fn self_attention(
         &self,
-        ctx: &OpContext<'_>,
-        x: &FeatureMap,
-        qkv: &QkvProjection,
-        vectors: &ModulationVectors,
-    ) -> Result<FeatureMap> {
+        ctx: &Context<'_, B>,
+        x: &Tensor<B>,
+        qkv: &QkvProjection<B>,
+        vectors: &ModulationVectors<B>,
+    ) -> Result<Tensor<B>> {
         let [q, k, v] = qkv.forward(ctx, &vectors.norm(ctx, x, DUAL_ATTENTION)?)?;
         ctx.attention([&q, &k, &v], self.config.heads, false)
     }
@@ -178,22 +182,22 @@ impl JointBlock {
     /// Attention among image patches and text tokens.
     fn joint_attention(
         &self,
-        ctx: &OpContext<'_>,
-        image: [FeatureMap; 3],
-        text: [FeatureMap; 3],
-        rope: &dyn Fn(&mut FeatureMap) -> Result<()>,
-    ) -> Result<[FeatureMap; 2]> {
+        ctx: &Context<'_, B>,
+        image: [Tensor<B>; 3],
+        text: [Tensor<B>; 3],
+        rope: &dyn Fn(&mut Tensor<B>) -> Result<()>,
+    ) -> Result<[Tensor<B>; 2]> {
         let JointBlockConfig { heads, text_first, .. } = self.config;
         let [first, second] = if text_first { [text, image] } else { [image, text] };
-        let first_tokens = first.first().map_or(0, FeatureMap::pixels);
+        let first_tokens = first.first().map_or(0, Tensor::pixels);
         let [[q1, k1, v1], [q2, k2, v2]] = [first, second];
-        let (mut q, mut k) = (concat_tokens(ctx, &q1, &q2)?, concat_tokens(ctx, &k1, &k2)?);
-        let v = concat_tokens(ctx, &v1, &v2)?;
+        let (mut q, mut k) = (ctx.concat_tokens(&q1, &q2)?, ctx.concat_tokens(&k1, &k2)?);
+        let v = ctx.concat_tokens(&v1, &v2)?;
         drop((q1, k1, v1, q2, k2, v2));
         rope(&mut q)?;
         rope(&mut k)?;
         let attended = ctx.attention([&q, &k, &v], heads, false)?;
-        let [first, second] = split_tokens(ctx, &attended, first_tokens)?;
+        let [first, second] = ctx.split_tokens(&attended, first_tokens)?;
         Ok(if text_first { [second, first] } else { [first, second] })
     }
 }

@@ -11,20 +11,19 @@ mod modulation;
 mod patch_layout;
 mod qkv;
 mod time_text_embedding;
-mod token_sequence;
 
 pub use flux::{Flux, FluxConfig, OriginalWeights, PATCH_SIZE};
 pub use mmdit::{Mmdit, MmditConfig};
 
-use super::feature_map::FeatureMap;
+use crate::models::backend::{Backend, Tensor};
 
 /// The inputs of a diffusion transformer besides the latents.
 #[derive(Debug)]
-pub struct DitConditioning<'a> {
+pub struct DitConditioning<'a, B: Backend> {
     /// Sigma times 1000.
     pub timestep: f32,
     /// Prompt embeddings, `[images, tokens, 1, context_width]`.
-    pub text: &'a FeatureMap,
+    pub text: &'a Tensor<B>,
     /// Pooled prompt embeddings, `[images][pooled_width]`.
     pub pooled: &'a [Vec<f32>],
     /// The guidance scale, for transformers that embed it.

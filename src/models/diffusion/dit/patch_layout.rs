@@ -1,8 +1,9 @@
 //! Converts latents to a sequence of patches and back.
 
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::backend::{Backend, Tensor};
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::Context;
 
 /// The order of the elements of a patch.
 #[derive(Clone, Copy, Debug)]
@@ -53,25 +54,19 @@ impl PatchLayout {
     }
 
     /// Converts latents, `[images, height, width, channels]`, to patches, `[images, patches, 1, patch_elements]`.
-    pub fn pack(self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
+    pub fn pack<B: Backend>(self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
         let Some(grid) = self.grid(x.size).filter(|_| x.channels == self.channels) else {
             return Err(ModelError::Compute(format!(
                 "latents of {:?} and {} channels do not divide into patches",
                 x.size, x.channels
             )));
         };
-        let mut out = ctx.alloc(x.images, [grid[0] * grid[1], 1], self.patch_elements());
-        let image = x.pixels() * x.channels;
-        for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
-            let src = self.latent_indices(grid).map(|index| x[index]);
-            out.iter_mut().zip(src).for_each(|(dst, src)| *dst = src);
-        }
-        ctx.pause()?;
-        Ok(out)
+        let order: Vec<u32> = self.latent_indices(grid).map(|index| index as u32).collect();
+        ctx.permute(x, &order, [grid[0] * grid[1], 1], self.patch_elements())
     }
 
     /// The inverse of [`Self::pack`].
-    pub fn unpack(self, ctx: &OpContext<'_>, x: &FeatureMap, grid: [usize; 2]) -> Result<FeatureMap> {
+    pub fn unpack<B: Backend>(self, ctx: &Context<'_, B>, x: &Tensor<B>, grid: [usize; 2]) -> Result<Tensor<B>> {
         if x.channels != self.patch_elements() || x.pixels() != grid[0] * grid[1] {
             return Err(ModelError::Compute(format!(
                 "{} rows of {} elements do not fit the grid of patches",
@@ -79,16 +74,10 @@ impl PatchLayout {
                 x.channels
             )));
         }
-        let mut out = ctx.alloc(x.images, grid.map(|count| count * self.patch_size), self.channels);
-        let image = (x.pixels() * x.channels).max(1);
-        for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
-            for (index, src) in self.latent_indices(grid).zip(x) {
-                if let Some(dst) = out.get_mut(index) {
-                    *dst = *src;
-                }
-            }
+        let mut order = vec![0; x.pixels() * x.channels];
+        for (element, index) in self.latent_indices(grid).enumerate() {
+            order[index] = element as u32;
         }
-        ctx.pause()?;
-        Ok(out)
+        ctx.permute(x, &order, grid.map(|count| count * self.patch_size), self.channels)
     }
 }

@@ -1,8 +1,8 @@
 //! Queries, keys and values of one stream (image or text) of a block.
 
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, Norm};
-use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::backend::{Backend, Norm, Tensor};
+use crate::models::error::Result;
+use crate::models::nn::{Context, Linear};
 use crate::models::weights::{Candidate, Loader};
 
 const EPSILON: f32 = 1e-6;
@@ -33,10 +33,10 @@ pub(super) const TEXT: AttentionNames = AttentionNames {
 
 /// The projections to queries, keys and values.
 #[derive(Debug)]
-pub(super) struct QkvProjection {
-    projections: [Linear; 3],
+pub(super) struct QkvProjection<B: Backend> {
+    projections: [Linear<B>; 3],
     /// Norms of the queries and keys of each head (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
-    norms: Option<[Norm; 2]>,
+    norms: Option<[Norm<B>; 2]>,
 }
 
 /// The dimensions of the projections.
@@ -47,15 +47,15 @@ pub(super) struct QkvDims {
     pub qk_norm: Option<usize>,
 }
 
-impl QkvProjection {
-    pub fn load(loader: &Loader<'_>, stem: &str, names: &AttentionNames, dims: QkvDims) -> Result<Self> {
+impl<B: Backend> QkvProjection<B> {
+    pub fn load(loader: &Loader<'_, B>, stem: &str, names: &AttentionNames, dims: QkvDims) -> Result<Self> {
         let fused = (format!("{stem}.{}", names.fused), 3 * dims.width);
         Self::load_fused(loader, stem, names, dims, &fused)
     }
 
     /// `fused`: a tensor that may hold all projections, and its number of rows.
     pub fn load_fused(
-        loader: &Loader<'_>,
+        loader: &Loader<'_, B>,
         stem: &str,
         names: &AttentionNames,
         QkvDims { width, qk_norm }: QkvDims,
@@ -68,7 +68,8 @@ impl QkvProjection {
         };
         let [q, k, v] = names.projections;
         let norms = |head| {
-            let [q, k] = names.norms.map(|name| Norm::load_rms_norm(loader, &format!("{stem}.{name}"), head, EPSILON));
+            let [q, k] =
+                names.norms.map(|name| Norm::load_rms_norm(loader, &format!("{stem}.{name}"), head, EPSILON, 0.));
             Ok::<_, crate::models::ModelError>([q?, k?])
         };
         Ok(Self {
@@ -78,9 +79,9 @@ impl QkvProjection {
     }
 
     /// Queries, keys and values of `x`, each `[images, positions, 1, width]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<[FeatureMap; 3]> {
-        let [q, k, v] = ctx.linears(self.projections.each_ref(), x)?;
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<[Tensor<B>; 3]> {
+        let [q, k, v] = Linear::forward_all(ctx, self.projections.each_ref(), x)?;
         let Some([norm_q, norm_k]) = &self.norms else { return Ok([q, k, v]) };
-        Ok([ctx.layer_norm(norm_q, &q)?, ctx.layer_norm(norm_k, &k)?, v])
+        Ok([ctx.norm(norm_q, &q)?, ctx.norm(norm_k, &k)?, v])
     }
 }

@@ -1,29 +1,28 @@
 //! The conditioning vector: the sum of the embeddings of timestep, pooled prompt embedding and guidance scale.
 
-use outpost_kernels::Activation;
+use crate::models::backend::{Activation, Backend, Tensor};
 
 use super::DitConditioning;
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::diffusion::timestep_embedding::{TimestepEmbedding, sinusoidal_embedding};
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::Context;
 use crate::models::weights::Loader;
 
 /// Width of the sinusoidal embedding.
 const SINUSOID_DIM: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct TimeTextEmbedding {
-    time: TimestepEmbedding,
-    guidance: Option<TimestepEmbedding>,
-    text: TimestepEmbedding,
+pub(super) struct TimeTextEmbedding<B: Backend> {
+    time: TimestepEmbedding<B>,
+    guidance: Option<TimestepEmbedding<B>>,
+    text: TimestepEmbedding<B>,
     pooled_width: usize,
-    width: usize,
 }
 
-impl TimeTextEmbedding {
+impl<B: Backend> TimeTextEmbedding<B> {
     /// `guidance_embeds`: whether the guidance scale is embedded.
-    pub fn load(loader: &Loader<'_>, pooled_width: usize, width: usize, guidance_embeds: bool) -> Result<Self> {
+    pub fn load(loader: &Loader<'_, B>, pooled_width: usize, width: usize, guidance_embeds: bool) -> Result<Self> {
         let embedder =
             |name: &str, inputs| TimestepEmbedding::load(loader, &format!("time_text_embed.{name}"), inputs, width);
         Ok(Self {
@@ -31,12 +30,11 @@ impl TimeTextEmbedding {
             guidance: guidance_embeds.then(|| embedder("guidance_embedder", SINUSOID_DIM)).transpose()?,
             text: embedder("text_embedder", pooled_width)?,
             pooled_width,
-            width,
         })
     }
 
     /// `[images, 1, 1, width]`, after SiLU, which every modulation applies first.
-    pub fn forward(&self, ctx: &OpContext<'_>, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, cond: &DitConditioning<'_, B>) -> Result<Tensor<B>> {
         let pooled = cond.pooled.concat();
         if cond.pooled.len() != cond.text.images || cond.pooled.iter().any(|text| text.len() != self.pooled_width) {
             return Err(ModelError::Compute(format!(
@@ -44,9 +42,9 @@ impl TimeTextEmbedding {
                 pooled.len()
             )));
         }
-        let mut x = self.text.forward(ctx, &ctx.feature_map(&pooled, cond.pooled.len(), [1, 1], self.pooled_width)?)?;
+        let mut x = self.text.forward(ctx, &ctx.tensor(&pooled, [cond.pooled.len(), 1, 1, self.pooled_width])?)?;
         let sinusoid =
-            |value: f32| ctx.feature_map(&sinusoidal_embedding(value, SINUSOID_DIM, true, 0.), 1, [1, 1], SINUSOID_DIM);
+            |value: f32| ctx.tensor(&sinusoidal_embedding(value, SINUSOID_DIM, true, 0.), [1, 1, 1, SINUSOID_DIM]);
         // The embedding that all images of the batch share.
         let mut shared = self.time.forward(ctx, &sinusoid(cond.timestep)?)?;
         match (&self.guidance, cond.guidance) {
@@ -60,10 +58,8 @@ impl TimeTextEmbedding {
                 ));
             }
         }
-        for x in x.data_mut().chunks_exact_mut(self.width.max(1)) {
-            x.iter_mut().zip(shared.data()).for_each(|(x, shared)| *x += shared);
-        }
-        ctx.activate(Activation::Silu, &mut x)?;
+        ctx.add(&mut x, &ctx.repeat(&shared, cond.pooled.len())?)?;
+        ctx.activate(Activation::Silu, &mut x, None)?;
         Ok(x)
     }
 }

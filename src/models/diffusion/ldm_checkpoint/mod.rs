@@ -9,7 +9,7 @@ mod tokenizer_search;
 
 use std::sync::Arc;
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 use super::unet::UnetConfig;
 use crate::models::error::ModelError;

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use outpost_kernels::Pool;
 
 use super::*;
+use crate::models::backend::{Backend, Cpu};
 use crate::models::diffusion::SchedulerName;
 use crate::models::diffusion::clip::{Clip, ClipConfig};
 use crate::models::diffusion::components::{Components, Family};
 use crate::models::diffusion::diffusers_weights::DiffusersWeights;
-use crate::models::diffusion::op_context::OpContext;
 use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::vae::VaeConfig;
+use crate::models::nn::Context;
 use crate::models::safetensors::read_json;
 use crate::models::weights::Loader;
 
@@ -123,13 +123,13 @@ fn sd2_embeddings_skip_the_last_layer() {
     let component = LdmComponent::OpenClip { layers: config.layers, has_projection: false };
     let weights = LdmWeights { file, prefix: OPEN.to_owned(), component };
     let folder = ModelFolder::open(&folder).unwrap();
-    let (pool, pause) = (Pool::new(1), || Ok(()));
-    let ctx = OpContext::new(&pool, &pause);
+    let cpu = Cpu::new(1);
+    let ctx = Context::new(&cpu);
     let words = |source: &dyn Weights| {
-        let loader = Loader::new(source, 1);
+        let loader = Loader::new(source, &cpu);
         let clip = Clip::load(&loader, config.clone()).unwrap();
         loader.finish().unwrap();
-        clip.forward(&ctx, &[vec![3, 5, 700, 8]], None).unwrap().hidden.data().to_vec()
+        cpu.to_vec(&clip.forward(&ctx, &[vec![3, 5, 700, 8]], None).unwrap().hidden).unwrap()
     };
     assert_eq!(words(&weights), words(&DiffusersWeights::new(&folder)));
 }

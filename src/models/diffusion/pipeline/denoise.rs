@@ -2,21 +2,22 @@
 
 use super::init_image::{InitialLatents, InpaintState};
 use super::prompt_embeds::PromptEmbeds;
-use super::{FeatureMap, GenerationParams, Generator, LatentNoise, OpContext, Pipeline, Result, StepProgress};
+use super::{Context, GenerationParams, Generator, LatentNoise, Pipeline, Raster, Result, StepProgress};
+use crate::models::backend::{Backend, Tensor};
 use crate::models::diffusion::denoiser::Conditioning;
 use crate::models::error::ModelError;
 
-impl Pipeline {
-    /// Generates an image, `[1, height, width, 3]`, with values from −1 to 1. `on_step` is called after each model
+impl<B: Backend> Pipeline<B> {
+    /// Generates an image, `[height, width, 3]`, with values from −1 to 1. `on_step` is called after each model
     /// output and can cancel the request with an error.
     pub fn generate(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         embeds: &PromptEmbeds,
         params: &GenerationParams<'_>,
         seed: u64,
         on_step: &mut dyn FnMut(&StepProgress<'_>) -> Result<()>,
-    ) -> Result<FeatureMap> {
+    ) -> Result<Raster> {
         let strength = params.init_image.map(|init_image| init_image.strength);
         let mut sampler = self.sampler(params, strength)?;
         let latent_size = self.latent_size(params.size);
@@ -44,44 +45,43 @@ impl Pipeline {
     /// The input of the denoiser: `[1, height, width, in_channels]`.
     fn denoiser_input(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         latents: &[f32],
         size: [usize; 2],
         scale: f32,
         inpaint: Option<&InpaintState>,
-    ) -> Result<FeatureMap> {
+    ) -> Result<Tensor<B>> {
         let channels = self.vae.config().latent_channels;
-        let mut x = ctx.feature_map(latents, 1, size, channels)?;
-        x.data_mut().iter_mut().for_each(|x| *x *= scale);
+        let [height, width] = size;
+        let mut x = ctx.tensor(latents, [1, height, width, channels])?;
+        ctx.multiply(&mut x, scale)?;
         if !self.takes_mask() {
             return Ok(x);
         }
         let mask_channels = inpaint.and_then(|inpaint| inpaint.mask_channels.as_ref());
         let mask_channels =
             mask_channels.ok_or_else(|| ModelError::Compute("the denoiser requires an image and a mask".to_owned()))?;
-        ctx.concat(&x, &ctx.feature_map(mask_channels, 1, size, channels + 1)?)
+        ctx.concat_channels(&x, &ctx.tensor(mask_channels, [1, height, width, channels + 1])?)
     }
 
     /// The model output for `x`, `[height, width, out_channels]`, with guidance: classifier-free guidance (Ho and
     /// Salimans 2022, <https://arxiv.org/abs/2207.12598>), or none if the denoiser embeds the guidance scale.
     fn guided_output(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         embeds: &PromptEmbeds,
         params: &GenerationParams<'_>,
         timestep: f32,
-        x: &FeatureMap,
+        x: &Tensor<B>,
     ) -> Result<Vec<f32>> {
         let cfg = self.uses_cfg(params.guidance);
-        let mut batch = ctx.alloc(if cfg { 2 } else { 1 }, x.size, x.channels);
-        batch.data_mut().chunks_exact_mut(x.len()).for_each(|image| image.copy_from_slice(x.data()));
+        let batch = ctx.repeat(x, if cfg { 2 } else { 1 })?;
         let text = embeds.text(ctx, cfg)?;
         let GenerationParams { guidance, size: image_size, .. } = *params;
         let cond = Conditioning { timestep, text: &text, pooled: embeds.pooled(cfg), guidance, image_size };
-        let model_output = self.denoiser.forward(ctx, &batch, &cond)?;
-        let model_output = model_output.data();
+        let model_output = ctx.to_vec(&self.denoiser.forward(ctx, &batch, &cond)?)?;
         if !cfg {
-            return Ok(model_output.to_vec());
+            return Ok(model_output);
         }
         // Split by the length of the output: an inpainting denoiser returns fewer channels than it takes.
         let (unconditional, conditional) = model_output.split_at(model_output.len() / 2);

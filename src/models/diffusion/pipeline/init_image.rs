@@ -1,6 +1,7 @@
 //! Initial images: image-to-image and inpainting.
 
-use super::{GenerationParams, LatentNoise, OpContext, Pipeline, Result, Sampler};
+use super::{Context, GenerationParams, LatentNoise, Pipeline, Raster, Result, Sampler};
+use crate::models::backend::Backend;
 use crate::models::error::ModelError;
 
 /// An image, `[height, width, 3]`, with values from −1 to 1.
@@ -58,11 +59,11 @@ impl InpaintState {
     }
 }
 
-impl Pipeline {
+impl<B: Backend> Pipeline<B> {
     /// The initial latents and inpainting state. Noise is drawn in the order of diffusers' pipelines.
     pub(super) fn initial_latents(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         params: &GenerationParams<'_>,
         sampler: &Sampler,
         noise: &mut LatentNoise,
@@ -86,7 +87,7 @@ impl Pipeline {
 
     fn inpaint_latents(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         params: &GenerationParams<'_>,
         sampler: &Sampler,
         noise: &mut LatentNoise,
@@ -128,12 +129,13 @@ impl Pipeline {
     /// Latents of `image`, sampled from the posterior of the autoencoder, `[height, width, channels]`.
     fn encode(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         image: &Pixels,
         size: [usize; 2],
         noise: &mut LatentNoise,
     ) -> Result<Vec<f32>> {
-        let posterior = self.vae.encode(ctx, ctx.feature_map(image, 1, size, 3)?, self.uses_tiling(size))?;
+        let posterior =
+            self.vae.encode(ctx, Raster { values: image.clone(), size, channels: 3 }, self.uses_tiling(size))?;
         if posterior.size != noise.size {
             return Err(ModelError::Compute(format!("latents of {:?} for an image of {size:?}", posterior.size)));
         }

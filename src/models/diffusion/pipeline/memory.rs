@@ -2,6 +2,7 @@
 
 use super::text_encoder::TextEncoder;
 use super::{DenoiserConfig, Pipeline};
+use crate::models::backend::Backend;
 use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::diffusion::vae::VaeConfig;
@@ -12,7 +13,7 @@ const OVERHEAD: f64 = 1.2;
 /// stream, concatenated, and in KV blocks), or the hidden layer of the feed-forward network.
 const TOKEN_FACTOR: usize = 20;
 
-impl Pipeline {
+impl<B: Backend> Pipeline<B> {
     /// An upper bound of the bytes that generating an image of this height and width takes.
     pub fn image_bytes(&self, size: [usize; 2], threads: usize) -> u64 {
         // The addends cover latents, prompt embeddings, and the convolution and attention scratch of each thread.
@@ -24,7 +25,7 @@ impl Pipeline {
         let denoise = self.denoiser_elements(self.latent_size(size)).max(self.text_encoder_elements(threads));
         let decoded_size = if self.uses_tiling(size) { size.map(|side| side.min(self.vae.tile_side())) } else { size };
         let decode = vae_elements(self.vae.config(), decoded_size);
-        (denoise.max(decode) as f64 * OVERHEAD) as usize + 24 * size[0] * size[1]
+        (denoise.max(decode) as f64 * OVERHEAD) as usize + 20 * size[0] * size[1]
     }
 
     /// Whether the autoencoder processes an image of this height and width in tiles.
@@ -45,7 +46,7 @@ impl Pipeline {
 
     /// Floats of encoding two prompts.
     fn text_encoder_elements(&self, threads: usize) -> usize {
-        let elements = |encoder: &TextEncoder| match encoder {
+        let elements = |encoder: &TextEncoder<B>| match encoder {
             TextEncoder::T5(t5) => t5_elements(t5.config(), self.max_tokens, threads),
             TextEncoder::Bert(bert) => bert.scratch_elements(self.max_tokens, threads),
             TextEncoder::Clip(clip) => 2 * self.max_tokens * (8 * clip.config().width + clip.config().inner),
@@ -100,8 +101,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::models::diffusion::pipeline::{Components, GenerationParams, OpContext};
-    use crate::models::scratch_buffers::Cpu;
+    use crate::models::backend::{Cpu, RequestOptions};
+    use crate::models::diffusion::pipeline::{Components, Context, GenerationParams};
 
     const THREADS: usize = 2;
 
@@ -109,9 +110,10 @@ mod tests {
     fn peak_and_estimate(name: &str, size: [usize; 2], vae_budget: u64) -> [usize; 2] {
         let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
         let components = Components::open(&fixtures.join(name)).unwrap();
-        let cpu = Arc::new(Cpu::new(THREADS));
+        let cpu = Cpu::new(THREADS);
         let pipeline = Pipeline::load(&components, &cpu, None, vae_budget).unwrap();
-        let ctx = OpContext::new(cpu.pool(), &|| Ok(()));
+        let cpu = cpu.for_request(RequestOptions { pause: Arc::new(|| Ok(())), bf16_attention: false });
+        let ctx = Context::new(&cpu);
         let prompts: Vec<_> =
             components.text_encoders.iter().map(|text| [vec![3; text.tokens], vec![4; text.tokens]]).collect();
         let embeds = pipeline.encode_prompts(&ctx, &prompts, false).unwrap();

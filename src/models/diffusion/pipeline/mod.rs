@@ -8,22 +8,20 @@ mod memory;
 mod prompt_embeds;
 mod text_encoder;
 
-use std::sync::Arc;
-
-use outpost_kernels::DType;
+use crate::models::backend::{Backend, DType};
 
 use super::SchedulerName;
-pub use super::adapters::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
+pub use super::adapters::{AdaptableLayers, LoraFile};
 use super::components::TextEncoderConfig;
 pub use super::components::{Components, Family, MODEL_INDEX, TextComponent, referenced_models, sidecar_files};
 use super::denoiser::{Denoiser, DenoiserConfig};
-pub use super::feature_map::FeatureMap;
 use super::noise::Generator;
-pub use super::op_context::{OpContext, Result};
 use super::samplers::{Sampler, SamplingParams, SchedulerConfig};
+pub use super::vae::Raster;
 use super::vae::Vae;
 use crate::models::error::ModelError;
-use crate::models::scratch_buffers::Cpu;
+pub use crate::models::error::Result;
+pub use crate::models::nn::{Adapter, Context, LoraDeltas};
 use crate::models::weights::Loader;
 pub use init_image::{InitImage, Mask, Pixels};
 pub use prompt_embeds::PromptEmbeds;
@@ -31,13 +29,13 @@ use text_encoder::TextEncoder;
 
 /// A loaded pipeline, shared by all requests.
 #[derive(Debug)]
-pub struct Pipeline {
+pub struct Pipeline<B: Backend> {
     family: Family,
     scheduler: SchedulerConfig,
     denoiser_config: DenoiserConfig,
-    denoiser: Denoiser,
-    vae: Vae,
-    text_encoders: Vec<TextEncoder>,
+    denoiser: Denoiser<B>,
+    vae: Vae<B>,
+    text_encoders: Vec<TextEncoder<B>>,
     adaptable_layers: AdaptableLayers,
     zero_empty_negative: bool,
     /// Maximum tokens of prompt embeddings, of all text encoders together.
@@ -71,32 +69,31 @@ pub struct StepProgress<'a> {
     pub clean: &'a dyn Fn() -> Vec<f32>,
 }
 
-impl Pipeline {
+impl<B: Backend> Pipeline<B> {
     /// Reads all weights and rounds floats to `precision`. `vae_budget`: memory limit of the autoencoder in bytes;
     /// images that need more are processed in tiles.
-    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<DType>, vae_budget: u64) -> Result<Self> {
-        let threads = cpu.pool().threads();
+    pub fn load(components: &Components, backend: &B, precision: Option<DType>, vae_budget: u64) -> Result<Self> {
         let ((denoiser_config, denoiser_tensors), (vae, vae_tensors)) = (&components.denoiser, &components.vae);
         let (mut adaptable_layers, mut text_encoders) =
             (AdaptableLayers::default(), Vec::with_capacity(components.text_encoders.len()));
         for (index, text) in components.text_encoders.iter().enumerate() {
-            let load = |loader: &Loader<'_>| TextEncoder::load(loader, &text.encoder, cpu);
-            let (encoder, matrices) = text.tensors.read(threads, precision, load)?;
+            let load = |loader: &Loader<'_, B>| TextEncoder::load(loader, &text.encoder);
+            let (encoder, matrices) = text.tensors.read(backend, precision, load)?;
             text_encoders.push(encoder);
             // LoRA files target only CLIP text encoders.
             if let TextEncoderConfig::Clip(_) = text.encoder {
                 adaptable_layers.push_text_encoder(index, matrices);
             }
         }
-        let load = |loader: &Loader<'_>| Denoiser::load(loader, denoiser_config);
-        let (denoiser, matrices) = denoiser_tensors.read(threads, precision, load)?;
+        let load = |loader: &Loader<'_, B>| Denoiser::load(loader, denoiser_config);
+        let (denoiser, matrices) = denoiser_tensors.read(backend, precision, load)?;
         adaptable_layers.push_denoiser(denoiser_config, matrices);
         Ok(Self {
             family: components.family,
             scheduler: components.scheduler.clone(),
             denoiser,
             denoiser_config: denoiser_config.clone(),
-            vae: vae_tensors.read(threads, precision, |loader| Vae::load(loader, vae.clone()))?.0,
+            vae: vae_tensors.read(backend, precision, |loader| Vae::load(loader, vae.clone()))?.0,
             text_encoders,
             adaptable_layers,
             zero_empty_negative: components.zero_empty_negative,
@@ -151,10 +148,10 @@ impl Pipeline {
         [height / factor, width / factor]
     }
 
-    /// Decodes latents, `[height, width, channels]` with `size` as height and width, to an image, `[1, factor · height,
-    /// factor · width, 3]`, with values from about −1 to 1.
-    pub fn decode(&self, ctx: &OpContext<'_>, latents: &[f32], size: [usize; 2]) -> Result<FeatureMap> {
-        let latents = ctx.feature_map(latents, 1, size, self.vae.config().latent_channels)?;
+    /// Decodes latents, `[height, width, channels]` with `size` as height and width, to an image, `[factor · height, factor
+    /// · width, 3]`, with values from about −1 to 1.
+    pub fn decode(&self, ctx: &Context<'_, B>, latents: &[f32], size: [usize; 2]) -> Result<Raster> {
+        let latents = Raster { values: latents.to_vec(), size, channels: self.vae.config().latent_channels };
         let factor = self.vae.config().factor();
         self.vae.decode(ctx, latents, self.uses_tiling(size.map(|side| side * factor)))
     }

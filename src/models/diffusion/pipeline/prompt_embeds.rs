@@ -1,7 +1,8 @@
 //! Prompt embeddings.
 
 use super::text_encoder::TextEncoder;
-use super::{Family, FeatureMap, OpContext, Pipeline, Result};
+use super::{Context, Family, Pipeline, Result};
+use crate::models::backend::{Backend, Tensor};
 use crate::models::diffusion::clip::ClipOutput;
 use crate::models::error::ModelError;
 
@@ -17,12 +18,12 @@ pub struct PromptEmbeds {
 
 impl PromptEmbeds {
     /// `[images, tokens, 1, width]`: both prompts for classifier-free guidance, otherwise the positive one.
-    pub(super) fn text(&self, ctx: &OpContext<'_>, cfg: bool) -> Result<FeatureMap> {
+    pub(super) fn text<B: Backend>(&self, ctx: &Context<'_, B>, cfg: bool) -> Result<Tensor<B>> {
         let [negative, positive] = &self.text;
         let width = positive.len() / self.tokens.max(1);
         match cfg {
-            true => ctx.feature_map(&[negative.as_slice(), positive].concat(), 2, [self.tokens, 1], width),
-            false => ctx.feature_map(positive, 1, [self.tokens, 1], width),
+            true => ctx.tensor(&[negative.as_slice(), positive].concat(), [2, self.tokens, 1, width]),
+            false => ctx.tensor(positive, [1, self.tokens, 1, width]),
         }
     }
 
@@ -33,20 +34,19 @@ impl PromptEmbeds {
 }
 
 /// The outputs of the text encoders.
-#[derive(Default)]
-struct EncoderOutputs {
-    clips: Vec<ClipOutput>,
-    t5: Option<FeatureMap>,
+struct EncoderOutputs<B: Backend> {
+    clips: Vec<ClipOutput<B>>,
+    t5: Option<Tensor<B>>,
 }
 
-impl EncoderOutputs {
+impl<B: Backend> EncoderOutputs<B> {
     /// Hidden states of the CLIP encoders, concatenated along the width.
-    fn clip_embeds(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
-        let mut embeds = None;
-        for ClipOutput { hidden, .. } in &self.clips {
+    fn clip_embeds(self, ctx: &Context<'_, B>) -> Result<Tensor<B>> {
+        let mut embeds: Option<Tensor<B>> = None;
+        for ClipOutput { hidden, .. } in self.clips {
             embeds = Some(match embeds {
-                None => ctx.feature_map(hidden.data(), hidden.images, hidden.size, hidden.channels)?,
-                Some(previous) => ctx.concat(&previous, hidden)?,
+                None => hidden,
+                Some(previous) => ctx.concat_channels(&previous, &hidden)?,
             });
         }
         embeds.ok_or_else(|| ModelError::Compute("there is no text encoder".to_owned()))
@@ -60,16 +60,16 @@ impl EncoderOutputs {
     }
 }
 
-impl Pipeline {
+impl<B: Backend> Pipeline<B> {
     /// Encodes a prompt and a negative prompt. `prompts`: token IDs of the negative prompt and the prompt, for each
     /// text encoder. `no_negative`: the request has no negative prompt.
     pub fn encode_prompts(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         prompts: &[[Vec<u32>; 2]],
         no_negative: bool,
     ) -> Result<PromptEmbeds> {
-        let mut outputs = EncoderOutputs::default();
+        let mut outputs = EncoderOutputs { clips: Vec::new(), t5: None };
         for (encoder, texts) in self.text_encoders.iter().zip(prompts) {
             let texts = &texts[usize::from(self.ignores_negative_prompt())..];
             match encoder {
@@ -82,7 +82,9 @@ impl Pipeline {
         }
         let (embeds, pooled) = self.combine(ctx, outputs)?;
         let tokens = embeds.pixels();
-        let mut text = negative_and_positive(embeds.per_image().map(<[f32]>::to_vec).collect());
+        let text_len = (tokens * embeds.channels).max(1);
+        let mut text =
+            negative_and_positive(ctx.to_vec(&embeds)?.chunks_exact(text_len).map(<[f32]>::to_vec).collect());
         let mut pooled = pooled.map(negative_and_positive);
         if self.family == Family::StableDiffusionXl && no_negative && self.zero_empty_negative {
             text[0].fill(0.);
@@ -97,7 +99,11 @@ impl Pipeline {
     }
 
     /// Combines the outputs of all encoders as the family requires: prompt embeddings and pooled embeddings.
-    fn combine(&self, ctx: &OpContext<'_>, outputs: EncoderOutputs) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
+    fn combine(
+        &self,
+        ctx: &Context<'_, B>,
+        mut outputs: EncoderOutputs<B>,
+    ) -> Result<(Tensor<B>, Option<Vec<Vec<f32>>>)> {
         match self.family {
             Family::StableDiffusion => Ok((outputs.clip_embeds(ctx)?, None)),
             Family::StableDiffusionXl => {
@@ -105,8 +111,9 @@ impl Pipeline {
                 Ok((outputs.clip_embeds(ctx)?, last))
             }
             Family::StableDiffusion3 => {
-                let embeds = append_t5(ctx, &outputs.clip_embeds(ctx)?, outputs.t5.as_ref(), self.t5_shape)?;
-                Ok((embeds, Some(outputs.pooled())))
+                let (pooled, t5) = (outputs.pooled(), outputs.t5.take());
+                let embeds = append_t5(ctx, &outputs.clip_embeds(ctx)?, t5, self.t5_shape)?;
+                Ok((embeds, Some(pooled)))
             }
             Family::Flux => {
                 let pooled = Some(outputs.pooled());
@@ -118,31 +125,28 @@ impl Pipeline {
 }
 
 /// Appends T5 embeddings, or `tokens` zero rows, to CLIP embeddings that are zero-padded to `width`.
-fn append_t5(
-    ctx: &OpContext<'_>,
-    clip: &FeatureMap,
-    t5: Option<&FeatureMap>,
+fn append_t5<B: Backend>(
+    ctx: &Context<'_, B>,
+    clip: &Tensor<B>,
+    t5: Option<Tensor<B>>,
     [tokens, width]: [usize; 2],
-) -> Result<FeatureMap> {
-    if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
+) -> Result<Tensor<B>> {
+    if clip.channels > width || t5.as_ref().is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
         return Err(ModelError::Compute(format!(
             "CLIP embeddings of width {} do not fit T5 embeddings of width {width}",
             clip.channels
         )));
     }
-    let mut out = ctx.alloc(clip.images, [clip.pixels() + t5.map_or(tokens, FeatureMap::pixels), 1], width);
-    out.data_mut().fill(0.);
-    let (text_len, clip_len) = (out.pixels() * width, clip.pixels() * width);
-    for (index, (clip_rows, out)) in clip.per_image().zip(out.data_mut().chunks_exact_mut(text_len)).enumerate() {
-        let (clip_out, t5_out) = out.split_at_mut(clip_len);
-        for (dst, src) in clip_out.chunks_exact_mut(width).zip(clip_rows.chunks_exact(clip.channels)) {
-            dst.iter_mut().zip(src).for_each(|(dst, src)| *dst = *src);
-        }
-        if let Some(t5) = t5.and_then(|t5| t5.per_image().nth(index)) {
-            t5_out.copy_from_slice(t5);
-        }
-    }
-    Ok(out)
+    let clip = match width - clip.channels {
+        0 => ctx.copy(clip)?,
+        padding => ctx.concat_channels(clip, &ctx.zeros([clip.images, clip.size[0], clip.size[1], padding])?)?,
+    };
+    let t5 = match t5 {
+        Some(t5) => t5,
+        None if tokens == 0 => return Ok(clip),
+        None => ctx.zeros([clip.images, tokens, 1, width])?,
+    };
+    ctx.concat_tokens(&clip, &t5)
 }
 
 /// Splits a batch of one or two texts. A single text is the positive prompt.

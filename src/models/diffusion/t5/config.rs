@@ -1,6 +1,6 @@
 //! The configuration of T5, from the `config.json` of transformers' `T5EncoderModel`.
 
-use outpost_kernels::Activation;
+use crate::models::backend::Activation;
 use serde_json::{Value, json};
 
 use crate::models::config_json::ConfigJson;

@@ -4,41 +4,41 @@
 //! Attention scores and embeddings are not scaled. A bias on the scores encodes relative positions. Padding is not
 //! masked, as in the training of the diffusion models.
 
-mod attention;
 mod config;
+mod relative_bias;
 
 pub use config::T5Config;
 
-use attention::RelativeBias;
+use relative_bias::RelativeBias;
 
-use super::feature_map::FeatureMap;
-use super::layers::{Linear, Mlp, Norm, linear};
-use super::op_context::{OpContext, Result};
-use crate::models::embedding_table::EmbeddingTable;
+use super::layers::linear;
+use crate::models::backend::{Backend, Norm, Tensor};
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::{Context, EmbeddingTable, Linear, Mlp};
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
-pub struct T5 {
+pub struct T5<B: Backend> {
     config: T5Config,
     token_embedding: EmbeddingTable,
     relative_bias: RelativeBias,
-    layers: Vec<Layer>,
-    final_norm: Norm,
+    layers: Vec<Layer<B>>,
+    final_norm: Norm<B>,
 }
 
 #[derive(Debug)]
-struct Layer {
-    norms: [Norm; 2],
-    q: Linear,
-    k: Linear,
-    v: Linear,
-    o: Linear,
-    mlp: Mlp,
+struct Layer<B: Backend> {
+    norms: [Norm<B>; 2],
+    q: Linear<B>,
+    k: Linear<B>,
+    v: Linear<B>,
+    o: Linear<B>,
+    mlp: Mlp<B>,
 }
 
-impl T5 {
-    pub fn load(loader: &Loader<'_>, config: T5Config) -> Result<Self> {
+impl<B: Backend> T5<B> {
+    pub fn load(loader: &Loader<'_, B>, config: T5Config) -> Result<Self> {
         let T5Config { width, vocabulary, epsilon, .. } = config;
         // Files may contain the same table under two names.
         let [table, duplicate] = match loader.has("shared") {
@@ -55,7 +55,7 @@ impl T5 {
                 &config,
             )?,
             layers: (0..config.layers).map(layer).collect::<Result<_>>()?,
-            final_norm: Norm::load_rms_norm(loader, "encoder.final_layer_norm", width, epsilon)?,
+            final_norm: Norm::load_rms_norm(loader, "encoder.final_layer_norm", width, epsilon, 0.)?,
             config,
         })
     }
@@ -65,26 +65,27 @@ impl T5 {
     }
 
     /// Hidden states of `texts`, token IDs of equal length: `[texts, tokens, 1, width]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, texts: &[Vec<u32>]) -> Result<Tensor<B>> {
         let tokens = texts.first().map_or(0, Vec::len);
         if tokens == 0 || texts.iter().any(|text| text.len() != tokens) {
             return Err(ModelError::Compute("texts are empty or have different lengths".to_owned()));
         }
-        let mut x = ctx.alloc(texts.len(), [tokens, 1], self.config.width);
-        self.token_embedding.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
-        let bias = self.relative_bias.for_length(tokens)?;
+        let mut x = ctx.upload([texts.len(), tokens, 1, self.config.width], &mut |x| {
+            self.token_embedding.look_up(texts.iter().flatten().copied(), false, x)
+        })?;
+        let bias = self.relative_bias.for_length(&**ctx, tokens)?;
         for layer in &self.layers {
             x = layer.forward(ctx, x, self.config.heads, &bias)?;
         }
-        ctx.layer_norm(&self.final_norm, &x)
+        ctx.norm(&self.final_norm, &x)
     }
 }
 
-impl Layer {
-    fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Result<Self> {
+impl<B: Backend> Layer<B> {
+    fn load(loader: &Loader<'_, B>, stem: &str, config: &T5Config) -> Result<Self> {
         let T5Config { width, inner, epsilon, gated, activation, .. } = *config;
         let name = |suffix: &str| format!("{stem}.layer.{suffix}");
-        let norm = |suffix: &str| Norm::load_rms_norm(loader, &name(suffix), width, epsilon);
+        let norm = |suffix: &str| Norm::load_rms_norm(loader, &name(suffix), width, epsilon, 0.);
         let attention_width = config.heads * config.head_dim;
         let projection =
             |suffix: &str| linear(loader, &name(&format!("0.SelfAttention.{suffix}")), [width, attention_width], false);
@@ -105,15 +106,15 @@ impl Layer {
     }
 
     /// `bias`: from [`RelativeBias::for_length`].
-    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, heads: usize, bias: &[f32]) -> Result<FeatureMap> {
+    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>, heads: usize, bias: &Tensor<B>) -> Result<Tensor<B>> {
         let [norm1, norm2] = &self.norms;
-        let y = ctx.layer_norm(norm1, &x)?;
-        let [q, k, v] = ctx.linears([&self.q, &self.k, &self.v], &y)?;
-        let attended = attention::attend(ctx, [&q, &k, &v], heads, bias)?;
+        let y = ctx.norm(norm1, &x)?;
+        let [q, k, v] = Linear::forward_all(ctx, [&self.q, &self.k, &self.v], &y)?;
+        let attended = ctx.biased_attention([&q, &k, &v], heads, bias)?;
         drop((q, k, v));
-        let y = ctx.linear(&self.o, &attended)?;
+        let y = self.o.forward(ctx, &attended)?;
         let y = ctx.add_norm(norm2, &mut x, &y)?;
-        let y = ctx.feed_forward(&self.mlp, &y)?;
+        let y = self.mlp.forward(ctx, &y)?;
         ctx.add(&mut x, &y)?;
         Ok(x)
     }

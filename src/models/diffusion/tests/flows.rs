@@ -4,12 +4,23 @@ use super::*;
 use crate::models::diffusion::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, OriginalWeights};
 use crate::models::diffusion::t5::{T5, T5Config};
 use crate::models::gguf::GgufFile;
+use crate::models::weights::Weights;
+
+on_each_backend!(
+    t5_matches_transformers,
+    clip_of_flow_models_matches_transformers,
+    an_mmdit_matches_diffusers,
+    a_batch_of_two_images_matches_single_images,
+    flux_matches_diffusers,
+    flux_from_a_gguf_file_matches_diffusers,
+    autoencoders_with_many_channels_match_diffusers,
+);
 
 impl Reference {
     /// `[count, width]` as the embeddings of one text.
-    fn words(&self, ctx: &OpContext<'_>, name: &str) -> FeatureMap {
+    fn words<B: Backend>(&self, ctx: &Context<'_, B>, name: &str) -> Tensor<B> {
         let (count, width) = self.tensors[name].dims2().unwrap();
-        ctx.feature_map(&self.numbers(name), 1, [count, 1], width).unwrap()
+        ctx.tensor(&self.numbers(name), [1, count, 1, width]).unwrap()
     }
 
     /// The transformer's timestep, guidance scale and pooled embeddings.
@@ -19,93 +30,79 @@ impl Reference {
     }
 }
 
-#[test]
-fn t5_matches_transformers() {
-    with_context(|ctx| {
-        for (name, part) in [("sd3", "text_encoder_3"), ("flux", "text_encoder_2")] {
-            let reference = Reference::read(name);
-            let folder = reference.part(part);
-            let source = DiffusersWeights::new(&folder);
-            let loader = Loader::new(&source, 2);
-            let t5 = T5::load(&loader, T5Config::read(&folder.config, &format!("{part}/")).unwrap()).unwrap();
-            loader.finish().unwrap();
-            let words = t5.forward(ctx, &[ids(&reference, part)]).unwrap();
-            let error = far(words.data(), &reference.numbers(&format!("{part}.hidden")));
-            println!("{name}: {error:e}");
-            assert!(error < 1e-5, "{name}: {error}");
-        }
-    });
+fn t5_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
+    for (name, part) in [("sd3", "text_encoder_3"), ("flux", "text_encoder_2")] {
+        let reference = Reference::read(name);
+        let folder = reference.part(part);
+        let source = DiffusersWeights::new(&folder);
+        let loader = Loader::new(&source, &**ctx);
+        let t5 = T5::load(&loader, T5Config::read(&folder.config, &format!("{part}/")).unwrap()).unwrap();
+        loader.finish().unwrap();
+        let words = t5.forward(ctx, &[ids(&reference, part)]).unwrap();
+        let error = far(&ctx.to_vec(&words).unwrap(), &reference.numbers(&format!("{part}.hidden")));
+        println!("{name}: {error:e}");
+        assert!(error < 1e-5, "{name}: {error}");
+    }
 }
 
-#[test]
-fn clip_of_flow_models_matches_transformers() {
-    with_context(|ctx| {
-        let cases = [("sd3", "text_encoder", true), ("sd3", "text_encoder_2", true), ("flux", "text_encoder", false)];
-        for (name, part, projects) in cases {
-            let reference = Reference::read(name);
-            let folder = reference.part(part);
-            let source = DiffusersWeights::new(&folder);
-            let loader = Loader::new(&source, 2);
-            let config = ClipConfig::read(&folder.config, part, projects).unwrap();
-            let clip = Clip::load(&loader, config).unwrap();
-            loader.finish().unwrap();
-            let encoded = clip.forward(ctx, &[ids(&reference, part)], Some(1)).unwrap();
-            let expected = reference.numbers(&format!("{part}.penultimate"));
-            assert!(far(encoded.hidden.data(), &expected) < 1e-5, "{name} {part}");
-            let error = far(&encoded.pooled[0], &reference.numbers(&format!("{part}.pooled")));
-            assert!(error < 1e-5, "{name} {part}: {error}");
-        }
-    });
+fn clip_of_flow_models_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
+    let cases = [("sd3", "text_encoder", true), ("sd3", "text_encoder_2", true), ("flux", "text_encoder", false)];
+    for (name, part, projects) in cases {
+        let reference = Reference::read(name);
+        let folder = reference.part(part);
+        let source = DiffusersWeights::new(&folder);
+        let loader = Loader::new(&source, &**ctx);
+        let config = ClipConfig::read(&folder.config, part, projects).unwrap();
+        let clip = Clip::load(&loader, config).unwrap();
+        loader.finish().unwrap();
+        let encoded = clip.forward(ctx, &[ids(&reference, part)], Some(1)).unwrap();
+        let expected = reference.numbers(&format!("{part}.penultimate"));
+        assert!(far(&ctx.to_vec(&encoded.hidden).unwrap(), &expected) < 1e-5, "{name} {part}");
+        let error = far(&encoded.pooled[0], &reference.numbers(&format!("{part}.pooled")));
+        assert!(error < 1e-5, "{name} {part}: {error}");
+    }
 }
 
-#[test]
-fn an_mmdit_matches_diffusers() {
-    with_context(|ctx| {
-        for name in ["sd3", "sd35"] {
-            let reference = Reference::read(name);
-            let folder = reference.part("transformer");
-            let source = DiffusersWeights::new(&folder);
-            let loader = Loader::new(&source, 2);
-            let mmdit = Mmdit::load(&loader, MmditConfig::read(&folder.config).unwrap()).unwrap();
-            loader.finish().unwrap();
-            let (time, guidance, pooled) = reference.conditioning();
-            let text = reference.words(ctx, "transformer.context");
-            let cond = DitConditioning { timestep: time, text: &text, pooled: &pooled, guidance };
-            let found = mmdit.forward(ctx, &reference.map(ctx, "transformer.sample"), &cond).unwrap();
-            let error = far(found.data(), reference.map(ctx, "transformer.output").data());
-            println!("{name}: {error:e}");
-            assert!(error < 1e-5, "{name}: {error}");
-        }
-    });
-}
-
-#[test]
-fn a_batch_of_two_images_matches_single_images() {
-    with_context(|ctx| {
-        let reference = Reference::read("sd35");
+fn an_mmdit_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+    for name in ["sd3", "sd35"] {
+        let reference = Reference::read(name);
         let folder = reference.part("transformer");
         let source = DiffusersWeights::new(&folder);
-        let mmdit = Mmdit::load(&Loader::new(&source, 2), MmditConfig::read(&folder.config).unwrap()).unwrap();
+        let loader = Loader::new(&source, &**ctx);
+        let mmdit = Mmdit::load(&loader, MmditConfig::read(&folder.config).unwrap()).unwrap();
+        loader.finish().unwrap();
         let (time, guidance, pooled) = reference.conditioning();
         let text = reference.words(ctx, "transformer.context");
-        let sample = reference.map(ctx, "transformer.sample");
-        let twice =
-            |map: &FeatureMap| ctx.feature_map(&[map.data(), map.data()].concat(), 2, map.size, map.channels).unwrap();
-        let other: Vec<f32> = pooled[0].iter().map(|x| 1. - x).collect();
-        let one = |pooled: Vec<f32>| {
-            let cond = DitConditioning { timestep: time, text: &text, pooled: &[pooled], guidance };
-            mmdit.forward(ctx, &sample, &cond).unwrap().data().to_vec()
-        };
-        let expected = [one(other.clone()), one(pooled[0].clone())].concat();
-        let cond =
-            DitConditioning { timestep: time, text: &twice(&text), pooled: &[other, pooled[0].clone()], guidance };
-        assert!(far(mmdit.forward(ctx, &twice(&sample), &cond).unwrap().data(), &expected) < 1e-6);
-    });
+        let cond = DitConditioning { timestep: time, text: &text, pooled: &pooled, guidance };
+        let found = mmdit.forward(ctx, &reference.map(ctx, "transformer.sample"), &cond).unwrap();
+        let error = far(&ctx.to_vec(&found).unwrap(), &reference.raster("transformer.output").values);
+        println!("{name}: {error:e}");
+        assert!(error < 1e-5, "{name}: {error}");
+    }
+}
+
+fn a_batch_of_two_images_matches_single_images<B: Backend>(ctx: &Context<'_, B>) {
+    let reference = Reference::read("sd35");
+    let folder = reference.part("transformer");
+    let source = DiffusersWeights::new(&folder);
+    let mmdit = Mmdit::load(&Loader::new(&source, &**ctx), MmditConfig::read(&folder.config).unwrap()).unwrap();
+    let (time, guidance, pooled) = reference.conditioning();
+    let text = reference.words(ctx, "transformer.context");
+    let sample = reference.map(ctx, "transformer.sample");
+    let twice = |map: &Tensor<B>| ctx.repeat(map, 2).unwrap();
+    let other: Vec<f32> = pooled[0].iter().map(|x| 1. - x).collect();
+    let one = |pooled: Vec<f32>| {
+        let cond = DitConditioning { timestep: time, text: &text, pooled: &[pooled], guidance };
+        ctx.to_vec(&mmdit.forward(ctx, &sample, &cond).unwrap()).unwrap()
+    };
+    let expected = [one(other.clone()), one(pooled[0].clone())].concat();
+    let cond = DitConditioning { timestep: time, text: &twice(&text), pooled: &[other, pooled[0].clone()], guidance };
+    assert!(far(&ctx.to_vec(&mmdit.forward(ctx, &twice(&sample), &cond).unwrap()).unwrap(), &expected) < 1e-6);
 }
 
 /// The maximum error of the flow of FLUX, relative to the largest reference value.
-fn flux_error(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::models::weights::Weights) -> f32 {
-    let loader = Loader::new(weights, 2);
+fn flux_error<B: Backend>(ctx: &Context<'_, B>, reference: &Reference, weights: &dyn Weights) -> f32 {
+    let loader = Loader::new(weights, &**ctx);
     let config = read_json(&reference.folder.join("transformer/config.json")).unwrap();
     let flux = Flux::load(&loader, FluxConfig::read(&config).unwrap()).unwrap();
     loader.finish().unwrap();
@@ -115,50 +112,41 @@ fn flux_error(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::m
     let grid: Vec<usize> = serde_json::from_value(reference.fact("/components/transformer/patches").clone()).unwrap();
     let sample = reference.words(ctx, "transformer.sample");
     let found = flux.forward_patches(ctx, &sample, [grid[0], grid[1]], &cond).unwrap();
-    far(found.data(), &reference.numbers("transformer.output"))
+    far(&ctx.to_vec(&found).unwrap(), &reference.numbers("transformer.output"))
 }
 
-#[test]
-fn flux_matches_diffusers() {
-    with_context(|ctx| {
-        for name in ["flux", "flux-schnell"] {
-            let reference = Reference::read(name);
-            let error = flux_error(ctx, &reference, &DiffusersWeights::new(&reference.part("transformer")));
-            println!("{name}: {error:e}");
-            assert!(error < 1e-5, "{name}: {error}");
-        }
-    });
+fn flux_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+    for name in ["flux", "flux-schnell"] {
+        let reference = Reference::read(name);
+        let error = flux_error(ctx, &reference, &DiffusersWeights::new(&reference.part("transformer")));
+        println!("{name}: {error:e}");
+        assert!(error < 1e-5, "{name}: {error}");
+    }
 }
 
-#[test]
-fn flux_from_a_gguf_file_matches_diffusers() {
-    with_context(|ctx| {
-        let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
-        let error = flux_error(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
-        println!("gguf: {error:e}");
-        // The error of 8-bit weights.
-        assert!(error < 3e-2, "{error}");
-    });
+fn flux_from_a_gguf_file_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+    let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
+    let error = flux_error(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
+    println!("gguf: {error:e}");
+    // The error of 8-bit weights.
+    assert!(error < 3e-2, "{error}");
 }
 
-#[test]
-fn autoencoders_with_many_channels_match_diffusers() {
-    with_context(|ctx| {
-        for name in ["sd3", "flux"] {
-            let reference = Reference::read(name);
-            let folder = reference.part("vae");
-            let source = DiffusersWeights::new(&folder);
-            let loader = Loader::new(&source, 2);
-            let config = VaeConfig { scaling: 1., shift: 0., ..VaeConfig::read(&folder.config).unwrap() };
-            let vae = Vae::load(&loader, config).unwrap();
-            loader.finish().unwrap();
-            let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), false).unwrap();
-            let error = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
-            assert!(error < 1e-5, "{name}: {error}");
-            let posterior = vae.encode(ctx, reference.map(ctx, "vae.picture"), false).unwrap();
-            assert!(far(&posterior.mean, reference.map(ctx, "vae.mean").data()) < 1e-5, "{name}");
-        }
-    });
+fn autoencoders_with_many_channels_match_diffusers<B: Backend>(ctx: &Context<'_, B>) {
+    for name in ["sd3", "flux"] {
+        let reference = Reference::read(name);
+        let folder = reference.part("vae");
+        let source = DiffusersWeights::new(&folder);
+        let loader = Loader::new(&source, &**ctx);
+        let config = VaeConfig { scaling: 1., shift: 0., ..VaeConfig::read(&folder.config).unwrap() };
+        let vae = Vae::load(&loader, config).unwrap();
+        loader.finish().unwrap();
+        let decoded = vae.decode(ctx, reference.raster("vae.latent"), false).unwrap();
+        let error = far(&decoded.values, &reference.raster("vae.decoded").values);
+        assert!(error < 1e-5, "{name}: {error}");
+        let posterior = vae.encode(ctx, reference.raster("vae.picture"), false).unwrap();
+        assert!(far(&posterior.mean, &reference.raster("vae.mean").values) < 1e-5, "{name}");
+    }
 }
 
 #[test]

@@ -7,50 +7,50 @@ mod config;
 
 pub use config::UnetConfig;
 
+use crate::models::backend::{Activation, Backend, GroupNorm, Tensor};
 use config::Level;
-use outpost_kernels::Activation;
 
-use super::feature_map::FeatureMap;
-use super::layers::{Conv, GroupNorm, Linear, linear, same_conv};
-use super::op_context::{OpContext, Result};
+use super::layers::{linear, same_conv};
 use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use super::spatial_transformer::{SpatialTransformer, SpatialTransformerConfig};
 use super::timestep_embedding::{TimestepEmbedding, sinusoidal_embedding};
+use crate::models::error::Result;
 use crate::models::error::{ModelError, reject_config};
+use crate::models::nn::{Context, Conv, Linear};
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
-pub struct Unet {
+pub struct Unet<B: Backend> {
     config: UnetConfig,
-    time_embedding: TimestepEmbedding,
+    time_embedding: TimestepEmbedding<B>,
     /// Projects the embedded guidance scale to the width of the sinusoidal embedding.
-    guidance_proj: Option<Linear>,
+    guidance_proj: Option<Linear<B>>,
     /// Embeds the micro-conditioning.
-    add_embedding: Option<TimestepEmbedding>,
-    conv_in: Conv,
-    down_blocks: Vec<Block>,
-    mid_block: (ResnetBlock, SpatialTransformer, ResnetBlock),
-    up_blocks: Vec<Block>,
-    norm_out: GroupNorm,
-    conv_out: Conv,
+    add_embedding: Option<TimestepEmbedding<B>>,
+    conv_in: Conv<B>,
+    down_blocks: Vec<Block<B>>,
+    mid_block: (ResnetBlock<B>, SpatialTransformer<B>, ResnetBlock<B>),
+    up_blocks: Vec<Block<B>>,
+    norm_out: GroupNorm<B>,
+    conv_out: Conv<B>,
 }
 
 /// A down block or an up block: the layers of one resolution level in the down or the up path.
 #[derive(Debug)]
-struct Block {
-    resnets: Vec<ResnetBlock>,
+struct Block<B: Backend> {
+    resnets: Vec<ResnetBlock<B>>,
     /// One after each resnet, or none.
-    transformers: Vec<SpatialTransformer>,
-    downsample: Option<Downsample>,
-    upsample: Option<Upsample>,
+    transformers: Vec<SpatialTransformer<B>>,
+    downsample: Option<Downsample<B>>,
+    upsample: Option<Upsample<B>>,
 }
 
 /// The inputs of a UNet besides the latents.
 #[derive(Debug)]
-pub struct UnetConditioning<'a> {
+pub struct UnetConditioning<'a, B: Backend> {
     pub timestep: f32,
     /// Prompt embeddings, `[images, tokens, 1, context_width]`.
-    pub text: &'a FeatureMap,
+    pub text: &'a Tensor<B>,
     /// The guidance scale, for UNets that embed it.
     pub guidance: Option<f32>,
     /// For UNets with micro-conditioning.
@@ -66,8 +66,8 @@ pub struct MicroConditioning {
     pub sizes: Vec<Vec<f32>>,
 }
 
-impl Unet {
-    pub fn load(loader: &Loader<'_>, config: UnetConfig) -> Result<Self> {
+impl<B: Backend> Unet<B> {
+    pub fn load(loader: &Loader<'_, B>, config: UnetConfig) -> Result<Self> {
         let UnetConfig { groups, epsilon, time, time_scale_shift, output_scale_factor, .. } = config;
         let resnet_config =
             ResnetConfig { groups, epsilon, temb_width: Some(time.width), time_scale_shift, output_scale_factor };
@@ -97,9 +97,9 @@ impl Unet {
 
     /// The model output, `[images, height, width, out_channels]`, for the latents `x`, `[images, height, width,
     /// in_channels]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &UnetConditioning<'_>) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, cond: &UnetConditioning<'_, B>) -> Result<Tensor<B>> {
         let temb = self.embed_conditioning(ctx, x.images, cond)?;
-        let mut skips = vec![ctx.conv(&self.conv_in, x)?];
+        let mut skips = vec![self.conv_in.forward(ctx, x)?];
         for block in &self.down_blocks {
             for (index, resnet) in block.resnets.iter().enumerate() {
                 let mut x = resnet.forward(ctx, last(&skips)?, Some(&temb))?;
@@ -122,7 +122,7 @@ impl Unet {
                 let skip = skips
                     .pop()
                     .ok_or_else(|| ModelError::Compute("the up path is longer than the down path".into()))?;
-                let input = ctx.concat(&x, &skip)?;
+                let input = ctx.concat_channels(&x, &skip)?;
                 drop((x, skip));
                 x = resnet.forward(ctx, &input, Some(&temb))?;
                 if let Some(transformer) = block.transformers.get(index) {
@@ -133,33 +133,30 @@ impl Unet {
                 x = upsample.forward(ctx, x, next.size)?;
             }
         }
-        ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)
+        self.conv_out.forward_normed(ctx, &self.norm_out, &x, None)
     }
 
     /// The embedding of the timestep, guidance scale and micro-conditioning after SiLU, `[images, 1, 1, width]`.
     fn embed_conditioning(
         &self,
-        ctx: &OpContext<'_>,
+        ctx: &Context<'_, B>,
         images: usize,
-        cond: &UnetConditioning<'_>,
-    ) -> Result<FeatureMap> {
+        cond: &UnetConditioning<'_, B>,
+    ) -> Result<Tensor<B>> {
         let time = &self.config.time;
-        let mut x = ctx.feature_map(
+        let mut x = ctx.tensor(
             &sinusoidal_embedding(cond.timestep, time.sinusoid_dim, time.cosines_first, time.freq_shift),
-            1,
-            [1, 1],
-            time.sinusoid_dim,
+            [1, 1, 1, time.sinusoid_dim],
         )?;
         if let Some(weight) = &self.guidance_proj {
             let width = time.guidance_dim.unwrap_or(0);
             // As in diffusers' `get_guidance_scale_embedding`.
             let scale = (cond.guidance.unwrap_or(1.) - 1.) * 1000.;
-            let embedded = ctx.feature_map(&sinusoidal_embedding(scale, width, false, 1.), 1, [1, 1], width)?;
-            ctx.add(&mut x, &ctx.linear(weight, &embedded)?)?;
+            let embedded = ctx.tensor(&sinusoidal_embedding(scale, width, false, 1.), [1, 1, 1, width])?;
+            ctx.add(&mut x, &weight.forward(ctx, &embedded)?)?;
         }
         let x = self.time_embedding.forward(ctx, &x)?;
-        let mut temb = ctx.alloc(images, [1, 1], x.channels);
-        temb.data_mut().chunks_exact_mut(x.channels).for_each(|row| row.copy_from_slice(x.data()));
+        let mut temb = ctx.repeat(&x, images)?;
         match (&self.add_embedding, cond.micro) {
             (Some(embedding), Some(micro)) => {
                 ctx.add(&mut temb, &self.embed_micro_conditioning(ctx, embedding, micro)?)?;
@@ -167,17 +164,17 @@ impl Unet {
             (None, _) => {}
             (Some(_), None) => return Err(ModelError::Compute("the UNet requires micro-conditioning".to_owned())),
         }
-        ctx.activate(Activation::Silu, &mut temb)?;
+        ctx.activate(Activation::Silu, &mut temb, None)?;
         Ok(temb)
     }
 
     /// `[images, 1, 1, width]`
     fn embed_micro_conditioning(
         &self,
-        ctx: &OpContext<'_>,
-        embedding: &TimestepEmbedding,
+        ctx: &Context<'_, B>,
+        embedding: &TimestepEmbedding<B>,
         micro: &MicroConditioning,
-    ) -> Result<FeatureMap> {
+    ) -> Result<Tensor<B>> {
         let time = &self.config.time;
         let (width, total) =
             self.config.micro_conditioning.map_or((0, 0), |micro| (micro.sinusoid_dim, micro.total_width));
@@ -188,12 +185,12 @@ impl Unet {
                 values.extend(sinusoidal_embedding(*size, width, time.cosines_first, time.freq_shift))
             });
         }
-        embedding.forward(ctx, &ctx.feature_map(&values, micro.pooled.len(), [1, 1], total)?)
+        embedding.forward(ctx, &ctx.tensor(&values, [micro.pooled.len(), 1, 1, total])?)
     }
 }
 
 /// The latest output of the down path.
-fn last(skips: &[FeatureMap]) -> Result<&FeatureMap> {
+fn last<B: Backend>(skips: &[Tensor<B>]) -> Result<&Tensor<B>> {
     skips.last().ok_or_else(|| ModelError::Compute("the down path is empty".to_owned()))
 }
 
@@ -202,17 +199,21 @@ fn transformer_config(level: &Level, layers: usize, groups: usize) -> SpatialTra
     SpatialTransformerConfig { layers, channels, heads, context_width, groups, only_cross_attention }
 }
 
-fn load_transformer(
-    loader: &Loader<'_>,
+fn load_transformer<B: Backend>(
+    loader: &Loader<'_, B>,
     stem: &str,
     level: &Level,
     layers: usize,
     groups: usize,
-) -> Result<SpatialTransformer> {
+) -> Result<SpatialTransformer<B>> {
     SpatialTransformer::load(loader, stem, &transformer_config(level, layers, groups))
 }
 
-fn load_down_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Result<Vec<Block>> {
+fn load_down_blocks<B: Backend>(
+    loader: &Loader<'_, B>,
+    config: &UnetConfig,
+    resnet_config: &ResnetConfig,
+) -> Result<Vec<Block<B>>> {
     let mut inputs = config.levels.first().map_or(0, |level| level.channels);
     let last = config.levels.len().saturating_sub(1);
     let mut blocks = Vec::with_capacity(config.levels.len());
@@ -241,11 +242,11 @@ fn load_down_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &Re
     Ok(blocks)
 }
 
-fn load_mid_block(
-    loader: &Loader<'_>,
+fn load_mid_block<B: Backend>(
+    loader: &Loader<'_, B>,
     config: &UnetConfig,
     resnet_config: &ResnetConfig,
-) -> Result<(ResnetBlock, SpatialTransformer, ResnetBlock)> {
+) -> Result<(ResnetBlock<B>, SpatialTransformer<B>, ResnetBlock<B>)> {
     let Some(level) = config.last_level() else {
         return reject_config("the UNet has no blocks".to_owned());
     };
@@ -260,7 +261,11 @@ fn load_mid_block(
     Ok((resnet(0)?, transformer, resnet(1)?))
 }
 
-fn load_up_blocks(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Result<Vec<Block>> {
+fn load_up_blocks<B: Backend>(
+    loader: &Loader<'_, B>,
+    config: &UnetConfig,
+    resnet_config: &ResnetConfig,
+) -> Result<Vec<Block<B>>> {
     let levels: Vec<&Level> = config.levels.iter().rev().collect();
     let mut inputs = levels.first().map_or(0, |level| level.channels);
     let mut blocks = Vec::with_capacity(levels.len());

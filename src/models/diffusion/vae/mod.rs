@@ -4,46 +4,49 @@
 //! Names and order follow diffusers' `AutoencoderKL`.
 
 mod config;
+mod raster;
 mod tiling;
 
 pub use config::VaeConfig;
+pub use raster::Raster;
 use tiling::Tiling;
 
 use super::attention::Attention;
-use super::feature_map::FeatureMap;
-use super::layers::{Conv, GroupNorm, Linear, linear, same_conv};
-use super::op_context::{OpContext, Result};
+use super::layers::{linear, same_conv};
 use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
+use crate::models::backend::{Backend, GroupNorm, Tensor};
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::{Context, Conv, Linear};
 use crate::models::weights::Loader;
 
 const EPSILON: f32 = 1e-6;
 
 #[derive(Debug)]
-pub struct Vae {
+pub struct Vae<B: Backend> {
     config: VaeConfig,
-    decoder: Decoder,
-    encoder: Encoder,
+    decoder: Decoder<B>,
+    encoder: Encoder<B>,
 }
 
 #[derive(Debug)]
-struct Decoder {
-    post_quant: Option<Linear>,
-    conv_in: Conv,
-    mid: MidBlock,
-    blocks: Vec<(Vec<ResnetBlock>, Option<Upsample>)>,
-    norm_out: GroupNorm,
-    conv_out: Conv,
+struct Decoder<B: Backend> {
+    post_quant: Option<Linear<B>>,
+    conv_in: Conv<B>,
+    mid: MidBlock<B>,
+    blocks: Vec<(Vec<ResnetBlock<B>>, Option<Upsample<B>>)>,
+    norm_out: GroupNorm<B>,
+    conv_out: Conv<B>,
 }
 
 #[derive(Debug)]
-struct Encoder {
-    conv_in: Conv,
-    blocks: Vec<(Vec<ResnetBlock>, Option<Downsample>)>,
-    mid: MidBlock,
-    norm_out: GroupNorm,
-    conv_out: Conv,
-    quant: Option<Linear>,
+struct Encoder<B: Backend> {
+    conv_in: Conv<B>,
+    blocks: Vec<(Vec<ResnetBlock<B>>, Option<Downsample<B>>)>,
+    mid: MidBlock<B>,
+    norm_out: GroupNorm<B>,
+    conv_out: Conv<B>,
+    quant: Option<Linear<B>>,
 }
 
 /// The posterior distribution of the latents of an image. `mean` and `std` are `[height, width, latent_channels]`.
@@ -56,14 +59,14 @@ pub struct DiagonalGaussian {
 }
 
 #[derive(Debug)]
-struct MidBlock {
-    resnet1: ResnetBlock,
-    attention: Option<(GroupNorm, Attention)>,
-    resnet2: ResnetBlock,
+struct MidBlock<B: Backend> {
+    resnet1: ResnetBlock<B>,
+    attention: Option<(GroupNorm<B>, Attention<B>)>,
+    resnet2: ResnetBlock<B>,
 }
 
-impl MidBlock {
-    fn load(loader: &Loader<'_>, stem: &str, config: &VaeConfig, channels: usize) -> Result<Self> {
+impl<B: Backend> MidBlock<B> {
+    fn load(loader: &Loader<'_, B>, stem: &str, config: &VaeConfig, channels: usize) -> Result<Self> {
         let name = |suffix: &str| format!("{stem}.mid_block.{suffix}");
         let resnet = |suffix: &str| ResnetBlock::load(loader, &name(suffix), [channels; 2], &resnet_config(config));
         let attention = || {
@@ -78,7 +81,7 @@ impl MidBlock {
         })
     }
 
-    fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
+    fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
         let mut x = self.resnet1.forward(ctx, x, None)?;
         if let Some((norm, attention)) = &self.attention {
             let y = ctx.group_norm(norm, &x, None, false)?;
@@ -99,8 +102,8 @@ fn resnet_config(config: &VaeConfig) -> ResnetConfig {
     }
 }
 
-impl Vae {
-    pub fn load(loader: &Loader<'_>, config: VaeConfig) -> Result<Self> {
+impl<B: Backend> Vae<B> {
+    pub fn load(loader: &Loader<'_, B>, config: VaeConfig) -> Result<Self> {
         Ok(Self { decoder: Decoder::load(loader, &config)?, encoder: Encoder::load(loader, &config)?, config })
     }
 
@@ -113,29 +116,31 @@ impl Vae {
         Tiling::latent_side(&self.config) * self.config.factor()
     }
 
-    /// Decodes scaled `latents`, `[1, height, width, latent_channels]`, to an image, `[1, factor · height, factor ·
-    /// width, out_channels]`, with values from about −1 to 1. `tiled`: decodes one tile at a time to save memory.
-    pub fn decode(&self, ctx: &OpContext<'_>, mut latents: FeatureMap, tiled: bool) -> Result<FeatureMap> {
+    /// Decodes scaled `latents` of `latent_channels` channels to an image, `[factor · height, factor · width,
+    /// out_channels]`, with values from about −1 to 1. `tiled`: decodes one tile at a time to save memory.
+    pub fn decode(&self, ctx: &Context<'_, B>, mut latents: Raster, tiled: bool) -> Result<Raster> {
         let VaeConfig { scaling, shift, .. } = self.config;
-        latents.data_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);
+        latents.values.iter_mut().for_each(|x| *x = *x / scaling + shift);
         let tiling = Tiling::for_decoding(&self.config);
+        let decode = |latents: Raster| Raster::download(&**ctx, self.decoder.forward(ctx, latents.upload(&**ctx)?)?);
         match tiled && tiling.is_split(latents.size) {
-            true => tiling.map(ctx, &latents, |tile| self.decoder.forward(ctx, tile)),
-            false => self.decoder.forward(ctx, latents),
+            true => tiling.map(&latents, decode),
+            false => decode(latents),
         }
     }
 
-    /// Encodes an image, `[1, height, width, in_channels]`, with values from −1 to 1, to the distribution of its scaled
-    /// latents. `tiled`: encodes one tile at a time to save memory.
-    pub fn encode(&self, ctx: &OpContext<'_>, image: FeatureMap, tiled: bool) -> Result<DiagonalGaussian> {
+    /// Encodes an image of `in_channels` channels with values from −1 to 1 to the distribution of its scaled latents.
+    /// `tiled`: encodes one tile at a time to save memory.
+    pub fn encode(&self, ctx: &Context<'_, B>, image: Raster, tiled: bool) -> Result<DiagonalGaussian> {
         let VaeConfig { scaling, shift, latent_channels: channels, .. } = self.config;
         let tiling = Tiling::for_encoding(&self.config);
+        let encode = |image: Raster| Raster::download(&**ctx, self.encoder.forward(ctx, image.upload(&**ctx)?)?);
         let moments = match tiled && tiling.is_split(image.size) {
-            true => tiling.map(ctx, &image, |tile| self.encoder.forward(ctx, tile))?,
-            false => self.encoder.forward(ctx, image)?,
+            true => tiling.map(&image, encode)?,
+            false => encode(image)?,
         };
         let (mut mean, mut std) = (Vec::new(), Vec::new());
-        for row in moments.data().chunks_exact(2 * channels) {
+        for row in moments.values.chunks_exact(2 * channels) {
             let (means, log_variances) = row.split_at(channels);
             mean.extend(means.iter().map(|x| (x - shift) * scaling));
             std.extend(log_variances.iter().map(|log_variance| (0.5 * log_variance.clamp(-30., 20.)).exp() * scaling));
@@ -144,8 +149,8 @@ impl Vae {
     }
 }
 
-impl Decoder {
-    fn load(loader: &Loader<'_>, config: &VaeConfig) -> Result<Self> {
+impl<B: Backend> Decoder<B> {
+    fn load(loader: &Loader<'_, B>, config: &VaeConfig) -> Result<Self> {
         let VaeConfig { latent_channels, layers, groups, out_channels, .. } = *config;
         let (last_channels, first_channels) =
             (config.channels.last().copied().unwrap_or(1), config.channels.first().copied().unwrap_or(1));
@@ -173,11 +178,11 @@ impl Decoder {
         })
     }
 
-    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap) -> Result<FeatureMap> {
+    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>) -> Result<Tensor<B>> {
         if let Some(weight) = &self.post_quant {
-            x = ctx.linear(weight, &x)?;
+            x = weight.forward(ctx, &x)?;
         }
-        x = ctx.conv(&self.conv_in, &x)?;
+        x = self.conv_in.forward(ctx, &x)?;
         x = self.mid.forward(ctx, &x)?;
         for (resnets, upsample) in &self.blocks {
             for resnet in resnets {
@@ -188,12 +193,12 @@ impl Decoder {
                 x = upsample.forward(ctx, x, [2 * height, 2 * width])?;
             }
         }
-        ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)
+        self.conv_out.forward_normed(ctx, &self.norm_out, &x, None)
     }
 }
 
-impl Encoder {
-    fn load(loader: &Loader<'_>, config: &VaeConfig) -> Result<Self> {
+impl<B: Backend> Encoder<B> {
+    fn load(loader: &Loader<'_, B>, config: &VaeConfig) -> Result<Self> {
         let VaeConfig { latent_channels, layers, groups, in_channels, .. } = *config;
         let (last_channels, first_channels) =
             (config.channels.last().copied().unwrap_or(1), config.channels.first().copied().unwrap_or(1));
@@ -223,8 +228,8 @@ impl Encoder {
         })
     }
 
-    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap) -> Result<FeatureMap> {
-        x = ctx.conv(&self.conv_in, &x)?;
+    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>) -> Result<Tensor<B>> {
+        x = self.conv_in.forward(ctx, &x)?;
         for (resnets, downsample) in &self.blocks {
             for resnet in resnets {
                 x = resnet.forward(ctx, &x, None)?;
@@ -234,9 +239,9 @@ impl Encoder {
             }
         }
         x = self.mid.forward(ctx, &x)?;
-        let x = ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)?;
+        let x = self.conv_out.forward_normed(ctx, &self.norm_out, &x, None)?;
         match &self.quant {
-            Some(weight) => ctx.linear(weight, &x),
+            Some(weight) => weight.forward(ctx, &x),
             None => Ok(x),
         }
     }

@@ -2,8 +2,8 @@
 //! diffusers' `enable_vae_tiling()`.
 
 use super::VaeConfig;
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::op_context::{OpContext, Result};
+use super::raster::Raster;
+use crate::models::error::Result;
 
 /// Side of a tile in image pixels if the config has no sample size.
 const DEFAULT_SIDE: usize = 512;
@@ -60,43 +60,38 @@ impl Tiling {
         height.max(width) > self.side
     }
 
-    /// Applies `f` to every tile of `x`, `[1, height, width, channels]`, and blends the results into one feature map.
-    pub fn map(
-        &self,
-        ctx: &OpContext<'_>,
-        x: &FeatureMap,
-        f: impl Fn(FeatureMap) -> Result<FeatureMap>,
-    ) -> Result<FeatureMap> {
+    /// Applies `f` to every tile of `x`, and blends the results.
+    pub fn map(&self, x: &Raster, f: impl Fn(Raster) -> Result<Raster>) -> Result<Raster> {
         let [height, width] = x.size;
         let scaled = |side: usize| side * self.row_limit / self.stride;
-        let (mut out, mut row_above): (Option<FeatureMap>, Vec<FeatureMap>) = (None, Vec::new());
+        let (mut out, mut row_above): (Option<Raster>, Vec<Raster>) = (None, Vec::new());
         for top in (0..height).step_by(self.stride) {
-            let mut row: Vec<FeatureMap> = Vec::new();
+            let mut row: Vec<Raster> = Vec::new();
             for left in (0..width).step_by(self.stride) {
-                let mut tile = f(self.crop(ctx, x, [top, left]))?;
+                let mut tile = f(self.crop(x, [top, left]))?;
                 if let Some(above) = row_above.get(row.len()) {
                     blend_rows(above, &mut tile, self.blend_extent);
                 }
                 if let Some(left_tile) = row.last() {
                     blend_columns(left_tile, &mut tile, self.blend_extent);
                 }
-                let out = out.get_or_insert_with(|| ctx.alloc(1, x.size.map(scaled), tile.channels));
+                let out = out.get_or_insert_with(|| zeros(x.size.map(scaled), tile.channels));
                 self.copy_tile(&tile, out, [scaled(top), scaled(left)]);
                 row.push(tile);
             }
             row_above = row;
         }
-        Ok(out.unwrap_or_else(|| ctx.alloc(1, [0, 0], x.channels)))
+        Ok(out.unwrap_or_else(|| zeros([0, 0], x.channels)))
     }
 
     /// The tile of `x` at this position; tiles at the bottom and right edges may be smaller.
-    fn crop(&self, ctx: &OpContext<'_>, x: &FeatureMap, [top, left]: [usize; 2]) -> FeatureMap {
+    fn crop(&self, x: &Raster, [top, left]: [usize; 2]) -> Raster {
         let [height, width] = x.size;
         let size = [self.side.min(height - top), self.side.min(width - left)];
-        let mut tile = ctx.alloc(1, size, x.channels);
+        let mut tile = zeros(size, x.channels);
         let (src_stride, dst_stride) = (width * x.channels, size[1] * x.channels);
-        let src_rows = x.data().chunks_exact(src_stride).skip(top);
-        for (dst, src) in tile.data_mut().chunks_exact_mut(dst_stride).zip(src_rows) {
+        let src_rows = x.values.chunks_exact(src_stride).skip(top);
+        for (dst, src) in tile.values.chunks_exact_mut(dst_stride).zip(src_rows) {
             let src = src.iter().skip(left * x.channels);
             dst.iter_mut().zip(src).for_each(|(dst, src)| *dst = *src);
         }
@@ -104,33 +99,37 @@ impl Tiling {
     }
 
     /// Copies the first `row_limit` rows and columns of a tile to a position of the result.
-    fn copy_tile(&self, tile: &FeatureMap, out: &mut FeatureMap, [top, left]: [usize; 2]) {
+    fn copy_tile(&self, tile: &Raster, out: &mut Raster, [top, left]: [usize; 2]) {
         let channels = tile.channels;
         let (src_stride, dst_stride) = (tile.size[1] * channels, out.size[1] * channels);
-        let dst_rows = out.data_mut().chunks_exact_mut(dst_stride).skip(top);
-        for (dst, src) in dst_rows.zip(tile.data().chunks_exact(src_stride).take(self.row_limit)) {
+        let dst_rows = out.values.chunks_exact_mut(dst_stride).skip(top);
+        for (dst, src) in dst_rows.zip(tile.values.chunks_exact(src_stride).take(self.row_limit)) {
             let dst = dst.iter_mut().skip(left * channels);
             dst.zip(src.iter().take(self.row_limit * channels)).for_each(|(dst, src)| *dst = *src);
         }
     }
 }
 
+fn zeros(size: [usize; 2], channels: usize) -> Raster {
+    Raster { values: vec![0.; size[0] * size[1] * channels], size, channels }
+}
+
 /// Blends the last rows of the tile above into the first rows of this one.
-fn blend_rows(above: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize) {
+fn blend_rows(above: &Raster, tile: &mut Raster, blend_extent: usize) {
     let blend_extent = blend_extent.min(above.size[0]).min(tile.size[0]);
     let row_stride = (tile.size[1] * tile.channels).max(1);
-    let last_rows = above.data().chunks_exact(row_stride).skip(above.size[0] - blend_extent);
-    for (row, (new, old)) in tile.data_mut().chunks_exact_mut(row_stride).zip(last_rows).enumerate() {
+    let last_rows = above.values.chunks_exact(row_stride).skip(above.size[0] - blend_extent);
+    for (row, (new, old)) in tile.values.chunks_exact_mut(row_stride).zip(last_rows).enumerate() {
         blend(new, old, blend_weights(row, blend_extent));
     }
 }
 
 /// Blends the last columns of the tile to the left into the first columns of this one.
-fn blend_columns(left: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize) {
+fn blend_columns(left: &Raster, tile: &mut Raster, blend_extent: usize) {
     let blend_extent = blend_extent.min(left.size[1]).min(tile.size[1]);
     let channels = tile.channels.max(1);
     let row_strides = [left.size[1], tile.size[1]].map(|width| (width * channels).max(1));
-    let rows = tile.data_mut().chunks_exact_mut(row_strides[1]).zip(left.data().chunks_exact(row_strides[0]));
+    let rows = tile.values.chunks_exact_mut(row_strides[1]).zip(left.values.chunks_exact(row_strides[0]));
     for (new, old) in rows {
         let old = old.chunks_exact(channels).skip(left.size[1] - blend_extent);
         for (column, (new, old)) in new.chunks_exact_mut(channels).zip(old).enumerate() {

@@ -17,32 +17,31 @@ use super::joint_block::{FINAL, JointBlock, JointBlockConfig};
 use super::modulation::{Modulation, ShiftScale};
 use super::patch_layout::{PatchLayout, PatchOrder};
 use super::time_text_embedding::TimeTextEmbedding;
-use super::token_sequence::{concat_tokens, split_tokens};
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, linear};
-use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::backend::{Backend, RopeLayout, Tensor};
+use crate::models::diffusion::layers::linear;
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::{Context, Linear};
 use crate::models::weights::Loader;
-use rope2d::Rope2d;
 use single_block::SingleBlock;
 
 /// Side of a patch in latent pixels.
 pub const PATCH_SIZE: usize = 2;
 
 #[derive(Debug)]
-pub struct Flux {
+pub struct Flux<B: Backend> {
     config: FluxConfig,
-    x_embedder: Linear,
-    context_embedder: Linear,
-    time_text_embed: TimeTextEmbedding,
-    blocks: Vec<JointBlock>,
-    single_blocks: Vec<SingleBlock>,
-    norm_out: (Modulation, ShiftScale),
-    proj_out: Linear,
+    x_embedder: Linear<B>,
+    context_embedder: Linear<B>,
+    time_text_embed: TimeTextEmbedding<B>,
+    blocks: Vec<JointBlock<B>>,
+    single_blocks: Vec<SingleBlock<B>>,
+    norm_out: (Modulation<B>, ShiftScale),
+    proj_out: Linear<B>,
 }
 
-impl Flux {
-    pub fn load(loader: &Loader<'_>, config: FluxConfig) -> Result<Self> {
+impl<B: Backend> Flux<B> {
+    pub fn load(loader: &Loader<'_, B>, config: FluxConfig) -> Result<Self> {
         let FluxConfig { in_channels, out_channels, heads, width, context_width, .. } = config;
         let block_config =
             JointBlockConfig { width, heads, qk_norm: true, dual_attention: false, last: false, text_first: true };
@@ -72,7 +71,7 @@ impl Flux {
 
     /// The predicted flow, `[1, height, width, out_channels / 4]`, for the latents `x`, `[1, height, width, in_channels
     /// / 4]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, cond: &DitConditioning<'_, B>) -> Result<Tensor<B>> {
         let channels = |elements: usize| elements / (PATCH_SIZE * PATCH_SIZE);
         let layout = PatchLayout {
             patch_size: PATCH_SIZE,
@@ -89,31 +88,31 @@ impl Flux {
     /// The predicted flow for a grid of patches. Both are packed: `[1, patches, 1, in_channels or out_channels]`.
     pub(in crate::models::diffusion) fn forward_patches(
         &self,
-        ctx: &OpContext<'_>,
-        patches: &FeatureMap,
+        ctx: &Context<'_, B>,
+        patches: &Tensor<B>,
         grid: [usize; 2],
-        cond: &DitConditioning<'_>,
-    ) -> Result<FeatureMap> {
+        cond: &DitConditioning<'_, B>,
+    ) -> Result<Tensor<B>> {
         let heads = self.config.heads;
         let text_tokens = cond.text.pixels();
-        let table = Rope2d::new(text_tokens, grid, self.config.rope_axes);
-        let rope = |x: &mut FeatureMap| table.apply(ctx, x, heads);
+        let angles = rope2d::angles(&**ctx, text_tokens, grid, self.config.rope_axes)?;
+        let rope = |x: &mut Tensor<B>| ctx.rope(x, heads, RopeLayout::Interleaved, &angles);
         // The reference divides by 1000 and multiplies again; this reproduces its rounding.
         let cond = DitConditioning { timestep: cond.timestep / 1000. * 1000., ..*cond };
         let vector = self.time_text_embed.forward(ctx, &cond)?;
-        let mut x = ctx.linear(&self.x_embedder, patches)?;
-        let mut text = ctx.linear(&self.context_embedder, cond.text)?;
+        let mut x = self.x_embedder.forward(ctx, patches)?;
+        let mut text = self.context_embedder.forward(ctx, cond.text)?;
         for block in &self.blocks {
             block.forward(ctx, &mut x, &mut text, &vector, &rope)?;
         }
-        let mut sequence = concat_tokens(ctx, &text, &x)?;
+        let mut sequence = ctx.concat_tokens(&text, &x)?;
         drop((x, text));
         for single in &self.single_blocks {
             single.forward(ctx, &mut sequence, &vector, &rope)?;
         }
-        let [_, x] = split_tokens(ctx, &sequence, text_tokens)?;
+        let [_, x] = ctx.split_tokens(&sequence, text_tokens)?;
         let (norm, shift_scale) = &self.norm_out;
         let y = norm.forward(ctx, &vector)?.norm(ctx, &x, *shift_scale)?;
-        ctx.linear(&self.proj_out, &y)
+        self.proj_out.forward(ctx, &y)
     }
 }

@@ -3,7 +3,7 @@
 //! Some original matrices fuse several matrices of diffusers, and the final norm stores its shift before its scale. The
 //! model requests those by stems that do not exist in diffusers' files.
 
-use outpost_kernels::DType;
+use crate::models::backend::DType;
 
 use crate::models::error::ModelError;
 use crate::models::weights::{Role, Rows, Weights};

@@ -1,27 +1,27 @@
 //! The single block of FLUX: one sequence of text tokens and image patches, with shared weights.
 
-use outpost_kernels::Activation;
+use crate::models::backend::{Activation, Backend, Tensor};
 
 use super::super::joint_block::{ATTENTION, ATTENTION_GATE};
 use super::super::modulation::Modulation;
 use super::super::qkv::{IMAGE, QkvDims, QkvProjection};
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Linear, linear};
-use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::diffusion::layers::linear;
+use crate::models::error::Result;
+use crate::models::nn::{Context, Linear};
 use crate::models::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct SingleBlock {
+pub(super) struct SingleBlock<B: Backend> {
     heads: usize,
-    modulation: Modulation,
-    qkv: QkvProjection,
-    mlp_up: Linear,
+    modulation: Modulation<B>,
+    qkv: QkvProjection<B>,
+    mlp_up: Linear<B>,
     /// Projects the attention output and the hidden layer of the feed-forward network together.
-    out: Linear,
+    out: Linear<B>,
 }
 
-impl SingleBlock {
-    pub fn load(loader: &Loader<'_>, stem: &str, width: usize, heads: usize) -> Result<Self> {
+impl<B: Backend> SingleBlock<B> {
+    pub fn load(loader: &Loader<'_, B>, stem: &str, width: usize, heads: usize) -> Result<Self> {
         let inner = 4 * width;
         // The original checkpoint stores all input projections in one matrix.
         let fused = (format!("{stem}.linear1"), 3 * width + inner);
@@ -43,10 +43,10 @@ impl SingleBlock {
     /// queries and keys.
     pub fn forward(
         &self,
-        ctx: &OpContext<'_>,
-        x: &mut FeatureMap,
-        cond: &FeatureMap,
-        rope: &dyn Fn(&mut FeatureMap) -> Result<()>,
+        ctx: &Context<'_, B>,
+        x: &mut Tensor<B>,
+        cond: &Tensor<B>,
+        rope: &dyn Fn(&mut Tensor<B>) -> Result<()>,
     ) -> Result<()> {
         let vectors = self.modulation.forward(ctx, cond)?;
         let y = vectors.norm(ctx, x, ATTENTION)?;
@@ -55,11 +55,11 @@ impl SingleBlock {
         rope(&mut k)?;
         let attended = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        let mut hidden = ctx.linear(&self.mlp_up, &y)?;
+        let mut hidden = self.mlp_up.forward(ctx, &y)?;
         drop(y);
-        ctx.activate(Activation::GeluTanh, &mut hidden)?;
-        let concatenated = ctx.concat(&attended, &hidden)?;
+        ctx.activate(Activation::GeluTanh, &mut hidden, None)?;
+        let concatenated = ctx.concat_channels(&attended, &hidden)?;
         drop((attended, hidden));
-        vectors.add(ctx, x, &ctx.linear(&self.out, &concatenated)?, ATTENTION_GATE)
+        vectors.add(ctx, x, &self.out.forward(ctx, &concatenated)?, ATTENTION_GATE)
     }
 }

@@ -11,28 +11,28 @@ use super::joint_block::{FINAL, JointBlock, JointBlockConfig};
 use super::modulation::Modulation;
 use super::patch_layout::{PatchLayout, PatchOrder};
 use super::time_text_embedding::TimeTextEmbedding;
-use crate::models::diffusion::feature_map::FeatureMap;
-use crate::models::diffusion::layers::{Conv, Linear, conv, linear};
-use crate::models::diffusion::op_context::{OpContext, Result};
-use crate::models::embedding_table::EmbeddingTable;
+use crate::models::backend::{Backend, Tensor};
+use crate::models::diffusion::layers::{conv, linear};
 use crate::models::error::ModelError;
+use crate::models::error::Result;
+use crate::models::nn::{Context, Conv, EmbeddingTable, Linear};
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
-pub struct Mmdit {
+pub struct Mmdit<B: Backend> {
     config: MmditConfig,
-    patch_embed: Conv,
+    patch_embed: Conv<B>,
     /// Position embeddings of a square grid of patches, `[max_grid_side², width]`. Images use the centre of the grid.
     pos_embed: EmbeddingTable,
-    context_embedder: Linear,
-    time_text_embed: TimeTextEmbedding,
-    blocks: Vec<JointBlock>,
-    norm_out: Modulation,
-    proj_out: Linear,
+    context_embedder: Linear<B>,
+    time_text_embed: TimeTextEmbedding<B>,
+    blocks: Vec<JointBlock<B>>,
+    norm_out: Modulation<B>,
+    proj_out: Linear<B>,
 }
 
-impl Mmdit {
-    pub fn load(loader: &Loader<'_>, config: MmditConfig) -> Result<Self> {
+impl<B: Backend> Mmdit<B> {
+    pub fn load(loader: &Loader<'_, B>, config: MmditConfig) -> Result<Self> {
         let MmditConfig { patch_size, in_channels, out_channels, layers, heads, width, max_grid_side, qk_norm, .. } =
             config;
         let block = |(index, dual_attention): (usize, &bool)| {
@@ -55,7 +55,7 @@ impl Mmdit {
 
     /// The predicted flow, `[images, height, width, out_channels]`, for the latents `x`, `[images, height, width,
     /// in_channels]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, cond: &DitConditioning<'_, B>) -> Result<Tensor<B>> {
         let MmditConfig { patch_size, out_channels, in_channels, .. } = self.config;
         let layout = PatchLayout { patch_size, channels: out_channels, order: PatchOrder::ChannelsLast };
         let grid = layout.grid(x.size).filter(|_| x.channels == in_channels && x.images == cond.text.images);
@@ -65,21 +65,21 @@ impl Mmdit {
                 x.size, x.channels
             )));
         };
-        let mut x = ctx.conv(&self.patch_embed, x)?;
-        self.add_pos_embed(&mut x, grid)?;
+        let mut x = self.patch_embed.forward(ctx, x)?;
+        self.add_pos_embed(ctx, &mut x, grid)?;
         x.size = [grid[0] * grid[1], 1];
-        let mut text = ctx.linear(&self.context_embedder, cond.text)?;
+        let mut text = self.context_embedder.forward(ctx, cond.text)?;
         let vector = self.time_text_embed.forward(ctx, cond)?;
         for block in &self.blocks {
             block.forward(ctx, &mut x, &mut text, &vector, &|_| Ok(()))?;
         }
         let y = self.norm_out.forward(ctx, &vector)?.norm(ctx, &x, FINAL)?;
         drop(x);
-        layout.unpack(ctx, &ctx.linear(&self.proj_out, &y)?, grid)
+        layout.unpack(ctx, &self.proj_out.forward(ctx, &y)?, grid)
     }
 
     /// Adds the position embeddings of the centre of the grid. `x`: `[images, rows, columns, width]`.
-    fn add_pos_embed(&self, x: &mut FeatureMap, [rows, columns]: [usize; 2]) -> Result<()> {
+    fn add_pos_embed(&self, ctx: &Context<'_, B>, x: &mut Tensor<B>, [rows, columns]: [usize; 2]) -> Result<()> {
         let side = self.config.max_grid_side;
         if rows > side || columns > side {
             return Err(ModelError::Compute(format!(
@@ -89,7 +89,8 @@ impl Mmdit {
         let (top, left) = ((side - rows) / 2, (side - columns) / 2);
         let index = |(row, column)| ((top + row) * side + left + column) as u32;
         let patches = || (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
-        let indices = (0..x.images).flat_map(|_| patches()).map(index);
-        self.pos_embed.look_up(indices, true, x.data_mut())
+        let indices = || (0..x.images).flat_map(|_| patches()).map(index);
+        let pos_embed = ctx.upload(x.shape(), &mut |out| self.pos_embed.look_up(indices(), false, out))?;
+        ctx.add(x, &pos_embed)
     }
 }

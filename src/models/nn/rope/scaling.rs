@@ -2,7 +2,7 @@
 
 use std::f32::consts::TAU;
 
-pub use outpost_kernels::RopeLayout;
+pub use crate::models::backend::RopeLayout;
 
 /// The parameters of a rotary position embedding.
 #[derive(Clone, Debug, PartialEq)]

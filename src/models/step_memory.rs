@@ -1,72 +1,8 @@
-//! Scratch buffers of a step, and an upper bound of the memory that a step needs besides weights and KV cache.
+//! An upper bound of the memory that a step of a decoder needs besides weights and KV cache.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use outpost_kernels::{Pool, attend_bytes};
-
-use super::attention;
+use super::backend::Backend;
 use super::decoder_config::{DecoderConfig, MoeConfig};
 use super::kv::blocks_for;
-
-/// The threads and scratch buffers with which models compute. All models share one, because they compute one at a time.
-/// The buffers are kept between steps, because new pages cost more than some of the work.
-#[derive(Debug)]
-pub struct Cpu {
-    pool: Pool,
-    scratch: Mutex<ScratchBuffers>,
-}
-
-impl Cpu {
-    pub fn new(threads: usize) -> Self {
-        Self::with_pool(Pool::new(threads))
-    }
-
-    pub fn with_pool(pool: Pool) -> Self {
-        Self { pool, scratch: Mutex::default() }
-    }
-
-    pub fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    pub(super) fn scratch(&self) -> MutexGuard<'_, ScratchBuffers> {
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The activations of a layer, by token. The contents are undefined between steps.
-#[derive(Debug, Default)]
-pub(super) struct ScratchBuffers {
-    /// The residual stream: `[tokens, width]`.
-    pub x: Vec<f32>,
-    /// The normalized input of a sublayer: `[tokens, width]`.
-    pub normed: Vec<f32>,
-    /// `[tokens, heads * head_width]`
-    pub q: Vec<f32>,
-    /// `[tokens, kv_heads * head_width]`
-    pub k: Vec<f32>,
-    /// `[tokens, kv_heads * head_width]`
-    pub v: Vec<f32>,
-    /// Output of the attention heads: `[tokens, heads * head_width]`.
-    pub attention: Vec<f32>,
-    /// Output of a sublayer, which the next norm adds to `x`: `[tokens, width]`.
-    pub y: Vec<f32>,
-    /// `[tokens, inner]`
-    pub gate: Vec<f32>,
-    /// `[tokens, inner]`
-    pub up: Vec<f32>,
-    /// `[tokens with logits, vocabulary]`
-    pub logits: Vec<f32>,
-}
-
-/// Returns the first `len` elements of a buffer and extends it if necessary.
-pub(super) fn grow(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if let Some(more) = len.checked_sub(buffer.len()) {
-        buffer.reserve_exact(more);
-        buffer.resize(len, 0.);
-    }
-    &mut buffer[..len]
-}
 
 /// The maximum size of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,34 +17,37 @@ pub struct StepLimits {
 
 /// An upper bound of the bytes that a step takes: [`CausalLm::forward`] and sampling from its logits.
 ///
-/// It is the sum of the [`ScratchBuffers`] at their maximum sizes, the tables and states of attention, and the memory of
-/// sampling. Memory that is not used at the same time is added too, because an allocator may not be able to reuse it.
+/// It is the sum of the tensors of a step, the tables and states of attention, and the memory of sampling. Memory that is
+/// not used at the same time is added too, because an allocator may not be able to reuse it.
 ///
 /// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
-pub fn scratch_bytes(config: &DecoderConfig, limits: &StepLimits) -> u64 {
+pub fn scratch_bytes<B: Backend>(config: &DecoderConfig, limits: &StepLimits) -> u64 {
     let StepLimits { tokens, rows, logits, threads } = *limits;
     let DecoderConfig { vocabulary, head_width, .. } = *config;
-    // Cosines and sines of half a head each, in vectors that grow by doubling.
-    let angles = 2 * head_width * config.ropes.len();
+    // Cosines and sines of half a head each.
+    let angles = head_width * config.ropes.len();
     // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.
     let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + threads * 4 * vocabulary;
     // Addresses, lengths and scales of keys and values.
     let tables = rows * blocks_for(config.context) * 64;
-    let attention = attend_bytes(threads, &attention::decoder_shape(config, None), tokens, config.context);
+    let attention = B::kv_attention_bytes(threads, &config.attention_shape(None), tokens, config.context);
     (floats * size_of::<f32>() + tables + attention) as u64
 }
 
-/// Floats per token of [`ScratchBuffers`] without logits, and of quantised or rounded activations.
+/// Floats per token of the tensors of a layer without logits, and of quantised or rounded activations.
 fn floats_per_token(config: &DecoderConfig) -> usize {
     let DecoderConfig { width, .. } = *config;
-    let (queries, kv) = (config.heads * config.head_width, config.kv_heads * config.head_width);
-    // Norms swap buffers, so each of four buffers reaches the length of the longest.
-    let attention = width + 4 * width.max(queries) + queries + kv;
-    let gated = |inner: usize| 2 * inner + quantised_floats(width.max(queries).max(inner));
-    // Scores of the router, selected experts, and the gathered inputs and outputs of an expert.
-    let sparse = |sizes: &MoeConfig| gated(sizes.inner) + sizes.count + 8 * sizes.experts_per_token + 2 * width;
-    let dense = if config.layers.iter().all(|layer| layer.sparse) { 0 } else { gated(config.inner) };
-    attention + dense.max(config.experts.as_ref().map_or(0, sparse))
+    let queries = config.heads * config.head_width;
+    // The buffers of tensors are reused for others, so each may be as large as the largest of them. At once, there are the
+    // residual stream, the input and output of a sublayer, and two hidden layers, or queries, keys and values.
+    let tensors = |inner: usize, count: usize| {
+        let largest = width.max(queries).max(inner);
+        count * largest + quantised_floats(largest)
+    };
+    // Also the scores of the router, selected experts, and the gathered inputs and outputs of an expert.
+    let sparse = |sizes: &MoeConfig| tensors(sizes.inner, 7) + sizes.count + 8 * sizes.experts_per_token;
+    let dense = if config.layers.iter().all(|layer| layer.sparse) { 0 } else { tensors(config.inner, 5) };
+    dense.max(config.experts.as_ref().map_or(0, sparse))
 }
 
 /// The memory, in floats, of `count` activations that are prepared for products: as bf16, and as 8-bit codes with 16 bytes
@@ -119,10 +58,10 @@ fn quantised_floats(count: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{StepLimits, scratch_bytes};
+    use super::StepLimits;
+    use crate::models::backend::{Cpu, RopeLayout};
     use crate::models::decoder_config::{DecoderConfig, LayerConfig, MoeConfig};
     use crate::models::decoder_family::{Activation, FAMILIES};
-    use outpost_kernels::RopeLayout;
 
     fn config() -> DecoderConfig {
         DecoderConfig {
@@ -149,6 +88,10 @@ mod tests {
             norm_weight_offset: 0.,
             tied_embeddings: None,
         }
+    }
+
+    fn scratch_bytes(config: &DecoderConfig, step: &StepLimits) -> u64 {
+        super::scratch_bytes::<Cpu>(config, step)
     }
 
     const STEP: StepLimits = StepLimits { tokens: 40, rows: 8, logits: 8, threads: 2 };

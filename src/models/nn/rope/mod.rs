@@ -7,9 +7,9 @@
 mod rotation;
 mod scaling;
 
-use super::weights::Loader;
-use crate::models::error::ModelError;
-pub(super) use rotation::Angles;
+use crate::models::backend::Backend;
+use crate::models::error::Result;
+use crate::models::weights::Loader;
 use scaling::llama3;
 pub use scaling::{LongRope, RopeLayout, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
@@ -26,7 +26,7 @@ pub struct Rope {
 
 impl Rope {
     /// Computes the frequencies of `spec`, and reads divisors that are stored in the checkpoint.
-    pub(super) fn load(loader: &Loader<'_>, spec: &RopeSpec) -> std::result::Result<Self, ModelError> {
+    pub(in crate::models) fn load<B: Backend>(loader: &Loader<'_, B>, spec: &RopeSpec) -> Result<Self> {
         let pairs = spec.rotated / 2;
         let stored = if spec.stored_factors { Some(loader.factors("rope_freqs", pairs)?) } else { None };
         match &spec.scaling {

@@ -1,12 +1,11 @@
-//! Embedding tables. They keep the layout of the file, in which rows are contiguous.
+//! Embedding tables in the memory of the host. They keep the layout of the file, in which rows are contiguous.
 
-use outpost_kernels::{DType, dequantise};
-
-use super::error::{ModelError, Result};
-use super::weights::Rows;
+use crate::models::backend::{DType, dequantise};
+use crate::models::error::{ModelError, Result};
+use crate::models::weights::Rows;
 
 #[derive(Debug)]
-pub(super) struct EmbeddingTable {
+pub(in crate::models) struct EmbeddingTable {
     dtype: DType,
     width: usize,
     /// Bytes of a row, at least one.

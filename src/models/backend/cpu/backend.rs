@@ -1,0 +1,306 @@
+//! The CPU as a backend.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::bf16;
+use outpost_kernels::{self as kernels, Conv2d};
+
+use super::attention::{self, KvBatch};
+use super::buffers::{Buffer, BufferPool};
+use super::device::Cpu;
+use super::kv_arena::CpuKvArena;
+use super::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayout};
+use super::{convolution, elementwise, layout, modulation, norms, products};
+use crate::models::backend::interface::{
+    Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, RequestOptions, Tensor,
+};
+use crate::models::error::{ModelError, Result};
+use crate::models::kv::{KvShape, SequenceSlice};
+use crate::models::weights::Rows;
+
+impl Matrix for kernels::Linear {
+    fn rows(&self) -> usize {
+        self.n()
+    }
+
+    fn columns(&self) -> usize {
+        self.k()
+    }
+}
+
+impl Backend for Cpu {
+    type Data = Buffer;
+    type Vector = Vec<f32>;
+    type Linear = kernels::Linear;
+    type Conv = Conv2d;
+    type KvArena = CpuKvArena;
+    type Batch<'a> = KvBatch<'a>;
+
+    const LORA_ROWS: usize = 1024;
+
+    /// Has threads of its own.
+    fn for_loading(&self) -> Self {
+        Self::new(self.pool.threads())
+    }
+
+    fn for_request(&self, options: RequestOptions) -> Self {
+        Self {
+            pool: Arc::clone(&self.pool),
+            buffers: BufferPool::default(),
+            kv_bf16: Arc::default(),
+            request: Some(options),
+        }
+    }
+
+    fn pause(&self) -> Result<()> {
+        self.request.as_ref().map_or(Ok(()), |request| (request.pause)())
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn peak_bytes(&self) -> usize {
+        let kv = self.kv_bf16.lock().map_or(0, |kv| kv.len());
+        size_of::<f32>() * self.buffers.peak() + size_of::<bf16>() * kv
+    }
+
+    fn read_linear(&self, weight: &Rows<'_>, bias: Option<&[f32]>, _: bool) -> Result<kernels::Linear> {
+        products::read(&self.pool, weight, bias)
+    }
+
+    fn read_conv(&self, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<Conv2d> {
+        Ok(Conv2d::new(&self.pool, weight.dtype, shape, &weight.bytes()?, bias)?)
+    }
+
+    fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(values)
+    }
+
+    fn linear_bytes(dtype: DType, rows: usize, columns: usize) -> usize {
+        kernels::Linear::packed_bytes(dtype, rows, columns)
+    }
+
+    fn loading_bytes(threads: usize, dtype: DType, rows: usize, columns: usize) -> usize {
+        kernels::Linear::packing_bytes(threads, dtype, rows, columns)
+    }
+
+    fn conv_bytes(dtype: DType, shape: &ConvShape) -> usize {
+        Conv2d::packed_bytes(dtype, shape)
+    }
+
+    fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>> {
+        let mut x = self.alloc(shape);
+        fill(x.data_mut())?;
+        Ok(x)
+    }
+
+    fn zeros(&self, shape: [usize; 4]) -> Result<Tensor<Self>> {
+        let mut x = self.alloc(shape);
+        x.data_mut().fill(0.);
+        Ok(x)
+    }
+
+    fn copy(&self, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        self.tensor(x.data(), x.shape())
+    }
+
+    fn to_vec(&self, x: &Tensor<Self>) -> Result<Vec<f32>> {
+        Ok(x.data().to_vec())
+    }
+
+    fn into_vec(&self, x: Tensor<Self>) -> Result<Vec<f32>> {
+        Ok(x.data.into_vec())
+    }
+
+    fn recycle(&self, values: Vec<f32>) {
+        self.buffers.recycle(values);
+    }
+
+    fn rows(&self, x: &Tensor<Self>, rows: Range<usize>) -> Result<Tensor<Self>> {
+        layout::rows(self, x, rows)
+    }
+
+    fn gather_rows(&self, x: &Tensor<Self>, rows: &[usize]) -> Result<Tensor<Self>> {
+        layout::gather_rows(self, x, rows)
+    }
+
+    fn write_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()> {
+        layout::rows_mut(x, first, y)?.copy_from_slice(y.data());
+        Ok(())
+    }
+
+    fn add_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()> {
+        kernels::add(&self.pool, layout::rows_mut(x, first, y)?, y.data());
+        self.pause()
+    }
+
+    fn add_scaled_rows(&self, x: &mut Tensor<Self>, rows: &[(usize, f32)], y: &Tensor<Self>) -> Result<()> {
+        elementwise::add_scaled_rows(x, rows, y)
+    }
+
+    fn embedding(&self, weight: &kernels::Linear, ids: &[u32]) -> Result<Tensor<Self>> {
+        products::embedding(self, weight, ids)
+    }
+
+    fn linears<const N: usize>(&self, weights: [&kernels::Linear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]> {
+        products::linears(self, weights, x)
+    }
+
+    fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        products::feed_forward(self, mlp, x)
+    }
+
+    fn conv(&self, conv: &Conv2d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        convolution::forward(self, conv, x, None)
+    }
+
+    fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        norms::forward(self, norm, x)
+    }
+
+    fn add_norm(&self, norm: &Norm<Self>, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        norms::add_forward(self, norm, x, y)
+    }
+
+    fn group_norm(
+        &self,
+        norm: &GroupNorm<Self>,
+        x: &Tensor<Self>,
+        shift: Option<&Tensor<Self>>,
+        silu: bool,
+    ) -> Result<Tensor<Self>> {
+        norms::group_norm(self, norm, x, shift, silu)
+    }
+
+    /// Does not materialise the normalised input.
+    fn norm_conv(
+        &self,
+        norm: &GroupNorm<Self>,
+        x: &Tensor<Self>,
+        shift: Option<&Tensor<Self>>,
+        conv: &Conv2d,
+    ) -> Result<Tensor<Self>> {
+        convolution::norm_conv(self, norm, x, shift, conv)
+    }
+
+    fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, indices: [usize; 2]) -> Result<()> {
+        modulation::modulate(self, x, vectors, indices)
+    }
+
+    fn modulated_norm(
+        &self,
+        epsilon: f32,
+        x: &Tensor<Self>,
+        vectors: &Tensor<Self>,
+        indices: [usize; 2],
+    ) -> Result<Tensor<Self>> {
+        modulation::norm(self, epsilon, x, vectors, indices)
+    }
+
+    fn add_gated(&self, x: &mut Tensor<Self>, y: &Tensor<Self>, vectors: &Tensor<Self>, gate: usize) -> Result<()> {
+        modulation::add_gated(self, x, y, vectors, gate)
+    }
+
+    fn add(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()> {
+        elementwise::add(self, x, y)
+    }
+
+    fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()> {
+        x.data_mut().iter_mut().for_each(|x| *x *= factor);
+        self.pause()
+    }
+
+    fn divide(&self, x: &mut Tensor<Self>, divisor: f32) -> Result<()> {
+        x.data_mut().iter_mut().for_each(|x| *x /= divisor);
+        self.pause()
+    }
+
+    fn activate(&self, activation: Activation, x: &mut Tensor<Self>, factors: Option<&Tensor<Self>>) -> Result<()> {
+        elementwise::activate(self, activation, x, factors)
+    }
+
+    fn concat_channels(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        layout::concat_channels(self, x, y)
+    }
+
+    fn concat_tokens(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {
+        layout::concat_tokens(self, x, y)
+    }
+
+    fn split_tokens(&self, x: &Tensor<Self>, count: usize) -> Result<[Tensor<Self>; 2]> {
+        layout::split_tokens(self, x, count)
+    }
+
+    fn repeat(&self, x: &Tensor<Self>, images: usize) -> Result<Tensor<Self>> {
+        layout::repeat(self, x, images)
+    }
+
+    fn resize(&self, x: &Tensor<Self>, size: [usize; 2]) -> Result<Tensor<Self>> {
+        let mut out = self.alloc([x.images, size[0], size[1], x.channels]);
+        kernels::resize_nearest(&self.pool, x.data(), x.size, size, x.channels, out.data_mut());
+        self.pause()?;
+        Ok(out)
+    }
+
+    fn permute(&self, x: &Tensor<Self>, order: &[u32], size: [usize; 2], channels: usize) -> Result<Tensor<Self>> {
+        layout::permute(self, x, order, size, channels)
+    }
+
+    fn rope(&self, x: &mut Tensor<Self>, heads: usize, layout: RopeLayout, angles: &Angles<Self>) -> Result<()> {
+        let head_width = x.channels / heads.max(1);
+        if angles.cos.rows() != x.rows() || 2 * angles.cos.channels > head_width || heads * head_width != x.channels {
+            return Err(ModelError::Compute(format!(
+                "{} rows of {} channels do not fit the rotary embedding",
+                x.rows(),
+                x.channels
+            )));
+        }
+        kernels::rope(&self.pool, x.data_mut(), heads, head_width, layout, angles.cos.data(), angles.sin.data());
+        self.pause()
+    }
+
+    fn attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, causal: bool) -> Result<Tensor<Self>> {
+        attention::attention(self, qkv, heads, causal)
+    }
+
+    fn biased_attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, bias: &Tensor<Self>) -> Result<Tensor<Self>> {
+        attention::biased_attention(self, qkv, heads, bias)
+    }
+
+    fn new_kv_arena(&self, shape: KvShape) -> CpuKvArena {
+        CpuKvArena::new(shape)
+    }
+
+    fn batch<'a>(&self, sequences: Vec<SequenceSlice<'a>>) -> Result<KvBatch<'a>> {
+        KvBatch::new(sequences)
+    }
+
+    fn write_kv(
+        &self,
+        arena: &mut CpuKvArena,
+        layer: usize,
+        batch: &KvBatch<'_>,
+        [k, v]: [&Tensor<Self>; 2],
+    ) -> Result<()> {
+        arena.write(&self.pool, layer, batch.writes(), k.data(), v.data())
+    }
+
+    fn kv_attention(
+        &self,
+        arena: &CpuKvArena,
+        layer: usize,
+        batch: &KvBatch<'_>,
+        shape: &AttentionShape,
+        q: &Tensor<Self>,
+    ) -> Result<Tensor<Self>> {
+        let out = attention::over_kv_arena(self, (arena, layer), batch, shape, q)?;
+        self.pause()?;
+        Ok(out)
+    }
+
+    fn kv_attention_bytes(threads: usize, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {
+        kernels::attend_bytes(threads, shape, tokens, positions)
+    }
+}

@@ -1,0 +1,16 @@
+//! The CPU, with the kernels of `outpost-kernels`.
+
+mod attention;
+mod backend;
+mod buffers;
+mod convolution;
+mod device;
+mod elementwise;
+mod kv_arena;
+mod layout;
+mod modulation;
+mod norms;
+mod products;
+pub mod types;
+
+pub use device::Cpu;

@@ -1,0 +1,14 @@
+//! The types that describe types of weights, shapes and parameters.
+
+pub use outpost_kernels::{
+    Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Error, Isa, NormKind, Pool, RopeLayout, dequantise,
+};
+
+use crate::models::error::ModelError;
+
+/// Weights that cannot be packed.
+impl From<Error> for ModelError {
+    fn from(error: Error) -> Self {
+        Self::Checkpoint(error.to_string())
+    }
+}

@@ -1,0 +1,357 @@
+//! What networks need of a device: tensors, weights, the KV cache, and operations on them.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::cpu::types::{Activation, AttentionShape, ConvShape, DType, NormKind, Pool, RopeLayout};
+use crate::models::error::{ModelError, Result};
+use crate::models::kv::{KvArena, KvShape, SequenceSlice};
+use crate::models::weights::Rows;
+
+/// Activations, channels last: `[images, height, width, channels]`. A text is an image that is one pixel wide: `[texts,
+/// tokens, 1, channels]`. A batch of texts of different lengths is one image: `[1, tokens, 1, channels]`.
+#[derive(Debug)]
+pub struct Tensor<B: Backend> {
+    pub images: usize,
+    /// Height and width.
+    pub size: [usize; 2],
+    pub channels: usize,
+    /// The elements on the device.
+    pub(in crate::models) data: B::Data,
+}
+
+impl<B: Backend> Tensor<B> {
+    /// Elements of all images.
+    pub fn len(&self) -> usize {
+        self.rows() * self.channels
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pixels of all images.
+    pub fn rows(&self) -> usize {
+        self.images * self.pixels()
+    }
+
+    /// Pixels of one image.
+    pub fn pixels(&self) -> usize {
+        self.size[0] * self.size[1]
+    }
+
+    /// `[images, height, width, channels]`
+    pub fn shape(&self) -> [usize; 4] {
+        [self.images, self.size[0], self.size[1], self.channels]
+    }
+}
+
+/// A function that long computations call every few milliseconds. It may block, to let other work run.
+///
+/// # Errors
+/// The computation is cancelled.
+pub type Pause = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// How a request computes.
+#[derive(Clone)]
+pub struct RequestOptions {
+    pub pause: Pause,
+    /// Whether attention may round queries, keys and values to bf16.
+    pub bf16_attention: bool,
+}
+
+/// A weight matrix.
+pub trait Matrix: fmt::Debug + Send + Sync {
+    /// Outputs.
+    fn rows(&self) -> usize;
+
+    /// Inputs.
+    fn columns(&self) -> usize;
+}
+
+/// A layer norm or RMS norm.
+#[derive(Debug)]
+pub struct Norm<B: Backend> {
+    pub kind: NormKind,
+    /// Its length is the width of the rows that are normalised.
+    pub weight: B::Vector,
+    pub bias: Option<B::Vector>,
+    pub epsilon: f32,
+}
+
+/// A group norm (Wu and He 2018, <https://arxiv.org/abs/1803.08494>).
+#[derive(Debug)]
+pub struct GroupNorm<B: Backend> {
+    pub groups: usize,
+    /// `[channels]`
+    pub weight: B::Vector,
+    /// `[channels]`
+    pub bias: B::Vector,
+    pub epsilon: f32,
+}
+
+/// `down(activation(gate(x)) · up(x))`, or `down(activation(up(x)))` without a gate.
+#[derive(Debug)]
+pub struct FeedForward<'a, B: Backend> {
+    pub gate: Option<&'a B::Linear>,
+    pub up: &'a B::Linear,
+    pub down: &'a B::Linear,
+    pub activation: Activation,
+}
+
+/// The angles of a rotary position embedding: cosines and sines, each `[1, rows, 1, pairs]`.
+#[derive(Debug)]
+pub struct Angles<B: Backend> {
+    pub cos: Tensor<B>,
+    pub sin: Tensor<B>,
+}
+
+/// A device. Clones are handles of the same device.
+///
+/// Operations return [`ModelError::Compute`] if shapes do not fit, or if the device fails.
+pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
+    /// The elements of a tensor.
+    type Data: fmt::Debug + Send + Sync;
+    /// A weight vector.
+    type Vector: fmt::Debug + Send + Sync;
+    /// A weight matrix with an optional bias: `y = x Wᵀ + b`.
+    type Linear: Matrix;
+    /// The weights of a convolution with an optional bias.
+    type Conv: fmt::Debug + Send + Sync;
+    type KvArena: KvArena;
+    /// A batch of sequences whose keys and values are in an arena; see [`Backend::batch`].
+    type Batch<'a>: fmt::Debug;
+
+    /// Rows for which a LoRA delta is computed at once.
+    const LORA_ROWS: usize;
+
+    // Handles.
+
+    /// A handle that loads weights, without waiting for computations.
+    fn for_loading(&self) -> Self;
+
+    /// A handle for a request, with buffers of its own. Its operations call [`RequestOptions::pause`].
+    fn for_request(&self, options: RequestOptions) -> Self;
+
+    /// Lets other work run.
+    ///
+    /// # Errors
+    /// The request is cancelled.
+    fn pause(&self) -> Result<()>;
+
+    /// The threads of the host.
+    fn pool(&self) -> &Pool;
+
+    /// The maximum bytes that the tensors of this handle took together.
+    fn peak_bytes(&self) -> usize;
+
+    // Weights.
+
+    /// Reads a weight matrix, `[outputs, inputs]`, and its `bias`, `[outputs]`. With `embedding`, [`Self::embedding`] can
+    /// return its rows.
+    fn read_linear(&self, weight: &Rows<'_>, bias: Option<&[f32]>, embedding: bool) -> Result<Self::Linear>;
+
+    /// Reads the weights of a convolution, `[outputs, inputs, height, width]`, and its `bias`, `[outputs]`.
+    fn read_conv(&self, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<Self::Conv>;
+
+    fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
+
+    /// Bytes of a weight matrix of this type in the checkpoint.
+    fn linear_bytes(dtype: DType, rows: usize, columns: usize) -> usize;
+
+    /// Temporary bytes of reading such a matrix with `threads` threads.
+    fn loading_bytes(threads: usize, dtype: DType, rows: usize, columns: usize) -> usize;
+
+    /// Bytes of the weights of a convolution of this type in the checkpoint.
+    fn conv_bytes(dtype: DType, shape: &ConvShape) -> usize;
+
+    // Tensors.
+
+    /// A tensor whose elements `fill` writes, in order. They are undefined before.
+    fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>>;
+
+    /// A tensor of these values.
+    fn tensor(&self, values: &[f32], shape: [usize; 4]) -> Result<Tensor<Self>> {
+        if values.len() != shape.iter().product::<usize>() {
+            return Err(ModelError::Compute(format!("{} values do not fit the shape {shape:?}", values.len())));
+        }
+        self.upload(shape, &mut |out| {
+            out.copy_from_slice(values);
+            Ok(())
+        })
+    }
+
+    fn zeros(&self, shape: [usize; 4]) -> Result<Tensor<Self>>;
+
+    fn copy(&self, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// The elements, in order.
+    fn to_vec(&self, x: &Tensor<Self>) -> Result<Vec<f32>>;
+
+    /// The elements, in order, without a copy if possible. Elements after those of `x` are undefined.
+    fn into_vec(&self, x: Tensor<Self>) -> Result<Vec<f32>>;
+
+    /// Takes back the memory of [`Self::into_vec`] for new tensors.
+    fn recycle(&self, values: Vec<f32>);
+
+    // Rows: pixels of all images together.
+
+    /// A range of rows: `[1, rows, 1, channels]`.
+    fn rows(&self, x: &Tensor<Self>, rows: Range<usize>) -> Result<Tensor<Self>>;
+
+    /// These rows: `[1, rows, 1, channels]`.
+    fn gather_rows(&self, x: &Tensor<Self>, rows: &[usize]) -> Result<Tensor<Self>>;
+
+    /// Replaces the rows of `x` from `first` on.
+    fn write_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()>;
+
+    /// Adds `y` to the rows of `x` from `first` on.
+    fn add_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()>;
+
+    /// Adds each row of `y`, multiplied by its factor, to a row of `x`.
+    fn add_scaled_rows(&self, x: &mut Tensor<Self>, rows: &[(usize, f32)], y: &Tensor<Self>) -> Result<()>;
+
+    // Products.
+
+    /// The rows `ids` of a weight: `[1, ids, 1, inputs]`.
+    fn embedding(&self, weight: &Self::Linear, ids: &[u32]) -> Result<Tensor<Self>>;
+
+    /// Products of the same input with several weights.
+    fn linears<const N: usize>(&self, weights: [&Self::Linear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]>;
+
+    fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    fn conv(&self, conv: &Self::Conv, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    // Norms.
+
+    /// Normalises each row, or parts of rows if the norm is narrower.
+    fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `x += y; norm(x)`
+    fn add_norm(&self, norm: &Norm<Self>, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `norm(x + shift)`, followed by SiLU if `silu` is set. `shift`: `[images, 1, 1, channels]`.
+    fn group_norm(
+        &self,
+        norm: &GroupNorm<Self>,
+        x: &Tensor<Self>,
+        shift: Option<&Tensor<Self>>,
+        silu: bool,
+    ) -> Result<Tensor<Self>>;
+
+    /// `conv(silu(norm(x + shift)))`; `shift`: `[images, 1, 1, channels]`.
+    fn norm_conv(
+        &self,
+        norm: &GroupNorm<Self>,
+        x: &Tensor<Self>,
+        shift: Option<&Tensor<Self>>,
+        conv: &Self::Conv,
+    ) -> Result<Tensor<Self>> {
+        let x = self.group_norm(norm, x, shift, true)?;
+        self.conv(conv, &x)
+    }
+
+    // Modulation: `vectors` are `[images, 1, 1, count · channels]`, and an index selects one of the `count` vectors of
+    // each image.
+
+    /// `x = x · (1 + scale) + shift`; `[shift, scale]` are indices.
+    fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, indices: [usize; 2]) -> Result<()>;
+
+    /// `norm(x) · (1 + scale) + shift` with a layer norm without weights; `[shift, scale]` are indices.
+    fn modulated_norm(
+        &self,
+        epsilon: f32,
+        x: &Tensor<Self>,
+        vectors: &Tensor<Self>,
+        indices: [usize; 2],
+    ) -> Result<Tensor<Self>>;
+
+    /// `x += gate · y`; `gate` is an index.
+    fn add_gated(&self, x: &mut Tensor<Self>, y: &Tensor<Self>, vectors: &Tensor<Self>, gate: usize) -> Result<()>;
+
+    // Elementwise operations.
+
+    /// `x += y`
+    fn add(&self, x: &mut Tensor<Self>, y: &Tensor<Self>) -> Result<()>;
+
+    /// `x *= factor`
+    fn multiply(&self, x: &mut Tensor<Self>, factor: f32) -> Result<()>;
+
+    /// `x /= divisor`
+    fn divide(&self, x: &mut Tensor<Self>, divisor: f32) -> Result<()>;
+
+    /// `x = activation(x)`, multiplied by `factors` if there are any.
+    fn activate(&self, activation: Activation, x: &mut Tensor<Self>, factors: Option<&Tensor<Self>>) -> Result<()>;
+
+    // Layout.
+
+    /// Concatenates along channels.
+    fn concat_channels(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// Concatenates the tokens of each text: `[texts, x + y, 1, channels]`.
+    fn concat_tokens(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// Splits the tokens of each text after the first `count`.
+    fn split_tokens(&self, x: &Tensor<Self>, count: usize) -> Result<[Tensor<Self>; 2]>;
+
+    /// `images` copies of a tensor with one image.
+    fn repeat(&self, x: &Tensor<Self>, images: usize) -> Result<Tensor<Self>>;
+
+    /// Resizes with nearest-neighbour interpolation.
+    fn resize(&self, x: &Tensor<Self>, size: [usize; 2]) -> Result<Tensor<Self>>;
+
+    /// Reorders the elements of each image: element `i` of the result is element `order[i]` of `x`.
+    fn permute(&self, x: &Tensor<Self>, order: &[u32], size: [usize; 2], channels: usize) -> Result<Tensor<Self>>;
+
+    // Attention. Channels are `[heads, head_width]`.
+
+    /// Rotates queries or keys of `heads` heads. Elements of a head without angles do not change.
+    fn rope(&self, x: &mut Tensor<Self>, heads: usize, layout: RopeLayout, angles: &Angles<Self>) -> Result<()>;
+
+    /// Attention of the pixels of `q` over those of `k` and `v`, image by image, with scores divided by the square root of
+    /// the head width.
+    fn attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, causal: bool) -> Result<Tensor<Self>>;
+
+    /// Attention of each text with scores that are not scaled, plus a bias: `[1, heads, 1, 2 · tokens − 1]`, by position of
+    /// the key relative to the query, from `1 − tokens` on.
+    fn biased_attention(&self, qkv: [&Tensor<Self>; 3], heads: usize, bias: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    // Attention over the KV cache.
+
+    fn new_kv_arena(&self, shape: KvShape) -> Self::KvArena;
+
+    /// Prepares a batch; layers share the result.
+    ///
+    /// # Errors
+    /// If a sequence has fewer blocks than positions.
+    fn batch<'a>(&self, sequences: Vec<SequenceSlice<'a>>) -> Result<Self::Batch<'a>>;
+
+    /// Writes the keys and values of the batch's tokens, `[1, tokens, 1, kv_heads · head_width]`.
+    ///
+    /// # Errors
+    /// If a block has no memory; nothing is written then.
+    fn write_kv(
+        &self,
+        arena: &mut Self::KvArena,
+        layer: usize,
+        batch: &Self::Batch<'_>,
+        kv: [&Tensor<Self>; 2],
+    ) -> Result<()>;
+
+    /// Attention of the batch's tokens. The blocks must already hold the keys and values of the tokens themselves. Queries
+    /// and result: `[1, tokens, 1, heads · head_width]`.
+    fn kv_attention(
+        &self,
+        arena: &Self::KvArena,
+        layer: usize,
+        batch: &Self::Batch<'_>,
+        shape: &AttentionShape,
+        q: &Tensor<Self>,
+    ) -> Result<Tensor<Self>>;
+
+    /// An upper bound of the temporary bytes of [`Self::kv_attention`] for `tokens` tokens in total, in sequences of up to
+    /// `positions` positions.
+    fn kv_attention_bytes(threads: usize, shape: &AttentionShape, tokens: usize, positions: usize) -> usize;
+}

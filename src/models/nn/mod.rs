@@ -1,0 +1,20 @@
+//! Layers that networks share.
+
+mod context;
+mod conv;
+mod embedding_table;
+mod linear;
+mod lora;
+mod mixture_of_experts;
+mod mlp;
+mod norm;
+pub mod rope;
+
+pub use context::Context;
+pub(super) use conv::Conv;
+pub(super) use embedding_table::EmbeddingTable;
+pub(super) use linear::Linear;
+pub use lora::{Adapter, LoraDeltas};
+pub(super) use lora::{DownProjection, LoraDelta};
+pub(super) use mixture_of_experts::MixtureOfExperts;
+pub(super) use mlp::Mlp;
