@@ -158,7 +158,7 @@ impl<B: Backend> Decoder<B> {
         drop(stream);
         let logits = self.output.forward(ctx, &normed)?;
         let len = logits.len();
-        let mut logits = ctx.into_vec(logits)?;
+        let mut logits = ctx.download(logits)?;
         if let Some(cap) = self.config.logit_soft_cap {
             logits[..len].iter_mut().for_each(|logit| *logit = (*logit / cap).tanh() * cap);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::MAX_BATCH_TEXTS;
-use super::network::{Network, NetworkConfig, Pass};
+use super::network::{self, Network, NetworkConfig, Pass};
 use super::sentence_transformers::{self, InputType, Matryoshka, SentenceTransformersConfig};
 use super::tokenizer;
 use crate::engine::checkpoint::Checkpoint;
@@ -19,7 +19,7 @@ use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::tokenizer::TokenizeLimits;
 use crate::models::ModelError;
-use crate::models::backend::Cpu;
+use crate::models::backend::Backend;
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::decoder_family;
 use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
@@ -40,7 +40,7 @@ const MAX_BATCH_TOKENS: usize = 4_096;
 /// A loaded model that embeds texts or scores pairs of them.
 pub struct EncoderModel {
     id: String,
-    network: Network,
+    network: Box<dyn Network>,
     config: NetworkConfig,
     preprocessor: Preprocessor,
     info: EncoderTokenizerInfo,
@@ -152,24 +152,24 @@ impl Checkpoint {
     }
 
     /// The memory for the model's weights, and the bytes of scratch buffers for a batch.
-    pub(in crate::engine) fn encoder_needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
+    pub(in crate::engine) fn encoder_needs<B: Backend>(&self, threads: usize) -> Result<(Footprint, u64), String> {
         let config = self.config()?;
-        let footprint = self.with_encoder(&config, |source| Footprint::new::<Cpu>(source, threads));
+        let footprint = self.with_encoder(&config, |source| Footprint::new::<B>(source, threads));
         // A text that is longer than a batch is computed alone.
         let tokens = config.context().max(MAX_BATCH_TOKENS);
-        Ok((footprint, config.pass_bytes(tokens, MAX_BATCH_TEXTS, threads)))
+        Ok((footprint, config.pass_bytes::<B>(tokens, MAX_BATCH_TEXTS, threads)))
     }
 }
 
 impl EncoderModel {
-    pub(in crate::engine) fn open(
+    pub(in crate::engine) fn open<B: Backend>(
         id: &str,
         path: &Path,
         files: &Checkpoint,
         isolation: &Isolation,
         lease: Lease,
         precision: Precision,
-        cpu: &Cpu,
+        backend: &B,
     ) -> Result<Self, String> {
         let config = files.config()?;
         let sentence = match files {
@@ -186,7 +186,7 @@ impl EncoderModel {
                 config.vocabulary()
             ));
         }
-        let network = Network::load(files, &config, precision.kind(), cpu).map_err(|error| error.to_string())?;
+        let network = network::load(files, &config, precision.kind(), backend).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(0);
         Ok(Self { id: id.to_owned(), network, config, preprocessor, info, sentence, lease, speed })
     }
@@ -263,17 +263,17 @@ impl EncoderModel {
     }
 
     /// Starts a batch.
-    pub(in crate::engine) fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, String> {
+    pub(in crate::engine) fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, String> {
         catch_compute_panic(|| self.network.begin(texts))
     }
 
     /// Computes a part of a batch. `true`: it was the last part.
-    pub(in crate::engine) fn advance(&self, pass: &mut Pass) -> Result<bool, String> {
-        catch_compute_panic(|| self.network.advance(pass))
+    pub(in crate::engine) fn advance(&self, pass: &mut dyn Pass) -> Result<bool, String> {
+        catch_compute_panic(|| pass.advance())
     }
 
     /// The normalized vectors of the batch's texts, in order; from a cross-encoder one logit for each text.
-    pub(in crate::engine) fn vectors(&self, pass: &Pass) -> Result<Vec<Vec<f32>>, String> {
+    pub(in crate::engine) fn vectors(&self, pass: &dyn Pass) -> Result<Vec<Vec<f32>>, String> {
         let (width, poolings) = (self.config.width(), &self.sentence.poolings);
         let pool = |vectors: &[f32]| {
             let mut out = Vec::with_capacity(self.dimensions());
@@ -281,7 +281,7 @@ impl EncoderModel {
             normalise(&mut out);
             out
         };
-        catch_compute_panic(|| self.network.vectors(pass, pool))
+        catch_compute_panic(|| pass.vectors(&pool))
     }
 
     /// The token limit of a batch, so that it takes about [`BATCH_SECONDS`].

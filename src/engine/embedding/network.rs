@@ -1,9 +1,11 @@
 //! The networks of embedding models: encoders, whose tokens attend to the whole text, and decoders, whose last token
 //! does.
 
+use std::sync::Arc;
+
 use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
-use crate::models::backend::{Cpu, DType};
+use crate::models::backend::{Backend, DType};
 use crate::models::decoder::{Decoder, EncodePass, encode_pass_bytes};
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::encoder::{self, Encoder, EncoderConfig, Head, Tokenized};
@@ -16,15 +18,20 @@ pub enum NetworkConfig {
     Decoder(Box<DecoderConfig>),
 }
 
-pub enum Network {
-    Encoder { encoder: Box<Encoder<Cpu>>, head: Option<Head<Cpu>>, backend: Cpu },
-    Decoder(Box<Decoder<Cpu>>),
+/// A network on its device.
+pub trait Network: Send + Sync {
+    /// Starts a batch.
+    fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError>;
 }
 
 /// A partly computed batch.
-pub enum Pass {
-    Encoder(encoder::Pass<Cpu>),
-    Decoder(EncodePass<Cpu>),
+pub trait Pass: Send {
+    /// Computes a part of the batch, short enough for other workloads to wait for. `true`: it was the last part.
+    fn advance(&mut self) -> Result<bool, ModelError>;
+
+    /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each
+    /// text.
+    fn vectors(&self, pool: &dyn Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError>;
 }
 
 impl NetworkConfig {
@@ -51,70 +58,87 @@ impl NetworkConfig {
     }
 
     /// An upper bound on the scratch bytes of a batch with this many tokens and texts.
-    pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
+    pub fn pass_bytes<B: Backend>(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
-            Self::Encoder(sizes) => Encoder::<Cpu>::pass_bytes(sizes, tokens, texts, threads),
-            Self::Decoder(config) => encode_pass_bytes::<Cpu>(config, tokens, texts, threads),
+            Self::Encoder(sizes) => Encoder::<B>::pass_bytes(sizes, tokens, texts, threads),
+            Self::Decoder(config) => encode_pass_bytes::<B>(config, tokens, texts, threads),
         }
     }
 }
 
-impl Network {
-    pub fn load(
-        files: &Checkpoint,
-        config: &NetworkConfig,
-        precision: Option<DType>,
-        backend: &Cpu,
-    ) -> Result<Self, ModelError> {
-        match config {
-            NetworkConfig::Decoder(_) => {
-                Ok(Self::Decoder(Box::new(Decoder::load_headless(files.weights(), precision, backend)?)))
-            }
-            NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
-                let (encoder, head) =
-                    Encoder::load(source, sizes.clone(), files.cross_encoder_config(), precision, backend)?;
-                Ok(Self::Encoder { encoder: Box::new(encoder), head, backend: backend.clone() })
-            }),
+/// Reads the weights of a network, rounded to `precision`.
+pub fn load<B: Backend>(
+    files: &Checkpoint,
+    config: &NetworkConfig,
+    precision: Option<DType>,
+    backend: &B,
+) -> Result<Box<dyn Network>, ModelError> {
+    match config {
+        NetworkConfig::Decoder(_) => {
+            Ok(Box::new(Arc::new(Decoder::load_headless(files.weights(), precision, backend)?)))
         }
+        NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
+            let cross_encoder = files.cross_encoder_config();
+            let (encoder, head) = Encoder::load(source, sizes.clone(), cross_encoder, precision, backend)?;
+            Ok(Box::new(Arc::new(EncoderNetwork { encoder, head, backend: backend.clone() })) as Box<dyn Network>)
+        }),
+    }
+}
+
+/// An encoder; with a head it is a cross-encoder.
+struct EncoderNetwork<B: Backend> {
+    encoder: Encoder<B>,
+    head: Option<Head<B>>,
+    backend: B,
+}
+
+struct EncoderPass<B: Backend> {
+    network: Arc<EncoderNetwork<B>>,
+    pass: encoder::Pass<B>,
+}
+
+impl<B: Backend> Network for Arc<EncoderNetwork<B>> {
+    fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError> {
+        let pass = self.encoder.begin(&Context::new(&self.backend), texts)?;
+        Ok(Box::new(EncoderPass { network: Self::clone(self), pass }))
+    }
+}
+
+impl<B: Backend> Pass for EncoderPass<B> {
+    fn advance(&mut self) -> Result<bool, ModelError> {
+        let EncoderNetwork { encoder, backend, .. } = &*self.network;
+        encoder.advance(&Context::new(backend), &mut self.pass)
     }
 
-    pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, ModelError> {
-        match self {
-            Self::Encoder { encoder, backend, .. } => encoder.begin(&Context::new(backend), texts).map(Pass::Encoder),
-            Self::Decoder(network) => {
-                let texts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
-                network.begin_encode(&texts).map(Pass::Decoder)
-            }
-        }
+    fn vectors(&self, pool: &dyn Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
+        let EncoderNetwork { encoder, head, backend } = &*self.network;
+        let one = |vectors: &[f32]| match head {
+            Some(head) => Ok(vec![head.score(&Context::new(backend), vectors, encoder.config().width)?]),
+            None => Ok(pool(vectors)),
+        };
+        self.pass.hidden_states(backend)?.texts().map(one).collect()
+    }
+}
+
+struct DecoderPass<B: Backend> {
+    network: Arc<Decoder<B>>,
+    pass: EncodePass<B>,
+}
+
+impl<B: Backend> Network for Arc<Decoder<B>> {
+    fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError> {
+        let texts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
+        let pass = self.begin_encode(&texts)?;
+        Ok(Box::new(DecoderPass { network: Self::clone(self), pass }))
+    }
+}
+
+impl<B: Backend> Pass for DecoderPass<B> {
+    fn advance(&mut self) -> Result<bool, ModelError> {
+        self.network.advance(&mut self.pass)
     }
 
-    /// Computes a part of the batch, short enough for other workloads to wait for. `true`: it was the last part.
-    pub fn advance(&self, pass: &mut Pass) -> Result<bool, ModelError> {
-        match (self, pass) {
-            (Self::Encoder { encoder, backend, .. }, Pass::Encoder(pass)) => {
-                encoder.advance(&Context::new(backend), pass)
-            }
-            (Self::Decoder(network), Pass::Decoder(pass)) => network.advance(pass),
-            _ => Err(ModelError::Compute("the batch belongs to another network".to_owned())),
-        }
-    }
-
-    /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each
-    /// text.
-    pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
-        match (self, pass) {
-            (Self::Encoder { encoder, head, backend }, Pass::Encoder(pass)) => {
-                let width = encoder.config().width;
-                let one = |vectors: &[f32]| match head {
-                    Some(head) => Ok(vec![head.score(&Context::new(backend), vectors, width)?]),
-                    None => Ok(pool(vectors)),
-                };
-                pass.hidden_states(backend)?.texts().map(one).collect()
-            }
-            (Self::Decoder(network), Pass::Decoder(pass)) => {
-                Ok(network.last_hidden_states(pass)?.iter().map(|vector| pool(vector)).collect())
-            }
-            _ => Err(ModelError::Compute("the batch belongs to another network".to_owned())),
-        }
+    fn vectors(&self, pool: &dyn Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
+        Ok(self.network.last_hidden_states(&self.pass)?.iter().map(|vector| pool(vector)).collect())
     }
 }

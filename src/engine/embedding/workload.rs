@@ -29,7 +29,7 @@ pub struct EmbeddingWorkload {
 struct RunningBatch {
     model: Arc<EncoderModel>,
     items: Vec<BatchItem>,
-    pass: Pass,
+    pass: Box<dyn Pass>,
     /// The compute time so far.
     took: Duration,
 }
@@ -50,7 +50,7 @@ impl Workload for EmbeddingWorkload {
         let began = self.runtime.clock.uptime();
         loop {
             self.runtime.faults.point("embedding.step");
-            let advanced = batch.model.advance(&mut batch.pass);
+            let advanced = batch.model.advance(&mut *batch.pass);
             let took = self.runtime.clock.uptime().saturating_sub(began);
             match advanced {
                 Ok(false) if took < SLICE => {}
@@ -102,7 +102,7 @@ impl EmbeddingWorkload {
 
     fn deliver(&mut self, batch: RunningBatch) {
         let RunningBatch { model, items, pass, took } = batch;
-        let vectors = match model.vectors(&pass) {
+        let vectors = match model.vectors(&*pass) {
             Ok(vectors) => vectors,
             Err(reason) => return self.fail_batch(&model, &items, &reason),
         };

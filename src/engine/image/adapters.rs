@@ -12,7 +12,7 @@ use crate::engine::model_info::LORAS;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::models::ModelError;
-use crate::models::backend::Cpu;
+use crate::models::backend::Backend;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
 use crate::models::safetensors::is_file_name;
 
@@ -25,33 +25,33 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 const MAX_NAMES: usize = 50;
 const EXTENSION: &str = ".safetensors";
 
-pub struct Adapters {
+pub struct Adapters<B: Backend> {
     /// Searched in order.
     folders: [PathBuf; 2],
     /// Least recently used first.
-    cache: Mutex<Vec<CachedAdapter>>,
+    cache: Mutex<Vec<CachedAdapter<B>>>,
 }
 
 /// A file that was requested.
-struct CachedAdapter {
+struct CachedAdapter<B: Backend> {
     path: PathBuf,
     fingerprint: Fingerprint,
     file: Arc<LoraFile>,
     /// The loaded adapter and its memory lease.
-    adapter: Option<(Arc<Adapter<Cpu>>, Lease)>,
+    adapter: Option<(Arc<Adapter<B>>, Lease)>,
 }
 
 /// Size and modification time of a file.
 type Fingerprint = (u64, SystemTime);
 
-impl Adapters {
+impl<B: Backend> Adapters<B> {
     /// For the pipeline in this subfolder of the models folder.
     pub fn new(pipeline: &Path) -> Self {
         let shared = pipeline.parent().unwrap_or(pipeline).join(LORAS);
         Self { folders: [pipeline.join(LORAS), shared], cache: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<CachedAdapter>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<CachedAdapter<B>>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -68,7 +68,7 @@ impl Adapters {
         for (name, _) in requested {
             let (path, file) = self.file(layers, name)?;
             if !paths.contains(&path) {
-                bytes += file.bytes::<Cpu>();
+                bytes += file.bytes::<B>();
                 paths.push(path);
             }
         }
@@ -143,9 +143,9 @@ impl Adapters {
         &self,
         layers: &AdaptableLayers,
         requested: &[(String, f32)],
-        backend: &Cpu,
+        backend: &B,
         runtime: &Runtime,
-    ) -> Result<Option<LoraDeltas<Cpu>>, ModelError> {
+    ) -> Result<Option<LoraDeltas<B>>, ModelError> {
         let files = requested.iter().map(|(name, _)| self.file(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
         let mut lora_deltas = LoraDeltas::default();
@@ -153,9 +153,9 @@ impl Adapters {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = runtime.lease(file.bytes::<Cpu>(), 0).or_else(|| {
+                    let lease = runtime.lease(file.bytes::<B>(), 0).or_else(|| {
                         self.evict_except(&paths);
-                        runtime.lease_reclaiming(file.bytes::<Cpu>())
+                        runtime.lease_reclaiming(file.bytes::<B>())
                     });
                     let Some(lease) = lease else { return Ok(None) };
                     let adapter = Arc::new(file.read(backend)?);
@@ -168,13 +168,13 @@ impl Adapters {
         Ok(Some(lora_deltas))
     }
 
-    fn loaded(&self, path: &Path) -> Option<Arc<Adapter<Cpu>>> {
+    fn loaded(&self, path: &Path) -> Option<Arc<Adapter<B>>> {
         let cache = self.lock();
         let cached = cache.iter().find(|cached| cached.path == path)?;
         cached.adapter.as_ref().map(|(adapter, _)| Arc::clone(adapter))
     }
 
-    fn insert(&self, path: &Path, adapter: &Arc<Adapter<Cpu>>, lease: Lease) {
+    fn insert(&self, path: &Path, adapter: &Arc<Adapter<B>>, lease: Lease) {
         if let Some(cached) = self.lock().iter_mut().find(|cached| cached.path == path) {
             cached.adapter = Some((Arc::clone(adapter), lease));
         }

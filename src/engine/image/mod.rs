@@ -1,6 +1,7 @@
 //! Image generation: loaded pipelines, the queue and the image thread.
 
 mod adapters;
+mod device_pipeline;
 mod events;
 mod model;
 mod prompt_tokenizer;

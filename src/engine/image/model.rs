@@ -2,23 +2,17 @@
 
 use std::path::Path;
 
-use super::adapters::Adapters;
+use super::device_pipeline::{self, DevicePipeline};
 use super::prompt_tokenizer::PromptTokenizer;
 use super::sizes::ImageSizes;
-use super::{Image, ImageRequest, InitImage, SchedulerName};
+use super::{ImageRequest, SchedulerName};
 use crate::display::format_bytes;
-use crate::engine::error::NOT_FINITE;
 use crate::engine::error::PreprocessError;
-use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
-use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory_budget::Lease;
-use crate::models::ModelError;
-use crate::models::backend::{Backend, Cpu, Pause, RequestOptions};
-use crate::models::diffusion::pipeline::{
-    self, Components, Context, GenerationParams, LoraDeltas, MODEL_INDEX, Pipeline, PromptEmbeds, StepProgress,
-};
+use crate::models::backend::Backend;
+use crate::models::diffusion::pipeline::{Components, MODEL_INDEX, TextComponent};
 use crate::models::weights::Footprint;
 
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
@@ -29,15 +23,11 @@ pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
     id: String,
-    pipeline: Pipeline<Cpu>,
+    pipeline: Box<dyn DevicePipeline>,
     preprocessor: Preprocessor,
-    adapters: Adapters,
     sizes: ImageSizes,
     defaults: Defaults,
     schedulers: Vec<SchedulerName>,
-    backend: Cpu,
-    /// Whether it computes in bf16.
-    bf16: bool,
     /// Memory for images beyond the weights, in bytes.
     available: u64,
     /// Its share of the memory budget, returned on drop.
@@ -63,22 +53,22 @@ pub fn open(path: &Path) -> Result<Components, String> {
 }
 
 /// Memory for a pipeline's weights, and for reading them.
-pub fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
-    components.footprint::<Cpu>(threads, precision.kind())
+pub fn footprint<B: Backend>(components: &Components, threads: usize, precision: Precision) -> Footprint {
+    components.footprint::<B>(threads, precision.kind())
 }
 
 impl ImageModel {
     /// `total`: all memory for models, in bytes.
-    pub(in crate::engine) fn open(
+    pub(in crate::engine) fn open<B: Backend>(
         id: &str,
         components: &Components,
         isolation: &Isolation,
         lease: Lease,
         precision: Precision,
         total: u64,
-        backend: &Cpu,
+        backend: &B,
     ) -> Result<Self, String> {
-        let spec = |text: &pipeline::TextComponent| PromptTokenizerSpec {
+        let spec = |text: &TextComponent| PromptTokenizerSpec {
             folder: text.tokenizer.clone(),
             positions: text.tokens,
             padding: text.padding.map(str::to_owned),
@@ -93,29 +83,16 @@ impl ImageModel {
         }
         // Depends on total memory, not on free memory, so that a request gives the same image at any time.
         let vae_budget = total / VAE_BUDGET_DIVISOR;
-        let pipeline =
-            Pipeline::load(components, backend, precision.kind(), vae_budget).map_err(|error| error.to_string())?;
+        let pipeline = device_pipeline::load(components, backend, precision, vae_budget);
+        let pipeline = pipeline.map_err(|error| error.to_string())?;
         let own = components.scheduler.name();
         let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
         let others = others.filter(|name| *name != own && components.scheduler.with_scheduler(*name).is_ok());
         let schedulers = std::iter::once(own).chain(others).collect();
         let available = total.saturating_sub(lease.bytes());
-        let bf16 = precision == Precision::Bf16;
         let defaults = Defaults { steps: components.default_steps, guidance: components.default_guidance };
-        let (id, adapters, sizes) = (id.to_owned(), Adapters::new(&components.path), ImageSizes::of(components));
-        Ok(Self {
-            id,
-            pipeline,
-            preprocessor,
-            adapters,
-            sizes,
-            defaults,
-            schedulers,
-            backend: backend.clone(),
-            bf16,
-            available,
-            lease,
-        })
+        let (id, sizes) = (id.to_owned(), ImageSizes::of(components));
+        Ok(Self { id, pipeline, preprocessor, sizes, defaults, schedulers, available, lease })
     }
 
     pub fn id(&self) -> &str {
@@ -167,8 +144,7 @@ impl ImageModel {
     }
 
     fn check_memory(&self, size: [usize; 2], requested: &[(String, f32)]) -> Result<(), String> {
-        let (image_bytes, bytes) =
-            (self.image_bytes(size), self.adapters.check(self.pipeline.adaptable_layers(), requested)?);
+        let (image_bytes, bytes) = (self.image_bytes(size), self.pipeline.check_adapters(requested)?);
         match image_bytes.saturating_add(bytes) <= self.available || requested.is_empty() {
             true => Ok(()),
             false => Err(format!(
@@ -182,19 +158,9 @@ impl ImageModel {
         }
     }
 
-    /// The LoRA deltas of a request; `None`: not enough memory.
-    pub(in crate::engine) fn lora_deltas(
-        &self,
-        request: &ImageRequest,
-        backend: &Cpu,
-        runtime: &Runtime,
-    ) -> Result<Option<LoraDeltas<Cpu>>, ModelError> {
-        self.adapters.load(self.pipeline.adaptable_layers(), &request.lora, backend, runtime)
-    }
-
     /// Evicts all adapters. `false` if there were none.
     pub(in crate::engine) fn evict_adapters(&self) -> bool {
-        self.adapters.evict_except(&[])
+        self.pipeline.evict_adapters()
     }
 
     /// Whether a request can be served; errors say why not.
@@ -220,19 +186,17 @@ impl ImageModel {
                 return Err("the initial image does not have the requested size".to_owned());
             }
         }
-        let strength = source.map(|source| source.strength);
-        let sampler = self.pipeline.sampler(&generation_params(request, None), strength);
-        sampler.map(drop).map_err(|error| error.to_string())
+        self.pipeline.check_sampler(request).map_err(|error| error.to_string())
     }
 
     /// Memory that an image takes, in bytes.
     pub(in crate::engine) fn image_bytes(&self, [width, height]: [usize; 2]) -> u64 {
-        self.pipeline.image_bytes([height, width], self.backend.pool().threads())
+        self.pipeline.image_bytes([height, width])
     }
 
-    /// A handle of the device for a request; `pause` is called between chunks of work.
-    pub(in crate::engine) fn request_backend(&self, pause: Pause) -> Cpu {
-        self.backend.for_request(RequestOptions { pause, bf16_attention: self.bf16 })
+    /// The pipeline on its device.
+    pub(in crate::engine) fn pipeline(&self) -> &dyn DevicePipeline {
+        &*self.pipeline
     }
 
     /// Tokenises the negative prompt and the prompt with each tokenizer. Takes time proportional to their length; do
@@ -243,91 +207,10 @@ impl ImageModel {
         let all: Result<PromptIds, _> = self.preprocessor.encode_image_prompts(texts)?.into_iter().map(pair).collect();
         all.map_err(|_| PreprocessError::Failed("it lost a prompt".to_owned()))
     }
-
-    /// Encodes the prompts.
-    pub(in crate::engine) fn encode_prompts(
-        &self,
-        ctx: &Context<'_, Cpu>,
-        ids: &PromptIds,
-        negative: bool,
-    ) -> Result<PromptEmbeds, ModelError> {
-        self.pipeline.encode_prompts(ctx, ids, !negative)
-    }
-
-    /// Generates one image of a request. `on_step` is called after each step, with a preview when one is due.
-    pub(in crate::engine) fn generate(
-        &self,
-        ctx: &Context<'_, Cpu>,
-        embeds: &PromptEmbeds,
-        request: &ImageRequest,
-        seed: u64,
-        on_step: &mut dyn FnMut(usize, usize, Option<Image>),
-    ) -> Result<Image, ModelError> {
-        let source = request.init_image.as_ref().map(init_image);
-        let params = generation_params(request, source.as_ref());
-        let size = self.pipeline.latent_size(params.size);
-        let mut report = |progress: &StepProgress<'_>| {
-            let StepProgress { step, steps, clean } = *progress;
-            let shown = preview_due(request.previews, step, steps);
-            let preview = match shown {
-                true => Some(to_image(&self.pipeline.decode(ctx, &clean(), size)?)),
-                false => None,
-            };
-            on_step(step, steps, preview);
-            Ok(())
-        };
-        let map = self.pipeline.generate(ctx, embeds, &params, seed, &mut report)?;
-        if !are_finite(&map.values) {
-            return Err(ModelError::Compute(NOT_FINITE.to_owned()));
-        }
-        Ok(to_image(&map))
-    }
-}
-
-/// Whether a preview is due after a step. Previews are spread evenly; the last step has none.
-fn preview_due(previews: usize, step: usize, steps: usize) -> bool {
-    let due = |step: usize| step * (previews + 1) / steps.max(1);
-    step < steps && due(step) > due(step.saturating_sub(1))
-}
-
-fn generation_params<'a>(request: &ImageRequest, source: Option<&'a pipeline::InitImage>) -> GenerationParams<'a> {
-    let [width, height] = request.size;
-    let ImageRequest { steps, guidance, scheduler, .. } = *request;
-    GenerationParams { size: [height, width], steps, guidance, scheduler, init_image: source }
-}
-
-/// Converts bytes to −1 to 1.
-fn init_image(source: &InitImage) -> pipeline::InitImage {
-    let image = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
-    let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
-    pipeline::InitImage { image, strength: source.strength, mask }
-}
-
-/// Converts −1 to 1 to bytes, rounding as diffusers does.
-fn to_image(map: &pipeline::Raster) -> Image {
-    let [height, width] = map.size;
-    let byte = |x: &f32| ((x / 2. + 0.5).clamp(0., 1.) * 255.).round_ties_even() as u8;
-    Image { width, height, rgb: map.values.iter().map(byte).collect() }
 }
 
 impl std::fmt::Debug for ImageModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ImageModel").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::preview_due;
-
-    #[test]
-    fn previews_are_spread_over_the_steps() {
-        let shown =
-            |previews, steps| (1..=steps).filter(|step| preview_due(previews, *step, steps)).collect::<Vec<_>>();
-        assert!(shown(0, 10).is_empty());
-        assert_eq!(shown(1, 10), [5]);
-        assert_eq!(shown(3, 20), [5, 10, 15]);
-        assert_eq!(shown(3, 2), [1], "there are not so many");
-        assert!(shown(2, 1).is_empty());
     }
 }

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::device_pipeline::ImageInput;
 use super::queue::ImageQueue;
 use super::request::ImageEvent;
 use super::scheduler::ImageJob;
@@ -14,8 +15,7 @@ use crate::engine::runtime::catch_panic::catch_generate_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;
-use crate::models::backend::{Backend, Pause};
-use crate::models::diffusion::pipeline::Context;
+use crate::models::backend::Pause;
 
 /// How long the image thread computes in a turn where other workloads have something to do, and where they do not but
 /// a request for them may come.
@@ -150,17 +150,10 @@ impl ImageRunner {
         let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
         let index = *next;
         let seed = request.seeds[index];
-        let backend = model.request_backend(pause);
-        let Some(lora_deltas) = model.lora_deltas(request, &backend, &self.runtime)? else { return Ok(None) };
-        let ctx = Context::new(&backend).with_lora(lora_deltas);
-        if embeds.is_none() {
-            *embeds = Some(model.encode_prompts(&ctx, prompts, request.negative_prompt.is_some())?);
-        }
-        let Some(embeds) = embeds.as_ref() else { return Err(ModelError::Compute("the prompts were lost".to_owned())) };
         let mut on_step = |step, steps, preview| sender.send(Ok(ImageEvent::Step { index, step, steps, preview }));
-        let image = model.generate(&ctx, embeds, request, seed, &mut on_step)?;
-        let (held, claimed) = (ctx.peak_bytes(), model.image_bytes(request.size));
-        tracing::debug!(model = model.id(), held, claimed, "an image is ready; bytes of memory beside the weights");
-        Ok(Some(ImageEvent::Done { index, image }))
+        let (runtime, on_step) = (&self.runtime, &mut on_step);
+        let image =
+            model.pipeline().generate(ImageInput { request, prompts, embeds, seed, pause, runtime, on_step })?;
+        Ok(image.map(|image| ImageEvent::Done { index, image }))
     }
 }

@@ -325,7 +325,7 @@ impl Registry {
         let (cpu, encoder) = (&self.cpu, found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
         let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
-        let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.text_needs(&files) };
+        let needs = || if encoder { files.encoder_needs::<Cpu>(cpu.pool().threads()) } else { self.text_needs(&files) };
         let (footprint, scratch) = catch_load_panic(needs).map_err(broken)?;
         let lease = self.lease(footprint.weights + footprint.loading, scratch, eviction)?;
         let isolation = self.isolation();
@@ -355,7 +355,7 @@ impl Registry {
         let (id, cpu) = (&found.info.id, &self.cpu);
         let precision = self.runtime.settings.precisions.of(id);
         let components = catch_load_panic(|| image::open(&found.path)).map_err(&broken)?;
-        let footprint = image::footprint(&components, cpu.pool().threads(), precision);
+        let footprint = image::footprint::<Cpu>(&components, cpu.pool().threads(), precision);
         let lease = self.lease(footprint.weights + footprint.loading, 0, eviction)?;
         let total = self.runtime.memory.total();
         let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);

@@ -15,7 +15,7 @@ use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
-use crate::models::backend::Cpu;
+use crate::models::backend::Backend;
 use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::load_causal_lm;
@@ -40,20 +40,20 @@ pub struct TextModel {
 }
 
 impl TextModel {
-    pub(in crate::engine) fn open(
+    pub(in crate::engine) fn open<B: Backend>(
         id: &str,
         key: ModelId,
         path: &Path,
         checkpoint: &Checkpoint,
         isolation: &Isolation,
         lease: Lease,
-        cpu: &Cpu,
+        backend: &B,
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
         let ChatTokenizerInfo { vocabulary, call_format, template_describes_tools } = info;
         let longest_token = vocabulary.max_token_bytes();
-        let network = load_causal_lm(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
+        let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
             key,

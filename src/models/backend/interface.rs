@@ -190,9 +190,9 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn to_vec(&self, x: &Tensor<Self>) -> Result<Vec<f32>>;
 
     /// The elements, in order, without a copy if possible. Elements after those of `x` are undefined.
-    fn into_vec(&self, x: Tensor<Self>) -> Result<Vec<f32>>;
+    fn download(&self, x: Tensor<Self>) -> Result<Vec<f32>>;
 
-    /// Takes back the memory of [`Self::into_vec`] for new tensors.
+    /// Takes back the memory of [`Self::download`] for new tensors.
     fn recycle(&self, values: Vec<f32>);
 
     // Rows: pixels of all images together.

@@ -29,9 +29,15 @@ pub(in crate::models) enum DownProjection<B: Backend> {
     Conv(B::Conv),
 }
 
-/// The deltas of a request by weight ID, each with its scale.
+/// The deltas of a request by weight ID.
 #[derive(Debug)]
-pub struct LoraDeltas<B: Backend>(HashMap<usize, Vec<(Arc<LoraDelta<B>>, f32)>>);
+pub struct LoraDeltas<B: Backend>(HashMap<usize, Vec<ScaledDelta<B>>>);
+
+#[derive(Debug)]
+struct ScaledDelta<B: Backend> {
+    delta: Arc<LoraDelta<B>>,
+    scale: f32,
+}
 
 impl<B: Backend> Default for LoraDeltas<B> {
     fn default() -> Self {
@@ -43,7 +49,10 @@ impl<B: Backend> LoraDeltas<B> {
     /// Adds an adapter. `adapter_weight` is set by the request.
     pub fn push(&mut self, adapter: &Adapter<B>, adapter_weight: f32) {
         for (id, delta) in &adapter.deltas {
-            self.0.entry(*id).or_default().push((Arc::clone(delta), adapter_weight * delta.scale));
+            self.0
+                .entry(*id)
+                .or_default()
+                .push(ScaledDelta { delta: Arc::clone(delta), scale: adapter_weight * delta.scale });
         }
     }
 
@@ -54,7 +63,7 @@ impl<B: Backend> LoraDeltas<B> {
 
     /// Adds the deltas of a weight to `out`, the output of its layer for the input `x`.
     pub(super) fn add_to(&self, backend: &B, id: usize, x: &Tensor<B>, out: &mut Tensor<B>) -> Result<()> {
-        for (delta, scale) in self.0.get(&id).into_iter().flatten() {
+        for ScaledDelta { delta, scale } in self.0.get(&id).into_iter().flatten() {
             delta.add_to(backend, *scale, x, out)?;
         }
         Ok(())

@@ -19,7 +19,7 @@ pub(in crate::models) struct MixtureOfExperts<B: Backend> {
 impl<B: Backend> MixtureOfExperts<B> {
     /// `x` and the result are `[1, tokens, 1, width]`. Tokens are gathered by expert, so that each weight is read once.
     pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
-        let mut scores = ctx.into_vec(self.router.forward(ctx, x)?)?;
+        let mut scores = ctx.download(self.router.forward(ctx, x)?)?;
         let mut tokens_of: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.experts.len()];
         for (token, scores) in scores.chunks_exact_mut(self.experts.len().max(1)).take(x.rows()).enumerate() {
             softmax(scores);

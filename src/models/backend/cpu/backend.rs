@@ -110,7 +110,7 @@ impl Backend for Cpu {
         Ok(x.data().to_vec())
     }
 
-    fn into_vec(&self, x: Tensor<Self>) -> Result<Vec<f32>> {
+    fn download(&self, x: Tensor<Self>) -> Result<Vec<f32>> {
         Ok(x.data.into_vec())
     }
 

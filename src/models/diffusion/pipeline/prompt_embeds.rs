@@ -33,6 +33,9 @@ impl PromptEmbeds {
     }
 }
 
+/// Prompt embeddings and pooled embeddings (`[texts][pooled_width]`) of all encoders.
+type Combined<B> = (Tensor<B>, Option<Vec<Vec<f32>>>);
+
 /// The outputs of the text encoders.
 struct EncoderOutputs<B: Backend> {
     clips: Vec<ClipOutput<B>>,
@@ -98,12 +101,8 @@ impl<B: Backend> Pipeline<B> {
         matches!(self.family, Family::StableDiffusionXl | Family::StableDiffusion3).then_some(1)
     }
 
-    /// Combines the outputs of all encoders as the family requires: prompt embeddings and pooled embeddings.
-    fn combine(
-        &self,
-        ctx: &Context<'_, B>,
-        mut outputs: EncoderOutputs<B>,
-    ) -> Result<(Tensor<B>, Option<Vec<Vec<f32>>>)> {
+    /// Combines the outputs of all encoders as the family requires.
+    fn combine(&self, ctx: &Context<'_, B>, mut outputs: EncoderOutputs<B>) -> Result<Combined<B>> {
         match self.family {
             Family::StableDiffusion => Ok((outputs.clip_embeds(ctx)?, None)),
             Family::StableDiffusionXl => {

@@ -29,12 +29,15 @@ pub struct Vae<B: Backend> {
     encoder: Encoder<B>,
 }
 
+/// The residual blocks of a resolution, and the layer that resizes their output.
+type Block<B, R> = (Vec<ResnetBlock<B>>, Option<R>);
+
 #[derive(Debug)]
 struct Decoder<B: Backend> {
     post_quant: Option<Linear<B>>,
     conv_in: Conv<B>,
     mid: MidBlock<B>,
-    blocks: Vec<(Vec<ResnetBlock<B>>, Option<Upsample<B>>)>,
+    blocks: Vec<Block<B, Upsample<B>>>,
     norm_out: GroupNorm<B>,
     conv_out: Conv<B>,
 }
@@ -42,7 +45,7 @@ struct Decoder<B: Backend> {
 #[derive(Debug)]
 struct Encoder<B: Backend> {
     conv_in: Conv<B>,
-    blocks: Vec<(Vec<ResnetBlock<B>>, Option<Downsample<B>>)>,
+    blocks: Vec<Block<B, Downsample<B>>>,
     mid: MidBlock<B>,
     norm_out: GroupNorm<B>,
     conv_out: Conv<B>,

@@ -19,7 +19,7 @@ impl Raster {
 
     pub(super) fn download<B: Backend>(backend: &B, x: Tensor<B>) -> Result<Self> {
         let (len, size, channels) = (x.len(), x.size, x.channels);
-        let mut values = backend.into_vec(x)?;
+        let mut values = backend.download(x)?;
         values.truncate(len);
         Ok(Self { values, size, channels })
     }
