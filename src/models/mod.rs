@@ -1,4 +1,5 @@
-//! Networks: readers of checkpoints, the decoder of all language model families, encoders, diffusion, and the KV cache.
+//! Networks: readers of checkpoints, the decoder of all language model families, encoders, diffusion, the KV cache, and the
+//! devices that compute them.
 //!
 //! `engine` runs them; requests, tokenizers and text are unknown here.
 
@@ -9,6 +10,7 @@ pub mod decoder;
 pub mod decoder_config;
 pub mod decoder_family;
 mod decoder_layer;
+pub mod devices;
 pub mod diffusion;
 mod embedding_table;
 pub mod encoder;
