@@ -23,7 +23,7 @@ use crate::calls::{
     images::Images, models::Models,
 };
 use crate::clock_rng::ClockRng;
-use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
+use crate::config::{self, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
 use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
@@ -54,6 +54,8 @@ pub enum StartError {
     Listen { address: SocketAddr, cause: io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error("--device {0}")]
+    Device(String),
     #[error("the database could not be prepared: {0}")]
     Setup(crate::error::Error),
     #[error("{path}: {cause}")]
@@ -126,7 +128,11 @@ impl App {
             Tls::Off | Tls::Files { .. } => certificate,
         };
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
-        let engine = Engine::start(engine_settings(config), clock_rng.clone())?;
+        let settings = engine_settings(config);
+        for line in settings.devices.describe(settings.threads) {
+            tracing::info!("{line}");
+        }
+        let engine = Engine::start(settings, clock_rng.clone())?;
         let control = ControlSocket::listen(&data, store.clone())?;
         let services = Services::start(&store, &clock_rng, config.image_url_ttl).await.map_err(StartError::Setup)?;
         let api = Data::new(api(config, store.clone(), &engine, services, clock_rng));
@@ -140,7 +146,7 @@ impl App {
         Ok(Self { server, address, certificate, first_key, store, stopper, control, retention })
     }
 
-    /// Checks whether [`App::start`] can listen and read its certificate. Changes nothing.
+    /// Checks whether [`App::start`] can listen, read its certificate and use the devices. Changes nothing.
     pub fn check(config: &Config) -> Result<(), StartError> {
         prepare(config).map(drop)
     }
@@ -292,6 +298,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
         speculate: config.speculate,
         drafts: drafts(&config.draft_model),
         precisions: precisions(&config.precision),
+        devices: devices(&config.device),
         sandbox: config.sandbox.clone(),
         ..defaults
     }
@@ -315,6 +322,16 @@ fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
             Some(model) => drop(precisions.models.insert(model.clone(), precision)),
         }
         precisions
+    })
+}
+
+fn devices(choices: &[ModelDevice]) -> engine::Devices {
+    choices.iter().fold(engine::Devices::default(), |mut devices, choice| {
+        match &choice.model {
+            None => devices.usual = choice.device,
+            Some(model) => drop(devices.models.insert(model.clone(), choice.device)),
+        }
+        devices
     })
 }
 
@@ -359,13 +376,16 @@ fn hosts(config: &Config) -> AllowedHosts {
     }
 }
 
-/// Binds the address and reads the certificate's files: what can fail before the data folder is touched.
+/// Binds the address, reads the certificate's files and looks for the devices: what can fail before the data folder is
+/// touched.
 fn prepare(config: &Config) -> Result<(TcpListener, Option<Arc<Certificate>>), StartError> {
     let certificate = match &config.tls {
         Tls::Files { cert, key } => Some(Certificate::from_files(cert, key)?),
         Tls::Off | Tls::SelfSigned => None,
     };
-    Ok((listen(config.listen)?, certificate))
+    let listener = listen(config.listen)?;
+    devices(&config.device).check().map_err(StartError::Device)?;
+    Ok((listener, certificate))
 }
 
 /// The certificate in the data folder; the first start creates it.

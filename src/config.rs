@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::device_choice::DeviceChoice;
 use crate::ip_network::Network;
 use crate::origin::Origin;
 
@@ -54,6 +55,10 @@ pub struct ServeArgs {
     /// slightly less exact; MODEL=TYPE sets it for one model (may be repeated)
     #[arg(long, env = "OUTPOST_PRECISION", value_delimiter = ',', value_name = "[MODEL=]f32|bf16|int8", value_parser = parse_precision)]
     pub precision: Vec<ModelPrecision>,
+    /// Device that runs the models: auto is a GPU if this build and this machine have one, otherwise the CPU;
+    /// MODEL=DEVICE sets it for one model (may be repeated)
+    #[arg(long, env = "OUTPOST_DEVICE", value_delimiter = ',', value_name = "[MODEL=]auto|cpu|cuda[:N]|metal", value_parser = parse_device)]
+    pub device: Vec<ModelDevice>,
     /// Refuse every schema that cannot be enforced as a whole, not only those with strict: true
     #[arg(long, env = "OUTPOST_STRICT_SCHEMAS")]
     pub strict_schemas: bool,
@@ -137,6 +142,13 @@ pub struct ModelPrecision {
     pub precision: Precision,
 }
 
+/// The device of a model, or of all models that are not named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelDevice {
+    pub model: Option<String>,
+    pub device: DeviceChoice,
+}
+
 /// The precision of weights in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Precision {
@@ -178,6 +190,7 @@ pub struct Config {
     pub speculate: bool,
     pub draft_model: Vec<DraftModel>,
     pub precision: Vec<ModelPrecision>,
+    pub device: Vec<ModelDevice>,
     pub strict_schemas: bool,
     pub open_metrics: bool,
     pub pull: bool,
@@ -232,6 +245,7 @@ impl Config {
             speculate: !args.no_speculation,
             draft_model: args.draft_model.clone(),
             precision: args.precision.clone(),
+            device: args.device.clone(),
             strict_schemas: args.strict_schemas,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,
@@ -332,6 +346,16 @@ fn parse_precision(text: &str) -> Result<ModelPrecision, String> {
     precision.map(|precision| ModelPrecision { model, precision }).ok_or_else(wrong)
 }
 
+/// `cuda:1`, or `MODEL=cuda:1`.
+fn parse_device(text: &str) -> Result<ModelDevice, String> {
+    let (model, name) = text.rsplit_once('=').map_or((None, text), |(model, name)| (Some(model), name));
+    if model == Some("") {
+        return Err(format!("'{text}' names no model; write MODEL=cuda:1 with a model's name"));
+    }
+    let device = name.parse().map_err(|wrong| format!("'{name}' is not a device; {wrong}"))?;
+    Ok(ModelDevice { model: model.map(str::to_owned), device })
+}
+
 /// Reads `auto`, `none` or `TARGET=DRAFT`.
 fn parse_draft(text: &str) -> Result<DraftModel, String> {
     match text.split_once('=') {
@@ -347,8 +371,10 @@ fn parse_draft(text: &str) -> Result<DraftModel, String> {
 #[cfg(test)]
 mod tests {
     use super::{
-        DraftModel, ModelPrecision, Precision, parse_draft, parse_listen, parse_precision, parse_public_url, parse_size,
+        DraftModel, ModelDevice, ModelPrecision, Precision, parse_device, parse_draft, parse_listen, parse_precision,
+        parse_public_url, parse_size,
     };
+    use crate::device_choice::DeviceChoice;
 
     #[test]
     fn a_port_alone_listens_on_this_machine() {
@@ -386,6 +412,18 @@ mod tests {
         for bad in ["", "f64", "=f32", "model=", "model"] {
             assert!(parse_precision(bad).unwrap_err().contains("bf16"), "{bad}");
         }
+    }
+
+    #[test]
+    fn devices_are_of_one_model_or_of_all() {
+        let of = |model: Option<&str>, device| Ok(ModelDevice { model: model.map(str::to_owned), device });
+        assert_eq!(parse_device("cuda"), of(None, DeviceChoice::Cuda(0)));
+        assert_eq!(parse_device("a=b=cuda:2"), of(Some("a=b"), DeviceChoice::Cuda(2)));
+        assert_eq!(parse_device("model:0.5b=cpu"), of(Some("model:0.5b"), DeviceChoice::Cpu));
+        for bad in ["", "gpu", "model=", "model=gpu", "cuda:x"] {
+            assert!(parse_device(bad).unwrap_err().contains("cuda:1"), "{bad}");
+        }
+        assert!(parse_device("=cpu").unwrap_err().contains("names no model"));
     }
 
     #[test]

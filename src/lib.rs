@@ -10,6 +10,7 @@ pub mod cli;
 pub mod clock_rng;
 pub mod config;
 pub mod control_socket;
+pub mod device_choice;
 pub mod display;
 pub mod engine;
 pub mod error;

@@ -32,7 +32,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve the API; the first start creates an admin key and pulls the starter models
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// List, pull, export and import models
     #[command(subcommand)]
     Models(ModelsCommand),

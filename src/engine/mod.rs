@@ -5,6 +5,7 @@
 //! of [`Settings::threads`] threads.
 
 mod checkpoint;
+mod devices;
 mod discovery;
 mod embedding;
 mod error;
@@ -30,6 +31,7 @@ pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 
+pub use devices::Devices;
 use embedding::{EmbeddingQueue, EmbeddingWorkload, Vectors};
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};

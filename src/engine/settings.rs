@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::devices::Devices;
 use super::precision::Precisions;
 use crate::models::kv::KvType;
 use crate::models::step_memory::StepLimits;
@@ -35,6 +36,8 @@ pub struct Settings {
     pub drafts: Drafts,
     /// The precision of the weights of embedding, reranking and image models.
     pub precisions: Precisions,
+    /// Which devices run the models.
+    pub devices: Devices,
     /// Max queued tokens of texts to embed or rank.
     pub max_queued_texts: usize,
     /// Max queued images.
@@ -77,6 +80,7 @@ impl Settings {
             speculate: true,
             drafts: Drafts::default(),
             precisions: Precisions::default(),
+            devices: Devices::default(),
             max_queued_texts: 4 << 20,
             max_queued_images: 64,
             client_timeout: Duration::from_secs(60),

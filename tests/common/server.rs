@@ -272,6 +272,7 @@ pub fn add_encoder(models: &Path, name: &str) {
 pub fn config(folder: &Path) -> Config {
     Config {
         precision: Vec::new(),
+        device: Vec::new(),
         paths: DataPaths { data: folder.join("data"), models: folder.join("models") },
         listen: "127.0.0.1:0".parse().unwrap(),
         threads: 2,

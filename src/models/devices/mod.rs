@@ -1,0 +1,222 @@
+//! The GPUs of this machine: which ones this build can use, why not, and how to open one.
+//!
+//! A build without the features `cuda` and `metal` has no code for GPUs. A build with one of them also runs on machines
+//! without a GPU: libraries are loaded only when a GPU is looked for, and a missing library is a reason, not a crash.
+
+#[cfg(any(feature = "cuda", test))]
+mod compute_capability;
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "metal")]
+mod metal;
+
+use std::fmt;
+
+use candle_core::Device;
+use crate::models::backend::Isa;
+
+use crate::device_choice::DeviceChoice;
+
+/// A GPU that this build can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// [`DeviceChoice::Cuda`] or [`DeviceChoice::Metal`].
+    pub choice: DeviceChoice,
+    /// As its driver names it.
+    pub name: String,
+    /// Bytes.
+    pub total_memory: u64,
+    /// Bytes that no program uses.
+    pub free_memory: u64,
+}
+
+/// What a [`DeviceChoice`] means on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selected {
+    /// The CPU, with Outpost's own kernels. `reason`: why it is not a GPU, if a GPU would have been preferred.
+    Cpu {
+        reason: Option<String>,
+    },
+    /// The CPU, with the kernels of candle.
+    Candle,
+    Gpu(Gpu),
+}
+
+/// The GPUs of this machine, in the order of their driver. [`find`] says which of them can be used.
+///
+/// # Errors
+/// If there is none, or if this build has no support for it, with the reason.
+pub fn present() -> Result<Vec<DeviceChoice>, String> {
+    #[cfg(feature = "cuda")]
+    let found = cuda::count().map(|count| (0..count).map(DeviceChoice::Cuda).collect());
+    #[cfg(all(feature = "metal", not(feature = "cuda")))]
+    let found = metal::find().map(|_| vec![DeviceChoice::Metal]);
+    #[cfg(not(any(feature = "cuda", feature = "metal")))]
+    let found = Err("this build has no GPU support".to_owned());
+    found
+}
+
+/// The name and the memory of a GPU.
+///
+/// # Errors
+/// If it cannot be used, with the reason and the remedy.
+pub fn find(choice: DeviceChoice) -> Result<Gpu, String> {
+    match choice {
+        #[cfg(feature = "cuda")]
+        DeviceChoice::Cuda(index) => cuda::find(index),
+        #[cfg(not(feature = "cuda"))]
+        DeviceChoice::Cuda(_) => {
+            Err("this build has no CUDA support; build with `tools/cuda-toolchain build` (docs/gpu.md)".to_owned())
+        }
+        #[cfg(feature = "metal")]
+        DeviceChoice::Metal => metal::find(),
+        #[cfg(not(feature = "metal"))]
+        DeviceChoice::Metal => Err(
+            "this build has no Metal support; on a Mac, build with `cargo build --release --features metal` (docs/gpu.md)"
+                .to_owned(),
+        ),
+        DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Candle => Err(format!("{choice} is not a GPU")),
+    }
+}
+
+/// Decides what a choice means. [`DeviceChoice::Auto`] is the first GPU that can be used, otherwise the CPU.
+///
+/// # Errors
+/// If another choice cannot be used, as [`find`].
+pub fn select(choice: DeviceChoice) -> Result<Selected, String> {
+    match choice {
+        DeviceChoice::Auto => Ok(match present().and_then(|gpus| first_usable(gpus.into_iter().map(find))) {
+            Ok(gpu) => Selected::Gpu(gpu),
+            Err(reason) => Selected::Cpu { reason: Some(reason) },
+        }),
+        DeviceChoice::Cpu => Ok(Selected::Cpu { reason: None }),
+        DeviceChoice::Candle => Ok(Selected::Candle),
+        DeviceChoice::Cuda(_) | DeviceChoice::Metal => find(choice).map(Selected::Gpu),
+    }
+}
+
+/// Opens the device of a choice for candle.
+///
+/// # Errors
+/// As [`select`], or if the device cannot be opened.
+pub fn open(choice: DeviceChoice) -> Result<Device, String> {
+    select(choice)?.open()
+}
+
+/// The first GPU that can be used, or why the first one cannot.
+fn first_usable(gpus: impl Iterator<Item = Result<Gpu, String>>) -> Result<Gpu, String> {
+    let mut reason = None;
+    for gpu in gpus {
+        match gpu {
+            Ok(gpu) => return Ok(gpu),
+            Err(cause) => drop(reason.get_or_insert(cause)),
+        }
+    }
+    Err(reason.unwrap_or_else(|| "this machine has no GPU".to_owned()))
+}
+
+impl Selected {
+    /// Opens the device for candle.
+    ///
+    /// # Errors
+    /// If the device cannot be opened.
+    pub fn open(&self) -> Result<Device, String> {
+        let Self::Gpu(gpu) = self else { return Ok(Device::Cpu) };
+        let opened = match gpu.choice {
+            DeviceChoice::Cuda(index) => Device::new_cuda(index),
+            _ => Device::new_metal(0),
+        };
+        opened.map_err(|cause| format!("{gpu} cannot be opened: {cause}"))
+    }
+
+    /// What the log says when the server starts: `cuda:0 (NVIDIA L4, 21.9 GiB free)`.
+    pub fn describe(&self, threads: usize) -> String {
+        let cpu = || format!("the CPU ({threads} threads, {})", Isa::detect().name());
+        match self {
+            Self::Cpu { reason: None } => cpu(),
+            Self::Cpu { reason: Some(reason) } => format!("{}: {reason}", cpu()),
+            Self::Candle => format!("{} with candle's kernels", cpu()),
+            Self::Gpu(gpu) => gpu.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { choice, name, free_memory, .. } = self;
+        let tenths = free_memory * 10 / (1 << 30);
+        write!(f, "{choice} ({name}, {}.{} GiB free)", tenths / 10, tenths % 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Gpu, Selected, find, first_usable, open, present, select};
+    use crate::device_choice::DeviceChoice;
+
+    fn gpu(index: usize) -> Gpu {
+        let name = "NVIDIA H100 80GB HBM3".to_owned();
+        Gpu { choice: DeviceChoice::Cuda(index), name, total_memory: 80 << 30, free_memory: (79 << 30) + (300 << 20) }
+    }
+
+    #[test]
+    fn the_cpu_is_always_there() {
+        for choice in [DeviceChoice::Cpu, DeviceChoice::Candle] {
+            assert!(open(choice).unwrap().is_cpu(), "{choice}");
+        }
+        assert!(select(DeviceChoice::Auto).is_ok());
+        assert_eq!(select(DeviceChoice::Cpu), Ok(Selected::Cpu { reason: None }));
+    }
+
+    #[test]
+    fn the_log_names_the_device() {
+        let text = |selected: Selected| selected.describe(8);
+        assert_eq!(text(Selected::Gpu(gpu(0))), "cuda:0 (NVIDIA H100 80GB HBM3, 79.2 GiB free)");
+        assert!(text(Selected::Cpu { reason: None }).starts_with("the CPU (8 threads, "));
+        assert!(text(Selected::Cpu { reason: Some("why".to_owned()) }).ends_with("): why"));
+        assert!(text(Selected::Candle).contains("candle"));
+    }
+
+    #[test]
+    fn the_first_gpu_that_can_be_used_is_taken() {
+        let bad = |text: &str| Err(text.to_owned());
+        let mut found = [bad("too old"), Ok(gpu(1)), Ok(gpu(2))].into_iter();
+        assert_eq!(first_usable(&mut found), Ok(gpu(1)));
+        assert_eq!(found.len(), 1, "the GPUs behind it are not opened");
+        assert_eq!(first_usable([bad("one"), bad("two")].into_iter()), bad("one"));
+        assert!(first_usable(std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn only_gpus_are_found() {
+        for choice in [DeviceChoice::Auto, DeviceChoice::Cpu, DeviceChoice::Candle] {
+            assert!(find(choice).unwrap_err().contains("not a GPU"));
+        }
+        for choice in present().unwrap_or_default() {
+            assert!(matches!(choice, DeviceChoice::Cuda(_) | DeviceChoice::Metal));
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn a_build_without_cuda_names_the_build_that_has_it() {
+        for choice in [DeviceChoice::Cuda(0), DeviceChoice::Cuda(7)] {
+            let reason = open(choice).unwrap_err();
+            assert!(reason.contains("no CUDA support") && reason.contains("tools/cuda-toolchain"), "{reason}");
+        }
+    }
+
+    #[cfg(not(feature = "metal"))]
+    #[test]
+    fn a_build_without_metal_names_the_build_that_has_it() {
+        let reason = open(DeviceChoice::Metal).unwrap_err();
+        assert!(reason.contains("no Metal support") && reason.contains("--features metal"), "{reason}");
+    }
+
+    #[cfg(not(any(feature = "cuda", feature = "metal")))]
+    #[test]
+    fn a_build_for_the_cpu_says_so() {
+        let Ok(Selected::Cpu { reason: Some(reason) }) = select(DeviceChoice::Auto) else { panic!() };
+        assert_eq!(reason, "this build has no GPU support");
+    }
+}
