@@ -1,10 +1,11 @@
 //! The inference engine: loaded models, request queues, the compute thread and the workloads it runs.
 //!
 //! [`Engine::submit`] accepts a request or refuses it at once. An accepted request streams its output through a
-//! [`Generation`]; dropping that cancels the request. One thread owned by the engine drives all computation, on a pool
-//! of [`Settings::threads`] threads.
+//! [`Generation`]; dropping that cancels the request. Each device has a thread that drives its computation; on the CPU, with
+//! a pool of [`Settings::threads`] threads.
 
 mod checkpoint;
+mod device_worker;
 mod devices;
 mod discovery;
 mod embedding;
@@ -21,30 +22,31 @@ mod tests;
 mod text;
 mod tokenizer;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use crate::clock_rng::ClockRng;
 pub use crate::models::encoder::{Tokenized, truncate_dimensions};
+use crate::models::devices::select;
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 
 pub use devices::Devices;
-use embedding::{EmbeddingQueue, EmbeddingWorkload, Vectors};
+use device_worker::{DeviceIndex, DeviceWorker};
+use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
-use image::{ImageQueue, ImageWorkload};
 pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
 pub use model_info::{ModelInfo, ModelKind};
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;
+use registry::Placement;
 pub use registry::Registry;
-use runtime::supervised_worker::Worker;
-use runtime::workload::Workload;
-use runtime::{Runtime, ShutdownPhase};
+use runtime::metrics::Metrics;
+use runtime::server_info::server_info;
+use runtime::{DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
 pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
 pub use text::chat_template::PromptError;
@@ -52,12 +54,10 @@ pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced};
 pub use text::message::Message;
 pub use text::model::TextModel;
 pub use text::queue::Load;
-use text::queue::TextQueue;
 pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
 };
 pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
-use text::workload::TextWorkload;
 pub use tokenizer::{Prompt, TokenizeLimits};
 
 /// A handle to the engine. The engine stops when the last handle is dropped.
@@ -67,33 +67,28 @@ pub struct Engine {
 }
 
 struct Owner {
-    runtime: Arc<Runtime>,
     registry: Arc<Registry>,
-    texts: Arc<TextQueue>,
-    embeddings: Arc<EmbeddingQueue>,
-    images: Arc<ImageQueue>,
-    worker: Mutex<Option<JoinHandle<()>>>,
+    devices: Arc<[DeviceWorker]>,
+    metrics: Arc<Metrics>,
 }
 
 impl Engine {
-    /// Starts the compute thread. Fails if the operating system cannot start it.
+    /// Starts the compute thread of each device that models run on. Fails if a device cannot be used, or if the operating
+    /// system cannot start a thread.
     pub fn start(settings: Settings, clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
-        let runtime = Arc::new(Runtime::new(settings, clock));
-        let texts = TextQueue::new(Arc::clone(&runtime));
-        let embeddings = EmbeddingQueue::new(Arc::clone(&runtime));
-        let images = ImageQueue::new(Arc::clone(&runtime));
-        let registry = Arc::new(Registry::new(Arc::clone(&runtime), Arc::clone(&texts)));
-        runtime.set_kv_cache(Arc::downgrade(&texts) as _);
-        runtime.set_idle_models(Arc::downgrade(&registry) as _);
-        let workloads: Vec<Box<dyn Workload>> = vec![
-            Box::new(TextWorkload::new(Arc::clone(&texts))),
-            Box::new(EmbeddingWorkload::new(Arc::clone(&embeddings))),
-            Box::new(ImageWorkload::new(Arc::clone(&images))),
-        ];
-        let worker = Worker::new(Arc::clone(&runtime), workloads);
-        let worker = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
-        let worker = Mutex::new(Some(worker));
-        Ok(Self { owner: Arc::new(Owner { runtime, registry, texts, embeddings, images, worker }) })
+        let metrics = Arc::new(Metrics::new(server_info(settings.threads)));
+        let (devices, placement) = start_devices(&settings, &metrics, &clock)?;
+        let devices: Arc<[DeviceWorker]> = devices.into();
+        let registry = Arc::new(Registry::new(settings, Arc::clone(&devices), placement, clock));
+        for device in &*devices {
+            device.runtime.set_idle_models(Arc::downgrade(&registry) as _);
+        }
+        Ok(Self { owner: Arc::new(Owner { registry, devices, metrics }) })
+    }
+
+    /// The device that runs a model.
+    fn device(&self, index: DeviceIndex) -> Result<&DeviceWorker, Refused> {
+        self.owner.devices.get(index).ok_or_else(|| Refused::Invalid("the model's device does not exist".to_owned()))
     }
 
     /// The models on disk and in memory.
@@ -103,12 +98,12 @@ impl Engine {
 
     /// Checks whether [`Self::submit`] would refuse a request with any prompt, so that callers can skip tokenizing one.
     pub fn check_queue(&self, model: &TextModel, tenant: u128) -> Result<(), Refused> {
-        self.owner.texts.check(model, tenant)
+        self.device(model.device)?.texts.check(model, tenant)
     }
 
     /// Queues the request or refuses it at once. Never blocks.
     pub fn submit(&self, model: &Arc<TextModel>, request: GenerationRequest) -> Result<Generation, Refused> {
-        let Owner { runtime, texts, .. } = &*self.owner;
+        let DeviceWorker { runtime, texts, .. } = self.device(model.device)?;
         check(model, &request).map_err(Refused::Invalid)?;
         // Requests are preempted when memory is short, so it is enough that one sequence fits.
         self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
@@ -134,7 +129,7 @@ impl Engine {
                     .to_owned(),
             ));
         }
-        self.owner.embeddings.push(model, tenant, texts)
+        self.device(model.device)?.embeddings.push(model, tenant, texts)
     }
 
     /// Queues images to generate or refuses them. Tokenizes the prompts first, so it must not run on an async thread.
@@ -148,7 +143,7 @@ impl Engine {
         }
         model.check(&request).map_err(Refused::Invalid)?;
         let prompts = model.tokenize(&request)?;
-        self.owner.images.push(model, request, prompts)
+        self.device(model.device)?.images.push(model, request, prompts)
     }
 
     /// Checks that the KV cache of `positions` positions fits into the memory that the model's weights leave.
@@ -157,9 +152,13 @@ impl Engine {
         if needed_bytes <= budget_bytes {
             return Ok(());
         }
-        let runtime = &self.owner.runtime;
-        runtime.metrics.refuse(model.id(), "memory");
-        Err(TooLarge { needed_bytes, budget_bytes, kv_type: runtime.settings.kv_type })
+        self.owner.metrics.refuse(model.id(), "memory");
+        Err(TooLarge { needed_bytes, budget_bytes, kv_type: self.kv_type(model) })
+    }
+
+    /// The data type of the KV cache on the model's device.
+    fn kv_type(&self, model: &TextModel) -> KvType {
+        self.owner.devices.get(model.device).map_or_else(KvType::default, |device| device.runtime.settings.kv_type)
     }
 
     /// Max positions of a sequence of this model, limited by its context window and by memory.
@@ -170,55 +169,67 @@ impl Engine {
     }
 
     fn kv_bytes(&self, model: &TextModel, positions: u64) -> u64 {
-        let shape = model.kv_shape(self.owner.runtime.settings.kv_type);
+        let shape = model.kv_shape(self.kv_type(model));
         positions.div_ceil(BLOCK as u64).saturating_mul(shape.block_bytes())
     }
 
     /// Bytes that the model's KV cache could take if no other model were loaded.
     fn kv_budget(&self, model: &TextModel) -> u64 {
-        self.owner.runtime.memory.total().saturating_sub(model.lease.bytes())
+        let total = self.owner.devices.get(model.device).map_or(0, |device| device.runtime.memory.total());
+        total.saturating_sub(model.lease.bytes())
     }
 
     /// Accepts no new requests and fails queued ones. Running requests continue.
     pub fn drain(&self) {
-        self.owner.runtime.advance(ShutdownPhase::Draining);
+        self.advance(ShutdownPhase::Draining);
     }
 
     /// Also fails running requests.
     pub fn abort(&self) {
-        self.owner.runtime.advance(ShutdownPhase::Aborting);
+        self.advance(ShutdownPhase::Aborting);
+    }
+
+    fn advance(&self, phase: ShutdownPhase) {
+        self.owner.devices.iter().for_each(|device| device.runtime.advance(phase));
     }
 
     /// Whether every workload is running. `false` after a panic until the workload has recovered.
     pub fn is_healthy(&self) -> bool {
-        self.owner.runtime.is_healthy()
+        self.owner.devices.iter().all(|device| device.runtime.is_healthy())
     }
 
-    /// The load of text generation.
+    /// The load of text generation on all devices.
     pub fn load(&self) -> Load {
-        self.owner.texts.load()
+        self.owner.devices.iter().map(|device| device.texts.load()).sum()
     }
 
     /// The engine's metrics as OpenMetrics text.
     pub fn metrics(&self) -> String {
-        let Owner { runtime, registry, texts, embeddings, images, .. } = &*self.owner;
-        let (metrics, memory) = (&runtime.metrics, &runtime.memory);
-        metrics.set_uptime(runtime.uptime());
-        let loaded = registry.loaded();
-        let state = texts.lock();
-        for (key, id) in &loaded {
-            metrics.load(id, &state.scheduler.counts_of(*key));
+        let Owner { registry, devices, metrics } = &*self.owner;
+        for model in registry.loaded() {
+            if let Some(device) = devices.get(model.device) {
+                metrics.load(model.id(), &device.texts.lock().scheduler.counts_of(model.key));
+            }
         }
-        let counts = state.scheduler.counts();
-        metrics.speed(state.speed().unwrap_or(0.));
-        drop(state);
-        metrics.set_queued_text_tokens(embeddings.waiting_tokens());
-        metrics.set_queued_images(images.waiting());
-        metrics.memory("weights", memory.weights());
-        metrics.memory("scratch", memory.scratch());
-        metrics.memory("kv_held", counts.held_bytes);
-        metrics.memory("kv_cached", counts.cached_bytes);
-        metrics.memory("total", memory.total());
+        let (mut speed, mut waiting_tokens, mut waiting_images) = (0., 0, 0);
+        for DeviceWorker { runtime, texts, embeddings, images, .. } in &**devices {
+            metrics.set_uptime(runtime.uptime());
+            let state = texts.lock();
+            let counts = state.scheduler.counts();
+            speed += state.speed().unwrap_or(0.);
+            drop(state);
+            waiting_tokens += embeddings.waiting_tokens();
+            waiting_images += images.waiting();
+            let (name, memory) = (runtime.device.name.as_str(), &runtime.memory);
+            metrics.memory(name, "weights", memory.weights());
+            metrics.memory(name, "scratch", memory.scratch());
+            metrics.memory(name, "kv_held", counts.held_bytes);
+            metrics.memory(name, "kv_cached", counts.cached_bytes);
+            metrics.memory(name, "total", memory.total());
+        }
+        metrics.speed(speed);
+        metrics.set_queued_text_tokens(waiting_tokens);
+        metrics.set_queued_images(waiting_images);
         metrics.encode()
     }
 }
@@ -231,11 +242,34 @@ impl std::fmt::Debug for Engine {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.runtime.advance(ShutdownPhase::Closed);
-        if let Some(worker) = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = worker.join();
-        }
+        self.devices.iter().for_each(|device| device.runtime.advance(ShutdownPhase::Closed));
+        self.devices.iter().for_each(DeviceWorker::join);
     }
+}
+
+/// Starts the devices that `settings` names, and says which of them runs which model.
+fn start_devices(
+    settings: &Settings,
+    metrics: &Arc<Metrics>,
+    clock: &Arc<dyn ClockRng>,
+) -> std::io::Result<(Vec<DeviceWorker>, Placement)> {
+    let mut devices: Vec<DeviceWorker> = Vec::new();
+    let mut start = |choice| {
+        let selected = select(choice).map_err(std::io::Error::other)?;
+        let name = selected.name();
+        if let Some(index) = devices.iter().position(|device| device.name() == name) {
+            return Ok(index);
+        }
+        let (backend, settings) = device_worker::open(&selected, settings.clone()).map_err(std::io::Error::other)?;
+        let info = DeviceInfo { index: devices.len(), name };
+        let runtime = Arc::new(Runtime::new(settings, info, Arc::clone(metrics), Arc::clone(clock)));
+        devices.push(DeviceWorker::start(backend, runtime)?);
+        Ok::<_, std::io::Error>(devices.len() - 1)
+    };
+    let usual = start(settings.devices.usual)?;
+    let models = settings.devices.models.iter().map(|(id, choice)| Ok((id.clone(), start(*choice)?)));
+    let models = models.collect::<std::io::Result<_>>()?;
+    Ok((devices, Placement { usual, models }))
 }
 
 fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {

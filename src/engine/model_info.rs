@@ -49,6 +49,8 @@ pub struct ModelInfo {
     /// The sizes of images that the model is good at, as width and height in pixels; its default is the first.
     pub image_sizes: Vec<[usize; 2]>,
     pub loaded: bool,
+    /// The device that runs it: `cpu`, `cuda:0`; `None` outside of a server.
+    pub device: Option<String>,
     /// Why the model cannot be used; `None` if it can.
     pub problem: Option<String>,
     pub license: Option<String>,

@@ -75,7 +75,7 @@ impl Rig {
     }
 
     fn faults(&self) -> &runtime::fault_injection::FaultInjector {
-        &self.engine.owner.runtime.faults
+        &self.engine.owner.devices[0].runtime.faults
     }
 
     fn submit(&self) -> Result<Generation, Refused> {

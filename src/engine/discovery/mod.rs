@@ -221,6 +221,7 @@ impl Candidate {
             embedding_dimensions: None,
             image_sizes: Vec::new(),
             loaded: false,
+            device: None,
             problem: None,
             license: None,
         }

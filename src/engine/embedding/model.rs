@@ -12,6 +12,7 @@ use super::network::{self, Network, NetworkConfig, Pass};
 use super::sentence_transformers::{self, InputType, Matryoshka, SentenceTransformersConfig};
 use super::tokenizer;
 use crate::engine::checkpoint::Checkpoint;
+use crate::engine::device_worker::DeviceIndex;
 use crate::engine::error::PreprocessError;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, Preprocessor};
@@ -40,6 +41,8 @@ const MAX_BATCH_TOKENS: usize = 4_096;
 /// A loaded model that embeds texts or scores pairs of them.
 pub struct EncoderModel {
     id: String,
+    /// The device that runs it.
+    pub(in crate::engine) device: DeviceIndex,
     network: Box<dyn Network>,
     config: NetworkConfig,
     preprocessor: Preprocessor,
@@ -164,6 +167,7 @@ impl Checkpoint {
 impl EncoderModel {
     pub(in crate::engine) fn open<B: Backend>(
         id: &str,
+        device: DeviceIndex,
         path: &Path,
         files: &Checkpoint,
         isolation: &Isolation,
@@ -188,7 +192,7 @@ impl EncoderModel {
         }
         let network = network::load(files, &config, precision.kind(), backend).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(0);
-        Ok(Self { id: id.to_owned(), network, config, preprocessor, info, sentence, lease, speed })
+        Ok(Self { id: id.to_owned(), device, network, config, preprocessor, info, sentence, lease, speed })
     }
 
     pub fn id(&self) -> &str {

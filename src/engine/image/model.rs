@@ -7,6 +7,7 @@ use super::prompt_tokenizer::PromptTokenizer;
 use super::sizes::ImageSizes;
 use super::{ImageRequest, SchedulerName};
 use crate::display::format_bytes;
+use crate::engine::device_worker::DeviceIndex;
 use crate::engine::error::PreprocessError;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
@@ -23,6 +24,8 @@ pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
     id: String,
+    /// The device that runs it.
+    pub(in crate::engine) device: DeviceIndex,
     pipeline: Box<dyn DevicePipeline>,
     preprocessor: Preprocessor,
     sizes: ImageSizes,
@@ -61,6 +64,7 @@ impl ImageModel {
     /// `total`: all memory for models, in bytes.
     pub(in crate::engine) fn open<B: Backend>(
         id: &str,
+        device: DeviceIndex,
         components: &Components,
         isolation: &Isolation,
         lease: Lease,
@@ -92,7 +96,7 @@ impl ImageModel {
         let available = total.saturating_sub(lease.bytes());
         let defaults = Defaults { steps: components.default_steps, guidance: components.default_guidance };
         let (id, sizes) = (id.to_owned(), ImageSizes::of(components));
-        Ok(Self { id, pipeline, preprocessor, sizes, defaults, schedulers, available, lease })
+        Ok(Self { id, device, pipeline, preprocessor, sizes, defaults, schedulers, available, lease })
     }
 
     pub fn id(&self) -> &str {

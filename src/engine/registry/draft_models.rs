@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::{DiscoveredModel, Eviction, Registry, lock};
 use crate::engine::checkpoint::Checkpoint;
+use crate::engine::device_worker::DeviceIndex;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::ModelKind;
 use crate::engine::preprocessor::Preprocessor;
@@ -24,7 +25,8 @@ const MIN_SIZE_RATIO: u64 = 2;
 impl Registry {
     /// Attaches a draft model if there is one and it fits. The first call reads its weights; later calls are cheap.
     pub(super) fn attach_draft_model(&self, model: &TextModel, found: &DiscoveredModel) {
-        let settings = &self.runtime.settings;
+        let Some(device) = self.devices.get(model.device) else { return };
+        let settings = &device.runtime.settings;
         if !settings.speculate || !model.draft_slot.should_load(self.clock.uptime()) {
             return;
         }
@@ -35,7 +37,7 @@ impl Registry {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
                     let draft_slot = DraftModel::new(network, vocabulary, model.lease.weights(), settings.kv_type);
                     model.draft_slot.install(draft_slot);
-                    self.texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
+                    device.texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
                         entry.draft = Some(draft.to_owned());
                     }
@@ -60,18 +62,23 @@ impl Registry {
     /// most half its bytes. The smallest is best: a slightly higher acceptance rate does not make up for twice the
     /// time per draft token.
     fn draft_candidates(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
-        let drafts = &self.runtime.settings.drafts;
+        let drafts = &self.settings.drafts;
         if let Some(named) = drafts.pairs.get(&served.info.id) {
             let found = self.lookup(named);
             if found.is_none() {
                 tracing::warn!(model = served.info.id, draft = named, "the draft model is not in the models folder");
+            }
+            if self.device_index(named) != self.device_index(&served.info.id) {
+                tracing::warn!(model = served.info.id, draft = named, "the draft model is on another device");
+                return Vec::new();
             }
             return found.into_iter().collect();
         }
         let fits = |one: &&DiscoveredModel| {
             let (info, other) = (&one.info, &served.info);
             let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.load_failure(one).is_none();
-            usable && info.architecture == other.architecture && info.bytes <= other.bytes / MIN_SIZE_RATIO
+            let same_device = self.device_index(&info.id) == self.device_index(&other.id);
+            usable && same_device && info.architecture == other.architecture && info.bytes <= other.bytes / MIN_SIZE_RATIO
         };
         let snapshot = self.snapshot.load();
         let mut found: Vec<DiscoveredModel> =
@@ -98,10 +105,11 @@ impl Registry {
         self.get_or_load_text(candidate, Eviction::Never).map(Some)
     }
 
-    /// Detaches the draft model of the least recently used model, and unloads it unless it is in use.
-    /// `false`: no model has a draft model.
-    pub(super) fn drop_draft_model(&self) -> bool {
-        let Some((served, draft)) = self.draft_pairs().into_iter().next() else { return false };
+    /// Detaches the draft model of the least recently used model on a device, and unloads it unless it is in use.
+    /// `false`: no model there has a draft model.
+    pub(super) fn drop_draft_model(&self, device: DeviceIndex) -> bool {
+        let on_device = |(served, _): &(String, String)| self.device_index(served) == device;
+        let Some((served, draft)) = self.draft_pairs().into_iter().find(on_device) else { return false };
         tracing::info!(model = served, draft, "unloading the draft model: its memory is needed");
         self.detach_draft_model(&served, Some(RETRY_AFTER));
         // It stays loaded if requests use it directly.
@@ -131,11 +139,12 @@ impl Registry {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
             let model = entry.model.text()?;
-            let own = model.kv_shape(self.runtime.settings.kv_type).block_bytes();
-            Some((model.key, own, Arc::clone(&model.draft_slot)))
+            let device = self.devices.get(entry.device)?;
+            let own = model.kv_shape(device.runtime.settings.kv_type).block_bytes();
+            Some((model.key, own, Arc::clone(&model.draft_slot), Arc::clone(&device.texts)))
         });
-        let Some((key, own, slot)) = taken else { return };
+        let Some((key, own, slot, texts)) = taken else { return };
         slot.unload(pause.map(|pause| self.clock.uptime() + pause));
-        self.texts.set_block_bytes(key, own);
+        texts.set_block_bytes(key, own);
     }
 }

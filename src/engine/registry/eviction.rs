@@ -1,17 +1,25 @@
 //! Frees memory by unloading idle models, least recently used first.
 
 use super::{Eviction, Registry, lock};
+use crate::engine::device_worker::{DeviceIndex, DeviceWorker};
 use crate::engine::error::LoadError;
 use crate::engine::runtime::memory_budget::{Lease, Reclaim};
 
 impl Registry {
-    pub(super) fn lease(&self, weights: u64, scratch: u64, eviction: Eviction) -> Result<Lease, LoadError> {
+    pub(super) fn lease(
+        &self,
+        device: &DeviceWorker,
+        weights: u64,
+        scratch: u64,
+        eviction: Eviction,
+    ) -> Result<Lease, LoadError> {
+        let runtime = &device.runtime;
         loop {
-            if let Some(lease) = self.runtime.lease(weights, scratch) {
+            if let Some(lease) = runtime.lease(weights, scratch) {
                 return Ok(lease);
             }
-            if matches!(eviction, Eviction::Never) || !self.unload_idle() {
-                let (needed, budget) = (weights.saturating_add(scratch), self.runtime.memory.total());
+            if matches!(eviction, Eviction::Never) || !self.unload_idle(runtime.device.index) {
+                let (needed, budget) = (weights.saturating_add(scratch), runtime.memory.total());
                 return Err(match needed > budget {
                     true => LoadError::TooLarge { needed, budget },
                     false => LoadError::OutOfMemory { needed, budget },
@@ -20,15 +28,16 @@ impl Registry {
         }
     }
 
-    /// Frees memory: drops stale models, else a draft model, else the least recently used idle model.
+    /// Frees memory of a device: drops stale models, else a draft model, else the least recently used idle model.
     /// `false`: there is nothing to free.
-    pub(in crate::engine) fn unload_idle(&self) -> bool {
-        if self.drop_stale() || self.drop_draft_model() {
+    fn unload_idle(&self, device: DeviceIndex) -> bool {
+        if self.drop_stale(Some(device)) || self.drop_draft_model(device) {
             return true;
         }
         let oldest = || {
             let loaded = lock(&self.loaded);
-            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_in_use());
+            let on_device = loaded.iter().filter(|(_, entry)| entry.device == device);
+            let idle = on_device.filter(|(_, entry)| !entry.model.is_in_use());
             idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
         };
         // If a request takes the model up in between, try the next one.
@@ -42,7 +51,7 @@ impl Registry {
 }
 
 impl Reclaim for Registry {
-    fn reclaim(&self) -> bool {
-        self.unload_idle()
+    fn reclaim(&self, device: DeviceIndex) -> bool {
+        self.unload_idle(device)
     }
 }

@@ -19,18 +19,17 @@ use arc_swap::ArcSwap;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::Checkpoint;
+use crate::engine::device_worker::{DeviceBackend, DeviceIndex, DeviceWorker};
 use crate::engine::discovery::{self, DiscoveredModel, Fingerprint};
 use crate::engine::embedding::EncoderModel;
 use crate::engine::error::{InUse, LoadError};
 use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::preprocessor::Isolation;
-use crate::engine::runtime::Runtime;
 use crate::engine::runtime::catch_panic::catch_load_panic;
+use crate::engine::settings::Settings;
 use crate::engine::text::model::TextModel;
-use crate::engine::text::queue::TextQueue;
-use crate::engine::text::scheduler::ModelId;
-use crate::models::backend::{Backend, Cpu};
+use crate::models::backend::Backend;
 use crate::models::step_memory::scratch_bytes;
 use crate::models::weights::Footprint;
 
@@ -41,8 +40,11 @@ const MAX_AGE: Duration = Duration::from_secs(1);
 pub struct Registry {
     folder: PathBuf,
     clock: Arc<dyn ClockRng>,
-    runtime: Arc<Runtime>,
-    texts: Arc<TextQueue>,
+    settings: Settings,
+    /// The devices that run the models.
+    devices: Arc<[DeviceWorker]>,
+    /// The device of models by their ID, and of all others.
+    placement: Placement,
     snapshot: ArcSwap<Snapshot>,
     scan_lock: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
@@ -53,8 +55,13 @@ pub struct Registry {
     /// Models with a valid header that failed to load, and why. Valid until the files change.
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
     next_key: AtomicU64,
-    /// The thread pool that all models share.
-    cpu: Cpu,
+}
+
+/// Which device runs a model.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    pub usual: DeviceIndex,
+    pub models: BTreeMap<String, DeviceIndex>,
 }
 
 #[derive(Default)]
@@ -77,6 +84,14 @@ impl Model {
         if let Self::Text(model) = self { Some(model) } else { None }
     }
 
+    fn device(&self) -> DeviceIndex {
+        match self {
+            Self::Text(model) => model.device,
+            Self::Encoder(model) => model.device,
+            Self::Image(model) => model.device,
+        }
+    }
+
     /// Whether anything besides the registry holds a reference to it.
     fn is_in_use(&self) -> bool {
         match self {
@@ -89,6 +104,7 @@ impl Model {
 
 struct Loaded {
     model: Model,
+    device: DeviceIndex,
     fingerprint: Fingerprint,
     last_used: Duration,
     /// When its files were last found unchanged.
@@ -111,14 +127,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
-    pub(in crate::engine) fn new(runtime: Arc<Runtime>, texts: Arc<TextQueue>) -> Self {
-        let cpu = Cpu::new(runtime.settings.threads);
-        let (folder, clock) = (runtime.settings.models_dir.clone(), Arc::clone(&runtime.clock));
+    pub(in crate::engine) fn new(
+        settings: Settings,
+        devices: Arc<[DeviceWorker]>,
+        placement: Placement,
+        clock: Arc<dyn ClockRng>,
+    ) -> Self {
         Self {
-            folder,
+            folder: settings.models_dir.clone(),
             clock,
-            runtime,
-            texts,
+            settings,
+            devices,
+            placement,
             snapshot: ArcSwap::default(),
             scan_lock: Mutex::default(),
             loaded: Mutex::default(),
@@ -126,7 +146,6 @@ impl Registry {
             load_locks: Mutex::default(),
             failed: Mutex::default(),
             next_key: AtomicU64::new(1),
-            cpu,
         }
     }
 
@@ -158,8 +177,14 @@ impl Registry {
         self.snapshot.load().models.get(id).cloned()
     }
 
+    /// The number of the device that runs the model.
+    fn device_index(&self, id: &str) -> DeviceIndex {
+        self.placement.models.get(id).copied().unwrap_or(self.placement.usual)
+    }
+
     fn describe(&self, found: &DiscoveredModel) -> ModelInfo {
         let mut info = found.info.clone();
+        info.device = self.devices.get(self.device_index(&info.id)).map(|device| device.name().to_owned());
         info.loaded = lock(&self.loaded).contains_key(&info.id);
         if info.problem.is_none() {
             info.problem = self.load_failure(found);
@@ -215,14 +240,23 @@ impl Registry {
         self.detach_draft_model(id, None);
         let removed = lock(&self.loaded).remove(id);
         lock(&self.stale).extend(removed.map(|removed| removed.model));
-        self.drop_stale();
+        self.drop_stale(None);
     }
 
-    /// Drops the stale models that are no longer in use. `false`: there was none.
-    fn drop_stale(&self) -> bool {
-        let unused: Vec<Model> = lock(&self.stale).extract_if(.., |model| !model.is_in_use()).collect();
-        unused.iter().filter_map(Model::text).for_each(|model| self.texts.remove_model(model.key));
+    /// Drops the stale models that are no longer in use, of one device or of all. `false`: there was none.
+    fn drop_stale(&self, device: Option<DeviceIndex>) -> bool {
+        let on_device = |model: &Model| device.is_none_or(|device| model.device() == device);
+        let unused: Vec<Model> =
+            lock(&self.stale).extract_if(.., |model| on_device(model) && !model.is_in_use()).collect();
+        unused.iter().filter_map(Model::text).for_each(|model| self.forget(model));
         !unused.is_empty()
+    }
+
+    /// Drops the prefix cache of a model that is no longer loaded.
+    fn forget(&self, model: &TextModel) {
+        if let Some(device) = self.devices.get(model.device) {
+            device.texts.remove_model(model.key);
+        }
     }
 
     /// The chat model if it is loaded and its files were checked recently. Does not access the disk.
@@ -302,7 +336,7 @@ impl Registry {
     }
 
     fn get_loaded(&self, id: &str, fingerprint: Fingerprint) -> Option<Model> {
-        self.drop_stale();
+        self.drop_stale(None);
         let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
@@ -319,79 +353,90 @@ impl Registry {
             lock(&self.failed).insert(id.clone(), (found.fingerprint, reason.clone()));
             LoadError::Unusable { id: id.clone(), reason }
         };
+        let Some(device) = self.devices.get(self.device_index(id)) else {
+            return Err(broken("its device does not exist".to_owned()));
+        };
+        let model = match &device.backend {
+            DeviceBackend::Cpu(backend) => self.load_on(device, backend, found, eviction, &broken)?,
+        };
+        self.insert(found, &model);
+        Ok(model)
+    }
+
+    /// Reads a model's weights on a device.
+    fn load_on<B: Backend>(
+        &self,
+        device: &DeviceWorker,
+        backend: &B,
+        found: &DiscoveredModel,
+        eviction: Eviction,
+        broken: &dyn Fn(String) -> LoadError,
+    ) -> Result<Model, LoadError> {
         if found.info.kind == ModelKind::Image {
-            return self.load_image_checkpoint(found, eviction, broken);
+            return self.load_image_checkpoint(device, backend, found, eviction, broken);
         }
-        let (cpu, encoder) = (&self.cpu, found.is_encoder());
+        let (id, encoder, index) = (&found.info.id, found.is_encoder(), device.runtime.device.index);
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
         let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
-        let needs = || if encoder { files.encoder_needs::<Cpu>(cpu.pool().threads()) } else { self.text_needs(&files) };
+        let threads = backend.pool().threads();
+        let needs = || match encoder {
+            true => files.encoder_needs::<B>(threads),
+            false => text_needs::<B>(&files, threads, &device.runtime.settings),
+        };
         let (footprint, scratch) = catch_load_panic(needs).map_err(broken)?;
-        let lease = self.lease(footprint.weights + footprint.loading, scratch, eviction)?;
+        let lease = self.lease(device, footprint.weights + footprint.loading, scratch, eviction)?;
         let isolation = self.isolation();
         let open = || {
             if encoder {
-                let precision = self.runtime.settings.precisions.of(id);
-                let mut model = EncoderModel::open(id, &found.path, &files, &isolation, lease, precision, cpu)?;
+                let precision = self.settings.precisions.of(id);
+                let mut model =
+                    EncoderModel::open(id, index, &found.path, &files, &isolation, lease, precision, backend)?;
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
             let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-            let mut model = TextModel::open(id, key, &found.path, &files, &isolation, lease, cpu)?;
+            let mut model = TextModel::open(id, index, key, &found.path, &files, &isolation, lease, backend)?;
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
-        let model = catch_load_panic(open).map_err(broken)?;
-        self.insert(found, &model);
-        Ok(model)
+        catch_load_panic(open).map_err(broken)
     }
 
-    fn load_image_checkpoint(
+    fn load_image_checkpoint<B: Backend>(
         &self,
+        device: &DeviceWorker,
+        backend: &B,
         found: &DiscoveredModel,
         eviction: Eviction,
-        broken: impl Fn(String) -> LoadError,
+        broken: &dyn Fn(String) -> LoadError,
     ) -> Result<Model, LoadError> {
-        let (id, cpu) = (&found.info.id, &self.cpu);
-        let precision = self.runtime.settings.precisions.of(id);
-        let components = catch_load_panic(|| image::open(&found.path)).map_err(&broken)?;
-        let footprint = image::footprint::<Cpu>(&components, cpu.pool().threads(), precision);
-        let lease = self.lease(footprint.weights + footprint.loading, 0, eviction)?;
-        let total = self.runtime.memory.total();
-        let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);
-        let mut model = catch_load_panic(open).map_err(&broken)?;
+        let (id, runtime) = (&found.info.id, &device.runtime);
+        let precision = self.settings.precisions.of(id);
+        let components = catch_load_panic(|| image::open(&found.path)).map_err(broken)?;
+        let footprint = image::footprint::<B>(&components, backend.pool().threads(), precision);
+        let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
+        let (total, index) = (runtime.memory.total(), runtime.device.index);
+        let open = || ImageModel::open(id, index, &components, &self.isolation(), lease, precision, total, backend);
+        let mut model = catch_load_panic(open).map_err(broken)?;
         model.lease.shrink(footprint.weights);
-        let model = Model::Image(Arc::new(model));
-        self.insert(found, &model);
-        Ok(model)
+        Ok(Model::Image(Arc::new(model)))
     }
 
     fn isolation(&self) -> Isolation {
-        Isolation { program: self.runtime.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
+        Isolation { program: self.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
     }
 
     fn insert(&self, found: &DiscoveredModel, model: &Model) {
         let now = self.clock.uptime();
         let entry =
-            Loaded { model: model.clone(), fingerprint: found.fingerprint, last_used: now, verified: now, draft: None };
+            Loaded { model: model.clone(), device: model.device(), fingerprint: found.fingerprint, last_used: now, verified: now, draft: None };
         let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
         lock(&self.stale).extend(former.map(|former| former.model));
     }
 
-    /// The memory for the model's weights, and the bytes of scratch buffers for its steps.
-    fn text_needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
-        let weights = checkpoint.weights();
-        let config = weights.decoder_config().map_err(|error| error.to_string())?;
-        Ok((
-            Footprint::new::<Cpu>(weights, self.cpu.pool().threads()),
-            scratch_bytes::<Cpu>(&config, &self.runtime.settings.step_limits()),
-        ))
-    }
-
-    /// The keys and IDs of the loaded chat models. Each load of a model has its own key.
-    pub(in crate::engine) fn loaded(&self) -> Vec<(ModelId, String)> {
-        let loaded = lock(&self.loaded);
-        loaded.iter().filter_map(|(id, entry)| Some((entry.model.text()?.key, id.clone()))).collect()
+    /// The loaded chat models.
+    pub(in crate::engine) fn loaded(&self) -> Vec<Arc<TextModel>> {
+        lock(&self.loaded).values().filter_map(|entry| entry.model.text().cloned()).collect()
     }
 
     /// Unloads a model unless it is in use. Succeeds if it is not loaded.
@@ -406,10 +451,21 @@ impl Registry {
         drop(loaded);
         if let Some(model) = removed.as_ref().and_then(|removed| removed.model.text()) {
             model.draft_slot.unload(None);
-            self.texts.remove_model(model.key);
+            self.forget(model);
         }
         Ok(())
     }
+}
+
+/// The memory for the weights of a chat model, and the bytes of scratch buffers for its steps.
+fn text_needs<B: Backend>(
+    checkpoint: &Checkpoint,
+    threads: usize,
+    settings: &Settings,
+) -> Result<(Footprint, u64), String> {
+    let weights = checkpoint.weights();
+    let config = weights.decoder_config().map_err(|error| error.to_string())?;
+    Ok((Footprint::new::<B>(weights, threads), scratch_bytes::<B>(&config, &settings.step_limits())))
 }
 
 impl std::fmt::Debug for Registry {

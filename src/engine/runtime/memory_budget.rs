@@ -12,8 +12,8 @@ pub trait KvCache: Send + Sync {
 
 /// An owner of memory that it can free on request.
 pub trait Reclaim: Send + Sync {
-    /// Frees some of it. `false`: there is nothing to free.
-    fn reclaim(&self) -> bool;
+    /// Frees some of it on the device with this number. `false`: there is nothing to free.
+    fn reclaim(&self, device: usize) -> bool;
 }
 
 #[derive(Debug)]

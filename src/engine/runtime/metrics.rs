@@ -42,6 +42,7 @@ struct RefusalLabel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct MemoryLabel {
+    device: String,
     r#use: &'static str,
 }
 
@@ -145,7 +146,7 @@ impl Metrics {
             "Time between two tokens of a sequence",
             &all.time_between_tokens,
         );
-        registry.register_with_unit("memory", "Memory for models, by use", Unit::Bytes, all.memory.clone());
+        registry.register_with_unit("memory", "Memory for models, by device and use", Unit::Bytes, all.memory.clone());
         registry.register("tokens_per_second", "Tokens computed per second, moving average", all.speed.clone());
         registry.register("server", "Version and hardware of the server", Info::new(server));
         registry.register_with_unit("uptime", "Time since the server started", Unit::Seconds, all.uptime.clone());
@@ -212,9 +213,9 @@ impl Metrics {
         self.running.get_or_create(&label).set(to_gauge(counts.running as u64));
     }
 
-    /// Sets the bytes in use for one purpose.
-    pub fn memory(&self, r#use: &'static str, bytes: u64) {
-        self.memory.get_or_create(&MemoryLabel { r#use }).set(to_gauge(bytes));
+    /// Sets the bytes of a device's memory that are in use for one purpose.
+    pub fn memory(&self, device: &str, r#use: &'static str, bytes: u64) {
+        self.memory.get_or_create(&MemoryLabel { device: device.to_owned(), r#use }).set(to_gauge(bytes));
     }
 
     pub fn set_uptime(&self, uptime: Duration) {
@@ -250,7 +251,7 @@ mod tests {
         metrics.step("m", Step { generated: 1, ..Step::default() });
         metrics.first_token("m", Duration::from_millis(3));
         metrics.refuse("m", "model_queue");
-        metrics.memory("weights", 5);
+        metrics.memory("cpu", "weights", 5);
         let text = metrics.encode();
         for line in [
             "outpost_prompt_tokens_total{model=\"m\"} 7",
@@ -263,7 +264,7 @@ mod tests {
             "outpost_refusals_total{model=\"m\",reason=\"model_queue\"} 1",
             "outpost_server_info{cpu=\"a \\\"fast\\\" CPU\"} 1",
             "outpost_uptime_seconds 0",
-            "outpost_memory_bytes{use=\"weights\"} 5",
+            "outpost_memory_bytes{device=\"cpu\",use=\"weights\"} 5",
             "# EOF",
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");

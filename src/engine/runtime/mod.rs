@@ -1,4 +1,4 @@
-//! State shared by all workloads: the compute thread, the memory budget, the metrics and the shutdown phase.
+//! State shared by the workloads of a device: the compute thread, the memory budget, the metrics and the shutdown phase.
 //!
 //! Each [`Workload`](workload::Workload) has its own queue. Callers push requests to it from any thread and
 //! [wake](Runtime::wake) the compute thread, which runs the workloads in turn ([`supervised_worker`]).
@@ -8,7 +8,7 @@ pub mod catch_panic;
 pub mod fault_injection;
 pub mod memory_budget;
 pub mod metrics;
-mod server_info;
+pub mod server_info;
 pub mod supervised_worker;
 pub mod workload;
 
@@ -26,8 +26,10 @@ const POLL: Duration = Duration::from_millis(250);
 
 pub struct Runtime {
     pub settings: Settings,
+    pub device: DeviceInfo,
     pub memory: Arc<MemoryBudget>,
-    pub metrics: Metrics,
+    /// All devices share them.
+    pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn ClockRng>,
     /// When the runtime was created.
     started: Duration,
@@ -37,6 +39,15 @@ pub struct Runtime {
     idle_models: OnceLock<Weak<dyn Reclaim>>,
     state: Mutex<State>,
     wake: Condvar,
+}
+
+/// The device whose workloads share a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number among the devices of the engine.
+    pub index: usize,
+    /// `cpu`, `cuda:0`.
+    pub name: String,
 }
 
 /// The phase of a shutdown. It only moves forward.
@@ -61,12 +72,13 @@ struct State {
 }
 
 impl Runtime {
-    pub fn new(settings: Settings, clock: Arc<dyn ClockRng>) -> Self {
+    /// `settings.memory_bytes` is the memory budget of the device.
+    pub fn new(settings: Settings, device: DeviceInfo, metrics: Arc<Metrics>, clock: Arc<dyn ClockRng>) -> Self {
         let memory = MemoryBudget::new(settings.memory_bytes);
         let started = clock.uptime();
-        let metrics = Metrics::new(server_info::server_info(settings.threads));
         Self {
             settings,
+            device,
             memory,
             metrics,
             clock,
@@ -162,9 +174,9 @@ impl Runtime {
         }
     }
 
-    /// Unloads an idle model. `false`: there is none.
+    /// Unloads an idle model of the device. `false`: there is none.
     pub fn unload_idle(&self) -> bool {
-        self.idle_models.get().and_then(Weak::upgrade).is_some_and(|models| models.reclaim())
+        self.idle_models.get().and_then(Weak::upgrade).is_some_and(|models| models.reclaim(self.device.index))
     }
 
     /// Waits for work if the last round was `idle`. With `poll`, waits only for a short time, to check for stalled

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::engine::checkpoint::Checkpoint;
+use crate::engine::device_worker::DeviceIndex;
 use crate::engine::error::PreprocessError;
 use crate::engine::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor};
 use crate::engine::runtime::catch_panic::catch_compute_panic;
@@ -22,6 +23,8 @@ use crate::models::load_causal_lm;
 
 pub struct TextModel {
     id: String,
+    /// The device that runs it.
+    pub(in crate::engine) device: DeviceIndex,
     /// Unique to this load of the model.
     pub(in crate::engine) key: ModelId,
     pub(in crate::engine) network: Box<dyn CausalLm>,
@@ -42,6 +45,7 @@ pub struct TextModel {
 impl TextModel {
     pub(in crate::engine) fn open<B: Backend>(
         id: &str,
+        device: DeviceIndex,
         key: ModelId,
         path: &Path,
         checkpoint: &Checkpoint,
@@ -56,6 +60,7 @@ impl TextModel {
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
+            device,
             key,
             network,
             vocabulary,

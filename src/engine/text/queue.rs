@@ -68,6 +68,17 @@ pub struct Load {
     pub kv_bytes: u64,
 }
 
+impl std::iter::Sum for Load {
+    fn sum<I: Iterator<Item = Self>>(loads: I) -> Self {
+        loads.fold(Self::default(), |total, load| Self {
+            queued: total.queued + load.queued,
+            queued_tokens: total.queued_tokens + load.queued_tokens,
+            running: total.running + load.running,
+            kv_bytes: total.kv_bytes + load.kv_bytes,
+        })
+    }
+}
+
 /// Tokens per second, as a moving average over steps. The first measured step counts in full.
 #[derive(Debug, Default)]
 struct Speed {

@@ -116,6 +116,15 @@ fn first_usable(gpus: impl Iterator<Item = Result<Gpu, String>>) -> Result<Gpu, 
 }
 
 impl Selected {
+    /// `cpu`, `candle`, `cuda:0` or `metal`.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Cpu { .. } => DeviceChoice::Cpu.to_string(),
+            Self::Candle => DeviceChoice::Candle.to_string(),
+            Self::Gpu(gpu) => gpu.choice.to_string(),
+        }
+    }
+
     /// Opens the device for candle.
     ///
     /// # Errors
