@@ -105,10 +105,12 @@ export const t = {
     empty: (metric) => `No ${metric.toLowerCase()} in this time range`, emptyHint: "Select a longer time range, or send a request in the playground.",
   },
 
+  devices: { cpu: "CPU", metal: "Metal" },
+
   live: {
     about: "Current state of the whole server. Refreshes every 2 seconds while this tab is visible.", active: "Active generations", queuedRequests: "Queued requests",
     throughput: "Token throughput", perSecond: "tokens/s", generatedTokens: "Generated tokens", sinceStart: "since server start", queuedImages: "Queued images", embeddingQueue: "Embedding queue", tokens: "tokens",
-    memory: "Model memory", used: "Total used", of: (used, total) => `${used} of ${total}`, chart: "Generated tokens per second",
+    memory: (device) => `Model memory (${device})`, used: "Total used", of: (used, total) => `${used} of ${total}`, chart: "Generated tokens per second",
     memoryUse: { weights: "Weights", scratch: "Scratch buffers", kv_held: "KV cache in use", kv_cached: "Prompt cache" },
     byModel: "By model", activeColumn: "Active", queuedColumn: "Queued", noModels: "No model has been used since the server started.", model: "Model", promptTokens: "Prompt tokens", cachedTokens: "Cached tokens", images: "Images", loaded: "Loaded",
     uptime: (time) => `Up for ${time}`, kernels: (name) => `${name} kernels`, threads: (count) => `${count} compute ${count === "1" ? "thread" : "threads"}`, version: (version) => `Outpost ${version}`,

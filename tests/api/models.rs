@@ -126,6 +126,7 @@ fn a_model_is_loaded_and_unloaded_by_an_admin() {
     let (path, (_, _, tenant)) = (format!("/v1/models/{MODEL}"), server.tenant("t"));
     let act = |what: &str| server.post(&format!("{path}/{what}"), &json!({}));
     assert_eq!(server.get(&path).ok()["loaded"], false);
+    assert_eq!(server.get(&path).ok()["device"], "cpu");
     for what in ["load", "load"] {
         assert_eq!(act(what).ok()["loaded"], true);
     }
@@ -170,7 +171,7 @@ fn metrics_are_for_admins_and_count_requests() {
         (figure("outpost_answers_running"), figure("outpost_requests_queued")),
         ("0".to_owned(), "0".to_owned())
     );
-    assert_ne!(figure("outpost_memory_bytes{use=\"weights\"}"), "0");
+    assert_ne!(figure("outpost_memory_bytes{device=\"cpu\",use=\"weights\"}"), "0");
     assert!(response.text.ends_with("# EOF\n"));
 }
 

@@ -81,7 +81,7 @@ fn a_full_queue_refuses_before_the_prompt_is_read() {
 }
 
 fn figure(server: &Server, r#use: &str) -> u64 {
-    let name = format!("outpost_memory_bytes{{use=\"{}\"}} ", r#use);
+    let name = format!("outpost_memory_bytes{{device=\"cpu\",use=\"{}\"}} ", r#use);
     let text = server.get("/metrics").text;
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }

@@ -46,10 +46,8 @@ export function LiveMetrics() {
 
   if (!metrics) return html`<${Page} title=${t.pages.live} about=${t.live.about}><${ErrorAlert} error=${error} retry=${reload} />${!error && html`<${Loading} />`}<//>`;
   const loaded = new Set((models ?? []).filter((model) => model.loaded).map((model) => model.id));
-  const total = metrics.get("memory_bytes", { use: "total" });
-  const memory = MEMORY_USES.map((use) => [use, metrics.get("memory_bytes", { use }) ?? 0]);
+  const devices = Object.keys(metrics.by("memory_bytes", "device")).sort();
   const server = metrics.labels("server_info");
-  const used = memory.reduce((sum, [, value]) => sum + value, 0);
   return html`<${Page} title=${t.pages.live} about=${t.live.about}>
     <${ErrorAlert} error=${error} retry=${reload} />
     <p class="muted server">${[t.live.uptime(duration(metrics.get("uptime_seconds"))), server.cpu, t.live.kernels(server.instruction_set), t.live.threads(number(Number(server.threads))), t.live.version(server.version)].join(" · ")}</p>
@@ -62,13 +60,20 @@ export function LiveMetrics() {
       <${Stat} label=${t.live.generatedTokens} value=${compact(metrics.sum("generated_tokens_total"))} unit=${t.live.tokens} hint=${t.live.sinceStart} />
     </div>
     ${history.times.length > 1 && html`<${LineChart} label=${t.live.chart} unit=${() => t.live.perSecond} span=${SPAN} format=${(time) => timeOfDay.format(time * 1000)} xs=${history.times} values=${history.values} />`}
-    <section class="card" aria-label=${t.live.memory}><h2>${t.live.memory}</h2>
-      <${MemoryRow} label=${t.live.used} value=${used} total=${total} />
-      ${memory.map(([use, value]) => html`<${MemoryRow} key=${use} label=${t.live.memoryUse[use]} value=${value} total=${total} />`)}
-    </section>
+    ${devices.map((device) => html`<${DeviceMemory} key=${device} device=${device} metrics=${metrics} />`)}
     <h2>${t.live.byModel}</h2>
     <${ByModel} metrics=${metrics} loaded=${loaded} />
   <//>`;
+}
+
+function DeviceMemory({ device, metrics }) {
+  const value = (use) => metrics.get("memory_bytes", { device, use }) ?? 0;
+  const [title, total] = [t.live.memory(t.devices[device] ?? device), value("total")];
+  const used = MEMORY_USES.reduce((sum, use) => sum + value(use), 0);
+  return html`<section class="card" aria-label=${title}><h2>${title}</h2>
+    <${MemoryRow} label=${t.live.used} value=${used} total=${total} />
+    ${MEMORY_USES.map((use) => html`<${MemoryRow} key=${use} label=${t.live.memoryUse[use]} value=${value(use)} total=${total} />`)}
+  </section>`;
 }
 
 const MemoryRow = ({ label, value, total }) => html`<div class="memory-row"><span>${label}</span>

@@ -52,6 +52,9 @@ pub struct ModelBody {
     bytes: u64,
     license: Option<String>,
     loaded: bool,
+    /// The device that runs the model: `cpu`, `cuda:0` or `metal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
     /// Sizes of images that the model is good at, such as `512x512`; its default is the first. Only of image models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     image_sizes: Vec<String>,
@@ -120,6 +123,7 @@ fn body(model: ModelInfo) -> ModelBody {
         license: model.license,
         image_sizes,
         loaded: model.loaded,
+        device: model.device,
         problem: model.problem,
         limits: None,
         access: None,
