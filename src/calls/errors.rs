@@ -77,6 +77,13 @@ pub(super) fn from_failure(failure: Failure) -> Error {
         )
         .retry_after(MEMORY_FREED),
         Failure::ModelUnusable { id, reason } => model_unusable(&id, &reason),
+        Failure::Device { id, reason } => Error::new(
+            Code::Overloaded,
+            format!(
+                "The model '{id}' could not be computed: {reason}. Try again; if it fails again, the operator can restart the server, or start it with --device '{id}=cpu'."
+            ),
+        )
+        .retry_after(MEMORY_FREED),
         Failure::Internal(reason) => Error::internal(reason),
     }
 }

@@ -11,8 +11,14 @@ use super::runtime::Runtime;
 use super::settings::Settings;
 use super::text::queue::TextQueue;
 use super::text::workload::TextWorkload;
-use crate::models::backend::Cpu;
+use crate::models::backend::{Candle, Cpu};
 use crate::models::devices::Selected;
+use crate::models::kv::KvType;
+
+/// Threads of the host that a device uses at most.
+const MAX_HOST_THREADS: usize = 4;
+/// Max prompt tokens of a step on a GPU, which needs many to be busy.
+const GPU_PREFILL_CHUNK: usize = 1024;
 
 /// The number of a device among those of the engine.
 pub type DeviceIndex = usize;
@@ -30,6 +36,7 @@ pub struct DeviceWorker {
 /// The backend of a device.
 pub enum DeviceBackend {
     Cpu(Cpu),
+    Candle(Candle),
 }
 
 impl DeviceWorker {
@@ -67,8 +74,21 @@ impl DeviceWorker {
 /// # Errors
 /// If it cannot be opened, with the reason.
 pub fn open(selected: &Selected, settings: Settings) -> Result<(DeviceBackend, Settings), String> {
-    match selected {
-        Selected::Cpu { .. } => Ok((DeviceBackend::Cpu(Cpu::new(settings.threads)), settings)),
-        Selected::Candle | Selected::Gpu(_) => Err(format!("{} cannot be used yet", selected.name())),
+    if let Selected::Cpu { .. } = selected {
+        return Ok((DeviceBackend::Cpu(Cpu::new(settings.threads)), settings));
     }
+    // The host samples tokens for the device.
+    let threads = settings.threads.min(MAX_HOST_THREADS);
+    // candle has no 8-bit keys and values.
+    let kv_type = if settings.kv_type == KvType::Q8 { KvType::F16 } else { settings.kv_type };
+    let settings = Settings { threads, kv_type, ..settings };
+    let settings = match selected {
+        Selected::Gpu(gpu) => Settings {
+            memory_bytes: gpu.free_memory / 10 * 9,
+            prefill_chunk: settings.prefill_chunk.max(GPU_PREFILL_CHUNK),
+            ..settings
+        },
+        _ => settings,
+    };
+    Ok((DeviceBackend::Candle(Candle::new(selected.open()?, Cpu::new(threads))), settings))
 }

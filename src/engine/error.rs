@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model_info::ModelKind;
 use crate::display::format_bytes;
+use crate::models::ModelError;
 use crate::models::kv::KvType;
 
 /// Why a running request failed.
@@ -25,12 +26,24 @@ pub enum Failure {
     /// The network cannot be computed or gives values that are not finite: the model's files are damaged.
     #[error("the model {id} cannot be used: {reason}")]
     ModelUnusable { id: String, reason: String },
+    /// The model's device has no memory left, or its driver reports an error.
+    #[error("the model {id} cannot be computed: {reason}")]
+    Device { id: String, reason: String },
     /// A bug; the text is for the log.
     #[error("generation failed: {0}")]
     Internal(String),
 }
 
 impl Failure {
+    /// The failure of requests whose network cannot be computed.
+    pub(super) fn of_model(id: &str, error: &ModelError) -> Self {
+        let (id, reason) = (id.to_owned(), error.to_string());
+        match error {
+            ModelError::Device(_) => Self::Device { id, reason },
+            _ => Self::ModelUnusable { id, reason },
+        }
+    }
+
     /// The failure of requests that a panic of their workload affects.
     pub(super) fn panicked() -> Self {
         Self::Internal("the computation panicked".to_owned())

@@ -16,6 +16,9 @@ pub enum ModelError {
     /// A computation failed, which is a bug.
     #[error("{0}")]
     Compute(String),
+    /// The device failed: it has no memory left, or its driver reports an error.
+    #[error("the device failed: {0}")]
+    Device(String),
     /// The caller interrupted the computation.
     #[error("cancelled")]
     Interrupted,

@@ -267,17 +267,17 @@ impl EncoderModel {
     }
 
     /// Starts a batch.
-    pub(in crate::engine) fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, String> {
+    pub(in crate::engine) fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError> {
         catch_compute_panic(|| self.network.begin(texts))
     }
 
     /// Computes a part of a batch. `true`: it was the last part.
-    pub(in crate::engine) fn advance(&self, pass: &mut dyn Pass) -> Result<bool, String> {
+    pub(in crate::engine) fn advance(&self, pass: &mut dyn Pass) -> Result<bool, ModelError> {
         catch_compute_panic(|| pass.advance())
     }
 
     /// The normalized vectors of the batch's texts, in order; from a cross-encoder one logit for each text.
-    pub(in crate::engine) fn vectors(&self, pass: &dyn Pass) -> Result<Vec<Vec<f32>>, String> {
+    pub(in crate::engine) fn vectors(&self, pass: &dyn Pass) -> Result<Vec<Vec<f32>>, ModelError> {
         let (width, poolings) = (self.config.width(), &self.sentence.poolings);
         let pool = |vectors: &[f32]| {
             let mut out = Vec::with_capacity(self.dimensions());

@@ -14,6 +14,7 @@ use crate::engine::error::{Failure, are_finite};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::workload::Workload;
+use crate::models::ModelError;
 use crate::models::encoder::Tokenized;
 
 /// How long layers are computed before other workloads run.
@@ -64,8 +65,8 @@ impl Workload for EmbeddingWorkload {
                     self.deliver(batch);
                     return true;
                 }
-                Err(reason) => {
-                    self.fail_batch(&batch.model, &batch.items, &reason);
+                Err(error) => {
+                    self.fail_batch(&batch.model, &batch.items, &error);
                     return true;
                 }
             }
@@ -95,7 +96,7 @@ impl EmbeddingWorkload {
             let texts: Vec<&Tokenized> = items.iter().map(|item| &item.text).collect();
             match model.begin(&texts) {
                 Ok(pass) => return Some(RunningBatch { model, items, pass, took: Duration::ZERO }),
-                Err(reason) => self.fail_batch(&model, &items, &reason),
+                Err(error) => self.fail_batch(&model, &items, &error),
             }
         }
     }
@@ -104,7 +105,7 @@ impl EmbeddingWorkload {
         let RunningBatch { model, items, pass, took } = batch;
         let vectors = match model.vectors(&*pass) {
             Ok(vectors) => vectors,
-            Err(reason) => return self.fail_batch(&model, &items, &reason),
+            Err(error) => return self.fail_batch(&model, &items, &error),
         };
         let tokens = items.iter().map(|item| item.text.ids.len()).sum();
         model.record_speed(tokens, took);
@@ -119,10 +120,9 @@ impl EmbeddingWorkload {
         }
     }
 
-    fn fail_batch(&self, model: &EncoderModel, items: &[BatchItem], reason: &str) {
-        tracing::error!(model = model.id(), reason, "texts could not be embedded");
+    fn fail_batch(&self, model: &EncoderModel, items: &[BatchItem], error: &ModelError) {
+        tracing::error!(model = model.id(), reason = %error, "texts could not be embedded");
         let mut scheduler = self.queue.lock();
-        let failure = || Failure::ModelUnusable { id: model.id().to_owned(), reason: reason.to_owned() };
-        items.iter().for_each(|item| scheduler.fail(item.request, failure()));
+        items.iter().for_each(|item| scheduler.fail(item.request, Failure::of_model(model.id(), error)));
     }
 }

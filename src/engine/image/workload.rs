@@ -11,7 +11,7 @@ use super::scheduler::ImageJob;
 use super::thread::ImageThread;
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
-use crate::engine::runtime::catch_panic::catch_generate_panic;
+use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;
@@ -114,7 +114,7 @@ impl ImageRunner {
         let stopped = move || receiver.is_closed() || runtime.is_aborting();
         let pause: Pause = Arc::new(move || if stopped() { Err(ModelError::Interrupted) } else { pause() });
         let outcome = match self.memory(&job) {
-            Some(_lease) => catch_generate_panic(|| self.generate(&mut job, pause)),
+            Some(_lease) => catch_compute_panic(|| self.generate(&mut job, pause)),
             None => Ok(None),
         };
         match outcome {
@@ -129,9 +129,9 @@ impl ImageRunner {
             }
             Err(ModelError::Interrupted) => job.fail(Failure::ShuttingDown),
             Err(error) => {
-                let (id, reason) = (job.model.id().to_owned(), error.to_string());
-                tracing::error!(model = id, reason, "an image could not be generated");
-                job.fail(Failure::ModelUnusable { id, reason });
+                tracing::error!(model = job.model.id(), reason = %error, "an image could not be generated");
+                let failure = Failure::of_model(job.model.id(), &error);
+                job.fail(failure);
             }
         }
     }

@@ -358,6 +358,7 @@ impl Registry {
         };
         let model = match &device.backend {
             DeviceBackend::Cpu(backend) => self.load_on(device, backend, found, eviction, &broken)?,
+            DeviceBackend::Candle(backend) => self.load_on(device, backend, found, eviction, &broken)?,
         };
         self.insert(found, &model);
         Ok(model)

@@ -16,12 +16,7 @@ pub fn catch_preprocess_panic<T>(work: impl FnOnce() -> Result<T, String>) -> Re
 }
 
 /// For running a network. KV blocks that it was writing may be left incomplete.
-pub fn catch_compute_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String> {
-    catch_panic(|| work().map_err(|error| error.to_string()), "the computation panicked")
-}
-
-/// For generating an image.
-pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, ModelError> {
+pub fn catch_compute_panic<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, ModelError> {
     catch_panic(work, "the computation panicked")
 }
 

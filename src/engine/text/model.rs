@@ -16,6 +16,7 @@ use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
+use crate::models::ModelError;
 use crate::models::backend::Backend;
 use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
@@ -151,7 +152,7 @@ impl TextModel {
     }
 
     /// One forward pass of the network.
-    pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, String> {
+    pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, ModelError> {
         catch_compute_panic(|| self.network.forward(rows, arena))
     }
 
@@ -188,7 +189,7 @@ impl DraftNetwork for TextModel {
     }
 
     fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, String> {
-        Self::forward(self, rows, arena)
+        Self::forward(self, rows, arena).map_err(|error| error.to_string())
     }
 
     fn reuse(&self, logits: Logits) {

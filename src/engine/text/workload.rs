@@ -18,6 +18,7 @@ use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::workload::Workload;
 use crate::models::causal_lm::{BatchRow, Logits};
+use crate::models::ModelError;
 use crate::models::kv::{BLOCK, BlockId, KvArena};
 
 pub struct TextWorkload {
@@ -217,9 +218,9 @@ impl TextWorkload {
                 model.network.reuse(logits);
                 done
             }
-            Err(reason) if batch.rows.len() == 1 => {
-                tracing::error!(model = model.id(), reason, "a generation step failed");
-                let failure = Failure::ModelUnusable { id: model.id().to_owned(), reason };
+            Err(error) if batch.rows.len() == 1 => {
+                tracing::error!(model = model.id(), reason = %error, "a generation step failed");
+                let failure = Failure::of_model(model.id(), &error);
                 batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
             }
             Err(_) => {
@@ -258,8 +259,8 @@ impl TextWorkload {
         done
     }
 
-    fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, String> {
-        let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned()) };
+    fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, ModelError> {
+        let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned().into()) };
         let rows: Vec<_> = rows
             .iter()
             .map(|Row { tokens, start, blocks, logits, long, .. }| BatchRow {

@@ -1,13 +1,17 @@
 //! Backends: the devices on which networks compute, behind one interface ([`Backend`]).
 //!
-//! Networks are written once, over any backend. [`Cpu`] computes with the kernels of `outpost-kernels`. The types that
-//! describe shapes and parameters are those of the kernels.
+//! Networks are written once, over any backend. [`Cpu`] computes with the kernels of `outpost-kernels`, [`Candle`] on any
+//! device of candle. The types that describe shapes and parameters are those of the kernels.
 
+pub mod candle;
 pub mod cpu;
+mod embedding_table;
 mod interface;
 
+pub use candle::Candle;
 pub use cpu::Cpu;
 pub use cpu::types::{
     Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Isa, NormKind, Pool, RopeLayout, dequantise,
 };
+pub(in crate::models) use embedding_table::EmbeddingTable;
 pub use interface::{Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, Pause, RequestOptions, Tensor};

@@ -2,7 +2,6 @@
 
 mod context;
 mod conv;
-mod embedding_table;
 mod linear;
 mod lora;
 mod mixture_of_experts;
@@ -10,9 +9,9 @@ mod mlp;
 mod norm;
 pub mod rope;
 
+pub(super) use super::backend::EmbeddingTable;
 pub use context::Context;
 pub(super) use conv::Conv;
-pub(super) use embedding_table::EmbeddingTable;
 pub(super) use linear::Linear;
 pub use lora::{Adapter, LoraDeltas};
 pub(super) use lora::{DownProjection, LoraDelta};

@@ -1,6 +1,6 @@
 //! Embedding tables in the memory of the host. They keep the layout of the file, in which rows are contiguous.
 
-use crate::models::backend::{DType, dequantise};
+use super::cpu::types::{DType, dequantise};
 use crate::models::error::{ModelError, Result};
 use crate::models::weights::Rows;
 

@@ -1,0 +1,134 @@
+//! Elementwise operations, and modulation by vectors that depend on the timestep and the prompt.
+
+use candle_core::{Result as ArrayResult, Tensor as Array};
+
+use super::super::cpu::types::Activation;
+use super::super::interface::{Backend, Tensor};
+use super::handle::{Candle, check_lengths, tensor_like};
+use super::norms::layer_norm;
+use crate::models::error::{ModelError, Result};
+
+/// `x += y`
+pub fn add(candle: &Candle, x: &mut Tensor<Candle>, y: &Tensor<Candle>) -> Result<()> {
+    check_lengths(x, y)?;
+    x.data = (&x.data + y.data.reshape(x.data.shape())?)?;
+    candle.pause()
+}
+
+/// `x *= factor`
+pub fn multiply(candle: &Candle, x: &mut Tensor<Candle>, factor: f32) -> Result<()> {
+    x.data = x.data.affine(f64::from(factor), 0.)?;
+    candle.pause()
+}
+
+/// `x /= divisor`, rounded like a division.
+pub fn divide(candle: &Candle, x: &mut Tensor<Candle>, divisor: f32) -> Result<()> {
+    let divisor = Array::new(divisor, candle.device())?;
+    x.data = x.data.broadcast_div(&divisor)?;
+    candle.pause()
+}
+
+/// `activation(x)`, multiplied by `factors` if there are any.
+pub fn activated(activation: Activation, x: &Array, factors: Option<&Array>) -> ArrayResult<Array> {
+    let y = match activation {
+        Activation::Silu => x.silu()?,
+        Activation::Gelu => x.gelu_erf()?,
+        Activation::GeluTanh => x.gelu()?,
+        Activation::QuickGelu => (x * 1.702)?.silu()?.affine(1. / 1.702, 0.)?,
+        Activation::Relu => x.relu()?,
+    };
+    factors.map_or(Ok(y.clone()), |factors| y.mul(factors))
+}
+
+pub fn activate(
+    candle: &Candle,
+    activation: Activation,
+    x: &mut Tensor<Candle>,
+    factors: Option<&Tensor<Candle>>,
+) -> Result<()> {
+    factors.map_or(Ok(()), |factors| check_lengths(x, factors))?;
+    let factors = factors.map(|factors| factors.data.reshape(x.data.shape())).transpose()?;
+    x.data = activated(activation, &x.data, factors.as_ref())?;
+    candle.pause()
+}
+
+/// Adds each row of `y`, multiplied by its factor, to a row of `x`.
+pub fn add_scaled_rows(
+    candle: &Candle,
+    x: &mut Tensor<Candle>,
+    rows: &[(usize, f32)],
+    y: &Tensor<Candle>,
+) -> Result<()> {
+    let count = x.rows();
+    if y.channels != x.channels || rows.len() != y.rows() || rows.iter().any(|(row, _)| *row >= count) {
+        return Err(ModelError::Compute(format!("{} rows cannot be added to {count}", y.rows())));
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let indices = candle.row_indices(rows.iter().map(|(row, _)| *row))?;
+    let factors: Vec<f32> = rows.iter().map(|(_, factor)| *factor).collect();
+    let factors = Array::from_vec(factors, (rows.len(), 1), candle.device())?;
+    x.data = x.data.index_add(&indices, &y.data.broadcast_mul(&factors)?, 0)?;
+    candle.pause()
+}
+
+/// The vectors at `index` of each image: `[images, 1, channels]`.
+fn vectors_at(x: &Tensor<Candle>, vectors: &Tensor<Candle>, index: usize) -> Result<Array> {
+    let count = vectors.channels / x.channels.max(1);
+    if vectors.rows() != x.images || vectors.channels != count * x.channels || index >= count {
+        return Err(ModelError::Compute(format!(
+            "modulation vectors of {} channels do not fit {} channels",
+            vectors.channels, x.channels
+        )));
+    }
+    let vectors = vectors.data.narrow(1, index * x.channels, x.channels)?;
+    Ok(vectors.reshape((x.images, 1, x.channels))?)
+}
+
+/// `x · (1 + scale) + shift`; `x`: `[images, pixels, channels]`.
+fn modulated(x: &Array, shift: &Array, scale: &Array) -> ArrayResult<Array> {
+    x.broadcast_mul(&(scale + 1.)?)?.broadcast_add(shift)
+}
+
+pub fn modulate(
+    candle: &Candle,
+    x: &mut Tensor<Candle>,
+    vectors: &Tensor<Candle>,
+    [shift, scale]: [usize; 2],
+) -> Result<()> {
+    let [shift, scale] = [vectors_at(x, vectors, shift)?, vectors_at(x, vectors, scale)?];
+    x.data = modulated(&x.by_image()?, &shift, &scale)?.reshape(x.data.shape())?;
+    candle.pause()
+}
+
+pub fn modulated_norm(
+    candle: &Candle,
+    epsilon: f32,
+    x: &Tensor<Candle>,
+    vectors: &Tensor<Candle>,
+    [shift, scale]: [usize; 2],
+) -> Result<Tensor<Candle>> {
+    let [shift, scale] = [vectors_at(x, vectors, shift)?, vectors_at(x, vectors, scale)?];
+    let [ones, zeros] = candle.ones_and_zeros(x.channels)?;
+    let normed = layer_norm(&x.by_image()?, &ones, &zeros, epsilon)?;
+    let out = tensor_like(x, x.channels, &modulated(&normed, &shift, &scale)?)?;
+    candle.pause()?;
+    Ok(out)
+}
+
+/// `x += gate · y`
+pub fn add_gated(
+    candle: &Candle,
+    x: &mut Tensor<Candle>,
+    y: &Tensor<Candle>,
+    vectors: &Tensor<Candle>,
+    gate: usize,
+) -> Result<()> {
+    check_lengths(x, y)?;
+    let gate = vectors_at(x, vectors, gate)?;
+    let images = x.by_image()?;
+    let y = y.data.reshape(images.shape())?.broadcast_mul(&gate)?;
+    x.data = (images + y)?.reshape(x.data.shape())?;
+    candle.pause()
+}

@@ -1,0 +1,27 @@
+//! candle's errors as errors of a computation.
+
+use candle_core::Error;
+
+use crate::models::error::ModelError;
+
+/// An error of the device is [`ModelError::Device`]; others are bugs, [`ModelError::Compute`].
+impl From<Error> for ModelError {
+    fn from(error: Error) -> Self {
+        let cause = cause(&error);
+        match cause {
+            Error::Cuda(_) | Error::Metal(_) => Self::Device(cause.to_string()),
+            _ => Self::Compute(cause.to_string()),
+        }
+    }
+}
+
+/// The error without context and backtrace.
+fn cause(error: &Error) -> &Error {
+    match error {
+        Error::Context { inner, .. } | Error::WithPath { inner, .. } | Error::WithBacktrace { inner, .. } => {
+            cause(inner)
+        }
+        Error::WrappedContext { wrapped, .. } => wrapped.downcast_ref().map_or(error, cause),
+        _ => error,
+    }
+}

@@ -1,0 +1,113 @@
+//! Layer norms, RMS norms and group norms.
+
+use candle_core::{D, Result as ArrayResult, Tensor as Array};
+use candle_nn::ops;
+
+use super::super::cpu::types::NormKind;
+use super::super::interface::{Backend, GroupNorm, Norm, Tensor};
+use super::handle::{Candle, check_lengths, tensor_like};
+use crate::models::error::{ModelError, Result};
+
+/// The norm of rows of `weight`'s length, in one kernel unless gradients are needed.
+pub(super) fn layer_norm(x: &Array, weight: &Array, bias: &Array, epsilon: f32) -> ArrayResult<Array> {
+    match x.track_op() {
+        true => ops::layer_norm_slow(x, weight, bias, epsilon),
+        false => ops::layer_norm(x, weight, bias, epsilon),
+    }
+}
+
+fn rms_norm(x: &Array, weight: &Array, bias: Option<&Array>, epsilon: f32) -> ArrayResult<Array> {
+    let y = match x.track_op() {
+        true => ops::rms_norm_slow(x, weight, epsilon)?,
+        false => ops::rms_norm(x, weight, epsilon)?,
+    };
+    bias.map_or(Ok(y.clone()), |bias| y.broadcast_add(bias))
+}
+
+pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Tensor<Candle>) -> Result<Tensor<Candle>> {
+    let Norm { kind, weight, bias, epsilon } = norm;
+    let width = weight.elem_count();
+    if width == 0 || !x.channels.is_multiple_of(width) {
+        return Err(ModelError::Compute(format!("a norm of {width} elements does not fit {}", x.channels)));
+    }
+    let rows = x.data.reshape((x.len() / width, width))?;
+    let y = match (kind, bias) {
+        (NormKind::Rms, bias) => rms_norm(&rows, weight, bias.as_ref(), *epsilon)?,
+        (NormKind::Layer, Some(bias)) => layer_norm(&rows, weight, bias, *epsilon)?,
+        (NormKind::Layer, None) => {
+            let [_, zeros] = candle.ones_and_zeros(width)?;
+            layer_norm(&rows, weight, &zeros, *epsilon)?
+        }
+    };
+    let y = tensor_like(x, x.channels, &y)?;
+    candle.pause()?;
+    Ok(y)
+}
+
+/// `x += y; norm(x)`
+pub fn add_norm(
+    candle: &Candle,
+    norm: &Norm<Candle>,
+    x: &mut Tensor<Candle>,
+    y: &Tensor<Candle>,
+) -> Result<Tensor<Candle>> {
+    check_lengths(x, y)?;
+    x.data = (&x.data + y.data.reshape(x.data.shape())?)?;
+    self::norm(candle, norm, x)
+}
+
+/// `norm(x + shift)`, followed by SiLU if `silu` is set. Uses two passes for mean and variance. The mean and the shift
+/// are subtracted together.
+pub fn group_norm(
+    candle: &Candle,
+    norm: &GroupNorm<Candle>,
+    x: &Tensor<Candle>,
+    shift: Option<&Tensor<Candle>>,
+    silu: bool,
+) -> Result<Tensor<Candle>> {
+    let GroupNorm { groups, weight, bias, epsilon } = norm;
+    let (images, pixels, channels) = (x.images, x.pixels(), x.channels);
+    let is_vectors = |shift: &Tensor<Candle>| shift.rows() == images && shift.channels == channels;
+    let fits = *groups > 0 && channels.is_multiple_of(*groups) && weight.elem_count() == channels;
+    if !fits || !shift.is_none_or(is_vectors) || x.is_empty() {
+        return Err(ModelError::Compute(format!(
+            "a group norm of {} channels in {groups} groups does not fit {channels}",
+            weight.elem_count()
+        )));
+    }
+    let width = channels / groups;
+    // Means of groups, `[images, groups, 1]`, from those of channels.
+    let group_means = |means: &Array| means.reshape((images, *groups, width))?.mean_keepdim(D::Minus1);
+    // A value of each group for all its channels: `[images, 1, channels]`.
+    let by_channel = |values: &Array| values.broadcast_as((images, *groups, width))?.reshape((images, 1, channels));
+    let [ones, _] = candle.ones_and_zeros(pixels)?;
+    let data = x.by_image()?;
+    let mut means = channel_means(&ones, &data)?;
+    let shift = shift.map(|shift| shift.data.reshape((images, 1, channels))).transpose()?;
+    if let Some(shift) = &shift {
+        means = (means + shift)?;
+    }
+    let mut offset = by_channel(&group_means(&means)?)?.neg()?;
+    if let Some(shift) = &shift {
+        offset = (offset + shift)?;
+    }
+    let centred = data.broadcast_add(&offset)?;
+    candle.pause()?;
+    let variances = group_means(&channel_means(&ones, &centred.sqr()?)?)?;
+    let scales = (variances + f64::from(*epsilon))?.sqrt()?.recip()?;
+    let scales = by_channel(&scales)?.broadcast_mul(weight)?;
+    let mut y = centred.broadcast_mul(&scales)?.broadcast_add(bias)?;
+    if silu {
+        y = y.silu()?;
+    }
+    let y = tensor_like(x, channels, &y)?;
+    candle.pause()?;
+    Ok(y)
+}
+
+/// The means of channels, `[images, 1, channels]`, of `[images, pixels, channels]`. A matrix product with ones adds
+/// pixels in blocks, which is faster than a reduction and more precise than one running sum.
+fn channel_means(ones: &Array, x: &Array) -> ArrayResult<Array> {
+    let (images, pixels, _) = x.dims3()?;
+    ones.reshape((1, 1, pixels))?.broadcast_as((images, 1, pixels))?.contiguous()?.matmul(x)? / pixels as f64
+}
