@@ -5,9 +5,9 @@ use std::thread::JoinHandle;
 
 use super::embedding::{EmbeddingQueue, EmbeddingWorkload};
 use super::image::{ImageQueue, ImageWorkload};
+use super::runtime::Runtime;
 use super::runtime::supervised_worker::Worker;
 use super::runtime::workload::Workload;
-use super::runtime::Runtime;
 use super::settings::Settings;
 use super::text::queue::TextQueue;
 use super::text::workload::TextWorkload;
@@ -61,6 +61,15 @@ impl DeviceWorker {
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }
+    }
+
+    /// Whether the device stores weights of this type without quantization.
+    pub fn dequantizes(&self, quantization: &str) -> bool {
+        let supported = match &self.backend {
+            DeviceBackend::Cpu(_) => true,
+            DeviceBackend::Candle(_) => !matches!(quantization, "IQ4_NL" | "IQ4_XS"),
+        };
+        !supported
     }
 
     /// The name of the device: `cpu`, `cuda:0`.

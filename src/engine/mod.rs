@@ -27,13 +27,13 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::clock_rng::ClockRng;
-pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::devices::select;
+pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 
-pub use devices::Devices;
 use device_worker::{DeviceIndex, DeviceWorker};
+pub use devices::Devices;
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};

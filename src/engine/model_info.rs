@@ -51,6 +51,8 @@ pub struct ModelInfo {
     pub loaded: bool,
     /// The device that runs it: `cpu`, `cuda:0`; `None` outside of a server.
     pub device: Option<String>,
+    /// Whether the device stores the weights without quantization, because it has no kernels for their type.
+    pub dequantized: bool,
     /// Why the model cannot be used; `None` if it can.
     pub problem: Option<String>,
     pub license: Option<String>,

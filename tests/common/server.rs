@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outpost::app::App;
-use outpost::config::{Config, DataPaths, KvType, Tls};
+use outpost::config::{Config, DataPaths, KvType, ModelDevice, Tls};
 use outpost::engine::Engine;
 use reqwest::Method;
 use reqwest::blocking::Client;
@@ -269,10 +269,17 @@ pub fn add_encoder(models: &Path, name: &str) {
     add_fixture("encoders", models, name);
 }
 
+/// The device that runs the models of test servers: that of the variable `OUTPOST_TEST_DEVICE`, such as `candle`, or the
+/// default.
+fn test_device() -> Vec<ModelDevice> {
+    let device = std::env::var("OUTPOST_TEST_DEVICE").ok().map(|name| name.parse().unwrap());
+    device.into_iter().map(|device| ModelDevice { model: None, device }).collect()
+}
+
 pub fn config(folder: &Path) -> Config {
     Config {
         precision: Vec::new(),
-        device: Vec::new(),
+        device: test_device(),
         paths: DataPaths { data: folder.join("data"), models: folder.join("models") },
         listen: "127.0.0.1:0".parse().unwrap(),
         threads: 2,

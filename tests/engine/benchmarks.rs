@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use outpost::models::backend::Cpu;
+use candle_core::Device;
+use outpost::models::backend::{Candle, Cpu};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
@@ -70,6 +71,36 @@ fn speed() {
             }
         });
         println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / elapsed.as_secs_f64());
+    }
+}
+
+/// The candle backend on the CPU beside candle's own implementation of the same model, with the same threads.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed_of_the_candle_backend() {
+    let Some(path) = real_model() else { return };
+    let backend = Candle::new(Device::Cpu, cpu());
+    let model = Decoder::load(&GgufFile::open(&path).unwrap(), &backend).unwrap();
+    let mut stock = crate::decoder::oracle(&path);
+    let prompt: Vec<u32> = (0..128).map(|index| 1_000 + 37 * index).collect();
+    for round in 0..5 {
+        let mut kv = KvCache::new(model.new_kv_arena(KvType::F16));
+        let (_, prefill) = timed(|| model.extend(&prompt, &mut kv).unwrap());
+        let ((), decode) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
+        let (_, stock_prefill) = timed(|| crate::decoder::oracle_logits(&mut stock, &prompt, 0));
+        let ((), stock_decode) = timed(|| {
+            (0..32).for_each(|token| {
+                drop(crate::decoder::oracle_logits(&mut stock, &[token + 100], 128 + token as usize))
+            });
+        });
+        let rate = |tokens: f64, took: Duration| tokens / took.as_secs_f64();
+        println!(
+            "round {round}: prefill of 128 {:.1} tokens/s, candle-transformers {:.1}; decode {:.1}, candle-transformers {:.1}",
+            rate(128., prefill),
+            rate(128., stock_prefill),
+            rate(32., decode),
+            rate(32., stock_decode),
+        );
     }
 }
 

@@ -12,7 +12,7 @@ use outpost::engine::{Message, TextModel, Tool, ToolCall};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Chat, check_prompts, divergences, file_of, load, text_model_of};
+use super::{Chat, backend_divergences, check_prompts, divergences, file_of, load, text_model_of};
 
 #[derive(Deserialize)]
 struct Reference {
@@ -34,6 +34,9 @@ fn check(name: &str) {
     check_prompts(&model, chats);
     assert_eq!(prompt_with_tools(&model, &reference.tools), *calling);
     drop(model);
+    for (chat, token, ours, candle) in backend_divergences(&file_of(name), chats) {
+        assert!(ours < 0.5 && candle < 0.5, "chat {chat}, token {token}: gaps {ours} and {candle}");
+    }
     for (chat, token, theirs, ours) in divergences(&load(&file_of(name)), chats) {
         assert!(theirs < 0.5 && ours < 0.5, "chat {chat}, token {token}: gaps {theirs} and {ours}");
     }

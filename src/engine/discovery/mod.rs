@@ -222,6 +222,7 @@ impl Candidate {
             image_sizes: Vec::new(),
             loaded: false,
             device: None,
+            dequantized: false,
             problem: None,
             license: None,
         }

@@ -78,7 +78,10 @@ impl Registry {
             let (info, other) = (&one.info, &served.info);
             let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.load_failure(one).is_none();
             let same_device = self.device_index(&info.id) == self.device_index(&other.id);
-            usable && same_device && info.architecture == other.architecture && info.bytes <= other.bytes / MIN_SIZE_RATIO
+            usable
+                && same_device
+                && info.architecture == other.architecture
+                && info.bytes <= other.bytes / MIN_SIZE_RATIO
         };
         let snapshot = self.snapshot.load();
         let mut found: Vec<DiscoveredModel> =

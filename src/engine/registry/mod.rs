@@ -184,7 +184,11 @@ impl Registry {
 
     fn describe(&self, found: &DiscoveredModel) -> ModelInfo {
         let mut info = found.info.clone();
-        info.device = self.devices.get(self.device_index(&info.id)).map(|device| device.name().to_owned());
+        if let Some(device) = self.devices.get(self.device_index(&info.id)) {
+            info.device = Some(device.name().to_owned());
+            info.dequantized =
+                info.quantization.as_deref().is_some_and(|quantization| device.dequantizes(quantization));
+        }
         info.loaded = lock(&self.loaded).contains_key(&info.id);
         if info.problem.is_none() {
             info.problem = self.load_failure(found);
@@ -429,8 +433,14 @@ impl Registry {
 
     fn insert(&self, found: &DiscoveredModel, model: &Model) {
         let now = self.clock.uptime();
-        let entry =
-            Loaded { model: model.clone(), device: model.device(), fingerprint: found.fingerprint, last_used: now, verified: now, draft: None };
+        let entry = Loaded {
+            model: model.clone(),
+            device: model.device(),
+            fingerprint: found.fingerprint,
+            last_used: now,
+            verified: now,
+            draft: None,
+        };
         let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
         lock(&self.stale).extend(former.map(|former| former.model));
     }

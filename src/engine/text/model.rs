@@ -152,7 +152,11 @@ impl TextModel {
     }
 
     /// One forward pass of the network.
-    pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits, ModelError> {
+    pub(in crate::engine) fn forward(
+        &self,
+        rows: &[BatchRow<'_>],
+        arena: &mut dyn KvArena,
+    ) -> Result<Logits, ModelError> {
         catch_compute_panic(|| self.network.forward(rows, arena))
     }
 

@@ -17,8 +17,8 @@ use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::workload::Workload;
-use crate::models::causal_lm::{BatchRow, Logits};
 use crate::models::ModelError;
+use crate::models::causal_lm::{BatchRow, Logits};
 use crate::models::kv::{BLOCK, BlockId, KvArena};
 
 pub struct TextWorkload {

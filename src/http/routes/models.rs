@@ -55,6 +55,10 @@ pub struct ModelBody {
     /// The device that runs the model: `cpu`, `cuda:0` or `metal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
+    /// Whether the device stores the weights without quantization, because it has no kernels for their type. They then take
+    /// more memory.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    dequantized: bool,
     /// Sizes of images that the model is good at, such as `512x512`; its default is the first. Only of image models.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     image_sizes: Vec<String>,
@@ -124,6 +128,7 @@ fn body(model: ModelInfo) -> ModelBody {
         image_sizes,
         loaded: model.loaded,
         device: model.device,
+        dequantized: model.dequantized,
         problem: model.problem,
         limits: None,
         access: None,

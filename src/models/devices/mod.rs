@@ -12,8 +12,8 @@ mod metal;
 
 use std::fmt;
 
-use candle_core::Device;
 use crate::models::backend::Isa;
+use candle_core::Device;
 
 use crate::device_choice::DeviceChoice;
 
