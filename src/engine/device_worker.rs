@@ -20,9 +20,6 @@ const MAX_HOST_THREADS: usize = 4;
 /// Max prompt tokens of a step on a GPU, which needs many to be busy.
 const GPU_PREFILL_CHUNK: usize = 1024;
 
-/// The number of a device among those of the engine.
-pub type DeviceIndex = usize;
-
 /// A device at work.
 pub struct DeviceWorker {
     pub backend: DeviceBackend,

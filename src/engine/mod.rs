@@ -32,7 +32,7 @@ pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 
-use device_worker::{DeviceIndex, DeviceWorker};
+use device_worker::DeviceWorker;
 pub use devices::Devices;
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
@@ -46,7 +46,7 @@ use registry::Placement;
 pub use registry::Registry;
 use runtime::metrics::Metrics;
 use runtime::server_info::server_info;
-use runtime::{DeviceInfo, Runtime, ShutdownPhase};
+use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
 pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
 pub use text::chat_template::PromptError;

@@ -104,7 +104,7 @@ pub struct ChoiceOutput {
 
 /// The memory metric in bytes for one use: `weights`, `scratch`.
 pub fn memory(engine: &Engine, what: &str) -> u64 {
-    let (text, name) = (engine.metrics(), format!("outpost_memory_bytes{{use=\"{what}\"}} "));
+    let (text, name) = (engine.metrics(), format!("outpost_memory_bytes{{device=\"cpu\",use=\"{what}\"}} "));
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! A pipeline on its device, with its adapters: generates the images of a request.
 
 use super::adapters::Adapters;
-use super::model::PromptIds;
+use super::request::PromptIds;
 use super::{Image, ImageRequest, InitImage};
 use crate::engine::error::{NOT_FINITE, are_finite};
 use crate::engine::precision::Precision;

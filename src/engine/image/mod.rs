@@ -13,9 +13,9 @@ mod thread;
 mod workload;
 
 pub use events::ImageEvents;
-pub use model::{ImageModel, PromptIds, footprint, open};
+pub use model::{ImageModel, footprint, open};
 pub use prompt_tokenizer::PromptTokenizer;
 pub use queue::ImageQueue;
-pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
+pub use request::{Image, ImageEvent, ImageRequest, InitImage, PromptIds, SchedulerName};
 pub use sizes::{ImageSizes, MAX_SIDE, MIN_SIDE};
 pub use workload::ImageWorkload;

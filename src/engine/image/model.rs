@@ -4,13 +4,14 @@ use std::path::Path;
 
 use super::device_pipeline::{self, DevicePipeline};
 use super::prompt_tokenizer::PromptTokenizer;
+use super::request::PromptIds;
 use super::sizes::ImageSizes;
 use super::{ImageRequest, SchedulerName};
 use crate::display::format_bytes;
-use crate::engine::device_worker::DeviceIndex;
 use crate::engine::error::PreprocessError;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Isolation, Preprocessor, PromptTokenizerSpec};
+use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::models::backend::Backend;
 use crate::models::diffusion::pipeline::{Components, MODEL_INDEX, TextComponent};
@@ -18,9 +19,6 @@ use crate::models::weights::Footprint;
 
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
 const VAE_BUDGET_DIVISOR: u64 = 2;
-
-/// Tokens of the negative prompt and the prompt, for each tokenizer.
-pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
     id: String,

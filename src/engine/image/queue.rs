@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::events::ImageEvents;
-use super::model::{ImageModel, PromptIds};
+use super::model::ImageModel;
 use super::request::ImageRequest;
+use super::request::PromptIds;
 use super::scheduler::ImageScheduler;
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;

@@ -60,3 +60,6 @@ pub enum ImageEvent {
         image: Image,
     },
 }
+
+/// Tokens of the negative prompt and the prompt, for each tokenizer.
+pub type PromptIds = Vec<[Vec<u32>; 2]>;

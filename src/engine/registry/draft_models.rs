@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::{DiscoveredModel, Eviction, Registry, lock};
 use crate::engine::checkpoint::Checkpoint;
-use crate::engine::device_worker::DeviceIndex;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::ModelKind;
 use crate::engine::preprocessor::Preprocessor;
+use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::speculative::draft_model::DraftModel;

@@ -1,8 +1,9 @@
 //! Frees memory by unloading idle models, least recently used first.
 
 use super::{Eviction, Registry, lock};
-use crate::engine::device_worker::{DeviceIndex, DeviceWorker};
+use crate::engine::device_worker::DeviceWorker;
 use crate::engine::error::LoadError;
+use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::memory_budget::{Lease, Reclaim};
 
 impl Registry {

@@ -19,13 +19,14 @@ use arc_swap::ArcSwap;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::Checkpoint;
-use crate::engine::device_worker::{DeviceBackend, DeviceIndex, DeviceWorker};
+use crate::engine::device_worker::{DeviceBackend, DeviceWorker};
 use crate::engine::discovery::{self, DiscoveredModel, Fingerprint};
 use crate::engine::embedding::EncoderModel;
 use crate::engine::error::{InUse, LoadError};
 use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::preprocessor::Isolation;
+use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::settings::Settings;
 use crate::engine::text::model::TextModel;

@@ -41,11 +41,13 @@ pub struct Runtime {
     wake: Condvar,
 }
 
+/// The number of a device among those of the engine.
+pub type DeviceIndex = usize;
+
 /// The device whose workloads share a runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its number among the devices of the engine.
-    pub index: usize,
+    pub index: DeviceIndex,
     /// `cpu`, `cuda:0`.
     pub name: String,
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::engine::checkpoint::Checkpoint;
-use crate::engine::device_worker::DeviceIndex;
 use crate::engine::error::PreprocessError;
 use crate::engine::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor};
+use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::text::chat_template::PromptError;
