@@ -137,6 +137,7 @@ fn comments_literals_and_tests_are_not_imports() {
         mod tests { use crate::e; fn nested() {} }
         #[cfg(test)]
         use crate::f;
+        fn captures<'a>(x: &'a str) -> impl Iterator + use<'a> { x; x }
         use crate::g;
     "###;
     let actual = mentions(&without_tests(&tokens(code)));

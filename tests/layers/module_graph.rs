@@ -117,7 +117,8 @@ pub fn mentions(tokens: &[&str]) -> Vec<Mention> {
     while let Some(token) = tokens.get(at) {
         at += 1;
         match *token {
-            "use" => {
+            // `use<'a>` in a type is not an import.
+            "use" if tokens.get(at) != Some(&"<") => {
                 let visibility = &tokens[..at - 1];
                 let is_reexport = match visibility {
                     [.., "pub"] => true,

@@ -6,8 +6,8 @@
 use cudarc::Library;
 use cudarc::driver::{CudaContext, DriverError};
 
-use super::Gpu;
 use super::compute_capability::{display, runs_on};
+use super::gpu::Gpu;
 use crate::device_choice::DeviceChoice;
 
 /// The number of cards, at least one. The variable `CUDA_VISIBLE_DEVICES` of the driver hides cards.

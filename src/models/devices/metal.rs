@@ -2,7 +2,7 @@
 
 use candle_metal_kernels::metal::Device;
 
-use super::Gpu;
+use super::gpu::Gpu;
 use crate::device_choice::DeviceChoice;
 
 /// The name and the memory of the first GPU. CPU and GPU share the memory: what is free is what the system recommends to

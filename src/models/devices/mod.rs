@@ -7,28 +7,15 @@
 mod compute_capability;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod gpu;
 #[cfg(feature = "metal")]
 mod metal;
 
-use std::fmt;
-
-use crate::models::backend::Isa;
 use candle_core::Device;
 
 use crate::device_choice::DeviceChoice;
-
-/// A GPU that this build can use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gpu {
-    /// [`DeviceChoice::Cuda`] or [`DeviceChoice::Metal`].
-    pub choice: DeviceChoice,
-    /// As its driver names it.
-    pub name: String,
-    /// Bytes.
-    pub total_memory: u64,
-    /// Bytes that no program uses.
-    pub free_memory: u64,
-}
+use crate::models::backend::Isa;
+pub use gpu::Gpu;
 
 /// What a [`DeviceChoice`] means on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,14 +134,6 @@ impl Selected {
             Self::Candle => format!("{} with candle's kernels", cpu()),
             Self::Gpu(gpu) => gpu.to_string(),
         }
-    }
-}
-
-impl fmt::Display for Gpu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { choice, name, free_memory, .. } = self;
-        let tenths = free_memory * 10 / (1 << 30);
-        write!(f, "{choice} ({name}, {}.{} GiB free)", tenths / 10, tenths % 10)
     }
 }
 
