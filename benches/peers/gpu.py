@@ -46,14 +46,9 @@ def library_path():
         os.environ["LD_LIBRARY_PATH"] = before
 
 
-def torch_device(name):
-    """Outpost's name of a device as torch writes it."""
-    return {"cpu": "cpu", "metal": "mps"}.get(name, name)
-
-
 def memory(pid, device):
     """The memory of a process on the card, or on the CPU its peak resident memory, in GiB."""
-    if device == "cpu":
+    if not device.startswith("cuda"):
         return image.peak_memory(pid)
     command = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     text = subprocess.run(command, capture_output=True, text=True).stdout
@@ -67,7 +62,7 @@ class Torch:
     def __init__(self, kind, device):
         import torch
 
-        self.torch, self.device = torch, torch_device(device)
+        self.torch, self.device = torch, device
         self.dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[kind]
         # The tensor cores are the point of a card: f32 products may use them.
         torch.set_float32_matmul_precision("high")
@@ -160,7 +155,7 @@ class Peer:
 
     def __init__(self, runner, *arguments):
         self.pipe, child_pipe = multiprocessing.Pipe()
-        os.environ.update({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"})
+        os.environ.update({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"})
         self.process = multiprocessing.get_context("spawn").Process(target=peer_main, args=(runner, arguments, child_pipe))
         self.process.start()
         child_pipe.close()
@@ -210,8 +205,9 @@ def measure_chats(args, stack):
         server = Outpost(args.chat, args.threads, [*most, *args.serve], args.models)
     stack.callback(server.close)
     peers = start_peers(args, stack, TorchChat, path)
-    embed.print_header("streams", "Outpost tok/s", *(f"{name} tok/s (ratio)" for name in peers), "Outpost first token p50, ms", "GiB")
+    embed.print_header("streams", "Outpost tok/s", *(f"{name} tok/s (ratio)" for name in peers), "Outpost first token p50, ms", "Outpost GiB")
     server.stream("warm", 4)
+    [peer([prompt(args.length, 1)], 4) for peer in peers.values()]
     for streams in args.streams:
         speed, first = {name: [] for name in ("outpost", *peers)}, []
         for run in range(args.runs):
@@ -260,7 +256,7 @@ def measure_images(args, stack):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda:0", help="as for outpost serve")
+    parser.add_argument("--device", default="cuda:0", help="cpu or a card, as for outpost serve and for torch")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "models")
     parser.add_argument("--chat", default="smollm2-135m-instruct")
     parser.add_argument("--embed", default="all-minilm-l6-v2", help="a model with mean pooling, as in embed.py")

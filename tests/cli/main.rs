@@ -19,6 +19,9 @@ mod access_log;
 mod audit;
 mod backup_and_check;
 mod client_flood;
+#[cfg(all(feature = "cuda", target_os = "linux"))]
+mod cuda_driver;
+mod devices;
 mod drain;
 mod failed_start;
 mod http2;

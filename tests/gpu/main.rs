@@ -5,7 +5,8 @@
 //! ```
 //!
 //! `OUTPOST_DEVICE` names another device than the first card. `candle` is the CPU, which checks the tests themselves.
-#![cfg(all(test, any(feature = "cuda", feature = "metal")))]
+#![cfg(test)]
+#![cfg(any(feature = "cuda", feature = "metal"))]
 
 mod devices;
 mod products;
