@@ -13,7 +13,7 @@ use super::clip::{Clip, ClipConfig};
 use super::diffusers_weights::DiffusersWeights;
 use super::unet::{Unet, UnetConditioning, UnetConfig};
 use super::vae::{Raster, Vae, VaeConfig};
-use crate::models::backend::{Backend, Cpu, RequestOptions, Tensor};
+use crate::models::backend::{Backend, Candle, Cpu, RequestOptions, Tensor};
 use crate::models::nn::Context;
 use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Loader;
@@ -85,6 +85,14 @@ macro_rules! on_each_backend {
             $(#[test]
             fn $check() {
                 super::$check(&super::Context::new(&super::request(&super::Cpu::new(2))));
+            })*
+        }
+
+        mod candle {
+            $(#[test]
+            fn $check() {
+                let backend = super::Candle::new(candle_core::Device::Cpu, super::Cpu::new(1));
+                super::$check(&super::Context::new(&super::request(&backend)));
             })*
         }
     };
