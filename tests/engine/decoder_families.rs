@@ -3,14 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
-use outpost::models::backend::{Cpu, Isa, Pool};
+use outpost::models::backend::{Backend, Cpu, Isa, Pool};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvType, blocks_for};
 use outpost::models::safetensors::ModelFolder;
-
 use serde::Deserialize;
+
+use crate::harness::candle;
 
 #[derive(Deserialize)]
 struct Cases {
@@ -37,8 +38,8 @@ struct Run {
 /// The tolerance to transformers, which computes in f32; with f32 weights only the order of sums differs. Products of
 /// quantized weights round their input to 8 bits, and those of BF16 weights to bf16 if the CPU has an instruction for
 /// it; random weights amplify the difference.
-fn tolerance(case: &str, isa: Isa) -> f32 {
-    if case.ends_with("-quantised") || isa == Isa::Avx512Bf16 { 0.4 } else { 1e-4 }
+fn tolerance(case: &str, rounds_to_bf16: bool) -> f32 {
+    if case.ends_with("-quantised") || rounds_to_bf16 { 0.4 } else { 1e-4 }
 }
 
 fn root() -> PathBuf {
@@ -49,14 +50,29 @@ fn cases() -> Cases {
     serde_json::from_slice(&std::fs::read(root().join("cases.json")).unwrap()).unwrap()
 }
 
-fn folder(name: &str, cpu: &Cpu) -> Decoder<Cpu> {
-    let folder = ModelFolder::open(&root().join(name)).unwrap();
-    Decoder::load(&folder, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
+/// The format of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Safetensors,
+    Gguf,
 }
 
-fn gguf(name: &str, cpu: &Cpu) -> Decoder<Cpu> {
-    let file = GgufFile::open(&root().join(name).join("model.gguf")).unwrap();
-    Decoder::load(&file, cpu).unwrap_or_else(|error| panic!("{name}: {error}"))
+impl Format {
+    fn load<B: Backend>(self, name: &str, backend: &B) -> Decoder<B> {
+        let path = root().join(name);
+        match self {
+            Self::Safetensors => Decoder::load(&ModelFolder::open(&path).unwrap(), backend),
+            Self::Gguf => Decoder::load(&GgufFile::open(&path.join("model.gguf")).unwrap(), backend),
+        }
+        .unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    fn has(self, case: &Case) -> bool {
+        match self {
+            Self::Safetensors => case.folder,
+            Self::Gguf => case.gguf,
+        }
+    }
 }
 
 fn expected(case: &Case, run: &Run, vocabulary: usize) -> Vec<Vec<f32>> {
@@ -72,7 +88,7 @@ fn difference(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// The largest difference at any position when the prompt is prefilled in chunks of this size.
-fn in_chunks(model: &Decoder<Cpu>, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
+fn in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
     let mut arena = model.new_kv_arena(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
     blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
@@ -88,35 +104,49 @@ fn in_chunks(model: &Decoder<Cpu>, prompt: &[u32], expected: &[Vec<f32>], size: 
     largest
 }
 
-fn check(format: &str, load: fn(&str, &Cpu) -> Decoder<Cpu>, has: fn(&Case) -> bool) {
+fn check<B: Backend>(format: Format, backend: &B, name: &str, rounds_to_bf16: bool) {
     let Cases { vocabulary, cases } = cases();
     let mut wrong = Vec::new();
-    let isas = Isa::available();
-    for (case, isa) in cases.iter().filter(|case| has(case)).flat_map(|case| isas.iter().map(move |isa| (case, *isa))) {
-        let model = load(&case.name, &Cpu::with_pool(Pool::with_isa(2, isa)));
+    for case in cases.iter().filter(|case| format.has(case)) {
+        let model = format.load(&case.name, backend);
         for run in &case.runs {
             let (prompt, expected) = (&case.prompt[..run.positions], expected(case, run, vocabulary));
             let [whole, chunked, stepped] = [prompt.len(), 8, 1].map(|size| in_chunks(&model, prompt, &expected, size));
             println!(
-                "{:<16} {format:<11} {:>2} {:<11}: whole {whole:.2e}, chunks {chunked:.2e}, tokens {stepped:.2e}",
-                case.name,
-                run.positions,
-                isa.name()
+                "{:<16} {format:?} {:>2} {name:<11}: whole {whole:.2e}, chunks {chunked:.2e}, tokens {stepped:.2e}",
+                case.name, run.positions,
             );
-            if whole.max(chunked).max(stepped) > tolerance(&case.name, isa) {
-                wrong.push(format!("{} {format} {}", case.name, isa.name()));
+            let tolerance = tolerance(&case.name, rounds_to_bf16);
+            if ![whole, chunked, stepped].iter().all(|difference| *difference <= tolerance) {
+                wrong.push(format!("{} {format:?} {name}", case.name));
             }
         }
     }
     assert!(wrong.is_empty(), "far from the reference: {wrong:?}");
 }
 
+fn check_cpu(format: Format) {
+    for isa in Isa::available() {
+        check(format, &Cpu::with_pool(Pool::with_isa(2, isa)), isa.name(), isa == Isa::Avx512Bf16);
+    }
+}
+
 #[test]
 fn safetensors_families_match_transformers() {
-    check("safetensors", folder, |case| case.folder);
+    check_cpu(Format::Safetensors);
 }
 
 #[test]
 fn gguf_families_match_transformers() {
-    check("gguf", gguf, |case| case.gguf);
+    check_cpu(Format::Gguf);
+}
+
+#[test]
+fn safetensors_families_match_transformers_on_candle() {
+    check(Format::Safetensors, &candle(), "candle", false);
+}
+
+#[test]
+fn gguf_families_match_transformers_on_candle() {
+    check(Format::Gguf, &candle(), "candle", false);
 }

@@ -9,7 +9,7 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{
     DeltaStream, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta, TextModel,
 };
-use outpost::models::backend::Cpu;
+use outpost::models::backend::{Candle, Cpu};
 use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};
@@ -41,6 +41,11 @@ impl ClockRng for TestClock {
 /// A thread pool for tests that compute without an engine.
 pub fn cpu() -> Cpu {
     Cpu::new(2)
+}
+
+/// candle's CPU device.
+pub fn candle() -> Candle {
+    Candle::new(candle_core::Device::Cpu, Cpu::new(1))
 }
 
 pub struct Rig {

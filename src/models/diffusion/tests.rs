@@ -91,7 +91,7 @@ macro_rules! on_each_backend {
         mod candle {
             $(#[test]
             fn $check() {
-                let backend = super::Candle::new(super::Device::Cpu, super::Cpu::new(2));
+                let backend = super::Candle::new(candle_core::Device::Cpu, super::Cpu::new(1));
                 super::$check(&super::Context::new(&super::request(&backend)));
             })*
         }

@@ -3,11 +3,11 @@
 use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array};
 use candle_nn::ops;
 
-use super::super::cpu::types::AttentionShape;
-use super::super::interface::{Backend, Tensor};
-use super::handle::{Candle, tensor_like};
+use super::device::{Candle, tensor_like};
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::{CandleBatch, DeviceGroup, MASKED, padded_elements};
+use crate::models::backend::cpu::types::AttentionShape;
+use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
 
 /// The softmax over the last dimension.

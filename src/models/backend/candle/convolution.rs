@@ -2,10 +2,10 @@
 
 use candle_core::DType as ArrayType;
 
-use super::super::interface::{Backend, Tensor};
-use super::handle::{Candle, tensor};
+use super::device::{Candle, tensor};
 use super::products;
 use super::weights::{CandleConv, Kernel};
+use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
 
 pub fn forward(candle: &Candle, conv: &CandleConv, x: &Tensor<Candle>) -> Result<Tensor<Candle>> {

@@ -2,10 +2,10 @@
 
 use candle_core::{Result as ArrayResult, Tensor as Array};
 
-use super::super::cpu::types::Activation;
-use super::super::interface::{Backend, Tensor};
-use super::handle::{Candle, check_lengths, tensor_like};
+use super::device::{Candle, check_lengths, tensor_like};
 use super::norms::layer_norm;
+use crate::models::backend::cpu::types::Activation;
+use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
 
 /// `x += y`

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType as ArrayType, Tensor as Array};
 
-use super::super::cpu::types::AttentionShape;
-use super::handle::Candle;
+use super::device::Candle;
 use super::kv_writes::{DeviceWrites, Writes};
+use crate::models::backend::cpu::types::AttentionShape;
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::{BLOCK, BlockId, SequenceSlice};
 

@@ -5,7 +5,7 @@
 
 use candle_core::{Result as ArrayResult, Tensor as Array};
 
-use super::handle::Candle;
+use super::device::Candle;
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::{BLOCK, BlockId, SequenceSlice};
 

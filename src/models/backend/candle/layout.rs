@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use candle_core::Tensor as Array;
 
-use super::super::interface::{Backend, Tensor};
-use super::handle::{Candle, tensor};
+use super::device::{Candle, tensor};
+use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
 
 fn mismatch<T>(x: &Tensor<Candle>, y: &Tensor<Candle>, action: &str) -> Result<T> {

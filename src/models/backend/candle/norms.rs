@@ -3,9 +3,9 @@
 use candle_core::{D, Result as ArrayResult, Tensor as Array};
 use candle_nn::ops;
 
-use super::super::cpu::types::NormKind;
-use super::super::interface::{Backend, GroupNorm, Norm, Tensor};
-use super::handle::{Candle, check_lengths, tensor_like};
+use super::device::{Candle, check_lengths, tensor_like};
+use crate::models::backend::cpu::types::NormKind;
+use crate::models::backend::interface::{Backend, GroupNorm, Norm, Tensor};
 use crate::models::error::{ModelError, Result};
 
 /// The norm of rows of `weight`'s length, in one kernel unless gradients are needed.

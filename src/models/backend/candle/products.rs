@@ -7,11 +7,11 @@ use candle_core::{
     Tensor as Array,
 };
 
-use super::super::cpu::types::dequantise;
-use super::super::interface::{Backend, FeedForward, Matrix, Tensor};
+use super::device::{Candle, tensor, tensor_like};
 use super::elementwise::activated;
-use super::handle::{Candle, tensor, tensor_like};
 use super::weights::{CandleLinear, Weight};
+use crate::models::backend::cpu::types::dequantise;
+use crate::models::backend::interface::{Backend, FeedForward, Matrix, Tensor};
 use crate::models::error::{ModelError, Result};
 
 /// Elements of the hidden layer of a feed-forward network that are computed at once.

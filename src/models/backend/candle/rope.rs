@@ -3,9 +3,9 @@
 use candle_core::{D, Result as ArrayResult, Tensor as Array};
 use candle_nn::rotary_emb;
 
-use super::super::cpu::types::RopeLayout;
-use super::super::interface::{Angles, Backend, Tensor};
-use super::handle::Candle;
+use super::device::Candle;
+use crate::models::backend::cpu::types::RopeLayout;
+use crate::models::backend::interface::{Angles, Backend, Tensor};
 use crate::models::error::{ModelError, Result};
 
 /// Rotates queries or keys of `heads` heads.

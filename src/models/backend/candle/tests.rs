@@ -8,9 +8,9 @@ mod products;
 
 use candle_core::Device;
 
-use super::super::cpu::Cpu;
-use super::super::interface::{Backend, Tensor};
 use super::Candle;
+use crate::models::backend::cpu::Cpu;
+use crate::models::backend::interface::{Backend, Tensor};
 
 /// Pseudo-random numbers in [-1, 1]. Numbers near zero are left out, where derivatives of activations jump.
 fn random(len: usize, seed: u64) -> Vec<f32> {

@@ -9,9 +9,9 @@ use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{DType as ArrayType, Device, Tensor as Array};
 use half::{bf16, f16};
 
-use super::super::cpu::types::{ConvShape, DType, dequantise};
-use super::super::embedding_table::EmbeddingTable;
-use super::super::interface::Matrix;
+use crate::models::backend::cpu::types::{ConvShape, DType, dequantise};
+use crate::models::backend::embedding_table::EmbeddingTable;
+use crate::models::backend::interface::Matrix;
 use crate::models::error::{ModelError, Result};
 use crate::models::weights::Rows;
 

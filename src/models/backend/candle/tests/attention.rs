@@ -1,7 +1,7 @@
 //! Attention of images and texts.
 
-use super::super::super::interface::Backend;
 use super::{candle, compare, random_tensor};
+use crate::models::backend::interface::Backend;
 
 #[test]
 fn attention_matches() {

@@ -2,11 +2,11 @@
 
 use candle_core::{Tensor as Array, Var};
 
-use super::super::super::cpu::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
-use super::super::super::interface::{Angles, Backend, FeedForward, GroupNorm, Norm, Tensor};
 use super::super::Candle;
 use super::products::random_rows;
 use super::{assert_close, candle, random, random_tensor};
+use crate::models::backend::cpu::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
+use crate::models::backend::interface::{Angles, Backend, FeedForward, GroupNorm, Norm, Tensor};
 
 const SHAPE: [usize; 4] = [2, 4, 1, 16];
 

@@ -1,11 +1,11 @@
 //! Attention over the KV cache.
 
-use super::super::super::cpu::Cpu;
-use super::super::super::cpu::types::AttentionShape;
-use super::super::super::interface::{Backend, Tensor};
 use super::super::Candle;
 use super::super::kv_batch::CandleBatch;
 use super::{assert_close, candle, random, random_tensor};
+use crate::models::backend::cpu::Cpu;
+use crate::models::backend::cpu::types::AttentionShape;
+use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::ModelError;
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType, SequenceSlice};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::super::super::cpu::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
-use super::super::super::interface::{Angles, Backend, GroupNorm, Norm, RequestOptions};
 use super::{candle, compare, random, random_tensor};
+use crate::models::backend::cpu::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
+use crate::models::backend::interface::{Angles, Backend, GroupNorm, Norm, RequestOptions};
 use crate::models::error::ModelError;
 use crate::models::weights::Rows;
 

@@ -3,10 +3,10 @@
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor as Array};
 
-use super::super::super::cpu::types::{Activation, DType};
-use super::super::super::interface::{Backend, FeedForward, Matrix};
 use super::super::weights::{self, Weight};
 use super::{assert_close, candle, compare, random, random_tensor};
+use crate::models::backend::cpu::types::{Activation, DType};
+use crate::models::backend::interface::{Backend, FeedForward, Matrix};
 use crate::models::weights::Rows;
 
 /// Random rows of a type, and the tolerance of products with them. Activations are rounded to 8 bits if the weights are

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor as Array};
 
-use super::super::cpu::Cpu;
-use super::super::interface::{RequestOptions, Tensor};
+use crate::models::backend::cpu::Cpu;
+use crate::models::backend::interface::{RequestOptions, Tensor};
 use crate::models::error::{ModelError, Result};
 
 /// A device of candle: CUDA, Metal, or the CPU.
