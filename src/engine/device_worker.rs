@@ -49,7 +49,8 @@ impl DeviceWorker {
             Box::new(ImageWorkload::new(Arc::clone(&images))),
         ];
         let worker = Worker::new(Arc::clone(&runtime), workloads);
-        let thread = std::thread::Builder::new().name(format!("engine {}", runtime.device.name)).spawn(|| worker.run())?;
+        let thread =
+            std::thread::Builder::new().name(format!("engine {}", runtime.device.name)).spawn(|| worker.run())?;
         Ok(Self { backend, runtime, texts, embeddings, images, thread: Mutex::new(Some(thread)) })
     }
 

@@ -168,8 +168,7 @@ impl EncoderModel {
     pub(in crate::engine) fn open<B: Backend>(
         id: &str,
         device: DeviceIndex,
-        path: &Path,
-        files: &Checkpoint,
+        (path, files): (&Path, &Checkpoint),
         isolation: &Isolation,
         lease: Lease,
         precision: Precision,

@@ -59,7 +59,6 @@ pub fn footprint<B: Backend>(components: &Components, threads: usize, precision:
 }
 
 impl ImageModel {
-    /// `total`: all memory for models, in bytes.
     pub(in crate::engine) fn open<B: Backend>(
         id: &str,
         device: DeviceIndex,
@@ -67,7 +66,6 @@ impl ImageModel {
         isolation: &Isolation,
         lease: Lease,
         precision: Precision,
-        total: u64,
         backend: &B,
     ) -> Result<Self, String> {
         let spec = |text: &TextComponent| PromptTokenizerSpec {
@@ -84,6 +82,7 @@ impl ImageModel {
             }
         }
         // Depends on total memory, not on free memory, so that a request gives the same image at any time.
+        let total = lease.budget_bytes();
         let vae_budget = total / VAE_BUDGET_DIVISOR;
         let pipeline = device_pipeline::load(components, backend, precision, vae_budget);
         let pipeline = pipeline.map_err(|error| error.to_string())?;

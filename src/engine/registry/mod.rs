@@ -396,12 +396,12 @@ impl Registry {
             if encoder {
                 let precision = self.settings.precisions.of(id);
                 let mut model =
-                    EncoderModel::open(id, index, &found.path, &files, &isolation, lease, precision, backend)?;
+                    EncoderModel::open(id, index, (&found.path, &files), &isolation, lease, precision, backend)?;
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
             let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-            let mut model = TextModel::open(id, index, key, &found.path, &files, &isolation, lease, backend)?;
+            let mut model = TextModel::open(id, index, key, (&found.path, &files), &isolation, lease, backend)?;
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
@@ -421,8 +421,8 @@ impl Registry {
         let components = catch_load_panic(|| image::open(&found.path)).map_err(broken)?;
         let footprint = image::footprint::<B>(&components, backend.pool().threads(), precision);
         let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
-        let (total, index) = (runtime.memory.total(), runtime.device.index);
-        let open = || ImageModel::open(id, index, &components, &self.isolation(), lease, precision, total, backend);
+        let index = runtime.device.index;
+        let open = || ImageModel::open(id, index, &components, &self.isolation(), lease, precision, backend);
         let mut model = catch_load_panic(open).map_err(broken)?;
         model.lease.shrink(footprint.weights);
         Ok(Model::Image(Arc::new(model)))

@@ -91,6 +91,11 @@ impl Lease {
         self.weights
     }
 
+    /// Bytes of the whole budget that it belongs to.
+    pub fn budget_bytes(&self) -> u64 {
+        self.budget.total()
+    }
+
     /// Weights and scratch together.
     pub fn bytes(&self) -> u64 {
         self.weights + self.scratch
