@@ -5,7 +5,9 @@ use candle_nn::ops;
 
 use super::device::{Candle, tensor_like};
 use super::kv_arena::CandleKvArena;
-use super::kv_batch::{CandleBatch, DeviceGroup, MASKED, padded_elements};
+use super::kv_batch::CandleBatch;
+use super::kv_groups::padded_elements;
+use super::kv_plan::{DeviceGroup, MASKED};
 use crate::models::backend::cpu::types::AttentionShape;
 use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
@@ -38,7 +40,7 @@ pub fn over_kv_arena(
     let [keys, values] = arena.layer(layer, batch.block_end())?;
     let (slots, _) = keys.dims2()?;
     let kv = [keys.reshape((slots * kv_heads, width))?, values.reshape((slots * kv_heads, width))?];
-    let plan = batch.plan(candle, shape)?;
+    let plan = arena.prepared(batch).plan(candle, batch, shape)?;
     let scaled = (q.data.detach() * f64::from(shape.scale))?;
     let mut outputs = Vec::with_capacity(plan.groups.len());
     for group in &plan.groups {

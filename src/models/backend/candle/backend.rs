@@ -246,7 +246,8 @@ impl Backend for Candle {
             }
         }
         arena.check(batch.writes().blocks())?;
-        arena.write(layer, &*batch.device_writes(self, row_len)?, &k.data, &v.data)
+        let writes = arena.prepared(batch).writes(self, batch, row_len)?;
+        arena.write(layer, &writes, &k.data, &v.data)
     }
 
     fn kv_attention(

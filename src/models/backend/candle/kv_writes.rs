@@ -31,6 +31,9 @@ impl Writes {
                 };
                 let (slot, token) = (position % BLOCK, sequence.offset + position - sequence.start);
                 let count = (BLOCK - slot).min(end - position);
+                let Some(first_slot) = block.checked_mul(BLOCK as u32) else {
+                    return Err(ModelError::Compute(format!("there is no KV block {block}")));
+                };
                 match count == BLOCK {
                     true => writes.whole_blocks.push((block, token)),
                     false => {

@@ -12,6 +12,8 @@ mod elementwise;
 mod error;
 mod kv_arena;
 mod kv_batch;
+mod kv_groups;
+mod kv_plan;
 mod kv_writes;
 mod layout;
 mod norms;

@@ -1,6 +1,6 @@
 //! Layer norms, RMS norms and group norms.
 
-use candle_core::{D, Result as ArrayResult, Tensor as Array};
+use candle_core::{D, DType as ArrayType, Result as ArrayResult, Tensor as Array};
 use candle_nn::ops;
 
 use super::device::{Candle, check_lengths, tensor_like};
@@ -80,7 +80,7 @@ pub fn group_norm(
     let group_means = |means: &Array| means.reshape((images, *groups, width))?.mean_keepdim(D::Minus1);
     // A value of each group for all its channels: `[images, 1, channels]`.
     let by_channel = |values: &Array| values.broadcast_as((images, *groups, width))?.reshape((images, 1, channels));
-    let [ones, _] = candle.ones_and_zeros(pixels)?;
+    let ones = Array::ones((images, 1, pixels), ArrayType::F32, candle.device())?;
     let data = x.by_image()?;
     let mut means = channel_means(&ones, &data)?;
     let shift = shift.map(|shift| shift.data.reshape((images, 1, channels))).transpose()?;
@@ -105,9 +105,8 @@ pub fn group_norm(
     Ok(y)
 }
 
-/// The means of channels, `[images, 1, channels]`, of `[images, pixels, channels]`. A matrix product with ones adds
-/// pixels in blocks, which is faster than a reduction and more precise than one running sum.
+/// The means of channels, `[images, 1, channels]`, of `x`, `[images, pixels, channels]`. A matrix product with ones,
+/// `[images, 1, pixels]`, adds pixels in blocks, which is faster than a reduction and more precise than one running sum.
 fn channel_means(ones: &Array, x: &Array) -> ArrayResult<Array> {
-    let (images, pixels, _) = x.dims3()?;
-    ones.reshape((1, 1, pixels))?.broadcast_as((images, 1, pixels))?.contiguous()?.matmul(x)? / pixels as f64
+    ones.matmul(x)? / x.dim(1)? as f64
 }
