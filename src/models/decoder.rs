@@ -105,7 +105,7 @@ impl<B: Backend> Decoder<B> {
         ctx: &Context<'_, B>,
         (index, kv_layer): (usize, usize),
         ResidualStream { mut x, y }: ResidualStream<B>,
-        step: &Step<'_, B>,
+        step: &Step<B>,
         output_tokens: Option<&[usize]>,
         arena: &mut B::KvArena,
     ) -> Result<Option<ResidualStream<B>>> {
@@ -200,7 +200,13 @@ impl<B: Backend> CausalLm for Decoder<B> {
         let (mut sequences, mut offset) = (Vec::with_capacity(rows.len()), 0);
         for BatchRow { tokens, start, blocks, .. } in rows {
             self.check_tokens(tokens)?;
-            sequences.push(SequenceSlice { offset, count: tokens.len(), start: *start, visible: None, blocks });
+            sequences.push(SequenceSlice {
+                offset,
+                count: tokens.len(),
+                start: *start,
+                visible: None,
+                blocks: blocks.to_vec(),
+            });
             offset += tokens.len();
         }
         let (logit_tokens, counts) = logit_tokens(rows, &sequences);
@@ -233,14 +239,15 @@ struct ResidualStream<B: Backend> {
 }
 
 /// The inputs of a step that all layers share.
-struct Step<'a, B: Backend> {
-    batch: B::Batch<'a>,
+#[derive(Debug)]
+struct Step<B: Backend> {
+    batch: B::Batch,
     angles: Vec<Angles<B>>,
 }
 
 /// The tokens with logits as indices into the batch, in ascending order, and their number in each row.
-fn logit_tokens(rows: &[BatchRow<'_>], sequences: &[SequenceSlice<'_>]) -> (Vec<usize>, Vec<usize>) {
-    let range = |(row, sequence): (&BatchRow<'_>, &SequenceSlice<'_>)| {
+fn logit_tokens(rows: &[BatchRow<'_>], sequences: &[SequenceSlice]) -> (Vec<usize>, Vec<usize>) {
+    let range = |(row, sequence): (&BatchRow<'_>, &SequenceSlice)| {
         let end = sequence.offset + sequence.count;
         match row.logits {
             LogitsAt::None => end..end,

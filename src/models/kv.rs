@@ -8,7 +8,7 @@ use std::any::Any;
 use std::fmt;
 
 use super::backend::BLOCK_POSITIONS;
-use super::error::Result;
+use super::error::{ModelError, Result};
 
 /// Positions in a block.
 pub const BLOCK: usize = BLOCK_POSITIONS;
@@ -81,8 +81,8 @@ pub trait KvArena: fmt::Debug + Send + Any {
 }
 
 /// Tokens of one sequence: their range in the batch and in the sequence.
-#[derive(Clone, Copy, Debug)]
-pub struct SequenceSlice<'a> {
+#[derive(Clone, Debug)]
+pub struct SequenceSlice {
     /// Index of the first token in the batch.
     pub offset: usize,
     pub count: usize,
@@ -91,7 +91,48 @@ pub struct SequenceSlice<'a> {
     /// Positions of the sequence before its padding; `None`: there is no padding.
     pub visible: Option<usize>,
     /// The block table: blocks of all positions up to the last token.
-    pub blocks: &'a [BlockId],
+    pub blocks: Vec<BlockId>,
+}
+
+/// A write of consecutive tokens of a batch to one block.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockWrite {
+    pub block: BlockId,
+    /// Index of the first token in the batch.
+    pub row: usize,
+    /// Slot of the first token in the block.
+    pub slot: usize,
+    /// Number of tokens.
+    pub count: usize,
+}
+
+impl SequenceSlice {
+    /// The blocks of all positions up to the last token.
+    pub fn used_blocks(&self) -> &[BlockId] {
+        let count = blocks_for(self.start + self.count).min(self.blocks.len());
+        &self.blocks[..count]
+    }
+}
+
+/// The cache writes of the keys and values of a batch, which are the same in every layer.
+///
+/// # Errors
+/// If a token has no block.
+pub fn block_writes(sequences: &[SequenceSlice]) -> Result<Vec<BlockWrite>> {
+    let mut writes = Vec::with_capacity(sequences.len());
+    for sequence in sequences {
+        let (mut position, end) = (sequence.start, sequence.start + sequence.count);
+        while position < end {
+            let Some(&block) = sequence.blocks.get(position / BLOCK) else {
+                return Err(ModelError::Compute(format!("position {position} has no KV block")));
+            };
+            let (slot, row) = (position % BLOCK, sequence.offset + position - sequence.start);
+            let count = (BLOCK - slot).min(end - position);
+            writes.push(BlockWrite { block, row, slot, count });
+            position += count;
+        }
+    }
+    Ok(writes)
 }
 
 /// An arena with the blocks of a single sequence, for callers without a scheduler.

@@ -73,14 +73,14 @@ impl TextBatch {
     }
 
     /// The texts in this range of the batch; offsets count from the start of the range.
-    pub fn slices(&self, range: &Range<usize>) -> Vec<SequenceSlice<'_>> {
+    pub fn slices(&self, range: &Range<usize>) -> Vec<SequenceSlice> {
         let clipped = self.0.iter().map(|text| (text, text.first.max(range.start)..text.range().end.min(range.end)));
         let spans = clipped.filter(|(_, tokens)| !tokens.is_empty()).map(|(text, tokens)| SequenceSlice {
             offset: tokens.start - range.start,
             count: tokens.len(),
             start: tokens.start - text.first,
             visible: text.visible,
-            blocks: &text.blocks,
+            blocks: text.blocks.clone(),
         });
         spans.collect()
     }

@@ -78,7 +78,7 @@ fn compute<B: Backend>(backend: &B, case: &Case, texts: &[&Tokenized]) -> Result
     let cross_encoder = case.ranks.then_some(&folder.config);
     let (encoder, head) = Encoder::load(&weights, config, cross_encoder, None, backend)?;
     let context = &Context::new(backend);
-    let mut pass = encoder.begin(context, texts)?;
+    let mut pass = encoder.begin(context, texts, None)?;
     while !encoder.advance(context, &mut pass)? {}
     let states = pass.hidden_states(backend)?;
     let vector = |states: &[f32]| match &head {

@@ -99,7 +99,7 @@ struct EncoderPass<B: Backend> {
 
 impl<B: Backend> Network for Arc<EncoderNetwork<B>> {
     fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError> {
-        let pass = self.encoder.begin(&Context::new(&self.backend), texts)?;
+        let pass = self.encoder.begin(&Context::new(&self.backend), texts, None)?;
         Ok(Box::new(EncoderPass { network: Self::clone(self), pass }))
     }
 }

@@ -121,7 +121,7 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     type Conv: fmt::Debug + Send + Sync;
     type KvArena: KvArena;
     /// A batch of sequences whose keys and values are in an arena; see [`Backend::batch`].
-    type Batch<'a>: fmt::Debug;
+    type Batch: fmt::Debug + Send + Sync;
 
     /// Rows for which a LoRA delta is computed at once.
     const LORA_ROWS: usize;
@@ -322,11 +322,11 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     fn new_kv_arena(&self, shape: KvShape) -> Self::KvArena;
 
-    /// Prepares a batch; layers share the result.
+    /// Prepares a batch. All layers of a step share the result, and so may steps with the same sequences.
     ///
     /// # Errors
     /// If a sequence has fewer blocks than positions.
-    fn batch<'a>(&self, sequences: Vec<SequenceSlice<'a>>) -> Result<Self::Batch<'a>>;
+    fn batch(&self, sequences: Vec<SequenceSlice>) -> Result<Self::Batch>;
 
     /// Writes the keys and values of the batch's tokens, `[1, tokens, 1, kv_heads · head_width]`.
     ///
@@ -336,7 +336,7 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         &self,
         arena: &mut Self::KvArena,
         layer: usize,
-        batch: &Self::Batch<'_>,
+        batch: &Self::Batch,
         kv: [&Tensor<Self>; 2],
     ) -> Result<()>;
 
@@ -346,7 +346,7 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         &self,
         arena: &Self::KvArena,
         layer: usize,
-        batch: &Self::Batch<'_>,
+        batch: &Self::Batch,
         shape: &AttentionShape,
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>>;

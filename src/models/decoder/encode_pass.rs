@@ -21,13 +21,14 @@ const CHUNK: usize = 128;
 #[derive(Debug)]
 pub struct EncodePass<B: Backend> {
     texts: TextBatch,
-    angles: Vec<Angles<B>>,
+    /// The tokens of each chunk, and what all layers share that compute it.
+    chunks: Vec<(Range<usize>, Step<B>)>,
     stream: ResidualStream<B>,
     /// Keys and values of one layer.
     arena: B::KvArena,
     layer: usize,
-    /// The layer's first token that is not computed yet.
-    token: usize,
+    /// The layer's first chunk that is not computed yet.
+    chunk: usize,
 }
 
 /// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
@@ -49,34 +50,36 @@ impl<B: Backend> Decoder<B> {
         }
         let ctx = &Context::new(&self.backend);
         let counts = || texts.iter().map(|tokens| tokens.len());
-        let batch = TextBatch::new(counts());
-        let angles = self.angles(batch.tokens(), || counts().map(|count| (0..count, self.is_long(count))))?;
-        let arena = batch.arena(&self.backend, [self.config.kv_heads, self.config.head_width])?;
+        let text_batch = TextBatch::new(counts());
+        let tokens = text_batch.tokens();
+        let angles = self.angles(tokens, || counts().map(|count| (0..count, self.is_long(count))))?;
+        let arena = text_batch.arena(&self.backend, [self.config.kv_heads, self.config.head_width])?;
+        let chunk = |first: usize| {
+            let chunk = first..tokens.min(first + CHUNK);
+            let angles = angles.iter().map(|Angles { cos, sin }| {
+                Ok(Angles { cos: ctx.rows(cos, chunk.clone())?, sin: ctx.rows(sin, chunk.clone())? })
+            });
+            let step = Step { angles: angles.collect::<Result<_>>()?, batch: ctx.batch(text_batch.slices(&chunk))? };
+            Ok((chunk, step))
+        };
+        let chunks = (0..tokens).step_by(CHUNK).map(chunk).collect::<Result<_>>()?;
         let x = self.embed(ctx, &texts.concat())?;
         let y = ctx.zeros(x.shape())?;
-        Ok(EncodePass { texts: batch, angles, stream: ResidualStream { x, y }, arena, layer: 0, token: 0 })
+        Ok(EncodePass { texts: text_batch, chunks, stream: ResidualStream { x, y }, arena, layer: 0, chunk: 0 })
     }
 
     /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
     pub fn advance(&self, pass: &mut EncodePass<B>) -> Result<bool> {
-        let EncodePass { texts, angles, stream, arena, layer, token } = pass;
-        if *layer >= self.layers.len() {
-            return Ok(true);
-        }
+        let EncodePass { texts, chunks, stream, arena, layer, chunk: index } = pass;
+        let Some((chunk, step)) = chunks.get(*index).filter(|_| *layer < self.layers.len()) else { return Ok(true) };
         let ctx = &Context::new(&self.backend);
-        let tokens = texts.tokens();
-        let chunk = *token..(*token + CHUNK).min(tokens);
-        let chunk_angles = angles.iter().map(|Angles { cos, sin }| {
-            Ok(Angles { cos: ctx.rows(cos, chunk.clone())?, sin: ctx.rows(sin, chunk.clone())? })
-        });
-        let step = Step { angles: chunk_angles.collect::<Result<_>>()?, batch: ctx.batch(texts.slices(&chunk))? };
         // In the last layer, only the outputs of the last tokens are needed.
         let is_last = *layer + 1 == self.layers.len();
         let ends =
             texts.ranges().map(|text| text.end - 1).filter(|end| chunk.contains(end)).map(|end| end - chunk.start);
         let output_tokens: Option<Vec<usize>> = is_last.then(|| ends.collect());
         let rows = ResidualStream { x: ctx.rows(&stream.x, chunk.clone())?, y: ctx.rows(&stream.y, chunk.clone())? };
-        let rows = self.run_layer(ctx, (*layer, 0), rows, &step, output_tokens.as_deref(), arena)?;
+        let rows = self.run_layer(ctx, (*layer, 0), rows, step, output_tokens.as_deref(), arena)?;
         if let Some(rows) = rows {
             for (whole, rows) in [(&mut stream.x, &rows.x), (&mut stream.y, &rows.y)] {
                 match &output_tokens {
@@ -89,9 +92,9 @@ impl<B: Backend> Decoder<B> {
                 }
             }
         }
-        *token = chunk.end;
-        if *token == tokens {
-            (*token, *layer) = (0, *layer + 1);
+        *index += 1;
+        if *index == chunks.len() {
+            (*index, *layer) = (0, *layer + 1);
         }
         Ok(*layer == self.layers.len())
     }

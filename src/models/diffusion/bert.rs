@@ -63,12 +63,10 @@ impl<B: Backend> Bert<B> {
             return Err(ModelError::Compute("texts have different lengths".to_owned()));
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
-        let mut pass = self.encoder.begin(ctx, &tokenized.iter().collect::<Vec<_>>())?;
-        if self.mask_padding {
-            let unpadded_len =
-                |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding_id).map_or(0, |last| last + 1);
-            pass.mask_padding(texts.iter().map(unpadded_len));
-        }
+        let unpadded_len =
+            |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding_id).map_or(0, |last| last + 1);
+        let lengths: Option<Vec<usize>> = self.mask_padding.then(|| texts.iter().map(unpadded_len).collect());
+        let mut pass = self.encoder.begin(ctx, &tokenized.iter().collect::<Vec<_>>(), lengths.as_deref())?;
         while !self.encoder.advance(ctx, &mut pass)? {}
         let mut hidden = pass.into_hidden_states();
         (hidden.images, hidden.size) = (texts.len(), [tokens, 1]);

@@ -61,6 +61,7 @@ pub struct Pass<B: Backend> {
     texts: TextBatch,
     /// Keys and values of one layer.
     arena: B::KvArena,
+    batch: B::Batch,
     angles: Vec<Angles<B>>,
     layer: usize,
 }
@@ -111,24 +112,28 @@ impl<B: Backend> Encoder<B> {
         &self.config
     }
 
-    /// Starts a pass.
+    /// Starts a pass. `lengths`: the lengths of the texts without padding, which is masked.
     ///
     /// # Errors
     /// If a text is empty or longer than the context.
-    pub fn begin(&self, ctx: &Context<'_, B>, texts: &[&Tokenized]) -> Result<Pass<B>> {
+    pub fn begin(&self, ctx: &Context<'_, B>, texts: &[&Tokenized], lengths: Option<&[usize]>) -> Result<Pass<B>> {
         let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
         if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
             return Err(ModelError::Compute(format!("a text has {count} tokens; 1 to {context} are allowed")));
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
-        let batch = TextBatch::new(counts());
-        let tokens = batch.tokens();
+        let mut ranges = TextBatch::new(counts());
+        if let Some(lengths) = lengths {
+            ranges.mask_padding(lengths.iter().copied());
+        }
+        let tokens = ranges.tokens();
         let angles = self.ropes.iter().map(|rope| rope.angles(&**ctx, tokens, positions));
         let angles = angles.collect::<Result<_>>()?;
-        let arena = batch.arena(&**ctx, [heads, width / heads])?;
+        let arena = ranges.arena(&**ctx, [heads, width / heads])?;
+        let batch = ctx.batch(ranges.slices(&(0..tokens)))?;
         let stream = ResidualStream { x: self.embed(ctx, texts, tokens)?, y: None };
-        Ok(Pass { stream, texts: batch, arena, angles, layer: 0 })
+        Ok(Pass { stream, texts: ranges, arena, batch, angles, layer: 0 })
     }
 
     /// Computes the sum of token, position and type embeddings, and its norm.
@@ -163,10 +168,9 @@ impl<B: Backend> Encoder<B> {
             ctx.rope(&mut q, heads, RopeLayout::Halves, angles)?;
             ctx.rope(&mut k, heads, RopeLayout::Halves, angles)?;
         }
-        let batch = ctx.batch(pass.texts.slices(&(0..pass.texts.tokens())))?;
-        ctx.write_kv(&mut pass.arena, 0, &batch, [&k, &v])?;
+        ctx.write_kv(&mut pass.arena, 0, &pass.batch, [&k, &v])?;
         let shape = shape(&self.config, attention.and_then(|(_, attention)| attention.window));
-        let output = ctx.kv_attention(&pass.arena, 0, &batch, &shape, &q)?;
+        let output = ctx.kv_attention(&pass.arena, 0, &pass.batch, &shape, &q)?;
         drop((q, k, v));
         layer.finish(ctx, &mut pass.stream, &output)?;
         pass.layer += 1;
@@ -199,11 +203,6 @@ fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
 }
 
 impl<B: Backend> Pass<B> {
-    /// Masks padding; `lengths` are the lengths of the texts without padding.
-    pub fn mask_padding(&mut self, lengths: impl Iterator<Item = usize>) {
-        self.texts.mask_padding(lengths);
-    }
-
     /// The hidden states of a finished pass on the host.
     pub fn hidden_states(&self, backend: &B) -> Result<HiddenStates> {
         let x = &self.stream.x;

@@ -24,7 +24,7 @@ fn softmax(scores: &Array) -> ArrayResult<Array> {
 pub fn over_kv_arena(
     candle: &Candle,
     (arena, layer): (&CandleKvArena, usize),
-    batch: &CandleBatch<'_>,
+    batch: &CandleBatch,
     shape: &AttentionShape,
     q: &Tensor<Candle>,
 ) -> Result<Tensor<Candle>> {
@@ -40,7 +40,7 @@ pub fn over_kv_arena(
     let [keys, values] = arena.layer(layer, batch.block_end())?;
     let (slots, _) = keys.dims2()?;
     let kv = [keys.reshape((slots * kv_heads, width))?, values.reshape((slots * kv_heads, width))?];
-    let plan = arena.prepared(batch).plan(candle, batch, shape)?;
+    let plan = batch.plan(candle, shape)?;
     let scaled = (q.data.detach() * f64::from(shape.scale))?;
     let mut outputs = Vec::with_capacity(plan.groups.len());
     for group in &plan.groups {

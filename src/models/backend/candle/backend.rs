@@ -21,7 +21,7 @@ impl Backend for Candle {
     type Linear = CandleLinear;
     type Conv = CandleConv;
     type KvArena = CandleKvArena;
-    type Batch<'a> = CandleBatch<'a>;
+    type Batch = CandleBatch;
 
     const LORA_ROWS: usize = usize::MAX;
 
@@ -224,7 +224,7 @@ impl Backend for Candle {
         CandleKvArena::new(self.device(), shape)
     }
 
-    fn batch<'a>(&self, sequences: Vec<SequenceSlice<'a>>) -> Result<CandleBatch<'a>> {
+    fn batch(&self, sequences: Vec<SequenceSlice>) -> Result<CandleBatch> {
         CandleBatch::new(sequences)
     }
 
@@ -232,7 +232,7 @@ impl Backend for Candle {
         &self,
         arena: &mut CandleKvArena,
         layer: usize,
-        batch: &CandleBatch<'_>,
+        batch: &CandleBatch,
         [k, v]: [&Tensor<Self>; 2],
     ) -> Result<()> {
         let row_len = arena.row_len();
@@ -246,7 +246,7 @@ impl Backend for Candle {
             }
         }
         arena.check(batch.writes().blocks())?;
-        let writes = arena.prepared(batch).writes(self, batch, row_len)?;
+        let writes = batch.device_writes(self, row_len)?;
         arena.write(layer, &writes, &k.data, &v.data)
     }
 
@@ -254,7 +254,7 @@ impl Backend for Candle {
         &self,
         arena: &CandleKvArena,
         layer: usize,
-        batch: &CandleBatch<'_>,
+        batch: &CandleBatch,
         shape: &AttentionShape,
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {

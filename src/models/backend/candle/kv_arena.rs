@@ -4,11 +4,8 @@
 //! from `b · BLOCK` on. They grow when a layer is written, so that a failed allocation changes nothing. Released blocks
 //! keep their memory for other sequences.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use candle_core::{DType as ArrayType, Device, Tensor as Array};
 
-use super::kv_batch::{BatchKey, CandleBatch, Prepared};
 use super::kv_writes::DeviceWrites;
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
@@ -25,9 +22,6 @@ pub struct CandleKvArena {
     blocks: Vec<bool>,
     /// Keys and values of each layer that was written.
     layers: Vec<Option<[Array; 2]>>,
-    /// What the batches of an arena with one layer share. All layers of an encoder use that layer, each with the same
-    /// batches. Other arenas remember nothing.
-    batches: Mutex<Vec<(BatchKey, Arc<Prepared>)>>,
 }
 
 impl KvArena for CandleKvArena {
@@ -68,31 +62,12 @@ fn element_type(kv_type: KvType) -> ArrayType {
 
 impl CandleKvArena {
     pub fn new(device: &Device, shape: KvShape) -> Self {
-        Self {
-            shape,
-            device: device.clone(),
-            blocks: Vec::new(),
-            layers: vec![None; shape.layers],
-            batches: Mutex::default(),
-        }
+        Self { shape, device: device.clone(), blocks: Vec::new(), layers: vec![None; shape.layers] }
     }
 
     /// Elements of a position.
     pub fn row_len(&self) -> usize {
         self.shape.kv_heads * self.shape.head_width
-    }
-
-    /// What the layers share that compute this batch.
-    pub fn prepared(&self, batch: &CandleBatch<'_>) -> Arc<Prepared> {
-        if self.layers.len() != 1 {
-            return Arc::clone(batch.prepared());
-        }
-        let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, prepared)) = batches.iter().find(|(key, _)| batch.is(key)) {
-            return Arc::clone(prepared);
-        }
-        batches.push((batch.key(), Arc::clone(batch.prepared())));
-        Arc::clone(batch.prepared())
     }
 
     /// Checks that blocks have memory.

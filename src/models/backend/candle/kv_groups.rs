@@ -52,7 +52,7 @@ pub fn padded_elements(tokens: usize, positions: usize) -> [usize; 2] {
 }
 
 /// The rows of a sequence: all its queries, or some if there are too many scores.
-fn rows<'a>(sequence: &SequenceSlice<'a>, shape: &AttentionShape, max_elements: usize) -> Vec<Row<'a>> {
+fn rows<'a>(sequence: &'a SequenceSlice, shape: &AttentionShape, max_elements: usize) -> Vec<Row<'a>> {
     let end = sequence.start + sequence.count;
     let total = sequence.visible.unwrap_or(usize::MAX).min(end);
     let window = shape.window.unwrap_or(usize::MAX);
@@ -69,13 +69,13 @@ fn rows<'a>(sequence: &SequenceSlice<'a>, shape: &AttentionShape, max_elements: 
         let (start, end) =
             visible.iter().fold((total - 1, 0), |(start, end), range| (start.min(range.start), end.max(range.end)));
         let positions = start / BLOCK * BLOCK..end.max(start + 1);
-        Row { token: sequence.offset + first - sequence.start, visible, positions, blocks: sequence.blocks }
+        Row { token: sequence.offset + first - sequence.start, visible, positions, blocks: &sequence.blocks }
     };
     (sequence.start..end).step_by(queries).map(row).collect()
 }
 
 /// Groups the rows of a batch, so that padding at most doubles the cost of a row, besides [`FREE_PADDING`].
-pub fn groups<'a>(sequences: &[SequenceSlice<'a>], shape: &AttentionShape, max_elements: usize) -> Vec<Group<'a>> {
+pub fn groups<'a>(sequences: &'a [SequenceSlice], shape: &AttentionShape, max_elements: usize) -> Vec<Group<'a>> {
     let mut rows: Vec<Row<'a>> = sequences.iter().flat_map(|sequence| rows(sequence, shape, max_elements)).collect();
     // The sort is stable, so a batch of equal rows keeps its order.
     rows.sort_by_key(|row| std::cmp::Reverse(row.cost()));

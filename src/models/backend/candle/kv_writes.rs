@@ -7,7 +7,7 @@ use candle_core::{Result as ArrayResult, Tensor as Array};
 
 use super::device::Candle;
 use crate::models::error::{ModelError, Result};
-use crate::models::kv::{BLOCK, BlockId, SequenceSlice};
+use crate::models::kv::{BLOCK, BlockId, BlockWrite};
 
 /// The tokens of a batch, in whole blocks and in single slots.
 #[derive(Debug, Default)]
@@ -21,30 +21,18 @@ pub struct Writes {
 }
 
 impl Writes {
-    pub fn new(sequences: &[SequenceSlice<'_>]) -> Result<Self> {
+    pub fn new(block_writes: Vec<BlockWrite>) -> Self {
         let mut writes = Self::default();
-        for sequence in sequences {
-            let (mut position, end) = (sequence.start, sequence.start + sequence.count);
-            while position < end {
-                let Some(&block) = sequence.blocks.get(position / BLOCK) else {
-                    return Err(ModelError::Compute(format!("position {position} has no KV block")));
-                };
-                let (slot, token) = (position % BLOCK, sequence.offset + position - sequence.start);
-                let count = (BLOCK - slot).min(end - position);
-                let Some(first_slot) = block.checked_mul(BLOCK as u32) else {
-                    return Err(ModelError::Compute(format!("there is no KV block {block}")));
-                };
-                match count == BLOCK {
-                    true => writes.whole_blocks.push((block, token)),
-                    false => {
-                        writes.tokens.extend((0..count).map(|i| (block * BLOCK as u32 + (slot + i) as u32, token + i)))
-                    }
+        for BlockWrite { block, row, slot, count } in block_writes {
+            match count == BLOCK {
+                true => writes.whole_blocks.push((block, row)),
+                false => {
+                    writes.tokens.extend((0..count).map(|i| (block * BLOCK as u32 + (slot + i) as u32, row + i)));
                 }
-                writes.blocks.push(block);
-                position += count;
             }
+            writes.blocks.push(block);
         }
-        Ok(writes)
+        writes
     }
 
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> {

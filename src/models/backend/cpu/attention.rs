@@ -9,42 +9,25 @@ use outpost_kernels::{
 };
 
 use super::device::Cpu;
-use super::kv_arena::{BlockWrite, CpuKvArena};
+use super::kv_arena::CpuKvArena;
 use super::types::{AttentionShape, DType, Pool};
 use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
-use crate::models::kv::{BLOCK, SequenceSlice};
+use crate::models::kv::{BlockWrite, SequenceSlice, block_writes, blocks_for};
 
 /// Heads of each thread between two pauses of attention with a bias.
 const HEADS_PER_THREAD: usize = 4;
 
-/// A batch of sequences, and the cache writes of its tokens, which are the same in every layer.
+/// A batch of sequences, and the cache writes of its tokens.
 #[derive(Debug)]
-pub struct KvBatch<'a> {
-    sequences: Vec<SequenceSlice<'a>>,
-    writes: Vec<BlockWrite>,
+pub struct KvBatch {
+    sequences: Vec<SequenceSlice>,
+    pub(super) writes: Vec<BlockWrite>,
 }
 
-impl<'a> KvBatch<'a> {
-    pub fn new(sequences: Vec<SequenceSlice<'a>>) -> Result<Self> {
-        let mut writes = Vec::with_capacity(sequences.len());
-        for sequence in &sequences {
-            let (mut position, end) = (sequence.start, sequence.start + sequence.count);
-            while position < end {
-                let Some(&block) = sequence.blocks.get(position / BLOCK) else {
-                    return Err(ModelError::Compute(format!("position {position} has no KV block")));
-                };
-                let (slot, row) = (position % BLOCK, sequence.offset + position - sequence.start);
-                let count = (BLOCK - slot).min(end - position);
-                writes.push(BlockWrite { block, row, slot, count });
-                position += count;
-            }
-        }
-        Ok(Self { sequences, writes })
-    }
-
-    pub(super) fn writes(&self) -> &[BlockWrite] {
-        &self.writes
+impl KvBatch {
+    pub fn new(sequences: Vec<SequenceSlice>) -> Result<Self> {
+        Ok(Self { writes: block_writes(&sequences)?, sequences })
     }
 }
 
@@ -52,17 +35,14 @@ impl<'a> KvBatch<'a> {
 pub fn over_kv_arena(
     cpu: &Cpu,
     (arena, layer): (&CpuKvArena, usize),
-    batch: &KvBatch<'_>,
+    batch: &KvBatch,
     shape: &AttentionShape,
     q: &Tensor<Cpu>,
 ) -> Result<Tensor<Cpu>> {
     let views: Vec<_> = batch
         .sequences
         .iter()
-        .map(|sequence| {
-            let count = (sequence.start + sequence.count).div_ceil(BLOCK);
-            arena.view(layer, sequence.blocks.get(..count).unwrap_or(sequence.blocks), count)
-        })
+        .map(|sequence| arena.view(layer, sequence.used_blocks(), blocks_for(sequence.start + sequence.count)))
         .collect::<Result<_>>()?;
     let row_len = shape.heads * shape.width;
     let sequences: Vec<AttentionSequence<'_>> = batch

@@ -35,7 +35,7 @@ impl Backend for Cpu {
     type Linear = kernels::Linear;
     type Conv = Conv2d;
     type KvArena = CpuKvArena;
-    type Batch<'a> = KvBatch<'a>;
+    type Batch = KvBatch;
 
     const LORA_ROWS: usize = 1024;
 
@@ -273,7 +273,7 @@ impl Backend for Cpu {
         CpuKvArena::new(shape)
     }
 
-    fn batch<'a>(&self, sequences: Vec<SequenceSlice<'a>>) -> Result<KvBatch<'a>> {
+    fn batch(&self, sequences: Vec<SequenceSlice>) -> Result<KvBatch> {
         KvBatch::new(sequences)
     }
 
@@ -281,17 +281,17 @@ impl Backend for Cpu {
         &self,
         arena: &mut CpuKvArena,
         layer: usize,
-        batch: &KvBatch<'_>,
+        batch: &KvBatch,
         [k, v]: [&Tensor<Self>; 2],
     ) -> Result<()> {
-        arena.write(&self.pool, layer, batch.writes(), k.data(), v.data())
+        arena.write(&self.pool, layer, &batch.writes, k.data(), v.data())
     }
 
     fn kv_attention(
         &self,
         arena: &CpuKvArena,
         layer: usize,
-        batch: &KvBatch<'_>,
+        batch: &KvBatch,
         shape: &AttentionShape,
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {

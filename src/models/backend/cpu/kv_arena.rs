@@ -5,7 +5,7 @@ use outpost_kernels::{self as kernels, KvBlockMut, KvBlocks, KvPair, KvSlices, K
 
 use super::types::Pool;
 use crate::models::error::{ModelError, Result};
-use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
+use crate::models::kv::{BLOCK, BlockId, BlockWrite, KvArena, KvShape, KvType};
 
 /// The KV blocks of one model.
 #[derive(Debug)]
@@ -28,18 +28,6 @@ enum KvBuffer {
     F16(Vec<f16>),
     /// Codes, and a scale for each position of a head: `[layers, kv_heads, BLOCK]`.
     Q8(Vec<i8>, Vec<f32>),
-}
-
-/// A write of consecutive rows of a step to one block.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockWrite {
-    pub block: BlockId,
-    /// The first row.
-    pub row: usize,
-    /// Slot of the first row in the block.
-    pub slot: usize,
-    /// Number of rows.
-    pub count: usize,
 }
 
 impl KvArena for CpuKvArena {

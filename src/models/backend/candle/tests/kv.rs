@@ -26,11 +26,11 @@ fn sequence(count: usize, start: usize, blocks: &[BlockId]) -> Sequence {
     Sequence { count, start, visible: None, blocks: blocks.to_vec() }
 }
 
-fn slices(sequences: &[Sequence]) -> Vec<SequenceSlice<'_>> {
+fn slices(sequences: &[Sequence]) -> Vec<SequenceSlice> {
     let mut offset = 0;
     let mut found = Vec::new();
     for Sequence { count, start, visible, blocks } in sequences {
-        found.push(SequenceSlice { offset, count: *count, start: *start, visible: *visible, blocks });
+        found.push(SequenceSlice { offset, count: *count, start: *start, visible: *visible, blocks: blocks.clone() });
         offset += count;
     }
     found
@@ -172,7 +172,7 @@ fn a_sequence_that_is_not_finite_affects_no_other() {
     let sequences: Vec<_> = lengths.iter().map(|(count, start, blocks)| sequence(*count, *start, blocks)).collect();
     let batch = b.batch(slices(&sequences)).unwrap();
     let out = b.kv_attention(&arena, 0, &batch, &SHAPE, &random_tensor(b, [1, 3, 1, 48], 1)).unwrap();
-    assert_eq!(batch.prepared().plan(b, &batch, &SHAPE).unwrap().groups.len(), 1);
+    assert_eq!(batch.plan(b, &SHAPE).unwrap().groups.len(), 1);
     let out = b.to_vec(&out).unwrap();
     let rows: Vec<_> = out.chunks(48).collect();
     assert!(rows[0].iter().all(|x| (x - 1.).abs() < 1e-3) && rows[2].iter().all(|x| (x - 2.).abs() < 1e-3));
@@ -181,7 +181,7 @@ fn a_sequence_that_is_not_finite_affects_no_other() {
 
 fn group_sizes(sequences: &[Sequence], shape: &AttentionShape) -> Vec<[usize; 3]> {
     let batch = CandleBatch::new(slices(sequences)).unwrap();
-    let plan = batch.prepared().plan(&candle().with_max_elements(64 << 20), &batch, shape).unwrap();
+    let plan = batch.plan(&candle().with_max_elements(64 << 20), shape).unwrap();
     plan.groups.iter().map(|group| [group.rows, group.queries, group.positions]).collect()
 }
 
@@ -240,25 +240,17 @@ fn arenas_grow_and_keep_their_contents() {
     assert!(matches!(written(&arena, 9, BLOCK), Err(ModelError::Compute(_))), "the block was released");
 }
 
-/// The layers of an encoder use the only layer of the arena, one after the other.
+/// All layers of a pass use the same batch.
 #[test]
-fn layers_that_share_memory_share_indices() {
+fn layers_share_indices() {
     let b = &candle();
-    let mut arena = b.new_kv_arena(KvShape { layers: 1, ..kv_shape(&SHAPE, KvType::F32) });
-    (0..3).for_each(|block| arena.ensure(block).unwrap());
-    let sequences = [sequence(20, 0, &[0, 1]), sequence(3, 0, &[2])];
-    let [first, again] = [(); 2].map(|()| b.batch(slices(&sequences)).unwrap());
-    assert!(Arc::ptr_eq(&arena.prepared(&first), &arena.prepared(&again)));
-    for others in [
-        [sequence(20, 0, &[0, 2]), sequence(3, 0, &[1])],
-        [sequence(19, 0, &[0, 1]), sequence(4, 0, &[2])],
-        [Sequence { visible: Some(3), ..sequence(20, 0, &[0, 1]) }, sequence(3, 0, &[2])],
-    ] {
-        let other = b.batch(slices(&others)).unwrap();
-        assert!(!Arc::ptr_eq(&arena.prepared(&first), &arena.prepared(&other)));
-    }
-    let several_layers = b.new_kv_arena(kv_shape(&SHAPE, KvType::F32));
-    assert!(!Arc::ptr_eq(&several_layers.prepared(&first), &several_layers.prepared(&again)));
+    let batch = b.batch(slices(&[sequence(20, 0, &[0, 1]), sequence(3, 0, &[2])])).unwrap();
+    let [first, again] = [(); 2].map(|()| batch.plan(b, &SHAPE).unwrap());
+    assert!(Arc::ptr_eq(&first, &again));
+    let windowed = AttentionShape { window: Some(7), ..SHAPE };
+    assert!(!Arc::ptr_eq(&first, &batch.plan(b, &windowed).unwrap()));
+    let [first, again] = [(); 2].map(|()| batch.device_writes(b, 32).unwrap());
+    assert!(Arc::ptr_eq(&first, &again));
 }
 
 #[test]
