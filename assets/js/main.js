@@ -1,6 +1,6 @@
 // The dashboard's entry point: session, routing and layout.
 
-import { html, render, useEffect, useState } from "./html.js";
+import { html, render, useEffect, useLayoutEffect, useState } from "./html.js";
 import { all, get } from "./api.js";
 import { Icon } from "./icons.js";
 import { session } from "./session.js";
@@ -46,7 +46,8 @@ function currentRoute() {
 
 function useRoute() {
   const [route, setRoute] = useState(currentRoute);
-  useEffect(() => {
+  // An effect would run after the first paint and miss a change of the address before it.
+  useLayoutEffect(() => {
     const update = () => {
       setRoute(currentRoute());
       // The keyboard stays on a tab that was just selected.

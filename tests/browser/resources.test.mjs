@@ -197,3 +197,20 @@ test("an ID in the URL hash stays one segment of the API path", async () => {
   }
   assert.deepEqual(problems, []);
 });
+
+test("an address that changes while the page is first drawn is followed", async () => {
+  const { context, page, problems } = await openPage(browser, server.url);
+  await signIn(page, server.url, server.key);
+  await page.addInitScript(() => {
+    const observer = new MutationObserver(() => {
+      if (!document.querySelector("nav")) return;
+      observer.disconnect();
+      location.hash = "#/models";
+    });
+    observer.observe(document, { childList: true, subtree: true });
+  });
+  await page.reload();
+  await page.getByRole("heading", { level: 1, name: "Models" }).waitFor();
+  assert.deepEqual(problems, []);
+  await context.close();
+});
