@@ -315,24 +315,11 @@ impl From<Precision> for engine::Precision {
 }
 
 fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
-    choices.iter().fold(engine::Precisions::default(), |mut precisions, choice| {
-        let precision = choice.precision.into();
-        match &choice.model {
-            None => precisions.usual = precision,
-            Some(model) => drop(precisions.models.insert(model.clone(), precision)),
-        }
-        precisions
-    })
+    choices.iter().map(|choice| (choice.model.clone(), choice.precision.into())).collect()
 }
 
 fn devices(choices: &[ModelDevice]) -> engine::Devices {
-    choices.iter().fold(engine::Devices::default(), |mut devices, choice| {
-        match &choice.model {
-            None => devices.usual = choice.device,
-            Some(model) => drop(devices.models.insert(model.clone(), choice.device)),
-        }
-        devices
-    })
+    choices.iter().map(|choice| (choice.model.clone(), choice.device)).collect()
 }
 
 /// For models that are not named, the last `auto` or `none` applies.

@@ -11,8 +11,10 @@ use super::runtime::workload::Workload;
 use super::settings::Settings;
 use super::text::queue::TextQueue;
 use super::text::workload::TextWorkload;
+use crate::models::backend::candle::is_dequantised;
 use crate::models::backend::{Candle, Cpu};
 use crate::models::devices::Selected;
+use crate::models::gguf;
 use crate::models::kv::KvType;
 
 /// Threads of the host that a device uses at most.
@@ -63,11 +65,10 @@ impl DeviceWorker {
 
     /// Whether the device stores weights of this type without quantization.
     pub fn dequantizes(&self, quantization: &str) -> bool {
-        let supported = match &self.backend {
-            DeviceBackend::Cpu(_) => true,
-            DeviceBackend::Candle(_) => !matches!(quantization, "IQ4_NL" | "IQ4_XS"),
-        };
-        !supported
+        match &self.backend {
+            DeviceBackend::Cpu(_) => false,
+            DeviceBackend::Candle(_) => gguf::type_named(quantization).is_some_and(is_dequantised),
+        }
     }
 
     /// The name of the device: `cpu`, `cuda:0`.

@@ -1,22 +1,13 @@
 //! The devices that run the models.
 
-use std::collections::BTreeMap;
-
+use super::per_model::PerModel;
 use crate::device_choice::DeviceChoice;
 use crate::models::devices::select;
 
-/// The device by model ID, and the default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Devices {
-    pub usual: DeviceChoice,
-    pub models: BTreeMap<String, DeviceChoice>,
-}
+/// The device of each model.
+pub type Devices = PerModel<DeviceChoice>;
 
 impl Devices {
-    pub fn of(&self, id: &str) -> DeviceChoice {
-        self.models.get(id).copied().unwrap_or(self.usual)
-    }
-
     /// Checks that every device can be used.
     ///
     /// # Errors

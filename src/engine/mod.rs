@@ -12,6 +12,7 @@ mod embedding;
 mod error;
 mod image;
 mod model_info;
+mod per_model;
 mod precision;
 mod preprocessor;
 mod registry;
@@ -40,9 +41,9 @@ pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
 pub use model_info::{ModelInfo, ModelKind};
+pub use per_model::PerModel;
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;
-use registry::Placement;
 pub use registry::Registry;
 use runtime::metrics::Metrics;
 use runtime::server_info::server_info;
@@ -252,7 +253,7 @@ fn start_devices(
     settings: &Settings,
     metrics: &Arc<Metrics>,
     clock: &Arc<dyn ClockRng>,
-) -> std::io::Result<(Vec<DeviceWorker>, Placement)> {
+) -> std::io::Result<(Vec<DeviceWorker>, PerModel<DeviceIndex>)> {
     let mut devices: Vec<DeviceWorker> = Vec::new();
     let mut start = |choice| {
         let selected = select(choice).map_err(std::io::Error::other)?;
@@ -269,7 +270,7 @@ fn start_devices(
     let usual = start(settings.devices.usual)?;
     let models = settings.devices.models.iter().map(|(id, choice)| Ok((id.clone(), start(*choice)?)));
     let models = models.collect::<std::io::Result<_>>()?;
-    Ok((devices, Placement { usual, models }))
+    Ok((devices, PerModel { usual, models }))
 }
 
 fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {

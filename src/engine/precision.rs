@@ -1,7 +1,6 @@
 //! The precision of the weights of embedding, reranking and image models.
 
-use std::collections::BTreeMap;
-
+use super::per_model::PerModel;
 use crate::models::backend::DType;
 
 /// What weights are rounded to when they are loaded.
@@ -16,12 +15,8 @@ pub enum Precision {
     Int8,
 }
 
-/// The precision by model ID, and the default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Precisions {
-    pub usual: Precision,
-    pub models: BTreeMap<String, Precision>,
-}
+/// The precision of each model.
+pub type Precisions = PerModel<Precision>;
 
 impl Precision {
     pub(super) fn kind(self) -> Option<DType> {
@@ -30,11 +25,5 @@ impl Precision {
             Self::Bf16 => Some(DType::BF16),
             Self::Int8 => Some(DType::Q8_0),
         }
-    }
-}
-
-impl Precisions {
-    pub fn of(&self, id: &str) -> Precision {
-        self.models.get(id).copied().unwrap_or(self.usual)
     }
 }

@@ -1,8 +1,6 @@
 //! Compares encoders on each backend with sentence-transformers, with the fixtures of `encoder_families`, but without an
 //! engine: the tokens come from the fixtures.
 
-use std::path::{Path, PathBuf};
-
 use outpost::models::ModelError;
 use outpost::models::backend::Backend;
 use outpost::models::decoder::Decoder;
@@ -11,6 +9,7 @@ use outpost::models::nn::Context;
 use outpost::models::safetensors::ModelFolder;
 use serde::Deserialize;
 
+use crate::encoder_families::{read, root};
 use crate::harness::{candle, cpu};
 
 #[derive(Deserialize)]
@@ -53,14 +52,6 @@ impl Row {
     fn expected(&self) -> Vec<f32> {
         self.vector.clone().unwrap_or_else(|| vec![self.logit.unwrap()])
     }
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders")
-}
-
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// The vector of each text, or the score of each pair.

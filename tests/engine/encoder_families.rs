@@ -42,11 +42,11 @@ fn tolerance(case: &Case) -> f32 {
     if case.dtype.as_deref() == Some("bfloat16") { 0.03 } else { 3e-6 }
 }
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders")
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
+pub fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 

@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::events::ImageEvents;
 use super::model::ImageModel;
-use super::request::ImageRequest;
-use super::request::PromptIds;
+use super::request::{ImageRequest, PromptIds};
 use super::scheduler::ImageScheduler;
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;

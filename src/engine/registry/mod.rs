@@ -25,6 +25,7 @@ use crate::engine::embedding::EncoderModel;
 use crate::engine::error::{InUse, LoadError};
 use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::{ModelInfo, ModelKind};
+use crate::engine::per_model::PerModel;
 use crate::engine::preprocessor::Isolation;
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
@@ -44,8 +45,8 @@ pub struct Registry {
     settings: Settings,
     /// The devices that run the models.
     devices: Arc<[DeviceWorker]>,
-    /// The device of models by their ID, and of all others.
-    placement: Placement,
+    /// The device of each model.
+    placement: PerModel<DeviceIndex>,
     snapshot: ArcSwap<Snapshot>,
     scan_lock: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
@@ -56,13 +57,6 @@ pub struct Registry {
     /// Models with a valid header that failed to load, and why. Valid until the files change.
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
     next_key: AtomicU64,
-}
-
-/// Which device runs a model.
-#[derive(Clone, Debug, Default)]
-pub struct Placement {
-    pub usual: DeviceIndex,
-    pub models: BTreeMap<String, DeviceIndex>,
 }
 
 #[derive(Default)]
@@ -131,7 +125,7 @@ impl Registry {
     pub(in crate::engine) fn new(
         settings: Settings,
         devices: Arc<[DeviceWorker]>,
-        placement: Placement,
+        placement: PerModel<DeviceIndex>,
         clock: Arc<dyn ClockRng>,
     ) -> Self {
         Self {
@@ -180,7 +174,7 @@ impl Registry {
 
     /// The number of the device that runs the model.
     fn device_index(&self, id: &str) -> DeviceIndex {
-        self.placement.models.get(id).copied().unwrap_or(self.placement.usual)
+        self.placement.of(id)
     }
 
     fn describe(&self, found: &DiscoveredModel) -> ModelInfo {

@@ -4,6 +4,7 @@
 //! device of candle. The types that describe shapes and parameters are those of the kernels.
 
 pub mod candle;
+mod checks;
 pub mod cpu;
 mod embedding_table;
 mod interface;

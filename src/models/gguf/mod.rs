@@ -17,7 +17,7 @@ mod value;
 pub(in crate::models) use architecture_metadata::ArchitectureMetadata;
 pub use file::{GgufFile, MAX_HEADER_BYTES};
 pub use header::{Header, parse_header};
-pub use tensor::TensorInfo;
+pub use tensor::{TensorInfo, type_named};
 pub use value::{Array, Metadata, Number, Value};
 
 /// Why a file was rejected.

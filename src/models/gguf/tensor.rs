@@ -53,6 +53,11 @@ const TYPES: &[(u32, &str, Option<DType>)] = &[
     (39, "MXFP4", None),
 ];
 
+/// The supported type of this name.
+pub fn type_named(name: &str) -> Option<DType> {
+    TYPES.iter().find(|row| row.1 == name).and_then(|row| row.2)
+}
+
 /// The name of a type, such as `Q4_1`.
 pub fn type_name(dtype: DType) -> &'static str {
     TYPES.iter().find(|row| row.2 == Some(dtype)).map_or("unknown", |row| row.1)

@@ -8,6 +8,7 @@ use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
 use super::kv_groups::padded_elements;
 use super::kv_plan::{DeviceGroup, MASKED};
+use crate::models::backend::checks;
 use crate::models::backend::cpu::types::AttentionShape;
 use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
@@ -113,16 +114,7 @@ pub fn attention(
     heads: usize,
     causal: bool,
 ) -> Result<Tensor<Candle>> {
-    let width = q.channels / heads.max(1);
-    let fits = width * heads == q.channels && k.channels == q.channels && v.channels == q.channels;
-    let lengths_fit = k.len() == v.len() && q.images == k.images && q.images == v.images && !k.is_empty();
-    if !fits || !lengths_fit || width == 0 || causal && k.pixels() < q.pixels() {
-        return Err(ModelError::Compute(format!(
-            "queries of {:?} and keys of {:?} do not fit {heads} heads",
-            q.shape(),
-            k.shape()
-        )));
-    }
+    let width = checks::attention([q, k, v], heads, causal)?;
     let (queries, positions) = (q.pixels(), k.pixels());
     let scale = (width as f64).sqrt().recip();
     let [q_heads, keys, values] = [(by_head(q, heads)? * scale)?, by_head(k, heads)?.t()?, by_head(v, heads)?];
@@ -154,16 +146,8 @@ pub fn biased_attention(
     heads: usize,
     bias: &Tensor<Candle>,
 ) -> Result<Tensor<Candle>> {
-    let (tokens, width) = (q.pixels(), q.channels / heads.max(1));
-    let bias_fits = bias.rows() == heads && bias.channels + 1 == 2 * tokens;
-    let shapes_fit = [k, v].iter().all(|x| x.shape() == q.shape()) && width * heads == q.channels;
-    if width == 0 || !bias_fits || !shapes_fit {
-        return Err(ModelError::Compute(format!(
-            "{} channels do not fit {heads} heads, or {} distances do not fit {tokens} tokens",
-            q.channels, bias.channels
-        )));
-    }
-    let bias = relative_bias(&bias.data, tokens)?;
+    checks::biased_attention([q, k, v], heads, bias)?;
+    let bias = relative_bias(&bias.data, q.pixels())?;
     let mut scores = by_head(q, heads)?.matmul(&by_head(k, heads)?.t()?)?;
     scores = scores.broadcast_add(&bias)?;
     let output = softmax(&scores)?.matmul(&by_head(v, heads)?)?;

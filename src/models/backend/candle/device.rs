@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor as Array};
 
 use crate::models::backend::cpu::Cpu;
 use crate::models::backend::interface::{RequestOptions, Tensor};
-use crate::models::error::{ModelError, Result};
+use crate::models::error::Result;
 
 /// A device of candle: CUDA, Metal, or the CPU.
 ///
@@ -104,13 +104,5 @@ impl Tensor<Candle> {
     /// `[images, pixels, channels]`
     pub(super) fn by_image(&self) -> Result<Array> {
         Ok(self.data.reshape((self.images, self.pixels(), self.channels))?)
-    }
-}
-
-/// Checks that two tensors have the same number of elements.
-pub(super) fn check_lengths(x: &Tensor<Candle>, y: &Tensor<Candle>) -> Result<()> {
-    match x.len() == y.len() {
-        true => Ok(()),
-        false => Err(ModelError::Compute(format!("{} elements do not fit {}", y.len(), x.len()))),
     }
 }

@@ -2,15 +2,16 @@
 
 use candle_core::{Result as ArrayResult, Tensor as Array};
 
-use super::device::{Candle, check_lengths, tensor_like};
+use super::device::{Candle, tensor_like};
 use super::norms::layer_norm;
+use crate::models::backend::checks;
 use crate::models::backend::cpu::types::Activation;
 use crate::models::backend::interface::{Backend, Tensor};
-use crate::models::error::{ModelError, Result};
+use crate::models::error::Result;
 
 /// `x += y`
 pub fn add(candle: &Candle, x: &mut Tensor<Candle>, y: &Tensor<Candle>) -> Result<()> {
-    check_lengths(x, y)?;
+    checks::lengths(x, y)?;
     x.data = (&x.data + y.data.reshape(x.data.shape())?)?;
     candle.pause()
 }
@@ -46,7 +47,7 @@ pub fn activate(
     x: &mut Tensor<Candle>,
     factors: Option<&Tensor<Candle>>,
 ) -> Result<()> {
-    factors.map_or(Ok(()), |factors| check_lengths(x, factors))?;
+    factors.map_or(Ok(()), |factors| checks::lengths(x, factors))?;
     let factors = factors.map(|factors| factors.data.reshape(x.data.shape())).transpose()?;
     x.data = activated(activation, &x.data, factors.as_ref())?;
     candle.pause()
@@ -59,10 +60,7 @@ pub fn add_scaled_rows(
     rows: &[(usize, f32)],
     y: &Tensor<Candle>,
 ) -> Result<()> {
-    let count = x.rows();
-    if y.channels != x.channels || rows.len() != y.rows() || rows.iter().any(|(row, _)| *row >= count) {
-        return Err(ModelError::Compute(format!("{} rows cannot be added to {count}", y.rows())));
-    }
+    checks::scaled_rows(x, rows, y)?;
     if rows.is_empty() {
         return Ok(());
     }
@@ -75,13 +73,7 @@ pub fn add_scaled_rows(
 
 /// The vectors at `index` of each image: `[images, 1, channels]`.
 fn vectors_at(x: &Tensor<Candle>, vectors: &Tensor<Candle>, index: usize) -> Result<Array> {
-    let count = vectors.channels / x.channels.max(1);
-    if vectors.rows() != x.images || vectors.channels != count * x.channels || index >= count {
-        return Err(ModelError::Compute(format!(
-            "modulation vectors of {} channels do not fit {} channels",
-            vectors.channels, x.channels
-        )));
-    }
+    checks::modulation(x, vectors, &[index])?;
     let vectors = vectors.data.narrow(1, index * x.channels, x.channels)?;
     Ok(vectors.reshape((x.images, 1, x.channels))?)
 }
@@ -125,7 +117,7 @@ pub fn add_gated(
     vectors: &Tensor<Candle>,
     gate: usize,
 ) -> Result<()> {
-    check_lengths(x, y)?;
+    checks::lengths(x, y)?;
     let gate = vectors_at(x, vectors, gate)?;
     let images = x.by_image()?;
     let y = y.data.reshape(images.shape())?.broadcast_mul(&gate)?;

@@ -5,12 +5,9 @@ use std::ops::Range;
 use candle_core::Tensor as Array;
 
 use super::device::{Candle, tensor};
+use crate::models::backend::checks;
 use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
-
-fn mismatch<T>(x: &Tensor<Candle>, y: &Tensor<Candle>, action: &str) -> Result<T> {
-    Err(ModelError::Compute(format!("tensors of {:?} and {:?} cannot be {action}", x.shape(), y.shape())))
-}
 
 pub fn copy(x: &Tensor<Candle>) -> Result<Tensor<Candle>> {
     tensor(x.shape(), &x.data.force_contiguous()?)
@@ -22,28 +19,15 @@ pub fn to_vec(x: &Tensor<Candle>) -> Result<Vec<f32>> {
 
 /// A range of rows.
 pub fn rows(x: &Tensor<Candle>, rows: Range<usize>) -> Result<Tensor<Candle>> {
-    if rows.start > rows.end || rows.end > x.rows() {
-        return Err(ModelError::Compute(format!("there are {} rows, not the rows {rows:?}", x.rows())));
-    }
+    checks::rows(x, &rows)?;
     let data = x.data.narrow(0, rows.start, rows.len())?;
     tensor([1, rows.len(), 1, x.channels], &data.force_contiguous()?)
 }
 
 pub fn gather_rows(candle: &Candle, x: &Tensor<Candle>, rows: &[usize]) -> Result<Tensor<Candle>> {
-    if let Some(row) = rows.iter().find(|row| **row >= x.rows()) {
-        return Err(ModelError::Compute(format!("there are {} rows, no row {row}", x.rows())));
-    }
+    checks::row_indices(x, rows)?;
     let indices = candle.row_indices(rows.iter().copied())?;
     tensor([1, rows.len(), 1, x.channels], &x.data.index_select(&indices, 0)?)
-}
-
-fn check_rows(x: &Tensor<Candle>, first: usize, y: &Tensor<Candle>) -> Result<()> {
-    match y.channels == x.channels && first.saturating_add(y.rows()) <= x.rows() {
-        true => Ok(()),
-        false => {
-            Err(ModelError::Compute(format!("{} rows do not fit after the first {first} of {}", y.rows(), x.rows())))
-        }
-    }
 }
 
 /// Replaces rows: in place, unless gradients are needed.
@@ -57,21 +41,19 @@ fn replace_rows(x: &mut Tensor<Candle>, first: usize, y: &Array) -> Result<()> {
 }
 
 pub fn write_rows(x: &mut Tensor<Candle>, first: usize, y: &Tensor<Candle>) -> Result<()> {
-    check_rows(x, first, y)?;
+    checks::rows_from(x, first, y)?;
     replace_rows(x, first, &y.data)
 }
 
 pub fn add_rows(candle: &Candle, x: &mut Tensor<Candle>, first: usize, y: &Tensor<Candle>) -> Result<()> {
-    check_rows(x, first, y)?;
+    checks::rows_from(x, first, y)?;
     let sum = (x.data.narrow(0, first, y.rows())? + &y.data)?;
     replace_rows(x, first, &sum)?;
     candle.pause()
 }
 
 pub fn concat_channels(candle: &Candle, x: &Tensor<Candle>, y: &Tensor<Candle>) -> Result<Tensor<Candle>> {
-    if (x.images, x.size) != (y.images, y.size) || x.is_empty() || y.is_empty() {
-        return mismatch(x, y, "concatenated along channels");
-    }
+    checks::concat_channels(x, y)?;
     let data = Array::cat(&[&x.data, &y.data], 1)?;
     let out = tensor([x.images, x.size[0], x.size[1], x.channels + y.channels], &data)?;
     candle.pause()?;
@@ -79,9 +61,7 @@ pub fn concat_channels(candle: &Candle, x: &Tensor<Candle>, y: &Tensor<Candle>) 
 }
 
 pub fn concat_tokens(candle: &Candle, x: &Tensor<Candle>, y: &Tensor<Candle>) -> Result<Tensor<Candle>> {
-    if x.images != y.images || x.channels != y.channels || x.is_empty() || y.is_empty() {
-        return mismatch(x, y, "concatenated along tokens");
-    }
+    checks::concat_tokens(x, y)?;
     let data = Array::cat(&[x.by_image()?, y.by_image()?], 1)?;
     let out = tensor([x.images, x.pixels() + y.pixels(), 1, x.channels], &data)?;
     candle.pause()?;
@@ -89,9 +69,7 @@ pub fn concat_tokens(candle: &Candle, x: &Tensor<Candle>, y: &Tensor<Candle>) ->
 }
 
 pub fn split_tokens(candle: &Candle, x: &Tensor<Candle>, count: usize) -> Result<[Tensor<Candle>; 2]> {
-    let Some(rest) = x.pixels().checked_sub(count) else {
-        return Err(ModelError::Compute(format!("a text of {} tokens cannot be split after {count}", x.pixels())));
-    };
+    let rest = checks::split_tokens(x, count)?;
     let images = x.by_image()?;
     let part = |first: usize, count: usize| {
         tensor([x.images, count, 1, x.channels], &images.narrow(1, first, count)?.force_contiguous()?)
@@ -102,9 +80,7 @@ pub fn split_tokens(candle: &Candle, x: &Tensor<Candle>, count: usize) -> Result
 }
 
 pub fn repeat(candle: &Candle, x: &Tensor<Candle>, images: usize) -> Result<Tensor<Candle>> {
-    if x.images != 1 {
-        return Err(ModelError::Compute(format!("{} images cannot be repeated", x.images)));
-    }
+    checks::repeat(x)?;
     let data = x.by_image()?.broadcast_as((images, x.pixels(), x.channels))?.force_contiguous()?;
     let out = tensor([images, x.size[0], x.size[1], x.channels], &data)?;
     candle.pause()?;
@@ -133,11 +109,8 @@ pub fn permute(
     [height, width]: [usize; 2],
     channels: usize,
 ) -> Result<Tensor<Candle>> {
+    checks::permute(x, order, [height, width], channels)?;
     let len = x.pixels() * x.channels;
-    let valid = order.len() == len && height * width * channels == len;
-    if !valid || order.iter().any(|index| *index as usize >= len) {
-        return Err(ModelError::Compute(format!("the elements of {:?} cannot be reordered", x.shape())));
-    }
     let data = x.data.reshape((x.images, len))?.index_select(&candle.indices(order.to_vec())?, 1)?;
     let out = tensor([x.images, height, width, channels], &data)?;
     candle.pause()?;

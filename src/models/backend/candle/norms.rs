@@ -3,10 +3,11 @@
 use candle_core::{D, DType as ArrayType, Result as ArrayResult, Tensor as Array};
 use candle_nn::ops;
 
-use super::device::{Candle, check_lengths, tensor_like};
+use super::device::{Candle, tensor_like};
+use crate::models::backend::checks;
 use crate::models::backend::cpu::types::NormKind;
 use crate::models::backend::interface::{Backend, GroupNorm, Norm, Tensor};
-use crate::models::error::{ModelError, Result};
+use crate::models::error::Result;
 
 /// The norm of rows of `weight`'s length, in one kernel unless gradients are needed.
 pub(super) fn layer_norm(x: &Array, weight: &Array, bias: &Array, epsilon: f32) -> ArrayResult<Array> {
@@ -27,9 +28,7 @@ fn rms_norm(x: &Array, weight: &Array, bias: Option<&Array>, epsilon: f32) -> Ar
 pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Tensor<Candle>) -> Result<Tensor<Candle>> {
     let Norm { kind, weight, bias, epsilon } = norm;
     let width = weight.elem_count();
-    if width == 0 || !x.channels.is_multiple_of(width) {
-        return Err(ModelError::Compute(format!("a norm of {width} elements does not fit {}", x.channels)));
-    }
+    checks::norm(width, x)?;
     let rows = x.data.reshape((x.len() / width, width))?;
     let y = match (kind, bias) {
         (NormKind::Rms, bias) => rms_norm(&rows, weight, bias.as_ref(), *epsilon)?,
@@ -51,7 +50,7 @@ pub fn add_norm(
     x: &mut Tensor<Candle>,
     y: &Tensor<Candle>,
 ) -> Result<Tensor<Candle>> {
-    check_lengths(x, y)?;
+    checks::lengths(x, y)?;
     x.data = (&x.data + y.data.reshape(x.data.shape())?)?;
     self::norm(candle, norm, x)
 }
@@ -67,14 +66,7 @@ pub fn group_norm(
 ) -> Result<Tensor<Candle>> {
     let GroupNorm { groups, weight, bias, epsilon } = norm;
     let (images, pixels, channels) = (x.images, x.pixels(), x.channels);
-    let is_vectors = |shift: &Tensor<Candle>| shift.rows() == images && shift.channels == channels;
-    let fits = *groups > 0 && channels.is_multiple_of(*groups) && weight.elem_count() == channels;
-    if !fits || !shift.is_none_or(is_vectors) || x.is_empty() {
-        return Err(ModelError::Compute(format!(
-            "a group norm of {} channels in {groups} groups does not fit {channels}",
-            weight.elem_count()
-        )));
-    }
+    checks::group_norm([weight.elem_count(), *groups], x, shift)?;
     let width = channels / groups;
     // Means of groups, `[images, groups, 1]`, from those of channels.
     let group_means = |means: &Array| means.reshape((images, *groups, width))?.mean_keepdim(D::Minus1);

@@ -10,6 +10,7 @@ use candle_core::{
 use super::device::{Candle, tensor, tensor_like};
 use super::elementwise::activated;
 use super::weights::{CandleLinear, Weight};
+use crate::models::backend::checks;
 use crate::models::backend::cpu::types::dequantise;
 use crate::models::backend::interface::{Backend, FeedForward, Matrix, Tensor};
 use crate::models::error::{ModelError, Result};
@@ -154,10 +155,8 @@ fn feed_forward_rows(candle: &Candle, mlp: &FeedForward<'_, Candle>, x: &Array) 
 
 /// The rows `ids` of a weight.
 pub fn embedding(candle: &Candle, weight: &CandleLinear, ids: &[u32]) -> Result<Tensor<Candle>> {
+    checks::embedding_rows(weight, ids)?;
     let (rows, width) = (weight.rows(), weight.columns());
-    if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
-        return Err(ModelError::Compute(format!("the embedding has no row {id}")));
-    }
     let shape = [1, ids.len(), 1, width];
     match (&weight.weight, &weight.host_rows) {
         (_, Some(table)) => candle.upload(shape, &mut |out| table.look_up(ids.iter().copied(), false, out)),

@@ -4,9 +4,10 @@ use candle_core::{D, Result as ArrayResult, Tensor as Array};
 use candle_nn::rotary_emb;
 
 use super::device::Candle;
+use crate::models::backend::checks;
 use crate::models::backend::cpu::types::RopeLayout;
 use crate::models::backend::interface::{Angles, Backend, Tensor};
-use crate::models::error::{ModelError, Result};
+use crate::models::error::Result;
 
 /// Rotates queries or keys of `heads` heads.
 pub fn rope(
@@ -16,14 +17,8 @@ pub fn rope(
     layout: RopeLayout,
     angles: &Angles<Candle>,
 ) -> Result<()> {
-    let (rows, width, pairs) = (x.rows(), x.channels / heads.max(1), angles.cos.channels);
-    let fits = angles.cos.rows() == rows && angles.sin.rows() == rows && angles.sin.channels == pairs;
-    if !fits || 2 * pairs > width || heads * width != x.channels {
-        return Err(ModelError::Compute(format!(
-            "{rows} rows of {} channels do not fit the rotary embedding",
-            x.channels
-        )));
-    }
+    let width = checks::rope(x, heads, angles)?;
+    let (rows, pairs) = (x.rows(), angles.cos.channels);
     if pairs == 0 {
         return Ok(());
     }

@@ -11,6 +11,7 @@ use outpost_kernels::{
 use super::device::Cpu;
 use super::kv_arena::CpuKvArena;
 use super::types::{AttentionShape, DType, Pool};
+use crate::models::backend::checks;
 use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::{BlockWrite, SequenceSlice, block_writes, blocks_for};
@@ -64,14 +65,7 @@ pub fn over_kv_arena(
 
 /// Attention of the pixels of `q` over those of `k` and `v`, image by image.
 pub fn attention(cpu: &Cpu, [q, k, v]: [&Tensor<Cpu>; 3], heads: usize, causal: bool) -> Result<Tensor<Cpu>> {
-    let head_width = q.channels / heads.max(1);
-    let fits = head_width * heads == q.channels && k.channels == q.channels && v.channels == q.channels;
-    if !fits || k.len() != v.len() || q.images != k.images || head_width == 0 {
-        return Err(ModelError::Compute(format!(
-            "queries of {} channels and keys of {} do not fit {heads} heads",
-            q.channels, k.channels
-        )));
-    }
+    let head_width = checks::attention([q, k, v], heads, causal)?;
     let shape = AttentionShape {
         heads,
         kv_heads: heads,
@@ -179,14 +173,8 @@ pub fn biased_attention(
     heads: usize,
     bias: &Tensor<Cpu>,
 ) -> Result<Tensor<Cpu>> {
-    let (tokens, row) = (q.pixels(), q.channels);
-    let (head_width, distances) = (row / heads.max(1), bias.channels);
-    let bias_fits = bias.rows() == heads && distances + 1 == 2 * tokens;
-    if head_width == 0 || !bias_fits || k.len() != q.len() || v.len() != q.len() {
-        return Err(ModelError::Compute(format!(
-            "{row} channels do not fit {heads} heads, or {distances} distances do not fit {tokens} tokens"
-        )));
-    }
+    let head_width = checks::biased_attention([q, k, v], heads, bias)?;
+    let (row, distances) = (q.channels, bias.channels);
     let mut out = cpu.alloc(q.shape());
     let biases: Vec<&[f32]> = bias.data().chunks_exact(distances).collect();
     let chunk_heads = HEADS_PER_THREAD * cpu.pool.threads();

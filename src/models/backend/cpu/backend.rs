@@ -12,10 +12,11 @@ use super::device::Cpu;
 use super::kv_arena::CpuKvArena;
 use super::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayout};
 use super::{convolution, elementwise, layout, modulation, norms, products};
+use crate::models::backend::checks;
 use crate::models::backend::interface::{
     Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, RequestOptions, Tensor,
 };
-use crate::models::error::{ModelError, Result};
+use crate::models::error::Result;
 use crate::models::kv::{KvShape, SequenceSlice};
 use crate::models::weights::Rows;
 
@@ -249,14 +250,7 @@ impl Backend for Cpu {
     }
 
     fn rope(&self, x: &mut Tensor<Self>, heads: usize, layout: RopeLayout, angles: &Angles<Self>) -> Result<()> {
-        let head_width = x.channels / heads.max(1);
-        if angles.cos.rows() != x.rows() || 2 * angles.cos.channels > head_width || heads * head_width != x.channels {
-            return Err(ModelError::Compute(format!(
-                "{} rows of {} channels do not fit the rotary embedding",
-                x.rows(),
-                x.channels
-            )));
-        }
+        let head_width = checks::rope(x, heads, angles)?;
         kernels::rope(&self.pool, x.data_mut(), heads, head_width, layout, angles.cos.data(), angles.sin.data());
         self.pause()
     }

@@ -3,29 +3,17 @@
 use outpost_kernels::{self as kernels, NormKind};
 
 use super::device::Cpu;
+use crate::models::backend::checks;
 use crate::models::backend::interface::{Backend, Tensor};
-use crate::models::error::{ModelError, Result};
+use crate::models::error::Result;
 
 /// The vector at `index` of each image.
 fn vectors_at(vectors: &Tensor<Cpu>, width: usize, index: usize) -> impl Iterator<Item = &[f32]> {
     vectors.per_image().map(move |vectors| vectors.chunks_exact(width.max(1)).nth(index).unwrap_or_default())
 }
 
-/// Checks that there are vectors with these indices for `x`.
-fn check(x: &Tensor<Cpu>, vectors: &Tensor<Cpu>, indices: &[usize]) -> Result<()> {
-    let count = vectors.channels / x.channels.max(1);
-    let fits = vectors.images == x.images && vectors.channels == count * x.channels;
-    match fits && indices.iter().all(|index| *index < count) {
-        true => Ok(()),
-        false => Err(ModelError::Compute(format!(
-            "modulation vectors of {} channels do not fit {} channels",
-            vectors.channels, x.channels
-        ))),
-    }
-}
-
 pub fn modulate(cpu: &Cpu, x: &mut Tensor<Cpu>, vectors: &Tensor<Cpu>, [shift, scale]: [usize; 2]) -> Result<()> {
-    check(x, vectors, &[shift, scale])?;
+    checks::modulation(x, vectors, &[shift, scale])?;
     let channels = x.channels;
     let vectors = vectors_at(vectors, channels, shift).zip(vectors_at(vectors, channels, scale));
     for (x, (shift, scale)) in x.per_image_mut().zip(vectors) {
@@ -43,7 +31,7 @@ pub fn norm(
     vectors: &Tensor<Cpu>,
     [shift, scale]: [usize; 2],
 ) -> Result<Tensor<Cpu>> {
-    check(x, vectors, &[shift, scale])?;
+    checks::modulation(x, vectors, &[shift, scale])?;
     let mut out = cpu.alloc(x.shape());
     let vectors = vectors_at(vectors, x.channels, shift).zip(vectors_at(vectors, x.channels, scale));
     for ((x, out), (shift, scale)) in x.per_image().zip(out.per_image_mut()).zip(vectors) {
@@ -56,10 +44,8 @@ pub fn norm(
 }
 
 pub fn add_gated(cpu: &Cpu, x: &mut Tensor<Cpu>, y: &Tensor<Cpu>, vectors: &Tensor<Cpu>, gate: usize) -> Result<()> {
-    check(x, vectors, &[gate])?;
-    if x.len() != y.len() {
-        return Err(ModelError::Compute(format!("{} elements cannot be added to {}", y.len(), x.len())));
-    }
+    checks::modulation(x, vectors, &[gate])?;
+    checks::lengths(x, y)?;
     let gates = vectors_at(vectors, x.channels, gate);
     for ((x, y), gate) in x.per_image_mut().zip(y.per_image()).zip(gates) {
         kernels::add_scaled(&cpu.pool, x, y, gate);

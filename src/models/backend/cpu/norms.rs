@@ -3,15 +3,14 @@
 use outpost_kernels::{self as kernels, Activation, Moments, ScaleShift};
 
 use super::device::{CHUNK_ELEMENTS, Cpu};
+use crate::models::backend::checks;
 use crate::models::backend::interface::{Backend, GroupNorm, Norm, Tensor};
-use crate::models::error::{ModelError, Result};
+use crate::models::error::Result;
 
 fn norm_kernel<'a>(norm: &'a Norm<Cpu>, x: &Tensor<Cpu>) -> Result<kernels::Norm<'a>> {
     let Norm { kind, weight, bias, epsilon } = norm;
-    match x.len().is_multiple_of(weight.len().max(1)) {
-        true => Ok(kernels::Norm { kind: *kind, weight, bias: bias.as_deref(), epsilon: *epsilon }),
-        false => Err(ModelError::Compute(format!("a norm of {} elements does not fit {}", weight.len(), x.channels))),
-    }
+    checks::norm(weight.len(), x)?;
+    Ok(kernels::Norm { kind: *kind, weight, bias: bias.as_deref(), epsilon: *epsilon })
 }
 
 pub fn forward(cpu: &Cpu, norm: &Norm<Cpu>, x: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
@@ -23,9 +22,7 @@ pub fn forward(cpu: &Cpu, norm: &Norm<Cpu>, x: &Tensor<Cpu>) -> Result<Tensor<Cp
 
 /// `x += y; norm(x)`
 pub fn add_forward(cpu: &Cpu, norm: &Norm<Cpu>, x: &mut Tensor<Cpu>, y: &Tensor<Cpu>) -> Result<Tensor<Cpu>> {
-    if x.len() != y.len() {
-        return Err(ModelError::Compute(format!("{} elements cannot be added to {}", y.len(), x.len())));
-    }
+    checks::lengths(x, y)?;
     let mut out = cpu.alloc(x.shape());
     norm_kernel(norm, x)?.add_forward(&cpu.pool, x.data_mut(), y.data(), out.data_mut());
     cpu.pause()?;
@@ -65,13 +62,7 @@ pub fn factors(
     x: &Tensor<Cpu>,
     shift: Option<&Tensor<Cpu>>,
 ) -> Result<Vec<ScaleShift>> {
-    if kernel.weight.len() != x.channels || shift.is_some_and(|shift| shift.channels != x.channels) {
-        return Err(ModelError::Compute(format!(
-            "a group norm of {} channels does not fit {}",
-            kernel.weight.len(),
-            x.channels
-        )));
-    }
+    checks::group_norm([kernel.weight.len(), kernel.groups], x, shift)?;
     let chunk = chunk_elements(cpu, x.channels);
     let mut shifts = shift.map(Tensor::per_image);
     let mut factors = Vec::with_capacity(x.images);

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::device::{Cpu, MIN_ROWS};
 use super::types::Pool;
+use crate::models::backend::checks;
 use crate::models::backend::interface::{Backend, FeedForward, Matrix, Tensor};
 use crate::models::error::{ModelError, Result};
 use crate::models::weights::Rows;
@@ -24,12 +25,10 @@ pub fn read(pool: &Pool, weight: &Rows<'_>, bias: Option<&[f32]>) -> Result<Line
 
 /// Dequantises the rows `ids` of a weight.
 pub fn embedding(cpu: &Cpu, weight: &Linear, ids: &[u32]) -> Result<Tensor<Cpu>> {
+    checks::embedding_rows(weight, ids)?;
     let mut out = cpu.alloc([1, ids.len(), 1, weight.k()]);
     for (id, row) in ids.iter().zip(out.data_mut().chunks_exact_mut(weight.k())) {
-        match *id as usize {
-            id if id < weight.n() => weight.row(id, row),
-            id => return Err(ModelError::Compute(format!("the embedding has no row {id}"))),
-        }
+        weight.row(*id as usize, row);
     }
     Ok(out)
 }
