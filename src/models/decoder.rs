@@ -7,20 +7,22 @@
 mod encode_pass;
 mod feed_forward;
 mod layer;
+mod training_pass;
 
 use std::any::Any;
 use std::ops::Range;
 
 use super::backend::{Angles, Backend, DType, Norm, Pool, Tensor};
 use super::causal_lm::{BatchRow, CausalLm, Logits, LogitsAt};
-use super::decoder_config::DecoderConfig;
+use super::decoder_config::{DecoderConfig, LayerConfig};
 use super::error::{ModelError, Result};
 use super::kv::{KvArena, KvCache, KvShape, KvType, SequenceSlice};
 use super::nn::rope::Rope;
 use super::nn::{Context, Linear};
-use super::weights::{DecoderCheckpoint, Loader};
+use super::weights::{DecoderCheckpoint, LoadedMatrix, Loader};
 pub use encode_pass::{EncodePass, encode_pass_bytes};
 use layer::DecoderLayer;
+pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 
 /// A loaded decoder; shared by all sequences.
 #[derive(Debug)]
@@ -31,6 +33,8 @@ pub struct Decoder<B: Backend> {
     output_norm: Norm<B>,
     output: Linear<B>,
     ropes: Vec<Rope>,
+    /// The projections of the layers, which adapters may target.
+    projections: Vec<LoadedMatrix>,
     backend: B,
 }
 
@@ -56,8 +60,14 @@ impl<B: Backend> Decoder<B> {
         let layers = layers.collect::<Result<_>>()?;
         let output_norm = Norm::load_rms_norm(&loader, "output_norm", width, epsilon, norm_weight_offset)?;
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
+        let projections = loader.matrices();
         loader.finish()?;
-        Ok(Self { config, token_embd, layers, output_norm, output, ropes, backend: backend.clone() })
+        Ok(Self { config, token_embd, layers, output_norm, output, ropes, projections, backend: backend.clone() })
+    }
+
+    /// The projections of the layers, which adapters may target.
+    pub(super) fn projections(&self) -> &[LoadedMatrix] {
+        &self.projections
     }
 
     pub fn config(&self) -> &DecoderConfig {
@@ -96,6 +106,30 @@ impl<B: Backend> Decoder<B> {
         self.ropes.iter().map(|rope| rope.angles(&self.backend, tokens, positions)).collect()
     }
 
+    fn layer(&self, index: usize) -> Result<(&DecoderLayer<B>, &LayerConfig)> {
+        let layer = self.layers.get(index).zip(self.config.layers.get(index));
+        layer.ok_or_else(|| ModelError::Compute(format!("the decoder has no layer {index}")))
+    }
+
+    /// Adds `y` to `x`, and computes the queries, keys and values of layer `index` after RoPE.
+    fn project(
+        &self,
+        ctx: &Context<'_, B>,
+        index: usize,
+        x: &mut Tensor<B>,
+        y: &Tensor<B>,
+        angles: &[Angles<B>],
+    ) -> Result<[Tensor<B>; 3]> {
+        let (layer, layer_config) = self.layer(index)?;
+        let DecoderConfig { heads, kv_heads, rope_layout, .. } = self.config;
+        let [mut q, mut k, v] = layer.project(ctx, x, y)?;
+        if let Some(angles) = layer_config.rope.and_then(|index| angles.get(index)) {
+            ctx.rope(&mut q, heads, rope_layout, angles)?;
+            ctx.rope(&mut k, kv_heads, rope_layout, angles)?;
+        }
+        Ok([q, k, v])
+    }
+
     /// Runs layer `index`. Layer `kv_layer` of the arena holds its keys and values.
     ///
     /// With `output_tokens` (in ascending order), only these tokens pass through the rest of the layer after attention.
@@ -109,16 +143,9 @@ impl<B: Backend> Decoder<B> {
         output_tokens: Option<&[usize]>,
         arena: &mut B::KvArena,
     ) -> Result<Option<ResidualStream<B>>> {
-        let (Some(layer), Some(layer_config)) = (self.layers.get(index), self.config.layers.get(index)) else {
-            return Err(ModelError::Compute(format!("the decoder has no layer {index}")));
-        };
-        let DecoderConfig { heads, kv_heads, rope_layout, .. } = self.config;
-        let [mut q, mut k, v] = layer.project(ctx, &mut x, &y)?;
+        let (layer, layer_config) = self.layer(index)?;
+        let [q, k, v] = self.project(ctx, index, &mut x, &y, &step.angles)?;
         drop(y);
-        if let Some(angles) = layer_config.rope.and_then(|index| step.angles.get(index)) {
-            ctx.rope(&mut q, heads, rope_layout, angles)?;
-            ctx.rope(&mut k, kv_heads, rope_layout, angles)?;
-        }
         ctx.write_kv(arena, kv_layer, &step.batch, [&k, &v])?;
         let shape = self.config.attention_shape(layer_config.window);
         let mut attention = ctx.kv_attention(arena, kv_layer, &step.batch, &shape, &q)?;

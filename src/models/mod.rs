@@ -19,6 +19,7 @@ pub mod nn;
 pub mod safetensors;
 pub mod step_memory;
 mod text_batch;
+pub mod training;
 pub mod weights;
 
 use backend::Backend;

@@ -26,6 +26,7 @@ mod huggingface_folders;
 mod image_generation;
 mod invalid_weights;
 mod lora_adapters;
+mod lora_training;
 mod malicious_models;
 mod ngram_speculation;
 mod overload_and_fairness;

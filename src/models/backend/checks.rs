@@ -38,11 +38,18 @@ pub fn rows_from<B: Backend>(x: &Tensor<B>, first: usize, y: &Tensor<B>) -> Resu
     check(fits, || format!("{} rows do not fit after the first {first} of {}", y.rows(), x.rows()))
 }
 
-/// Each row of `y` can be added to a row of `x`.
-pub fn scaled_rows<B: Backend>(x: &Tensor<B>, rows: &[(usize, f32)], y: &Tensor<B>) -> Result<()> {
+/// Each row of `y` belongs to a token of `x`, which has a weight for this expert.
+pub fn expert<B: Backend>(
+    x: &Tensor<B>,
+    y: &Tensor<B>,
+    tokens: &[usize],
+    weights: &Tensor<B>,
+    expert: usize,
+) -> Result<()> {
     let count = x.rows();
-    let fits = y.channels == x.channels && rows.len() == y.rows() && rows.iter().all(|(row, _)| *row < count);
-    check(fits, || format!("{} rows cannot be added to {count}", y.rows()))
+    let rows_fit = y.channels == x.channels && tokens.len() == y.rows() && tokens.iter().all(|token| *token < count);
+    let fits = rows_fit && weights.rows() == count && expert < weights.channels;
+    check(fits, || format!("{} rows of expert {expert} cannot be added to {count}", y.rows()))
 }
 
 pub fn concat_channels<B: Backend>(x: &Tensor<B>, y: &Tensor<B>) -> Result<()> {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cpu::types::{Activation, AttentionShape, ConvShape, DType, NormKind, Pool, RopeLayout};
+use super::routing::Routing;
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::{KvArena, KvShape, SequenceSlice};
 use crate::models::weights::Rows;
@@ -98,6 +99,15 @@ pub struct FeedForward<'a, B: Backend> {
     pub up: &'a B::Linear,
     pub down: &'a B::Linear,
     pub activation: Activation,
+}
+
+/// The experts of tokens.
+#[derive(Debug)]
+pub struct RoutedTokens<B: Backend> {
+    /// The weight of each expert, and zero if it is not selected: `[1, tokens, 1, experts]`.
+    pub weights: Tensor<B>,
+    /// The tokens of each expert, in ascending order.
+    pub tokens: Vec<Vec<usize>>,
 }
 
 /// The angles of a rotary position embedding: cosines and sines, each `[1, rows, 1, pairs]`.
@@ -209,8 +219,21 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// Adds `y` to the rows of `x` from `first` on.
     fn add_rows(&self, x: &mut Tensor<Self>, first: usize, y: &Tensor<Self>) -> Result<()>;
 
-    /// Adds each row of `y`, multiplied by its factor, to a row of `x`.
-    fn add_scaled_rows(&self, x: &mut Tensor<Self>, rows: &[(usize, f32)], y: &Tensor<Self>) -> Result<()>;
+    // Mixtures of experts.
+
+    /// Selects experts by the scores of a router: `[1, tokens, 1, experts]`.
+    fn route(&self, routing: Routing, scores: Tensor<Self>) -> Result<RoutedTokens<Self>>;
+
+    /// Adds each row of `y`, the output of expert `expert` for the tokens `tokens`, to the row of its token in `x`,
+    /// multiplied by its weight: `weights` is `[1, tokens of x, 1, experts]`.
+    fn add_expert(
+        &self,
+        x: &mut Tensor<Self>,
+        y: &Tensor<Self>,
+        tokens: &[usize],
+        weights: &Tensor<Self>,
+        expert: usize,
+    ) -> Result<()>;
 
     // Products.
 

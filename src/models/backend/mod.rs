@@ -8,11 +8,16 @@ mod checks;
 pub mod cpu;
 mod embedding_table;
 mod interface;
+mod routing;
 
 pub use candle::Candle;
+pub(in crate::models) use candle::with_gradient;
 pub use cpu::Cpu;
 pub use cpu::types::{
     Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Isa, NormKind, Pool, RopeLayout, dequantise,
 };
 pub(in crate::models) use embedding_table::EmbeddingTable;
-pub use interface::{Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, Pause, RequestOptions, Tensor};
+pub use interface::{
+    Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
+};
+pub use routing::Routing;

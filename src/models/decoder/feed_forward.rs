@@ -1,6 +1,6 @@
 //! The feed-forward network of a decoder layer: dense, or a mixture of experts.
 
-use crate::models::backend::{Backend, Tensor};
+use crate::models::backend::{Backend, Routing, Tensor};
 use crate::models::decoder_config::{DecoderConfig, MoeConfig};
 use crate::models::error::Result;
 use crate::models::nn::{Context, MixtureOfExperts, Mlp};
@@ -70,8 +70,7 @@ fn load_mixture<B: Backend>(
     Ok(MixtureOfExperts {
         router,
         experts: experts.collect::<Result<_>>()?,
-        experts_per_token: sizes.experts_per_token,
-        normalise_weights: sizes.normalise_weights,
+        routing: Routing { experts_per_token: sizes.experts_per_token, normalise_weights: sizes.normalise_weights },
     })
 }
 

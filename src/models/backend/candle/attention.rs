@@ -1,9 +1,10 @@
 //! Attention with a matrix of scores, which is computed in parts if it is large.
 
-use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array};
+use candle_core::{D, DType as ArrayType, Result as ArrayResult, Tensor as Array};
 use candle_nn::ops;
 
 use super::device::{Candle, tensor_like};
+use super::gradient::with_gradient;
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
 use super::kv_groups::padded_elements;
@@ -14,11 +15,16 @@ use crate::models::backend::interface::{Backend, Tensor};
 use crate::models::error::{ModelError, Result};
 
 /// The softmax over the last dimension.
-fn softmax(scores: &Array) -> ArrayResult<Array> {
-    match scores.track_op() {
-        true => ops::softmax(scores, candle_core::D::Minus1),
-        false => ops::softmax_last_dim(scores),
+pub(super) fn softmax(scores: &Array) -> ArrayResult<Array> {
+    if !scores.track_op() {
+        return ops::softmax_last_dim(scores);
     }
+    let weights = ops::softmax_last_dim(&scores.detach())?;
+    let kept = weights.clone();
+    with_gradient(scores, &weights, move |gradient| {
+        let mean = gradient.mul(&kept)?.sum_keepdim(D::Minus1)?;
+        gradient.broadcast_sub(&mean)?.mul(&kept)
+    })
 }
 
 /// Attention of a batch over a layer of the KV cache.

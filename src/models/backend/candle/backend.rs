@@ -8,9 +8,12 @@ use super::device::{self, Candle};
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
 use super::weights::{self, CandleConv, CandleLinear};
-use super::{attention, convolution, elementwise, layout, norms, products, rope};
+use super::{attention, convolution, elementwise, experts, layout, norms, products, rope};
 use crate::models::backend::cpu::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayout};
-use crate::models::backend::interface::{Angles, Backend, FeedForward, GroupNorm, Norm, RequestOptions, Tensor};
+use crate::models::backend::interface::{
+    Angles, Backend, FeedForward, GroupNorm, Norm, RequestOptions, RoutedTokens, Tensor,
+};
+use crate::models::backend::routing::Routing;
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::{KvShape, SequenceSlice};
 use crate::models::weights::Rows;
@@ -112,8 +115,19 @@ impl Backend for Candle {
         layout::add_rows(self, x, first, y)
     }
 
-    fn add_scaled_rows(&self, x: &mut Tensor<Self>, rows: &[(usize, f32)], y: &Tensor<Self>) -> Result<()> {
-        elementwise::add_scaled_rows(self, x, rows, y)
+    fn route(&self, routing: Routing, scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
+        experts::route(self, routing, &scores)
+    }
+
+    fn add_expert(
+        &self,
+        x: &mut Tensor<Self>,
+        y: &Tensor<Self>,
+        tokens: &[usize],
+        weights: &Tensor<Self>,
+        expert: usize,
+    ) -> Result<()> {
+        experts::add(self, x, y, tokens, (weights, expert))
     }
 
     fn embedding(&self, weight: &CandleLinear, ids: &[u32]) -> Result<Tensor<Self>> {

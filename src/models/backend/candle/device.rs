@@ -67,7 +67,7 @@ impl Candle {
     }
 
     /// Uploads row numbers.
-    pub(super) fn row_indices(&self, rows: impl Iterator<Item = usize>) -> Result<Array> {
+    pub(in crate::models) fn row_indices(&self, rows: impl Iterator<Item = usize>) -> Result<Array> {
         self.indices(rows.map(|row| row as u32).collect())
     }
 

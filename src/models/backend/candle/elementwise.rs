@@ -53,24 +53,6 @@ pub fn activate(
     candle.pause()
 }
 
-/// Adds each row of `y`, multiplied by its factor, to a row of `x`.
-pub fn add_scaled_rows(
-    candle: &Candle,
-    x: &mut Tensor<Candle>,
-    rows: &[(usize, f32)],
-    y: &Tensor<Candle>,
-) -> Result<()> {
-    checks::scaled_rows(x, rows, y)?;
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let indices = candle.row_indices(rows.iter().map(|(row, _)| *row))?;
-    let factors: Vec<f32> = rows.iter().map(|(_, factor)| *factor).collect();
-    let factors = Array::from_vec(factors, (rows.len(), 1), candle.device())?;
-    x.data = x.data.index_add(&indices, &y.data.broadcast_mul(&factors)?, 0)?;
-    candle.pause()
-}
-
 /// The vectors at `index` of each image: `[images, 1, channels]`.
 fn vectors_at(x: &Tensor<Candle>, vectors: &Tensor<Candle>, index: usize) -> Result<Array> {
     checks::modulation(x, vectors, &[index])?;

@@ -10,6 +10,8 @@ mod convolution;
 mod device;
 mod elementwise;
 mod error;
+mod experts;
+mod gradient;
 mod kv_arena;
 mod kv_batch;
 mod kv_groups;
@@ -21,7 +23,9 @@ mod products;
 mod rope;
 #[cfg(test)]
 mod tests;
+mod text_attention;
 mod weights;
 
 pub use device::Candle;
-pub use weights::is_dequantised;
+pub(in crate::models) use gradient::with_gradient;
+pub use weights::{CandleLinear, is_dequantised};

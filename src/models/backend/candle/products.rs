@@ -1,14 +1,11 @@
 //! Matrix products.
 
-use candle_core::backend::BackendStorage;
 use candle_core::quantized::QTensor;
-use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, DType as ArrayType, Layout, MetalStorage, Result as ArrayResult, Shape,
-    Tensor as Array,
-};
+use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array};
 
 use super::device::{Candle, tensor, tensor_like};
 use super::elementwise::activated;
+use super::gradient::with_gradient;
 use super::weights::{CandleLinear, Weight};
 use crate::models::backend::checks;
 use crate::models::backend::cpu::types::dequantise;
@@ -17,49 +14,6 @@ use crate::models::error::{ModelError, Result};
 
 /// Elements of the hidden layer of a feed-forward network that are computed at once.
 const HIDDEN_ELEMENTS: usize = 64 << 20;
-
-/// Copies its second argument, the product of the first with a frozen weight. Its gradient is that of the product.
-struct Product(Weight);
-
-impl CustomOp2 for Product {
-    fn name(&self) -> &'static str {
-        "product"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        product: &CpuStorage,
-        layout: &Layout,
-    ) -> ArrayResult<(CpuStorage, Shape)> {
-        Ok((product.try_clone(layout)?, layout.shape().clone()))
-    }
-
-    fn cuda_fwd(
-        &self,
-        _: &CudaStorage,
-        _: &Layout,
-        product: &CudaStorage,
-        layout: &Layout,
-    ) -> ArrayResult<(CudaStorage, Shape)> {
-        Ok((product.try_clone(layout)?, layout.shape().clone()))
-    }
-
-    fn metal_fwd(
-        &self,
-        _: &MetalStorage,
-        _: &Layout,
-        product: &MetalStorage,
-        layout: &Layout,
-    ) -> ArrayResult<(MetalStorage, Shape)> {
-        Ok((product.try_clone(layout)?, layout.shape().clone()))
-    }
-
-    fn bwd(&self, _: &Array, _: &Array, _: &Array, gradient: &Array) -> ArrayResult<(Option<Array>, Option<Array>)> {
-        Ok((Some(gradient.contiguous()?.matmul(&self.0.to_f32()?)?), None))
-    }
-}
 
 /// `x Wᵀ + b` for each weight; `x` is `[rows, columns]`.
 fn products(weights: &[&CandleLinear], x: &Array) -> Result<Vec<Array>> {
@@ -75,10 +29,19 @@ fn products(weights: &[&CandleLinear], x: &Array) -> Result<Vec<Array>> {
 }
 
 fn product(weight: &Weight, x: &Array) -> ArrayResult<Array> {
-    match x.track_op() {
-        false => weight.product(x),
-        true => x.apply_op2(&weight.product(&x.detach())?, Product(weight.clone())),
+    if let Weight::Trained(weight) = weight {
+        return x.matmul(&weight.t()?);
     }
+    if !x.track_op() {
+        return weight.product(x);
+    }
+    // With many rows, dequantised weights are faster than quantised ones, and more precise.
+    let product = match weight {
+        Weight::Quantised(_) => x.detach().matmul(&weight.to_f32()?.t()?)?,
+        Weight::Dense(_) | Weight::Trained(_) => weight.product(&x.detach())?,
+    };
+    let frozen = weight.clone();
+    with_gradient(x, &product, move |gradient| gradient.matmul(&frozen.to_f32()?))
 }
 
 /// The products of one row with several quantised weights on the CPU, if candle can compute them together.
@@ -90,7 +53,7 @@ fn fused(weights: &[&CandleLinear], x: &Array) -> ArrayResult<Option<Vec<Array>>
         .iter()
         .map(|linear| match &linear.weight {
             Weight::Quantised(weight) => Some(weight.as_ref()),
-            Weight::Dense(_) => None,
+            Weight::Dense(_) | Weight::Trained(_) => None,
         })
         .collect();
     quantised.map_or(Ok(None), |quantised| QTensor::gemv_fused_shared_lhs(&quantised, x))
@@ -160,7 +123,7 @@ pub fn embedding(candle: &Candle, weight: &CandleLinear, ids: &[u32]) -> Result<
     let shape = [1, ids.len(), 1, width];
     match (&weight.weight, &weight.host_rows) {
         (_, Some(table)) => candle.upload(shape, &mut |out| table.look_up(ids.iter().copied(), false, out)),
-        (Weight::Dense(matrix), None) => {
+        (Weight::Dense(matrix) | Weight::Trained(matrix), None) => {
             let found = matrix.index_select(&candle.indices(ids.to_vec())?, 0)?;
             tensor(shape, &found.to_dtype(ArrayType::F32)?)
         }

@@ -23,6 +23,8 @@ const CHUNK_ELEMENTS: usize = 4 << 20;
 pub(super) enum Weight {
     Quantised(Arc<QTensor>),
     Dense(Array),
+    /// A matrix that gets a gradient: f32.
+    Trained(Array),
 }
 
 /// A weight matrix with an optional bias.
@@ -53,6 +55,15 @@ pub(super) enum Kernel {
     Pointwise(CandleLinear),
     /// `[outputs, inputs, height, width]`, and a bias: `[outputs]`.
     Window(Array, Option<Array>),
+}
+
+impl CandleLinear {
+    /// A matrix that gets a gradient: `[rows, columns]`, f32.
+    pub fn trained(matrix: Array) -> Result<Self> {
+        let (rows, columns) = matrix.dims2()?;
+        let weight = Weight::Trained(matrix);
+        Ok(Self { rows, columns, weight, bias: None, host_rows: None, dtype: DType::F32 })
+    }
 }
 
 impl Matrix for CandleLinear {
@@ -186,7 +197,9 @@ impl Weight {
     pub fn product(&self, x: &Array) -> candle_core::Result<Array> {
         match self {
             Self::Quantised(weight) => x.apply_op1_no_bwd(weight.as_ref()),
-            Self::Dense(weight) => x.to_dtype(weight.dtype())?.matmul(&weight.t()?)?.to_dtype(ArrayType::F32),
+            Self::Dense(weight) | Self::Trained(weight) => {
+                x.to_dtype(weight.dtype())?.matmul(&weight.t()?)?.to_dtype(ArrayType::F32)
+            }
         }
     }
 
@@ -194,7 +207,7 @@ impl Weight {
     pub fn to_f32(&self) -> candle_core::Result<Array> {
         match self {
             Self::Quantised(weight) => weight.dequantize(&weight.device()),
-            Self::Dense(weight) => weight.to_dtype(ArrayType::F32),
+            Self::Dense(weight) | Self::Trained(weight) => weight.to_dtype(ArrayType::F32),
         }
     }
 }

@@ -14,8 +14,9 @@ use super::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayou
 use super::{convolution, elementwise, layout, modulation, norms, products};
 use crate::models::backend::checks;
 use crate::models::backend::interface::{
-    Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, RequestOptions, Tensor,
+    Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
 };
+use crate::models::backend::routing::Routing;
 use crate::models::error::Result;
 use crate::models::kv::{KvShape, SequenceSlice};
 use crate::models::weights::Rows;
@@ -137,8 +138,21 @@ impl Backend for Cpu {
         self.pause()
     }
 
-    fn add_scaled_rows(&self, x: &mut Tensor<Self>, rows: &[(usize, f32)], y: &Tensor<Self>) -> Result<()> {
-        elementwise::add_scaled_rows(x, rows, y)
+    fn route(&self, routing: Routing, mut scores: Tensor<Self>) -> Result<RoutedTokens<Self>> {
+        let experts = scores.channels;
+        let tokens = routing.select(scores.data_mut(), experts);
+        Ok(RoutedTokens { weights: scores, tokens })
+    }
+
+    fn add_expert(
+        &self,
+        x: &mut Tensor<Self>,
+        y: &Tensor<Self>,
+        tokens: &[usize],
+        weights: &Tensor<Self>,
+        expert: usize,
+    ) -> Result<()> {
+        elementwise::add_expert(x, y, tokens, weights, expert)
     }
 
     fn embedding(&self, weight: &kernels::Linear, ids: &[u32]) -> Result<Tensor<Self>> {

@@ -5,6 +5,7 @@ use candle_core::{Tensor as Array, Var};
 use super::super::Candle;
 use super::products::random_rows;
 use super::{assert_close, candle, random, random_tensor};
+use crate::models::backend::Routing;
 use crate::models::backend::cpu::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
 use crate::models::backend::interface::{Angles, Backend, FeedForward, GroupNorm, Norm, Tensor};
 
@@ -120,11 +121,15 @@ fn gradients_match_finite_differences() {
         ),
         ("add_rows".into(), in_place(|b, x, y| b.add_rows(x, 3, &b.rows(y, 0..2).unwrap()).unwrap())),
         (
-            "add_scaled_rows".into(),
+            "mixture of experts".into(),
             Box::new(|x| {
                 let mut sum = b.copy(x).unwrap();
-                let y = b.rows(x, 0..3).unwrap();
-                b.add_scaled_rows(&mut sum, &[(1, 2.), (7, 0.5), (1, -1.)], &y).unwrap();
+                let routed =
+                    b.route(Routing { experts_per_token: 2, normalise_weights: true }, b.copy(x).unwrap()).unwrap();
+                for (expert, tokens) in routed.tokens.iter().enumerate() {
+                    let y = b.gather_rows(x, tokens).unwrap();
+                    b.add_expert(&mut sum, &y, tokens, &routed.weights, expert).unwrap();
+                }
                 sum
             }),
         ),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{candle, compare, random, random_tensor};
+use crate::models::backend::Routing;
 use crate::models::backend::cpu::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
 use crate::models::backend::interface::{Angles, Backend, GroupNorm, Norm, RequestOptions};
 use crate::models::error::ModelError;
@@ -38,12 +39,18 @@ fn elementwise_operations_match() {
             });
         }
     }
-    compare!("add_scaled_rows", 1e-6, |b| {
-        let mut x = random_tensor(b, [1, 6, 1, 7], 1);
-        let y = random_tensor(b, [1, 4, 1, 7], 2);
-        b.add_scaled_rows(&mut x, &[(5, 0.5), (0, -2.), (5, 3.), (2, 0.1)], &y).unwrap();
-        x
-    });
+    for normalise_weights in [true, false] {
+        compare!("mixture of experts", 1e-6, |b| {
+            let mut x = random_tensor(b, [1, 6, 1, 7], 1);
+            let scores = random_tensor(b, [1, 6, 1, 4], 2);
+            let routed = b.route(Routing { experts_per_token: 2, normalise_weights }, scores).unwrap();
+            for (expert, tokens) in routed.tokens.iter().enumerate() {
+                let y = b.gather_rows(&random_tensor(b, [1, 6, 1, 7], 3 + expert as u64), tokens).unwrap();
+                b.add_expert(&mut x, &y, tokens, &routed.weights, expert).unwrap();
+            }
+            x
+        });
+    }
 }
 
 #[test]
@@ -238,7 +245,7 @@ fn shapes_that_do_not_fit_are_errors() {
         b.tensor(&[0.; 5], [1, 2, 1, 3]).map(drop),
         b.add(&mut x, &short),
         b.activate(Activation::Silu, &mut x, Some(&narrow)),
-        b.add_scaled_rows(&mut x, &[(4, 1.), (0, 1.), (1, 1.)], &short),
+        b.add_expert(&mut x, &short, &[4, 0, 1], &b.zeros([1, 4, 1, 2]).unwrap(), 0),
         b.rows(&x, 3..5).map(drop),
         b.gather_rows(&x, &[4]).map(drop),
         b.write_rows(&mut x, 2, &short),

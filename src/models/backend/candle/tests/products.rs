@@ -98,7 +98,9 @@ fn quantised_types_stay_quantised() {
         let counted = weights::linear_bytes(true, dtype, 32, 256);
         match &linear.weight {
             Weight::Quantised(weight) => assert!(counted >= weight.storage_size_in_bytes(), "{dtype:?}"),
-            Weight::Dense(weight) => assert_eq!(counted, weight.elem_count() * 4, "{dtype:?}"),
+            Weight::Dense(weight) | Weight::Trained(weight) => {
+                assert_eq!(counted, weight.elem_count() * 4, "{dtype:?}")
+            }
         }
     }
     let dequantised: Vec<_> = DType::ALL.into_iter().filter(|dtype| weights::is_dequantised(*dtype)).collect();

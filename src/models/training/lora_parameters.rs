@@ -1,0 +1,94 @@
+//! The matrices of a LoRA adapter that is trained.
+
+use std::ops::Range;
+
+use crate::models::backend::Candle;
+use crate::models::decoder::Decoder;
+use crate::models::error::{ModelError, Result};
+use crate::models::weights::LoadedMatrix;
+
+/// The projections that can be trained, by the end of their GGUF tensor name. `attn_qkv` and `ffn_gate_up` are several in one.
+const PROJECTIONS: [&str; 9] =
+    ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_gate_up", "ffn_down"];
+
+/// The two LoRA matrices of a tensor of the checkpoint.
+#[derive(Clone, Debug)]
+pub struct LoraModule {
+    /// The name of the tensor in GGUF, without the suffix `.weight`.
+    pub tensor: String,
+    pub inputs: usize,
+    pub outputs: usize,
+    /// Where [`LoraParameters::values`] has the down-projection: `[rank, inputs]`.
+    pub down: Range<usize>,
+    /// Where it has the up-projection: `[outputs, rank]`.
+    pub up: Range<usize>,
+    /// The matrices of the decoder: several if it splits the tensor.
+    pub(super) matrices: Vec<LoadedMatrix>,
+}
+
+/// All parameters of an adapter.
+#[derive(Clone, Debug)]
+pub struct LoraParameters {
+    pub rank: usize,
+    /// The factor of the adapter's outputs: alpha over rank.
+    pub scale: f32,
+    pub modules: Vec<LoraModule>,
+    pub values: Vec<f32>,
+}
+
+impl LoraParameters {
+    /// An adapter without effect: random down-projections, and up-projections of zeros. `targets` selects projections by
+    /// the end of their GGUF tensor name.
+    ///
+    /// # Errors
+    /// If no projection is selected.
+    pub fn new(
+        decoder: &Decoder<Candle>,
+        rank: usize,
+        alpha: f32,
+        targets: impl Fn(&str) -> bool,
+        seed: u64,
+    ) -> Result<Self> {
+        let mut modules: Vec<LoraModule> = Vec::new();
+        let mut len = 0;
+        for matrix in decoder.projections() {
+            let projection = matrix.stem.rsplit('.').next().unwrap_or_default();
+            if !PROJECTIONS.contains(&projection) || !targets(projection) {
+                continue;
+            }
+            if let Some(module) = modules.iter_mut().find(|module| module.tensor == matrix.stem) {
+                module.matrices.push(matrix.clone());
+                continue;
+            }
+            let LoadedMatrix { columns: inputs, total: outputs, .. } = *matrix;
+            let (down, up) = (len..len + rank * inputs, len + rank * inputs..len + rank * (inputs + outputs));
+            len = up.end;
+            let (tensor, matrices) = (matrix.stem.clone(), vec![matrix.clone()]);
+            modules.push(LoraModule { tensor, inputs, outputs, down, up, matrices });
+        }
+        if modules.is_empty() || rank == 0 {
+            return Err(ModelError::Compute("an adapter without matrices cannot be trained".to_owned()));
+        }
+        let mut values = vec![0.; len];
+        let mut random = SplitMix(seed);
+        for LoraModule { inputs, down, .. } in &modules {
+            // As in peft: the default of a linear layer in PyTorch.
+            let bound = (*inputs as f32).sqrt().recip();
+            values[down.clone()].iter_mut().for_each(|value| *value = bound * random.next());
+        }
+        Ok(Self { rank, scale: alpha / rank as f32, modules, values })
+    }
+}
+
+/// Pseudo-random numbers (Steele et al. 2014, <https://doi.org/10.1145/2660193.2660195>).
+struct SplitMix(u64);
+
+impl SplitMix {
+    /// A number in [-1, 1).
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.
+    }
+}

@@ -1,0 +1,181 @@
+//! Trains an adapter: accumulates the gradients of batches of texts, and takes steps of the optimizer.
+
+use std::sync::Arc;
+
+use candle_core::{Tensor as Array, Var};
+
+use super::adam_w::{AdamW, clip_norm};
+use super::lora_parameters::LoraParameters;
+use super::{TargetScore, TrainingText};
+use crate::models::backend::Candle;
+use crate::models::backend::candle::CandleLinear;
+use crate::models::decoder::{Decoder, TrainingPass};
+use crate::models::error::{ModelError, Result};
+use crate::models::nn::{Adapter, DownProjection, LoraDelta};
+
+/// An adapter in training.
+#[derive(Debug)]
+pub struct LoraTrainer<'a> {
+    decoder: &'a Decoder<Candle>,
+    /// The handle that computes; its pause function lets other work run.
+    backend: Candle,
+    pub parameters: LoraParameters,
+    pub optimizer: AdamW,
+    /// The sum of the gradients since the last step.
+    gradient: Vec<f32>,
+    variables: Variables,
+    /// Whether the graphs of all layers are kept for the backward pass, which is faster but takes more memory.
+    pub keep_graphs: bool,
+}
+
+/// The parameters on the device.
+#[derive(Debug)]
+struct Variables {
+    /// Down- and up-projection of each module.
+    modules: Vec<[Var; 2]>,
+    adapter: Adapter<Candle>,
+}
+
+/// The loss of a pair of a chosen and a rejected text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PreferenceScore {
+    pub loss: f32,
+    /// The log probabilities of chosen and rejected targets, less those without the adapter, times beta.
+    pub rewards: [f32; 2],
+}
+
+impl<'a> LoraTrainer<'a> {
+    /// Starts with these parameters and this state of the optimizer.
+    pub fn new(
+        decoder: &'a Decoder<Candle>,
+        backend: Candle,
+        parameters: LoraParameters,
+        optimizer: AdamW,
+    ) -> Result<Self> {
+        let count = parameters.values.len();
+        if optimizer.means.len() != count || optimizer.squares.len() != count {
+            return Err(ModelError::Compute("the state of the optimizer is of another adapter".to_owned()));
+        }
+        let variables = Variables::new(&backend, &parameters)?;
+        Ok(Self { decoder, backend, parameters, optimizer, gradient: vec![0.; count], variables, keep_graphs: true })
+    }
+
+    /// Scores the targets of texts, text by text.
+    pub fn evaluate(&self, texts: &[TrainingText]) -> Result<Vec<Vec<TargetScore>>> {
+        let pass = self.forward(&self.variables.adapter, texts)?;
+        Ok(by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0))
+    }
+
+    /// The sum of the targets' log probabilities without the adapter, text by text.
+    pub fn reference_log_probabilities(&self, texts: &[TrainingText]) -> Result<Vec<f32>> {
+        let pass = self.forward(&Adapter { deltas: Vec::new() }, texts)?;
+        let scores = by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0);
+        Ok(scores.iter().map(|scores| log_probability(scores)).collect())
+    }
+
+    /// Adds the gradient of the negated log probabilities of all targets, times `weight`.
+    pub fn supervised(&mut self, texts: &[TrainingText], weight: f32) -> Result<Vec<Vec<TargetScore>>> {
+        let pass = self.forward(&self.variables.adapter, texts)?;
+        let weights = vec![-weight; pass.targets()];
+        let (scores, gradient) = self.decoder.score_targets(&self.backend, &pass, Some(&weights))?;
+        self.backward(pass, gradient)?;
+        Ok(by_text(texts, scores))
+    }
+
+    /// Adds the gradient of direct preference optimization (Rafailov et al. 2023, <https://arxiv.org/abs/2305.18290>),
+    /// times `weight`: of the sum over pairs of `−log sigmoid(beta · (chosen − rejected))`. Texts alternate between chosen
+    /// and rejected; `references` are their [`reference_log_probabilities`](Self::reference_log_probabilities).
+    pub fn preference(
+        &mut self,
+        texts: &[TrainingText],
+        references: &[f32],
+        beta: f32,
+        weight: f32,
+    ) -> Result<Vec<PreferenceScore>> {
+        if !texts.len().is_multiple_of(2) || references.len() != texts.len() {
+            return Err(ModelError::Compute("each chosen text needs a rejected one, and both a reference".to_owned()));
+        }
+        let pass = self.forward(&self.variables.adapter, texts)?;
+        let scores = by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0);
+        let rewards = |pair: usize| {
+            [0, 1].map(|side| beta * (log_probability(&scores[2 * pair + side]) - references[2 * pair + side]))
+        };
+        let (mut results, mut weights) = (Vec::with_capacity(texts.len() / 2), Vec::with_capacity(pass.targets()));
+        for pair in 0..texts.len() / 2 {
+            let rewards = rewards(pair);
+            let margin = f64::from(rewards[0]) - f64::from(rewards[1]);
+            // ln(1 + e^−margin), without overflow.
+            let loss = (-margin).max(0.) + (-margin.abs()).exp().ln_1p();
+            let slope = weight * beta * ((1. + margin.exp()).recip()) as f32;
+            weights.extend(std::iter::repeat_n(-slope, texts[2 * pair].targets.len()));
+            weights.extend(std::iter::repeat_n(slope, texts[2 * pair + 1].targets.len()));
+            results.push(PreferenceScore { loss: loss as f32, rewards });
+        }
+        let (_, gradient) = self.decoder.score_targets(&self.backend, &pass, Some(&weights))?;
+        self.backward(pass, gradient)?;
+        Ok(results)
+    }
+
+    /// Changes the parameters by the gradients since the last step, clipped to `max_norm`. Returns their norm before.
+    pub fn step(&mut self, learning_rate: f32, weight_decay: f32, max_norm: f32) -> Result<f32> {
+        let norm = clip_norm(&mut self.gradient, max_norm);
+        self.optimizer.step(&mut self.parameters.values, &self.gradient, learning_rate, weight_decay);
+        self.gradient.fill(0.);
+        self.variables = Variables::new(&self.backend, &self.parameters)?;
+        Ok(norm)
+    }
+
+    /// The sum of the gradients since the last step, in the order of [`LoraParameters::values`].
+    pub fn gradient(&self) -> &[f32] {
+        &self.gradient
+    }
+
+    fn forward(&self, adapter: &Adapter<Candle>, texts: &[TrainingText]) -> Result<TrainingPass> {
+        self.decoder.training_forward(&self.backend, adapter, texts, self.keep_graphs)
+    }
+
+    fn backward(&mut self, pass: TrainingPass, gradient: Option<Array>) -> Result<()> {
+        let Some(gradient) = gradient else { return Ok(()) };
+        let Self { decoder, backend, parameters, gradient: sum, variables, .. } = self;
+        decoder.training_backward(backend, &variables.adapter, pass, gradient, &mut |gradients| {
+            for (module, variables) in parameters.modules.iter().zip(&variables.modules) {
+                for (variable, range) in variables.iter().zip([&module.down, &module.up]) {
+                    let Some(found) = gradients.get(variable) else { continue };
+                    let found: Vec<f32> = found.flatten_all()?.to_vec1()?;
+                    sum[range.clone()].iter_mut().zip(found).for_each(|(sum, found)| *sum += found);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Variables {
+    fn new(backend: &Candle, parameters: &LoraParameters) -> Result<Self> {
+        let LoraParameters { rank, scale, modules, values } = parameters;
+        let variable =
+            |values: &[f32], rows: usize, columns: usize| Var::from_slice(values, (rows, columns), backend.device());
+        let (mut variables, mut deltas) = (Vec::with_capacity(modules.len()), Vec::new());
+        for module in modules {
+            let down = variable(&values[module.down.clone()], *rank, module.inputs)?;
+            let up = variable(&values[module.up.clone()], module.outputs, *rank)?;
+            let shared = Arc::new(DownProjection::Linear(CandleLinear::trained(down.as_tensor().clone())?));
+            for matrix in &module.matrices {
+                let rows = up.narrow(0, matrix.rows.start, matrix.rows.len())?;
+                let (down, up) = (Arc::clone(&shared), CandleLinear::trained(rows)?);
+                deltas.push((matrix.id, Arc::new(LoraDelta { down, up, scale: *scale })));
+            }
+            variables.push([down, up]);
+        }
+        Ok(Self { modules: variables, adapter: Adapter { deltas } })
+    }
+}
+
+fn by_text(texts: &[TrainingText], scores: Vec<TargetScore>) -> Vec<Vec<TargetScore>> {
+    let mut scores = scores.into_iter();
+    texts.iter().map(|text| scores.by_ref().take(text.targets.len()).collect()).collect()
+}
+
+fn log_probability(scores: &[TargetScore]) -> f32 {
+    scores.iter().map(|score| f64::from(score.log_probability)).sum::<f64>() as f32
+}

@@ -1,0 +1,14 @@
+//! Fine-tuning of decoders with LoRA adapters: losses, gradients and the optimizer. The decoder itself does not change.
+//!
+//! The network is the same as for inference ([`Decoder`]), on candle, which computes gradients.
+
+mod adam_w;
+mod learning_rate;
+mod lora_parameters;
+mod lora_trainer;
+
+pub use super::decoder::{TargetScore, TrainingText};
+pub use adam_w::{AdamW, clip_norm};
+pub use learning_rate::LearningRate;
+pub use lora_parameters::{LoraModule, LoraParameters};
+pub use lora_trainer::{LoraTrainer, PreferenceScore};

@@ -1,0 +1,240 @@
+//! Compares the training of LoRA adapters with PyTorch and peft. `tests/fixtures/make_training_reference.py` wrote the
+//! expected values.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+use outpost::models::decoder::Decoder;
+use outpost::models::safetensors::ModelFolder;
+use outpost::models::training::{
+    AdamW, LearningRate, LoraModule, LoraParameters, LoraTrainer, TargetScore, TrainingText,
+};
+use serde::Deserialize;
+
+use crate::harness::candle;
+
+#[derive(Deserialize)]
+struct Cases {
+    rank: usize,
+    alpha: f32,
+    beta: f32,
+    warmup_steps: u32,
+    learning_rate: f32,
+    weight_decay: f32,
+    max_gradient_norm: f32,
+    batches: Vec<Vec<Text>>,
+    pairs: Vec<[Text; 2]>,
+    families: BTreeMap<String, Family>,
+}
+
+/// Token IDs, and how many of the first belong to the prompt.
+type Text = (Vec<u32>, usize);
+
+#[derive(Deserialize)]
+struct Family {
+    losses: Vec<f32>,
+    norms: Vec<f32>,
+    preference_loss: f32,
+}
+
+fn fixtures(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+fn cases() -> Cases {
+    serde_json::from_slice(&std::fs::read(fixtures("training/cases.json")).unwrap()).unwrap()
+}
+
+fn text((tokens, prompt): &Text) -> TrainingText {
+    TrainingText { tokens: tokens.clone(), targets: (*prompt..tokens.len()).collect() }
+}
+
+fn texts(batch: &[Text]) -> Vec<TrainingText> {
+    batch.iter().map(text).collect()
+}
+
+/// The name of a module in peft, such as `layers.0.self_attn.q_proj`.
+fn peft_name(tensor: &str) -> String {
+    let (layer, projection) = tensor.strip_prefix("blk.").unwrap().split_once('.').unwrap();
+    let name = match projection {
+        "attn_q" => "self_attn.q_proj",
+        "attn_k" => "self_attn.k_proj",
+        "attn_v" => "self_attn.v_proj",
+        "attn_qkv" => "self_attn.qkv_proj",
+        "attn_output" => "self_attn.o_proj",
+        "ffn_gate" => "mlp.gate_proj",
+        "ffn_up" => "mlp.up_proj",
+        "ffn_gate_up" => "mlp.gate_up_proj",
+        "ffn_down" => "mlp.down_proj",
+        other => panic!("{other}"),
+    };
+    format!("base_model.model.model.layers.{layer}.{name}")
+}
+
+struct Reference {
+    tensors: HashMap<String, Tensor>,
+}
+
+impl Reference {
+    fn load(family: &str) -> Self {
+        let path = fixtures("training").join(format!("{family}.safetensors"));
+        Self { tensors: candle_core::safetensors::load(path, &Device::Cpu).unwrap() }
+    }
+
+    fn values(&self, prefix: &str, tensor: &str, matrix: &str) -> Option<Vec<f32>> {
+        let tensor = self.tensors.get(&format!("{prefix}{}.lora_{matrix}.weight", peft_name(tensor)))?;
+        Some(tensor.flatten_all().unwrap().to_vec1().unwrap())
+    }
+
+    /// The values of all matrices in the order of `parameters`.
+    fn flat(&self, prefix: &str, parameters: &LoraParameters) -> Vec<f32> {
+        let mut flat = vec![f32::NAN; parameters.values.len()];
+        for LoraModule { tensor, down, up, .. } in &parameters.modules {
+            for (matrix, range) in [("A", down), ("B", up)] {
+                let values = self.values(prefix, tensor, matrix).unwrap_or_else(|| panic!("{tensor}"));
+                flat[range.clone()].copy_from_slice(&values);
+            }
+        }
+        flat
+    }
+
+    /// The parameters of the initial adapter.
+    fn parameters(&self, decoder: &Decoder<outpost::models::backend::Candle>, cases: &Cases) -> LoraParameters {
+        let is_target = |projection: &str| self.values("", &format!("blk.0.{projection}"), "A").is_some();
+        let mut parameters = LoraParameters::new(decoder, cases.rank, cases.alpha, is_target, 0).unwrap();
+        let adapted = self.tensors.keys().filter(|name| name.starts_with("base_model")).count();
+        assert_eq!(2 * parameters.modules.len(), adapted);
+        parameters.values = self.flat("", &parameters);
+        parameters
+    }
+}
+
+fn loss(scores: &[Vec<TargetScore>]) -> f32 {
+    let all = || scores.iter().flatten().map(|score| score.log_probability);
+    -all().sum::<f32>() / all().count() as f32
+}
+
+fn targets(texts: &[TrainingText]) -> f32 {
+    texts.iter().map(|text| text.targets.len()).sum::<usize>() as f32
+}
+
+/// The greatest difference, relative to the greatest expected number.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let size = expected.iter().fold(0f32, |size, value| size.max(value.abs()));
+    found
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| (a - b).abs() / size)
+        .fold(0., |most, x| if x > most || x.is_nan() { x } else { most })
+}
+
+#[test]
+fn losses_and_gradients_match_peft() {
+    let cases = cases();
+    let (batches, pairs): (Vec<_>, Vec<Text>) =
+        (cases.batches.iter().map(|batch| texts(batch)).collect(), cases.pairs.iter().flatten().cloned().collect());
+    let mut far = Vec::new();
+    for (name, family) in &cases.families {
+        let backend = candle();
+        let folder = ModelFolder::open(&fixtures("families").join(name)).unwrap();
+        let decoder = Decoder::load(&folder, &backend).unwrap();
+        let reference = Reference::load(name);
+        let parameters = reference.parameters(&decoder, &cases);
+        let count = parameters.values.len();
+        let mut worst = [0f32; 5];
+        for keep_graphs in [true, false] {
+            let start = || {
+                let optimizer = AdamW::new(count);
+                let mut trainer = LoraTrainer::new(&decoder, backend.clone(), parameters.clone(), optimizer).unwrap();
+                trainer.keep_graphs = keep_graphs;
+                trainer
+            };
+            let mut trainer = start();
+            trainer.supervised(&batches[0], targets(&batches[0]).recip()).unwrap();
+            let supervised = difference(trainer.gradient(), &reference.flat("supervised.", &parameters));
+            let mut trainer = start();
+            let pairs = texts(&pairs);
+            let without = trainer.reference_log_probabilities(&pairs).unwrap();
+            let scores = trainer.preference(&pairs, &without, cases.beta, 0.5).unwrap();
+            let preference_loss = scores.iter().map(|score| score.loss).sum::<f32>() / 2.;
+            let preference = difference(trainer.gradient(), &reference.flat("preference.", &parameters));
+            let mut trainer = start();
+            let steps = family.losses.len() as u32;
+            let rate = LearningRate { peak: cases.learning_rate, warmup: cases.warmup_steps, steps };
+            let (mut losses, mut norms) = (Vec::new(), Vec::new());
+            for step in 0..steps {
+                let batch = &batches[step as usize % 2];
+                losses.push(loss(&trainer.supervised(batch, targets(batch).recip()).unwrap()));
+                norms.push(trainer.step(rate.at(step), cases.weight_decay, cases.max_gradient_norm).unwrap());
+            }
+            let found = [
+                supervised,
+                preference,
+                difference(&[preference_loss], &[family.preference_loss]),
+                difference(&losses, &family.losses),
+                difference(&norms, &family.norms),
+            ];
+            worst.iter_mut().zip(found).for_each(|(worst, found)| *worst = worst.max(found));
+        }
+        let [supervised, preference, preference_loss, losses, norms] = worst;
+        println!(
+            "{name:<14} gradient {supervised:.1e}, of preferences {preference:.1e}; preference loss {preference_loss:.1e}, \
+             losses of ten steps {losses:.1e}, norms {norms:.1e}"
+        );
+        // Ten steps amplify rounding.
+        if !(supervised.max(preference).max(preference_loss).max(losses) <= 1e-4 && norms <= 1e-3) {
+            far.push(name.clone());
+        }
+    }
+    assert!(far.is_empty(), "far from the reference: {far:?}");
+}
+
+/// Targets are scored like the logits of inference say, and a pass over several texts like one over each.
+#[test]
+fn scores_do_not_depend_on_other_texts() {
+    let cases = cases();
+    let backend = candle();
+    let folder = ModelFolder::open(&fixtures("families/gemma3")).unwrap();
+    let decoder = Decoder::load(&folder, &backend).unwrap();
+    let parameters = Reference::load("gemma3").parameters(&decoder, &cases);
+    let optimizer = AdamW::new(parameters.values.len());
+    let trainer = LoraTrainer::new(&decoder, backend, parameters, optimizer).unwrap();
+    let batch = texts(&cases.batches[0]);
+    let together = trainer.evaluate(&batch).unwrap();
+    for (text, together) in batch.iter().zip(&together) {
+        let alone = trainer.evaluate(std::slice::from_ref(text)).unwrap();
+        let logs = |scores: &[TargetScore]| -> Vec<f32> { scores.iter().map(|score| score.log_probability).collect() };
+        assert!(difference(&logs(together), &logs(&alone[0])) < 1e-5);
+    }
+}
+
+/// A range of all tokens, as targets would be.
+fn all(range: Range<usize>) -> Vec<usize> {
+    range.collect()
+}
+
+#[test]
+fn impossible_texts_are_refused() {
+    let cases = cases();
+    let backend = candle();
+    let folder = ModelFolder::open(&fixtures("families/llama")).unwrap();
+    let decoder = Decoder::load(&folder, &backend).unwrap();
+    let parameters = Reference::load("llama").parameters(&decoder, &cases);
+    let optimizer = AdamW::new(parameters.values.len());
+    let mut trainer = LoraTrainer::new(&decoder, backend, parameters.clone(), optimizer).unwrap();
+    for (tokens, targets) in
+        [(vec![], vec![]), (vec![1, 2], all(0..2)), (vec![1, 2], all(2..3)), (vec![64, 1], all(1..2))]
+    {
+        let text = TrainingText { tokens, targets };
+        assert!(trainer.supervised(&[text.clone()], 1.).is_err(), "{text:?}");
+    }
+    let unpaired = texts(&cases.batches[0][..1]);
+    assert!(trainer.preference(&unpaired, &[0.], 0.1, 1.).is_err());
+    assert!(trainer.gradient().iter().all(|value| *value == 0.));
+    let other = AdamW::new(parameters.values.len() + 1);
+    assert!(LoraTrainer::new(&decoder, candle(), parameters, other).is_err());
+    assert!(LoraParameters::new(&decoder, 2, 1., |_| false, 0).is_err());
+}
