@@ -37,6 +37,11 @@ impl Models {
         self.engine.is_healthy()
     }
 
+    /// The name of a device that no longer works.
+    pub fn lost_device(&self) -> Option<&str> {
+        self.engine.lost_device()
+    }
+
     /// The installed models that `access` may use, sorted by name.
     pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
         let mut models = self.on_disk().await?;

@@ -5,9 +5,9 @@ use std::thread::JoinHandle;
 
 use super::embedding::{EmbeddingQueue, EmbeddingWorkload};
 use super::image::{ImageQueue, ImageWorkload};
-use super::runtime::Runtime;
 use super::runtime::supervised_worker::Worker;
 use super::runtime::workload::Workload;
+use super::runtime::{DeviceCheck, Runtime};
 use super::settings::Settings;
 use super::text::queue::TextQueue;
 use super::text::workload::TextWorkload;
@@ -38,6 +38,19 @@ pub enum DeviceBackend {
     Candle(Candle),
 }
 
+impl DeviceBackend {
+    /// A check whether the device works.
+    fn check(&self) -> DeviceCheck {
+        match self {
+            Self::Cpu(_) => Box::new(|| Ok(())),
+            Self::Candle(candle) => {
+                let candle = candle.clone();
+                Box::new(move || candle.check().map_err(|error| error.to_string()))
+            }
+        }
+    }
+}
+
 impl DeviceWorker {
     /// Starts the worker thread. Fails if the operating system cannot start it.
     pub fn start(backend: DeviceBackend, runtime: Arc<Runtime>) -> std::io::Result<Self> {
@@ -50,7 +63,7 @@ impl DeviceWorker {
             Box::new(EmbeddingWorkload::new(Arc::clone(&embeddings))),
             Box::new(ImageWorkload::new(Arc::clone(&images))),
         ];
-        let worker = Worker::new(Arc::clone(&runtime), workloads);
+        let worker = Worker::new(Arc::clone(&runtime), workloads, backend.check());
         let thread =
             std::thread::Builder::new().name(format!("engine {}", runtime.device.name)).spawn(|| worker.run())?;
         Ok(Self { backend, runtime, texts, embeddings, images, thread: Mutex::new(Some(thread)) })

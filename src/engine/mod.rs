@@ -199,6 +199,12 @@ impl Engine {
         self.owner.devices.iter().all(|device| device.runtime.is_healthy())
     }
 
+    /// The name of a device that no longer works. Requests of its models fail until the server is restarted.
+    pub fn lost_device(&self) -> Option<&str> {
+        let lost = self.owner.devices.iter().find(|device| device.runtime.is_device_lost());
+        lost.map(|device| device.name())
+    }
+
     /// The load of text generation on all devices.
     pub fn load(&self) -> Load {
         self.owner.devices.iter().map(|device| device.texts.load()).sum()

@@ -122,7 +122,8 @@ impl EmbeddingWorkload {
 
     fn fail_batch(&self, model: &EncoderModel, items: &[BatchItem], error: &ModelError) {
         tracing::error!(model = model.id(), reason = %error, "texts could not be embedded");
+        let failure = self.runtime.model_failure(model.id(), error);
         let mut scheduler = self.queue.lock();
-        items.iter().for_each(|item| scheduler.fail(item.request, Failure::of_model(model.id(), error)));
+        items.iter().for_each(|item| scheduler.fail(item.request, failure.clone()));
     }
 }

@@ -130,7 +130,7 @@ impl ImageRunner {
             Err(ModelError::Interrupted) => job.fail(Failure::ShuttingDown),
             Err(error) => {
                 tracing::error!(model = job.model.id(), reason = %error, "an image could not be generated");
-                let failure = Failure::of_model(job.model.id(), &error);
+                let failure = self.runtime.model_failure(job.model.id(), &error);
                 job.fail(failure);
             }
         }

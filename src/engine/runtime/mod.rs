@@ -15,8 +15,10 @@ pub mod workload;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use super::error::Failure;
 use super::settings::Settings;
 use crate::clock_rng::ClockRng;
+use crate::models::ModelError;
 use fault_injection::FaultInjector;
 use memory_budget::{KvCache, Lease, MemoryBudget, Reclaim};
 use metrics::Metrics;
@@ -41,6 +43,9 @@ pub struct Runtime {
     wake: Condvar,
 }
 
+/// Computes something small on the device, to find out whether it works. Returns the reason if it does not.
+pub type DeviceCheck = Box<dyn Fn() -> Result<(), String> + Send>;
+
 /// The number of a device among those of the engine.
 pub type DeviceIndex = usize;
 
@@ -53,8 +58,9 @@ pub struct DeviceInfo {
 }
 
 /// The phase of a shutdown. It only moves forward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShutdownPhase {
+    #[default]
     Running,
     /// No new requests; running ones continue.
     Draining,
@@ -64,13 +70,17 @@ pub enum ShutdownPhase {
     Closed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     phase: ShutdownPhase,
     /// Whether the compute thread was woken since its last round.
     signal: bool,
     /// The number of workloads that have panicked and not yet recovered.
     down: usize,
+    /// The device has reported an error and was not checked since.
+    device_error: bool,
+    /// The device no longer works.
+    device_lost: bool,
 }
 
 impl Runtime {
@@ -88,7 +98,7 @@ impl Runtime {
             faults: FaultInjector::default(),
             kv_cache: OnceLock::new(),
             idle_models: OnceLock::new(),
-            state: Mutex::new(State { phase: ShutdownPhase::Running, signal: false, down: 0 }),
+            state: Mutex::new(State::default()),
             wake: Condvar::new(),
         }
     }
@@ -144,6 +154,30 @@ impl Runtime {
     /// Whether every workload is running. `false` after a panic until the workload has recovered.
     pub fn is_healthy(&self) -> bool {
         self.lock().down == 0
+    }
+
+    /// Whether the device no longer works.
+    pub fn is_device_lost(&self) -> bool {
+        self.lock().device_lost
+    }
+
+    /// The failure of requests whose model cannot be computed. After an error of the device, the compute thread checks
+    /// whether it still works.
+    pub fn model_failure(&self, id: &str, error: &ModelError) -> Failure {
+        self.lock().device_error |= matches!(error, ModelError::Device(_));
+        Failure::of_model(id, error)
+    }
+
+    /// Checks the device if it has reported an error.
+    fn check_device(&self, check: &DeviceCheck) {
+        if !std::mem::take(&mut self.lock().device_error) {
+            return;
+        }
+        let checked = check();
+        if let Err(reason) = &checked {
+            tracing::error!(device = self.device.name, reason, "the device no longer works; restart the server");
+        }
+        self.lock().device_lost = checked.is_err();
     }
 
     fn set_down(&self, down: usize) {

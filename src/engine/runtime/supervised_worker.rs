@@ -4,12 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::workload::Workload;
-use super::{Runtime, ShutdownPhase};
+use super::{DeviceCheck, Runtime, ShutdownPhase};
 use crate::engine::error::Failure;
 
 pub struct Worker {
     runtime: Arc<Runtime>,
     workloads: Vec<Supervised>,
+    device_check: DeviceCheck,
 }
 
 /// A workload and its health.
@@ -21,9 +22,9 @@ struct Supervised {
 
 impl Worker {
     /// Each round runs the workloads in this order.
-    pub fn new(runtime: Arc<Runtime>, workloads: Vec<Box<dyn Workload>>) -> Self {
+    pub fn new(runtime: Arc<Runtime>, workloads: Vec<Box<dyn Workload>>, device_check: DeviceCheck) -> Self {
         let supervised = |workload| Supervised { workload, is_down: false };
-        Self { runtime, workloads: workloads.into_iter().map(supervised).collect() }
+        Self { runtime, workloads: workloads.into_iter().map(supervised).collect(), device_check }
     }
 
     /// Runs until the engine is closed.
@@ -47,6 +48,7 @@ impl Worker {
         }
         let down = self.workloads.iter().filter(|one| one.is_down).count();
         self.runtime.set_down(down);
+        self.runtime.check_device(&self.device_check);
         busy
     }
 }
@@ -83,5 +85,56 @@ impl Supervised {
         }
         self.is_down = !recovered;
         recovered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock_rng::{ClockRng, Timestamp};
+    use crate::engine::runtime::DeviceInfo;
+    use crate::engine::runtime::metrics::Metrics;
+    use crate::engine::settings::Settings;
+    use crate::models::ModelError;
+
+    struct Still;
+
+    impl ClockRng for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::ORIGIN
+        }
+
+        fn uptime(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn fill(&self, _: &mut [u8]) {}
+    }
+
+    #[test]
+    fn a_device_that_fails_its_check_is_lost_until_a_check_succeeds() {
+        let settings = Settings::new(std::path::Path::new("."), 1 << 20);
+        let device = DeviceInfo { index: 0, name: "cuda:0".to_owned() };
+        let runtime = Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new())), Arc::new(Still)));
+        let works = Arc::new(AtomicBool::new(true));
+        let own = Arc::clone(&works);
+        let check = move || if own.load(Ordering::SeqCst) { Ok(()) } else { Err("it fell off the bus".to_owned()) };
+        let mut worker = Worker::new(Arc::clone(&runtime), Vec::new(), Box::new(check));
+        let mut lost_after = |error: ModelError, device_works: bool| {
+            works.store(device_works, Ordering::SeqCst);
+            let failure = runtime.model_failure("model", &error);
+            assert_eq!(matches!(failure, Failure::Device { .. }), matches!(error, ModelError::Device(_)));
+            worker.round(ShutdownPhase::Running);
+            runtime.is_device_lost()
+        };
+        let out_of_memory = || ModelError::Device("out of memory".to_owned());
+        assert!(!lost_after(ModelError::Compute("a bug".to_owned()), false), "only errors of the device are checked");
+        assert!(!lost_after(out_of_memory(), true), "the device works again");
+        assert!(lost_after(out_of_memory(), false));
+        assert!(lost_after(ModelError::Compute("a bug".to_owned()), true), "it is not checked again without an error");
+        assert!(!lost_after(out_of_memory(), true));
     }
 }

@@ -220,7 +220,7 @@ impl TextWorkload {
             }
             Err(error) if batch.rows.len() == 1 => {
                 tracing::error!(model = model.id(), reason = %error, "a generation step failed");
-                let failure = Failure::of_model(model.id(), &error);
+                let failure = self.runtime.model_failure(model.id(), &error);
                 batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
             }
             Err(_) => {

@@ -14,7 +14,7 @@ pub async fn alive() -> HttpResponse {
 
 #[utoipa::path(tag = "health", security(()), responses(
     (status = 200, description = "Ready for work."),
-    (status = 503, description = "Shutting down, the engine is recovering from an internal error, or the store cannot be reached."),
+    (status = 503, description = "Shutting down, the engine is recovering from an internal error, a device no longer works, or the store cannot be reached."),
 ))]
 #[get("/readyz")]
 pub async fn ready(api: web::Data<Api>) -> ApiResult {
@@ -26,6 +26,10 @@ pub async fn ready(api: web::Data<Api>) -> ApiResult {
             Code::Overloaded,
             "The engine is recovering from an internal error. Try again shortly.",
         ));
+    }
+    if let Some(device) = api.models.lost_device() {
+        let text = format!("The device {device} no longer works. Restart the server.");
+        return Err(Error::new(Code::Overloaded, text));
     }
     api.store.read(|_| Ok(())).await?;
     Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))

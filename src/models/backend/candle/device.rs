@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor as Array};
 
 use crate::models::backend::cpu::Cpu;
 use crate::models::backend::interface::{RequestOptions, Tensor};
-use crate::models::error::Result;
+use crate::models::error::{ModelError, Result};
 
 /// A device of candle: CUDA, Metal, or the CPU.
 ///
@@ -58,6 +58,16 @@ impl Candle {
 
     pub(super) fn with_request(&self, options: RequestOptions) -> Self {
         Self { request: Some(options), ..self.clone() }
+    }
+
+    /// Computes something small, to find out whether the device works. After some errors, a GPU does nothing any more for
+    /// the process.
+    pub fn check(&self) -> Result<()> {
+        let two = (Array::ones(1, DType::F32, &self.device)? + 1.)?;
+        match two.to_vec1::<f32>()?.as_slice() {
+            [2.] => Ok(()),
+            other => Err(ModelError::Device(format!("1 + 1 is {other:?} there"))),
+        }
     }
 
     /// Uploads indices.
