@@ -95,9 +95,9 @@ pub struct Reloader {
 impl App {
     /// Opens everything. A start that fails leaves nothing behind. Must be called inside an actix runtime.
     pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
-        let (listener, certificate) = prepare(config)?;
+        let prepared = prepare(config)?;
         let before = DataFolderSnapshot::of(&config.paths.data);
-        let started = Self::start_on(listener, certificate, config, clock_rng).await;
+        let started = Self::start_prepared(prepared, config, clock_rng).await;
         match started {
             // The new files are another process's.
             Err(StartError::Store(OpenError::Locked { .. })) | Ok(_) => {}
@@ -106,10 +106,8 @@ impl App {
         started
     }
 
-    /// `certificate`: read from the configured files; `None` without TLS or with a self-signed certificate.
-    async fn start_on(
-        listener: TcpListener,
-        certificate: Option<Arc<Certificate>>,
+    async fn start_prepared(
+        Prepared { listener, certificate, devices }: Prepared,
         config: &Config,
         clock_rng: Arc<dyn ClockRng>,
     ) -> Result<Self, StartError> {
@@ -128,7 +126,7 @@ impl App {
             Tls::Off | Tls::Files { .. } => certificate,
         };
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
-        let settings = engine_settings(config);
+        let settings = engine_settings(config, devices);
         for line in settings.devices.describe(settings.threads) {
             tracing::info!("{line}");
         }
@@ -283,7 +281,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|cause| StartError::Listen { address, cause })
 }
 
-fn engine_settings(config: &Config) -> engine::Settings {
+fn engine_settings(config: &Config, devices: engine::Devices) -> engine::Settings {
     let defaults = engine::Settings::new(config.paths.models.clone(), config.memory);
     let kv_type = match config.kv_type {
         config::KvType::F16 => engine::KvType::F16,
@@ -298,7 +296,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
         speculate: config.speculate,
         drafts: drafts(&config.draft_model),
         precisions: precisions(&config.precision),
-        devices: devices(&config.device),
+        devices,
         sandbox: config.sandbox.clone(),
         ..defaults
     }
@@ -318,8 +316,9 @@ fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
     choices.iter().map(|choice| (choice.model.clone(), choice.precision.into())).collect()
 }
 
-fn devices(choices: &[ModelDevice]) -> engine::Devices {
-    choices.iter().map(|choice| (choice.model.clone(), choice.device)).collect()
+fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
+    let choices = choices.iter().map(|choice| (choice.model.clone(), choice.device));
+    engine::Devices::select(choices).map_err(StartError::Device)
 }
 
 /// For models that are not named, the last `auto` or `none` applies.
@@ -363,16 +362,21 @@ fn hosts(config: &Config) -> AllowedHosts {
     }
 }
 
-/// Binds the address, reads the certificate's files and looks for the devices: what can fail before the data folder is
-/// touched.
-fn prepare(config: &Config) -> Result<(TcpListener, Option<Arc<Certificate>>), StartError> {
+/// What is opened before the data folder is touched, because it can fail.
+struct Prepared {
+    listener: TcpListener,
+    /// Read from the configured files; `None` without TLS or with a self-signed certificate.
+    certificate: Option<Arc<Certificate>>,
+    devices: engine::Devices,
+}
+
+/// Binds the address, reads the certificate's files and finds the devices.
+fn prepare(config: &Config) -> Result<Prepared, StartError> {
     let certificate = match &config.tls {
         Tls::Files { cert, key } => Some(Certificate::from_files(cert, key)?),
         Tls::Off | Tls::SelfSigned => None,
     };
-    let listener = listen(config.listen)?;
-    devices(&config.device).check().map_err(StartError::Device)?;
-    Ok((listener, certificate))
+    Ok(Prepared { listener: listen(config.listen)?, certificate, devices: devices(&config.device)? })
 }
 
 /// The certificate in the data folder; the first start creates it.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::clock_rng::ClockRng;
-use crate::models::devices::select;
+use crate::models::devices::Selected;
 pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
@@ -74,7 +74,7 @@ struct Owner {
 }
 
 impl Engine {
-    /// Starts the compute thread of each device that models run on. Fails if a device cannot be used, or if the operating
+    /// Starts the compute thread of each device that models run on. Fails if a device cannot be opened, or if the operating
     /// system cannot start a thread.
     pub fn start(settings: Settings, clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
         let metrics = Arc::new(Metrics::new(server_info(settings.threads)));
@@ -261,20 +261,19 @@ fn start_devices(
     clock: &Arc<dyn ClockRng>,
 ) -> std::io::Result<(Vec<DeviceWorker>, PerModel<DeviceIndex>)> {
     let mut devices: Vec<DeviceWorker> = Vec::new();
-    let mut start = |choice| {
-        let selected = select(choice).map_err(std::io::Error::other)?;
+    let mut start = |selected: &Selected| {
         let name = selected.name();
         if let Some(index) = devices.iter().position(|device| device.name() == name) {
             return Ok(index);
         }
-        let (backend, settings) = device_worker::open(&selected, settings.clone()).map_err(std::io::Error::other)?;
+        let (backend, settings) = device_worker::open(selected, settings.clone()).map_err(std::io::Error::other)?;
         let info = DeviceInfo { index: devices.len(), name };
         let runtime = Arc::new(Runtime::new(settings, info, Arc::clone(metrics), Arc::clone(clock)));
         devices.push(DeviceWorker::start(backend, runtime)?);
         Ok::<_, std::io::Error>(devices.len() - 1)
     };
-    let usual = start(settings.devices.usual)?;
-    let models = settings.devices.models.iter().map(|(id, choice)| Ok((id.clone(), start(*choice)?)));
+    let usual = start(&settings.devices.usual)?;
+    let models = settings.devices.models.iter().map(|(id, selected)| Ok((id.clone(), start(selected)?)));
     let models = models.collect::<std::io::Result<_>>()?;
     Ok((devices, PerModel { usual, models }))
 }

@@ -27,3 +27,14 @@ impl<T: Default> FromIterator<(Option<String>, T)> for PerModel<T> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::PerModel;
+
+    #[test]
+    fn a_model_that_is_not_named_has_the_default() {
+        let values: PerModel<_> = [(Some("small".to_owned()), 1), (None, 2), (None, 3)].into_iter().collect();
+        assert_eq!((values.of("small"), values.of("large")), (1, 3));
+    }
+}

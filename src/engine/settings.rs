@@ -36,7 +36,7 @@ pub struct Settings {
     pub drafts: Drafts,
     /// The precision of the weights of embedding, reranking and image models.
     pub precisions: Precisions,
-    /// Which devices run the models.
+    /// The devices that run the models; the CPU by default.
     pub devices: Devices,
     /// Max queued tokens of texts to embed or rank.
     pub max_queued_texts: usize,
@@ -92,7 +92,7 @@ impl Settings {
     pub(super) fn step_limits(&self) -> StepLimits {
         let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };
         let logits = self.max_running * (1 + draft);
-        StepLimits { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
+        StepLimits { tokens: self.prefill_chunk + logits, rows: self.max_running, logits }
     }
 }
 

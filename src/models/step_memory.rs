@@ -12,7 +12,6 @@ pub struct StepLimits {
     pub rows: usize,
     /// Tokens with logits.
     pub logits: usize,
-    pub threads: usize,
 }
 
 /// An upper bound of the bytes that a step takes: [`CausalLm::forward`] and sampling from its logits.
@@ -21,16 +20,17 @@ pub struct StepLimits {
 /// not used at the same time is added too, because an allocator may not be able to reuse it.
 ///
 /// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
-pub fn scratch_bytes<B: Backend>(config: &DecoderConfig, limits: &StepLimits) -> u64 {
-    let StepLimits { tokens, rows, logits, threads } = *limits;
+pub fn scratch_bytes<B: Backend>(config: &DecoderConfig, backend: &B, limits: &StepLimits) -> u64 {
+    let StepLimits { tokens, rows, logits } = *limits;
     let DecoderConfig { vocabulary, head_width, .. } = *config;
     // Cosines and sines of half a head each.
     let angles = head_width * config.ropes.len();
     // A thread that samples has a list of all tokens with their weights, and another one for log probabilities.
-    let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + threads * 4 * vocabulary;
+    let sampling = backend.pool().threads() * 4 * vocabulary;
+    let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + sampling;
     // Addresses, lengths and scales of keys and values.
     let tables = rows * blocks_for(config.context) * 64;
-    let attention = B::kv_attention_bytes(threads, &config.attention_shape(None), tokens, config.context);
+    let attention = backend.kv_attention_bytes(&config.attention_shape(None), tokens, config.context);
     (floats * size_of::<f32>() + tables + attention) as u64
 }
 
@@ -91,10 +91,10 @@ mod tests {
     }
 
     fn scratch_bytes(config: &DecoderConfig, step: &StepLimits) -> u64 {
-        super::scratch_bytes::<Cpu>(config, step)
+        super::scratch_bytes(config, &Cpu::new(2), step)
     }
 
-    const STEP: StepLimits = StepLimits { tokens: 40, rows: 8, logits: 8, threads: 2 };
+    const STEP: StepLimits = StepLimits { tokens: 40, rows: 8, logits: 8 };
 
     #[test]
     fn buffers_that_are_used_together_are_covered() {
@@ -114,8 +114,13 @@ mod tests {
         };
         check(StepLimits { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
         check(StepLimits { logits: 9, ..STEP }, 1_000);
-        check(StepLimits { threads: 3, ..STEP }, 2 * 1_000);
         check(StepLimits { rows: 9, ..STEP }, 512 / 16);
+    }
+
+    #[test]
+    fn every_thread_raises_the_bound() {
+        let bytes = |threads| super::scratch_bytes(&config(), &Cpu::new(threads), &STEP);
+        assert!(bytes(3) - bytes(2) >= 4 * 2 * 1_000, "each thread samples");
     }
 
     #[test]

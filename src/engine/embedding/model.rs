@@ -155,12 +155,12 @@ impl Checkpoint {
     }
 
     /// The memory for the model's weights, and the bytes of scratch buffers for a batch.
-    pub(in crate::engine) fn encoder_needs<B: Backend>(&self, threads: usize) -> Result<(Footprint, u64), String> {
+    pub(in crate::engine) fn encoder_needs<B: Backend>(&self, backend: &B) -> Result<(Footprint, u64), String> {
         let config = self.config()?;
-        let footprint = self.with_encoder(&config, |source| Footprint::new::<B>(source, threads));
+        let footprint = self.with_encoder(&config, |source| Footprint::new(source, backend));
         // A text that is longer than a batch is computed alone.
         let tokens = config.context().max(MAX_BATCH_TOKENS);
-        Ok((footprint, config.pass_bytes::<B>(tokens, MAX_BATCH_TEXTS, threads)))
+        Ok((footprint, config.pass_bytes(backend, tokens, MAX_BATCH_TEXTS)))
     }
 }
 

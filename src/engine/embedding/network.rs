@@ -58,10 +58,10 @@ impl NetworkConfig {
     }
 
     /// An upper bound on the scratch bytes of a batch with this many tokens and texts.
-    pub fn pass_bytes<B: Backend>(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
+    pub fn pass_bytes<B: Backend>(&self, backend: &B, tokens: usize, texts: usize) -> u64 {
         match self {
-            Self::Encoder(sizes) => Encoder::<B>::pass_bytes(sizes, tokens, texts, threads),
-            Self::Decoder(config) => encode_pass_bytes::<B>(config, tokens, texts, threads),
+            Self::Encoder(sizes) => Encoder::pass_bytes(sizes, backend, tokens, texts),
+            Self::Decoder(config) => encode_pass_bytes(config, backend, tokens, texts),
         }
     }
 }

@@ -56,7 +56,7 @@ impl<B: Backend> Adapters<B> {
     }
 
     /// Checks the adapters; returns the bytes of memory that they take. May read file headers.
-    pub fn check(&self, layers: &AdaptableLayers, requested: &[(String, f32)]) -> Result<u64, String> {
+    pub fn check(&self, layers: &AdaptableLayers, requested: &[(String, f32)], backend: &B) -> Result<u64, String> {
         if requested.len() > MAX_ADAPTERS {
             return Err(format!("{} adapters; at most {MAX_ADAPTERS} are allowed", requested.len()));
         }
@@ -68,7 +68,7 @@ impl<B: Backend> Adapters<B> {
         for (name, _) in requested {
             let (path, file) = self.file(layers, name)?;
             if !paths.contains(&path) {
-                bytes += file.bytes::<B>();
+                bytes += file.bytes(backend);
                 paths.push(path);
             }
         }
@@ -153,9 +153,10 @@ impl<B: Backend> Adapters<B> {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = runtime.lease(file.bytes::<B>(), 0).or_else(|| {
+                    let bytes = file.bytes(backend);
+                    let lease = runtime.lease(bytes, 0).or_else(|| {
                         self.evict_except(&paths);
-                        runtime.lease_reclaiming(file.bytes::<B>())
+                        runtime.lease_reclaiming(bytes)
                     });
                     let Some(lease) = lease else { return Ok(None) };
                     let adapter = Arc::new(file.read(backend)?);

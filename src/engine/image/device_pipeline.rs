@@ -86,11 +86,11 @@ impl<B: Backend> DevicePipeline for LoadedPipeline<B> {
     }
 
     fn image_bytes(&self, size: [usize; 2]) -> u64 {
-        self.pipeline.image_bytes(size, self.backend.pool().threads())
+        self.pipeline.image_bytes(&self.backend, size)
     }
 
     fn check_adapters(&self, requested: &[(String, f32)]) -> Result<u64, String> {
-        self.adapters.check(self.pipeline.adaptable_layers(), requested)
+        self.adapters.check(self.pipeline.adaptable_layers(), requested, &self.backend)
     }
 
     fn evict_adapters(&self) -> bool {

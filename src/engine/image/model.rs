@@ -54,8 +54,8 @@ pub fn open(path: &Path) -> Result<Components, String> {
 }
 
 /// Memory for a pipeline's weights, and for reading them.
-pub fn footprint<B: Backend>(components: &Components, threads: usize, precision: Precision) -> Footprint {
-    components.footprint::<B>(threads, precision.kind())
+pub fn footprint<B: Backend>(components: &Components, backend: &B, precision: Precision) -> Footprint {
+    components.footprint(backend, precision.kind())
 }
 
 impl ImageModel {

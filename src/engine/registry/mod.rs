@@ -378,10 +378,9 @@ impl Registry {
         let (id, encoder, index) = (&found.info.id, found.is_encoder(), device.runtime.device.index);
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
         let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
-        let threads = backend.pool().threads();
         let needs = || match encoder {
-            true => files.encoder_needs::<B>(threads),
-            false => text_needs::<B>(&files, threads, &device.runtime.settings),
+            true => files.encoder_needs(backend),
+            false => text_needs(&files, backend, &device.runtime.settings),
         };
         let (footprint, scratch) = catch_load_panic(needs).map_err(broken)?;
         let lease = self.lease(device, footprint.weights + footprint.loading, scratch, eviction)?;
@@ -413,7 +412,7 @@ impl Registry {
         let (id, runtime) = (&found.info.id, &device.runtime);
         let precision = self.settings.precisions.of(id);
         let components = catch_load_panic(|| image::open(&found.path)).map_err(broken)?;
-        let footprint = image::footprint::<B>(&components, backend.pool().threads(), precision);
+        let footprint = image::footprint(&components, backend, precision);
         let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
         let index = runtime.device.index;
         let open = || ImageModel::open(id, index, &components, &self.isolation(), lease, precision, backend);
@@ -466,12 +465,12 @@ impl Registry {
 /// The memory for the weights of a chat model, and the bytes of scratch buffers for its steps.
 fn text_needs<B: Backend>(
     checkpoint: &Checkpoint,
-    threads: usize,
+    backend: &B,
     settings: &Settings,
 ) -> Result<(Footprint, u64), String> {
     let weights = checkpoint.weights();
     let config = weights.decoder_config().map_err(|error| error.to_string())?;
-    Ok((Footprint::new::<B>(weights, threads), scratch_bytes::<B>(&config, &settings.step_limits())))
+    Ok((Footprint::new(weights, backend), scratch_bytes(&config, backend, &settings.step_limits())))
 }
 
 impl std::fmt::Debug for Registry {

@@ -168,13 +168,13 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
 
     /// Bytes of a weight matrix of this type in the checkpoint.
-    fn linear_bytes(dtype: DType, rows: usize, columns: usize) -> usize;
+    fn linear_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize;
 
-    /// Temporary bytes of reading such a matrix with `threads` threads.
-    fn loading_bytes(threads: usize, dtype: DType, rows: usize, columns: usize) -> usize;
+    /// Temporary bytes of reading such a matrix.
+    fn loading_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize;
 
     /// Bytes of the weights of a convolution of this type in the checkpoint.
-    fn conv_bytes(dtype: DType, shape: &ConvShape) -> usize;
+    fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize;
 
     // Tensors.
 
@@ -376,5 +376,5 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// An upper bound of the temporary bytes of [`Self::kv_attention`] for `tokens` tokens in total, in sequences of up to
     /// `positions` positions.
-    fn kv_attention_bytes(threads: usize, shape: &AttentionShape, tokens: usize, positions: usize) -> usize;
+    fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize;
 }

@@ -32,12 +32,12 @@ pub struct EncodePass<B: Backend> {
 }
 
 /// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
-pub fn encode_pass_bytes<B: Backend>(config: &DecoderConfig, tokens: usize, texts: usize, threads: usize) -> u64 {
+pub fn encode_pass_bytes<B: Backend>(config: &DecoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
     let DecoderConfig { width, kv_heads, head_width, .. } = *config;
-    let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
+    let step = StepLimits { tokens: CHUNK, rows: CHUNK, logits: 0 };
     // The residual stream and the angles.
     let floats = tokens * (2 * width + head_width * config.ropes.len());
-    scratch_bytes::<B>(config, &step)
+    scratch_bytes(config, backend, &step)
         + (floats * size_of::<f32>()) as u64
         + arena_bytes([kv_heads, head_width], tokens, texts)
 }

@@ -102,6 +102,13 @@ fn first_usable(gpus: impl Iterator<Item = Result<Gpu, String>>) -> Result<Gpu, 
     Err(reason.unwrap_or_else(|| "this machine has no GPU".to_owned()))
 }
 
+/// The CPU.
+impl Default for Selected {
+    fn default() -> Self {
+        Self::Cpu { reason: None }
+    }
+}
+
 impl Selected {
     /// `cpu`, `candle`, `cuda:0` or `metal`.
     pub fn name(&self) -> String {

@@ -51,9 +51,9 @@ impl<B: Backend> Bert<B> {
         Ok(Self { encoder, mask_padding: config.mask_padding, padding_id: config.padding_id })
     }
 
-    /// An upper bound of the floats that encoding two texts of `tokens` tokens on `threads` threads takes.
-    pub fn scratch_elements(&self, tokens: usize, threads: usize) -> usize {
-        Encoder::<B>::pass_bytes(self.encoder.config(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
+    /// An upper bound of the floats that encoding two texts of `tokens` tokens takes.
+    pub fn scratch_elements(&self, backend: &B, tokens: usize) -> usize {
+        Encoder::pass_bytes(self.encoder.config(), backend, 2 * tokens, 2) as usize / size_of::<f32>()
     }
 
     /// Hidden states of `texts`, token IDs of equal length: `[texts, tokens, 1, width]`, including padding.

@@ -184,13 +184,13 @@ impl<B: Backend> Encoder<B> {
     }
 
     /// An upper bound of the bytes of a pass over `tokens` tokens in `texts` texts, including scratch buffers.
-    pub fn pass_bytes(config: &EncoderConfig, tokens: usize, texts: usize, threads: usize) -> u64 {
+    pub fn pass_bytes(config: &EncoderConfig, backend: &B, tokens: usize, texts: usize) -> u64 {
         let EncoderConfig { width, inner, heads, .. } = *config;
         let kinds = if let Positions::Rotary { kinds, .. } = &config.positions { kinds.len() } else { 0 };
         // The residual stream and its copy on the host, angles, the tensors of one layer, and quantised activations.
         let angles = kinds * width / heads;
         let floats = tokens * (2 * width + 5 * width.max(inner) + width.max(inner) + angles);
-        let attention = B::kv_attention_bytes(threads, &shape(config, None), tokens, tokens.min(config.context));
+        let attention = backend.kv_attention_bytes(&shape(config, None), tokens, tokens.min(config.context));
         (floats * size_of::<f32>() + attention) as u64 + arena_bytes([heads, width / heads], tokens, texts)
     }
 }

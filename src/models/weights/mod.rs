@@ -47,7 +47,7 @@ pub trait Weights {
     fn names(&self) -> Vec<String>;
 }
 
-/// The memory that a checkpoint needs, in bytes.
+/// The memory that a checkpoint needs on a device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// All loaded tensors.
@@ -57,13 +57,12 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// The footprint if `threads` threads read.
-    pub fn new<B: Backend>(source: &dyn Weights, threads: usize) -> Self {
-        Self::with_precision::<B>(source, threads, None)
+    pub fn new<B: Backend>(source: &dyn Weights, backend: &B) -> Self {
+        Self::with_precision(source, backend, None)
     }
 
     /// The footprint if float matrices are rounded to `precision`.
-    pub fn with_precision<B: Backend>(source: &dyn Weights, threads: usize, precision: Option<DType>) -> Self {
+    pub fn with_precision<B: Backend>(source: &dyn Weights, backend: &B, precision: Option<DType>) -> Self {
         let mut footprint = Self::default();
         for name in source.names() {
             let (Some(shape), Some(dtype)) = (source.shape(&name), source.dtype(&name)) else { continue };
@@ -77,12 +76,12 @@ impl Footprint {
                 // The weights of a convolution are read at once.
                 &[outputs, inputs, height, width] => {
                     let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
-                    (B::conv_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
+                    (backend.conv_bytes(dtype, &window), outputs * inputs * height * width * dtype.block_bytes())
                 }
                 // Experts are read and packed one by one.
                 [outer @ .., rows, columns] => {
-                    let packed = outer.iter().product::<usize>() * B::linear_bytes(dtype, *rows, *columns);
-                    (packed, B::loading_bytes(threads, dtype, *rows, *columns))
+                    let packed = outer.iter().product::<usize>() * backend.linear_bytes(dtype, *rows, *columns);
+                    (packed, backend.loading_bytes(dtype, *rows, *columns))
                 }
                 [] => continue,
             };

@@ -62,16 +62,16 @@ impl Backend for Candle {
         Ok(Array::from_vec(values, count, self.device())?)
     }
 
-    fn linear_bytes(dtype: DType, rows: usize, columns: usize) -> usize {
-        weights::linear_bytes(true, dtype, rows, columns)
+    fn linear_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize {
+        weights::linear_bytes(self.device(), dtype, rows, columns)
     }
 
-    fn loading_bytes(_: usize, dtype: DType, rows: usize, columns: usize) -> usize {
-        weights::loading_bytes(true, dtype, rows, columns)
+    fn loading_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize {
+        weights::loading_bytes(self.device(), dtype, rows, columns)
     }
 
-    fn conv_bytes(dtype: DType, shape: &ConvShape) -> usize {
-        weights::conv_bytes(true, dtype, shape)
+    fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize {
+        weights::conv_bytes(self.device(), dtype, shape)
     }
 
     fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>> {
@@ -275,7 +275,7 @@ impl Backend for Candle {
         attention::over_kv_arena(self, (arena, layer), batch, shape, q)
     }
 
-    fn kv_attention_bytes(_: usize, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {
-        attention::bytes(4 << 20, shape, tokens, positions)
+    fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {
+        attention::bytes(self.max_elements(), shape, tokens, positions)
     }
 }

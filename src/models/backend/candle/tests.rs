@@ -3,6 +3,8 @@
 mod attention;
 mod gradients;
 mod kv;
+#[cfg(not(feature = "cuda"))]
+mod memory;
 mod operations;
 mod products;
 

@@ -105,10 +105,10 @@ fn kept_type(dtype: DType, columns: usize) -> Option<GgmlDType> {
 }
 
 /// The element type of a dense matrix.
-fn dense_type(dtype: DType, on_cpu: bool) -> ArrayType {
+fn dense_type(device: &Device, dtype: DType) -> ArrayType {
     match dtype {
         DType::F32 => ArrayType::F32,
-        _ if on_cpu => ArrayType::F32,
+        _ if device.is_cpu() => ArrayType::F32,
         DType::BF16 => ArrayType::BF16,
         _ => ArrayType::F16,
     }
@@ -161,7 +161,7 @@ fn upload_bias(device: &Device, bias: Option<&[f32]>, rows: usize) -> Result<Opt
 
 /// Reads a dense tensor in the type of [`dense_type`].
 fn read_dense(device: &Device, weight: &Rows<'_>, shape: &[usize]) -> Result<Array> {
-    Ok(match (dense_type(weight.dtype, device.is_cpu()), weight.dtype) {
+    Ok(match (dense_type(device, weight.dtype), weight.dtype) {
         (ArrayType::BF16, _) => {
             let values: Vec<bf16> = weight.bytes()?.as_chunks().0.iter().copied().map(bf16::from_le_bytes).collect();
             Array::from_vec(values, shape, device)?
@@ -212,13 +212,13 @@ impl Weight {
     }
 }
 
-/// Bytes of a matrix on the CPU, or on another device.
-pub fn linear_bytes(on_cpu: bool, dtype: DType, rows: usize, columns: usize) -> usize {
+/// Bytes of a matrix on the device.
+pub fn linear_bytes(device: &Device, dtype: DType, rows: usize, columns: usize) -> usize {
     let Some(kept) = kept_type(dtype, columns) else {
-        return rows * columns * dense_type(dtype, on_cpu).size_in_bytes();
+        return rows * columns * dense_type(device, dtype).size_in_bytes();
     };
     let bytes = rows * columns / kept.block_size() * kept.type_size();
-    match on_cpu {
+    match device.is_cpu() {
         true => bytes + repacked_bytes(kept, rows, columns),
         // CUDA pads a matrix by 512 elements.
         false => bytes + 512 / kept.block_size() * kept.type_size(),
@@ -246,9 +246,9 @@ fn repacked_bytes(kept: GgmlDType, rows: usize, columns: usize) -> usize {
 }
 
 /// Temporary bytes of reading a matrix: its bytes in the file, and a copy in the type of the device.
-pub fn loading_bytes(on_cpu: bool, dtype: DType, rows: usize, columns: usize) -> usize {
+pub fn loading_bytes(device: &Device, dtype: DType, rows: usize, columns: usize) -> usize {
     let file_bytes = |rows: usize| rows * columns / dtype.block() * dtype.block_bytes();
-    let dense = dense_type(dtype, on_cpu);
+    let dense = dense_type(device, dtype);
     match kept_type(dtype, columns) {
         Some(_) => file_bytes(rows),
         None if dense != ArrayType::F32 && !dtype.is_quantised() => {
@@ -256,13 +256,13 @@ pub fn loading_bytes(on_cpu: bool, dtype: DType, rows: usize, columns: usize) ->
         }
         None => {
             let chunk = (CHUNK_ELEMENTS / columns.max(1)).clamp(1, rows.max(1));
-            let copy = if on_cpu { 0 } else { rows * columns * dense.size_in_bytes() };
+            let copy = if device.is_cpu() { 0 } else { rows * columns * dense.size_in_bytes() };
             file_bytes(chunk) + chunk * columns * size_of::<f32>() + copy
         }
     }
 }
 
-pub fn conv_bytes(on_cpu: bool, dtype: DType, shape: &ConvShape) -> usize {
+pub fn conv_bytes(device: &Device, dtype: DType, shape: &ConvShape) -> usize {
     let ConvShape { inputs, outputs, kernel: [height, width], .. } = *shape;
-    outputs * inputs * height * width * dense_type(dtype, on_cpu).size_in_bytes()
+    outputs * inputs * height * width * dense_type(device, dtype).size_in_bytes()
 }

@@ -80,15 +80,15 @@ impl Backend for Cpu {
         Ok(values)
     }
 
-    fn linear_bytes(dtype: DType, rows: usize, columns: usize) -> usize {
+    fn linear_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize {
         kernels::Linear::packed_bytes(dtype, rows, columns)
     }
 
-    fn loading_bytes(threads: usize, dtype: DType, rows: usize, columns: usize) -> usize {
-        kernels::Linear::packing_bytes(threads, dtype, rows, columns)
+    fn loading_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize {
+        kernels::Linear::packing_bytes(self.pool.threads(), dtype, rows, columns)
     }
 
-    fn conv_bytes(dtype: DType, shape: &ConvShape) -> usize {
+    fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize {
         Conv2d::packed_bytes(dtype, shape)
     }
 
@@ -308,7 +308,7 @@ impl Backend for Cpu {
         Ok(out)
     }
 
-    fn kv_attention_bytes(threads: usize, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {
-        kernels::attend_bytes(threads, shape, tokens, positions)
+    fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {
+        kernels::attend_bytes(self.pool.threads(), shape, tokens, positions)
     }
 }

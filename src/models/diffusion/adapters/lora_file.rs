@@ -84,8 +84,8 @@ impl LoraFile {
     }
 
     /// Memory of the loaded adapter, in bytes.
-    pub fn bytes<B: Backend>(&self) -> u64 {
-        self.layers.iter().map(|layer| layer.bytes::<B>(&self.file)).sum()
+    pub fn bytes<B: Backend>(&self, backend: &B) -> u64 {
+        self.layers.iter().map(|layer| layer.bytes(&self.file, backend)).sum()
     }
 
     /// Reads the file, with a pause after each layer.
@@ -183,15 +183,15 @@ impl LoraLayer {
     }
 
     /// Memory of the loaded layer, in bytes.
-    fn bytes<B: Backend>(&self, file: &ModelFolder) -> u64 {
+    fn bytes<B: Backend>(&self, file: &ModelFolder, backend: &B) -> u64 {
         let dtype = |name: &str| Weights::dtype(file, name).unwrap_or(DType::F32);
         let (down_dtype, up_dtype) = (dtype(&self.down), dtype(&self.up));
         let columns = self.matrices.first().map_or(0, |matrix| matrix.columns);
         let down_bytes = match self.conv_shape() {
-            Some(shape) => B::conv_bytes(down_dtype, &shape),
-            None => B::linear_bytes(down_dtype, self.rank, columns),
+            Some(shape) => backend.conv_bytes(down_dtype, &shape),
+            None => backend.linear_bytes(down_dtype, self.rank, columns),
         };
-        let up_bytes = |matrix: &LoadedMatrix| B::linear_bytes(up_dtype, matrix.rows.len(), self.rank);
+        let up_bytes = |matrix: &LoadedMatrix| backend.linear_bytes(up_dtype, matrix.rows.len(), self.rank);
         (down_bytes + self.matrices.iter().map(up_bytes).sum::<usize>()) as u64
     }
 

@@ -116,11 +116,11 @@ impl Components {
         (clips, t5_config)
     }
 
-    /// Memory for all weights, and for reading them on `threads` threads, with floats rounded to `precision`.
-    pub fn footprint<B: Backend>(&self, threads: usize, precision: Option<DType>) -> Footprint {
+    /// Memory for all weights, and for reading them, with floats rounded to `precision`.
+    pub fn footprint<B: Backend>(&self, backend: &B, precision: Option<DType>) -> Footprint {
         let text_encoders = self.text_encoders.iter().map(|text| &text.tensors);
         let sources = [&self.denoiser.1, &self.vae.1].into_iter().chain(text_encoders);
-        let footprints = sources.map(|tensors| tensors.footprint::<B>(threads, precision));
+        let footprints = sources.map(|tensors| tensors.footprint(backend, precision));
         footprints.fold(Footprint::default(), |total, component| Footprint {
             weights: total.weights + component.weights,
             loading: total.loading.max(component.loading),

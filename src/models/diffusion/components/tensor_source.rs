@@ -51,7 +51,7 @@ impl TensorSource {
         })
     }
 
-    pub(super) fn footprint<B: Backend>(&self, threads: usize, precision: Option<DType>) -> Footprint {
-        self.with_weights(|source| Footprint::with_precision::<B>(source, threads, precision))
+    pub(super) fn footprint<B: Backend>(&self, backend: &B, precision: Option<DType>) -> Footprint {
+        self.with_weights(|source| Footprint::with_precision(source, backend, precision))
     }
 }

@@ -15,14 +15,14 @@ const TOKEN_FACTOR: usize = 20;
 
 impl<B: Backend> Pipeline<B> {
     /// An upper bound of the bytes that generating an image of this height and width takes.
-    pub fn image_bytes(&self, size: [usize; 2], threads: usize) -> u64 {
+    pub fn image_bytes(&self, backend: &B, size: [usize; 2]) -> u64 {
         // The addends cover latents, prompt embeddings, and the convolution and attention scratch of each thread.
-        bytes(self.peak_elements(size, threads) + (4 << 20) + threads * (4 << 20))
+        bytes(self.peak_elements(backend, size) + (4 << 20) + backend.pool().threads() * (4 << 20))
     }
 
     /// Peak floats of all stages of the pipeline, plus the image and its tiles.
-    fn peak_elements(&self, size: [usize; 2], threads: usize) -> usize {
-        let denoise = self.denoiser_elements(self.latent_size(size)).max(self.text_encoder_elements(threads));
+    fn peak_elements(&self, backend: &B, size: [usize; 2]) -> usize {
+        let denoise = self.denoiser_elements(self.latent_size(size)).max(self.text_encoder_elements(backend));
         let decoded_size = if self.uses_tiling(size) { size.map(|side| side.min(self.vae.tile_side())) } else { size };
         let decode = vae_elements(self.vae.config(), decoded_size);
         (denoise.max(decode) as f64 * OVERHEAD) as usize + 20 * size[0] * size[1]
@@ -45,10 +45,10 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// Floats of encoding two prompts.
-    fn text_encoder_elements(&self, threads: usize) -> usize {
+    fn text_encoder_elements(&self, backend: &B) -> usize {
         let elements = |encoder: &TextEncoder<B>| match encoder {
-            TextEncoder::T5(t5) => t5_elements(t5.config(), self.max_tokens, threads),
-            TextEncoder::Bert(bert) => bert.scratch_elements(self.max_tokens, threads),
+            TextEncoder::T5(t5) => t5_elements(t5.config(), self.max_tokens, backend.pool().threads()),
+            TextEncoder::Bert(bert) => bert.scratch_elements(backend, self.max_tokens),
             TextEncoder::Clip(clip) => 2 * self.max_tokens * (8 * clip.config().width + clip.config().inner),
         };
         self.text_encoders.iter().map(elements).max().unwrap_or(0)
@@ -104,13 +104,11 @@ mod tests {
     use crate::models::backend::{Cpu, RequestOptions};
     use crate::models::diffusion::pipeline::{Components, Context, GenerationParams};
 
-    const THREADS: usize = 2;
-
     /// The measured peak and the estimate, in floats.
     fn peak_and_estimate(name: &str, size: [usize; 2], vae_budget: u64) -> [usize; 2] {
         let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
         let components = Components::open(&fixtures.join(name)).unwrap();
-        let cpu = Cpu::new(THREADS);
+        let cpu = Cpu::new(2);
         let pipeline = Pipeline::load(&components, &cpu, None, vae_budget).unwrap();
         let cpu = cpu.for_request(RequestOptions { pause: Arc::new(|| Ok(())), bf16_attention: false });
         let ctx = Context::new(&cpu);
@@ -120,7 +118,7 @@ mod tests {
         let size = size.map(|side| side.min(components.max_side().unwrap_or(usize::MAX)));
         let params = GenerationParams { size, steps: 1, guidance: 5., scheduler: None, init_image: None };
         pipeline.generate(&ctx, &embeds, &params, 1, &mut |_| Ok(())).unwrap();
-        [ctx.peak_bytes() / size_of::<f32>(), pipeline.peak_elements(size, THREADS)]
+        [ctx.peak_bytes() / size_of::<f32>(), pipeline.peak_elements(&cpu, size)]
     }
 
     #[test]
