@@ -15,4 +15,6 @@ pub use cpu::types::{
     Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Isa, NormKind, Pool, RopeLayout, dequantise,
 };
 pub(in crate::models) use embedding_table::EmbeddingTable;
-pub use interface::{Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, Pause, RequestOptions, Tensor};
+pub use interface::{
+    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, Tensor,
+};
