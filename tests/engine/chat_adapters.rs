@@ -459,8 +459,8 @@ fn idle_adapters_are_evicted_first() {
     free.load("a0");
     let adapter = memory(&free.engine, "weights") - base;
     let scratch = scratch.max(memory(&free.engine, "scratch"));
-    // Memory for the base, two of its adapters, and what loading a third one takes.
-    let rig = rig(3, |settings| settings.memory_bytes = base + scratch + 7 * adapter / 2);
+    // Memory for the base, two of its adapters, and what loading them takes.
+    let rig = rig(3, |settings| settings.memory_bytes = base + scratch + 5 * adapter / 2);
     let kept = rig.load("a0");
     rig.load("a1");
     rig.load("a2");
