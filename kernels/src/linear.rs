@@ -10,6 +10,7 @@ use crate::buffer::{AlignedBytes, SharedSlice};
 use crate::dtype::DType;
 use crate::gemm::activations::{BLOCK, RowLayout, Tiles};
 use crate::gemm::{GemmTask, multiply, uses_bf16_pairs};
+use crate::low_rank::PackedGroups;
 use crate::pack::{FLOATS, Layout, pack_group, unpack_row};
 use crate::simd::LANES;
 use crate::{Activations, Error, Pool};
@@ -145,6 +146,11 @@ impl Linear {
     /// Bytes of the packed weights.
     pub fn bytes(&self) -> usize {
         self.groups.len()
+    }
+
+    /// The packed weights.
+    pub(crate) fn packed(&self) -> PackedGroups<'_> {
+        PackedGroups { bytes: self.groups.bytes(), group: self.group_bytes }
     }
 
     /// The weights of output `index`, dequantised exactly as GGML does.

@@ -127,7 +127,8 @@ impl Chat {
         let name = context.model.clone();
         access.require_model(&name)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
-        if let Some(model) = self.engine.models().loaded_model(&name) {
+        let loaded = self.engine.models().loaded_model(&name);
+        if let Some(model) = loaded.filter(|model| model.is_available_to(tenant)) {
             recorder.set_model(model.id());
             self.engine.check_queue(&model, tenant).map_err(|refused| errors::from_refused(model.id(), refused))?;
             check_estimate(&self.engine, &model, &call.messages, &recorder)?;
@@ -192,11 +193,12 @@ impl Chat {
         max_tokens: Option<u32>,
     ) -> Result<(Arc<TextModel>, FittedPrompt)> {
         let (engine, allowed, id) = (self.engine.clone(), access.clone(), context.model.clone());
+        let tenant = u128::from_be_bytes(access.project().to_bytes());
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
         let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let errors = ModelErrors { engine: &engine, access: &allowed };
-            let model = engine.models().load(&id).map_err(|error| errors.load_failed(&id, &error))?;
+            let model = engine.models().load_for(&id, tenant).map_err(|error| errors.load_failed(&id, &error))?;
             let window = engine.positions(&model);
             let budget = TokenBudget { window, max_tokens, bound: bound.with_max_tokens(window as usize) };
             let fitted = context.prompt(&model, messages, tools, budget)?;

@@ -35,6 +35,7 @@ pub use crate::models::kv::KvType;
 
 use device_worker::DeviceWorker;
 pub use devices::Devices;
+pub use discovery::{AdapterFiles, AdapterSource};
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
@@ -44,7 +45,7 @@ pub use model_info::{ModelInfo, ModelKind};
 pub use per_model::PerModel;
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;
-pub use registry::Registry;
+pub use registry::{AdapterRegistration, Registry};
 use runtime::metrics::Metrics;
 use runtime::server_info::server_info;
 use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
@@ -105,6 +106,9 @@ impl Engine {
     /// Queues the request or refuses it at once. Never blocks.
     pub fn submit(&self, model: &Arc<TextModel>, request: GenerationRequest) -> Result<Generation, Refused> {
         let DeviceWorker { runtime, texts, .. } = self.device(model.device)?;
+        if !model.is_available_to(request.tenant) {
+            return Err(Refused::Invalid(format!("the model {} belongs to another project", model.id())));
+        }
         check(model, &request).map_err(Refused::Invalid)?;
         // Requests are preempted when memory is short, so it is enough that one sequence fits.
         self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
@@ -177,7 +181,7 @@ impl Engine {
     /// Bytes that the model's KV cache could take if no other model were loaded.
     fn kv_budget(&self, model: &TextModel) -> u64 {
         let total = self.owner.devices.get(model.device).map_or(0, |device| device.runtime.memory.total());
-        total.saturating_sub(model.lease.bytes())
+        total.saturating_sub(model.leased_bytes())
     }
 
     /// Accepts no new requests and fails queued ones. Running requests continue.
@@ -213,7 +217,7 @@ impl Engine {
     /// The engine's metrics as OpenMetrics text.
     pub fn metrics(&self) -> String {
         let Owner { registry, devices, metrics } = &*self.owner;
-        for model in registry.loaded() {
+        for model in registry.loaded_networks() {
             if let Some(device) = devices.get(model.device) {
                 metrics.load(model.id(), &device.texts.lock().scheduler.counts_of(model.key));
             }

@@ -37,6 +37,8 @@ pub struct ModelInfo {
     pub created: Timestamp,
     pub owned_by: String,
     pub architecture: String,
+    /// The ID of the base model, if it is an adapter.
+    pub base: Option<String>,
     pub kind: ModelKind,
     /// `gguf` or `safetensors`.
     pub format: &'static str,

@@ -1,10 +1,14 @@
 //! The interface of causal language models.
 
+use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use super::backend::Pool;
 use super::error::Result;
 use super::kv::{BlockId, KvArena, KvShape, KvType};
+use super::peft::PeftAdapter;
+use super::weights::Footprint;
 
 /// A network that predicts the next token. All sequences share it.
 pub trait CausalLm: fmt::Debug + Send + Sync {
@@ -28,11 +32,24 @@ pub trait CausalLm: fmt::Debug + Send + Sync {
     /// blocks.
     fn is_long(&self, limit: usize) -> bool;
 
+    /// The memory that an adapter takes.
+    ///
+    /// # Errors
+    /// If the adapter does not fit the network.
+    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint>;
+
+    /// Reads the weights of an adapter.
+    ///
+    /// # Errors
+    /// If the adapter does not fit the network, or is damaged.
+    fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter>;
+
     /// Computes one step for all rows and writes the keys and values of their tokens to `arena`. Other contents of the
     /// arena do not change, even after an error.
     ///
     /// # Errors
-    /// If a row has no tokens, a token is not in the vocabulary, or a KV block has no memory.
+    /// If a row has no tokens, a token is not in the vocabulary, an adapter is of another network, or a KV block has no
+    /// memory.
     fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits>;
 
     /// Returns the memory of [`Self::forward`]'s logits for reuse in the next step.
@@ -51,6 +68,30 @@ pub struct BatchRow<'a> {
     pub logits: LogitsAt,
     /// Whether the sequence uses the frequencies for long contexts; see [`CausalLm::is_long`].
     pub long: bool,
+    /// The adapter that is added to the network. Rows with the same adapter are computed together if they are neighbours.
+    pub adapter: Option<&'a LoadedAdapter>,
+}
+
+/// An adapter in memory. Only the network that has loaded it can compute with it. Clones share the weights.
+#[derive(Clone)]
+pub struct LoadedAdapter(Arc<dyn Any + Send + Sync>);
+
+impl LoadedAdapter {
+    /// `adapter` is the network's own type.
+    pub(super) fn new<T: Any + Send + Sync>(adapter: T) -> Self {
+        Self(Arc::new(adapter))
+    }
+
+    /// The adapter as a network's own type; `None` if it is of another one.
+    pub(super) fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Debug for LoadedAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedAdapter").finish_non_exhaustive()
+    }
 }
 
 /// The tokens of a row for which logits are computed.

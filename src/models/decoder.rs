@@ -4,6 +4,7 @@
 //! A step computes a ragged batch. Rows of different lengths and positions share each read of the weights; only attention
 //! processes them one by one. Fields have the tensor names of GGUF checkpoints.
 
+mod adapter;
 mod encode_pass;
 mod feed_forward;
 mod layer;
@@ -11,15 +12,18 @@ mod training_pass;
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::backend::{Angles, Backend, DType, Norm, Pool, Tensor};
-use super::causal_lm::{BatchRow, CausalLm, Logits, LogitsAt};
+use super::causal_lm::{BatchRow, CausalLm, LoadedAdapter, Logits, LogitsAt};
 use super::decoder_config::{DecoderConfig, LayerConfig};
 use super::error::{ModelError, Result};
 use super::kv::{KvArena, KvCache, KvShape, KvType, SequenceSlice};
 use super::nn::rope::Rope;
-use super::nn::{Context, Linear};
-use super::weights::{DecoderCheckpoint, LoadedMatrix, Loader};
+use super::nn::{Adapter, Context, Linear, LoraDeltas};
+use super::peft::PeftAdapter;
+use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
+use adapter::FittedAdapter;
 pub use encode_pass::{EncodePass, encode_pass_bytes};
 use layer::DecoderLayer;
 pub use training_pass::{TargetScore, TrainingPass, TrainingText};
@@ -36,6 +40,14 @@ pub struct Decoder<B: Backend> {
     /// The projections of the layers, which adapters may target.
     projections: Vec<LoadedMatrix>,
     backend: B,
+}
+
+/// An adapter of a decoder.
+#[derive(Debug)]
+struct DecoderAdapter<B: Backend> {
+    adapter: Arc<Adapter<B>>,
+    /// The decoder: see [`Decoder::id`].
+    decoder: usize,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -78,8 +90,14 @@ impl<B: Backend> Decoder<B> {
     /// them to the cache.
     pub fn extend(&self, tokens: &[u32], cache: &mut KvCache) -> Result<Vec<f32>> {
         cache.reserve(tokens.len())?;
-        let row =
-            BatchRow { tokens, start: cache.length, blocks: &cache.blocks, logits: LogitsAt::Last, long: cache.long };
+        let row = BatchRow {
+            tokens,
+            start: cache.length,
+            blocks: &cache.blocks,
+            logits: LogitsAt::Last,
+            long: cache.long,
+            adapter: None,
+        };
         let mut logits = self.forward(&[row], &mut *cache.arena)?;
         cache.length += tokens.len();
         logits.values.truncate(self.config.vocabulary);
@@ -150,20 +168,40 @@ impl<B: Backend> Decoder<B> {
         let shape = self.config.attention_shape(layer_config.window);
         let mut attention = ctx.kv_attention(arena, kv_layer, &step.batch, &shape, &q)?;
         drop((q, k, v));
-        match output_tokens {
+        let y = match output_tokens {
             Some([]) => return Ok(None),
             Some(tokens) if tokens.len() < x.rows() => {
                 (x, attention) = (ctx.gather_rows(&x, tokens)?, ctx.gather_rows(&attention, tokens)?);
+                layer.finish(&ctx.for_rows(tokens), &mut x, &attention)?
             }
-            _ => {}
-        }
-        let y = layer.finish(ctx, &mut x, &attention)?;
+            _ => layer.finish(ctx, &mut x, &attention)?,
+        };
         Ok(Some(ResidualStream { x, y }))
     }
 
     /// The final hidden states after the output norm.
     fn apply_output_norm(&self, ctx: &Context<'_, B>, stream: &mut ResidualStream<B>) -> Result<Tensor<B>> {
         ctx.add_norm(&self.output_norm, &mut stream.x, &stream.y)
+    }
+
+    /// Identifies the decoder among all networks in memory.
+    fn id(&self) -> usize {
+        self.token_embd.id()
+    }
+
+    /// The adapters of a step's rows.
+    fn lora_deltas(&self, rows: &[BatchRow<'_>]) -> Result<LoraDeltas<B>> {
+        let (mut deltas, mut offset) = (LoraDeltas::default(), 0);
+        for BatchRow { tokens, adapter, .. } in rows {
+            let end = offset + tokens.len();
+            if let Some(adapter) = adapter {
+                let own = adapter.get::<DecoderAdapter<B>>().filter(|adapter| adapter.decoder == self.id());
+                let own = own.ok_or_else(|| ModelError::Compute("the adapter is of another network".to_owned()))?;
+                deltas.push_rows(&own.adapter, offset..end);
+            }
+            offset = end;
+        }
+        Ok(deltas)
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
@@ -219,11 +257,21 @@ impl<B: Backend> CausalLm for Decoder<B> {
         self.ropes.iter().any(|rope| rope.is_long(limit))
     }
 
+    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint> {
+        Ok(FittedAdapter::new(adapter, &self.config, &self.projections)?.footprint(&self.backend))
+    }
+
+    fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter> {
+        let fitted = FittedAdapter::new(adapter, &self.config, &self.projections)?;
+        let adapter = Arc::new(fitted.read(&self.backend.for_loading())?);
+        Ok(LoadedAdapter::new(DecoderAdapter { adapter, decoder: self.id() }))
+    }
+
     fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits> {
         let Some(arena) = (arena as &mut dyn Any).downcast_mut::<B::KvArena>() else {
             return Err(ModelError::Compute("the KV arena is of another device".to_owned()));
         };
-        let ctx = &Context::new(&self.backend);
+        let ctx = &Context::new(&self.backend).with_lora(self.lora_deltas(rows)?);
         let (mut sequences, mut offset) = (Vec::with_capacity(rows.len()), 0);
         for BatchRow { tokens, start, blocks, .. } in rows {
             self.check_tokens(tokens)?;

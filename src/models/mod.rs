@@ -16,6 +16,7 @@ mod error;
 pub mod gguf;
 pub mod kv;
 pub mod nn;
+pub mod peft;
 pub mod safetensors;
 pub mod step_memory;
 mod text_batch;

@@ -34,6 +34,12 @@ pub fn scratch_bytes<B: Backend>(config: &DecoderConfig, backend: &B, limits: &S
     (floats * size_of::<f32>() + tables + attention) as u64
 }
 
+/// An upper bound of the bytes that adapters add to a step of `tokens` tokens: the low-rank products of up to three layers
+/// with the same input. `rank` is the largest rank of the adapters.
+pub fn adapter_scratch_bytes(rank: usize, tokens: usize) -> u64 {
+    (3 * tokens * rank.next_multiple_of(16) * size_of::<f32>()) as u64
+}
+
 /// Floats per token of the tensors of a layer without logits, and of quantised or rounded activations.
 fn floats_per_token(config: &DecoderConfig) -> usize {
     let DecoderConfig { width, .. } = *config;

@@ -65,7 +65,14 @@ fn decode_steps_reuse_the_memory_of_tensors() {
         let tokens = [position as u32];
         let rows: Vec<BatchRow<'_>> = tables
             .iter()
-            .map(|blocks| BatchRow { tokens: &tokens, start: position, blocks, logits: LogitsAt::Last, long: false })
+            .map(|blocks| BatchRow {
+                tokens: &tokens,
+                start: position,
+                blocks,
+                logits: LogitsAt::Last,
+                long: false,
+                adapter: None,
+            })
             .collect();
         let before = LARGE.load(Ordering::Relaxed);
         let logits = model.forward(&rows, arena.as_mut()).unwrap();

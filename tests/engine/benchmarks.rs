@@ -4,14 +4,17 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
+use outpost::engine::AdapterFiles;
 use outpost::models::backend::{Candle, Cpu};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvCache, KvType};
+use outpost::models::peft::PeftAdapter;
 use outpost::models::training::{AdamW, LoraParameters, LoraTrainer, TrainingText};
 
 use crate::harness::{cpu, real_model};
+use crate::tiny_adapter::{ALL, Sizes, TinyAdapter};
 
 #[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
@@ -66,7 +69,14 @@ fn speed() {
         let ((), elapsed) = timed(|| {
             for start in 0..16 {
                 let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
-                let row = |blocks| BatchRow { tokens: &[99], start, blocks, logits: LogitsAt::Last, long: false };
+                let row = |blocks| BatchRow {
+                    tokens: &[99],
+                    start,
+                    blocks,
+                    logits: LogitsAt::Last,
+                    long: false,
+                    adapter: None,
+                };
                 let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
                 model.reuse(model.forward(&rows, arena.as_mut()).unwrap());
             }
@@ -150,5 +160,54 @@ fn checking_a_models_files() {
         engine.models().find(id).unwrap();
         let ((), elapsed) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));
         println!("{id}: {:?} a look", elapsed / 2_000);
+    }
+}
+
+/// Decoding with eight adapters beside decoding with their base alone, alternately.
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed_of_adapters() {
+    const STREAMS: usize = 8;
+    let Some(path) = real_model() else { return };
+    let model = load(&path);
+    let config = model.config();
+    let attention = [config.heads, config.kv_heads].map(|heads| heads * config.head_width);
+    let sizes = Sizes { layers: config.layer_count, width: config.width, attention, inner: config.inner };
+    let mut arena = model.new_kv_arena(KvType::F16);
+    (0..8 * STREAMS as u32).for_each(|block| arena.ensure(block).unwrap());
+    let tables: Vec<Vec<u32>> = (0..STREAMS as u32).map(|stream| (8 * stream..8 * stream + 8).collect()).collect();
+    for (modules, name) in [(&["self_attn.q_proj", "self_attn.v_proj"][..], "queries and values"), (ALL, "all modules")]
+    {
+        for rank in [8, 16, 32] {
+            let adapters: Vec<_> = (0..STREAMS as u64)
+                .map(|seed| {
+                    let AdapterFiles { config, weights } = TinyAdapter::new(sizes, modules, rank, seed).files();
+                    model.load_adapter(&PeftAdapter::from_bytes(&config, weights).unwrap()).unwrap()
+                })
+                .collect();
+            // A step at each of 64 positions.
+            let mut decode = |with_adapters: bool| {
+                let ((), elapsed) = timed(|| {
+                    for start in 64..128 {
+                        let rows = tables.iter().zip(&adapters).map(|(blocks, adapter)| BatchRow {
+                            tokens: &[99],
+                            start,
+                            blocks,
+                            logits: LogitsAt::Last,
+                            long: false,
+                            adapter: with_adapters.then_some(adapter),
+                        });
+                        let rows: Vec<_> = rows.collect();
+                        model.reuse(model.forward(&rows, arena.as_mut()).unwrap());
+                    }
+                });
+                64. * STREAMS as f64 / elapsed.as_secs_f64()
+            };
+            decode(true);
+            let mut speeds: Vec<[f64; 2]> = (0..15).map(|_| [false, true].map(&mut decode)).collect();
+            speeds.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
+            let [base, adapted] = speeds[speeds.len() / 2];
+            println!("rank {rank}, {name}: {adapted:.0} tokens/s, base {base:.0}: {:.1} %", 100. * adapted / base);
+        }
     }
 }

@@ -121,7 +121,7 @@ fn rows_of_a_batch_are_independent<B: Backend>(backend: &B, _: bool) {
     let model = load(backend, &TinyModel::default());
     let mut arena = model.new_kv_arena(KvType::F32);
     (0..3).for_each(|block| arena.ensure(block).unwrap());
-    let row = |tokens, start, blocks, logits| BatchRow { tokens, start, blocks, logits, long: false };
+    let row = |tokens, start, blocks, logits| BatchRow { tokens, start, blocks, logits, long: false, adapter: None };
     model.forward(&[row(&PROMPT[..4], 0, &[2], LogitsAt::None)], arena.as_mut()).unwrap();
     let rows = [
         row(&[7], 4, &[2], LogitsAt::Last),
@@ -143,7 +143,8 @@ fn several_rows_can_share_a_kv_block<B: Backend>(backend: &B, _: bool) {
     let mut arena = model.new_kv_arena(KvType::F32);
     (0..3).for_each(|block| arena.ensure(block).unwrap());
     let shared: Vec<u32> = (0..16).collect();
-    let row = |tokens, start, blocks| BatchRow { tokens, start, blocks, logits: LogitsAt::Last, long: false };
+    let row =
+        |tokens, start, blocks| BatchRow { tokens, start, blocks, logits: LogitsAt::Last, long: false, adapter: None };
     model.forward(&[row(&shared, 0, &[0])], arena.as_mut()).unwrap();
     let mut logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], arena.as_mut()).unwrap();
     for (logits, end) in logits.rows().iter().zip([&[9, 8][..], &[7]]) {
@@ -169,7 +170,8 @@ fn a_failed_step_leaves_the_kv_cache_unchanged<B: Backend>(backend: &B, _: bool)
     model.extend(&PROMPT, &mut kv).unwrap();
     assert!(model.extend(&[], &mut kv).is_err(), "no tokens");
     assert!(model.extend(&[100_000], &mut kv).is_err(), "no such token");
-    let short = BatchRow { tokens: &PROMPT, start: 10, blocks: &[0], logits: LogitsAt::Last, long: false };
+    let short =
+        BatchRow { tokens: &PROMPT, start: 10, blocks: &[0], logits: LogitsAt::Last, long: false, adapter: None };
     assert!(model.forward(&[short], model.new_kv_arena(KvType::F16).as_mut()).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
     let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use outpost::models::backend::{Backend, Cpu, Isa, Pool};
-use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvType, blocks_for};
@@ -52,13 +52,14 @@ fn cases() -> Cases {
 
 /// The format of a checkpoint.
 #[derive(Clone, Copy, Debug)]
-enum Format {
+pub enum Format {
     Safetensors,
     Gguf,
 }
 
 impl Format {
-    fn load<B: Backend>(self, name: &str, backend: &B) -> Decoder<B> {
+    /// Loads the model of a case.
+    pub fn load<B: Backend>(self, name: &str, backend: &B) -> Decoder<B> {
         let path = root().join(name);
         match self {
             Self::Safetensors => Decoder::load(&ModelFolder::open(&path).unwrap(), backend),
@@ -76,9 +77,15 @@ impl Format {
 }
 
 fn expected(case: &Case, run: &Run, vocabulary: usize) -> Vec<Vec<f32>> {
-    let bytes = std::fs::read(root().join(&case.name).join(&run.file)).unwrap();
+    let expected = read_logits(&root().join(&case.name).join(&run.file), vocabulary);
+    assert_eq!(expected.len(), run.positions);
+    expected
+}
+
+/// The logits in a file, by position.
+pub fn read_logits(path: &Path, vocabulary: usize) -> Vec<Vec<f32>> {
+    let bytes = std::fs::read(path).unwrap();
     let numbers: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    assert_eq!(numbers.len(), run.positions * vocabulary);
     numbers.chunks(vocabulary).map(<[f32]>::to_vec).collect()
 }
 
@@ -88,13 +95,19 @@ fn difference(one: &[f32], other: &[f32]) -> f32 {
 }
 
 /// The largest difference at any position when the prompt is prefilled in chunks of this size.
-fn in_chunks<B: Backend>(model: &Decoder<B>, prompt: &[u32], expected: &[Vec<f32>], size: usize) -> f32 {
+pub fn in_chunks<B: Backend>(
+    model: &Decoder<B>,
+    adapter: Option<&LoadedAdapter>,
+    prompt: &[u32],
+    expected: &[Vec<f32>],
+    size: usize,
+) -> f32 {
     let mut arena = model.new_kv_arena(KvType::F32);
     let blocks: Vec<u32> = (0..blocks_for(prompt.len()) as u32).collect();
     blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
     let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
     for tokens in prompt.chunks(size) {
-        let row = BatchRow { tokens, start, blocks: &blocks, logits: LogitsAt::All, long };
+        let row = BatchRow { tokens, start, blocks: &blocks, logits: LogitsAt::All, long, adapter };
         let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
         for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
             largest = largest.max(difference(logits, expected));
@@ -111,7 +124,8 @@ fn check<B: Backend>(format: Format, backend: &B, name: &str, rounds_to_bf16: bo
         let model = format.load(&case.name, backend);
         for run in &case.runs {
             let (prompt, expected) = (&case.prompt[..run.positions], expected(case, run, vocabulary));
-            let [whole, chunked, stepped] = [prompt.len(), 8, 1].map(|size| in_chunks(&model, prompt, &expected, size));
+            let [whole, chunked, stepped] =
+                [prompt.len(), 8, 1].map(|size| in_chunks(&model, None, prompt, &expected, size));
             println!(
                 "{:<16} {format:?} {:>2} {name:<11}: whole {whole:.2e}, chunks {chunked:.2e}, tokens {stepped:.2e}",
                 case.name, run.positions,

@@ -12,6 +12,7 @@ mod wait;
 
 mod benchmarks;
 mod cancellation;
+mod chat_adapters;
 mod chat_templates;
 mod damaged_gguf;
 mod decoder;
@@ -35,3 +36,4 @@ mod registry;
 mod scheduling;
 mod sd3_and_flux;
 mod structured_output;
+mod tiny_adapter;

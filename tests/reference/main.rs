@@ -259,7 +259,7 @@ fn perplexity(model: &Decoder<Cpu>, tokens: &[u32], kind: KvType) -> f64 {
     let mut loss = 0.;
     for (index, chunk) in tokens.chunks(256).enumerate() {
         let start = index * 256;
-        let row = BatchRow { tokens: chunk, start, blocks: &blocks, logits: LogitsAt::All, long: false };
+        let row = BatchRow { tokens: chunk, start, blocks: &blocks, logits: LogitsAt::All, long: false, adapter: None };
         let next = tokens[start + 1..].iter();
         let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
         for (logits, next) in logits.rows()[0].iter().zip(next) {

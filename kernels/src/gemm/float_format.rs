@@ -5,7 +5,7 @@ use crate::pack::{FLOATS, Layout};
 use crate::simd::{LANES, Simd};
 
 /// A float weight type. Products are added in the order of k, with one accumulator for each output.
-pub(super) trait FloatFormat {
+pub(crate) trait FloatFormat {
     const DTYPE: DType;
     /// Bytes of an activation.
     const ACTIVATION_BYTES: usize = size_of::<f32>();
@@ -79,9 +79,9 @@ pub(super) trait FloatFormat {
     }
 }
 
-pub(super) struct F32;
-pub(super) struct F16;
-pub(super) struct BF16;
+pub(crate) struct F32;
+pub(crate) struct F16;
+pub(crate) struct BF16;
 /// BF16 weights times activations rounded to bf16, two k at a time.
 pub(super) struct Bf16Pairs;
 

@@ -5,7 +5,7 @@
 //! gives the same bits in any batch.
 
 pub(crate) mod activations;
-mod float_format;
+pub(crate) mod float_format;
 mod quant_format;
 
 use std::marker::PhantomData;

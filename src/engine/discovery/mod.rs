@@ -2,24 +2,27 @@
 //!
 //! IDs come from file names on disk. Input from clients is never joined to a path.
 
+mod adapter;
 mod diffusers;
 mod folder_listing;
 mod gguf;
 mod ldm_checkpoint;
 mod safetensors;
 
-use crate::engine::model_info::ModelInfo;
-use crate::engine::model_info::ModelKind;
+use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::clock_rng::Timestamp;
 use crate::engine::error::LoadError;
-use crate::engine::model_info::LORAS;
+use crate::engine::model_info::{LORAS, ModelInfo, ModelKind};
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
+use crate::models::peft;
+pub use adapter::{AdapterFiles, AdapterOrigin, AdapterSource};
 use folder_listing::entries;
 
 /// A model in the models folder.
@@ -30,10 +33,20 @@ pub struct DiscoveredModel {
     entry: PathBuf,
     /// The model's main file.
     pub path: PathBuf,
+    /// The state of the model's own files.
+    files: Fingerprint,
+    /// The state of its files, and of those of its base model.
     pub fingerprint: Fingerprint,
+    /// The adapter, if it is one.
+    pub adapter: Option<DiscoveredAdapter>,
 }
 
 impl DiscoveredModel {
+    /// The base model, if it is an adapter.
+    pub fn base(&self) -> Option<&Self> {
+        self.adapter.as_ref()?.base.as_deref()
+    }
+
     pub fn is_encoder(&self) -> bool {
         matches!(self.info.kind, ModelKind::Embedding | ModelKind::Reranker)
     }
@@ -42,18 +55,92 @@ impl DiscoveredModel {
     pub fn is_current(&self) -> bool {
         // A folder takes precedence over a file with the same ID.
         let hidden = self.path == self.entry && self.entry.with_extension("").is_dir();
-        !hidden && candidate(&self.entry).is_some_and(|now| self.matches(&now))
+        let own_files = !hidden && candidate(&self.entry).is_some_and(|now| self.matches(&now));
+        own_files && self.base().is_none_or(Self::is_current)
     }
 
     /// Whether this model was read from the candidate's files in their current state.
     pub fn matches(&self, candidate: &Candidate) -> bool {
-        (self.info.id == candidate.id) && (self.path == candidate.path) && (self.fingerprint == candidate.fingerprint)
+        (self.info.id == candidate.id) && (self.path == candidate.path) && (self.files == candidate.fingerprint)
     }
 
     /// The error for a model that is not of the `expected` kind.
     pub fn wrong_kind(&self, expected: ModelKind) -> LoadError {
         let ModelInfo { id, architecture, .. } = &self.info;
         LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), expected }
+    }
+}
+
+/// What is known of an adapter besides its [`ModelInfo`].
+#[derive(Clone, Debug)]
+pub struct DiscoveredAdapter {
+    pub origin: AdapterOrigin,
+    /// The project that may use it; `None`: all.
+    pub owner: Option<u128>,
+    /// The name or path of the base model, as in its configuration.
+    base_name: Option<String>,
+    /// The base model; `None` if it is not in the models folder.
+    base: Option<Arc<DiscoveredModel>>,
+    /// Why the adapter itself cannot be used.
+    problem: Option<String>,
+}
+
+impl DiscoveredModel {
+    /// An adapter that is not in the models folder. `number` identifies the registration.
+    pub fn registered(id: &str, created: Timestamp, number: u64, adapter: (AdapterOrigin, u128)) -> Self {
+        let (origin, owner) = adapter;
+        let mut info = ModelInfo { format: "safetensors", ..empty_info(id, created) };
+        adapter::describe(&origin, &mut info);
+        let files = Fingerprint { bytes: info.bytes, modified: 0, hash: number };
+        let problem = info.problem.clone();
+        let adapter = DiscoveredAdapter { origin, owner: Some(owner), base_name: None, base: None, problem };
+        let (entry, path) = Default::default();
+        Self { info, entry, path, files, fingerprint: files, adapter: Some(adapter) }
+    }
+
+    /// Whether it is an adapter whose base model is not known.
+    pub fn lacks_base(&self) -> bool {
+        self.adapter.is_some() && self.base().is_none()
+    }
+
+    /// Sets the base model of an adapter, and describes the adapter accordingly. `models` are all models of the folder.
+    pub fn find_base(&mut self, models: &BTreeMap<String, Self>) {
+        let Some(DiscoveredAdapter { base_name, .. }) = &self.adapter else { return };
+        let networks = models.values().filter(|model| model.adapter.is_none());
+        let ids = networks.map(|model| model.info.id.as_str());
+        let id = base_name.as_deref().and_then(|name| adapter::find_base(name, ids));
+        let problem = match (base_name, id) {
+            (_, Some(_)) => None,
+            (Some(name), None) => Some(format!(
+                "its base model {name} is not in the models folder: add it, or set base_model_name_or_path in {} to the ID \
+                 of a model in the folder",
+                peft::CONFIG_FILE
+            )),
+            (None, None) => Some(format!(
+                "base_model_name_or_path is missing in {}: set it to the ID of a model in the models folder",
+                peft::CONFIG_FILE
+            )),
+        };
+        self.set_base(id.and_then(|id| models.get(id)), problem);
+    }
+
+    /// Sets the base model of an adapter. `problem`: why there is none.
+    pub fn set_base(&mut self, base: Option<&Self>, problem: Option<String>) {
+        let Some(adapter) = &mut self.adapter else { return };
+        let of_base = base.and_then(|base| {
+            let ModelInfo { id, kind, problem, .. } = &base.info;
+            match problem {
+                Some(problem) => Some(format!("its base model {id} cannot be used: {problem}")),
+                None if *kind != ModelKind::Text => Some(format!("its base model {id} is not a chat model")),
+                None => None,
+            }
+        });
+        self.info.problem = adapter.problem.clone().or(problem).or(of_base);
+        self.info.architecture = base.map_or("unknown", |base| &base.info.architecture).to_owned();
+        self.info.context_window = base.and_then(|base| base.info.context_window);
+        self.info.base = base.map(|base| base.info.id.clone());
+        self.fingerprint = base.map_or(self.files, |base| self.files.combine(base.fingerprint));
+        adapter.base = base.cloned().map(Arc::new);
     }
 }
 
@@ -71,7 +158,12 @@ pub struct Fingerprint {
 impl Fingerprint {
     /// Also covers `files`, which the model uses although they are not part of it.
     fn with_dependencies(self, files: &[PathBuf]) -> Option<Self> {
-        Some(Self { hash: self.hash ^ fingerprint(files)?.hash, ..self })
+        Some(self.combine(fingerprint(files)?))
+    }
+
+    /// Also covers the files of `other`.
+    fn combine(self, other: Self) -> Self {
+        Self { hash: self.hash ^ other.hash, ..self }
     }
 }
 
@@ -91,6 +183,8 @@ enum Layout {
     Diffusers,
     /// A pipeline in a single file.
     SingleFile,
+    /// A LoRA adapter of a chat model.
+    Adapter,
     /// The model file is ambiguous; the text states the reason.
     Ambiguous(String),
 }
@@ -137,6 +231,12 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         let entry = folder.to_owned();
         return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, fingerprint, entry, path: index });
     }
+    if ggufs.is_empty() && is_adapter(folder, &tensors) {
+        let (config, path) = (folder.join(peft::CONFIG_FILE), folder.join(peft::WEIGHTS_FILE));
+        let fingerprint = fingerprint([&config, &path].into_iter().filter(|file| file.is_file()))?;
+        let (id, entry) = (id.to_owned(), folder.to_owned());
+        return Some(Candidate { id, layout: Layout::Adapter, fingerprint, entry, path });
+    }
     let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
         ([one], _) => (Layout::Gguf, (*one).clone()),
         ([first, ..], _) => (
@@ -157,6 +257,12 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         _ => fingerprint([&path]),
     };
     Some(Candidate { id: id.to_owned(), layout, fingerprint: fingerprint?, entry: folder.to_owned(), path })
+}
+
+/// Whether a folder holds an adapter: its configuration, and no weights besides its own. Some tools add a `config.json`.
+fn is_adapter(folder: &Path, tensors: &[&PathBuf]) -> bool {
+    let own = |path: &&PathBuf| path.file_name().is_some_and(|name| name == peft::WEIGHTS_FILE);
+    folder.join(peft::CONFIG_FILE).is_file() && tensors.iter().all(own)
 }
 
 /// A pipeline in a single `file`. `path` is the file or its folder.
@@ -193,38 +299,54 @@ impl Candidate {
     /// Reads the headers and describes the model.
     pub fn inspect(self) -> DiscoveredModel {
         let mut info = self.empty_info();
+        let mut found_adapter = None;
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
             Layout::SingleFile => ldm_checkpoint::describe(&self.path, &mut info),
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
+            Layout::Adapter => {
+                let origin = AdapterOrigin::Folder(self.entry.clone());
+                let base_name = adapter::describe(&origin, &mut info);
+                let problem = info.problem.clone();
+                found_adapter = Some(DiscoveredAdapter { origin, owner: None, base_name, base: None, problem });
+            }
             Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
         }
-        DiscoveredModel { info, entry: self.entry, path: self.path, fingerprint: self.fingerprint }
+        let Self { entry, path, fingerprint, .. } = self;
+        DiscoveredModel { info, entry, path, files: fingerprint, fingerprint, adapter: found_adapter }
     }
 
     fn empty_info(&self) -> ModelInfo {
-        ModelInfo {
-            id: self.id.clone(),
-            created: Timestamp::from_millis(i64::try_from(self.fingerprint.modified).unwrap_or(i64::MAX)),
-            owned_by: "local".to_owned(),
-            architecture: "unknown".to_owned(),
-            kind: ModelKind::Unknown,
-            format: match self.layout {
-                Layout::Safetensors | Layout::Diffusers | Layout::SingleFile => "safetensors",
-                Layout::Gguf | Layout::Ambiguous(_) => "gguf",
-            },
-            quantization: None,
-            parameters: 0,
-            bytes: self.fingerprint.bytes,
-            context_window: None,
-            embedding_dimensions: None,
-            image_sizes: Vec::new(),
-            loaded: false,
-            device: None,
-            dequantized: false,
-            problem: None,
-            license: None,
-        }
+        let created = Timestamp::from_millis(i64::try_from(self.fingerprint.modified).unwrap_or(i64::MAX));
+        let format = match self.layout {
+            Layout::Safetensors | Layout::Diffusers | Layout::SingleFile | Layout::Adapter => "safetensors",
+            Layout::Gguf | Layout::Ambiguous(_) => "gguf",
+        };
+        ModelInfo { format, bytes: self.fingerprint.bytes, ..empty_info(&self.id, created) }
+    }
+}
+
+/// The description of a model of which nothing is known yet.
+fn empty_info(id: &str, created: Timestamp) -> ModelInfo {
+    ModelInfo {
+        id: id.to_owned(),
+        created,
+        owned_by: "local".to_owned(),
+        architecture: "unknown".to_owned(),
+        base: None,
+        kind: ModelKind::Unknown,
+        format: "gguf",
+        quantization: None,
+        parameters: 0,
+        bytes: 0,
+        context_window: None,
+        embedding_dimensions: None,
+        image_sizes: Vec::new(),
+        loaded: false,
+        device: None,
+        dequantized: false,
+        problem: None,
+        license: None,
     }
 }

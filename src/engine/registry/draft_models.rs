@@ -23,7 +23,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(600);
 const MIN_SIZE_RATIO: u64 = 2;
 
 impl Registry {
-    /// Attaches a draft model if there is one and it fits. The first call reads its weights; later calls are cheap.
+    /// Attaches a draft model to the network `found`, with which `model` computes, if there is one and it fits. The first
+    /// call reads its weights; later calls are cheap.
     pub(super) fn attach_draft_model(&self, model: &TextModel, found: &DiscoveredModel) {
         let Some(device) = self.devices.get(model.device) else { return };
         let settings = &device.runtime.settings;
@@ -31,7 +32,7 @@ impl Registry {
             return;
         }
         for candidate in self.draft_candidates(found) {
-            let (id, draft) = (model.id(), candidate.info.id.as_str());
+            let (id, draft) = (found.info.id.as_str(), candidate.info.id.as_str());
             match self.load_draft(model, &candidate) {
                 Ok(Some(network)) => {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
@@ -64,7 +65,7 @@ impl Registry {
     fn draft_candidates(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
         let drafts = &self.settings.drafts;
         if let Some(named) = drafts.pairs.get(&served.info.id) {
-            let found = self.lookup(named);
+            let found = self.lookup_on_disk(named).filter(|found| found.adapter.is_none());
             if found.is_none() {
                 tracing::warn!(model = served.info.id, draft = named, "the draft model is not in the models folder");
             }
@@ -76,9 +77,11 @@ impl Registry {
         }
         let fits = |one: &&DiscoveredModel| {
             let (info, other) = (&one.info, &served.info);
-            let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.load_failure(one).is_none();
+            let usable = info.problem.is_none() && self.load_failure(one).is_none();
+            let is_network = info.kind == ModelKind::Text && one.adapter.is_none();
             let same_device = self.device_index(&info.id) == self.device_index(&other.id);
             usable
+                && is_network
                 && same_device
                 && info.architecture == other.architecture
                 && info.bytes <= other.bytes / MIN_SIZE_RATIO
@@ -141,7 +144,8 @@ impl Registry {
     pub(super) fn detach_draft_model(&self, served: &str, pause: Option<Duration>) {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
-            let model = entry.model.text()?;
+            // An adapter shares the draft model of its base.
+            let model = entry.model.text().filter(|model| model.adapter().is_none())?;
             let device = self.devices.get(entry.device)?;
             let own = model.kv_shape(device.runtime.settings.kv_type).block_bytes();
             Some((model.key, own, Arc::clone(&model.draft_slot), Arc::clone(&device.texts)))

@@ -6,6 +6,7 @@
 //! Each use of a model checks its files, so a repaired, replaced or deleted model is noticed at once. Running requests
 //! finish on the old one.
 
+mod adapters;
 mod draft_models;
 mod eviction;
 
@@ -34,6 +35,8 @@ use crate::engine::text::model::TextModel;
 use crate::models::backend::Backend;
 use crate::models::step_memory::scratch_bytes;
 use crate::models::weights::Footprint;
+pub use adapters::AdapterRegistration;
+use adapters::Registered;
 
 /// How old the listing, or the last check of a model's files, may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
@@ -48,6 +51,8 @@ pub struct Registry {
     /// The device of each model.
     placement: PerModel<DeviceIndex>,
     snapshot: ArcSwap<Snapshot>,
+    /// Adapters that are not in the models folder.
+    registered: Mutex<BTreeMap<String, Registered>>,
     scan_lock: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
     /// Loaded models whose files on disk have changed, until their running requests end.
@@ -87,13 +92,20 @@ impl Model {
         }
     }
 
-    /// Whether anything besides the registry holds a reference to it.
-    fn is_in_use(&self) -> bool {
+    /// References to it, including the registry's own.
+    fn references(&self) -> usize {
         match self {
-            Self::Text(model) => Arc::strong_count(model) > 1,
-            Self::Encoder(model) => Arc::strong_count(model) > 1,
-            Self::Image(model) => Arc::strong_count(model) > 1,
+            Self::Text(model) => Arc::strong_count(model),
+            Self::Encoder(model) => Arc::strong_count(model),
+            Self::Image(model) => Arc::strong_count(model),
         }
+    }
+
+    /// Whether anything besides the registry holds a reference to it. A network is also in use while adapters of it are
+    /// loaded.
+    fn is_in_use(&self) -> bool {
+        let has_adapters = |model: &Arc<TextModel>| model.adapter().is_none() && model.network_users() > 1;
+        self.references() > 1 || self.text().is_some_and(has_adapters)
     }
 }
 
@@ -135,6 +147,7 @@ impl Registry {
             devices,
             placement,
             snapshot: ArcSwap::default(),
+            registered: Mutex::default(),
             scan_lock: Mutex::default(),
             loaded: Mutex::default(),
             stale: Mutex::default(),
@@ -159,12 +172,17 @@ impl Registry {
     /// The current state of one model. Checks its files, and scans the folder if they have changed; for an unknown ID
     /// at most once a second.
     pub fn find(&self, id: &str) -> Option<ModelInfo> {
-        self.lookup(id).map(|found| self.describe(&found))
+        self.lookup_on_disk(id).map(|found| self.describe(&found))
     }
 
     fn lookup(&self, id: &str) -> Option<DiscoveredModel> {
+        self.lookup_registered(id).or_else(|| self.lookup_on_disk(id))
+    }
+
+    fn lookup_on_disk(&self, id: &str) -> Option<DiscoveredModel> {
         let snapshot = self.snapshot.load_full();
         match snapshot.models.get(id) {
+            Some(found) if found.lacks_base() => self.refresh(),
             Some(found) if found.is_current() => return Some(found.clone()),
             Some(_) => self.refresh_after(&snapshot),
             None => self.refresh(),
@@ -179,7 +197,8 @@ impl Registry {
 
     fn describe(&self, found: &DiscoveredModel) -> ModelInfo {
         let mut info = found.info.clone();
-        if let Some(device) = self.devices.get(self.device_index(&info.id)) {
+        let network = info.base.as_ref().unwrap_or(&info.id);
+        if let Some(device) = self.devices.get(self.device_index(network)) {
             info.device = Some(device.name().to_owned());
             info.dequantized =
                 info.quantization.as_deref().is_some_and(|quantization| device.dequantizes(quantization));
@@ -222,9 +241,14 @@ impl Registry {
             let known = old.models.get(&candidate.id).filter(|found| found.matches(&candidate));
             (candidate.id.clone(), known.cloned().unwrap_or_else(|| candidate.inspect()))
         });
-        let models: BTreeMap<_, _> = models.collect();
+        let found: BTreeMap<_, _> = models.collect();
+        let mut models = found.clone();
+        models.values_mut().for_each(|model| model.find_base(&found));
+        let registered: Vec<String> = lock(&self.registered).keys().cloned().collect();
         let is_outdated = |(id, entry): (&String, &Loaded)| match models.get(id) {
             Some(found) if found.fingerprint == entry.fingerprint => None,
+            // It becomes stale with its base.
+            None if registered.contains(id) => None,
             _ => Some(id.clone()),
         };
         let outdated: Vec<_> = lock(&self.loaded).iter().filter_map(is_outdated).collect();
@@ -232,13 +256,20 @@ impl Registry {
         outdated.iter().for_each(|id| self.mark_stale(id));
     }
 
-    /// Stops handing out a model whose files have changed. Its memory is freed when its last request ends.
+    /// Stops handing out a model whose files have changed, and its adapters. Its memory is freed when its last request
+    /// ends.
     fn mark_stale(&self, id: &str) {
         tracing::info!(model = id, "the files of a loaded model have changed or are gone");
         self.detach_draft_from_all(id);
         self.detach_draft_model(id, None);
-        let removed = lock(&self.loaded).remove(id);
-        lock(&self.stale).extend(removed.map(|removed| removed.model));
+        let mut loaded = lock(&self.loaded);
+        let mut removed = Vec::new();
+        for adapter in loaded_adapters(&loaded, id) {
+            removed.extend(loaded.remove(&adapter));
+        }
+        removed.extend(loaded.remove(id));
+        drop(loaded);
+        lock(&self.stale).extend(removed.into_iter().map(|removed| removed.model));
         self.drop_stale(None);
     }
 
@@ -251,9 +282,11 @@ impl Registry {
         !unused.is_empty()
     }
 
-    /// Drops the prefix cache of a model that is no longer loaded.
+    /// Drops the prefix cache of a network that is no longer loaded.
     fn forget(&self, model: &TextModel) {
-        if let Some(device) = self.devices.get(model.device) {
+        if model.adapter().is_none()
+            && let Some(device) = self.devices.get(model.device)
+        {
             device.texts.remove_model(model.key);
         }
     }
@@ -271,9 +304,22 @@ impl Registry {
 
     /// Loads the chat model. Blocks while its weights and those of its draft model are read.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
+        self.load_found(&self.lookup_on_disk(id).ok_or(LoadError::NotFound)?)
+    }
+
+    /// Like [`Self::load`]; the model may also be an adapter that the project has registered.
+    pub fn load_for(&self, id: &str, tenant: u128) -> Result<Arc<TextModel>, LoadError> {
         let found = self.lookup(id).ok_or(LoadError::NotFound)?;
-        let model = self.get_or_load_text(&found, Eviction::IdleModels)?;
-        self.attach_draft_model(&model, &found);
+        let owner = found.adapter.as_ref().and_then(|adapter| adapter.owner);
+        match owner.is_none_or(|owner| owner == tenant) {
+            true => self.load_found(&found),
+            false => Err(LoadError::NotFound),
+        }
+    }
+
+    fn load_found(&self, found: &DiscoveredModel) -> Result<Arc<TextModel>, LoadError> {
+        let model = self.get_or_load_text(found, Eviction::IdleModels)?;
+        self.attach_draft_model(&model, found.base().unwrap_or(found));
         Ok(model)
     }
 
@@ -315,6 +361,9 @@ impl Registry {
         if !matches!(found.info.kind, ModelKind::Text | ModelKind::Unknown) {
             return Err(found.wrong_kind(ModelKind::Text));
         }
+        if let Some(adapter) = &found.adapter {
+            return self.get_or_load_adapter(found, adapter, eviction);
+        }
         match self.get_or_load(found, eviction)? {
             Model::Text(model) => Ok(model),
             _ => Err(found.wrong_kind(ModelKind::Text)),
@@ -348,10 +397,7 @@ impl Registry {
         if let Some(reason) = found.info.problem.clone().or_else(|| self.load_failure(found)) {
             return Err(LoadError::Unusable { id: id.clone(), reason });
         }
-        let broken = |reason: String| {
-            lock(&self.failed).insert(id.clone(), (found.fingerprint, reason.clone()));
-            LoadError::Unusable { id: id.clone(), reason }
-        };
+        let broken = |reason: String| self.record_failure(found, reason);
         let Some(device) = self.devices.get(self.device_index(id)) else {
             return Err(broken("its device does not exist".to_owned()));
         };
@@ -361,6 +407,13 @@ impl Registry {
         };
         self.insert(found, &model);
         Ok(model)
+    }
+
+    /// Remembers why a model cannot be loaded, until its files change.
+    fn record_failure(&self, found: &DiscoveredModel, reason: String) -> LoadError {
+        let id = found.info.id.clone();
+        lock(&self.failed).insert(id.clone(), (found.fingerprint, reason.clone()));
+        LoadError::Unusable { id, reason }
     }
 
     /// Reads a model's weights on a device.
@@ -395,7 +448,7 @@ impl Registry {
             }
             let key = self.next_key.fetch_add(1, Ordering::Relaxed);
             let mut model = TextModel::open(id, index, key, (&found.path, &files), &isolation, lease, backend)?;
-            model.lease.shrink(footprint.weights);
+            model.shrink_lease(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
         catch_load_panic(open).map_err(broken)
@@ -439,27 +492,49 @@ impl Registry {
         lock(&self.stale).extend(former.map(|former| former.model));
     }
 
-    /// The loaded chat models.
-    pub(in crate::engine) fn loaded(&self) -> Vec<Arc<TextModel>> {
-        lock(&self.loaded).values().filter_map(|entry| entry.model.text().cloned()).collect()
+    /// The loaded networks of chat models. Their adapters are left out.
+    pub(in crate::engine) fn loaded_networks(&self) -> Vec<Arc<TextModel>> {
+        let loaded = lock(&self.loaded);
+        let models = loaded.values().filter_map(|entry| entry.model.text());
+        models.filter(|model| model.adapter().is_none()).cloned().collect()
     }
 
-    /// Unloads a model unless it is in use. Succeeds if it is not loaded.
+    /// Unloads a model unless it is in use. Succeeds if it is not loaded. Unloads idle adapters of the model first.
     pub fn unload(&self, id: &str) -> Result<(), InUse> {
         self.detach_draft_from_all(id);
         let mut loaded = lock(&self.loaded);
         // Only the registry hands out new references, and it is locked: a count of one stays one.
+        let adapters = loaded_adapters(&loaded, id);
+        let has_users = |id: &str| loaded.get(id).is_some_and(|entry| entry.model.references() > 1);
+        if has_users(id) || adapters.iter().any(|id| has_users(id)) {
+            return Err(InUse);
+        }
+        adapters.iter().for_each(|id| drop(loaded.remove(id)));
+        // Replaced adapters may still be in use.
         if loaded.get(id).is_some_and(|entry| entry.model.is_in_use()) {
             return Err(InUse);
         }
         let removed = loaded.remove(id);
         drop(loaded);
-        if let Some(model) = removed.as_ref().and_then(|removed| removed.model.text()) {
+        if let Some(model) = removed.as_ref().and_then(|removed| removed.model.text())
+            && model.adapter().is_none()
+        {
             model.draft_slot.unload(None);
             self.forget(model);
         }
         Ok(())
     }
+}
+
+/// The IDs of the loaded adapters of a network.
+fn loaded_adapters(loaded: &HashMap<String, Loaded>, id: &str) -> Vec<String> {
+    let Some(network) = loaded.get(id).and_then(|entry| entry.model.text()) else { return Vec::new() };
+    let is_adapter = |entry: &Loaded| {
+        let model = entry.model.text();
+        model.is_some_and(|model| model.adapter().is_some() && model.shares_network_with(network))
+    };
+    let adapters = loaded.iter().filter(|(other, entry)| *other != id && is_adapter(entry));
+    if network.adapter().is_some() { Vec::new() } else { adapters.map(|(id, _)| id.clone()).collect() }
 }
 
 /// The memory for the weights of a chat model, and the bytes of scratch buffers for its steps.

@@ -91,6 +91,10 @@ impl Lease {
         self.weights
     }
 
+    pub fn scratch(&self) -> u64 {
+        self.scratch
+    }
+
     /// Bytes of the whole budget that it belongs to.
     pub fn budget_bytes(&self) -> u64 {
         self.budget.total()

@@ -1,6 +1,7 @@
 //! A loaded chat model: the network, its tokenizer and its chat template.
 
 use crate::engine::text::message::Message;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,21 +13,28 @@ use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
-use crate::engine::text::scheduler::ModelId;
+use crate::engine::text::scheduler::{AdapterId, ModelId, Tenant};
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
 use crate::models::ModelError;
 use crate::models::backend::Backend;
-use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
+use crate::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::load_causal_lm;
 
+/// A chat model: a network, or an adapter of one. Dereferences to the network.
 pub struct TextModel {
     id: String,
+    shared: Arc<TextNetwork>,
+    adapter: Option<TextAdapter>,
+}
+
+/// A network with its tokenizer and its chat template, which a model shares with its adapters.
+pub struct TextNetwork {
     /// The device that runs it.
     pub(in crate::engine) device: DeviceIndex,
-    /// Unique to this load of the model.
+    /// Unique to this load of the network.
     pub(in crate::engine) key: ModelId,
     pub(in crate::engine) network: Box<dyn CausalLm>,
     pub(in crate::engine) vocabulary: Vocabulary,
@@ -37,10 +45,29 @@ pub struct TextModel {
     call_format: CallFormat,
     template_describes_tools: bool,
     grammars: GrammarCache,
-    /// The share of the memory budget for weights and activations; released with the model.
+    /// The share of the memory budget for weights and activations; released with the network.
     pub(in crate::engine) lease: Lease,
     /// The draft model for speculative decoding, if one is loaded.
     pub(in crate::engine) draft_slot: Arc<DraftSlot>,
+}
+
+/// A loaded adapter.
+pub(in crate::engine) struct TextAdapter {
+    /// Unique to this load of the adapter.
+    pub key: AdapterId,
+    pub weights: LoadedAdapter,
+    /// The share of the memory budget; released with the adapter.
+    pub lease: Lease,
+    /// The project that may use it; `None`: all.
+    pub owner: Option<Tenant>,
+}
+
+impl Deref for TextModel {
+    type Target = TextNetwork;
+
+    fn deref(&self) -> &TextNetwork {
+        &self.shared
+    }
 }
 
 impl TextModel {
@@ -58,8 +85,7 @@ impl TextModel {
         let ChatTokenizerInfo { vocabulary, call_format, template_describes_tools } = info;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
-        Ok(Self {
-            id: id.to_owned(),
+        let network = TextNetwork {
             device,
             key,
             network,
@@ -71,7 +97,45 @@ impl TextModel {
             grammars: GrammarCache::default(),
             lease,
             draft_slot: Arc::default(),
-        })
+        };
+        Ok(Self { id: id.to_owned(), shared: Arc::new(network), adapter: None })
+    }
+
+    /// The model `id`, which is an adapter of this one.
+    pub(in crate::engine) fn with_adapter(&self, id: &str, adapter: TextAdapter) -> Self {
+        Self { id: id.to_owned(), shared: Arc::clone(&self.shared), adapter: Some(adapter) }
+    }
+
+    /// The adapter, unless the model is a network.
+    pub(in crate::engine) fn adapter(&self) -> Option<&TextAdapter> {
+        self.adapter.as_ref()
+    }
+
+    /// Whether both models compute with the same network.
+    pub(in crate::engine) fn shares_network_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// How many models, loaded or in use, compute with its network.
+    pub(in crate::engine) fn network_users(&self) -> usize {
+        Arc::strong_count(&self.shared)
+    }
+
+    /// Returns the memory that only loading needed. `weights`: bytes of the weights.
+    pub(in crate::engine) fn shrink_lease(&mut self, weights: u64) {
+        if let Some(network) = Arc::get_mut(&mut self.shared) {
+            network.lease.shrink(weights);
+        }
+    }
+
+    /// Whether a project may use it. Only adapters that a project has registered belong to one.
+    pub fn is_available_to(&self, tenant: Tenant) -> bool {
+        self.adapter.as_ref().and_then(|adapter| adapter.owner).is_none_or(|owner| owner == tenant)
+    }
+
+    /// Bytes of the memory budget that it takes, with its network.
+    pub(in crate::engine) fn leased_bytes(&self) -> u64 {
+        self.lease.bytes() + self.adapter.as_ref().map_or(0, |adapter| adapter.lease.weights())
     }
 
     pub fn id(&self) -> &str {

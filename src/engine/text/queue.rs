@@ -164,6 +164,7 @@ impl State {
 fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
     Request {
         model: model.key,
+        adapter: model.adapter().map(|adapter| adapter.key),
         block_bytes: model.block_bytes(runtime.settings.kv_type),
         tenant: request.tenant,
         prompt: Arc::clone(&request.prompt),

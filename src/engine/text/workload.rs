@@ -250,27 +250,33 @@ impl TextWorkload {
         });
         let done = tasks.into_iter().flat_map(|task| task.into_inner().unwrap_or_else(PoisonError::into_inner).2);
         let done: Vec<RowResult> = done.collect();
-        let mut step = Step::default();
-        for (row, outcome) in done.iter().filter_map(|(row, outcome)| Some((row, outcome.as_ref().ok()?))) {
-            step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
-            step.generated += outcome.new.len() as u64;
+        // Adapters share a batch but are metered separately.
+        for rows in done.chunk_by(|(one, _), (other, _)| one.adapter == other.adapter) {
+            let mut step = Step::default();
+            for (row, outcome) in rows.iter().filter_map(|(row, outcome)| Some((row, outcome.as_ref().ok()?))) {
+                step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
+                step.generated += outcome.new.len() as u64;
+            }
+            let request = rows.first().and_then(|(row, _)| self.active.get(&row.sequence.request));
+            metrics.step(request.map_or(model.id(), |request| request.model.id()), step);
         }
-        metrics.step(model.id(), step);
         done
     }
 
     fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, ModelError> {
         let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned().into()) };
-        let rows: Vec<_> = rows
+        let adapter = |row: &Row| {
+            let request = self.active.get(&row.sequence.request)?;
+            Some(request.model.adapter().map(|adapter| &adapter.weights))
+        };
+        let rows: Option<Vec<_>> = rows
             .iter()
-            .map(|Row { tokens, start, blocks, logits, long, .. }| BatchRow {
-                tokens,
-                start: *start,
-                blocks,
-                logits: *logits,
-                long: *long,
+            .map(|row| {
+                let (adapter, Row { tokens, start, blocks, logits, long, .. }) = (adapter(row)?, row);
+                Some(BatchRow { tokens, start: *start, blocks, logits: *logits, long: *long, adapter })
             })
             .collect();
+        let Some(rows) = rows else { return Err("a row has no request".to_owned().into()) };
         self.runtime.faults.point("text.forward");
         model.forward(&rows, arena.as_mut())
     }

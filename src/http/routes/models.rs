@@ -42,6 +42,9 @@ pub struct ModelBody {
     created: i64,
     owned_by: String,
     architecture: String,
+    /// The base model, if this one is a LoRA adapter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_model: Option<String>,
     capabilities: Capabilities,
     modalities: Modalities,
     format: &'static str,
@@ -112,6 +115,7 @@ fn body(model: ModelInfo) -> ModelBody {
         created: model.created.as_seconds(),
         owned_by: model.owned_by,
         architecture: model.architecture,
+        base_model: model.base,
         capabilities: Capabilities {
             chat_completions: text,
             streaming: text,

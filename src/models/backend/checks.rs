@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::interface::{Angles, Backend, Matrix, Tensor};
+use super::interface::{Angles, Backend, LowRankUpdate, Matrix, Tensor};
 use crate::models::error::{ModelError, Result};
 
 fn check(fits: bool, message: impl FnOnce() -> String) -> Result<()> {
@@ -135,6 +135,23 @@ pub fn biased_attention<B: Backend>([q, k, v]: [&Tensor<B>; 3], heads: usize, bi
 }
 
 /// An embedding has all these rows.
+/// Each update fits the input and its output, and the updates of an output are in the order of their rows.
+pub fn low_rank<B: Backend>(updates: &[LowRankUpdate<'_, B>], x: &Tensor<B>, outs: &[Tensor<B>]) -> Result<()> {
+    let fits = |update: &LowRankUpdate<'_, B>| {
+        let LowRankUpdate { output, rows, down, up, .. } = update;
+        let inputs_fit = down.columns() == x.channels && up.columns() == down.rows() && rows.end <= x.rows();
+        let output_fits = outs.get(*output).is_some_and(|out| out.channels == up.rows() && rows.end <= out.rows());
+        rows.start <= rows.end && inputs_fit && output_fits
+    };
+    let overlaps = |(index, update): (usize, &LowRankUpdate<'_, B>)| {
+        let before = updates[..index].iter().rev().find(|before| before.output == update.output);
+        before.is_some_and(|before| before.rows.end > update.rows.start)
+    };
+    check(updates.iter().all(fits) && !updates.iter().enumerate().any(overlaps), || {
+        format!("low-rank updates do not fit {} rows of {} channels", x.rows(), x.channels)
+    })
+}
+
 pub fn embedding_rows(embedding: &impl Matrix, ids: &[u32]) -> Result<()> {
     match ids.iter().find(|id| **id as usize >= embedding.rows()) {
         Some(id) => Err(ModelError::Compute(format!("the embedding has no row {id}"))),

@@ -101,6 +101,18 @@ pub struct FeedForward<'a, B: Backend> {
     pub activation: Activation,
 }
 
+/// A LoRA delta of some rows: `out += scale · up(down(x))`.
+#[derive(Debug)]
+pub struct LowRankUpdate<'a, B: Backend> {
+    /// The index of the output.
+    pub output: usize,
+    /// Rows of the input and of the output.
+    pub rows: Range<usize>,
+    pub down: &'a B::Linear,
+    pub up: &'a B::Linear,
+    pub scale: f32,
+}
+
 /// The experts of tokens.
 #[derive(Debug)]
 pub struct RoutedTokens<B: Backend> {
@@ -242,6 +254,27 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Products of the same input with several weights.
     fn linears<const N: usize>(&self, weights: [&Self::Linear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]>;
+
+    /// Adds updates to the products of `x` with several weights. The updates of an output are in the order of their rows,
+    /// and have no row in common.
+    fn add_low_rank(
+        &self,
+        updates: &[LowRankUpdate<'_, Self>],
+        x: &Tensor<Self>,
+        outs: &mut [Tensor<Self>],
+    ) -> Result<()> {
+        for update in updates {
+            let LowRankUpdate { output, rows, down, up, scale } = update;
+            let Some(out) = outs.get_mut(*output) else {
+                return Err(ModelError::Compute(format!("there is no output {output}")));
+            };
+            let [mut low_rank] = self.linears([*down], &self.rows(x, rows.clone())?)?;
+            self.multiply(&mut low_rank, *scale)?;
+            let [delta] = self.linears([*up], &low_rank)?;
+            self.add_rows(out, rows.start, &delta)?;
+        }
+        Ok(())
+    }
 
     fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 

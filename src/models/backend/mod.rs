@@ -18,6 +18,6 @@ pub use cpu::types::{
 };
 pub(in crate::models) use embedding_table::EmbeddingTable;
 pub use interface::{
-    Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
+    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
 };
 pub use routing::Routing;

@@ -5,6 +5,7 @@
 //! again (activation checkpointing; Chen et al. 2016, <https://arxiv.org/abs/1604.06174>).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array, Var};
 
@@ -68,7 +69,7 @@ impl Decoder<Candle> {
     pub fn training_forward(
         &self,
         backend: &Candle,
-        adapter: &Adapter<Candle>,
+        adapter: &Arc<Adapter<Candle>>,
         texts: &[TrainingText],
         keep_graphs: bool,
     ) -> Result<TrainingPass> {
@@ -165,7 +166,7 @@ impl Decoder<Candle> {
     pub fn training_backward(
         &self,
         backend: &Candle,
-        adapter: &Adapter<Candle>,
+        adapter: &Arc<Adapter<Candle>>,
         mut pass: TrainingPass,
         mut gradient: Array,
         collect: &mut dyn FnMut(&candle_core::backprop::GradStore) -> Result<()>,
@@ -186,7 +187,7 @@ impl Decoder<Candle> {
     }
 }
 
-fn training_context<'a>(backend: &'a Candle, adapter: &Adapter<Candle>) -> Context<'a, Candle> {
+fn training_context<'a>(backend: &'a Candle, adapter: &Arc<Adapter<Candle>>) -> Context<'a, Candle> {
     let mut deltas = LoraDeltas::default();
     deltas.push(adapter, 1.);
     Context::new(backend).with_lora(deltas)

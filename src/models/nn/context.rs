@@ -22,6 +22,11 @@ impl<'a, B: Backend> Context<'a, B> {
         Self { lora, ..self }
     }
 
+    /// A context for only the rows `selected` of the computation, in ascending order.
+    pub(in crate::models) fn for_rows(&self, selected: &[usize]) -> Self {
+        Self { backend: self.backend, lora: self.lora.for_rows(selected) }
+    }
+
     pub(super) fn lora(&self) -> &LoraDeltas<B> {
         &self.lora
     }

@@ -23,8 +23,9 @@ impl<B: Backend> Conv<B> {
     }
 
     pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
-        let mut out = ctx.conv(&self.0, x)?;
-        ctx.lora().add_to(ctx, self.id(), x, &mut out)?;
+        let mut outs = [ctx.conv(&self.0, x)?];
+        ctx.lora().add_to(ctx, [self.id()], x, &mut outs)?;
+        let [out] = outs;
         Ok(out)
     }
 

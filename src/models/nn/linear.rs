@@ -50,9 +50,7 @@ impl<B: Backend> Linear<B> {
         x: &Tensor<B>,
     ) -> Result<[Tensor<B>; N]> {
         let mut outs = ctx.linears(layers.map(Self::weight), x)?;
-        for (layer, out) in layers.iter().zip(&mut outs) {
-            ctx.lora().add_to(ctx, layer.id(), x, out)?;
-        }
+        ctx.lora().add_to(ctx, layers.map(Self::id), x, &mut outs)?;
         Ok(outs)
     }
 

@@ -1,24 +1,27 @@
 //! LoRA deltas that are added to the output of a layer: `y += scale · up(down(x))` (Hu et al. 2021,
 //! <https://arxiv.org/abs/2106.09685>). Weights are not changed, so requests with different adapters share them.
+//!
+//! An adapter applies to all rows of a computation (an image), or to some of them (the tokens of sequences in a batch).
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::models::backend::{Backend, Tensor};
+use smallvec::SmallVec;
+
+use crate::models::backend::{Backend, LowRankUpdate, Tensor};
 use crate::models::error::{ModelError, Result};
 
-/// A loaded LoRA file: its deltas, each with the ID of the weight that it applies to.
+/// A loaded LoRA file: its deltas by the ID of the weight that they apply to.
 #[derive(Debug)]
-pub struct Adapter<B: Backend> {
-    pub(in crate::models) deltas: Vec<(usize, Arc<LoraDelta<B>>)>,
-}
+pub struct Adapter<B: Backend>(HashMap<usize, Vec<LoraDelta<B>>>);
 
-/// The delta of an adapter for one weight.
+/// A delta of an adapter for one weight.
 #[derive(Debug)]
 pub struct LoraDelta<B: Backend> {
     pub(in crate::models) down: Arc<DownProjection<B>>,
     pub(in crate::models) up: B::Linear,
-    /// Alpha over rank.
+    /// Alpha over rank, or over its square root.
     pub(in crate::models) scale: f32,
 }
 
@@ -29,48 +32,115 @@ pub(in crate::models) enum DownProjection<B: Backend> {
     Conv(B::Conv),
 }
 
-/// The deltas of a request by weight ID.
+/// The adapters of a computation.
 #[derive(Debug)]
-pub struct LoraDeltas<B: Backend>(HashMap<usize, Vec<ScaledDelta<B>>>);
+pub struct LoraDeltas<B: Backend>(Vec<AppliedAdapter<B>>);
 
 #[derive(Debug)]
-struct ScaledDelta<B: Backend> {
-    delta: Arc<LoraDelta<B>>,
-    scale: f32,
+struct AppliedAdapter<B: Backend> {
+    adapter: Arc<Adapter<B>>,
+    /// Set by the request.
+    weight: f32,
+    /// The rows that it applies to; `None`: all.
+    rows: Option<Range<usize>>,
+}
+
+impl<B: Backend> Adapter<B> {
+    /// Deltas, each with the ID of its weight.
+    pub(in crate::models) fn new(deltas: impl IntoIterator<Item = (usize, LoraDelta<B>)>) -> Self {
+        let mut by_weight: HashMap<usize, Vec<LoraDelta<B>>> = HashMap::new();
+        for (id, delta) in deltas {
+            by_weight.entry(id).or_default().push(delta);
+        }
+        Self(by_weight)
+    }
+
+    fn deltas(&self, id: usize) -> &[LoraDelta<B>] {
+        self.0.get(&id).map_or(&[], Vec::as_slice)
+    }
 }
 
 impl<B: Backend> Default for LoraDeltas<B> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self(Vec::new())
     }
 }
 
 impl<B: Backend> LoraDeltas<B> {
-    /// Adds an adapter. `adapter_weight` is set by the request.
-    pub fn push(&mut self, adapter: &Adapter<B>, adapter_weight: f32) {
-        for (id, delta) in &adapter.deltas {
-            self.0
-                .entry(*id)
-                .or_default()
-                .push(ScaledDelta { delta: Arc::clone(delta), scale: adapter_weight * delta.scale });
+    /// Applies an adapter to all rows. `weight` is set by the request.
+    pub fn push(&mut self, adapter: &Arc<Adapter<B>>, weight: f32) {
+        self.0.push(AppliedAdapter { adapter: Arc::clone(adapter), weight, rows: None });
+    }
+
+    /// Applies an adapter to rows that follow those of the adapters before.
+    pub(in crate::models) fn push_rows(&mut self, adapter: &Arc<Adapter<B>>, rows: Range<usize>) {
+        match self.0.last_mut() {
+            Some(AppliedAdapter { adapter: last, rows: Some(last_rows), .. })
+                if Arc::ptr_eq(last, adapter) && last_rows.end == rows.start =>
+            {
+                last_rows.end = rows.end;
+            }
+            _ => self.0.push(AppliedAdapter { adapter: Arc::clone(adapter), weight: 1., rows: Some(rows) }),
         }
+    }
+
+    /// The deltas of only the rows `selected`, in ascending order.
+    pub(super) fn for_rows(&self, selected: &[usize]) -> Self {
+        let position = |row: usize| selected.partition_point(|one| *one < row);
+        let applied = self.0.iter().map(|AppliedAdapter { adapter, weight, rows }| AppliedAdapter {
+            adapter: Arc::clone(adapter),
+            weight: *weight,
+            rows: rows.as_ref().map(|rows| position(rows.start)..position(rows.end)),
+        });
+        Self(applied.filter(|applied| applied.rows.as_ref().is_none_or(|rows| !rows.is_empty())).collect())
     }
 
     /// Whether there are deltas for a weight.
     pub(super) fn has(&self, id: usize) -> bool {
-        self.0.contains_key(&id)
+        self.0.iter().any(|applied| !applied.adapter.deltas(id).is_empty())
     }
 
-    /// Adds the deltas of a weight to `out`, the output of its layer for the input `x`.
-    pub(super) fn add_to(&self, backend: &B, id: usize, x: &Tensor<B>, out: &mut Tensor<B>) -> Result<()> {
-        for ScaledDelta { delta, scale } in self.0.get(&id).into_iter().flatten() {
-            delta.add_to(backend, *scale, x, out)?;
+    /// Whether an adapter applies to only some rows.
+    pub(super) fn are_by_row(&self) -> bool {
+        self.0.iter().any(|applied| applied.rows.is_some())
+    }
+
+    /// Adds the deltas of weights to the outputs of their layers, which have the same input `x`.
+    pub(super) fn add_to<const N: usize>(
+        &self,
+        backend: &B,
+        ids: [usize; N],
+        x: &Tensor<B>,
+        outs: &mut [Tensor<B>; N],
+    ) -> Result<()> {
+        let mut updates: SmallVec<[LowRankUpdate<'_, B>; 32]> = SmallVec::new();
+        for AppliedAdapter { adapter, weight, rows } in &self.0 {
+            for (output, id) in ids.into_iter().enumerate() {
+                for delta in adapter.deltas(id) {
+                    let scale = weight * delta.scale;
+                    match rows {
+                        None => delta.add_to(backend, scale, x, &mut outs[output])?,
+                        Some(rows) => updates.push(delta.update(output, rows.clone(), scale)?),
+                    }
+                }
+            }
         }
-        Ok(())
+        if updates.is_empty() { Ok(()) } else { backend.add_low_rank(&updates, x, outs) }
     }
 }
 
 impl<B: Backend> LoraDelta<B> {
+    /// The delta of some rows.
+    fn update(&self, output: usize, rows: Range<usize>, scale: f32) -> Result<LowRankUpdate<'_, B>> {
+        match &*self.down {
+            DownProjection::Linear(down) => Ok(LowRankUpdate { output, rows, down, up: &self.up, scale }),
+            DownProjection::Conv(_) => {
+                Err(ModelError::Compute("a LoRA delta of a convolution cannot apply to some rows".to_owned()))
+            }
+        }
+    }
+
+    /// Adds the delta to all rows.
     fn add_to(&self, backend: &B, scale: f32, x: &Tensor<B>, out: &mut Tensor<B>) -> Result<()> {
         let mut low_rank = match &*self.down {
             DownProjection::Linear(down) => {

@@ -24,9 +24,10 @@ impl<B: Backend> Mlp<B> {
         ctx.feed_forward(FeedForward { gate, up: up.weight(), down: down.weight(), activation: *activation }, x)
     }
 
-    /// Layer by layer, to add the deltas of each. Computes some rows at a time, because the hidden layer is wide.
+    /// Layer by layer, to add the deltas of each. Computes some rows at a time, because the hidden layer is wide, unless
+    /// deltas depend on the row.
     fn forward_with_lora(&self, ctx: &Context<'_, B>, x: &Tensor<B>) -> Result<Tensor<B>> {
-        if x.rows() <= B::LORA_ROWS {
+        if x.rows() <= B::LORA_ROWS || ctx.lora().are_by_row() {
             return self.forward_layers(ctx, x);
         }
         let mut out = ctx.zeros([x.images, x.size[0], x.size[1], self.down.rows()])?;

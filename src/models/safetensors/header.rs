@@ -78,12 +78,22 @@ impl TensorInfo {
 
 /// Reads and checks the header of an open file; `path` is used in error messages.
 pub fn read_header(file: &mut File, path: &Path) -> Result<Header, ModelError> {
-    read(file).map_err(|problem| file_error(path, problem))
+    let length = file.metadata().map_err(unreadable).map(|metadata| metadata.len());
+    length.and_then(|length| read(file, length)).map_err(|problem| file_error(path, problem))
 }
 
-fn read(file: &mut File) -> Result<Header, String> {
-    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
-    let length = file.metadata().map_err(unreadable)?.len();
+/// Reads and checks the header of a file in memory.
+pub fn parse_header(mut bytes: &[u8]) -> Result<Header, ModelError> {
+    let length = bytes.len() as u64;
+    read(&mut bytes, length).map_err(ModelError::Checkpoint)
+}
+
+fn unreadable(error: std::io::Error) -> String {
+    format!("the file cannot be read: {error}")
+}
+
+/// `length`: bytes of the whole file.
+fn read(file: &mut impl Read, length: u64) -> Result<Header, String> {
     let mut prefix = [0; 8];
     file.read_exact(&mut prefix).map_err(|_| format!("the file is truncated: it has {length} bytes"))?;
     let size = u64::from_le_bytes(prefix);

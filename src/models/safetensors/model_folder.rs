@@ -121,7 +121,7 @@ fn indexed_shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, ModelErro
 }
 
 /// Opens a regular file. Opening a FIFO would block.
-fn open(path: &Path) -> Result<File, ModelError> {
+pub fn open(path: &Path) -> Result<File, ModelError> {
     let unreadable = |error: std::io::Error| file_error(path, format!("the file cannot be read: {error}"));
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(file_error(path, "not a regular file"));

@@ -33,7 +33,7 @@ pub struct LoraTrainer<'a> {
 struct Variables {
     /// Down- and up-projection of each module.
     modules: Vec<[Var; 2]>,
-    adapter: Adapter<Candle>,
+    adapter: Arc<Adapter<Candle>>,
 }
 
 /// The loss of a pair of a chosen and a rejected text.
@@ -68,7 +68,7 @@ impl<'a> LoraTrainer<'a> {
 
     /// The sum of the targets' log probabilities without the adapter, text by text.
     pub fn reference_log_probabilities(&self, texts: &[TrainingText]) -> Result<Vec<f32>> {
-        let pass = self.forward(&Adapter { deltas: Vec::new() }, texts)?;
+        let pass = self.forward(&Arc::new(Adapter::new([])), texts)?;
         let scores = by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0);
         Ok(scores.iter().map(|scores| log_probability(scores)).collect())
     }
@@ -130,7 +130,7 @@ impl<'a> LoraTrainer<'a> {
         &self.gradient
     }
 
-    fn forward(&self, adapter: &Adapter<Candle>, texts: &[TrainingText]) -> Result<TrainingPass> {
+    fn forward(&self, adapter: &Arc<Adapter<Candle>>, texts: &[TrainingText]) -> Result<TrainingPass> {
         self.decoder.training_forward(&self.backend, adapter, texts, self.keep_graphs)
     }
 
@@ -163,11 +163,11 @@ impl Variables {
             for matrix in &module.matrices {
                 let rows = up.narrow(0, matrix.rows.start, matrix.rows.len())?;
                 let (down, up) = (Arc::clone(&shared), CandleLinear::trained(rows)?);
-                deltas.push((matrix.id, Arc::new(LoraDelta { down, up, scale: *scale })));
+                deltas.push((matrix.id, LoraDelta { down, up, scale: *scale }));
             }
             variables.push([down, up]);
         }
-        Ok(Self { modules: variables, adapter: Adapter { deltas } })
+        Ok(Self { modules: variables, adapter: Arc::new(Adapter::new(deltas)) })
     }
 }
 

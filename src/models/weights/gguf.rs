@@ -2,7 +2,7 @@
 
 use crate::models::backend::DType;
 
-use super::tensor_rows::StoredTensor;
+use super::tensor_rows::{Storage, StoredTensor};
 use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::ModelError;
@@ -33,8 +33,8 @@ impl Weights for GgufFile {
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let info =
             self.header.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("the file has no tensor {name}")))?;
-        let (start, shape) = (info.start, &info.shape);
-        StoredTensor { name: &info.name, file: self.file(), start, shape, dtype: info.dtype }.rows(first, count)
+        let (storage, start, shape) = (Storage::File(self.file()), info.start, &info.shape);
+        StoredTensor { name: &info.name, storage, start, shape, dtype: info.dtype }.rows(first, count)
     }
 
     fn names(&self) -> Vec<String> {

@@ -33,6 +33,8 @@ pub struct LoadedMatrix {
     /// Rows of the checkpoint's tensor.
     pub total: usize,
     pub columns: usize,
+    /// The type of its elements.
+    pub dtype: DType,
     /// The shape of a convolution.
     pub window: Option<ConvShape>,
     /// [`Linear::id`] or [`Conv::id`].
@@ -156,8 +158,9 @@ impl<'a, B: Backend> Loader<'a, B> {
             return Err(self.missing_tensor(&candidate.stem, Role::Bias));
         }
         let linear = Linear::read(&self.backend, &weight, bias.as_deref(), false)?;
+        let (dtype, total) = (weight.dtype, candidate.total);
         let (stem, rows) = (candidate.stem.clone(), candidate.first..candidate.first + rows);
-        let matrix = LoadedMatrix { stem, rows, total: candidate.total, columns, window: None, id: linear.id() };
+        let matrix = LoadedMatrix { stem, rows, total, columns, dtype, window: None, id: linear.id() };
         self.matrices.borrow_mut().push(matrix);
         Ok(linear)
     }
@@ -175,8 +178,9 @@ impl<'a, B: Backend> Loader<'a, B> {
         }
         let bias = self.optional_vector(stem, Role::Bias, outputs)?;
         let conv = Conv::read(&self.backend, &weight, window, bias.as_deref())?;
-        let (total, columns, id) = (outputs, inputs * height * width, conv.id());
-        let matrix = LoadedMatrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
+        let (stem, columns, dtype) = (stem.to_owned(), inputs * height * width, weight.dtype);
+        let (rows, window, id) = (0..outputs, Some(window), conv.id());
+        let matrix = LoadedMatrix { stem, rows, total: outputs, columns, dtype, window, id };
         self.matrices.borrow_mut().push(matrix);
         Ok(conv)
     }

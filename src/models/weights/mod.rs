@@ -12,8 +12,8 @@ use super::backend::{Backend, ConvShape, DType};
 use super::decoder_config::DecoderConfig;
 use crate::models::error::ModelError;
 pub(super) use loader::{Candidate, LoadedMatrix, Loader};
-pub use tensor_rows::Rows;
-pub(in crate::models) use tensor_rows::flat;
+pub use tensor_rows::{Rows, Storage};
+pub(in crate::models) use tensor_rows::{StoredTensor, flat};
 
 /// The role of a tensor in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

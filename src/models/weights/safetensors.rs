@@ -2,7 +2,7 @@
 
 use crate::models::backend::DType;
 
-use super::tensor_rows::StoredTensor;
+use super::tensor_rows::{Storage, StoredTensor};
 use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::models::decoder_config::{self, DecoderConfig};
 use crate::models::decoder_family::DecoderFamily;
@@ -107,7 +107,8 @@ impl Weights for ModelFolder {
         let dtype = info.float().ok_or_else(|| {
             ModelError::Checkpoint(format!("tensor {name} has the type {}, which is not supported", info.dtype))
         })?;
-        StoredTensor { name: &info.name, file, start: info.start, shape: &info.shape, dtype }.rows(first, count)
+        let storage = Storage::File(file);
+        StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, dtype }.rows(first, count)
     }
 
     /// Leaves out the RoPE frequencies of old exports, which `config.json` describes.

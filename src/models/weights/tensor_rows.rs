@@ -1,5 +1,6 @@
 //! Rows of a tensor in a file or in memory.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -23,14 +24,22 @@ pub struct Rows<'a> {
 enum Bytes<'a> {
     /// A file, and the offset of the first row.
     File(&'a File, u64),
-    Memory(Vec<u8>),
+    Memory(Cow<'a, [u8]>),
 }
 
-/// A tensor in a file.
+/// Where the bytes of a checkpoint are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StoredTensor<'a> {
+pub enum Storage<'a> {
+    File(&'a File),
+    Memory(&'a [u8]),
+}
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::models) struct StoredTensor<'a> {
     pub name: &'a str,
-    pub file: &'a File,
+    pub storage: Storage<'a>,
+    /// Offset from the start of the storage.
     pub start: u64,
     pub shape: &'a [usize],
     pub dtype: DType,
@@ -39,7 +48,7 @@ pub(super) struct StoredTensor<'a> {
 impl<'a> StoredTensor<'a> {
     /// `count` rows from `first` on.
     pub fn rows(self, first: usize, count: usize) -> Result<Rows<'a>, ModelError> {
-        let Self { name, file, start, shape, dtype } = self;
+        let Self { name, storage, start, shape, dtype } = self;
         let (row_count, columns) = flat(shape);
         if first.checked_add(count).is_none_or(|end| end > row_count) {
             return Err(ModelError::Checkpoint(format!(
@@ -50,8 +59,20 @@ impl<'a> StoredTensor<'a> {
             // The elements of a quantised vector cannot be read one by one.
             return Err(ModelError::Checkpoint(format!("tensor {name} is a quantised vector, which is not supported")));
         }
-        let skip = first as u64 * (columns / dtype.block() * dtype.block_bytes()) as u64;
-        Ok(Rows { dtype, count, columns, bytes: Bytes::File(file, start + skip), source_dtype: None })
+        let row_bytes = columns / dtype.block() * dtype.block_bytes();
+        let start = start + (first * row_bytes) as u64;
+        let bytes = match storage {
+            Storage::File(file) => Bytes::File(file, start),
+            Storage::Memory(bytes) => {
+                let start = usize::try_from(start).unwrap_or(usize::MAX);
+                let end = start.saturating_add(count * row_bytes);
+                let bytes = bytes.get(start..end);
+                Bytes::Memory(
+                    bytes.ok_or_else(|| ModelError::Checkpoint(format!("tensor {name} is truncated")))?.into(),
+                )
+            }
+        };
+        Ok(Rows { dtype, count, columns, bytes, source_dtype: None })
     }
 }
 
@@ -61,9 +82,9 @@ impl Rows<'static> {
     /// # Errors
     /// If `bytes` has another length.
     pub fn from_bytes(dtype: DType, count: usize, columns: usize, bytes: Vec<u8>) -> Result<Self, ModelError> {
-        let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Vec::new()), source_dtype: None };
+        let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Cow::default()), source_dtype: None };
         match bytes.len() == count * rows.row_bytes(dtype) {
-            true => Ok(Self { bytes: Bytes::Memory(bytes), ..rows }),
+            true => Ok(Self { bytes: Bytes::Memory(bytes.into()), ..rows }),
             false => Err(ModelError::Checkpoint(format!("{} bytes are not {count} rows of {columns}", bytes.len()))),
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::prefix_cache::Parent;
-use super::{ModelId, Scheduler, Sequence, SequenceId, State};
+use super::prefix_cache::{Parent, PrefixRoot};
+use super::{AdapterId, ModelId, Scheduler, Sequence, SequenceId, State};
 use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BlockId, blocks_for};
 
@@ -25,6 +25,7 @@ pub struct StepPlan {
 #[derive(Debug)]
 pub struct Batch {
     pub model: ModelId,
+    /// Rows with the same adapter are neighbours.
     pub rows: Vec<Row>,
 }
 
@@ -40,6 +41,7 @@ pub struct Row {
     /// How many of the last tokens are draft tokens.
     pub draft: usize,
     pub long: bool,
+    pub adapter: Option<AdapterId>,
 }
 
 impl Row {
@@ -74,6 +76,7 @@ impl Scheduler {
         // A later row may have preempted a sequence whose row is already built.
         for rows in rows.values_mut() {
             rows.retain(|row| self.sequences.get(&row.sequence).is_some_and(Sequence::is_running));
+            rows.sort_by_key(|row| row.adapter);
         }
         let stuck = if admitted_all || self.running().next().is_some() { None } else { self.next_waiting() };
         let batches = rows.into_iter().filter(|(_, rows)| !rows.is_empty());
@@ -139,7 +142,7 @@ impl Scheduler {
 impl Sequence {
     /// The root of its prefixes in the cache.
     pub(super) fn prefix_root(&self) -> Parent {
-        Parent::Root(self.tenant, self.long)
+        Parent::Root(PrefixRoot { tenant: self.tenant, adapter: self.adapter, long: self.long })
     }
 
     fn admitted_at(&self) -> u64 {
@@ -157,6 +160,8 @@ impl Sequence {
             end if end >= self.tokens.len() => LogitsAt::Last,
             _ => LogitsAt::None,
         };
-        Row { sequence: id, tokens, start, blocks: self.blocks.clone(), logits, draft: draft.len(), long: self.long }
+        let Self { blocks, long, adapter, .. } = self;
+        let (blocks, draft) = (blocks.clone(), draft.len());
+        Row { sequence: id, tokens, start, blocks, logits, draft, long: *long, adapter: *adapter }
     }
 }

@@ -2,6 +2,8 @@
 
 pub type Tenant = u128;
 pub type ModelId = u64;
+/// An adapter of a model.
+pub type AdapterId = u64;
 /// Ascends in the order of submission.
 pub type RequestId = u64;
 

@@ -28,12 +28,12 @@ use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 use block_pool::BlockPool;
 use fair_shares::FairShares;
-use prefix_cache::{Parent, PrefixCache};
+use prefix_cache::{Parent, PrefixCache, PrefixRoot};
 use sequence_queues::{QueuedWork, SequenceQueues};
 
 pub use batch::{Batch, Row, StepPlan};
 pub use draft_lookahead_blocks::DraftContext;
-pub use ids::{ModelId, RequestId, SequenceId, Tenant};
+pub use ids::{AdapterId, ModelId, RequestId, SequenceId, Tenant};
 pub use sequence_tokens::SequenceTokens;
 
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +52,8 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub model: ModelId,
+    /// The adapter of the model, if it uses one.
+    pub adapter: Option<AdapterId>,
     /// Bytes of one KV block of the model.
     pub block_bytes: u64,
     pub tenant: Tenant,
@@ -96,6 +98,7 @@ struct Model {
 #[derive(Debug)]
 struct Sequence {
     model: ModelId,
+    adapter: Option<AdapterId>,
     tenant: Tenant,
     long: bool,
     tokens: SequenceTokens,
@@ -163,7 +166,7 @@ impl Scheduler {
     /// Queues a request, or returns which limit is full. Free slots extend the queue, so the
     /// result does not depend on when the next step starts.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
-        let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
+        let Request { model, adapter, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
         self.admits(model, tenant, prompt.len(), choices as usize)?;
         self.models.entry(model).or_default().block_bytes = block_bytes;
         self.last_request += 1;
@@ -171,6 +174,7 @@ impl Scheduler {
             self.shares.add_sequence(tenant);
             let sequence = Sequence {
                 model,
+                adapter,
                 tenant,
                 long,
                 tokens: SequenceTokens::new(Arc::clone(&prompt)),
@@ -178,7 +182,7 @@ impl Scheduler {
                 computed: 0,
                 blocks: Vec::new(),
                 cached: 0,
-                parent: Parent::Root(tenant, long),
+                parent: Parent::Root(PrefixRoot { tenant, adapter, long }),
                 state: State::Waiting,
                 paused: false,
                 draft: Vec::new(),

@@ -1,24 +1,33 @@
 //! The prefix cache of one model: a radix tree whose edges are the tokens of one full block.
 //!
-//! Radix attention (Zheng et al. 2023, <https://arxiv.org/abs/2312.07104>). Each tenant has its own root, so
-//! response times do not reveal the prompts of other tenants. A node whose block a sequence holds is never evicted;
+//! Radix attention (Zheng et al. 2023, <https://arxiv.org/abs/2312.07104>). Each tenant has its own roots, so
+//! response times do not reveal the prompts of other tenants. An adapter of the model has its own roots too, because it
+//! changes keys and values. A node whose block a sequence holds is never evicted;
 //! of the others, the least recently used leaf is evicted first.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::block_pool::BlockPool;
-use super::ids::Tenant;
+use super::ids::{AdapterId, Tenant};
 use crate::models::kv::{BLOCK, BlockId};
 
 pub type NodeId = u32;
 
 type Edge = [u32; BLOCK];
 
+/// What sequences must have in common to share blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PrefixRoot {
+    pub tenant: Tenant,
+    pub adapter: Option<AdapterId>,
+    /// Whether they are long sequences.
+    pub long: bool,
+}
+
 /// The parent of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parent {
-    /// The root of a tenant; long sequences (`true`) have a separate one.
-    Root(Tenant, bool),
+    Root(PrefixRoot),
     Node(NodeId),
 }
 
@@ -129,7 +138,7 @@ impl PrefixCache {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parent, PrefixCache};
+    use super::{Parent, PrefixCache, PrefixRoot};
     use crate::engine::text::scheduler::block_pool::BlockPool;
     use crate::models::kv::BLOCK;
 
@@ -140,7 +149,8 @@ mod tests {
     #[test]
     fn prefixes_are_per_tenant_and_leaves_are_evicted_first() {
         let (mut tree, mut pool) = (PrefixCache::default(), BlockPool::default());
-        let root = |tenant| Parent::Root(tenant, false);
+        let root_of = |tenant, adapter, long| Parent::Root(PrefixRoot { tenant, adapter, long });
+        let root = |tenant| root_of(tenant, None, false);
         let mut parent = root(1);
         for token in [7, 8, 9] {
             let block = pool.allocate();
@@ -153,8 +163,9 @@ mod tests {
         assert_eq!(tree.find(root(1), blocks(&[7, 8, 1]), 20).len(), 2);
         assert_eq!(tree.find(root(1), blocks(&[7]), 21).len(), 1);
         assert!(tree.find(root(2), blocks(&[7, 8, 9]), 22).is_empty(), "another tenant");
-        assert!(tree.find(Parent::Root(1, true), blocks(&[7]), 22).is_empty(), "another root");
-        let again = tree.insert(Parent::Root(1, false), [7; BLOCK], 99, 23);
+        assert!(tree.find(root_of(1, None, true), blocks(&[7]), 22).is_empty(), "a long sequence");
+        assert!(tree.find(root_of(1, Some(1), false), blocks(&[7]), 22).is_empty(), "an adapter");
+        let again = tree.insert(root(1), [7; BLOCK], 99, 23);
         assert_eq!(again.1, 0, "the block that was there stays");
         let mut gone = Vec::new();
         while let Some(block) = tree.evict(&pool) {
@@ -169,7 +180,7 @@ mod tests {
     fn blocks_in_use_are_not_evicted() {
         let (mut tree, mut blocks) = (PrefixCache::default(), BlockPool::default());
         let block = blocks.allocate();
-        tree.insert(Parent::Root(1, false), [7; BLOCK], block, 1);
+        tree.insert(Parent::Root(PrefixRoot { tenant: 1, adapter: None, long: false }), [7; BLOCK], block, 1);
         blocks.cache(block);
         assert_eq!((tree.evict(&blocks), tree.oldest_use(&blocks)), (None, None));
         blocks.release(block);

@@ -15,7 +15,8 @@ fn scheduler(running: usize) -> Scheduler {
 }
 
 fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
-    Request { model: 1, block_bytes: BYTES, tenant, prompt: prompt.into(), choices: 1, max_tokens, long: false }
+    let prompt = prompt.into();
+    Request { model: 1, adapter: None, block_bytes: BYTES, tenant, prompt, choices: 1, max_tokens, long: false }
 }
 
 /// A prompt that shares nothing with those of other seeds.

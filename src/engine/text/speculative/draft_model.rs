@@ -135,6 +135,7 @@ impl DraftSequence {
             blocks: &self.blocks,
             logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },
             long: self.long,
+            adapter: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayou
 use super::{convolution, elementwise, layout, modulation, norms, products};
 use crate::models::backend::checks;
 use crate::models::backend::interface::{
-    Angles, Backend, FeedForward, GroupNorm, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
+    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::models::backend::routing::Routing;
 use crate::models::error::Result;
@@ -161,6 +161,15 @@ impl Backend for Cpu {
 
     fn linears<const N: usize>(&self, weights: [&kernels::Linear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]> {
         products::linears(self, weights, x)
+    }
+
+    fn add_low_rank(
+        &self,
+        updates: &[LowRankUpdate<'_, Self>],
+        x: &Tensor<Self>,
+        outs: &mut [Tensor<Self>],
+    ) -> Result<()> {
+        products::add_low_rank(self, updates, x, outs)
     }
 
     fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {

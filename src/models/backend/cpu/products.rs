@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::device::{Cpu, MIN_ROWS};
 use super::types::Pool;
 use crate::models::backend::checks;
-use crate::models::backend::interface::{Backend, FeedForward, Matrix, Tensor};
+use crate::models::backend::interface::{Backend, FeedForward, LowRankUpdate, Matrix, Tensor};
 use crate::models::error::{ModelError, Result};
 use crate::models::weights::Rows;
 
@@ -63,6 +63,29 @@ pub fn linears<const N: usize>(cpu: &Cpu, weights: [&Linear; N], x: &Tensor<Cpu>
         cpu.pause()?;
     }
     Ok(outs)
+}
+
+/// Adds updates to the products of `x` with several weights.
+pub fn add_low_rank(
+    cpu: &Cpu,
+    updates: &[LowRankUpdate<'_, Cpu>],
+    x: &Tensor<Cpu>,
+    outs: &mut [Tensor<Cpu>],
+) -> Result<()> {
+    checks::low_rank(updates, x, outs)?;
+    let mut kernel_updates: SmallVec<[kernels::LowRankUpdate<'_>; 32]> = SmallVec::with_capacity(updates.len());
+    for LowRankUpdate { output, rows, down, up, scale } in updates {
+        if down.dtype().is_quantised() || up.dtype().is_quantised() {
+            return Err(ModelError::Compute(format!("{down:?} or {up:?} is quantised")));
+        }
+        let rows = rows.clone();
+        kernel_updates.push(kernels::LowRankUpdate { output: *output, rows, down, up, scale: *scale });
+    }
+    let scratch_len = kernel_updates.iter().map(kernels::LowRankUpdate::scratch_len).sum();
+    let mut scratch = cpu.alloc([1, 1, 1, scratch_len]);
+    let mut outs: SmallVec<[_; 4]> = outs.iter_mut().map(Tensor::data_mut).collect();
+    kernels::add_low_rank(&cpu.pool, x.data(), x.channels, &kernel_updates, &mut outs, scratch.data_mut());
+    cpu.pause()
 }
 
 /// Computes some rows at a time, because the hidden layer is wide.

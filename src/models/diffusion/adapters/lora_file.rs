@@ -95,7 +95,7 @@ impl LoraFile {
             layer.read(&self.file, backend, &mut deltas)?;
             backend.pause()?;
         }
-        Ok(Adapter { deltas })
+        Ok(Adapter::new(deltas))
     }
 }
 
@@ -195,12 +195,7 @@ impl LoraLayer {
         (down_bytes + self.matrices.iter().map(up_bytes).sum::<usize>()) as u64
     }
 
-    fn read<B: Backend>(
-        &self,
-        file: &ModelFolder,
-        backend: &B,
-        deltas: &mut Vec<(usize, Arc<LoraDelta<B>>)>,
-    ) -> Result<()> {
+    fn read<B: Backend>(&self, file: &ModelFolder, backend: &B, deltas: &mut Vec<(usize, LoraDelta<B>)>) -> Result<()> {
         let alpha = match &self.alpha {
             Alpha::Rank => self.rank as f32,
             Alpha::Value(alpha) => *alpha,
@@ -222,7 +217,7 @@ impl LoraLayer {
         for matrix in &self.matrices {
             let rows = Weights::rows(file, &self.up, matrix.rows.start, matrix.rows.len())?;
             let up = backend.read_linear(&rows, None, false)?;
-            deltas.push((matrix.id, Arc::new(LoraDelta { down: Arc::clone(&down), up, scale })));
+            deltas.push((matrix.id, LoraDelta { down: Arc::clone(&down), up, scale }));
         }
         Ok(())
     }

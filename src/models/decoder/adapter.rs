@@ -1,0 +1,177 @@
+//! Fits an adapter of peft to the weights of a decoder.
+
+use std::sync::Arc;
+
+use crate::models::backend::{Backend, DType, RopeLayout};
+use crate::models::decoder_config::DecoderConfig;
+use crate::models::error::{ModelError, Result};
+use crate::models::nn::{Adapter, DownProjection, LoraDelta};
+use crate::models::peft::{AdaptedModule, PeftAdapter};
+use crate::models::safetensors::TensorInfo;
+use crate::models::weights::{Footprint, LoadedMatrix, Rows};
+
+/// An adapter that fits a decoder. Its matrices are not read yet.
+#[derive(Debug)]
+pub struct FittedAdapter<'a> {
+    file: &'a PeftAdapter,
+    config: &'a DecoderConfig,
+    modules: Vec<FittedModule<'a>>,
+}
+
+/// A module of an adapter, and the matrices of the decoder that it applies to: several if the decoder splits a tensor.
+#[derive(Debug)]
+struct FittedModule<'a> {
+    module: &'a AdaptedModule,
+    matrices: Vec<&'a LoadedMatrix>,
+}
+
+fn invalid<T>(message: String) -> Result<T> {
+    Err(ModelError::Checkpoint(message))
+}
+
+impl<'a> FittedAdapter<'a> {
+    /// Matches an adapter with the projections of a decoder.
+    ///
+    /// # Errors
+    /// If the decoder does not have one of its modules, or a shape differs.
+    pub fn new(file: &'a PeftAdapter, config: &'a DecoderConfig, projections: &'a [LoadedMatrix]) -> Result<Self> {
+        let modules = file.modules().iter().map(|module| FittedModule::new(module, projections));
+        Ok(Self { file, config, modules: modules.collect::<Result<_>>()? })
+    }
+
+    /// The memory that it takes.
+    pub fn footprint<B: Backend>(&self, backend: &B) -> Footprint {
+        let mut footprint = Footprint::default();
+        for FittedModule { module: AdaptedModule { down, up, rank, .. }, matrices } in &self.modules {
+            let bytes = |tensor: &TensorInfo, matrix: &LoadedMatrix, rows: usize, columns: usize| {
+                backend.linear_bytes(stored_type(tensor, matrix), rows, columns) as u64
+            };
+            for (index, matrix) in matrices.iter().enumerate() {
+                footprint.weights += bytes(up, matrix, matrix.rows.len(), *rank);
+                // The matrices share the down-projection.
+                footprint.weights += if index == 0 { bytes(down, matrix, *rank, matrix.columns) } else { 0 };
+            }
+            // The bytes of the file, rows in another order, and floats to check.
+            let loading = down.elements.max(up.elements) * (3 * size_of::<f32>()) as u64;
+            footprint.loading = footprint.loading.max(loading);
+        }
+        footprint
+    }
+
+    /// Reads the matrices.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a weight is not finite.
+    pub fn read<B: Backend>(&self, backend: &B) -> Result<Adapter<B>> {
+        let mut deltas = Vec::new();
+        for FittedModule { module, matrices } in &self.modules {
+            let AdaptedModule { down, up, rank, scale, .. } = module;
+            let Some(first) = matrices.first() else { continue };
+            let rows = stored_rows(self.file.rows(down)?.bytes()?, down, first, *rank, first.columns)?;
+            let down = Arc::new(DownProjection::Linear(backend.read_linear(&rows, None, false)?));
+            let bytes = self.file.rows(up)?.bytes()?;
+            let row_bytes = bytes.len() / first.total.max(1);
+            for matrix in matrices {
+                let bytes = &bytes[matrix.rows.start * row_bytes..matrix.rows.end * row_bytes];
+                let bytes = match self.interleaved_heads(matrix) {
+                    Some(heads) => interleave(bytes, heads, row_bytes),
+                    None => bytes.to_vec(),
+                };
+                let rows = stored_rows(bytes, up, matrix, matrix.rows.len(), *rank)?;
+                let up = backend.read_linear(&rows, None, false)?;
+                deltas.push((matrix.id, LoraDelta { down: Arc::clone(&down), up, scale: *scale }));
+            }
+        }
+        Ok(Adapter::new(deltas))
+    }
+
+    /// The heads of a matrix whose rows the checkpoint has in the order of the interleaved RoPE layout: converters to GGUF
+    /// reorder the queries and keys of some families.
+    fn interleaved_heads(&self, matrix: &LoadedMatrix) -> Option<usize> {
+        let DecoderConfig { heads, kv_heads, rope_layout, .. } = *self.config;
+        match matrix.stem.rsplit('.').next() {
+            Some("attn_q") if rope_layout == RopeLayout::Interleaved => Some(heads),
+            Some("attn_k") if rope_layout == RopeLayout::Interleaved => Some(kv_heads),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> FittedModule<'a> {
+    fn new(module: &'a AdaptedModule, projections: &'a [LoadedMatrix]) -> Result<Self> {
+        let AdaptedModule { layer, module: target, down, up, .. } = module;
+        let with_stem = |stem: &&str| -> Vec<&'a LoadedMatrix> {
+            let stem = format!("blk.{layer}.{stem}");
+            projections.iter().filter(|matrix| matrix.stem == stem).collect()
+        };
+        let matrices = target
+            .stems
+            .iter()
+            .map(with_stem)
+            .find(|matrices| matrices.len() == target.projections)
+            .unwrap_or_default();
+        let Some(first) = matrices.first() else {
+            return invalid(format!("its tensor {} is for a module that the base model does not have", down.name));
+        };
+        let expected = [(down, 1, first.columns), (up, 0, first.total)];
+        let wrong = expected.into_iter().find(|(tensor, axis, size)| tensor.shape[*axis] != *size);
+        match wrong {
+            Some((TensorInfo { name, shape, .. }, ..)) => invalid(format!(
+                "its tensor {name} has the shape {shape:?}, which does not fit the base model's [{}, {}]",
+                first.total, first.columns
+            )),
+            None => Ok(Self { module, matrices }),
+        }
+    }
+}
+
+/// The type in which a tensor is kept: floats are rounded to bf16, unless the base model has floats too. Merging the
+/// adapter into the base would round it more.
+fn stored_type(tensor: &TensorInfo, matrix: &LoadedMatrix) -> DType {
+    match tensor.float() {
+        Some(DType::F32) if matrix.dtype != DType::F32 => DType::BF16,
+        Some(dtype) => dtype,
+        None => DType::F32,
+    }
+}
+
+/// Rows of a tensor in the type in which they are kept. Their values must be finite.
+fn stored_rows(
+    bytes: Vec<u8>,
+    tensor: &TensorInfo,
+    matrix: &LoadedMatrix,
+    count: usize,
+    columns: usize,
+) -> Result<Rows<'static>> {
+    let rows = Rows::from_bytes(tensor.float().unwrap_or(DType::F32), count, columns, bytes)?;
+    let rows = rows.rounded(stored_type(tensor, matrix));
+    match rows.floats()?.iter().all(|value| value.is_finite()) {
+        true => Ok(rows),
+        false => invalid(format!("its tensor {} has values that are not finite", tensor.name)),
+    }
+}
+
+/// Rows of heads whose halves become neighbours: row `i` of the first half, row `i` of the second half, and so on.
+fn interleave(bytes: &[u8], heads: usize, row_bytes: usize) -> Vec<u8> {
+    let half_bytes = bytes.len() / (2 * heads).max(1);
+    let mut out = Vec::with_capacity(bytes.len());
+    for head in bytes.chunks_exact((2 * half_bytes).max(1)) {
+        let (first, second) = head.split_at(half_bytes);
+        for (first, second) in first.chunks_exact(row_bytes.max(1)).zip(second.chunks_exact(row_bytes.max(1))) {
+            out.extend_from_slice(first);
+            out.extend_from_slice(second);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::interleave;
+
+    #[test]
+    fn halves_of_a_head_become_neighbours() {
+        assert_eq!(interleave(&[0, 1, 2, 3, 4, 5, 6, 7], 2, 1), [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert_eq!(interleave(&[0, 0, 1, 1, 2, 2, 3, 3], 1, 2), [0, 0, 2, 2, 1, 1, 3, 3]);
+    }
+}
