@@ -104,7 +104,12 @@ impl<'a> FittedModule<'a> {
             let stem = format!("blk.{layer}.{stem}");
             projections.iter().filter(|matrix| matrix.stem == stem).collect()
         };
-        let matrices = target.stems.iter().map(with_stem).find(|matrices| matrices.len() == target.projections).unwrap_or_default();
+        let matrices = target
+            .stems
+            .iter()
+            .map(with_stem)
+            .find(|matrices| matrices.len() == target.projections)
+            .unwrap_or_default();
         let Some(first) = matrices.first() else {
             return invalid(format!("its tensor {} is for a module that the base model does not have", down.name));
         };
