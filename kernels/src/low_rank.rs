@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::buffer::SharedSlice;
+use crate::buffer::{CACHE_LINE, SharedSlice};
 use crate::dtype::DType;
 use crate::gemm::float_format::{BF16, F16, F32, FloatFormat};
 use crate::pack::{FLOATS, Layout};
@@ -20,6 +20,9 @@ use crate::{Linear, Pool};
 const TASK_ROWS: usize = 16;
 /// Rows that are multiplied together by each weight.
 const BLOCK_ROWS: usize = 4;
+/// How far ahead weights are prefetched, in bytes. A matrix is a few pages, and the CPU's own prefetcher stops at the end
+/// of each.
+const PREFETCH_BYTES: usize = 2048;
 
 /// An update of some rows of an output. Both matrices are floats.
 #[derive(Clone, Debug)]
@@ -100,8 +103,12 @@ pub fn add_low_rank(
             (low, shared_outs[output].get(rows.start * n, count * n))
         };
         let x = &x[rows.start * k..rows.end * k];
-        multiply(down, pool, DownKernel { weights: down.packed(), x, k, low: &mut *low, scale });
-        multiply(up, pool, UpKernel { weights: up.packed(), low, rank: up.k(), out, n });
+        // Another thread may run that task, but it then finds the weights in the shared cache.
+        let next = tasks.get(task + pool.threads()).map_or(&[][..], |next| updates[next.update].down.packed().bytes);
+        let next = &next[..next.len().min(PREFETCH_BYTES)];
+        let (down_weights, up_weights) = (down.packed(), up.packed());
+        multiply(down, pool, DownKernel { weights: down_weights, next: up_weights.bytes, x, k, low: &mut *low, scale });
+        multiply(up, pool, UpKernel { weights: up_weights, next, low, rank: up.k(), out, n });
     });
 }
 
@@ -146,9 +153,37 @@ pub(crate) struct PackedGroups<'a> {
     pub group: usize,
 }
 
+/// Prefetches weights that are needed soon, evenly over the steps of a loop.
+struct Prefetch {
+    address: *const u8,
+    lines_per_step: usize,
+    lines: usize,
+}
+
+impl Prefetch {
+    fn new(bytes: &[u8], steps: usize) -> Self {
+        let lines = bytes.len().div_ceil(CACHE_LINE);
+        Self { address: bytes.as_ptr(), lines_per_step: lines.div_ceil(steps.max(1)), lines }
+    }
+
+    /// # Safety
+    /// As [`Kernel`] says.
+    #[inline(always)]
+    unsafe fn step<S: Simd>(&mut self) {
+        for _ in 0..self.lines_per_step.min(self.lines) {
+            // SAFETY: as the caller says. A prefetch reads nothing.
+            unsafe { S::prefetch(self.address) };
+            self.address = self.address.wrapping_add(CACHE_LINE);
+            self.lines -= 1;
+        }
+    }
+}
+
 /// `low = scale · down(x)`. `x` is `[rows, k]`, and `low` is `[rows, padded rank]`.
 struct DownKernel<'a> {
     weights: PackedGroups<'a>,
+    /// The weights that are used next.
+    next: &'a [u8],
     x: &'a [f32],
     k: usize,
     low: &'a mut [f32],
@@ -180,7 +215,9 @@ impl DownKernel<'_> {
     /// As [`Kernel`] says.
     #[inline(always)]
     unsafe fn multiply_rows<S: Simd, F: FloatFormat, const R: usize>(&mut self, first: usize) {
-        let Self { weights: PackedGroups { bytes, group }, x, k, low, scale } = self;
+        let Self { weights: PackedGroups { bytes, group }, next, x, k, low, scale } = self;
+        let mut prefetch =
+            Prefetch::new(if first == 0 { next } else { &[] }, bytes.len() / const { Layout::of(F::DTYPE).low });
         let (k, span_bytes) = (*k, const { Layout::of(F::DTYPE).low });
         let (x, padded) = (&x[first * k..][..R * k], bytes.len() / *group * LANES);
         let low = &mut low[first * padded..][..R * padded];
@@ -190,6 +227,10 @@ impl DownKernel<'_> {
             unsafe {
                 let mut sums = [[S::splat(0.0); FLOATS]; R];
                 for _ in 0..k / FLOATS {
+                    prefetch.step::<S>();
+                    for line in (0..span_bytes).step_by(CACHE_LINE) {
+                        S::prefetch(weights.wrapping_add(PREFETCH_BYTES + line));
+                    }
                     let (a, b) = F::load_two::<S>(weights);
                     let (c, d) = F::load_two::<S>(weights.add(span_bytes / 2));
                     for row in 0..R {
@@ -219,6 +260,8 @@ impl DownKernel<'_> {
 /// `out += up(low)`. `low` is `[rows, padded rank]`, and `out` is `[rows, n]`.
 struct UpKernel<'a> {
     weights: PackedGroups<'a>,
+    /// The weights that are used next.
+    next: &'a [u8],
     low: &'a [f32],
     rank: usize,
     out: &'a mut [f32],
@@ -250,11 +293,14 @@ impl UpKernel<'_> {
     /// As [`Kernel`] says.
     #[inline(always)]
     unsafe fn multiply_rows<S: Simd, F: FloatFormat, const R: usize>(&mut self, first: usize) {
-        let Self { weights: PackedGroups { bytes, group }, low, rank, out, n } = self;
+        let Self { weights: PackedGroups { bytes, group }, next, low, rank, out, n } = self;
+        let mut prefetch = Prefetch::new(if first == 0 { next } else { &[] }, n.div_ceil(LANES));
         let (n, padded) = (*n, rank.next_multiple_of(LANES));
         let (low, out) = (&low[first * padded..][..R * padded], &mut out[first * n..][..R * n]);
         for (index, weights) in bytes.chunks_exact(*group).take(n.div_ceil(LANES)).enumerate() {
             let columns = (n - index * LANES).min(LANES);
+            // SAFETY: features as the caller says.
+            unsafe { prefetch.step::<S>() };
             // SAFETY: a group has a pair for each two elements of a row; the last one may be padded. Each row of the output
             // has `columns` elements from there on.
             unsafe {

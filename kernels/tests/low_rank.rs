@@ -1,4 +1,5 @@
 //! Low-rank updates of several outputs, compared with sums in double precision.
+#![cfg(test)]
 
 #[path = "common/rng.rs"]
 mod rng;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{DiscoveredModel, Eviction, Model, Registry, lock};
+use super::{DiscoveredModel, Eviction, Model, Registered, Registry, lock};
 use crate::engine::discovery::{AdapterOrigin, AdapterSource, DiscoveredAdapter};
 use crate::engine::error::LoadError;
 use crate::engine::runtime::catch_panic::catch_load_panic;
@@ -23,13 +23,6 @@ pub struct AdapterRegistration {
     /// The project that may use it.
     pub owner: u128,
     pub source: Arc<dyn AdapterSource>,
-}
-
-/// A registered adapter.
-#[derive(Clone)]
-pub(super) struct Registered {
-    base: String,
-    found: DiscoveredModel,
 }
 
 impl Registry {

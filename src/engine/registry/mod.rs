@@ -36,7 +36,6 @@ use crate::models::backend::Backend;
 use crate::models::step_memory::scratch_bytes;
 use crate::models::weights::Footprint;
 pub use adapters::AdapterRegistration;
-use adapters::Registered;
 
 /// How old the listing, or the last check of a model's files, may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
@@ -107,6 +106,14 @@ impl Model {
         let has_adapters = |model: &Arc<TextModel>| model.adapter().is_none() && model.network_users() > 1;
         self.references() > 1 || self.text().is_some_and(has_adapters)
     }
+}
+
+/// An adapter that is not in the models folder.
+#[derive(Clone)]
+struct Registered {
+    /// The ID of its base.
+    base: String,
+    found: DiscoveredModel,
 }
 
 struct Loaded {
