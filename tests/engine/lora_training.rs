@@ -229,7 +229,7 @@ fn impossible_texts_are_refused() {
         [(vec![], vec![]), (vec![1, 2], all(0..2)), (vec![1, 2], all(2..3)), (vec![64, 1], all(1..2))]
     {
         let text = TrainingText { tokens, targets };
-        assert!(trainer.supervised(&[text.clone()], 1.).is_err(), "{text:?}");
+        assert!(trainer.supervised(std::slice::from_ref(&text), 1.).is_err(), "{text:?}");
     }
     let unpaired = texts(&cases.batches[0][..1]);
     assert!(trainer.preference(&unpaired, &[0.], 0.1, 1.).is_err());
