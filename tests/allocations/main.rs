@@ -23,7 +23,7 @@ static LARGE: AtomicUsize = AtomicUsize::new(0);
 struct Counting;
 
 // SAFETY: passes every call on to the system's allocator.
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "an allocator is unsafe")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGE.fetch_add(usize::from(layout.size() >= TENSOR_BYTES), Ordering::Relaxed);
