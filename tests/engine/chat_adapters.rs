@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::decoder_families::{Format, in_chunks, read_logits};
-use crate::harness::{ChoiceOutput, TestClock, candle, cpu, greedy, memory, outputs, pieces, request};
+use crate::harness::{ChoiceOutput, TestClock, candle, cpu, greedy, memory, outputs, pieces, request, settings};
 use crate::tiny_adapter::{ALL, Sizes, TinyAdapter};
 use crate::tiny_model::{self, TinyModel};
 
@@ -312,7 +312,7 @@ fn rig(adapters: usize, change: impl FnOnce(&mut Settings)) -> Rig {
     for index in 0..adapters {
         TinyAdapter::of_tiny(index as u64).write(dir.path(), &format!("a{index}"));
     }
-    let mut settings = Settings { speculate: false, ..Settings::new(dir.path(), 1 << 30) };
+    let mut settings = Settings { speculate: false, ..settings(dir.path()) };
     change(&mut settings);
     let clock = Arc::new(TestClock::default());
     Rig { engine: Engine::start(settings, clock.clone()).unwrap(), clock, dir }

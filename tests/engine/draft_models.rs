@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use outpost::engine::{Drafts, Engine, GenerationRequest, Settings};
 
-use crate::harness::{ChoiceOutput, Rig, TestClock, greedy, memory, outputs, pieces, request};
+use crate::harness::{ChoiceOutput, Rig, TestClock, greedy, memory, outputs, pieces, request, settings};
 use crate::tiny_model::{self, TinyModel};
 
 /// The draft model: a part of `LARGE` with the same output.
@@ -25,7 +25,7 @@ fn rig(draft: Option<&TinyModel>, change: impl FnOnce(&mut Settings)) -> Rig {
     if let Some(draft) = draft {
         tiny_model::write(dir.path(), "small", draft);
     }
-    let mut settings = Settings { speculate: draft.is_some(), ..Settings::new(dir.path(), 1 << 30) };
+    let mut settings = Settings { speculate: draft.is_some(), ..settings(dir.path()) };
     change(&mut settings);
     let clock = Arc::new(TestClock::default());
     let engine = Engine::start(settings, clock.clone()).unwrap();
@@ -163,7 +163,7 @@ fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
     tiny_model::write(dir.path(), "other-family", &TinyModel { blocks: 1, architecture: "qwen2", ..SMALL });
     tiny_model::write(dir.path(), "too-large", &TinyModel { width: 256, blocks: 4, zero_blocks: 0, ..LARGE });
     let drafts = |change: &dyn Fn(&mut Settings), target: &str| {
-        let mut settings = Settings::new(dir.path(), 1 << 30);
+        let mut settings = settings(dir.path());
         change(&mut settings);
         let engine = Engine::start(settings, Arc::new(TestClock::default())).unwrap();
         drop(engine.models().load(target).unwrap());
@@ -190,7 +190,7 @@ fn the_smallest_model_with_the_same_vocabulary_is_the_draft_model() {
     assert_eq!(drafts(&named("missing"), "large"), [""; 0]);
     assert_eq!(drafts(&named("b-small"), "a-middle"), [""; 0], "only a configured draft model is used");
     let no_drafts = Drafts { auto: false, ..Drafts::default() };
-    let alone = Settings { drafts: no_drafts, ..Settings::new(dir.path(), 1 << 30) };
+    let alone = Settings { drafts: no_drafts, ..settings(dir.path()) };
     let alone = Engine::start(alone, Arc::new(TestClock::default())).unwrap();
     drop(alone.models().load("large").unwrap());
     // Enough memory to load it, but not its draft model.

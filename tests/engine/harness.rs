@@ -1,13 +1,14 @@
 //! The shared test harness: a test clock, an engine with a tiny model, and helpers that collect output.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{
-    DeltaStream, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta, TextModel,
+    DeltaStream, Devices, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta,
+    TextModel,
 };
 use outpost::models::backend::{Candle, Cpu};
 use tempfile::TempDir;
@@ -38,6 +39,13 @@ impl ClockRng for TestClock {
     }
 }
 
+/// Settings with a gibibyte of memory. The variable `OUTPOST_TEST_DEVICE` names the device of all models, such as `candle`.
+pub fn settings(models: &Path) -> Settings {
+    let device = std::env::var("OUTPOST_TEST_DEVICE").ok().map(|name| name.parse().unwrap());
+    let devices = device.map(|device| Devices::select([(None, device)]).unwrap());
+    Settings { devices: devices.unwrap_or_default(), ..Settings::new(models, 1 << 30) }
+}
+
 /// A thread pool for tests that compute without an engine.
 pub fn cpu() -> Cpu {
     Cpu::new(2)
@@ -60,7 +68,7 @@ pub fn rig(options: &TinyModel, change: impl FnOnce(&mut Settings)) -> Rig {
     let dir = tempfile::tempdir().unwrap();
     tiny_model::write(dir.path(), "tiny", options);
     // One delta for each token, unless a test changes it.
-    let mut settings = Settings { speculate: false, ..Settings::new(dir.path(), 1 << 30) };
+    let mut settings = Settings { speculate: false, ..settings(dir.path()) };
     change(&mut settings);
     let clock = Arc::new(TestClock::default());
     let engine = Engine::start(settings, clock.clone()).unwrap();

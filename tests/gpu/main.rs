@@ -4,11 +4,13 @@
 //! cargo test --release --features cuda --test gpu -- --ignored gpu
 //! ```
 //!
-//! `OUTPOST_DEVICE` names another device than the first card. `candle` is the CPU, which checks the tests themselves.
+//! `OUTPOST_DEVICE` names another device than the first card. `candle` is the CPU, which checks the tests themselves; it is
+//! the default of a build without GPUs.
 #![cfg(test)]
-#![cfg(any(feature = "cuda", feature = "metal"))]
 
+#[cfg(any(feature = "cuda", feature = "metal"))]
 mod devices;
+mod networks;
 mod products;
 #[path = "../common/rng.rs"]
 mod rng;
@@ -19,7 +21,11 @@ use outpost::models::devices::open;
 
 /// The device under test.
 pub fn choice() -> DeviceChoice {
-    let usual = if cfg!(feature = "cuda") { "cuda" } else { "metal" };
+    let usual = match (cfg!(feature = "cuda"), cfg!(feature = "metal")) {
+        (true, _) => "cuda",
+        (_, true) => "metal",
+        _ => "candle",
+    };
     std::env::var("OUTPOST_DEVICE").unwrap_or_else(|_| usual.to_owned()).parse().unwrap()
 }
 
