@@ -39,9 +39,13 @@ impl ClockRng for TestClock {
     }
 }
 
+fn test_device() -> Option<String> {
+    std::env::var("OUTPOST_TEST_DEVICE").ok()
+}
+
 /// Settings with a gibibyte of memory. The variable `OUTPOST_TEST_DEVICE` names the device of all models, such as `candle`.
 pub fn settings(models: &Path) -> Settings {
-    let device = std::env::var("OUTPOST_TEST_DEVICE").ok().map(|name| name.parse().unwrap());
+    let device = test_device().map(|name| name.parse().unwrap());
     let devices = device.map(|device| Devices::select([(None, device)]).unwrap());
     Settings { devices: devices.unwrap_or_default(), ..Settings::new(models, 1 << 30) }
 }
@@ -117,7 +121,8 @@ pub struct ChoiceOutput {
 
 /// The memory metric in bytes for one use: `weights`, `scratch`.
 pub fn memory(engine: &Engine, what: &str) -> u64 {
-    let (text, name) = (engine.metrics(), format!("outpost_memory_bytes{{device=\"cpu\",use=\"{what}\"}} "));
+    let device = test_device().unwrap_or_else(|| "cpu".to_owned());
+    let (text, name) = (engine.metrics(), format!("outpost_memory_bytes{{device=\"{device}\",use=\"{what}\"}} "));
     text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
