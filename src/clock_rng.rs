@@ -150,3 +150,20 @@ mod tests {
         }
     }
 }
+
+/// A clock that stands still, for tests.
+#[cfg(test)]
+pub struct StoppedClock;
+
+#[cfg(test)]
+impl ClockRng for StoppedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::ORIGIN
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn fill(&self, _: &mut [u8]) {}
+}

@@ -113,10 +113,35 @@ pub fn add_low_rank(
 }
 
 /// A kernel for any float format.
-trait FormatKernel {
+trait FormatKernel: Sized {
+    /// Rows of the result.
+    fn rows(&self) -> usize;
+
+    /// Multiplies `R` rows from `first` on.
+    ///
     /// # Safety
     /// As [`Kernel`] says.
-    unsafe fn run<S: Simd, F: FloatFormat>(self);
+    unsafe fn multiply_rows<S: Simd, F: FloatFormat, const R: usize>(&mut self, first: usize);
+
+    /// Multiplies all rows, several at a time if there are registers for them.
+    ///
+    /// # Safety
+    /// As [`Kernel`] says.
+    #[inline(always)]
+    unsafe fn run<S: Simd, F: FloatFormat>(mut self) {
+        let (rows, mut first) = (self.rows(), 0);
+        // SAFETY: features as the caller says.
+        unsafe {
+            while S::TILE_ROWS > BLOCK_ROWS && first + BLOCK_ROWS <= rows {
+                self.multiply_rows::<S, F, BLOCK_ROWS>(first);
+                first += BLOCK_ROWS;
+            }
+            while first < rows {
+                self.multiply_rows::<S, F, 1>(first);
+                first += 1;
+            }
+        }
+    }
 }
 
 struct WithFormat<K, F>(K, std::marker::PhantomData<F>);
@@ -191,28 +216,11 @@ struct DownKernel<'a> {
 }
 
 impl FormatKernel for DownKernel<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd, F: FloatFormat>(mut self) {
-        let (rows, mut first) = (self.x.len() / self.k, 0);
-        // SAFETY: features as the caller says.
-        unsafe {
-            while S::TILE_ROWS > BLOCK_ROWS && first + BLOCK_ROWS <= rows {
-                self.multiply_rows::<S, F, BLOCK_ROWS>(first);
-                first += BLOCK_ROWS;
-            }
-            while first < rows {
-                self.multiply_rows::<S, F, 1>(first);
-                first += 1;
-            }
-        }
+    fn rows(&self) -> usize {
+        self.x.len() / self.k
     }
-}
 
-impl DownKernel<'_> {
-    /// Multiplies `R` rows from `first` on. Each output has four sums, because one sum would wait for each addition.
-    ///
-    /// # Safety
-    /// As [`Kernel`] says.
+    /// Each output has four sums, because one sum would wait for each addition.
     #[inline(always)]
     unsafe fn multiply_rows<S: Simd, F: FloatFormat, const R: usize>(&mut self, first: usize) {
         let Self { weights: PackedGroups { bytes, group }, next, x, k, low, scale } = self;
@@ -269,28 +277,10 @@ struct UpKernel<'a> {
 }
 
 impl FormatKernel for UpKernel<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd, F: FloatFormat>(mut self) {
-        let (rows, mut first) = (self.out.len() / self.n, 0);
-        // SAFETY: features as the caller says.
-        unsafe {
-            while S::TILE_ROWS > BLOCK_ROWS && first + BLOCK_ROWS <= rows {
-                self.multiply_rows::<S, F, BLOCK_ROWS>(first);
-                first += BLOCK_ROWS;
-            }
-            while first < rows {
-                self.multiply_rows::<S, F, 1>(first);
-                first += 1;
-            }
-        }
+    fn rows(&self) -> usize {
+        self.out.len() / self.n
     }
-}
 
-impl UpKernel<'_> {
-    /// Multiplies `R` rows from `first` on.
-    ///
-    /// # Safety
-    /// As [`Kernel`] says.
     #[inline(always)]
     unsafe fn multiply_rows<S: Simd, F: FloatFormat, const R: usize>(&mut self, first: usize) {
         let Self { weights: PackedGroups { bytes, group }, next, low, rank, out, n } = self;

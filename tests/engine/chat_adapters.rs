@@ -21,7 +21,8 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::decoder_families::{Format, in_chunks, read_logits};
+use crate::decoder_cases::read_logits;
+use crate::decoder_families::{Format, in_chunks};
 use crate::harness::{ChoiceOutput, TestClock, candle, cpu, greedy, memory, outputs, pieces, request, settings};
 use crate::tiny_adapter::{ALL, Sizes, TinyAdapter};
 use crate::tiny_model::{self, TinyModel};

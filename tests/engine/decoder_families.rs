@@ -1,53 +1,21 @@
 //! Compares every decoder family, in both formats, with transformers: tiny random models, with logits written by
 //! `tests/fixtures/make_families_reference.py`.
 
-use std::path::{Path, PathBuf};
-
 use outpost::models::backend::{Backend, Cpu, Isa, Pool};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvType, blocks_for};
 use outpost::models::safetensors::ModelFolder;
-use serde::Deserialize;
 
+use crate::decoder_cases::{Case, Cases, cases, expected, root};
 use crate::harness::candle;
-
-#[derive(Deserialize)]
-struct Cases {
-    vocabulary: usize,
-    cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    name: String,
-    prompt: Vec<u32>,
-    folder: bool,
-    gguf: bool,
-    runs: Vec<Run>,
-}
-
-/// The logits at the first positions.
-#[derive(Deserialize)]
-struct Run {
-    positions: usize,
-    file: String,
-}
 
 /// The tolerance to transformers, which computes in f32; with f32 weights only the order of sums differs. Products of
 /// quantized weights round their input to 8 bits, and those of BF16 weights to bf16 if the CPU has an instruction for
 /// it; random weights amplify the difference.
 fn tolerance(case: &str, rounds_to_bf16: bool) -> f32 {
     if case.ends_with("-quantised") || rounds_to_bf16 { 0.4 } else { 1e-4 }
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families")
-}
-
-fn cases() -> Cases {
-    serde_json::from_slice(&std::fs::read(root().join("cases.json")).unwrap()).unwrap()
 }
 
 /// The format of a checkpoint.
@@ -74,19 +42,6 @@ impl Format {
             Self::Gguf => case.gguf,
         }
     }
-}
-
-fn expected(case: &Case, run: &Run, vocabulary: usize) -> Vec<Vec<f32>> {
-    let expected = read_logits(&root().join(&case.name).join(&run.file), vocabulary);
-    assert_eq!(expected.len(), run.positions);
-    expected
-}
-
-/// The logits in a file, by position.
-pub fn read_logits(path: &Path, vocabulary: usize) -> Vec<Vec<f32>> {
-    let bytes = std::fs::read(path).unwrap();
-    let numbers: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    numbers.chunks(vocabulary).map(<[f32]>::to_vec).collect()
 }
 
 fn difference(one: &[f32], other: &[f32]) -> f32 {

@@ -3,6 +3,8 @@
 
 #[path = "../common/children.rs"]
 mod children;
+#[path = "../common/decoder_cases.rs"]
+mod decoder_cases;
 #[path = "../common/rng.rs"]
 mod rng;
 #[path = "../common/tiny_model.rs"]

@@ -8,6 +8,8 @@
 //! the default of a build without GPUs.
 #![cfg(test)]
 
+#[path = "../common/decoder_cases.rs"]
+mod decoder_cases;
 #[cfg(any(feature = "cuda", feature = "metal"))]
 mod devices;
 mod networks;

@@ -1,45 +1,14 @@
 //! Decoders on the device under test, compared with the logits of transformers in `tests/fixtures/families`.
 
-use std::path::{Path, PathBuf};
-
 use outpost::models::backend::{Candle, Cpu};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{BlockId, KvType, blocks_for};
 use outpost::models::safetensors::ModelFolder;
-use serde::Deserialize;
 
+use crate::decoder_cases::{Case, Cases, cases, expected, root};
 use crate::device;
-
-#[derive(Deserialize)]
-struct Cases {
-    vocabulary: usize,
-    cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    name: String,
-    prompt: Vec<u32>,
-    folder: bool,
-    gguf: bool,
-    runs: Vec<Run>,
-}
-
-#[derive(Deserialize)]
-struct Run {
-    positions: usize,
-    file: String,
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/families")
-}
-
-fn cases() -> Cases {
-    serde_json::from_slice(&std::fs::read(root().join("cases.json")).unwrap()).unwrap()
-}
 
 /// The decoders of a case: one for each format.
 fn decoders(case: &Case, backend: &Candle) -> Vec<(&'static str, Decoder<Candle>)> {
@@ -96,11 +65,8 @@ fn gpu_decoders_match_transformers() {
     for case in &cases {
         for (format, model) in decoders(case, &backend) {
             for run in &case.runs {
-                let bytes = std::fs::read(root().join(&case.name).join(&run.file)).unwrap();
-                let expected: Vec<f32> = bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
-                assert_eq!(expected.len(), run.positions * vocabulary);
                 let found = logits(&model, &[&case.prompt[..run.positions]]);
-                let difference = difference(&found[0], &expected);
+                let difference = difference(&found[0], &expected(case, run, vocabulary).concat());
                 println!("{:<16} {format:<11} {:>2} positions: {difference:.1e}", case.name, run.positions);
                 if !(difference <= 0.4) {
                     far.push((&case.name, format, difference));

@@ -124,25 +124,10 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::clock_rng::Timestamp;
-
-    /// A clock that stands still.
-    struct Still;
-
-    impl ClockRng for Still {
-        fn now(&self) -> Timestamp {
-            Timestamp::ORIGIN
-        }
-
-        fn uptime(&self) -> Duration {
-            Duration::ZERO
-        }
-
-        fn fill(&self, _: &mut [u8]) {}
-    }
+    use crate::clock_rng::StoppedClock;
 
     fn thread() -> ImageThread {
-        ImageThread::spawn(Arc::new(Still)).unwrap()
+        ImageThread::spawn(Arc::new(StoppedClock)).unwrap()
     }
 
     #[test]

@@ -91,34 +91,20 @@ impl Supervised {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     use super::*;
-    use crate::clock_rng::{ClockRng, Timestamp};
+    use crate::clock_rng::StoppedClock;
     use crate::engine::runtime::DeviceInfo;
     use crate::engine::runtime::metrics::Metrics;
     use crate::engine::settings::Settings;
     use crate::models::ModelError;
 
-    struct Still;
-
-    impl ClockRng for Still {
-        fn now(&self) -> Timestamp {
-            Timestamp::ORIGIN
-        }
-
-        fn uptime(&self) -> Duration {
-            Duration::ZERO
-        }
-
-        fn fill(&self, _: &mut [u8]) {}
-    }
-
     #[test]
     fn a_device_that_fails_its_check_is_lost_until_a_check_succeeds() {
         let settings = Settings::new(std::path::Path::new("."), 1 << 20);
         let device = DeviceInfo { index: 0, name: "cuda:0".to_owned() };
-        let runtime = Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new())), Arc::new(Still)));
+        let runtime =
+            Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new())), Arc::new(StoppedClock)));
         let works = Arc::new(AtomicBool::new(true));
         let own = Arc::clone(&works);
         let check = move || if own.load(Ordering::SeqCst) { Ok(()) } else { Err("it fell off the bus".to_owned()) };
