@@ -121,6 +121,23 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+/// A clock that stands still, for tests.
+#[cfg(test)]
+pub struct StoppedClock;
+
+#[cfg(test)]
+impl ClockRng for StoppedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::ORIGIN
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn fill(&self, _: &mut [u8]) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::Timestamp;
@@ -149,21 +166,4 @@ mod tests {
             assert!(text.parse::<Timestamp>().is_err(), "{text}");
         }
     }
-}
-
-/// A clock that stands still, for tests.
-#[cfg(test)]
-pub struct StoppedClock;
-
-#[cfg(test)]
-impl ClockRng for StoppedClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::ORIGIN
-    }
-
-    fn uptime(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn fill(&self, _: &mut [u8]) {}
 }
