@@ -11,7 +11,7 @@ mod interface;
 mod routing;
 
 pub use candle::Candle;
-pub(in crate::models) use candle::with_gradient;
+pub(in crate::models) use candle::{soft_capped, with_gradient};
 pub use cpu::Cpu;
 pub use cpu::types::{
     Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Isa, NormKind, Pool, RopeLayout, dequantise,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array, Var};
 
 use super::{Decoder, ResidualStream};
-use crate::models::backend::{Angles, Backend, Candle, Tensor, with_gradient};
+use crate::models::backend::{Angles, Backend, Candle, Tensor, soft_capped, with_gradient};
 use crate::models::causal_lm::CausalLm;
 use crate::models::error::{ModelError, Result};
 use crate::models::nn::{Adapter, Context, LoraDeltas};
@@ -141,10 +141,7 @@ impl Decoder<Candle> {
             let x = stream(&selected)?;
             let y = ctx.zeros(x.shape())?;
             let normed = self.apply_output_norm(ctx, &mut ResidualStream { x, y })?;
-            let mut logits = self.output.forward(ctx, &normed)?.data;
-            if let Some(cap) = self.config.logit_soft_cap {
-                logits = (logits / f64::from(cap))?.tanh()?.affine(f64::from(cap), 0.)?;
-            }
+            let logits = soft_capped(self.output.forward(ctx, &normed)?.data, self.config.logit_soft_cap)?;
             let mut values: Vec<f32> = logits.detach().flatten_all()?.to_vec1()?;
             let own_weights = weights.map(|weights| &weights[index * chunk..][..targets.len()]);
             for (row, (values, (_, target))) in values.chunks_exact_mut(vocabulary).zip(targets).enumerate() {

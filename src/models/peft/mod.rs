@@ -20,8 +20,8 @@ use super::safetensors::{Header, TensorInfo, open, parse_header, parse_json, rea
 use super::weights::{Rows, Storage, StoredTensor};
 pub use config::CONFIG_FILE;
 use config::PeftConfig;
-pub use tensor_names::Module;
 use tensor_names::Role;
+pub use tensor_names::{Module, is_adaptable};
 
 /// The file with the matrices in an adapter's folder.
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";

@@ -26,6 +26,11 @@ const MODULES: &[Module] = &[
     Module { path: "mlp.down_proj", stems: &["ffn_down"], projections: 1 },
 ];
 
+/// Whether adapters may target the weights with this end of their stem, such as `attn_q`.
+pub fn is_adaptable(projection: &str) -> bool {
+    MODULES.iter().any(|module| module.stems.contains(&projection))
+}
+
 /// The role of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

@@ -5,11 +5,8 @@ use std::ops::Range;
 use crate::models::backend::Candle;
 use crate::models::decoder::Decoder;
 use crate::models::error::{ModelError, Result};
+use crate::models::peft::is_adaptable;
 use crate::models::weights::LoadedMatrix;
-
-/// The projections that can be trained, by the end of their GGUF tensor name. `attn_qkv` and `ffn_gate_up` are several in one.
-const PROJECTIONS: [&str; 9] =
-    ["attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "ffn_gate", "ffn_up", "ffn_gate_up", "ffn_down"];
 
 /// The two LoRA matrices of a tensor of the checkpoint.
 #[derive(Clone, Debug)]
@@ -53,7 +50,7 @@ impl LoraParameters {
         let mut len = 0;
         for matrix in decoder.projections() {
             let projection = matrix.stem.rsplit('.').next().unwrap_or_default();
-            if !PROJECTIONS.contains(&projection) || !targets(projection) {
+            if !is_adaptable(projection) || !targets(projection) {
                 continue;
             }
             if let Some(module) = modules.iter_mut().find(|module| module.tensor == matrix.stem) {

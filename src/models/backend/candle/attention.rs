@@ -1,10 +1,10 @@
 //! Attention with a matrix of scores, which is computed in parts if it is large.
 
-use candle_core::{D, DType as ArrayType, Result as ArrayResult, Tensor as Array};
+use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array};
 use candle_nn::ops;
 
 use super::device::{Candle, tensor_like};
-use super::gradient::with_gradient;
+use super::gradient::{softmax_gradient, with_gradient};
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
 use super::kv_groups::padded_elements;
@@ -21,10 +21,21 @@ pub(super) fn softmax(scores: &Array) -> ArrayResult<Array> {
     }
     let weights = ops::softmax_last_dim(&scores.detach())?;
     let kept = weights.clone();
-    with_gradient(scores, &weights, move |gradient| {
-        let mean = gradient.mul(&kept)?.sum_keepdim(D::Minus1)?;
-        gradient.broadcast_sub(&mean)?.mul(&kept)
-    })
+    with_gradient(scores, &weights, move |gradient| softmax_gradient(&kept, gradient))
+}
+
+/// `cap · tanh(x / cap)`, or `x` without a cap.
+pub fn soft_capped(x: Array, cap: Option<f32>) -> ArrayResult<Array> {
+    match cap {
+        Some(cap) => (x / f64::from(cap))?.tanh()?.affine(f64::from(cap), 0.),
+        None => Ok(x),
+    }
+}
+
+/// Whether heads can share the key-value heads, and a window has a position.
+pub(super) fn is_valid(shape: &AttentionShape) -> bool {
+    let AttentionShape { heads, kv_heads, window, .. } = *shape;
+    kv_heads > 0 && heads.is_multiple_of(kv_heads) && window != Some(0)
 }
 
 /// Attention of a batch over a layer of the KV cache.
@@ -35,9 +46,12 @@ pub fn over_kv_arena(
     shape: &AttentionShape,
     q: &Tensor<Candle>,
 ) -> Result<Tensor<Candle>> {
-    let AttentionShape { heads, kv_heads, width, window, .. } = *shape;
-    let fits = kv_heads > 0 && heads.is_multiple_of(kv_heads) && window != Some(0);
-    if !fits || q.channels != heads * width || q.rows() != batch.tokens() || arena.row_len() != kv_heads * width {
+    let AttentionShape { heads, kv_heads, width, .. } = *shape;
+    if !is_valid(shape)
+        || q.channels != heads * width
+        || q.rows() != batch.tokens()
+        || arena.row_len() != kv_heads * width
+    {
         return Err(ModelError::Compute(format!("queries of {:?} do not fit {shape:?}", q.shape())));
     }
     if q.is_empty() {
@@ -81,10 +95,7 @@ fn attend_group(group: &DeviceGroup, shape: &AttentionShape, q: &Array, kv: &[Ar
         let gathered = rows_of_heads.index_select(&group.kv_rows, 0)?.to_dtype(ArrayType::F32)?;
         gathered.reshape((rows, kv_heads, positions, width))
     });
-    let mut scores = q.matmul(&keys?.t()?)?;
-    if let Some(cap) = shape.soft_cap {
-        scores = (scores / f64::from(cap))?.tanh()?.affine(f64::from(cap), 0.)?;
-    }
+    let mut scores = soft_capped(q.matmul(&keys?.t()?)?, shape.soft_cap)?;
     if let Some(mask) = &group.mask {
         let by_head = scores.reshape((rows, kv_heads, shared, queries, positions))?.broadcast_add(mask)?;
         scores = by_head.reshape((rows, kv_heads, shared * queries, positions))?;

@@ -1,9 +1,9 @@
 //! Mixtures of experts.
 
-use candle_core::{D, DType as ArrayType, Tensor as Array};
+use candle_core::{DType as ArrayType, Tensor as Array};
 
 use super::device::{Candle, tensor_like};
-use super::gradient::with_gradient;
+use super::gradient::{softmax_gradient, with_gradient};
 use crate::models::backend::checks;
 use crate::models::backend::interface::{Backend, RoutedTokens, Tensor};
 use crate::models::backend::routing::{Routing, softmax};
@@ -13,7 +13,9 @@ use crate::models::error::Result;
 pub fn route(candle: &Candle, routing: Routing, scores: &Tensor<Candle>) -> Result<RoutedTokens<Candle>> {
     let experts = scores.channels;
     let mut weights: Vec<f32> = scores.data.detach().flatten_all()?.to_vec1()?;
-    let mut probabilities = weights.clone();
+    // The softmax over all experts is only needed for its gradient.
+    let needs_all = scores.data.track_op() && !routing.normalise_weights;
+    let mut probabilities = if needs_all { weights.clone() } else { Vec::new() };
     let tokens = routing.select(&mut weights, experts);
     let shape = scores.data.shape();
     let weights = Array::from_vec(weights, shape, candle.device())?;
@@ -21,19 +23,16 @@ pub fn route(candle: &Candle, routing: Routing, scores: &Tensor<Candle>) -> Resu
         return Ok(RoutedTokens { weights: tensor_like(scores, experts, &weights)?, tokens });
     }
     // The softmax over the experts whose scores matter.
-    let softmaxes = match routing.normalise_weights {
-        true => weights.clone(),
-        false => {
+    let softmaxes = match needs_all {
+        false => weights.clone(),
+        true => {
             probabilities.chunks_exact_mut(experts.max(1)).for_each(softmax);
             Array::from_vec(probabilities, shape, candle.device())?
         }
     };
     let selected = weights.gt(0f32)?.to_dtype(ArrayType::F32)?;
-    let weights = with_gradient(&scores.data, &weights, move |gradient| {
-        let gradient = gradient.mul(&selected)?;
-        let mean = gradient.mul(&softmaxes)?.sum_keepdim(D::Minus1)?;
-        gradient.broadcast_sub(&mean)?.mul(&softmaxes)
-    })?;
+    let weights =
+        with_gradient(&scores.data, &weights, move |gradient| softmax_gradient(&softmaxes, &gradient.mul(&selected)?))?;
     Ok(RoutedTokens { weights: tensor_like(scores, experts, &weights)?, tokens })
 }
 

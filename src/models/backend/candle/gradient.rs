@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp2, Layout, MetalStorage, Result as ArrayResult, Shape, Tensor as Array,
+    CpuStorage, CudaStorage, CustomOp2, D, Layout, MetalStorage, Result as ArrayResult, Shape, Tensor as Array,
 };
 
 /// Copies its second argument, which was computed from the first. The function returns the gradient of the first
@@ -41,6 +41,12 @@ impl<F: Fn(&Array) -> ArrayResult<Array> + Send + Sync> CustomOp2 for WithGradie
     fn bwd(&self, _: &Array, _: &Array, _: &Array, gradient: &Array) -> ArrayResult<(Option<Array>, Option<Array>)> {
         Ok((Some((self.0)(&gradient.contiguous()?)?), None))
     }
+}
+
+/// The gradient of scores from that of `weights`, their softmax over the last dimension.
+pub fn softmax_gradient(weights: &Array, gradient: &Array) -> ArrayResult<Array> {
+    let mean = gradient.mul(weights)?.sum_keepdim(D::Minus1)?;
+    gradient.broadcast_sub(&mean)?.mul(weights)
 }
 
 /// `y`, which was computed from `x` without a gradient, with one: `gradient` returns that of `x` for that of `y`, which is

@@ -26,6 +26,7 @@ mod tests;
 mod text_attention;
 mod weights;
 
+pub(in crate::models) use attention::soft_capped;
 pub use device::Candle;
 pub(in crate::models) use gradient::with_gradient;
 pub use weights::{CandleLinear, is_dequantised};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType as ArrayType, Tensor as Array};
 
-use super::attention::softmax;
+use super::attention::{is_valid, soft_capped, softmax};
 use super::device::{Candle, tensor_like};
 use super::kv_plan::MASKED;
 use crate::models::backend::cpu::types::AttentionShape;
@@ -24,11 +24,10 @@ impl Candle {
         [q, k, v]: [&Tensor<Self>; 3],
     ) -> Result<Tensor<Self>> {
         let AttentionShape { heads, kv_heads, width, window, .. } = *shape;
-        let fits = kv_heads > 0 && heads.is_multiple_of(kv_heads) && window != Some(0);
         let channels = [q.channels, k.channels, v.channels];
         let ends = texts.iter().try_fold(0, |end, text| (text.start == end && text.end > end).then_some(text.end));
         let rows = [q.rows(), k.rows(), v.rows()];
-        if !fits
+        if !is_valid(shape)
             || channels != [heads, kv_heads, kv_heads].map(|heads| heads * width)
             || ends.map(|end| [end; 3]) != Some(rows)
         {
@@ -51,10 +50,7 @@ impl Candle {
                 let chunk = queries.narrow(2, first, end - first)?.contiguous()?;
                 let chunk = chunk.reshape((kv_heads, shared * (end - first), width))?;
                 let part = |x: &Array| x.narrow(1, start, end - start)?.contiguous();
-                let mut scores = chunk.matmul(&part(&keys)?.t()?)?;
-                if let Some(cap) = shape.soft_cap {
-                    scores = (scores / f64::from(cap))?.tanh()?.affine(f64::from(cap), 0.)?;
-                }
+                let scores = soft_capped(chunk.matmul(&part(&keys)?.t()?)?, shape.soft_cap)?;
                 let by_query = scores.reshape((kv_heads * shared, end - first, end - start))?;
                 let masked = by_query.broadcast_add(&self.mask(first..end, start, window)?)?;
                 let weights = softmax(&masked)?.reshape((kv_heads, shared * (end - first), end - start))?;
