@@ -135,6 +135,8 @@ ids! {
     JobId "fine-tuning job" "ftjob-";
     /// An event of a fine-tuning job.
     JobEventId "fine-tuning event" "ftevent-";
+    /// An adapter that a fine-tuning job has saved.
+    CheckpointId "checkpoint" "ftckpt_";
 }
 
 #[cfg(test)]

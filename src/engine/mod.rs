@@ -22,6 +22,7 @@ mod settings;
 mod tests;
 mod text;
 mod tokenizer;
+mod training;
 
 use std::sync::Arc;
 
@@ -61,6 +62,10 @@ pub use text::request::{
 };
 pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 pub use tokenizer::{Prompt, TokenizeLimits};
+pub use training::{
+    Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod, TrainingOptions,
+    TrainingRun,
+};
 
 /// A handle to the engine. The engine stops when the last handle is dropped.
 #[derive(Clone)]
@@ -149,6 +154,18 @@ impl Engine {
         model.check(&request).map_err(Refused::Invalid)?;
         let prompts = model.tokenize(&request)?;
         self.device(model.device)?.images.push(model, request, prompts)
+    }
+
+    /// Queues a training, which [`Registry::load_for_training`] has loaded the model for, or refuses it at once. `saved`: the
+    /// state of an earlier training to go on with. Dropping the run cancels.
+    pub fn train(
+        &self,
+        model: TrainableModel,
+        data: TrainingData,
+        options: TrainingOptions,
+        saved: Option<Vec<u8>>,
+    ) -> Result<TrainingRun, Refused> {
+        self.device(model.device)?.trainings.push(model, data, options, saved)
     }
 
     /// Checks that the KV cache of `positions` positions fits into the memory that the model's weights leave.

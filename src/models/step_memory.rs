@@ -65,36 +65,8 @@ fn quantised_floats(count: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::StepLimits;
-    use crate::models::backend::{Cpu, RopeLayout};
-    use crate::models::decoder_config::{DecoderConfig, LayerConfig, MoeConfig};
-    use crate::models::decoder_family::{Activation, FAMILIES};
-
-    fn config() -> DecoderConfig {
-        DecoderConfig {
-            family: &FAMILIES[0],
-            layer_count: 2,
-            width: 64,
-            heads: 4,
-            kv_heads: 2,
-            head_width: 16,
-            inner: 128,
-            vocabulary: 1_000,
-            context: 512,
-            epsilon: 1e-5,
-            ropes: Vec::new(),
-            rope_layout: RopeLayout::Halves,
-            layers: vec![LayerConfig { rope: None, window: None, sparse: false }; 2],
-            activation: Activation::Silu,
-            embedding_scale: 1.,
-            attention_scale: 0.25,
-            attention_soft_cap: None,
-            logit_soft_cap: None,
-            experts: None,
-            biases: false,
-            norm_weight_offset: 0.,
-            tied_embeddings: None,
-        }
-    }
+    use crate::models::backend::Cpu;
+    use crate::models::decoder_config::{DecoderConfig, MoeConfig};
 
     fn scratch_bytes(config: &DecoderConfig, step: &StepLimits) -> u64 {
         super::scratch_bytes(config, &Cpu::new(2), step)
@@ -107,15 +79,15 @@ mod tests {
         // In the feed-forward network: residual stream, attention output, normalized input, gate, up and output of all
         // tokens; at the end, the logits.
         let floats = STEP.tokens * (4 * 64 + 2 * 128) + STEP.logits * 1_000;
-        let bytes = scratch_bytes(&config(), &STEP);
+        let bytes = scratch_bytes(&DecoderConfig::for_tests(), &STEP);
         assert!((4 * floats as u64..16 * floats as u64).contains(&bytes), "{bytes} bytes for {floats} floats");
     }
 
     #[test]
     fn every_limit_raises_the_bound() {
-        let base = scratch_bytes(&config(), &STEP);
+        let base = scratch_bytes(&DecoderConfig::for_tests(), &STEP);
         let check = |step: StepLimits, min_floats: usize| {
-            let added = scratch_bytes(&config(), &step) - base;
+            let added = scratch_bytes(&DecoderConfig::for_tests(), &step) - base;
             assert!(added >= 4 * min_floats as u64, "{added} more bytes for {step:?}");
         };
         check(StepLimits { tokens: 41, ..STEP }, 4 * 64 + 2 * 128);
@@ -125,7 +97,7 @@ mod tests {
 
     #[test]
     fn every_thread_raises_the_bound() {
-        let bytes = |threads| super::scratch_bytes(&config(), &Cpu::new(threads), &STEP);
+        let bytes = |threads| super::scratch_bytes(&DecoderConfig::for_tests(), &Cpu::new(threads), &STEP);
         assert!(bytes(3) - bytes(2) >= 4 * 2 * 1_000, "each thread samples");
     }
 
@@ -134,7 +106,7 @@ mod tests {
         let sparse = |inner| {
             let layers = vec![LayerConfig { rope: None, window: None, sparse: true }; 2];
             let experts = Some(MoeConfig { count: 4, experts_per_token: 2, inner, normalise_weights: true });
-            scratch_bytes(&DecoderConfig { experts, layers, inner: 1 << 20, ..config() }, &STEP)
+            scratch_bytes(&DecoderConfig { experts, layers, inner: 1 << 20, ..DecoderConfig::for_tests() }, &STEP)
         };
         assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may select the same expert");
         assert!(sparse(256) < 4 << 20, "no layer is dense");

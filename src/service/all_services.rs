@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::agents::Agents;
 use super::audit::Audit;
+use super::contents::Contents;
 use super::conversations::Conversations;
 use super::files::Files;
 use super::fine_tuning::Jobs;
@@ -37,12 +38,13 @@ impl Services {
     pub async fn start(store: &Store, clock_rng: &Arc<dyn ClockRng>, image_url_ttl: Duration) -> Result<Self> {
         let (store, clock_rng) = (|| store.clone(), || clock_rng.clone());
         let limits = Limits::new(store(), clock_rng());
+        let contents = Contents::start(store(), clock_rng()).await?;
         Ok(Self {
             agents: Agents::new(store(), clock_rng()),
             audit: Audit::new(store()),
             conversations: Conversations::new(store(), clock_rng()),
-            files: Files::start(store(), clock_rng()).await?,
-            jobs: Jobs::new(store(), clock_rng()),
+            files: Files::new(store(), clock_rng(), contents.clone()),
+            jobs: Jobs::new(store(), clock_rng(), contents),
             keys: Keys::new(store(), clock_rng()),
             meter: Meter::new(store(), clock_rng(), limits.clone()),
             limits,

@@ -13,11 +13,13 @@ use super::concurrency_limit::ConcurrencyLimit;
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::quotas::{self, QuotaKind, signed};
 use super::training_data::ExampleFormat;
-use super::upload::{CompletedUpload, Sweeper, Upload};
+use super::contents::Contents;
+use super::upload::{CompletedUpload, Upload};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
+use crate::storage::content_chunks;
 use crate::storage::file_records::{self, FileRecord};
 use crate::storage::{Reader, Store, project_resources};
 
@@ -105,7 +107,7 @@ impl Content {
             return Ok(None);
         }
         let (id, index) = (self.id, self.next);
-        let chunk = self.store.read(move |tx| file_records::chunk(tx, id, index)).await?;
+        let chunk = self.store.read(move |tx| content_chunks::get(tx, id, index)).await?;
         self.next += 1;
         chunk.map(Some).ok_or_else(|| Error::not_found("file", id))
     }
@@ -115,20 +117,14 @@ impl Content {
 pub struct Files {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
-    sweeper: Sweeper,
+    contents: Contents,
     upload_limit: Arc<ConcurrencyLimit>,
 }
 
 impl Files {
-    /// Starts the service, and the removal of chunks that an earlier process left. Needs a tokio runtime.
-    pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
-        let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self {
-            store,
-            clock_rng,
-            sweeper,
-            upload_limit: ConcurrencyLimit::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE),
-        })
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, contents: Contents) -> Self {
+        let upload_limit = ConcurrencyLimit::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE);
+        Self { store, clock_rng, contents, upload_limit }
     }
 
     /// Begins an upload. Fails early if it would be refused at its end, as far as that is known: the field `project`
@@ -152,7 +148,7 @@ impl Files {
         admitted.await?;
         let slot = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
-        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), slot))
+        Ok(Upload::new(self.store.clone(), id, likely, self.contents.guard(id), slot))
     }
 
     /// Creates a file from a completed upload.
@@ -221,7 +217,7 @@ impl Files {
         // Only existing files may be swept, not running uploads.
         self.get(access, id).await?;
         // Its chunks are removed in small steps, even if the caller does not wait.
-        let _chunks = self.sweeper.guard(id);
+        let _chunks = self.contents.guard(id);
         let permit = authorize::manage_owner::<FileRecord>(id.to_bytes());
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;

@@ -10,6 +10,7 @@ mod auth_throttle;
 mod authorize;
 mod base62;
 pub mod concurrency_limit;
+pub mod contents;
 pub mod conversations;
 pub mod export;
 pub mod files;

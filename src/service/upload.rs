@@ -2,78 +2,18 @@
 //! the upload ends before that, its chunks are removed.
 
 use ring::digest::{Context, SHA256};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 use super::concurrency_limit::Slot;
+use super::contents::SweepGuard;
 use super::quotas::{self, QuotaKind, signed};
 use super::training_data::{Summary, Validator};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::Store;
-use crate::storage::file_records::{self, CHUNK_BYTES, Chunk};
+use crate::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 
 /// Max size of a file.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
-
-/// Chunks removed per transaction; other writes wait meanwhile.
-const SWEEP_BATCH: usize = 8;
-
-/// Removes chunks that belong to no file, a few at a time, with lower priority than other writes.
-pub(super) struct Sweeper {
-    sender: mpsc::UnboundedSender<FileId>,
-    /// Ends when the sweeper is dropped.
-    _tasks: JoinSet<()>,
-}
-
-/// Sweeps an upload's chunks on drop, unless they belong to a file by then. The writer keeps the order of writes, so
-/// earlier ones come first.
-pub(super) struct SweepGuard {
-    id: FileId,
-    sender: mpsc::UnboundedSender<FileId>,
-}
-
-impl Sweeper {
-    /// Starts with the chunks that an earlier process left.
-    pub async fn start(store: Store) -> Result<Self> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        for id in store.read(file_records::orphaned_chunks).await? {
-            tracing::info!(file = %id, "removing what was left of an upload");
-            // The receiver exists, so this cannot fail.
-            let _ = sender.send(id);
-        }
-        let mut tasks = JoinSet::new();
-        tasks.spawn(sweep(store, receiver));
-        Ok(Self { sender, _tasks: tasks })
-    }
-
-    pub fn guard(&self, id: FileId) -> SweepGuard {
-        SweepGuard { id, sender: self.sender.clone() }
-    }
-}
-
-impl Drop for SweepGuard {
-    fn drop(&mut self) {
-        // If the sweeper is gone, the server is stopping. The next start finds the mark.
-        let _ = self.sender.send(self.id);
-    }
-}
-
-async fn sweep(store: Store, mut ids: mpsc::UnboundedReceiver<FileId>) {
-    while let Some(id) = ids.recv().await {
-        loop {
-            match store.write(move |tx| file_records::sweep(tx, id, SWEEP_BATCH)).await {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(error) if error.code() == Code::ShuttingDown => return,
-                Err(error) => {
-                    tracing::warn!(file = %id, %error, "removed content stays until the next start");
-                    break;
-                }
-            }
-        }
-    }
-}
 
 /// Validation state and digest of the content so far.
 struct Progress {
@@ -178,7 +118,7 @@ impl Upload {
             if let Some(project) = project {
                 quotas::check(tx, project, QuotaKind::File, 1, signed(bytes))?;
             }
-            file_records::put_chunk(tx, id, index, &chunk)
+            content_chunks::put(tx, id, index, &chunk)
         });
         written.await?;
         self.chunks += 1;

@@ -2,6 +2,8 @@
 //!
 //! A new table needs no new layout, because opening creates it. A changed record needs one, with a migration here.
 
+mod fine_tuning_jobs;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,10 +21,10 @@ use super::{database, private_files, snapshot_copy, tables};
 use crate::ids::ProjectId;
 
 /// The layout version that this program writes.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 
 /// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
-const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys, begin_checksums];
+const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys, begin_checksums, fine_tuning_jobs::extend_jobs];
 
 /// Creates an empty database at `path` atomically.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {

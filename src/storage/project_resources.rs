@@ -16,6 +16,7 @@ pub enum ResourceKind {
     Agent = 2,
     File = 3,
     Job = 4,
+    Checkpoint = 5,
 }
 
 /// A record that belongs to a project and is stored under its 16-byte id in its own table.

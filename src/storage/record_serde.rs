@@ -71,5 +71,6 @@ fields! {
     time maybe_time crate::clock_rng::Timestamp, i64, |t| t.as_millis(), crate::clock_rng::Timestamp::from_millis;
     project_id maybe_project_id crate::ids::ProjectId, [u8; 16], |id| id.to_bytes(), crate::ids::ProjectId::from_bytes;
     key_id maybe_key_id crate::ids::KeyId, [u8; 16], |id| id.to_bytes(), crate::ids::KeyId::from_bytes;
+    job_id maybe_job_id crate::ids::JobId, [u8; 16], |id| id.to_bytes(), crate::ids::JobId::from_bytes;
     file_id maybe_file_id crate::ids::FileId, [u8; 16], |id| id.to_bytes(), crate::ids::FileId::from_bytes;
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
-use super::file_records::CHUNK_BYTES;
+use super::content_chunks::CHUNK_BYTES;
 use super::record_serde;
 use super::tables::{STORED_IMAGE_CHUNKS, STORED_IMAGES, STORED_IMAGES_BY_EXPIRY, Table};
 use super::transaction::{Reader, WriteTx};

@@ -58,9 +58,9 @@ pub const AGENTS: Table = Table("agents");
 pub const AGENT_VERSIONS: Table = Table("agent_versions");
 /// File id → file.
 pub const FILES: Table = Table("files");
-/// File id, index → a chunk of its content.
+/// File id, index → a chunk of the content of a file, a training's saved state or an adapter.
 pub const FILE_CHUNKS: Table = Table("file_chunks");
-/// File id → nothing: marks chunks that belong to no file, because its upload is not complete or it was removed.
+/// File id → nothing: marks chunks that belong to nothing, because the upload is not complete or it was removed.
 pub const ORPHANED_CHUNKS: Table = Table("file_remains");
 /// Image id → stored image.
 pub const STORED_IMAGES: Table = Table("pictures");
@@ -72,6 +72,14 @@ pub const STORED_IMAGES_BY_EXPIRY: Table = Table("pictures_by_end");
 pub const JOBS: Table = Table("jobs");
 /// Job id, event id → event.
 pub const JOB_EVENTS: Table = Table("job_events");
+/// Job id → nothing: the jobs that have not ended.
+pub const OPEN_JOBS: Table = Table("open_jobs");
+/// File id → the saved state of a training.
+pub const TRAINING_STATES: Table = Table("training_states");
+/// Checkpoint id → an adapter that a job has trained.
+pub const CHECKPOINTS: Table = Table("checkpoints");
+/// Name of a tuned model → checkpoint id.
+pub const TUNED_MODELS: Table = Table("tuned_models");
 /// Project id, time, tail → one metered request.
 pub const USAGE: Table = Table("usage");
 /// Project id, width, start, series → the sums of that minute, hour or day.
@@ -111,6 +119,10 @@ pub const ALL: &[Table] = &[
     STORED_IMAGES_BY_EXPIRY,
     JOBS,
     JOB_EVENTS,
+    OPEN_JOBS,
+    TRAINING_STATES,
+    CHECKPOINTS,
+    TUNED_MODELS,
     USAGE,
     ROLLUPS,
     SERIES,

@@ -13,8 +13,10 @@ use super::check_report::{CheckReport, cause, records};
 use super::conversations::{ConversationRecord, MessageRecord};
 use super::database::{self, DatabaseFile, catch_panic};
 use super::error::{CheckError, OpenError};
-use super::file_records::{Chunk, FileRecord, OrphanedChunks};
-use super::fine_tuning_jobs::{JobEventRecord, JobRecord};
+use super::content_chunks::{Chunk, OrphanedChunks};
+use super::file_records::FileRecord;
+use super::fine_tuning_checkpoints::{CheckpointRecord, TunedModelRow};
+use super::fine_tuning_jobs::{JobEventRecord, JobRecord, OpenJobRow, TrainingStateRecord};
 use super::idempotency_records::IdempotencyRecord;
 use super::keys::{KeyIndexRow, KeyRecord, KeyUse};
 use super::limits::{LevelsRecord, LimitsRecord};
@@ -27,6 +29,7 @@ use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
 use super::{migrations, private_files, tables, verify_usage_sums};
 use crate::error::{Error, Result};
+use crate::ids::FileId;
 
 impl Store {
     /// Reads every record of one snapshot while the server continues. Blocking.
@@ -81,9 +84,10 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         records(tx, &mut report, &mut |_, _: IdempotencyRecord| Ok(None))?;
         verify_usage_sums::check(tx, &mut report)?;
         project_resources::<FileRecord>(tx, &mut report)?;
+        project_resources::<CheckpointRecord>(tx, &mut report)?;
         chunks(tx, &mut report)?;
         project_resources::<JobRecord>(tx, &mut report)?;
-        job_events(tx, &mut report)?;
+        jobs(tx, &mut report)?;
         stored_images(tx, &mut report)?;
         Ok(report)
     })
@@ -141,28 +145,58 @@ fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) 
     })
 }
 
-/// Checks that a file has its last chunk, and that a chunk belongs to a file or is marked as orphaned.
+/// Checks that files, saved trainings and adapters have their last chunk, and that a chunk belongs to one of them or is marked
+/// as orphaned.
 fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    let last = |id: &[u8], file: &FileRecord| [id, &file.chunks.saturating_sub(1).to_be_bytes()].concat();
+    let last = |id: &[u8], chunks: u32| [id, &chunks.saturating_sub(1).to_be_bytes()].concat();
+    let exists = |id: &[u8], chunks: u32| Ok::<_, Error>(tx.raw(tables::FILE_CHUNKS, &last(id, chunks))?.is_some());
+    let mut adapters = BTreeMap::new();
     records(tx, report, &mut |id, file: FileRecord| {
-        let exists = tx.raw(tables::FILE_CHUNKS, &last(id, &file))?.is_some();
-        Ok((!exists).then(|| format!("the file '{}' has lost the end of its content", file.name)))
+        Ok((!exists(id, file.chunks)?).then(|| format!("the file '{}' has lost the end of its content", file.name)))
+    })?;
+    records(tx, report, &mut |id, state: TrainingStateRecord| {
+        Ok((!exists(id, state.chunks)?).then(|| format!("the saved state of {} has lost its end", state.job)))
+    })?;
+    records(tx, report, &mut |_, checkpoint: CheckpointRecord| {
+        let CheckpointRecord { weights, chunks, job, .. } = checkpoint;
+        adapters.insert(weights, chunks);
+        Ok((!exists(&weights.to_bytes(), chunks)?).then(|| format!("an adapter of {job} has lost its end")))
     })?;
     records(tx, report, &mut |row_key, _: Chunk| {
         let id = row_key.get(..16).unwrap_or_default();
-        let file: Option<FileRecord> = tx.get(id)?;
-        let fits = match file {
-            Some(file) => row_key <= last(id, &file).as_slice(),
+        let file = tx.get::<FileRecord>(id)?.map(|file| file.chunks);
+        let state = || Ok::<_, Error>(tx.get::<TrainingStateRecord>(id)?.map(|state| state.chunks));
+        let adapter = || adapters.get(&id.try_into().map_or(FileId::from_bytes([0; 16]), FileId::from_bytes)).copied();
+        let chunks = match file {
+            Some(chunks) => Some(chunks),
+            None => state()?.or_else(adapter),
+        };
+        let fits = match chunks {
+            Some(chunks) => row_key <= last(id, chunks).as_slice(),
             None => tx.get::<OrphanedChunks>(id)?.is_some(),
         };
-        Ok((!fits).then(|| "a content chunk belongs to no file".into()))
+        Ok((!fits).then(|| "a content chunk belongs to nothing".into()))
     })
 }
 
-fn job_events(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+/// Checks that what a fine-tuning job has refers to it, and the other way round.
+fn jobs(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |row_key, _: JobEventRecord| {
         let job = tx.raw(tables::JOBS, row_key.get(..16).unwrap_or_default())?;
         Ok(job.is_none().then(|| "an event belongs to no fine-tuning job".into()))
+    })?;
+    records(tx, report, &mut |id, _: OpenJobRow| {
+        Ok(tx.raw(tables::JOBS, id)?.is_none().then(|| "an open fine-tuning job does not exist".into()))
+    })?;
+    records(tx, report, &mut |id, state: TrainingStateRecord| {
+        let job: Option<JobRecord> = tx.get(&state.job.to_bytes())?;
+        let fits = job.and_then(|job| job.saved).is_some_and(|saved| saved.content.to_bytes() == id);
+        Ok((!fits).then(|| format!("a saved state is not that of {}", state.job)))
+    })?;
+    records(tx, report, &mut |name, TunedModelRow(id): TunedModelRow| {
+        let checkpoint: Option<CheckpointRecord> = tx.get(&id)?;
+        let fits = checkpoint.is_some_and(|found| found.names.iter().any(|known| known.as_bytes() == name));
+        Ok((!fits).then(|| "the name of a tuned model belongs to no checkpoint".into()))
     })
 }
 

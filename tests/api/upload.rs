@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use outpost::control_socket;
 use outpost::ids::{FileId, JobId, ProjectId};
-use outpost::storage::file_records::{self, Chunk};
+use outpost::storage::content_chunks::{self, Chunk};
 use outpost::storage::fine_tuning_jobs::JobRecord;
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
 use outpost::storage::project_resources;
@@ -125,7 +125,7 @@ pub fn write_orphaned_chunks(folder: &Path, count: u32) {
     let id = FileId::from_bytes([7; 16]);
     with_stopped_store(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
-            (0..count).try_for_each(|index| file_records::put_chunk(tx, id, index, &Chunk(vec![b'x'; 1000])))
+            (0..count).try_for_each(|index| content_chunks::put(tx, id, index, &Chunk(vec![b'x'; 1000])))
         };
         store.write(put).await.unwrap();
     });

@@ -88,7 +88,7 @@ async fn fill(
     for at in 0..6 {
         server
             .store
-            .write(move |tx| file_records::put_chunk(tx, file, at, &file_records::Chunk(chunk_bytes(at))))
+            .write(move |tx| content_chunks::put(tx, file, at, &content_chunks::Chunk(chunk_bytes(at))))
             .await?;
     }
     for number in 0..300 {
@@ -215,7 +215,7 @@ async fn read(content: &Content, server: &Server, admin: &Access) {
     }
     for at in 0..6 {
         let file = content.file;
-        let found = server.store.read(move |tx| file_records::chunk(tx, file, at)).await;
+        let found = server.store.read(move |tx| content_chunks::get(tx, file, at)).await;
         if let Some(Some(bytes)) = allow_damage_errors("a chunk", found) {
             assert!(bytes == chunk_bytes(at), "altered content of a file was not detected");
         }
@@ -246,7 +246,7 @@ async fn write(content: &Content, server: &Server, admin: &Access) {
         allow_damage_errors("usage", server.store.write(move |tx| meter(tx, project, key_id(number), number)).await);
     }
     let file = content.file;
-    allow_damage_errors("a file's end", server.store.write(move |tx| file_records::sweep(tx, file, 3)).await);
+    allow_damage_errors("a file's end", server.store.write(move |tx| content_chunks::sweep(tx, file, 3)).await);
 }
 
 async fn exercise(content: &Content, server: &Server) {

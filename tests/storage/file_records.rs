@@ -1,7 +1,8 @@
 //! Chunks and the files that they belong to.
 
 use outpost::ids::FileId;
-use outpost::storage::file_records::{self, Chunk, FileRecord};
+use outpost::storage::content_chunks::{self, Chunk};
+use outpost::storage::file_records::{self, FileRecord};
 
 use super::fixture::Fixture;
 
@@ -21,7 +22,7 @@ fn record(fixture: &Fixture, chunks: u32) -> FileRecord {
 
 async fn write_chunks(fixture: &Fixture, id: FileId, indices: std::ops::Range<u32>) {
     let write_chunks =
-        move |tx: &_| indices.clone().try_for_each(|index| file_records::put_chunk(tx, id, index, &Chunk(vec![1; 10])));
+        move |tx: &_| indices.clone().try_for_each(|index| content_chunks::put(tx, id, index, &Chunk(vec![1; 10])));
     fixture.store.write(write_chunks).await.unwrap();
 }
 
@@ -53,14 +54,14 @@ async fn the_sweeper_removes_only_orphaned_chunks() {
     write_chunks(&fixture, other, 0..20).await;
     let record = record(&fixture, 20);
     fixture.store.write(move |tx| file_records::insert(tx, file, &record)).await.unwrap();
-    let sweep = |id: FileId| fixture.store.write(move |tx| file_records::sweep(tx, id, 8));
+    let sweep = |id: FileId| fixture.store.write(move |tx| content_chunks::sweep(tx, id, 8));
     assert!(sweep(file).await.unwrap(), "the sweeper does not remove a file");
     let steps = [sweep(other).await.unwrap(), sweep(other).await.unwrap(), sweep(other).await.unwrap()];
     assert_eq!(steps, [false, false, true]);
     let left = fixture.store.verify().unwrap();
     assert!(left.is_clean(), "{:?}", left.problems);
     assert_eq!((left.records["file_chunks"], left.records["file_remains"]), (20, 0));
-    assert_eq!(fixture.store.read(file_records::orphaned_chunks).await.unwrap(), []);
+    assert_eq!(fixture.store.read(content_chunks::orphaned).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -68,7 +69,7 @@ async fn swept_chunks_cannot_become_a_file() {
     let fixture = Fixture::new().await;
     let id = FileId::from_bytes([1; 16]);
     write_chunks(&fixture, id, 0..1).await;
-    fixture.store.write(move |tx| file_records::sweep(tx, id, 8)).await.unwrap();
+    fixture.store.write(move |tx| content_chunks::sweep(tx, id, 8)).await.unwrap();
     let record = record(&fixture, 1);
     assert!(fixture.store.write(move |tx| file_records::insert(tx, id, &record)).await.is_err());
 }

@@ -9,7 +9,6 @@ mod queue;
 mod request;
 mod scheduler;
 mod sizes;
-mod thread;
 mod workload;
 
 pub use events::ImageEvents;

@@ -8,11 +8,11 @@ use super::device_pipeline::ImageInput;
 use super::queue::ImageQueue;
 use super::request::ImageEvent;
 use super::scheduler::ImageJob;
-use super::thread::ImageThread;
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
+use crate::engine::runtime::turn_thread::TurnThread;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;
 use crate::models::backend::Pause;
@@ -26,7 +26,7 @@ pub struct ImageWorkload {
     queue: Arc<ImageQueue>,
     runtime: Arc<Runtime>,
     /// Started with the first image.
-    thread: Option<ImageThread>,
+    thread: Option<TurnThread>,
 }
 
 impl Workload for ImageWorkload {
@@ -80,7 +80,7 @@ impl ImageWorkload {
 
     fn begin(&mut self, job: ImageJob) -> Result<(), Box<ImageJob>> {
         if self.thread.is_none() {
-            self.thread = ImageThread::spawn(Arc::clone(&self.runtime.clock)).ok();
+            self.thread = TurnThread::spawn("images", Arc::clone(&self.runtime.clock)).ok();
         }
         let Some(thread) = &self.thread else { return Err(Box::new(job)) };
         let runner = ImageRunner { queue: Arc::clone(&self.queue), runtime: Arc::clone(&self.runtime) };

@@ -330,6 +330,23 @@ impl Registry {
         Ok(model)
     }
 
+    /// The chat model `id` of the folder, unless it is an adapter.
+    pub(in crate::engine) fn find_base(&self, id: &str) -> Result<DiscoveredModel, LoadError> {
+        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
+        let unusable = |reason: String| LoadError::Unusable { id: id.to_owned(), reason };
+        match found.info.problem.clone() {
+            Some(problem) => Err(unusable(problem)),
+            None if found.info.kind != ModelKind::Text => Err(found.wrong_kind(ModelKind::Text)),
+            None if found.adapter.is_some() => Err(unusable("it is an adapter itself; train its base model".to_owned())),
+            None => Ok(found),
+        }
+    }
+
+    /// The device that runs a model.
+    pub(in crate::engine) fn device_of(&self, id: &str) -> Option<&DeviceWorker> {
+        self.devices.get(self.device_index(id))
+    }
+
     /// Loads an encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`]. Blocks while its weights are
     /// read.
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {

@@ -10,6 +10,7 @@ pub mod memory_budget;
 pub mod metrics;
 pub mod server_info;
 pub mod supervised_worker;
+pub mod turn_thread;
 pub mod workload;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -68,6 +68,37 @@ pub struct MoeConfig {
     pub normalise_weights: bool,
 }
 
+#[cfg(test)]
+impl DecoderConfig {
+    /// A small configuration.
+    pub fn for_tests() -> Self {
+        Self {
+            family: &super::decoder_family::FAMILIES[0],
+            layer_count: 2,
+            width: 64,
+            heads: 4,
+            kv_heads: 2,
+            head_width: 16,
+            inner: 128,
+            vocabulary: 1_000,
+            context: 512,
+            epsilon: 1e-5,
+            ropes: Vec::new(),
+            rope_layout: RopeLayout::Halves,
+            layers: vec![LayerConfig { rope: None, window: None, sparse: false }; 2],
+            activation: Activation::Silu,
+            embedding_scale: 1.,
+            attention_scale: 0.25,
+            attention_soft_cap: None,
+            logit_soft_cap: None,
+            experts: None,
+            biases: false,
+            norm_weight_offset: 0.,
+            tied_embeddings: None,
+        }
+    }
+}
+
 impl DecoderConfig {
     /// The attention parameters of a layer with this window.
     pub(super) fn attention_shape(&self, window: Option<usize>) -> AttentionShape {

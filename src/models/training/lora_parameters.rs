@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::split_mix::SplitMix;
 use crate::models::backend::Candle;
 use crate::models::decoder::Decoder;
 use crate::models::error::{ModelError, Result};
@@ -67,25 +68,12 @@ impl LoraParameters {
             return Err(ModelError::Compute("an adapter without matrices cannot be trained".to_owned()));
         }
         let mut values = vec![0.; len];
-        let mut random = SplitMix(seed);
+        let mut random = SplitMix::new(seed);
         for LoraModule { inputs, down, .. } in &modules {
             // As in peft: the default of a linear layer in PyTorch.
             let bound = (*inputs as f32).sqrt().recip();
-            values[down.clone()].iter_mut().for_each(|value| *value = bound * random.next());
+            values[down.clone()].iter_mut().for_each(|value| *value = bound * random.symmetric());
         }
         Ok(Self { rank, scale: alpha / rank as f32, modules, values })
-    }
-}
-
-/// Pseudo-random numbers (Steele et al. 2014, <https://doi.org/10.1145/2660193.2660195>).
-struct SplitMix(u64);
-
-impl SplitMix {
-    /// A number in [-1, 1).
-    fn next(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.
     }
 }

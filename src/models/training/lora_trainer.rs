@@ -97,19 +97,15 @@ impl<'a> LoraTrainer<'a> {
         }
         let pass = self.forward(&self.variables.adapter, texts)?;
         let scores = by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0);
-        let rewards = |pair: usize| {
-            [0, 1].map(|side| beta * (log_probability(&scores[2 * pair + side]) - references[2 * pair + side]))
-        };
         let (mut results, mut weights) = (Vec::with_capacity(texts.len() / 2), Vec::with_capacity(pass.targets()));
-        for pair in 0..texts.len() / 2 {
-            let rewards = rewards(pair);
-            let margin = f64::from(rewards[0]) - f64::from(rewards[1]);
-            // ln(1 + e^−margin), without overflow.
-            let loss = (-margin).max(0.) + (-margin.abs()).exp().ln_1p();
+        let pairs = texts.chunks_exact(2).zip(scores.chunks_exact(2)).zip(references.chunks_exact(2));
+        for ((texts, scores), references) in pairs {
+            let score = preference_score(scores, references, beta)?;
+            let margin = f64::from(score.rewards[0]) - f64::from(score.rewards[1]);
             let slope = weight * beta * ((1. + margin.exp()).recip()) as f32;
-            weights.extend(std::iter::repeat_n(-slope, texts[2 * pair].targets.len()));
-            weights.extend(std::iter::repeat_n(slope, texts[2 * pair + 1].targets.len()));
-            results.push(PreferenceScore { loss: loss as f32, rewards });
+            weights.extend(std::iter::repeat_n(-slope, texts[0].targets.len()));
+            weights.extend(std::iter::repeat_n(slope, texts[1].targets.len()));
+            results.push(score);
         }
         let (_, gradient) = self.decoder.score_targets(&self.backend, &pass, Some(&weights))?;
         self.backward(pass, gradient)?;
@@ -169,6 +165,23 @@ impl Variables {
         }
         Ok(Self { modules: variables, adapter: Arc::new(Adapter::new(deltas)) })
     }
+}
+
+/// The loss of direct preference optimization for the scores of a chosen and a rejected text: `−log sigmoid` of the
+/// difference of their rewards.
+///
+/// # Errors
+/// If there are not two texts with two references.
+pub fn preference_score(scores: &[Vec<TargetScore>], references: &[f32], beta: f32) -> Result<PreferenceScore> {
+    let ([chosen, rejected], [chosen_reference, rejected_reference]) = (scores, references) else {
+        return Err(ModelError::Compute("a preference has two texts and two references".to_owned()));
+    };
+    let rewards = [(chosen, chosen_reference), (rejected, rejected_reference)]
+        .map(|(scores, reference)| beta * (log_probability(scores) - reference));
+    let margin = f64::from(rewards[0]) - f64::from(rewards[1]);
+    // ln(1 + e^−margin), without overflow.
+    let loss = (-margin).max(0.) + (-margin.abs()).exp().ln_1p();
+    Ok(PreferenceScore { loss: loss as f32, rewards })
 }
 
 fn by_text(texts: &[TrainingText], scores: Vec<TargetScore>) -> Vec<Vec<TargetScore>> {

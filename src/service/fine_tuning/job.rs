@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::super::patch::Patch;
-use super::spec::Hyperparameters;
+use super::spec::{Hyperparameters, Method};
 use crate::clock_rng::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
-pub use crate::storage::fine_tuning_jobs::JobErrorRecord as JobError;
+pub use crate::storage::fine_tuning_jobs::{JobErrorRecord as JobError, ProgressRecord as Progress};
 use crate::storage::fine_tuning_jobs::JobRecord;
 
 /// The state of a job. The number is stored.
@@ -19,11 +19,18 @@ pub enum JobState {
     Succeeded = 3,
     Failed = 4,
     Cancelled = 5,
+    Paused = 6,
 }
 
 impl JobState {
-    const ALL: [JobState; 5] =
-        [JobState::Queued, JobState::Running, JobState::Succeeded, JobState::Failed, JobState::Cancelled];
+    const ALL: [JobState; 6] = [
+        JobState::Queued,
+        JobState::Running,
+        JobState::Succeeded,
+        JobState::Failed,
+        JobState::Cancelled,
+        JobState::Paused,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,12 +39,13 @@ impl JobState {
             JobState::Succeeded => "succeeded",
             JobState::Failed => "failed",
             JobState::Cancelled => "cancelled",
+            JobState::Paused => "paused",
         }
     }
 
     /// Whether the state is final.
     pub fn is_final(self) -> bool {
-        !matches!(self, JobState::Queued | JobState::Running)
+        !matches!(self, JobState::Queued | JobState::Running | JobState::Paused)
     }
 
     /// Numbers written by a later version are shown as failed.
@@ -57,11 +65,14 @@ pub struct Job {
     pub model: String,
     pub training_file: FileId,
     pub validation_file: Option<FileId>,
+    pub method: Method,
+    /// As requested; once it has started, with the values that were chosen for "auto".
     pub hyperparameters: Hyperparameters,
     pub suffix: Option<String>,
     pub seed: u32,
     pub state: JobState,
     pub error: Option<JobError>,
+    pub progress: Option<Progress>,
     pub fine_tuned_model: Option<String>,
     pub trained_tokens: Option<u64>,
     pub created_at: Timestamp,
@@ -79,11 +90,13 @@ impl Job {
             model: record.model,
             training_file: record.training_file,
             validation_file: record.validation_file,
-            hyperparameters: record.hyperparameters,
+            method: Method::from_number(record.method),
+            hyperparameters: record.resolved.unwrap_or(record.hyperparameters),
             suffix: record.suffix,
             seed: record.seed,
             state: JobState::from_number(record.state),
             error: record.error,
+            progress: record.progress,
             fine_tuned_model: record.fine_tuned_model,
             trained_tokens: record.trained_tokens,
             created_at: record.created_at,
@@ -123,6 +136,8 @@ pub struct JobEvent {
     pub at: Timestamp,
     pub level: Level,
     pub message: String,
+    /// The measurements of a step; a JSON object, as text.
+    pub metrics: Option<String>,
 }
 
 /// An update of a job's labels; nothing else can change.

@@ -1,69 +1,83 @@
-//! Fine-tuning jobs. This server cannot train yet: a job is stored with its parameters and fails at once, with an event
-//! that says why.
+//! Fine-tuning jobs, and the models that they have trained.
+//!
+//! A job is queued here. What trains it ([`crate::calls::fine_tuning`]) reports back through the methods of [`training`].
 
+mod checkpoints;
 mod job;
 mod spec;
+mod training;
 
 use std::sync::Arc;
 
 use serde_json::json;
+use tokio::sync::Notify;
 
-pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level};
+pub use self::checkpoints::{Checkpoint, StoredAdapter, TunedModel};
+pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
 use self::spec::JobSpec;
-pub use self::spec::{Hyperparameters, NewJob, RequestedHyperparameters};
+pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters};
+pub use self::training::{NewAdapter, OpenJob};
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
+use super::contents::Contents;
 use super::files::{self, Purpose};
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::patch::Patch;
 use super::quotas::{self, QuotaKind};
+use super::training_data::ExampleFormat;
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
-use crate::ids::{FileId, JobEventId, JobId, ProjectId};
+use crate::ids::{FileId, JobEventId, JobId, KeyId, ProjectId};
+use crate::storage::file_records::FileRecord;
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
-
-const UNAVAILABLE: &str = "training_unavailable";
-const CANNOT_TRAIN: &str = "This server cannot train models yet, so the job has failed and nothing was trained. \
-    Train elsewhere and import the result with 'outpost models import'.";
 
 /// The fine-tuning service.
 #[derive(Clone)]
 pub struct Jobs {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
+    contents: Contents,
+    /// Notified when a job may have to be started, paused or cancelled.
+    changed: Arc<Notify>,
 }
 
 impl Jobs {
-    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
-        Self { store, clock_rng }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, contents: Contents) -> Self {
+        Self { store, clock_rng, contents, changed: Arc::default() }
+    }
+
+    /// Resolves when a job may have to be started, paused or cancelled since the last call.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Creates a job. The caller has checked that the model is installed and may be used.
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
         let now = self.clock_rng.now();
         let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
-        let record = record(project, JobSpec::new(new, &*self.clock_rng)?, now);
+        let record = record(project, access.key(), JobSpec::new(new, &*self.clock_rng)?, now);
         let id = JobId::generate(&*self.clock_rng);
-        let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
+        let event = JobEventId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "fine_tuning_job.created");
         let permit = authorize::manage_project(project);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, named)?;
-            file_of(tx, caller, project, record.training_file, "training_file")?;
-            record.validation_file.map_or(Ok(()), |file| file_of(tx, caller, project, file, "validation_file"))?;
-            quotas::charge(tx, project, now, QuotaKind::Job, 1, 0)?;
-            project_resources::insert(tx, id.to_bytes(), &record)?;
-            let messages =
-                [(Level::Info, format!("Created fine-tuning job: {id}")), (Level::Error, CANNOT_TRAIN.into())];
-            for (event, (level, message)) in events.into_iter().zip(messages) {
-                append(tx, id, event, level, message, now)?;
+            let method = Method::from_number(record.method);
+            check_file(tx, caller, project, method, (record.training_file, "training_file"))?;
+            if let Some(file) = record.validation_file {
+                check_file(tx, caller, project, method, (file, "validation_file"))?;
             }
+            quotas::charge(tx, project, now, QuotaKind::Job, 1, 0)?;
+            fine_tuning_jobs::insert(tx, id, &record)?;
+            append(tx, id, event, JobEventRecord::info(now, format!("Created fine-tuning job: {id}")))?;
             entry.write(tx, project, id, &json!({ "model": record.model, "training_file": record.training_file }))?;
             Ok(Job::new(id, record.clone()))
         });
-        written.await
+        let job = written.await?;
+        self.changed.notify_one();
+        Ok(job)
     }
 
     /// A page of a project's jobs, newest first.
@@ -95,11 +109,12 @@ impl Jobs {
             find(tx, &access, id)?;
             fine_tuning_jobs::newest_events(tx, id, window.before, window.rows())
         });
-        let event = |(id, JobEventRecord { at, level, message })| JobEvent {
+        let event = |(id, JobEventRecord { at, level, message, metrics })| JobEvent {
             id,
             at,
             level: Level::from_number(level),
             message,
+            metrics,
         };
         let events = rows.await?.into_iter().map(event).collect();
         Ok(page(self.store.pepper(), listing, window, events, |event: &JobEvent| event.id.to_bytes()))
@@ -123,28 +138,71 @@ impl Jobs {
         .await
     }
 
-    /// Cancels a job that has not ended.
+    /// Cancels a job that has not ended. Its checkpoints stay.
     pub async fn cancel(&self, access: &Access, id: JobId) -> Result<Job> {
         let now = self.clock_rng.now();
         let event = JobEventId::generate(&*self.clock_rng);
-        self.change(access, id, "fine_tuning_job.cancelled", now, move |tx, record| {
+        let tail = self.usage_tail();
+        let chunks = self.saved_chunks(access, id).await?;
+        let job = self.change(access, id, "fine_tuning_job.cancelled", now, move |tx, record| {
             let state = JobState::from_number(record.state);
             if state.is_final() {
-                let text = format!(
-                    "The job has {} and can no longer be cancelled. Only queued and running jobs can.",
-                    if state == JobState::Cancelled { "been cancelled" } else { state.as_str() }
-                );
-                return Err(Error::new(Code::Conflict, text));
+                return Err(conflict(state, "cancelled", "queued, running and paused"));
             }
-            record.state = JobState::Cancelled as u8;
-            record.finished_at = Some(now);
-            append(tx, id, event, Level::Info, "The job was cancelled.".into(), now)?;
+            let ended = training::Ended { state: JobState::Cancelled, error: None, at: now, tail };
+            training::end(tx, id, record, ended)?;
+            append(tx, id, event, JobEventRecord::info(now, "The job was cancelled.".into()))?;
             Ok(json!({ "state": state }))
-        })
-        .await
+        });
+        let job = job.await?;
+        drop(chunks);
+        self.changed.notify_one();
+        Ok(job)
     }
 
-    /// Common part of update and cancel. `change` edits the record and returns the audit detail.
+    /// Pauses a job that is queued or running. It keeps what it has learned.
+    pub async fn pause(&self, access: &Access, id: JobId) -> Result<Job> {
+        self.switch(access, id, JobState::Paused, "fine_tuning_job.paused", "The job was paused.").await
+    }
+
+    /// Queues a paused job again.
+    pub async fn resume(&self, access: &Access, id: JobId) -> Result<Job> {
+        self.switch(access, id, JobState::Queued, "fine_tuning_job.resumed", "The job was resumed.").await
+    }
+
+    /// Pauses or resumes a job.
+    async fn switch(
+        &self,
+        access: &Access,
+        id: JobId,
+        to: JobState,
+        action: &'static str,
+        message: &'static str,
+    ) -> Result<Job> {
+        let now = self.clock_rng.now();
+        let event = JobEventId::generate(&*self.clock_rng);
+        let job = self.change(access, id, action, now, move |tx, record| {
+            let state = JobState::from_number(record.state);
+            let possible = match to {
+                JobState::Paused => matches!(state, JobState::Queued | JobState::Running),
+                _ => state == JobState::Paused,
+            };
+            if !possible {
+                return Err(match to {
+                    JobState::Paused => conflict(state, "paused", "queued and running"),
+                    _ => conflict(state, "resumed", "paused"),
+                });
+            }
+            record.state = to as u8;
+            append(tx, id, event, JobEventRecord::info(now, message.into()))?;
+            Ok(json!({ "state": state }))
+        });
+        let job = job.await?;
+        self.changed.notify_one();
+        Ok(job)
+    }
+
+    /// Common part of all changes by a caller. `change` edits the record and returns the audit detail.
     async fn change(
         &self,
         access: &Access,
@@ -172,25 +230,53 @@ impl Jobs {
     }
 }
 
-/// A job that has failed, because this server cannot run it.
-fn record(project: ProjectId, spec: JobSpec, now: Timestamp) -> JobRecord {
+fn conflict(state: JobState, done: &str, possible: &str) -> Error {
+    let is = match state {
+        JobState::Cancelled => "has been cancelled",
+        JobState::Succeeded | JobState::Failed => return conflict_of_ended(state, done, possible),
+        JobState::Queued => "is queued",
+        JobState::Running => "is running",
+        JobState::Paused => "is paused",
+    };
+    Error::new(Code::Conflict, format!("The job {is} and cannot be {done}. Only {possible} jobs can."))
+}
+
+fn conflict_of_ended(state: JobState, done: &str, possible: &str) -> Error {
+    let text = format!("The job has {} and can no longer be {done}. Only {possible} jobs can.", state.as_str());
+    Error::new(Code::Conflict, text)
+}
+
+impl JobEventRecord {
+    fn info(at: Timestamp, message: String) -> Self {
+        Self { at, level: Level::Info as u8, message, metrics: None }
+    }
+}
+
+fn record(project: ProjectId, key: KeyId, spec: JobSpec, now: Timestamp) -> JobRecord {
     JobRecord {
         project,
+        key: Some(key),
         name: spec.name,
         metadata: spec.metadata,
         model: spec.model,
         training_file: spec.training_file,
         validation_file: spec.validation_file,
+        method: spec.method as u8,
         hyperparameters: spec.hyperparameters,
+        resolved: None,
         suffix: spec.suffix,
         seed: spec.seed,
-        state: JobState::Failed as u8,
-        error: Some(JobError { code: UNAVAILABLE.into(), message: CANNOT_TRAIN.into(), param: None }),
+        state: JobState::Queued as u8,
+        error: None,
+        progress: None,
+        saved: None,
+        checkpoints: Vec::new(),
         fine_tuned_model: None,
         trained_tokens: None,
+        metered_tokens: 0,
         created_at: now,
         updated_at: now,
-        finished_at: Some(now),
+        finished_at: None,
     }
 }
 
@@ -198,9 +284,15 @@ fn find(tx: &impl Reader, access: &Access, id: JobId) -> Result<JobRecord> {
     authorize::resource(tx, access, Scope::Project, "fine-tuning job", (id, id.to_bytes()))
 }
 
-/// Checks that a job's file exists, is accessible and belongs to the job's project.
-fn file_of(tx: &impl Reader, access: &Access, project: ProjectId, id: FileId, param: &'static str) -> Result<()> {
-    let file = files::find(tx, access, id).map_err(|error| error.param(param))?;
+/// Checks that a job's file exists, is accessible, belongs to the job's project and has examples for the method.
+fn check_file(
+    tx: &impl Reader,
+    access: &Access,
+    project: ProjectId,
+    method: Method,
+    (id, param): (FileId, &'static str),
+) -> Result<()> {
+    let file: FileRecord = files::find(tx, access, id).map_err(|error| error.param(param))?;
     if file.project != project {
         let text = format!(
             "'{param}' is {id}, which belongs to {}, but the job to {project}. Upload the file to the job's project.",
@@ -212,9 +304,15 @@ fn file_of(tx: &impl Reader, access: &Access, project: ProjectId, id: FileId, pa
         let text = format!("'{param}' is {id}, which was not uploaded for fine-tuning. Upload it with that purpose.");
         return Err(Error::invalid(param, text));
     }
-    Ok(())
+    let has_preferences = ExampleFormat::from_number(file.form) == Some(ExampleFormat::Preference);
+    let text = match (method, has_preferences) {
+        (Method::Dpo, false) => "its examples have no preferences. The method 'dpo' needs 'input', 'preferred_output' and 'non_preferred_output' in each line.",
+        (Method::Supervised, true) => "its examples are preferences. Train on them with the method 'dpo'.",
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(param, format!("'{param}' is {id}, but {text}")))
 }
 
-fn append(tx: &WriteTx, job: JobId, id: JobEventId, level: Level, message: String, at: Timestamp) -> Result<()> {
-    fine_tuning_jobs::append_event(tx, job, id, &JobEventRecord { at, level: level as u8, message })
+fn append(tx: &WriteTx, job: JobId, id: JobEventId, event: JobEventRecord) -> Result<()> {
+    fine_tuning_jobs::append_event(tx, job, id, &event)
 }

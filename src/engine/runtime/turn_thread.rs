@@ -1,5 +1,5 @@
-//! A thread that computes only while the worker waits for it. A network call that takes seconds is written as straight
-//! code, and text generation still gets its turn every few milliseconds.
+//! A thread that computes only while the compute thread waits for it. A task that takes seconds or hours is written as
+//! straight code, and text generation still gets its turn every few milliseconds.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -9,10 +9,10 @@ use crate::clock_rng::ClockRng;
 use crate::models::ModelError;
 use crate::models::backend::Pause;
 
-/// The work of an image; it calls its pause function often.
+/// The work of an image or of a training; it calls its pause function often.
 pub type Task = Box<dyn FnOnce(Pause) + Send>;
 
-pub struct ImageThread {
+pub struct TurnThread {
     handoff: Arc<Handoff>,
     thread: Option<JoinHandle<()>>,
 }
@@ -25,7 +25,7 @@ struct Handoff {
 
 #[derive(Default)]
 struct State {
-    /// Whether the image thread has the turn, rather than the worker.
+    /// Whether this thread has the turn, rather than the compute thread.
     running: bool,
     task: Option<Task>,
     /// A task was started and has not ended.
@@ -40,7 +40,7 @@ impl Handoff {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the image thread's turn, or for shutdown.
+    /// Waits for the thread's turn, or for shutdown.
     fn wait_for_turn<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait_while(state, |state| !state.running && !state.closed).unwrap_or_else(PoisonError::into_inner)
     }
@@ -50,7 +50,7 @@ impl Handoff {
         self.changed.notify_all();
     }
 
-    /// Called by the image thread: continues while its turn lasts, else waits for the next.
+    /// Called by the task: continues while its turn lasts, else waits for the next.
     fn pause(&self) -> Result<(), ModelError> {
         let mut state = self.lock();
         if !state.closed && self.clock.uptime() >= state.until {
@@ -60,7 +60,7 @@ impl Handoff {
         if state.closed { Err(ModelError::Interrupted) } else { Ok(()) }
     }
 
-    /// The image thread's main loop.
+    /// The thread's main loop.
     fn work(self: &Arc<Self>) {
         let mut state = self.lock();
         loop {
@@ -80,12 +80,12 @@ impl Handoff {
     }
 }
 
-impl ImageThread {
+impl TurnThread {
     /// Fails if the operating system refuses a thread.
-    pub fn spawn(clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
+    pub fn spawn(name: &str, clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
         let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), clock });
         let own = Arc::clone(&handoff);
-        let thread = std::thread::Builder::new().name("images".to_owned()).spawn(move || own.work())?;
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || own.work())?;
         Ok(Self { handoff, thread: Some(thread) })
     }
 
@@ -109,7 +109,7 @@ impl ImageThread {
     }
 }
 
-impl Drop for ImageThread {
+impl Drop for TurnThread {
     fn drop(&mut self) {
         self.handoff.lock().closed = true;
         self.handoff.changed.notify_all();
@@ -126,8 +126,8 @@ mod tests {
     use super::*;
     use crate::clock_rng::StoppedClock;
 
-    fn thread() -> ImageThread {
-        ImageThread::spawn(Arc::new(StoppedClock)).unwrap()
+    fn thread() -> TurnThread {
+        TurnThread::spawn("test", Arc::new(StoppedClock)).unwrap()
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! What a training reports while it runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::engine::discovery::AdapterFiles;
+use crate::engine::error::Failure;
+use crate::engine::runtime::Runtime;
+
+/// Events that wait for the receiver. A training that has sent more does not go on.
+const CAPACITY: usize = 2;
+
+/// Loss and accuracy of a step or of a validation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measurement {
+    /// Supervised: the mean of the targets' negated log probabilities. Preferences: the loss of DPO.
+    pub loss: f32,
+    /// The share of targets that were the most likely token, or of pairs whose chosen text has the higher reward.
+    pub accuracy: f32,
+}
+
+/// A step of the optimizer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Counted from one.
+    pub step: u32,
+    /// Steps of the whole training.
+    pub steps: u32,
+    pub measured: Measurement,
+    pub learning_rate: f32,
+    /// The norm of the gradient before it was clipped.
+    pub gradient_norm: f32,
+    /// Tokens of the step's examples.
+    pub tokens: u64,
+    pub took: Duration,
+}
+
+/// The state of a training between two steps.
+#[derive(Clone, Debug)]
+pub struct TrainingCheckpoint {
+    pub step: u32,
+    /// Tokens that were trained on since the beginning.
+    pub tokens: u64,
+    /// What [`Engine::train`](crate::engine::Engine::train) needs to go on from here.
+    pub state: Vec<u8>,
+    /// The adapter, at the end of an epoch.
+    pub adapter: Option<AdapterFiles>,
+}
+
+#[derive(Clone, Debug)]
+pub enum TrainingEvent {
+    Step(StepReport),
+    Validation {
+        step: u32,
+        measured: Measurement,
+    },
+    Checkpoint(Box<TrainingCheckpoint>),
+    /// All steps were taken. Nothing follows.
+    Complete,
+    /// It was [stopped](TrainingRun::stop), after a checkpoint. Nothing follows.
+    Stopped,
+    /// Nothing follows.
+    Failed(Failure),
+}
+
+/// A training that the engine has accepted. Dropping it cancels the training.
+#[derive(Debug)]
+pub struct TrainingRun {
+    events: mpsc::Receiver<TrainingEvent>,
+    stop: Arc<AtomicBool>,
+    runtime: Arc<Runtime>,
+}
+
+/// The other end.
+#[derive(Clone, Debug)]
+pub struct EventSender(mpsc::Sender<TrainingEvent>);
+
+impl TrainingRun {
+    /// A run, and what its training has of it.
+    pub(super) fn new(runtime: &Arc<Runtime>) -> (Self, EventSender, Arc<AtomicBool>) {
+        let (sender, events) = mpsc::channel(CAPACITY);
+        let stop = Arc::new(AtomicBool::new(false));
+        (Self { events, stop: Arc::clone(&stop), runtime: Arc::clone(runtime) }, EventSender(sender), stop)
+    }
+
+    /// The next event; `None` after the last.
+    pub async fn next(&mut self) -> Option<TrainingEvent> {
+        let event = self.events.recv().await;
+        // The training may have waited for room.
+        self.runtime.wake();
+        event
+    }
+
+    /// Asks the training to end after the step that it computes, with a checkpoint.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for TrainingRun {
+    fn drop(&mut self) {
+        self.events.close();
+        self.runtime.wake();
+    }
+}
+
+impl EventSender {
+    /// Whether another event can be sent.
+    pub fn has_room(&self) -> bool {
+        self.0.capacity() > 0 || self.0.is_closed()
+    }
+
+    /// Whether the training was cancelled.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Sends an event for which there is room.
+    pub fn send(&self, event: TrainingEvent) {
+        if self.0.try_send(event).is_err() && !self.is_closed() {
+            tracing::error!("an event of a training is lost");
+        }
+    }
+}

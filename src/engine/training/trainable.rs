@@ -1,0 +1,97 @@
+//! A base model that is loaded for training: on candle, which computes gradients. On the CPU, these are weights of their
+//! own besides those that answer requests.
+
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::options::{TrainingData, TrainingOptions};
+use crate::engine::checkpoint::Checkpoint;
+use crate::engine::device_worker::DeviceBackend;
+use crate::engine::error::LoadError;
+use crate::engine::model_info::ModelKind;
+use crate::engine::registry::Registry;
+use crate::engine::runtime::DeviceIndex;
+use crate::engine::runtime::catch_panic::catch_load_panic;
+use crate::engine::runtime::memory_budget::Lease;
+use crate::models::backend::Candle;
+use crate::models::decoder::Decoder;
+use crate::models::decoder_config::DecoderConfig;
+use crate::models::peft;
+use crate::models::training::LoraParameters;
+use crate::models::weights::Footprint;
+
+/// A base model and the memory for training an adapter of it.
+pub struct TrainableModel {
+    pub id: String,
+    pub device: DeviceIndex,
+    pub decoder: Decoder<Candle>,
+    pub backend: Candle,
+    /// An adapter as it is before the first step.
+    pub parameters: LoraParameters,
+    /// Max tokens that are computed at once.
+    pub micro_batch: usize,
+    /// Whether the graphs of all layers fit into memory.
+    pub keep_graphs: bool,
+    pub lease: Lease,
+}
+
+impl Registry {
+    /// Loads a chat model for training. Blocks while its weights are read. `micro_batch`: the max tokens to compute at
+    /// once, of a training that goes on; `None`: as many as the memory allows.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded or trained, or does not fit into memory.
+    pub fn load_for_training(
+        &self,
+        id: &str,
+        data: &TrainingData,
+        options: &TrainingOptions,
+        micro_batch: Option<usize>,
+    ) -> Result<TrainableModel, LoadError> {
+        let found = self.find_base(id)?;
+        let unusable = |reason: String| LoadError::Unusable { id: id.to_owned(), reason };
+        let device = self.device_of(id).ok_or_else(|| unusable("its device does not exist".to_owned()))?;
+        let backend = match &device.backend {
+            DeviceBackend::Cpu(cpu) => Candle::new(candle_core::Device::Cpu, cpu.clone()),
+            DeviceBackend::Candle(candle) => candle.clone(),
+        };
+        let checkpoint = catch_load_panic(|| Checkpoint::open_chat(&found.path)).map_err(unusable)?;
+        let config = checkpoint.weights().decoder_config().map_err(|error| unusable(error.to_string()))?;
+        let footprint = Footprint::new(checkpoint.weights(), &backend);
+        let memory = Memory::new(&config, data, options);
+        let mut lease = None;
+        let mut refusal = None;
+        for (tokens, keep_graphs) in memory.choices(micro_batch) {
+            let bytes = memory.bytes(tokens, keep_graphs) + footprint.weights + footprint.loading;
+            match self.lease_for_training(device, bytes) {
+                Ok(taken) => {
+                    lease = Some((taken, tokens, keep_graphs));
+                    break;
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        let Some((mut lease, micro_batch, keep_graphs)) = lease else {
+            return Err(refusal.unwrap_or_else(|| unusable("there are no examples".to_owned())));
+        };
+        let load = || Decoder::load(checkpoint.weights(), &backend).map_err(|error| error.to_string());
+        let decoder = catch_load_panic(load).map_err(unusable)?;
+        lease.shrink(memory.bytes(micro_batch, keep_graphs) + footprint.weights);
+        let is_target = targets(&options.target_modules).map_err(unusable)?;
+        let TrainingOptions { rank, alpha, seed, .. } = *options;
+        let parameters = LoraParameters::new(&decoder, rank as usize, alpha, is_target, seed);
+        let parameters = parameters.map_err(|error| unusable(error.to_string()))?;
+        let device = device.runtime.device.index;
+        Ok(TrainableModel { id: id.to_owned(), device, decoder, backend, parameters, micro_batch, keep_graphs, lease })
+    }
+}
+
+/// Whether a projection of GGUF belongs to modules that are named as in peft.
+fn targets(names: &[String]) -> Result<impl Fn(&str) -> bool, String> {
+    let mut stems: Vec<&'static str> = Vec::new();
+    for name in names {
+        stems.extend(peft::projections_of(name).ok_or_else(|| format!("it has no module {name}"))?);
+    }
+    let all = stems.is_empty();
+    Ok(move |projection: &str| all || stems.contains(&projection))
+}

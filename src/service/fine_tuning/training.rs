@@ -1,0 +1,299 @@
+//! What the training of a job reports. These methods have no [`Access`](super::Access): the server itself calls them.
+
+use super::checkpoints::{self, model_name};
+use super::job::{Job, JobError, JobState, Level, Progress};
+use super::spec::Hyperparameters;
+use super::{Jobs, append};
+use crate::clock_rng::{Timestamp};
+use crate::error::{Code, Error, Result};
+use crate::ids::{CheckpointId, FileId, JobEventId, JobId};
+use crate::service::contents::SweepGuard;
+use crate::service::quotas::{self, signed};
+use crate::service::Access;
+use crate::storage::file_records::FileRecord;
+use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
+use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord};
+use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
+use crate::storage::{Reader, WriteTx, project_resources};
+
+/// The endpoint that trained tokens are metered under.
+const ENDPOINT: &str = "POST /fine_tuning/jobs";
+/// Checkpoints of a job that are kept.
+const MAX_CHECKPOINTS: usize = 3;
+
+/// A job that has not ended.
+#[derive(Clone, Debug)]
+pub struct OpenJob {
+    pub job: Job,
+    /// As requested.
+    pub requested: Hyperparameters,
+    /// With the values that were chosen for "auto"; `None` before the first start.
+    pub resolved: Option<Hyperparameters>,
+    /// The step of the saved state, if there is one.
+    pub saved_step: Option<u32>,
+}
+
+/// An adapter that a training has made.
+#[derive(Clone, Debug)]
+pub struct NewAdapter<'a> {
+    /// `adapter_config.json`
+    pub config: &'a str,
+    /// `adapter_model.safetensors`
+    pub weights: &'a [u8],
+}
+
+/// A state of a training that is to be saved.
+#[derive(Clone, Debug)]
+pub struct NewState<'a> {
+    pub step: u32,
+    /// Whether it is the last step of the training.
+    pub is_last: bool,
+    /// Tokens that were trained on since the beginning.
+    pub tokens: u64,
+    pub bytes: &'a [u8],
+    pub adapter: Option<NewAdapter<'a>>,
+}
+
+/// How a job has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub state: JobState,
+    pub error: Option<JobError>,
+    pub at: Timestamp,
+    /// The end of the key of the usage record.
+    pub tail: [u8; 6],
+}
+
+impl Jobs {
+    /// The jobs that have not ended, oldest first.
+    pub async fn open_jobs(&self) -> Result<Vec<OpenJob>> {
+        let jobs = self.store.read(fine_tuning_jobs::open_jobs).await?;
+        let open = |(id, record): (JobId, JobRecord)| OpenJob {
+            requested: record.hyperparameters.clone(),
+            resolved: record.resolved.clone(),
+            saved_step: record.saved.map(|saved| saved.step),
+            job: Job::new(id, record),
+        };
+        Ok(jobs.into_iter().map(open).collect())
+    }
+
+    /// The state of a job.
+    pub async fn state(&self, id: JobId) -> Result<JobState> {
+        self.store.read(move |tx| Ok(JobState::from_number(of(tx, id)?.state))).await
+    }
+
+    /// The content of one of a job's files. `Err` with `invalid_parameter` if the file was deleted.
+    pub async fn file_content(&self, id: FileId, param: &'static str) -> Result<Vec<u8>> {
+        let file = self.store.read(move |tx| project_resources::find::<FileRecord>(tx, id.to_bytes())).await?;
+        let deleted = || Error::invalid(param, format!("The file {id} of '{param}' was deleted."));
+        let content = self.contents.read(id, file.ok_or_else(deleted)?.chunks).await;
+        content.map_err(|error| if error.code() == Code::NotFound { deleted() } else { error })
+    }
+
+    /// The state that a job's training saved last.
+    pub async fn saved_state(&self, id: JobId) -> Result<Option<Vec<u8>>> {
+        match self.store.read(move |tx| Ok(of(tx, id)?.saved)).await? {
+            Some(saved) => self.contents.read(saved.content, saved.chunks).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Records that a job's training begins or goes on. `false`: the job was paused or has ended meanwhile.
+    pub async fn start(&self, id: JobId, resolved: Hyperparameters, message: String) -> Result<bool> {
+        let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
+        let started = self.store.write(move |tx| {
+            let mut record = of(tx, id)?;
+            if !matches!(JobState::from_number(record.state), JobState::Queued | JobState::Running) {
+                return Ok(false);
+            }
+            record.state = JobState::Running as u8;
+            record.resolved = Some(resolved.clone());
+            record.updated_at = now;
+            append(tx, id, event, JobEventRecord::info(now, message.clone()))?;
+            project_resources::replace(tx, id.to_bytes(), &record)?;
+            Ok(true)
+        });
+        started.await
+    }
+
+    /// Stores how far a training has come. `metrics`: an event for a step, with a message and its measurements as JSON.
+    pub async fn report(&self, id: JobId, progress: Progress, metrics: Option<(String, String)>) -> Result<()> {
+        let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
+        let written = self.store.write(move |tx| {
+            let mut record = of(tx, id)?;
+            record.progress = Some(progress);
+            record.updated_at = now;
+            project_resources::replace(tx, id.to_bytes(), &record)?;
+            let Some((message, metrics)) = metrics.clone() else { return Ok(()) };
+            let event_record = JobEventRecord { metrics: Some(metrics), ..JobEventRecord::info(now, message) };
+            append(tx, id, event, event_record)
+        });
+        written.await
+    }
+
+    /// Adds an event to a job.
+    pub async fn add_event(&self, id: JobId, level: Level, message: String) -> Result<()> {
+        let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
+        let record = JobEventRecord { level: level as u8, ..JobEventRecord::info(now, message) };
+        self.store.write(move |tx| append(tx, id, event, record.clone())).await
+    }
+
+    /// Saves the state of a training. If it comes with an adapter, this is a checkpoint, which can be called as a model; the
+    /// last one ends the job. Nothing is saved if the job has ended meanwhile.
+    pub async fn save(&self, id: JobId, new: NewState<'_>) -> Result<JobState> {
+        let now = self.clock_rng.now();
+        let NewState { step, is_last, tokens, bytes, adapter } = new;
+        // The state of an ended training is of no use.
+        let state = match is_last {
+            true => None,
+            false => Some(self.contents.write(bytes).await?),
+        };
+        let saved = state.as_ref().map(|state| SavedStateRecord {
+            content: state.id,
+            bytes: state.bytes,
+            chunks: state.chunks,
+            step,
+        });
+        let written = match &adapter {
+            Some(adapter) => Some((adapter.config.to_owned(), self.contents.write(adapter.weights).await?)),
+            None => None,
+        };
+        let adapter = written.as_ref().map(|(config, content)| (config.clone(), content.id, content.bytes, content.chunks));
+        let (checkpoint, tail) = (CheckpointId::generate(&*self.clock_rng), self.usage_tail());
+        let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
+        let saving = self.store.write(move |tx| {
+            let mut record = of(tx, id)?;
+            let before = JobState::from_number(record.state);
+            if before.is_final() {
+                return Ok((before, Vec::new()));
+            }
+            let mut released = Vec::new();
+            let old_bytes = record.saved.map_or(0, |saved| saved.bytes);
+            let new_bytes = saved.map_or(0, |saved| saved.bytes);
+            quotas::charge_bytes(tx, record.project, now, signed(new_bytes) - signed(old_bytes))?;
+            released.extend(fine_tuning_jobs::replace_state(tx, id, &mut record, saved)?);
+            record.trained_tokens = Some(tokens);
+            if let Some((config, weights, bytes, chunks)) = adapter.clone() {
+                let name = model_name(tx, id, &record)?;
+                let progress = record.progress.unwrap_or_default();
+                let mut names = vec![format!("{name}:ckpt-step-{step}")];
+                if is_last {
+                    names.push(name.clone());
+                }
+                let new = CheckpointRecord {
+                    project: record.project,
+                    job: id,
+                    step,
+                    names,
+                    base: record.model.clone(),
+                    train_loss: progress.train_loss,
+                    train_accuracy: progress.train_accuracy,
+                    valid_loss: progress.valid_loss,
+                    valid_accuracy: progress.valid_accuracy,
+                    config,
+                    weights,
+                    bytes,
+                    chunks,
+                    created_at: now,
+                };
+                quotas::charge_bytes(tx, record.project, now, signed(bytes))?;
+                fine_tuning_checkpoints::insert(tx, checkpoint, &new)?;
+                let message = format!("Checkpoint created at step {step}: {}", new.names[0]);
+                append(tx, id, events[0], JobEventRecord::info(now, message))?;
+                record.checkpoints.push(checkpoint.to_bytes());
+                while record.checkpoints.len() > MAX_CHECKPOINTS {
+                    let oldest = CheckpointId::from_bytes(record.checkpoints.remove(0));
+                    released.extend(checkpoints::remove(tx, oldest, now)?);
+                }
+                if is_last {
+                    record.fine_tuned_model = Some(name.clone());
+                    end(tx, id, &mut record, Ended { state: JobState::Succeeded, error: None, at: now, tail })?;
+                    let message = format!("The job has succeeded. The new model is {name}.");
+                    append(tx, id, events[1], JobEventRecord::info(now, message))?;
+                }
+            }
+            record.updated_at = now;
+            project_resources::replace(tx, id.to_bytes(), &record)?;
+            Ok((JobState::from_number(record.state), released))
+        });
+        let (state, released) = saving.await?;
+        released.into_iter().for_each(|content| drop(self.contents.guard(content)));
+        Ok(state)
+    }
+
+    /// Meters what a training has done when it stops before its end.
+    pub async fn meter(&self, id: JobId) -> Result<()> {
+        let (now, tail) = (self.clock_rng.now(), self.usage_tail());
+        let written = self.store.write(move |tx| {
+            let mut record = of(tx, id)?;
+            meter(tx, &mut record, now, tail)?;
+            project_resources::replace(tx, id.to_bytes(), &record)
+        });
+        written.await
+    }
+
+    /// Ends a job that cannot go on. Does nothing if it has ended meanwhile.
+    pub async fn fail(&self, id: JobId, error: JobError) -> Result<()> {
+        let (now, tail) = (self.clock_rng.now(), self.usage_tail());
+        let event = JobEventId::generate(&*self.clock_rng);
+        let failing = self.store.write(move |tx| {
+            let mut record = of(tx, id)?;
+            if JobState::from_number(record.state).is_final() {
+                return Ok(None);
+            }
+            let ended = Ended { state: JobState::Failed, error: Some(error.clone()), at: now, tail };
+            let released = end(tx, id, &mut record, ended)?;
+            record.updated_at = now;
+            let level = Level::Error as u8;
+            append(tx, id, event, JobEventRecord { level, ..JobEventRecord::info(now, error.message.clone()) })?;
+            project_resources::replace(tx, id.to_bytes(), &record)?;
+            Ok(released)
+        });
+        failing.await?.into_iter().for_each(|content| drop(self.contents.guard(content)));
+        Ok(())
+    }
+
+    /// Random bytes for the key of a usage record.
+    pub(super) fn usage_tail(&self) -> [u8; 6] {
+        let mut tail = [0; 6];
+        self.clock_rng.fill(&mut tail);
+        tail
+    }
+
+    /// Removes the chunks of a job's saved state when it is dropped, if the job has ended by then.
+    pub(super) async fn saved_chunks(&self, access: &Access, id: JobId) -> Result<Option<SweepGuard>> {
+        let access = access.clone();
+        let saved = self.store.read(move |tx| Ok(super::find(tx, &access, id)?.saved)).await?;
+        Ok(saved.map(|saved| self.contents.guard(saved.content)))
+    }
+}
+
+fn of(tx: &impl Reader, id: JobId) -> Result<JobRecord> {
+    project_resources::find(tx, id.to_bytes())?.ok_or_else(|| Error::not_found("fine-tuning job", id))
+}
+
+/// Ends a job: meters its tokens and gives up its saved state, whose content is returned.
+pub(super) fn end(tx: &WriteTx, id: JobId, record: &mut JobRecord, ended: Ended) -> Result<Option<FileId>> {
+    let Ended { state, error, at, tail } = ended;
+    meter(tx, record, at, tail)?;
+    let bytes = record.saved.map_or(0, |saved| saved.bytes);
+    quotas::charge_bytes(tx, record.project, at, -signed(bytes))?;
+    let released = fine_tuning_jobs::replace_state(tx, id, record, None)?;
+    (record.state, record.error, record.finished_at) = (state as u8, error, Some(at));
+    fine_tuning_jobs::close(tx, id)?;
+    Ok(released)
+}
+
+/// Adds the tokens that are not metered yet to the usage of the key that has created the job.
+fn meter(tx: &WriteTx, record: &mut JobRecord, at: Timestamp, tail: [u8; 6]) -> Result<()> {
+    let trained = record.trained_tokens.unwrap_or(0);
+    let (tokens, Some(key)) = (trained.saturating_sub(record.metered_tokens), record.key) else { return Ok(()) };
+    if tokens == 0 {
+        return Ok(());
+    }
+    record.metered_tokens = trained;
+    let series = SeriesRecord { key, endpoint: ENDPOINT.to_owned(), model: Some(record.model.clone()) };
+    let series = usage::number(tx, record.project, &series)?;
+    let amounts = Amounts { input: tokens, ..Amounts::default() };
+    usage::append(tx, record.project, at, tail, &UsageRecord { series, outcome: Outcome::Succeeded, amounts })
+}

@@ -1,0 +1,95 @@
+//! Content that is too large for a record, in chunks: uploaded files, and what a training saves.
+//!
+//! Chunks are written before the record that refers to them. Until then, and after the record is removed, a mark records
+//! that they belong to nothing. After a crash, orphaned chunks are found by these marks.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::record_serde;
+use super::tables::{FILE_CHUNKS, ORPHANED_CHUNKS, Table};
+use super::transaction::{Reader, WriteTx};
+use crate::error::{Error, Result};
+use crate::ids::FileId;
+
+/// Size of every chunk but the last, slightly below a power of two, because redb allocates a power of two of pages for
+/// a value with its key and header.
+pub const CHUNK_BYTES: usize = (512 << 10) - 512;
+
+/// A chunk of content.
+#[derive(Serialize, Deserialize)]
+pub struct Chunk(#[serde(with = "record_serde::bytes")] pub Vec<u8>);
+
+impl Record for Chunk {
+    const TABLE: Table = FILE_CHUNKS;
+    const VERSION: u8 = 1;
+}
+
+/// Marks chunks that belong to nothing.
+#[derive(Serialize, Deserialize)]
+pub(super) struct OrphanedChunks;
+
+impl Record for OrphanedChunks {
+    const TABLE: Table = ORPHANED_CHUNKS;
+    const VERSION: u8 = 1;
+}
+
+/// Stores a chunk of the content `id`, which nothing refers to yet.
+pub fn put(tx: &WriteTx, id: FileId, index: u32, chunk: &Chunk) -> Result<()> {
+    if index == 0 {
+        tx.put(&id.to_bytes(), &OrphanedChunks)?;
+    }
+    tx.put(&key(id, index), chunk)
+}
+
+pub fn get(tx: &impl Reader, id: FileId, index: u32) -> Result<Option<Vec<u8>>> {
+    Ok(tx.get(&key(id, index))?.map(|Chunk(bytes)| bytes))
+}
+
+/// Called in the transaction that stores a record which refers to the content.
+pub fn claim(tx: &WriteTx, id: FileId) -> Result<()> {
+    if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
+        return Err(Error::internal("the chunks of a content are gone"));
+    }
+    tx.remove::<OrphanedChunks>(&id.to_bytes())
+}
+
+/// Called in the transaction that removes the record which refers to the content; [`sweep`] removes the chunks.
+pub fn release(tx: &WriteTx, id: FileId) -> Result<()> {
+    tx.put(&id.to_bytes(), &OrphanedChunks)
+}
+
+/// Every id whose chunks belong to nothing.
+pub fn orphaned(tx: &impl Reader) -> Result<Vec<FileId>> {
+    let mut found = Vec::new();
+    tx.each(&[], None, &mut |key, OrphanedChunks| {
+        found.extend(key.try_into().map(FileId::from_bytes));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(found)
+}
+
+/// Removes up to `limit` chunks that belong to nothing. Returns whether none is left. Chunks that belong to something by
+/// now are kept.
+pub fn sweep(tx: &WriteTx, id: FileId, limit: usize) -> Result<bool> {
+    if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
+        return Ok(true);
+    }
+    let mut found = Vec::new();
+    tx.visit(FILE_CHUNKS, &id.to_bytes(), None, &mut |key, _| {
+        found.push(key.to_vec());
+        Ok(if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    found.iter().try_for_each(|key| tx.remove::<Chunk>(key))?;
+    let done = found.len() < limit;
+    if done {
+        tx.remove::<OrphanedChunks>(&id.to_bytes())?;
+    }
+    Ok(done)
+}
+
+fn key(id: FileId, index: u32) -> Vec<u8> {
+    [&id.to_bytes()[..], &index.to_be_bytes()].concat()
+}
