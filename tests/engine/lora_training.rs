@@ -6,14 +6,21 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
+use outpost::models::backend::{Backend, Candle, Cpu, Isa, Pool};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, LogitsAt};
 use outpost::models::decoder::Decoder;
+use outpost::models::kv::{KvType, blocks_for};
+use outpost::models::peft::PeftAdapter;
 use outpost::models::safetensors::ModelFolder;
 use outpost::models::training::{
     AdamW, LearningRate, LoraModule, LoraParameters, LoraTrainer, TargetScore, TrainingText,
 };
 use serde::Deserialize;
+use serde_json::{Value, json};
 
+use crate::decoder_families::Format;
 use crate::harness::candle;
+use crate::rng::TestRng;
 
 #[derive(Deserialize)]
 struct Cases {
@@ -101,7 +108,7 @@ impl Reference {
     }
 
     /// The parameters of the initial adapter.
-    fn parameters(&self, decoder: &Decoder<outpost::models::backend::Candle>, cases: &Cases) -> LoraParameters {
+    fn parameters(&self, decoder: &Decoder<Candle>, cases: &Cases) -> LoraParameters {
         let is_target = |projection: &str| self.values("", &format!("blk.0.{projection}"), "A").is_some();
         let mut parameters = LoraParameters::new(decoder, cases.rank, cases.alpha, is_target, 0).unwrap();
         let adapted = self.tensors.keys().filter(|name| name.starts_with("base_model")).count();
@@ -237,4 +244,79 @@ fn impossible_texts_are_refused() {
     let other = AdamW::new(parameters.values.len() + 1);
     assert!(LoraTrainer::new(&decoder, candle(), parameters, other).is_err());
     assert!(LoraParameters::new(&decoder, 2, 1., |_| false, 0).is_err());
+}
+
+/// An adapter of all modules with random weights, also in the up-projections. bf16 represents them exactly.
+fn random_parameters(decoder: &Decoder<Candle>, alpha: f32) -> LoraParameters {
+    let mut parameters = LoraParameters::new(decoder, 3, alpha, |_| true, 7).unwrap();
+    let mut rng = TestRng(11);
+    parameters.values.iter_mut().for_each(|value| *value = rng.below(128) as f32 / 256. - 0.25);
+    parameters
+}
+
+/// The log probabilities of the tokens after the first, from logits.
+fn log_probabilities<B: Backend>(model: &Decoder<B>, adapter: &LoadedAdapter, tokens: &[u32]) -> Vec<f32> {
+    let mut arena = model.new_kv_arena(KvType::F32);
+    let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
+    blocks.iter().for_each(|block| arena.ensure(*block).unwrap());
+    let long = model.is_long(tokens.len());
+    let row = BatchRow { tokens, start: 0, blocks: &blocks, logits: LogitsAt::All, long, adapter: Some(adapter) };
+    let mut logits = model.forward(&[row], arena.as_mut()).unwrap();
+    let log_probability = |(logits, token): (&&mut [f32], &u32)| {
+        let sum: f32 = logits.iter().map(|logit| logit.exp()).sum();
+        logits[*token as usize] - sum.ln()
+    };
+    logits.rows()[0].iter().zip(&tokens[1..]).map(log_probability).collect()
+}
+
+/// A written adapter computes the same as the parameters: on the base that it was trained on, and on the same base in the
+/// other format, whose rows may be in another order.
+#[test]
+fn written_adapters_compute_like_the_trained_parameters() {
+    let (cases, cpu) = (cases(), Cpu::with_pool(Pool::with_isa(2, Isa::Portable)));
+    let text = text(&(cases.batches[0][2].0.clone(), 1));
+    for (name, format, other) in [
+        ("llama", Format::Safetensors, Some(Format::Gguf)),
+        ("llama", Format::Gguf, Some(Format::Safetensors)),
+        ("phi3-window", Format::Safetensors, Some(Format::Gguf)),
+        ("phi3-window", Format::Gguf, Some(Format::Safetensors)),
+        ("qwen3moe", Format::Gguf, Some(Format::Safetensors)),
+        ("smollm3", Format::Gguf, Some(Format::Safetensors)),
+        ("gemma2", Format::Safetensors, None),
+    ] {
+        let decoder = format.load(name, &candle());
+        let parameters = random_parameters(&decoder, 4.5);
+        let files = parameters.to_peft("base").unwrap();
+        assert_eq!(parameters.to_peft("base").unwrap(), files);
+        let adapter = PeftAdapter::from_bytes(&files.config, files.weights.into()).unwrap();
+        assert_eq!((adapter.base_model(), adapter.rank()), (Some("base"), 3));
+        assert_eq!(adapter.parameters(), parameters.values.len() as u64);
+        let optimizer = AdamW::new(parameters.values.len());
+        let trainer = LoraTrainer::new(&decoder, candle(), parameters, optimizer).unwrap();
+        let scores = trainer.evaluate(std::slice::from_ref(&text)).unwrap();
+        let expected: Vec<f32> = scores[0].iter().map(|score| score.log_probability).collect();
+        for format in [Some(format), other].into_iter().flatten() {
+            let served = format.load(name, &cpu);
+            let found = log_probabilities(&served, &served.load_adapter(&adapter).unwrap(), &text.tokens);
+            let difference = difference(&found, &expected);
+            println!("{name:<11} {format:?}: {difference:.1e}");
+            assert!(difference <= 1e-4, "{name} {format:?}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn the_written_configuration_names_the_modules_of_peft() {
+    let config = |family: &str, targets: &[&str], alpha: f32| -> Value {
+        let decoder = Format::Gguf.load(family, &candle());
+        let parameters = LoraParameters::new(&decoder, 2, alpha, |name| targets.contains(&name), 0).unwrap();
+        let config: Value = serde_json::from_slice(&parameters.to_peft("my/base").unwrap().config).unwrap();
+        assert_eq!((&config["r"], &config["base_model_name_or_path"]), (&json!(2), &json!("my/base")));
+        json!([config["target_modules"], config["lora_alpha"]])
+    };
+    assert_eq!(
+        config("llama", &["attn_q", "ffn_up", "attn_output"], 16.),
+        json!([["o_proj", "q_proj", "up_proj"], 16])
+    );
+    assert_eq!(config("phi3", &["attn_qkv", "ffn_up"], 0.5), json!([["gate_up_proj", "qkv_proj"], 0.5]));
 }

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     fn parameters() -> LoraParameters {
-        LoraParameters { rank: 1, scale: 2., modules: Vec::new(), values: vec![0.; 3] }
+        LoraParameters { rank: 1, alpha: 2., modules: Vec::new(), values: vec![0.; 3] }
     }
 
     #[test]

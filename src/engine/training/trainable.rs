@@ -1,21 +1,17 @@
 //! A base model that is loaded for training: on candle, which computes gradients. On the CPU, these are weights of their
 //! own besides those that answer requests.
 
-use std::sync::Arc;
-
 use super::memory::Memory;
 use super::options::{TrainingData, TrainingOptions};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::device_worker::DeviceBackend;
 use crate::engine::error::LoadError;
-use crate::engine::model_info::ModelKind;
 use crate::engine::registry::Registry;
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::models::backend::Candle;
 use crate::models::decoder::Decoder;
-use crate::models::decoder_config::DecoderConfig;
 use crate::models::peft;
 use crate::models::training::LoraParameters;
 use crate::models::weights::Footprint;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::models::backend::{Backend, DType, RopeLayout};
+use crate::models::backend::{Backend, DType};
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::{ModelError, Result};
 use crate::models::nn::{Adapter, DownProjection, LoraDelta};
@@ -73,7 +73,7 @@ impl<'a> FittedAdapter<'a> {
             let row_bytes = bytes.len() / first.total.max(1);
             for matrix in matrices {
                 let bytes = &bytes[matrix.rows.start * row_bytes..matrix.rows.end * row_bytes];
-                let bytes = match self.interleaved_heads(matrix) {
+                let bytes = match self.config.interleaved_heads(matrix.projection()) {
                     Some(heads) => interleave(bytes, heads, row_bytes),
                     None => bytes.to_vec(),
                 };
@@ -83,17 +83,6 @@ impl<'a> FittedAdapter<'a> {
             }
         }
         Ok(Adapter::new(deltas))
-    }
-
-    /// The heads of a matrix whose rows the checkpoint has in the order of the interleaved RoPE layout: converters to GGUF
-    /// reorder the queries and keys of some families.
-    fn interleaved_heads(&self, matrix: &LoadedMatrix) -> Option<usize> {
-        let DecoderConfig { heads, kv_heads, rope_layout, .. } = *self.config;
-        match matrix.stem.rsplit('.').next() {
-            Some("attn_q") if rope_layout == RopeLayout::Interleaved => Some(heads),
-            Some("attn_k") if rope_layout == RopeLayout::Interleaved => Some(kv_heads),
-            _ => None,
-        }
     }
 }
 

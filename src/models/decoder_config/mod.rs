@@ -107,6 +107,16 @@ impl DecoderConfig {
         AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
     }
 
+    /// The heads of a projection whose rows the checkpoint has in the order of the interleaved RoPE layout: converters to
+    /// GGUF reorder the queries and keys of some families. `projection`: the end of its tensor's stem.
+    pub(super) fn interleaved_heads(&self, projection: &str) -> Option<usize> {
+        match projection {
+            "attn_q" if self.rope_layout == RopeLayout::Interleaved => Some(self.heads),
+            "attn_k" if self.rope_layout == RopeLayout::Interleaved => Some(self.kv_heads),
+            _ => None,
+        }
+    }
+
     /// Checks the values against each other.
     fn check(self) -> Result<Self, ModelError> {
         let Self { heads, kv_heads, head_width, .. } = self;

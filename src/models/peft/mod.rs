@@ -6,6 +6,7 @@
 
 mod config;
 mod tensor_names;
+mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +22,8 @@ use super::weights::{Rows, Storage, StoredTensor};
 pub use config::CONFIG_FILE;
 use config::PeftConfig;
 use tensor_names::Role;
-pub use tensor_names::{Module, is_adaptable};
+pub use tensor_names::{Module, find_module, is_adaptable, projections_of};
+pub use write::{NewModule, PeftFiles, write};
 
 /// The file with the matrices in an adapter's folder.
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";

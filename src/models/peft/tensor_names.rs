@@ -1,4 +1,4 @@
-//! Parses the names of an adapter's tensors, such as `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
+//! The names of an adapter's tensors, such as `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`.
 
 use crate::models::error::{ModelError, Result};
 
@@ -29,6 +29,17 @@ const MODULES: &[Module] = &[
 /// Whether adapters may target the weights with this end of their stem, such as `attn_q`.
 pub fn is_adaptable(projection: &str) -> bool {
     MODULES.iter().any(|module| module.stems.contains(&projection))
+}
+
+/// The module of the weight whose stem ends in `projection`, which has this many fused projections.
+pub fn find_module(projection: &str, projections: usize) -> Option<&'static Module> {
+    MODULES.iter().find(|module| module.stems.contains(&projection) && module.projections == projections)
+}
+
+/// The ends of the stems of the weights that a module's name means, such as `q_proj`; `None` for other names.
+pub fn projections_of(name: &str) -> Option<&'static [&'static str]> {
+    let is_named = |module: &&Module| module.path.rsplit('.').next() == Some(name);
+    MODULES.iter().find(is_named).map(|module| module.stems)
 }
 
 /// The role of a matrix.
@@ -84,6 +95,15 @@ pub fn parse(name: &str) -> Result<(usize, &'static Module, Role)> {
     })
 }
 
+/// The name of a tensor, as [`parse`] reads it.
+pub fn format(layer: usize, module: &Module, role: Role) -> String {
+    let matrix = match role {
+        Role::Down => "lora_A",
+        Role::Up => "lora_B",
+    };
+    format!("{PREFIX}{layer}.{}.{matrix}.weight", module.path)
+}
+
 /// The modules that adapters may target, for error messages.
 fn supported() -> String {
     let paths = MODULES.iter().map(|module| module.path).collect::<Vec<_>>().join(", ");
@@ -101,6 +121,16 @@ mod tests {
         let (layer, module, role) =
             parse("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight").unwrap();
         assert_eq!((layer, module.stems, role), (0, &["attn_q"][..], Role::Down));
+    }
+
+    #[test]
+    fn written_names_are_parsed() {
+        for module in MODULES {
+            for role in [Role::Down, Role::Up] {
+                assert_eq!(parse(&format(21, module, role)).unwrap(), (21, module, role));
+            }
+            assert!(module.stems.iter().all(|stem| find_module(stem, module.projections) == Some(module)));
+        }
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl<'a> LoraTrainer<'a> {
 
 impl Variables {
     fn new(backend: &Candle, parameters: &LoraParameters) -> Result<Self> {
-        let LoraParameters { rank, scale, modules, values } = parameters;
+        let (LoraParameters { rank, modules, values, .. }, scale) = (parameters, parameters.scale());
         let variable =
             |values: &[f32], rows: usize, columns: usize| Var::from_slice(values, (rows, columns), backend.device());
         let (mut variables, mut deltas) = (Vec::with_capacity(modules.len()), Vec::new());
@@ -159,7 +159,7 @@ impl Variables {
             for matrix in &module.matrices {
                 let rows = up.narrow(0, matrix.rows.start, matrix.rows.len())?;
                 let (down, up) = (Arc::clone(&shared), CandleLinear::trained(rows)?);
-                deltas.push((matrix.id, LoraDelta { down, up, scale: *scale }));
+                deltas.push((matrix.id, LoraDelta { down, up, scale }));
             }
             variables.push([down, up]);
         }

@@ -41,6 +41,13 @@ pub struct LoadedMatrix {
     pub id: usize,
 }
 
+impl LoadedMatrix {
+    /// The end of its stem, such as `attn_q`.
+    pub fn projection(&self) -> &str {
+        self.stem.rsplit('.').next().unwrap_or_default()
+    }
+}
+
 /// Loads layers from a checkpoint.
 pub struct Loader<'a, B: Backend> {
     source: &'a dyn Weights,
