@@ -13,14 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix_web::dev::{Server, ServerHandle};
+use actix_web::rt::task::JoinHandle;
 use actix_web::web::Data;
 
 use self::failed_start::DataFolderSnapshot;
 pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
-    chat::Chat, conversation_context::ConversationContextLoader, embeddings::Embeddings, fine_tuning::FineTuning,
-    images::Images, models::Models,
+    chat::Chat, conversation_context::ConversationContextLoader, embeddings::Embeddings,
+    fine_tuning::{FineTuning, TrainingLoop, TrainingStopper, TunedModels}, images::Images, models::Models,
 };
 use crate::clock_rng::ClockRng;
 use crate::config::{self, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
@@ -72,6 +73,7 @@ pub struct App {
     first_key: Option<Secret>,
     store: Store,
     stopper: Stopper,
+    training: TrainingLoop,
     control: ControlSocket,
     retention: Retention,
 }
@@ -82,6 +84,7 @@ pub struct Stopper {
     api: Data<Api>,
     engine: Engine,
     server: ServerHandle,
+    training: TrainingStopper,
     /// Time from the stop until streams that still run are ended.
     drain_timeout: Duration,
 }
@@ -133,15 +136,17 @@ impl App {
         let engine = Engine::start(settings, clock_rng.clone())?;
         let control = ControlSocket::listen(&data, store.clone())?;
         let services = Services::start(&store, &clock_rng, config.image_url_ttl).await.map_err(StartError::Setup)?;
+        let (training, training_stopper) = TrainingLoop::new(engine.clone(), services.jobs.clone(), clock_rng.clone());
         let api = Data::new(api(config, store.clone(), &engine, services, clock_rng));
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth of the time is for error events to reach their clients.
-        let stopper = Stopper { api, engine, server: server.handle(), drain_timeout: config.drain * 5 / 6 };
+        let drain_timeout = config.drain * 5 / 6;
+        let stopper = Stopper { api, engine, server: server.handle(), training: training_stopper, drain_timeout };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
-        Ok(Self { server, address, certificate, first_key, store, stopper, control, retention })
+        Ok(Self { server, address, certificate, first_key, store, stopper, training, control, retention })
     }
 
     /// Checks whether [`App::start`] can listen, read its certificate and use the devices. Changes nothing.
@@ -187,7 +192,9 @@ impl App {
         let pruning = actix_web::rt::spawn(prune(api.services.usage.clone(), self.retention));
         let sweeping = actix_web::rt::spawn(sweep(api.services.stored_images.clone()));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
+        let training = actix_web::rt::spawn(self.training.run());
         let outcome = self.server.await;
+        self.stopper.end_training(training).await;
         pruning.abort();
         sweeping.abort();
         watching.inspect(|watching| watching.abort());
@@ -262,6 +269,7 @@ impl Stopper {
     /// Drains: refuses new and queued work, gives running streams time to finish, then ends them with an error event.
     pub async fn stop(self) {
         self.api.draining.store(true, Ordering::Relaxed);
+        self.training.stop();
         self.engine.drain();
         let gentle = self.server.stop(true);
         let engine = self.engine.clone();
@@ -273,6 +281,18 @@ impl Stopper {
         tokio::select! {
             () = gentle => {}
             () = cut => {}
+        }
+    }
+}
+
+impl Stopper {
+    /// Gives the training time to save its state, then ends it. It goes on from its last saved state after the next start.
+    async fn end_training(&self, mut training: JoinHandle<()>) {
+        self.training.stop();
+        if tokio::time::timeout(self.drain_timeout, &mut training).await.is_err() {
+            self.engine.abort();
+            // It ends with the engine.
+            let _ = training.await;
         }
     }
 }
@@ -336,10 +356,12 @@ fn drafts(choices: &[DraftModel]) -> engine::Drafts {
 fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock_rng: Arc<dyn ClockRng>) -> Api {
     let context_loader =
         ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
+    let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
+    let models = Models::new(engine.clone(), tuned.clone());
     Api {
-        models: Models::new(engine.clone()),
-        fine_tuning: FineTuning::new(services.jobs.clone(), Models::new(engine.clone())),
-        chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader, config.strict_schemas),
+        fine_tuning: FineTuning::new(services.jobs.clone(), models.clone()),
+        models,
+        chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader, tuned, config.strict_schemas),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
         hosts: Data::new(hosts(config)),

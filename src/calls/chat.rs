@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::fine_tuning::TunedModels;
 use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
 use super::errors::{self, ModelErrors};
@@ -29,6 +30,7 @@ pub struct Chat {
     preparing: PromptPreparation,
     grammars: GrammarCompiler,
     context_loader: ConversationContextLoader,
+    tuned: TunedModels,
     strict_schemas: bool,
 }
 
@@ -101,6 +103,7 @@ impl Chat {
         engine: Engine,
         clock_rng: Arc<dyn ClockRng>,
         context_loader: ConversationContextLoader,
+        tuned: TunedModels,
         strict_schemas: bool,
     ) -> Self {
         Self {
@@ -109,6 +112,7 @@ impl Chat {
             preparing: PromptPreparation::new(),
             grammars: GrammarCompiler::new(),
             context_loader,
+            tuned,
             strict_schemas,
         }
     }
@@ -126,6 +130,7 @@ impl Chat {
         let mut output = call.output.resolve(context.tools.take(), self.strict_schemas)?;
         let name = context.model.clone();
         access.require_model(&name)?;
+        self.tuned.register(access, &name).await?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         let loaded = self.engine.models().loaded_model(&name);
         if let Some(model) = loaded.filter(|model| model.is_available_to(tenant)) {

@@ -2,6 +2,7 @@
 
 use super::blocking::run_blocking;
 use super::errors::ModelErrors;
+use super::fine_tuning::TunedModels;
 use crate::catalog::{Catalog, CatalogModel, pull_command};
 use crate::engine::{Engine, InUse, ModelInfo};
 use crate::error::{Code, Error, Result};
@@ -25,11 +26,12 @@ pub struct CatalogEntry {
 #[derive(Clone)]
 pub struct Models {
     engine: Engine,
+    tuned: TunedModels,
 }
 
 impl Models {
-    pub fn new(engine: Engine) -> Self {
-        Self { engine }
+    pub fn new(engine: Engine, tuned: TunedModels) -> Self {
+        Self { engine, tuned }
     }
 
     /// Whether the engine works: `false` from a panic on its compute thread until it has recovered.
@@ -42,11 +44,12 @@ impl Models {
         self.engine.lost_device()
     }
 
-    /// The installed models that `access` may use, sorted by name.
+    /// The models that `access` may use: the installed ones, sorted by name, and those that its project has trained.
     pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
         let mut models = self.on_disk().await?;
         models.retain(|model| access.lists(&model.id));
         models.sort_by(|a, b| a.id.cmp(&b.id));
+        models.extend(self.tuned.list(access).await?);
         Ok(models)
     }
 
@@ -76,6 +79,10 @@ impl Models {
 
     /// One model. 404 if it is not installed, 403 if the key may not use it.
     pub async fn get(&self, access: &Access, id: &str) -> Result<ModelInfo> {
+        if let Some(model) = self.tuned.get(access, id).await? {
+            access.require_listed(id)?;
+            return Ok(model);
+        }
         let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
         let find = move || {
             let errors = ModelErrors { engine: &engine, access: &allowed };
@@ -88,6 +95,19 @@ impl Models {
 }
 
 impl Models {
+    /// Deletes a model that the project has trained.
+    pub async fn delete(&self, access: &Access, id: &str) -> Result<()> {
+        let model = self.get(access, id).await?;
+        if self.tuned.get(access, id).await?.is_none() {
+            let text = format!(
+                "The model '{}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one with 'outpost models remove'.",
+                model.id
+            );
+            return Err(Error::new(Code::Conflict, text).param("model_id"));
+        }
+        self.tuned.delete(access, id).await
+    }
+
     /// Loads a model into memory. Needs the scope `admin`.
     pub async fn load(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         access.require_admin()?;

@@ -64,7 +64,7 @@ pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCall
 pub use tokenizer::{Prompt, TokenizeLimits};
 pub use training::{
     Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod, TrainingOptions,
-    TrainingRun,
+    TrainingRun, TrainingText,
 };
 
 /// A handle to the engine. The engine stops when the last handle is dropped.

@@ -29,6 +29,16 @@ impl ModelKind {
     }
 }
 
+impl ModelInfo {
+    /// Describes an adapter as one of the model `base`.
+    pub fn set_base(&mut self, base: &Self) {
+        self.architecture.clone_from(&base.architecture);
+        self.context_window = base.context_window;
+        self.device.clone_from(&base.device);
+        self.base = Some(base.id.clone());
+    }
+}
+
 /// A model on disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelInfo {

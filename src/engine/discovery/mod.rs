@@ -25,6 +25,13 @@ use crate::models::peft;
 pub use adapter::{AdapterFiles, AdapterOrigin, AdapterSource};
 use folder_listing::entries;
 
+/// Describes an adapter that is not in the models folder, and whose base is not known yet.
+pub fn adapter_info(id: &str, bytes: u64, created: Timestamp) -> ModelInfo {
+    let parameters = bytes / size_of::<f32>() as u64;
+    let quantization = Some("F32".to_owned());
+    ModelInfo { kind: ModelKind::Text, format: "safetensors", bytes, parameters, quantization, ..empty_info(id, created) }
+}
+
 /// A model in the models folder.
 #[derive(Clone, Debug)]
 pub struct DiscoveredModel {
@@ -136,9 +143,13 @@ impl DiscoveredModel {
             }
         });
         self.info.problem = adapter.problem.clone().or(problem).or(of_base);
-        self.info.architecture = base.map_or("unknown", |base| &base.info.architecture).to_owned();
-        self.info.context_window = base.and_then(|base| base.info.context_window);
-        self.info.base = base.map(|base| base.info.id.clone());
+        match base {
+            Some(base) => self.info.set_base(&base.info),
+            None => {
+                let (architecture, context_window, base) = ("unknown".to_owned(), None, None);
+                self.info = ModelInfo { architecture, context_window, base, ..self.info.clone() };
+            }
+        }
         self.fingerprint = base.map_or(self.files, |base| self.files.combine(base.fingerprint));
         adapter.base = base.cloned().map(Arc::new);
     }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{DiscoveredModel, Eviction, Model, Registered, Registry, lock};
-use crate::engine::discovery::{AdapterOrigin, AdapterSource, DiscoveredAdapter};
+use crate::clock_rng::Timestamp;
+use crate::engine::discovery::{self, AdapterOrigin, AdapterSource, DiscoveredAdapter};
 use crate::engine::error::LoadError;
+use crate::engine::model_info::ModelInfo;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::text::model::{TextAdapter, TextModel};
 use crate::models::step_memory::adapter_scratch_bytes;
@@ -23,6 +25,10 @@ pub struct AdapterRegistration {
     /// The project that may use it.
     pub owner: u128,
     pub source: Arc<dyn AdapterSource>,
+}
+
+fn missing_base(id: &str) -> String {
+    format!("its base model {id} is not in the models folder")
 }
 
 impl Registry {
@@ -52,6 +58,22 @@ impl Registry {
         Ok(())
     }
 
+    /// Whether an adapter is registered under this ID.
+    pub fn is_registered(&self, id: &str) -> bool {
+        lock(&self.registered).contains_key(id)
+    }
+
+    /// Describes an adapter that may be registered, by its base. `bytes`: the size of its weights in f32.
+    pub fn describe_adapter(&self, id: &str, base: &str, bytes: u64, created: Timestamp) -> ModelInfo {
+        let mut info = discovery::adapter_info(id, bytes, created);
+        match self.find_base(base) {
+            Ok(found) => info.set_base(&self.describe(&found)),
+            Err(_) => info.problem = Some(missing_base(base)),
+        }
+        info.loaded = lock(&self.loaded).contains_key(id);
+        info
+    }
+
     /// Removes a registered adapter. Running requests finish on it.
     pub fn remove_adapter(&self, id: &str) {
         if lock(&self.registered).remove(id).is_some() && lock(&self.loaded).contains_key(id) {
@@ -63,7 +85,7 @@ impl Registry {
     pub(super) fn lookup_registered(&self, id: &str) -> Option<DiscoveredModel> {
         let Registered { base, mut found } = lock(&self.registered).get(id).cloned()?;
         let network = self.lookup_on_disk(&base).filter(|network| network.adapter.is_none());
-        let missing = network.is_none().then(|| format!("its base model {base} is not in the models folder"));
+        let missing = network.is_none().then(|| missing_base(&base));
         found.set_base(network.as_ref(), missing);
         Some(found)
     }

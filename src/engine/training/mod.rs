@@ -14,4 +14,5 @@ pub use events::{Measurement, StepReport, TrainingCheckpoint, TrainingEvent, Tra
 pub use options::{TrainingData, TrainingMethod, TrainingOptions};
 pub use queue::TrainingQueue;
 pub use trainable::TrainableModel;
+pub use crate::models::training::TrainingText;
 pub use workload::TrainingWorkload;

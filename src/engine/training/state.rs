@@ -34,14 +34,14 @@ pub fn encode(progress: &Progress, parameters: &LoraParameters, optimizer: &Adam
     Ok(bytes)
 }
 
+/// The max tokens that the training of a state computes at once.
+pub fn micro_batch(bytes: &[u8]) -> Result<usize, String> {
+    split(bytes).map(|(progress, _)| progress.micro_batch)
+}
+
 /// Decodes a state into `parameters`, which have the shape of the adapter.
 pub fn decode(bytes: &[u8], parameters: &mut LoraParameters) -> Result<(Progress, AdamW), String> {
-    let damaged = || "the saved state of the training is damaged".to_owned();
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(damaged)?;
-    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(damaged)?;
-    let length = u32::from_le_bytes(*length) as usize;
-    let (header, floats) = rest.split_at_checked(length).filter(|_| length <= MAX_HEADER).ok_or_else(damaged)?;
-    let progress: Progress = serde_json::from_slice(header).map_err(|_| damaged())?;
+    let (progress, floats) = split(bytes)?;
     let count = parameters.values.len();
     if floats.len() != 12 * count {
         return Err("the saved state of the training is of another adapter".to_owned());
@@ -52,6 +52,16 @@ pub fn decode(bytes: &[u8], parameters: &mut LoraParameters) -> Result<(Progress
         target.iter_mut().zip(&mut values).for_each(|(target, value)| *target = value);
     }
     Ok((progress, optimizer))
+}
+
+/// The header of a state, and its numbers.
+fn split(bytes: &[u8]) -> Result<(Progress, &[u8]), String> {
+    let damaged = || "the saved state of the training is damaged".to_owned();
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(damaged)?;
+    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(damaged)?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let (header, floats) = rest.split_at_checked(length).filter(|_| length <= MAX_HEADER).ok_or_else(damaged)?;
+    Ok((serde_json::from_slice(header).map_err(|_| damaged())?, floats))
 }
 
 #[cfg(test)]

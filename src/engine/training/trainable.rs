@@ -3,6 +3,7 @@
 
 use super::memory::Memory;
 use super::options::{TrainingData, TrainingOptions};
+use super::state::micro_batch;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::device_worker::DeviceBackend;
 use crate::engine::error::LoadError;
@@ -32,8 +33,7 @@ pub struct TrainableModel {
 }
 
 impl Registry {
-    /// Loads a chat model for training. Blocks while its weights are read. `micro_batch`: the max tokens to compute at
-    /// once, of a training that goes on; `None`: as many as the memory allows.
+    /// Loads a chat model for training. Blocks while its weights are read. `saved`: the state of a training that goes on.
     ///
     /// # Errors
     /// If the model cannot be loaded or trained, or does not fit into memory.
@@ -42,7 +42,7 @@ impl Registry {
         id: &str,
         data: &TrainingData,
         options: &TrainingOptions,
-        micro_batch: Option<usize>,
+        saved: Option<&[u8]>,
     ) -> Result<TrainableModel, LoadError> {
         let found = self.find_base(id)?;
         let unusable = |reason: String| LoadError::Unusable { id: id.to_owned(), reason };
@@ -57,7 +57,8 @@ impl Registry {
         let memory = Memory::new(&config, data, options);
         let mut lease = None;
         let mut refusal = None;
-        for (tokens, keep_graphs) in memory.choices(micro_batch) {
+        let fixed = saved.map(micro_batch).transpose().map_err(unusable)?;
+        for (tokens, keep_graphs) in memory.choices(fixed) {
             let bytes = memory.bytes(tokens, keep_graphs) + footprint.weights + footprint.loading;
             match self.lease_for_training(device, bytes) {
                 Ok(taken) => {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
+use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody, bodies, requested};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::clock_rng::Timestamp;
@@ -23,11 +23,12 @@ use crate::http::{
 };
 use crate::ids::JobId;
 use crate::service::fine_tuning::NewJob;
-use crate::service::fine_tuning::{Job, JobEvent, JobPatch};
+use crate::service::fine_tuning::{Checkpoint, Job, JobEvent, JobPatch, JobState, Progress};
 use crate::service::patch::Patch;
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(create).service(list).service(get).service(update).service(cancel).service(events);
+    config.service(create).service(list).service(get).service(update);
+    config.service(cancel).service(pause).service(resume).service(events).service(checkpoints);
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -41,7 +42,7 @@ pub struct CreateJob {
     validation_file: Option<String>,
     /// The deprecated location of `method.supervised.hyperparameters`.
     hyperparameters: Option<Hyperparameters>,
-    /// How to train; `supervised` is the only method.
+    /// How to train: `supervised` learns the answers of the examples, `dpo` learns preferences between two answers.
     method: Option<Method>,
     /// Part of the trained model's name, 1–64 characters.
     suffix: Option<String>,
@@ -98,9 +99,40 @@ pub struct JobBody {
     /// Unix seconds, as in OpenAI's API.
     created_at: i64,
     updated_at: Time,
+    /// Unix seconds; null unless the job is running.
     estimated_finish: Option<i64>,
+    /// How far the training has come; null before its first step.
+    progress: Option<ProgressBody>,
     /// Unix seconds; null until the job ends.
     finished_at: Option<i64>,
+}
+
+/// How far a training has come.
+#[derive(Serialize, utoipa::ToSchema)]
+struct ProgressBody {
+    step: u32,
+    /// Steps of the whole training.
+    steps: u32,
+    train_loss: f32,
+    /// Share of the tokens to learn that the model predicts, or with `dpo` of the pairs whose preferred answer it prefers.
+    train_mean_token_accuracy: f32,
+    valid_loss: Option<f32>,
+    valid_mean_token_accuracy: Option<f32>,
+    tokens_per_second: f32,
+}
+
+impl From<Progress> for ProgressBody {
+    fn from(progress: Progress) -> Self {
+        Self {
+            step: progress.step,
+            steps: progress.steps,
+            train_loss: progress.train_loss,
+            train_mean_token_accuracy: progress.train_accuracy,
+            valid_loss: progress.valid_loss,
+            valid_mean_token_accuracy: progress.valid_accuracy,
+            tokens_per_second: progress.tokens_per_second,
+        }
+    }
 }
 
 /// Why the job failed.
@@ -113,6 +145,7 @@ struct JobErrorBody {
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct JobEventBody {
+    /// `message`, or `metrics` with the measurements of a step in `data`.
     r#type: &'static str,
     /// `info`, `warn` or `error`.
     level: &'static str,
@@ -123,11 +156,53 @@ pub struct JobEventBody {
     data: Option<Box<RawValue>>,
 }
 
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct CheckpointBody {
+    fine_tuning_job_id: String,
+    fine_tuned_model_checkpoint: String,
+    step_number: u32,
+    metrics: CheckpointMetrics,
+    /// Unix seconds, as in OpenAI's API.
+    created_at: i64,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct CheckpointMetrics {
+    step: u32,
+    train_loss: f32,
+    train_mean_token_accuracy: f32,
+    /// Of the whole validation file.
+    full_valid_loss: Option<f32>,
+    full_valid_mean_token_accuracy: Option<f32>,
+}
+
+impl From<Checkpoint> for CheckpointBody {
+    fn from(checkpoint: Checkpoint) -> Self {
+        Self {
+            fine_tuning_job_id: checkpoint.job.to_string(),
+            fine_tuned_model_checkpoint: checkpoint.model,
+            step_number: checkpoint.step,
+            metrics: CheckpointMetrics {
+                step: checkpoint.step,
+                train_loss: checkpoint.train_loss,
+                train_mean_token_accuracy: checkpoint.train_accuracy,
+                full_valid_loss: checkpoint.valid_loss,
+                full_valid_mean_token_accuracy: checkpoint.valid_accuracy,
+            },
+            created_at: checkpoint.created_at.as_seconds(),
+        }
+    }
+}
+
 fn head(job: &Job) -> Head<JobId> {
     Head { id: job.id, object: "fine_tuning.job", state: Some(job.state.as_str()) }
 }
 
 fn body(job: Job, mount: Mount) -> JobBody {
+    let (hyperparameters, method) = bodies(job.method, job.hyperparameters);
+    let progress = job.progress.filter(|_| job.state == JobState::Running);
+    // Since the last report.
+    let finish = progress.map(|progress| job.updated_at.as_seconds() + progress.time_left as i64);
     JobBody {
         name: job.name,
         project_id: job.project.to_string(),
@@ -137,8 +212,8 @@ fn body(job: Job, mount: Mount) -> JobBody {
         training_file: job.training_file.to_string(),
         validation_file: job.validation_file.map(|file| file.to_string()),
         result_files: Vec::new(),
-        hyperparameters: ParametersBody::from(job.hyperparameters),
-        method: MethodBody::from(job.hyperparameters),
+        hyperparameters,
+        method,
         suffix: job.suffix,
         seed: job.seed,
         metadata: job.metadata.and_then(|text| RawValue::from_string(text).ok()),
@@ -147,7 +222,8 @@ fn body(job: Job, mount: Mount) -> JobBody {
         error: job.error.map(|error| JobErrorBody { code: error.code, message: error.message, param: error.param }),
         created_at: job.created_at.as_seconds(),
         updated_at: mount.time(job.updated_at),
-        estimated_finish: None,
+        estimated_finish: finish,
+        progress: job.progress.map(ProgressBody::from),
         finished_at: job.finished_at.map(Timestamp::as_seconds),
     }
 }
@@ -166,6 +242,7 @@ impl CreateJob {
             let text = "'integrations' is not supported. Leave it out.";
             return Err(Error::invalid("integrations", text));
         }
+        let (method, hyperparameters) = requested(self.hyperparameters, self.method)?;
         Ok(NewJob {
             project: self.project_id.as_deref().map(parse_project_id).transpose()?,
             name: self.name,
@@ -176,7 +253,8 @@ impl CreateJob {
                 .as_deref()
                 .map(|text| parse_field_id(text, "validation_file"))
                 .transpose()?,
-            hyperparameters: super::hyperparameters::requested(self.hyperparameters, self.method)?,
+            method,
+            hyperparameters,
             model: self.model,
             suffix: self.suffix,
             seed: self.seed,
@@ -184,7 +262,8 @@ impl CreateJob {
     }
 }
 
-/// Create a fine-tuning job. This server cannot train yet, so the job fails at once with an error that says so.
+/// Create a fine-tuning job, which trains a LoRA adapter of a chat model. It is queued; its model can be called once the job
+/// has succeeded.
 #[utoipa::path(tag = "fine-tuning", request_body = CreateJob, responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs")]
 async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResult {
@@ -222,12 +301,42 @@ async fn update(id: ApiPath<JobId>, sent: IdempotentJson<UpdateJob>, api: Data<A
     reply(&caller, job)
 }
 
-/// Cancel a fine-tuning job that is queued or running.
+/// Cancel a fine-tuning job that has not ended. Its checkpoints stay.
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs/{job_id}/cancel")]
 async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api>) -> ApiResult {
     let job = api.services.jobs.cancel(&sent.caller.access, id.0).await?;
     reply(&sent.caller, job)
+}
+
+/// Pause a fine-tuning job that is queued or running. It keeps what it has learned.
+#[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
+#[post("/fine_tuning/jobs/{job_id}/pause")]
+async fn pause(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api>) -> ApiResult {
+    let job = api.services.jobs.pause(&sent.caller.access, id.0).await?;
+    reply(&sent.caller, job)
+}
+
+/// Resume a paused fine-tuning job.
+#[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
+#[post("/fine_tuning/jobs/{job_id}/resume")]
+async fn resume(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api>) -> ApiResult {
+    let job = api.services.jobs.resume(&sent.caller.access, id.0).await?;
+    reply(&sent.caller, job)
+}
+
+/// List a fine-tuning job's checkpoints, newest first: an adapter from the end of each epoch, of which the last three are
+/// kept. Each can be called as a model.
+#[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path), Paging),
+    responses((status = 200, body = [CheckpointBody])))]
+#[get("/fine_tuning/jobs/{job_id}/checkpoints")]
+async fn checkpoints(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> ApiResult {
+    let page = api.services.jobs.checkpoints(&caller.access, id.0, paging.0.into()).await?;
+    let item = |checkpoint: Checkpoint| {
+        let head = Head { id: checkpoint.id, object: "fine_tuning.job.checkpoint", state: None };
+        caller.mount.item(head, CheckpointBody::from(checkpoint))
+    };
+    caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
 
 /// List a fine-tuning job's events, newest first.
@@ -238,11 +347,11 @@ async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, a
     let page = api.services.jobs.events(&caller.access, id.0, paging.0.into()).await?;
     let item = |event: JobEvent| {
         let body = JobEventBody {
-            r#type: "message",
+            r#type: if event.metrics.is_some() { "metrics" } else { "message" },
             level: event.level.as_str(),
             message: event.message,
             created_at: event.at.as_seconds(),
-            data: None,
+            data: event.metrics.and_then(|text| RawValue::from_string(text).ok()),
         };
         caller.mount.item(Head { id: event.id, object: "fine_tuning.job.event", state: None }, body)
     };

@@ -1,6 +1,6 @@
 //! Models: endpoint 11 and the listing.
 
-use actix_web::{get, post, web};
+use actix_web::{delete, get, post, web};
 use serde::{Deserialize, Serialize};
 use utoipa_actix_web::service_config::ServiceConfig;
 
@@ -8,12 +8,12 @@ use crate::calls::images::size_text;
 use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::{ApiParams, lenient};
-use crate::http::response::{ApiResult, Head, List};
+use crate::http::response::{ApiResult, Deleted, Head, List};
 use crate::http::{Api, authentication::Caller, idempotent_body::Nothing};
 use crate::ids::ProjectId;
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(list).service(get).service(load).service(unload);
+    config.service(list).service(get).service(delete).service(load).service(unload);
 }
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -188,6 +188,14 @@ async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetModel>,
         None => None,
     };
     caller.reply(head(model.id.clone()), ModelBody { limits, access, ..body(model) })
+}
+
+/// Delete a model that the project has trained. A checkpoint is deleted under all its names.
+#[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = Deleted)))]
+#[delete("/models/{model_id}")]
+async fn delete(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
+    api.models.delete(&caller.access, &id).await?;
+    caller.reply(head(id.into_inner()), Deleted { deleted: true })
 }
 
 /// Load a model into memory before the first request.

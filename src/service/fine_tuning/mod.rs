@@ -16,7 +16,7 @@ pub use self::checkpoints::{Checkpoint, StoredAdapter, TunedModel};
 pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
 use self::spec::JobSpec;
 pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters};
-pub use self::training::{NewAdapter, OpenJob};
+pub use self::training::{NewAdapter, NewState, OpenJob};
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::contents::Contents;

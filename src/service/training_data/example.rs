@@ -15,6 +15,7 @@ pub enum ExampleFormat {
     Messages = 1,
     Completion = 2,
     Text = 3,
+    Preference = 4,
 }
 
 impl ExampleFormat {
@@ -23,6 +24,7 @@ impl ExampleFormat {
             ExampleFormat::Messages => "messages",
             ExampleFormat::Completion => "prompt_completion",
             ExampleFormat::Text => "text",
+            ExampleFormat::Preference => "preference",
         }
     }
 
@@ -37,6 +39,7 @@ impl ExampleFormat {
             ExampleFormat::Messages => "'messages'",
             ExampleFormat::Completion => "'prompt' and 'completion'",
             ExampleFormat::Text => "'text'",
+            ExampleFormat::Preference => "'input'",
         }
     }
 }
@@ -159,6 +162,7 @@ pub(super) fn parse_example(line: &[u8]) -> Result<ExampleFormat, String> {
             }
             filled("completion", line.completion.as_ref()).map(|()| ExampleFormat::Completion)
         }
+        (Some(ExampleFormat::Preference), None) => Err(String::new()),
         (Some(ExampleFormat::Text), None) => filled("text", line.text.as_ref()).map(|()| ExampleFormat::Text),
     }
 }

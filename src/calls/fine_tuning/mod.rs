@@ -1,4 +1,9 @@
-//! Fine-tuning jobs: the rules of `service`, plus the check that the engine has the model.
+//! Fine-tuning: jobs, the loop that trains them one after another, and the models that they make.
+
+mod examples;
+mod hyperparameters;
+mod training_loop;
+mod tuned_models;
 
 use super::models::Models;
 use crate::engine::ModelKind;
@@ -6,6 +11,8 @@ use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::fine_tuning::NewJob;
 use crate::service::fine_tuning::{Job, Jobs};
+pub use training_loop::{TrainingLoop, TrainingStopper};
+pub use tuned_models::TunedModels;
 
 /// The fine-tuning API.
 pub struct FineTuning {
@@ -25,6 +32,10 @@ impl FineTuning {
         if model.kind != ModelKind::Text {
             let text =
                 format!("The model '{}' writes no text, so it cannot be fine-tuned. Name a chat model.", model.id);
+            return Err(Error::invalid("model", text));
+        }
+        if let Some(base) = model.base {
+            let text = format!("The model '{}' is an adapter. Name its base model '{base}'.", model.id);
             return Err(Error::invalid("model", text));
         }
         self.jobs.create(access, new).await
