@@ -60,6 +60,7 @@ pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
 };
 pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
+pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{Prompt, TokenizeLimits};
 
 /// A handle to the engine. The engine stops when the last handle is dropped.

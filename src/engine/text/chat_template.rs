@@ -69,12 +69,12 @@ impl Template {
     }
 
     /// `messages` is a list of `{role, content, name?, tool_calls?, tool_call_id?}`, `tools` a list of
-    /// `{type, function}`.
-    pub fn render(&self, messages: Value, tools: Vec<Value>) -> Result<String, PromptError> {
+    /// `{type, function}`. With `generation_prompt`, the output ends where the assistant's next message begins.
+    pub fn render(&self, messages: Value, tools: Vec<Value>, generation_prompt: bool) -> Result<String, PromptError> {
         let template = self.environment.get_template("chat").map_err(|error| prompt_error(&error))?;
         let context = context! {
             messages,
-            add_generation_prompt => true,
+            add_generation_prompt => generation_prompt,
             bos_token => &self.bos,
             eos_token => &self.eos,
             tools => Some(tools).filter(|tools| !tools.is_empty()),
