@@ -19,3 +19,4 @@ pub mod output_spec;
 mod persist_turn;
 mod prompt_preparation;
 pub mod rerank;
+pub mod training_examples;
