@@ -19,4 +19,4 @@ pub mod output_spec;
 mod persist_turn;
 mod prompt_preparation;
 pub mod rerank;
-mod training_examples;
+pub mod training_examples;

@@ -79,7 +79,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
 }
 
 /// Converts a validated definition to the form that chat templates expect, which always has parameters.
-fn tool(definition: Value, strict_schemas: bool) -> Tool {
+pub(super) fn tool(definition: Value, strict_schemas: bool) -> Tool {
     let mut function = definition.get("function").and_then(Value::as_object).cloned().unwrap_or_default();
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let strict = strict_schemas || function.get("strict") == Some(&Value::Bool(true));

@@ -61,6 +61,7 @@ pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
 };
 pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
+pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{Prompt, TokenizeLimits};
 pub use training::{
     Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod, TrainingOptions,

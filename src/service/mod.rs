@@ -31,7 +31,7 @@ pub mod setup;
 mod signed_urls;
 pub mod stored_images;
 pub mod tool_definitions;
-mod training_data;
+pub mod training_data;
 pub mod upload;
 pub mod usage;
 mod validation;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::json_fields::{invalid_field, known, name, object, optional};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::json_input;
 
 const MAX_TOOLS: usize = 128;
@@ -18,22 +18,27 @@ pub(super) fn check(json: &str) -> Result<()> {
 /// Parses a JSON array of function tools.
 pub fn parse(json: &str) -> Result<Vec<Value>> {
     let tools: Vec<Value> = json_input::from_str(json).map_err(|error| error.in_field("tools"))?;
+    check_list("tools", &tools)?;
+    Ok(tools)
+}
+
+/// Validates function tools. `field` is the path of the list.
+pub(super) fn check_list(field: &str, tools: &[Value]) -> Result<()> {
     if tools.len() > MAX_TOOLS {
-        let text = format!("'tools' has {} entries; it may have {MAX_TOOLS}.", tools.len());
-        return Err(Error::invalid("tools", text));
+        return invalid_field(field, &format!("has {} entries; it may have {MAX_TOOLS}", tools.len()));
     }
     let mut names = HashSet::new();
     for (at, tool) in tools.iter().enumerate() {
-        let name = check_tool(&format!("tools[{at}]"), tool)?;
+        let name = check_tool(&format!("{field}[{at}]"), tool)?;
         if !names.insert(name) {
-            let field = format!("tools[{at}].function.name");
+            let field = format!("{field}[{at}].function.name");
             return invalid_field(
                 &field,
                 &format!("is '{name}', which is already the name of an earlier tool. Use another name"),
             );
         }
     }
-    Ok(tools)
+    Ok(())
 }
 
 /// Validates a tool and returns its name.

@@ -2,7 +2,7 @@
 //! text for clients.) Used with `#[serde(with = "...")]`.
 
 macro_rules! fields {
-    ($($name:ident $maybe:ident $type:ty, $raw:ty, $out:expr, $back:expr;)+) => {$(
+    ($($name:ident $($maybe:ident)? => $type:ty, $raw:ty, $out:expr, $back:expr;)+) => {$(
         pub mod $name {
             use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -17,7 +17,7 @@ macro_rules! fields {
             }
         }
 
-        pub mod $maybe {
+        $(pub mod $maybe {
             use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
             pub fn serialize<S: Serializer>(value: &Option<$type>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -29,7 +29,7 @@ macro_rules! fields {
                 let back: fn($raw) -> $type = $back;
                 Ok(Option::<$raw>::deserialize(deserializer)?.map(back))
             }
-        }
+        })?
     )+};
 }
 
@@ -68,9 +68,9 @@ pub mod bytes {
 }
 
 fields! {
-    time maybe_time crate::clock_rng::Timestamp, i64, |t| t.as_millis(), crate::clock_rng::Timestamp::from_millis;
-    project_id maybe_project_id crate::ids::ProjectId, [u8; 16], |id| id.to_bytes(), crate::ids::ProjectId::from_bytes;
-    key_id maybe_key_id crate::ids::KeyId, [u8; 16], |id| id.to_bytes(), crate::ids::KeyId::from_bytes;
-    job_id maybe_job_id crate::ids::JobId, [u8; 16], |id| id.to_bytes(), crate::ids::JobId::from_bytes;
-    file_id maybe_file_id crate::ids::FileId, [u8; 16], |id| id.to_bytes(), crate::ids::FileId::from_bytes;
+    time maybe_time => crate::clock_rng::Timestamp, i64, |t| t.as_millis(), crate::clock_rng::Timestamp::from_millis;
+    project_id maybe_project_id => crate::ids::ProjectId, [u8; 16], |id| id.to_bytes(), crate::ids::ProjectId::from_bytes;
+    key_id maybe_key_id => crate::ids::KeyId, [u8; 16], |id| id.to_bytes(), crate::ids::KeyId::from_bytes;
+    job_id => crate::ids::JobId, [u8; 16], |id| id.to_bytes(), crate::ids::JobId::from_bytes;
+    file_id maybe_file_id => crate::ids::FileId, [u8; 16], |id| id.to_bytes(), crate::ids::FileId::from_bytes;
 }

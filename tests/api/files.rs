@@ -149,7 +149,7 @@ fn an_invalid_line_is_named_regardless_of_chunk_boundaries() {
     content.extend_from_slice(br#"{"messages":[{"role":"user","content":"hi"},{"role":"user","content":"x"},{"role":"asistant","content":""}]}"#);
     let response = upload(&server, &server.admin, &content);
     assert_eq!(response.error_fields(), (400, "invalid_parameter".to_owned(), Some("file".to_owned())));
-    assert!(response.text.contains("line 20001: messages[2].role is 'asistant'"), "{}", response.text);
+    assert!(response.text.contains("line 20001: 'messages[2].role' is"), "{}", response.text);
 
     // One line that spans four chunks.
     let long = format!("{{\"text\":\"{}\"}}\n", "é".repeat(900_000));

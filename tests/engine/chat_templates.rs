@@ -52,6 +52,8 @@ fn templates_support_the_hugging_face_extensions() {
         ("{% for m in [1, 2, 3] %}{% if m == 2 %}{% break %}{% endif %}{{ m }}{% endfor %}", "1"),
         ("{%- if tools is none %}\n  {{- 'x' -}}\n{% endif %}", "x"),
         ("{{ messages[0]['name'] is defined }}", "false"),
+        ("{{ tools is iterable }}, {{ messages is iterable }}, {{ 'x' is iterable }}", "false, true, true"),
+        ("a {%- generation -%} b{% endgeneration %}\nc {% if add_generation_prompt %}d{% endif %}", "abc d"),
         ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
     ];
     for (template, expected) in cases {

@@ -1,5 +1,6 @@
 //! Turns conversations into prompts: applies the model's chat template, then its tokenizer.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use minijinja::value::{Serde, Value};
@@ -16,6 +17,9 @@ use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
 /// A chat model's tokenizer and templates.
 pub struct ChatPreprocessor {
     tokens: ChatTokenizer,
+    /// The tokens that end generation, and the one that ends texts.
+    eos_ids: HashSet<u32>,
+    eos: Option<u32>,
     default: PromptTemplate,
     /// For requests with tools, if the model has a separate template that shows its call format.
     tool_use: Option<PromptTemplate>,
@@ -52,17 +56,15 @@ impl ChatPreprocessor {
             templates.tool_use_template().map(|(source, wording)| prompt_template(source, wording)).transpose()?;
         let style = tool_use.as_ref().unwrap_or(&default).wording;
         let template_describes_tools = style != ToolPromptStyle::Described;
+        let eos_ids = vocabulary.eos_ids().clone();
+        let eos = vocabulary.eos.or_else(|| eos_ids.iter().min().copied());
         let info = ChatTokenizerInfo { vocabulary, call_format: style.format(), template_describes_tools };
-        Ok((Self { tokens, default, tool_use }, info))
+        Ok((Self { tokens, eos_ids, eos, default, tool_use }, info))
     }
 
     /// Renders the conversation with the generation prompt and tokenizes it. Tokenizing stops at `limits`.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
-        let rendered = match self.render(messages, tools, false) {
-            // Some templates reject system messages. Then merge the tool descriptions into another message.
-            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
-            rendered => rendered?,
-        };
+        let rendered = self.render_with_tools(messages, tools, true)?;
         let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {
             return Err(PromptError::Broken("it renders these messages to an empty prompt".to_owned()));
@@ -75,14 +77,48 @@ impl ChatPreprocessor {
         self.tokens.encode(text)
     }
 
-    fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
+    pub fn tokenizer(&self) -> &ChatTokenizer {
+        &self.tokens
+    }
+
+    /// Whether generation ends with this token.
+    pub fn ends_generation(&self, id: u32) -> bool {
+        self.eos_ids.contains(&id)
+    }
+
+    /// The token that ends texts.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Renders the conversation, with or without the generation prompt.
+    pub fn render_with_tools(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        generation_prompt: bool,
+    ) -> Result<String, PromptError> {
+        match self.render(messages, tools, generation_prompt, false) {
+            // Some templates reject system messages. Then merge the tool descriptions into another message.
+            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, generation_prompt, true),
+            rendered => rendered,
+        }
+    }
+
+    fn render(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        generation_prompt: bool,
+        merged: bool,
+    ) -> Result<String, PromptError> {
         let tool_use = self.tool_use.as_ref().filter(|_| !tools.is_empty());
         let PromptTemplate { template, wording } = tool_use.unwrap_or(&self.default);
         let (messages, tools) = wording.template_input(messages, tools, merged);
         let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
             values.into_iter().map(|value| Value::from(Serde(self.protect(value)))).collect()
         };
-        template.render(Value::from(safe(messages)), safe(tools))
+        template.render(Value::from(safe(messages)), safe(tools), generation_prompt)
     }
 
     /// Escapes special tokens in all strings of the value, including field names.

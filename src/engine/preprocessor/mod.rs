@@ -16,6 +16,7 @@ pub(super) mod sandbox_protocol;
 mod spec;
 mod template_sources;
 pub(super) mod tokenizer_info;
+mod training_texts;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use crate::engine::runtime::catch_panic::{catch_load_panic, catch_preprocess_pan
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
+use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits};
 use crate::models::encoder::Tokenized;
 use request::Request;
@@ -106,6 +108,17 @@ impl Preprocessor {
     /// The prompt of a conversation, including the generation prompt.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
         let request = Request::Prompt { messages: messages.into(), tools: tools.into() };
+        self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
+    }
+
+    /// The tokens of a training example, unless a text has more than `max_tokens`.
+    pub fn training_texts(
+        &self,
+        example: &TrainingExample,
+        max_tokens: usize,
+        limits: &TokenizeLimits,
+    ) -> Result<TrainingTexts, PromptError> {
+        let request = Request::TrainingTexts { example: Cow::Borrowed(example), max_tokens };
         self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
     }
 

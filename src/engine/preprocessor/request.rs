@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
+use crate::engine::text::training_example::TrainingExample;
 
 /// A request to an [`RequestHandler`](super::request_handler::RequestHandler). It is sent with the token limit of each
 /// text.
@@ -13,6 +14,8 @@ use crate::engine::text::tools::Tool;
 pub enum Request<'a> {
     /// The prompt of a conversation.
     Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]> },
+    /// A training example, of which no text may have more than `max_tokens` tokens.
+    TrainingTexts { example: Cow<'a, TrainingExample>, max_tokens: usize },
     /// A plain text: special tokens in it stay text.
     Text { text: Cow<'a, str> },
     /// Texts for an encoder. Unless `keep_going`, those after the first with too many tokens are skipped.

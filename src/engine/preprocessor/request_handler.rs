@@ -60,6 +60,9 @@ impl RequestHandler {
             (Request::Prompt { messages, tools }, Self::Chat(chat)) => {
                 sandbox_protocol::encode(&chat.prompt(&messages, &tools, limits))
             }
+            (Request::TrainingTexts { example, max_tokens }, Self::Chat(chat)) => {
+                sandbox_protocol::encode(&chat.training_texts(&example, max_tokens, limits))
+            }
             (Request::Text { text }, Self::Chat(chat)) => sandbox_protocol::encode(&chat.encode(&text)),
             (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
                 sandbox_protocol::encode(&tokens.encode_all(&texts, keep_going, limits))

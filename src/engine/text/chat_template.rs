@@ -62,19 +62,20 @@ impl Template {
         environment.add_filter("tojson", to_json);
         environment.add_filter("indent", indent);
         environment.remove_filter("format");
+        environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
         environment
-            .add_template_owned("chat", source.to_owned())
+            .add_template_owned("chat", without_generation_tags(source))
             .map_err(|error| format!("the chat template is invalid: {error}"))?;
         Ok(Self { environment, bos, eos })
     }
 
     /// `messages` is a list of `{role, content, name?, tool_calls?, tool_call_id?}`, `tools` a list of
-    /// `{type, function}`.
-    pub fn render(&self, messages: Value, tools: Vec<Value>) -> Result<String, PromptError> {
+    /// `{type, function}`. With `generation_prompt`, the output ends where the assistant's next message begins.
+    pub fn render(&self, messages: Value, tools: Vec<Value>, generation_prompt: bool) -> Result<String, PromptError> {
         let template = self.environment.get_template("chat").map_err(|error| prompt_error(&error))?;
         let context = context! {
             messages,
-            add_generation_prompt => true,
+            add_generation_prompt => generation_prompt,
             bos_token => &self.bos,
             eos_token => &self.eos,
             tools => Some(tools).filter(|tools| !tools.is_empty()),
@@ -90,6 +91,24 @@ impl Template {
 fn syntax() -> Result<SyntaxConfig, String> {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     syntax.map_err(|error| format!("the template syntax cannot be configured: {error}"))
+}
+
+/// Replaces `{% generation %}` … `{% endgeneration %}`, with which transformers marks what the assistant writes, by a block
+/// without effect.
+fn without_generation_tags(source: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(source.len()), source);
+    while let Some((before, (tag, after))) =
+        rest.split_once("{%").and_then(|(before, rest)| Some((before, rest.split_once("%}")?)))
+    {
+        let tag = match tag.trim_matches(['-', '+']).trim() {
+            "generation" => tag.replace("generation", "if true"),
+            "endgeneration" => tag.replace("endgeneration", "endif"),
+            _ => tag.to_owned(),
+        };
+        out.extend([before, "{%", &tag, "%}"]);
+        rest = after;
+    }
+    out + rest
 }
 
 fn prompt_error(error: &Error) -> PromptError {

@@ -16,4 +16,5 @@ pub mod speculative;
 pub mod step_cost_model;
 pub mod stop;
 pub mod tools;
+pub mod training_example;
 pub mod workload;

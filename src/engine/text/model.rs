@@ -16,6 +16,7 @@ use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::scheduler::{AdapterId, ModelId, Tenant};
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
+use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
 use crate::models::ModelError;
 use crate::models::backend::Backend;
@@ -171,6 +172,17 @@ impl TextModel {
         bound: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
         self.preprocessor.prompt(messages, tools, bound)
+    }
+
+    /// The tokens of a training example and which of them are targets, unless a text has more than `max_tokens`. `limits`
+    /// cancels the work. Takes time proportional to its length: do not call on an async thread.
+    pub fn training_texts(
+        &self,
+        example: &TrainingExample,
+        max_tokens: usize,
+        limits: &TokenizeLimits,
+    ) -> Result<TrainingTexts, PromptError> {
+        self.preprocessor.training_texts(example, max_tokens, limits)
     }
 
     /// A lower bound on the tokens of a prompt with these messages, without rendering it.

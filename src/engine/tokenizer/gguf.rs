@@ -176,7 +176,8 @@ impl ChatTokenizer {
             eos,
         };
         let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos);
-        Ok((Self { encoder, special_tokens, prefix: vocabulary.bos.filter(|_| adds_bos) }, vocabulary))
+        let prefix = vocabulary.bos.filter(|_| adds_bos);
+        Ok((Self { encoder, special_tokens, prefix, document_bos: prefix }, vocabulary))
     }
 }
 

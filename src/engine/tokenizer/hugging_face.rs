@@ -169,8 +169,15 @@ impl ChatTokenizer {
             [eos_ids(&files.json("generation_config.json")?), eos_ids(&files.json("config.json")?)].concat();
         let all = EOS_TOKENS.iter().filter_map(|text| special_tokens.id(text)).chain(eos).chain(configured);
         let eos_ids: HashSet<u32> = all.filter(|id| (*id as usize) < count).collect();
+        let document_bos = bos.filter(|bos| {
+            let framed = tokenizer.encode_fast("", true);
+            framed.is_ok_and(|framed| framed.get_ids().first() == Some(bos))
+        });
         // TemplateSources write the BOS token themselves; transformers adds none to rendered prompts.
-        Ok((Self { encoder, special_tokens, prefix: None }, Vocabulary { bytes, control, eos_ids, bos, eos }))
+        Ok((
+            Self { encoder, special_tokens, prefix: None, document_bos },
+            Vocabulary { bytes, control, eos_ids, bos, eos },
+        ))
     }
 }
 

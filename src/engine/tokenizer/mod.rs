@@ -35,6 +35,8 @@ pub struct ChatTokenizer {
     special_tokens: SpecialTokens,
     /// The BOS token, prepended to every prompt that does not begin with it.
     prefix: Option<u32>,
+    /// The BOS token of texts without a template.
+    document_bos: Option<u32>,
 }
 
 /// When tokenizing stops early. Prompts of up to [`chunks::MAX_CHUNK`] bytes are always tokenized completely.
@@ -155,6 +157,19 @@ impl ChatTokenizer {
         ids
     }
 
+    /// Like [`Self::encode`], after the model's BOS token if it has one.
+    pub fn encode_document(&self, text: &str) -> Vec<u32> {
+        self.document_bos.into_iter().chain(self.encode(text)).collect()
+    }
+
+    /// Encodes plain text that continues the plain text `before`.
+    pub fn encode_after(&self, before: &str, text: &str) -> Vec<u32> {
+        let position = if before.is_empty() { Position::Start } else { Position::Continuation };
+        let mut ids = Vec::new();
+        self.encoder.append(text, position, &TokenizeLimits::default(), &mut ids);
+        ids
+    }
+
     /// See [`SpecialTokens::protect`].
     pub fn protect(&self, text: &str) -> String {
         self.special_tokens.protect(text)
@@ -163,22 +178,42 @@ impl ChatTokenizer {
     /// Encodes a rendered template whose messages were [`Self::protect`]ed.
     pub fn encode_prompt(&self, rendered: &str, limits: &TokenizeLimits) -> Prompt {
         let limits = if rendered.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
-        let (mut ids, mut complete) = (Vec::new(), true);
-        for (index, part) in self.special_tokens.split(rendered).enumerate() {
-            match part {
-                Part::SpecialToken(id) => ids.push(id),
-                Part::Text(text) => {
-                    let position = if index == 0 { Position::Start } else { Position::AfterSpecial };
-                    complete = self.encoder.append(&text, position, limits, &mut ids);
-                }
-            }
-            if !complete {
-                break;
-            }
-        }
+        let mut ids = Vec::new();
+        let complete = self.append_parts(rendered, Position::Start, limits, &mut ids);
         if let Some(first) = self.prefix.filter(|first| ids.first() != Some(first)) {
             ids.insert(0, first);
         }
         Prompt { ids, complete }
+    }
+
+    /// Encodes what follows `prompt` in a rendered template whose messages were [`Self::protect`]ed. No token has text of
+    /// both.
+    pub fn encode_continuation(&self, prompt: &str, rest: &str) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let (position, rest) = match self.special_tokens.split(prompt).last() {
+            None => (Position::Start, rest),
+            Some(Part::Text(_)) => (Position::Continuation, rest),
+            Some(Part::SpecialToken(id)) if self.special_tokens.strips_after(id) => {
+                (Position::AfterSpecial, rest.trim_start())
+            }
+            Some(Part::SpecialToken(_)) => (Position::AfterSpecial, rest),
+        };
+        self.append_parts(rest, position, &TokenizeLimits::default(), &mut ids);
+        ids
+    }
+
+    /// Appends the tokens of a rendered template, or of a part of it at `first`. `false`: it stopped at the limits before
+    /// the end.
+    fn append_parts(&self, rendered: &str, first: Position, limits: &TokenizeLimits, ids: &mut Vec<u32>) -> bool {
+        self.special_tokens.split(rendered).enumerate().all(|(index, part)| match part {
+            Part::SpecialToken(id) => {
+                ids.push(id);
+                true
+            }
+            Part::Text(text) => {
+                let position = if index == 0 { first } else { Position::AfterSpecial };
+                self.encoder.append(&text, position, limits, ids)
+            }
+        })
     }
 }

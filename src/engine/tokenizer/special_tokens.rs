@@ -55,6 +55,11 @@ impl SpecialTokens {
         self.all.iter().find(|special| special.text == text).map(|special| special.id)
     }
 
+    /// Whether a special token strips the whitespace after it.
+    pub fn strips_after(&self, id: u32) -> bool {
+        self.all.iter().any(|special| special.id == id && special.rstrip)
+    }
+
     /// Escapes user text so that it can be rendered into a template.
     pub fn protect(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());

@@ -35,7 +35,8 @@ const FRAME: u64 = 64 << 10;
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "describes the form in /openapi.json; it is read part by part")]
 pub struct UploadFile {
-    /// JSON lines: `{"messages": […]}`, `{"prompt": …, "completion": …}` or `{"text": …}`.
+    /// JSON lines: `{"messages": […]}`, `{"prompt": …, "completion": …}`, `{"text": …}`, or
+    /// `{"input": {"messages": […]}, "preferred_output": […], "non_preferred_output": […]}`.
     #[schema(value_type = String, format = Binary)]
     file: String,
     /// What the file is for: `fine-tune`.
@@ -80,7 +81,7 @@ pub struct FileBody {
     bytes: u64,
     /// Number of examples in the file.
     examples: u64,
-    /// Format of the examples: `messages`, `prompt_completion` or `text`.
+    /// Format of the examples: `messages`, `prompt_completion`, `text` or `preference`.
     example_format: String,
     /// SHA-256 of the content, in hexadecimal digits.
     sha256: String,

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array, Var};
+use serde::{Deserialize, Serialize};
 
 use super::{Decoder, ResidualStream};
 use crate::models::backend::{Angles, Backend, Candle, Tensor, soft_capped, with_gradient};
@@ -19,11 +20,20 @@ use crate::models::nn::{Adapter, Context, LoraDeltas};
 const HEAD_LOGITS: usize = 4 << 20;
 
 /// A text, and which of its tokens are targets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrainingText {
     pub tokens: Vec<u32>,
     /// Positions of the tokens that the model learns to predict, in ascending order. The first token has no prediction.
     pub targets: Vec<usize>,
+}
+
+impl TrainingText {
+    /// Appends tokens that are targets.
+    pub fn push_targets(&mut self, tokens: Vec<u32>) {
+        let start = self.tokens.len();
+        self.tokens.extend(tokens);
+        self.targets.extend(start.max(1)..self.tokens.len());
+    }
 }
 
 /// How well a target was predicted.

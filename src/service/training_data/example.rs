@@ -1,12 +1,23 @@
 //! A training example: a JSON object with `messages` (a chat with at least one assistant message), `prompt` and
-//! `completion`, or `text`. Other fields are allowed.
+//! `completion`, `text`, or `input`, `preferred_output` and `non_preferred_output`. Other fields are allowed.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::Value;
 
+use crate::error::Result;
 use crate::json_input::{self, InputError};
+use crate::service::json_fields::invalid_field;
+use crate::service::message_validation::{self, UnknownFields};
+use crate::service::tool_definitions;
 
-const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
+const MAX_MESSAGES: usize = 4096;
+
+/// Lines from this size on are parsed one at a time: JSON values take up to 16 times the size of their text.
+const LARGE_BYTES: usize = 256 << 10;
+static LARGE: Mutex<()> = Mutex::new(());
 
 /// The format of a file's lines. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +30,8 @@ pub enum ExampleFormat {
 }
 
 impl ExampleFormat {
+    const ALL: [Self; 4] = [Self::Messages, Self::Completion, Self::Text, Self::Preference];
+
     pub fn as_str(self) -> &'static str {
         match self {
             ExampleFormat::Messages => "messages",
@@ -29,9 +42,7 @@ impl ExampleFormat {
     }
 
     pub(in crate::service) fn from_number(number: u8) -> Option<Self> {
-        [ExampleFormat::Messages, ExampleFormat::Completion, ExampleFormat::Text]
-            .into_iter()
-            .find(|form| *form as u8 == number)
+        Self::ALL.into_iter().find(|form| *form as u8 == number)
     }
 
     pub(super) fn fields(self) -> &'static str {
@@ -39,135 +50,81 @@ impl ExampleFormat {
             ExampleFormat::Messages => "'messages'",
             ExampleFormat::Completion => "'prompt' and 'completion'",
             ExampleFormat::Text => "'text'",
-            ExampleFormat::Preference => "'input'",
+            ExampleFormat::Preference => "'input', 'preferred_output' and 'non_preferred_output'",
         }
     }
+}
+
+/// A validated example. Messages and tools are as in a chat request; messages have only text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Example {
+    /// Assistant messages may have the `weight` 0: the model does not learn them.
+    Messages {
+        messages: Vec<Value>,
+        tools: Vec<Value>,
+    },
+    Completion {
+        prompt: String,
+        completion: String,
+    },
+    Text(String),
+    Preference {
+        messages: Vec<Value>,
+        tools: Vec<Value>,
+        preferred: Vec<Value>,
+        non_preferred: Vec<Value>,
+    },
 }
 
 /// The relevant fields of a line. Others are skipped without being stored.
 #[derive(Deserialize)]
 struct Line {
-    messages: Option<Vec<Message>>,
-    prompt: Option<Text>,
-    completion: Option<Text>,
-    text: Option<Text>,
+    messages: Option<Vec<Value>>,
+    tools: Option<Vec<Value>>,
+    #[serde(rename = "parallel_tool_calls")]
+    _parallel_tool_calls: Option<bool>,
+    prompt: Option<String>,
+    completion: Option<String>,
+    text: Option<String>,
+    input: Option<Input>,
+    preferred_output: Option<Vec<Value>>,
+    non_preferred_output: Option<Vec<Value>>,
 }
 
+/// What a preferred and a non-preferred output follow.
 #[derive(Deserialize)]
-struct Message {
-    role: String,
-    #[serde(default)]
-    content: Content,
-    tool_calls: Option<Vec<IgnoredAny>>,
+struct Input {
+    messages: Vec<Value>,
+    tools: Option<Vec<Value>>,
+    #[serde(rename = "parallel_tool_calls")]
+    _parallel_tool_calls: Option<bool>,
 }
 
-/// Only whether the string is empty matters.
-struct Text {
-    empty: bool,
-}
-
-#[derive(Default)]
-enum Content {
-    #[default]
-    Absent,
-    Given,
-    /// A non-text part: its index and type.
-    Foreign(usize, String),
-}
-
-#[derive(Deserialize)]
-struct Part {
-    r#type: String,
-    text: Option<Text>,
-}
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Length;
-
-        impl Visitor<'_> for Length {
-            type Value = Text;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Text, E> {
-                Ok(Text { empty: text.is_empty() })
-            }
+impl Example {
+    /// Parses and validates a line. The error is a clause that names the field.
+    pub fn parse(line: &[u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(line)
+            .map_err(|bad| format!("the byte at {} is not valid UTF-8; save the file as UTF-8", bad.valid_up_to()))?;
+        if !text.trim_start().starts_with('{') {
+            return Err("it is not a JSON object; a line looks like {\"messages\": [...]}".into());
         }
+        let _alone = (line.len() >= LARGE_BYTES).then(|| LARGE.lock().unwrap_or_else(PoisonError::into_inner));
+        let line = read(text)?;
+        let form = line.format()?;
+        line.into_example(form).map_err(|error| error.message().trim_end_matches('.').to_owned())
+    }
 
-        deserializer.deserialize_str(Length)
+    pub fn format(&self) -> ExampleFormat {
+        match self {
+            Self::Messages { .. } => ExampleFormat::Messages,
+            Self::Completion { .. } => ExampleFormat::Completion,
+            Self::Text(_) => ExampleFormat::Text,
+            Self::Preference { .. } => ExampleFormat::Preference,
+        }
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct StringOrParts;
-
-        impl<'de> Visitor<'de> for StringOrParts {
-            type Value = Content;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a string or an array of text parts")
-            }
-
-            fn visit_str<E>(self, _: &str) -> Result<Content, E> {
-                Ok(Content::Given)
-            }
-
-            fn visit_unit<E>(self) -> Result<Content, E> {
-                Ok(Content::Absent)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
-                let (mut found, mut index) = (Content::Given, 0);
-                while let Some(part) = parts.next_element::<Part>()? {
-                    if (part.r#type != "text" || part.text.is_none()) && matches!(found, Content::Given) {
-                        found = Content::Foreign(index, part.r#type);
-                    }
-                    index += 1;
-                }
-                Ok(if index == 0 { Content::Absent } else { found })
-            }
-        }
-
-        deserializer.deserialize_any(StringOrParts)
-    }
-}
-
-/// The format of a line, or what is wrong with it.
-pub(super) fn parse_example(line: &[u8]) -> Result<ExampleFormat, String> {
-    let text = std::str::from_utf8(line)
-        .map_err(|bad| format!("the byte at {} is not valid UTF-8; save the file as UTF-8", bad.valid_up_to()))?;
-    if !text.trim_start().starts_with('{') {
-        return Err("it is not a JSON object; a line looks like {\"messages\": [...]}".into());
-    }
-    let line = parse(text)?;
-    let forms = [
-        (ExampleFormat::Messages, line.messages.is_some()),
-        (ExampleFormat::Completion, line.prompt.is_some() || line.completion.is_some()),
-        (ExampleFormat::Text, line.text.is_some()),
-    ];
-    let mut given = forms.into_iter().filter(|(_, given)| *given).map(|(form, _)| form);
-    match (given.next(), given.next()) {
-        (Some(one), Some(other)) => Err(format!("it has {} and {}; send one of them", one.fields(), other.fields())),
-        (None, _) => Err("it has neither 'messages', nor 'prompt' and 'completion', nor 'text'".into()),
-        (Some(ExampleFormat::Messages), None) => {
-            messages(&line.messages.unwrap_or_default()).map(|()| ExampleFormat::Messages)
-        }
-        (Some(ExampleFormat::Completion), None) => {
-            if line.prompt.is_none() {
-                return Err("'prompt' is missing; 'completion' requires it".into());
-            }
-            filled("completion", line.completion.as_ref()).map(|()| ExampleFormat::Completion)
-        }
-        (Some(ExampleFormat::Preference), None) => Err(String::new()),
-        (Some(ExampleFormat::Text), None) => filled("text", line.text.as_ref()).map(|()| ExampleFormat::Text),
-    }
-}
-
-fn parse(text: &str) -> Result<Line, String> {
+fn read(text: &str) -> Result<Line, String> {
     json_input::from_str(text).map_err(|error| match error {
         // A line is one line of the text, so only the column matters.
         InputError::Syntax { problem, column, .. } => format!("it is not valid JSON: {problem} at column {column}"),
@@ -176,38 +133,176 @@ fn parse(text: &str) -> Result<Line, String> {
     })
 }
 
-fn filled(field: &str, text: Option<&Text>) -> Result<(), String> {
-    match text {
-        None => Err(format!("'{field}' is missing")),
-        Some(text) if text.empty => Err(format!("'{field}' is empty; there is nothing to learn from it")),
-        Some(_) => Ok(()),
+impl Line {
+    fn format(&self) -> Result<ExampleFormat, String> {
+        let preference = self.input.is_some() || self.preferred_output.is_some() || self.non_preferred_output.is_some();
+        let has_fields = |form: &ExampleFormat| match form {
+            ExampleFormat::Messages => self.messages.is_some(),
+            ExampleFormat::Completion => self.prompt.is_some() || self.completion.is_some(),
+            ExampleFormat::Text => self.text.is_some(),
+            ExampleFormat::Preference => preference,
+        };
+        let mut given = ExampleFormat::ALL.into_iter().filter(has_fields);
+        match (given.next(), given.next()) {
+            (Some(one), Some(other)) => {
+                Err(format!("it has {} and {}; send one of them", one.fields(), other.fields()))
+            }
+            (Some(form), None) => Ok(form),
+            (None, _) => {
+                let fields = ExampleFormat::ALL.map(ExampleFormat::fields).join(", nor ");
+                Err(format!("it has neither {fields}"))
+            }
+        }
+    }
+
+    fn into_example(self, form: ExampleFormat) -> Result<Example> {
+        match form {
+            ExampleFormat::Messages => {
+                let (messages, tools) = (self.messages.unwrap_or_default(), self.tools.unwrap_or_default());
+                check_chat("", &messages, &tools)?;
+                check_trained(&messages)?;
+                Ok(Example::Messages { messages, tools })
+            }
+            ExampleFormat::Completion => {
+                let Some(prompt) = self.prompt else {
+                    return invalid_field("prompt", "is missing; 'completion' requires it");
+                };
+                Ok(Example::Completion { prompt, completion: filled("completion", self.completion)? })
+            }
+            ExampleFormat::Text => Ok(Example::Text(filled("text", self.text)?)),
+            ExampleFormat::Preference => {
+                let Some(Input { messages, tools, .. }) = self.input else {
+                    return invalid_field("input", "is missing");
+                };
+                let tools = tools.unwrap_or_default();
+                check_chat("input.", &messages, &tools)?;
+                no_weights("input.messages", &messages)?;
+                if messages.is_empty() {
+                    return invalid_field("input.messages", "is empty; it needs the messages before the outputs");
+                }
+                let preferred = output("preferred_output", self.preferred_output, &messages)?;
+                let non_preferred = output("non_preferred_output", self.non_preferred_output, &messages)?;
+                Ok(Example::Preference { messages, tools, preferred, non_preferred })
+            }
+        }
     }
 }
 
-fn messages(messages: &[Message]) -> Result<(), String> {
+fn filled(field: &str, text: Option<String>) -> Result<String> {
+    match text {
+        None => invalid_field(field, "is missing"),
+        Some(text) if text.is_empty() => invalid_field(field, "is empty; there is nothing to learn from it"),
+        Some(text) => Ok(text),
+    }
+}
+
+/// Checks the fields `messages` and `tools` of the object at `path`.
+fn check_chat(path: &str, messages: &[Value], tools: &[Value]) -> Result<()> {
+    check_messages(&format!("{path}messages"), messages, HashSet::new())?;
+    tool_definitions::check_list(&format!("{path}tools"), tools)
+}
+
+/// Checks messages of text. `calls`: the IDs of the tool calls before them.
+fn check_messages<'a>(field: &str, messages: &'a [Value], mut calls: HashSet<&'a str>) -> Result<()> {
+    if messages.len() > MAX_MESSAGES {
+        return invalid_field(field, &format!("has {} entries; at most {MAX_MESSAGES} are allowed", messages.len()));
+    }
     for (index, message) in messages.iter().enumerate() {
-        let role = message.role.as_str();
-        if !ROLES.contains(&role) {
-            let shown: String = role.chars().take(40).collect();
-            return Err(format!("messages[{index}].role is '{shown}'; roles are {}", ROLES.join(", ")));
-        }
-        let calls = role == "assistant" && message.tool_calls.as_ref().is_some_and(|calls| !calls.is_empty());
-        match &message.content {
-            Content::Given => {}
-            Content::Absent if calls => {}
-            Content::Absent => {
-                return Err(format!("messages[{index}].content is missing; it is a string or an array of text parts"));
-            }
-            Content::Foreign(part, kind) => {
-                let shown: String = kind.chars().take(40).collect();
-                return Err(format!(
-                    "messages[{index}].content[{part}] is of type '{shown}'; only {{\"type\": \"text\", \"text\": …}} is taken"
-                ));
-            }
+        let field = format!("{field}[{index}]");
+        message_validation::check(&field, message, UnknownFields::Ignore)?;
+        check_content(&format!("{field}.content"), message)?;
+        check_weight(&format!("{field}.weight"), message)?;
+        calls.extend(call_ids(message));
+        if let Some(id) = message.get("tool_call_id").and_then(Value::as_str).filter(|id| !calls.contains(id)) {
+            let text = format!("is '{}', but no message before it has a call of this id", crate::display::shorten(id));
+            return invalid_field(&format!("{field}.tool_call_id"), &text);
         }
     }
-    if messages.iter().any(|message| message.role == "assistant") {
+    Ok(())
+}
+
+fn call_ids(message: &Value) -> impl Iterator<Item = &str> {
+    let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+    calls.filter_map(|call| call.get("id")?.as_str())
+}
+
+/// Checks that a validated message has text or tool calls, and nothing else.
+fn check_content(field: &str, message: &Value) -> Result<()> {
+    match message.get("content") {
+        Some(Value::Array(parts)) => {
+            let kind = |part: &Value| part.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+            match parts.iter().map(kind).enumerate().find(|(_, kind)| kind != "text") {
+                None => Ok(()),
+                Some((index, kind)) => invalid_field(
+                    &format!("{field}[{index}]"),
+                    &format!("is of type '{kind}'; only {{\"type\": \"text\", \"text\": …}} is taken"),
+                ),
+            }
+        }
+        None | Some(Value::Null) if call_ids(message).next().is_none() => {
+            invalid_field(field, "is missing; it is a string or an array of text parts")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_assistant(message: &Value) -> bool {
+    message.get("role").and_then(Value::as_str) == Some("assistant")
+}
+
+fn check_weight(field: &str, message: &Value) -> Result<()> {
+    match message.get("weight") {
+        None | Some(Value::Null) => Ok(()),
+        Some(_) if !is_assistant(message) => invalid_field(field, "belongs to messages of the role assistant only"),
+        Some(weight) if [Some(0.), Some(1.)].contains(&weight.as_f64()) => Ok(()),
+        Some(_) => invalid_field(field, "must be 0 or 1"),
+    }
+}
+
+/// Whether the model learns this message of an [`Example::Messages`].
+pub fn is_trained(message: &Value) -> bool {
+    is_assistant(message) && message.get("weight").and_then(Value::as_f64) != Some(0.)
+}
+
+/// Checks that the model can learn from the messages.
+fn check_trained(messages: &[Value]) -> Result<()> {
+    if messages.first().is_some_and(is_trained) {
+        let text =
+            "has the role 'assistant', but no message is before it; begin with another message, or add \"weight\": 0";
+        return invalid_field("messages[0]", text);
+    }
+    if messages.iter().any(is_trained) {
         return Ok(());
     }
-    Err("messages has no message of the role 'assistant'; there is nothing to learn from it".into())
+    match messages.iter().any(is_assistant) {
+        true => {
+            invalid_field("messages", "has only assistant messages of the weight 0; there is nothing to learn from it")
+        }
+        false => invalid_field("messages", "has no message of the role 'assistant'; there is nothing to learn from it"),
+    }
+}
+
+fn no_weights(field: &str, messages: &[Value]) -> Result<()> {
+    match messages.iter().position(|message| message.get("weight").is_some_and(|weight| !weight.is_null())) {
+        None => Ok(()),
+        Some(index) => invalid_field(&format!("{field}[{index}].weight"), "belongs to examples with 'messages' only"),
+    }
+}
+
+/// Checks an output: assistant messages, and results of their tool calls. `input`: the messages before it.
+fn output(field: &str, messages: Option<Vec<Value>>, input: &[Value]) -> Result<Vec<Value>> {
+    let Some(messages) = messages else { return invalid_field(field, "is missing") };
+    check_messages(field, &messages, input.iter().flat_map(call_ids).collect())?;
+    no_weights(field, &messages)?;
+    let is_result = |message: &Value| message.get("role").and_then(Value::as_str) == Some("tool");
+    if let Some(index) = messages.iter().position(|message| !is_assistant(message) && !is_result(message)) {
+        return invalid_field(
+            &format!("{field}[{index}].role"),
+            "must be 'assistant', or 'tool' for the result of a call",
+        );
+    }
+    match messages.last().is_some_and(is_assistant) {
+        true => Ok(messages),
+        false => invalid_field(field, "must end with a message of the role 'assistant'"),
+    }
 }

@@ -4,8 +4,7 @@
 
 mod example;
 
-pub(super) use self::example::ExampleFormat;
-use self::example::parse_example;
+pub use self::example::{Example, ExampleFormat, is_trained};
 use crate::error::{Error, Result};
 
 /// Max bytes of a line. A longer line is probably a mistake, and each line must fit into memory.
@@ -79,9 +78,7 @@ impl Validator {
         }
         self.lines += 1;
         let number = self.lines;
-        // Windows editors may write a byte order mark and CR LF line ends.
-        let line = if number == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = trim_line(line, number);
         if line.trim_ascii().is_empty() {
             self.blank.get_or_insert(number);
             return Ok(());
@@ -89,7 +86,8 @@ impl Validator {
         if let Some(blank) = self.blank {
             return Err(invalid(format!("line {blank} is empty. Remove it: every line must be an example.")));
         }
-        let form = parse_example(line).map_err(|problem| invalid(format!("line {number}: {problem}.")))?;
+        let example = Example::parse(line).map_err(|problem| invalid(format!("line {number}: {problem}.")))?;
+        let form = example.format();
         let first = *self.form.get_or_insert(form);
         if form != first {
             let text = format!(
@@ -102,6 +100,12 @@ impl Validator {
         self.examples += 1;
         Ok(())
     }
+}
+
+/// A line without the byte order mark and the CR that Windows editors may write. `number` counts from 1.
+pub fn trim_line(line: &[u8], number: u64) -> &[u8] {
+    let line = if number == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 fn invalid(text: String) -> Error {
@@ -127,12 +131,14 @@ mod tests {
 
     #[test]
     fn every_form_is_accepted() {
-        let parts = r#"{"messages":[{"role":"system","content":""},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{}]}],"tools":[],"id":7}"#;
+        let parts = r#"{"messages":[{"role":"system","content":""},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"r"},{"role":"assistant","content":"w","weight":0}],"tools":[{"type":"function","function":{"name":"f"}}],"parallel_tool_calls":false,"id":7}"#;
+        let preference = r#"{"input":{"messages":[{"role":"user","content":"q"}],"tools":[],"parallel_tool_calls":true},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}"#;
         let cases = [
             (CHAT, ExampleFormat::Messages),
             (parts, ExampleFormat::Messages),
             (r#"{"prompt":"","completion":"b"}"#, ExampleFormat::Completion),
             (r#" {"text":"é"} "#, ExampleFormat::Text),
+            (preference, ExampleFormat::Preference),
         ];
         for (line, form) in cases {
             for ending in ["", "\n", "\r\n", "\n\n \r\n"] {
@@ -162,21 +168,22 @@ mod tests {
             (b"{\"prompt\":\"a\",\"completion\":\"\"}", "line 1: 'completion' is empty"),
             (b"{\"prompt\":1,\"completion\":\"\"}", "line 1: 'prompt' must be a string, not 1"),
             (b"{\"text\":\"\"}", "line 1: 'text' is empty"),
-            (b"{\"messages\":[]}", "line 1: messages has no message of the role 'assistant'"),
+            (b"{\"messages\":[]}", "line 1: 'messages' has no message of the role 'assistant'"),
             (b"{\"messages\":{}}", "line 1: 'messages' must be an array, not an object"),
             (
                 b"{\"messages\":[{\"role\":\"asistant\",\"content\":\"\"}]}",
-                "line 1: messages[0].role is 'asistant'; roles",
+                "line 1: 'messages[0].role' is \"asistant\". It must be one of developer, system, user, assistant, tool.",
             ),
             (b"{\"messages\":[{\"content\":\"\"}]}", "line 1: 'messages[0].role' is missing"),
-            (b"{\"messages\":[{\"role\":\"assistant\"}]}", "line 1: messages[0].content is missing"),
+            (b"{\"messages\":[3]}", "line 1: 'messages[0]' must be an object"),
+            (b"{\"messages\":[{\"role\":\"assistant\"}]}", "line 1: 'messages[0].content' is missing"),
             (
                 b"{\"messages\":[{\"role\":\"assistant\",\"content\":5}]}",
-                "line 1: 'messages[0].content' must be a string or an array of text parts, not 5",
+                "line 1: 'messages[0].content' must be a string or an array of content parts.",
             ),
             (
-                b"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
-                "line 1: messages[0].content[0] is of type 'image_url'",
+                b"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"\"}}]}]}",
+                "line 1: 'messages[0].content[0]' is of type 'image_url'",
             ),
             (long.as_bytes(), "line 1 is longer than 4194304 bytes"),
         ];
@@ -184,6 +191,69 @@ mod tests {
             let file = file.split(|byte| *byte == b'@').collect::<Vec<_>>().join(CHAT.as_bytes());
             let message = check(&[&file]).unwrap_err();
             assert!(message.to_lowercase().contains(&expected.to_lowercase()), "{expected}: {message}");
+        }
+    }
+
+    /// A chat with these messages after the first and this second field.
+    fn chat(messages: &str, field: &str) -> String {
+        format!(r#"{{"messages":[{{"role":"user","content":"q"}},{messages}]{field}}}"#)
+    }
+
+    #[test]
+    fn weights_and_tools_of_chats_are_checked() {
+        let good = r#"{"role":"assistant","content":"a"}"#;
+        let assistant = |weight: &str| format!(r#"{{"role":"assistant","content":"a","weight":{weight}}}"#);
+        let result = |id: &str| format!(r#"{good},{{"role":"tool","content":"r","tool_call_id":"{id}"}}"#);
+        let cases = [
+            (chat(&assistant("2"), ""), "'messages[1].weight' must be 0 or 1"),
+            (chat(&assistant("\"1\""), ""), "'messages[1].weight' must be 0 or 1"),
+            (chat(&assistant("0"), ""), "'messages' has only assistant messages of the weight 0"),
+            (chat(r#"{"role":"user","content":"a","weight":1}"#, ""), "'messages[1].weight' belongs to messages of"),
+            (
+                format!(r#"{{"messages":[{good}]}}"#),
+                "'messages[0]' has the role 'assistant', but no message is before it",
+            ),
+            (chat(r#"{"role":"assistant","tool_calls":[{}]}"#, ""), "'messages[1].tool_calls[0].type' must be"),
+            (chat(r#"{"role":"assistant","refusal":"no"}"#, ""), "'messages[1].content' is missing"),
+            (chat(&result("x"), ""), "'messages[2].tool_call_id' is 'x', but no message before it"),
+            (chat(good, r#","tools":[{"type":"function"}]"#), "'tools[0].function' must be an object"),
+            (chat(good, r#","tools":{}"#), "'tools' must be an array"),
+            (chat(good, r#","parallel_tool_calls":1"#), "'parallel_tool_calls' must be true or false"),
+        ];
+        for (line, expected) in cases {
+            let message = check(&[line.as_bytes()]).unwrap_err();
+            assert!(message.contains(&format!("line 1: {expected}")), "{expected}: {message}");
+        }
+        for weight in ["0", "1", "null", "0.0"] {
+            assert!(check(&[chat(&format!("{},{good}", assistant(weight)), "").as_bytes()]).is_ok(), "{weight}");
+        }
+    }
+
+    #[test]
+    fn preferences_are_checked() {
+        let input = r#"{"messages":[{"role":"user","content":"q"}]}"#;
+        let output = |role: &str, more: &str| format!(r#"[{{"role":"{role}","content":"a"{more}}}]"#);
+        let line = |input: &str, preferred: &str, other: &str| {
+            format!(r#"{{"input":{input},"preferred_output":{preferred},"non_preferred_output":{other}}}"#)
+        };
+        let good = output("assistant", "");
+        let tools = r#"{"messages":[{"role":"user","content":"q"}],"tools":[{}]}"#;
+        let cases = [
+            (format!(r#"{{"input":{input},"preferred_output":{good}}}"#), "'non_preferred_output' is missing"),
+            (format!(r#"{{"input":{input},"non_preferred_output":{good}}}"#), "'preferred_output' is missing"),
+            (format!(r#"{{"preferred_output":{good}}}"#), "'input' is missing"),
+            (line("{}", &good, &good), "'input.messages' is missing"),
+            (line(r#"{"messages":[]}"#, &good, &good), "'input.messages' is empty"),
+            (line(tools, &good, &good), "'input.tools[0].type' must be"),
+            (line(input, "[]", &good), "'preferred_output' must end with a message of the role 'assistant'"),
+            (line(input, &good, &output("user", "")), "'non_preferred_output[0].role' must be 'assistant'"),
+            (line(input, &good, &output("assistant", ",\"weight\":1")), "'non_preferred_output[0].weight' belongs to"),
+            (line(input, &good, "[{}]"), "'non_preferred_output[0].role' is missing"),
+            (line(input, &good, &good).replacen('{', "{\"text\":\"\",", 1), "it has 'text' and 'input'"),
+        ];
+        for (line, expected) in cases {
+            let message = check(&[line.as_bytes()]).unwrap_err();
+            assert!(message.contains(&format!("line 1: {expected}")), "{expected}: {message}");
         }
     }
 
