@@ -13,8 +13,12 @@ use crate::service::training_data::{Example, is_trained, trim_line};
 /// # Errors
 /// As for an upload: a version with other rules may have accepted the file.
 pub fn parse_line(line: &[u8], number: u64) -> Result<TrainingExample> {
-    let example = Example::parse(trim_line(line, number))
-        .map_err(|problem| Error::invalid("training_file", format!("line {number}: {problem}.")))?;
+    let wrong = |problem: &str| Error::invalid("training_file", format!("line {number}: {problem}."));
+    let example = Example::parse(trim_line(line, number)).map_err(|problem| wrong(&problem))?;
+    convert_example(example).map_err(|error| wrong(error.message().trim_end_matches('.')))
+}
+
+fn convert_example(example: Example) -> Result<TrainingExample> {
     Ok(match example {
         Example::Messages { messages, tools } => {
             let trained = messages.iter().map(is_trained).collect();

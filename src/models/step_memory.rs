@@ -66,7 +66,7 @@ fn quantised_floats(count: usize) -> usize {
 mod tests {
     use super::StepLimits;
     use crate::models::backend::Cpu;
-    use crate::models::decoder_config::{DecoderConfig, MoeConfig};
+    use crate::models::decoder_config::{DecoderConfig, LayerConfig, MoeConfig};
 
     fn scratch_bytes(config: &DecoderConfig, step: &StepLimits) -> u64 {
         super::scratch_bytes(config, &Cpu::new(2), step)

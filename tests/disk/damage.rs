@@ -15,7 +15,7 @@ use outpost::error::{Code, Error, Result};
 use outpost::ids::{ConversationId, FileId, KeyId, ProjectId};
 use outpost::service::{Access, Conversations, NewConversation, PageRequest, Precondition, Secret};
 use outpost::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
-use outpost::storage::{DATABASE_FILE, check, file_records};
+use outpost::storage::{DATABASE_FILE, check, content_chunks};
 use serde_json::json;
 
 use crate::history::TestRng;

@@ -21,12 +21,12 @@ pub fn tokenize(content: &[u8], model: &TextModel, max_length: u32) -> Result<Ve
         if problems.len() > MAX_NAMED {
             break;
         }
-        match tokenize_line(line, model, max_length) {
+        match tokenize_line((number, line), model, max_length) {
             Ok(found) => {
                 tokens += found.iter().map(|text| text.tokens.len()).sum::<usize>();
                 texts.extend(found);
             }
-            Err(problem) => problems.push(format!("line {number}: {problem}")),
+            Err(problem) => problems.push(problem),
         }
         if tokens > MAX_TOKENS {
             return Err(format!("it has more than {MAX_TOKENS} tokens; split it into several files"));
@@ -38,24 +38,28 @@ pub fn tokenize(content: &[u8], model: &TextModel, max_length: u32) -> Result<Ve
     if problems.is_empty() { Ok(texts) } else { Err(problems.join("; ")) }
 }
 
-fn tokenize_line(line: &[u8], model: &TextModel, max_length: u32) -> Result<Vec<TrainingText>, Problem> {
-    let example = parse_line(line).map_err(|error| error.message().trim_end_matches('.').to_owned())?;
+fn tokenize_line(
+    (number, line): (u64, &[u8]),
+    model: &TextModel,
+    max_length: u32,
+) -> Result<Vec<TrainingText>, Problem> {
+    let example = parse_line(line, number).map_err(|error| error.message().trim_end_matches('.').to_owned())?;
     let texts = model.training_texts(&example, max_length as usize, &TokenizeLimits::default());
-    let texts = match texts.map_err(|error| error.to_string())? {
+    let texts = match texts.map_err(|error| format!("line {number}: {error}"))? {
         TrainingTexts::Complete(texts) => texts,
         TrainingTexts::TooLong { tokens } => {
-            return Err(format!("it has {tokens} tokens, but at most {max_length} are allowed (max_length)"));
+            return Err(format!("line {number} has {tokens} tokens, but at most {max_length} are allowed (max_length)"));
         }
     };
     match texts.iter().all(|text| text.targets.is_empty()) {
-        true => Err("it has no tokens to learn".to_owned()),
+        true => Err(format!("line {number} has no tokens to learn")),
         false => Ok(texts),
     }
 }
 
 /// The lines with their numbers, counted from one.
-fn lines(content: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+fn lines(content: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
     let lines = content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate();
-    lines.map(|(index, line)| (index + 1, line)).filter(|(_, line)| !line.is_empty())
+    lines.map(|(index, line)| (index as u64 + 1, line)).filter(|(_, line)| !line.is_empty())
 }

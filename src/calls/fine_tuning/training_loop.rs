@@ -171,7 +171,8 @@ impl TrainingLoop {
         }
         let run = self.engine.train(model, data, options, saved);
         let run = run.map_err(|refused| Interruption::Later(refused.to_string()))?;
-        Watched::new(self, id).follow(run).await
+        let progress = open.job.progress.unwrap_or_default();
+        Watched::new(self, id, progress).follow(run).await
     }
 
     /// Reads the files, tokenises the examples and loads the model.
@@ -272,9 +273,10 @@ struct Watched<'a> {
 }
 
 impl<'a> Watched<'a> {
-    fn new(training: &'a TrainingLoop, id: JobId) -> Self {
+    /// `progress`: of the job so far.
+    fn new(training: &'a TrainingLoop, id: JobId, progress: Progress) -> Self {
         let began = training.clock.uptime();
-        Self { training, id, progress: Progress::default(), began, first: None, tokens: 0, reported: began }
+        Self { training, id, progress, began, first: None, tokens: 0, reported: began }
     }
 
     async fn follow(mut self, mut run: TrainingRun) -> std::result::Result<(), Interruption> {
