@@ -6,7 +6,7 @@ use super::fine_tuning::TunedModels;
 use crate::catalog::{Catalog, CatalogModel, pull_command};
 use crate::engine::{Engine, InUse, ModelInfo};
 use crate::error::{Code, Error, Result};
-use crate::service::access::Access;
+use crate::service::access::{Access, Scope};
 
 /// A model of the catalog.
 #[derive(Clone, Debug)]
@@ -97,6 +97,7 @@ impl Models {
 impl Models {
     /// Deletes a model that the project has trained.
     pub async fn delete(&self, access: &Access, id: &str) -> Result<()> {
+        access.require(access.project(), Scope::Project)?;
         let model = self.get(access, id).await?;
         if self.tuned.get(access, id).await?.is_none() {
             let text = format!(

@@ -2,7 +2,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
-use crate::upload::{file, pages, quota_usage_of, records, requeue_job};
+use crate::upload::{file, pages, quota_usage_of, records, upload};
+use crate::wait::until;
 
 fn job(server: &Server, key: &str, more: Value) -> Value {
     let mut body = json!({ "model": MODEL, "training_file": file(server, key) });
@@ -14,62 +15,244 @@ fn path(job: &Value) -> String {
     format!("/v1/fine_tuning/jobs/{}", job["id"].as_str().unwrap())
 }
 
+/// Waits until a job is in a state, and returns it.
+pub fn wait_for(server: &Server, job: &str, state: &str) -> Value {
+    let path = format!("/v1/fine_tuning/jobs/{job}");
+    let mut found = Value::Null;
+    until(
+        || format!("the job is {state}"),
+        || {
+            found = server.get(&path).ok();
+            let ended = ["succeeded", "failed", "cancelled"].iter().any(|end| found["state"] == *end);
+            assert!(found["state"] == state || !ended, "the job shall be {state}: {found}");
+            found["state"] == state
+        },
+    );
+    found
+}
+
+/// A file with this many examples.
+fn many_examples(server: &Server, key: &str, count: usize) -> String {
+    let line = |index: usize| {
+        json!({ "messages": [
+            { "role": "user", "content": format!("question {index}") },
+            { "role": "assistant", "content": format!("answer {index}") },
+        ] })
+    };
+    let lines: Vec<String> = (0..count).map(|index| line(index).to_string()).collect();
+    upload(server, key, lines.join("\n").as_bytes()).ok()["id"].as_str().unwrap().to_owned()
+}
+
+/// A job that takes minutes.
+fn long_job(server: &Server) -> Value {
+    let file = many_examples(server, &server.admin, 500);
+    let hyperparameters = json!({ "n_epochs": 50, "batch_size": 1 });
+    let new = json!({ "model": MODEL, "training_file": file, "hyperparameters": hyperparameters });
+    server.post("/v1/fine_tuning/jobs", &new).ok()
+}
+
+fn id(job: &Value) -> &str {
+    job["id"].as_str().unwrap()
+}
+
+fn messages(server: &Server, job: &Value) -> Vec<String> {
+    let events = server.get(&format!("{}/events?limit=100", path(job))).ok();
+    events["data"].as_array().unwrap().iter().map(|event| event["message"].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
-fn a_job_fails_at_once_because_this_server_cannot_train() {
+fn a_job_trains_a_model_that_its_project_can_call() {
     let server = Server::start();
-    let (project, _, key) = server.tenant("tuning");
-    let files = [file(&server, &key), file(&server, &key)];
+    let (project, _, key) = server.tenant("tuning team");
+    let (_, _, stranger) = server.tenant("other");
+    let files = [many_examples(&server, &key, 8), file(&server, &key)];
     let new = json!({
         "model": MODEL, "training_file": files[0], "validation_file": files[1], "suffix": "mine", "seed": 7, "name": "n",
         "metadata": { "team": "a" }, "integrations": null,
-        "method": { "type": "supervised", "supervised": { "hyperparameters": { "n_epochs": 3, "batch_size": "auto" } } },
+        "method": { "type": "supervised", "supervised": { "hyperparameters": { "n_epochs": 4, "batch_size": "auto" } } },
     });
     let created = server.call(Method::POST, "/v1/fine_tuning/jobs", Some(&key), Some(&new)).ok();
     assert_eq!((&created["object"], &created["status"]), (&json!("service.resource"), &json!("succeeded")));
-    assert_eq!(created["state"], "failed");
-    assert!(created["id"].as_str().unwrap().starts_with("ftjob-"));
-    let parameters = json!({ "n_epochs": 3, "batch_size": "auto", "learning_rate_multiplier": "auto" });
+    assert!(id(&created).starts_with("ftjob-"));
     let expected = json!({
         "name": "n", "project_id": project, "organization_id": project, "model": MODEL, "fine_tuned_model": null,
-        "training_file": files[0], "validation_file": files[1], "result_files": [], "hyperparameters": parameters,
-        "method": { "type": "supervised", "supervised": { "hyperparameters": parameters } }, "suffix": "mine", "seed": 7,
-        "metadata": { "team": "a" }, "integrations": [], "trained_tokens": null, "estimated_finish": null,
+        "training_file": files[0], "validation_file": files[1], "result_files": [], "suffix": "mine", "seed": 7,
+        "metadata": { "team": "a" }, "integrations": [], "state": "queued", "error": null, "finished_at": null,
     });
     for (field, value) in expected.as_object().unwrap() {
         assert_eq!(created[field], *value, "{field}");
     }
-    assert_eq!((&created["error"]["code"], &created["error"]["param"]), (&json!("training_unavailable"), &Value::Null));
-    assert!(created["error"]["message"].as_str().unwrap().contains("cannot train"));
-    assert!(created["finished_at"].is_i64() && created["created_at"].is_i64());
-    assert!(created["updated_at"].as_str().unwrap().ends_with('Z'));
-    let listed = server.get(&format!("/v1/fine_tuning/jobs?project_id={project}")).ok();
-    assert_eq!((&listed["data"][0]["status"], &listed["data"][0]["state"]), (&json!("failed"), &json!("failed")));
 
-    let theirs = server.get(&path(&created).replace("/v1", "/openai/v1")).ok();
-    assert_eq!((&theirs["object"], &theirs["status"]), (&json!("fine_tuning.job"), &json!("failed")));
-    assert!(theirs["created_at"].is_i64() && theirs["finished_at"].is_i64() && theirs.get("state").is_none());
+    let job = wait_for(&server, id(&created), "succeeded");
+    let model = job["fine_tuned_model"].as_str().unwrap();
+    assert!(model.starts_with(&format!("ft:{MODEL}:tuning-team:mine:")), "{model}");
+    assert_eq!(job["hyperparameters"]["n_epochs"], 4);
+    assert_eq!(job["hyperparameters"]["batch_size"], 1, "chosen for 8 examples");
+    assert_eq!(job["method"]["supervised"]["hyperparameters"], job["hyperparameters"]);
+    assert!(job["trained_tokens"].as_u64().unwrap() > 0 && job["finished_at"].is_i64());
+    let progress = &job["progress"];
+    assert_eq!((&progress["step"], &progress["steps"]), (&json!(32), &json!(32)));
+    assert!(progress["train_loss"].is_f64() && progress["valid_loss"].is_f64());
+    let theirs = server.get(&path(&job).replace("/v1", "/openai/v1")).ok();
+    assert_eq!((&theirs["object"], &theirs["status"]), (&json!("fine_tuning.job"), &json!("succeeded")));
 
-    let events = server.get(&format!("{}/events", path(&created).replace("/v1", "/openai/v1"))).ok();
+    let events = server.get(&format!("{}/events?limit=100", path(&job).replace("/v1", "/openai/v1"))).ok();
     let events = events["data"].as_array().unwrap();
-    assert_eq!(events.len(), 2);
-    assert_eq!((&events[0]["object"], &events[0]["level"]), (&json!("fine_tuning.job.event"), &json!("error")));
-    assert_eq!((&events[1]["level"], &events[1]["type"]), (&json!("info"), &json!("message")));
-    assert_eq!(events[0]["message"], created["error"]["message"]);
-    assert!(events[0]["created_at"].is_i64());
+    let losses: Vec<f64> = events
+        .iter()
+        .filter(|event| event["type"] == "metrics")
+        .filter_map(|event| event["data"]["train_loss"].as_f64())
+        .collect();
+    assert_eq!(losses.len(), 32);
+    assert!(losses[0] < losses[31], "the loss falls, and the newest event is first: {losses:?}");
+    assert!(events[0]["message"].as_str().unwrap().contains(model));
+
+    let call = |path: &str| server.call(Method::GET, path, Some(&key), None).ok();
+    let checkpoints = call(&format!("{}/checkpoints", path(&job)));
+    let checkpoints = checkpoints["data"].as_array().unwrap();
+    let steps: Vec<_> = checkpoints.iter().map(|checkpoint| checkpoint["step_number"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [32, 24, 16], "the last three epochs");
+    let checkpoint = checkpoints[2]["fine_tuned_model_checkpoint"].as_str().unwrap();
+    assert_eq!(checkpoint, format!("{model}:ckpt-step-16"));
+
+    let listed = call("/v1/models");
+    let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|model| id(model).to_owned()).collect();
+    assert!(ids.contains(&model.to_owned()) && ids.contains(&checkpoint.to_owned()), "{ids:?}");
+    assert_eq!(call(&format!("/v1/models/{model}"))["base_model"], MODEL);
+    let chat = |key: &str, model: &str| {
+        let body = json!({
+            "model": model, "max_tokens": 8, "temperature": 0,
+            "messages": [{ "role": "user", "content": "question 3" }],
+        });
+        server.call(Method::POST, "/v1/chat/completions", Some(key), Some(&body))
+    };
+    let [base, tuned] = [MODEL, model].map(|model| chat(&key, model).ok()["choices"][0]["message"]["content"].clone());
+    assert_ne!(base, tuned);
+    chat(&key, checkpoint).ok();
+    assert_eq!(chat(&stranger, model).error_fields().0, 404, "it belongs to another project");
+    assert_eq!(server.call(Method::GET, &format!("/v1/models/{model}"), Some(&stranger), None).status, 404);
+
+    let deleted = server.call(Method::DELETE, &format!("/v1/models/{model}"), Some(&key), None).ok();
+    assert_eq!((&deleted["id"], &deleted["deleted"]), (&json!(model), &json!(true)));
+    assert_eq!(chat(&key, model).error_fields().0, 404);
+    chat(&key, checkpoint).ok();
 
     let folder = server.stop();
-    assert_eq!(quota_usage_of(folder.path(), &project).jobs, 1);
-    assert_eq!(records(folder.path())["job_events"], 2);
+    let usage = quota_usage_of(folder.path(), &project);
+    assert_eq!((usage.jobs, usage.files), (1, 2));
+    let server = Server::start_in(folder);
+    let chat = json!({ "model": checkpoint, "messages": [{ "role": "user", "content": "question 3" }], "max_tokens": 1 });
+    server.call(Method::POST, "/v1/chat/completions", Some(&key), Some(&chat)).ok();
+}
+
+#[test]
+fn preferences_are_trained_with_dpo() {
+    let server = Server::start();
+    let line = json!({
+        "input": { "messages": [{ "role": "user", "content": "hello" }] },
+        "preferred_output": [{ "role": "assistant", "content": "good" }],
+        "non_preferred_output": [{ "role": "assistant", "content": "bad" }],
+    });
+    let file = upload(&server, &server.admin, line.to_string().as_bytes()).ok()["id"].clone();
+    let supervised = server.post("/v1/fine_tuning/jobs", &json!({ "model": MODEL, "training_file": file }));
+    assert_eq!(supervised.error_fields().2.as_deref(), Some("training_file"));
+    let method = json!({ "type": "dpo", "dpo": { "hyperparameters": {
+        "n_epochs": 10, "beta": 0.5, "learning_rate_multiplier": 100,
+    } } });
+    let new = json!({ "model": MODEL, "training_file": file, "method": method });
+    let created = server.post("/v1/fine_tuning/jobs", &new).ok();
+    let job = wait_for(&server, id(&created), "succeeded");
+    assert_eq!(job["method"]["dpo"]["hyperparameters"]["beta"], 0.5);
+    let loss = job["progress"]["train_loss"].as_f64().unwrap();
+    assert!(loss < 0.6, "it begins at ln 2 and falls: {loss}");
+}
+
+#[test]
+fn a_job_is_paused_resumed_and_cancelled() {
+    let server = Server::start();
+    let created = long_job(&server);
+    wait_for(&server, id(&created), "running");
+    until(|| "it has taken a step", || server.get(&path(&created)).ok()["progress"].is_object());
+    let act = |act: &str| server.post(&format!("{}/{act}", path(&created)), &json!({}));
+    assert_eq!(act("resume").error_fields().1, "conflict");
+    assert_eq!(act("pause").ok()["state"], "paused");
+    assert_eq!(act("pause").error_fields().1, "conflict");
+    let other = job(&server, &server.admin, json!({}));
+    wait_for(&server, id(&other), "succeeded");
+    assert_eq!(server.get(&path(&created)).ok()["state"], "paused");
+    let paused_at = server.get(&path(&created)).ok()["progress"]["step"].as_u64().unwrap();
+    assert_eq!(act("resume").ok()["state"], "queued");
+    wait_for(&server, id(&created), "running");
+    let on = "The training goes on after step ";
+    let resumed = messages(&server, &created).iter().find_map(|text| text.strip_prefix(on).map(str::to_owned)).unwrap();
+    assert!(resumed.trim_end_matches('.').parse::<u64>().unwrap() >= paused_at);
+    assert_eq!(act("cancel").ok()["state"], "cancelled");
+    assert!(act("cancel").text.contains("been cancelled"));
+    assert_eq!(act("resume").error_fields().1, "conflict");
+    let next = job(&server, &server.admin, json!({}));
+    wait_for(&server, id(&next), "succeeded");
+    let folder = server.stop();
+    assert_eq!(records(folder.path())["open_jobs"], 0);
+}
+
+#[test]
+fn a_stopped_server_goes_on_with_a_job() {
+    let server = Server::start();
+    let created = long_job(&server);
+    until(|| "it has taken a step", || server.get(&path(&created)).ok()["progress"].is_object());
+    let server = Server::start_in(server.stop());
+    wait_for(&server, id(&created), "running");
+    until(
+        || "it goes on",
+        || messages(&server, &created).iter().any(|text| text.starts_with("The training goes on after step")),
+    );
+    server.post(&format!("{}/cancel", path(&created)), &json!({})).ok();
+}
+
+#[test]
+fn a_job_that_cannot_be_trained_fails_with_the_reason() {
+    let server = Server::start();
+    let fails = |more: Value, code: &str, reason: &str| {
+        let created = job(&server, &server.admin, more);
+        let failed = wait_for(&server, id(&created), "failed");
+        assert_eq!(failed["error"]["code"], code);
+        let message = failed["error"]["message"].as_str().unwrap();
+        assert!(message.contains(reason), "{message}");
+        assert_eq!(messages(&server, &created)[0], message);
+        assert!(failed["finished_at"].is_i64() && failed["fine_tuned_model"].is_null());
+    };
+    let long = json!({ "messages": [
+        { "role": "user", "content": "hi" }, { "role": "assistant", "content": "word ".repeat(2000) },
+    ] });
+    let long_file = upload(&server, &server.admin, long.to_string().as_bytes()).ok()["id"].clone();
+    fails(json!({ "training_file": long_file }), "invalid_training_file", "line 1 has");
+    let lora = json!({ "hyperparameters": { "target_modules": ["nothing"] } });
+    fails(lora, "model_unavailable", "nothing");
+
+    let server_path = server.folder.path().join("models");
+    let file = many_examples(&server, &server.admin, 2);
+    let hold = long_job(&server);
+    wait_for(&server, id(&hold), "running");
+    let waiting = job(&server, &server.admin, json!({ "training_file": file }));
+    server.delete(&format!("/v1/files/{file}")).ok();
+    let gone = job(&server, &server.admin, json!({}));
+    std::fs::remove_dir_all(server_path.join(MODEL)).unwrap();
+    server.post(&format!("{}/cancel", path(&hold)), &json!({})).ok();
+    let failed = wait_for(&server, id(&waiting), "failed");
+    assert_eq!((&failed["error"]["code"], &failed["error"]["param"]), (&json!("invalid_training_file"), &json!("training_file")));
+    let failed = wait_for(&server, id(&gone), "failed");
+    assert_eq!(failed["error"]["code"], "model_not_found");
 }
 
 #[test]
 fn omitted_fields_get_defaults() {
     let server = Server::start();
     let created = job(&server, &server.admin, json!({ "hyperparameters": { "learning_rate_multiplier": 0.5 } }));
-    assert_eq!(
-        created["hyperparameters"],
-        json!({ "n_epochs": "auto", "batch_size": "auto", "learning_rate_multiplier": 0.5 })
-    );
+    assert_eq!(created["hyperparameters"]["learning_rate_multiplier"], 0.5);
+    for name in ["n_epochs", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "target_modules", "max_length", "packing"]
+    {
+        assert_eq!(created["hyperparameters"][name], "auto", "{name}");
+    }
     assert!(created["seed"].is_u64() && created["name"].is_null() && created["metadata"].is_null());
 }
 
@@ -93,7 +276,14 @@ fn each_invalid_field_is_named() {
         (json!({ "seed": -1 }), 400, "seed"),
         (json!({ "seed": 1_u64 << 31 }), 400, "seed"),
         (json!({ "integrations": [{ "type": "wandb" }] }), 400, "integrations"),
-        (json!({ "method": { "type": "dpo" } }), 400, "method.type"),
+        (json!({ "method": { "type": "x" } }), 400, "method.type"),
+        (json!({ "method": { "type": "dpo" } }), 400, "training_file"),
+        (json!({ "hyperparameters": { "beta": 0.1 } }), 400, "hyperparameters.beta"),
+        (json!({ "hyperparameters": { "lora_rank": 257 } }), 400, "hyperparameters.lora_rank"),
+        (json!({ "hyperparameters": { "lora_dropout": 1 } }), 400, "hyperparameters.lora_dropout"),
+        (json!({ "hyperparameters": { "lora_alpha": 0 } }), 400, "hyperparameters.lora_alpha"),
+        (json!({ "hyperparameters": { "target_modules": [] } }), 400, "hyperparameters.target_modules"),
+        (json!({ "hyperparameters": { "packing": "yes" } }), 400, "hyperparameters.packing"),
         (json!({ "method": { "type": "supervised", "dpo": {} } }), 400, "method.dpo"),
         (json!({ "hyperparameters": { "n_epochs": 0 } }), 400, "hyperparameters.n_epochs"),
         (json!({ "hyperparameters": { "n_epochs": "many" } }), 400, "hyperparameters.n_epochs"),
@@ -174,6 +364,7 @@ fn the_model_and_files_must_be_accessible_to_the_key() {
 fn only_metadata_can_be_changed() {
     let server = Server::start();
     let created = job(&server, &server.admin, json!({ "name": "a", "metadata": { "k": 1 } }));
+    let created = wait_for(&server, id(&created), "succeeded");
     let path = path(&created);
     let steps = [
         (json!({}), json!("a"), json!({ "k": 1 })),
@@ -207,36 +398,12 @@ fn only_metadata_can_be_changed() {
 fn a_finished_job_cannot_be_cancelled() {
     let server = Server::start();
     let created = job(&server, &server.admin, json!({}));
+    wait_for(&server, id(&created), "succeeded");
     for mount in ["/v1", "/openai/v1"] {
         let response = server.post(&format!("{}/cancel", path(&created).replace("/v1", mount)), &json!({}));
         assert_eq!(response.error_fields(), (409, "conflict".to_owned(), None));
-        assert!(response.text.contains("failed"), "{}", response.text);
+        assert!(response.text.contains("succeeded"), "{}", response.text);
     }
-}
-
-#[test]
-fn a_queued_job_is_cancelled_once() {
-    let server = Server::start();
-    let created = job(&server, &server.admin, json!({}));
-    let folder = server.stop();
-    requeue_job(folder.path(), created["id"].as_str().unwrap());
-    let server = Server::start_in(folder);
-    let waiting = server.get(&path(&created)).ok();
-    assert_eq!(
-        (&waiting["state"], &waiting["finished_at"], &waiting["error"]),
-        (&json!("queued"), &Value::Null, &Value::Null)
-    );
-    let cancelled = server.post(&format!("{}/cancel", path(&created)), &json!({})).ok();
-    assert_eq!(cancelled["state"], "cancelled");
-    assert!(cancelled["finished_at"].is_i64());
-    let again = server.post(&format!("{}/cancel", path(&created)), &json!({}));
-    assert!(again.status == 409 && again.text.contains("been cancelled"), "{}", again.text);
-    let events = server.get(&format!("{}/events?limit=1", path(&created))).ok();
-    assert!(events["data"][0]["message"].as_str().unwrap().contains("cancelled"));
-    assert_eq!(
-        server.get("/v1/audit-events?action=fine_tuning_job.cancelled").ok()["data"].as_array().unwrap().len(),
-        1
-    );
 }
 
 #[test]
@@ -254,7 +421,7 @@ fn an_idempotency_key_creates_one_job() {
         )
     };
     let (first, second) = (send(&body), send(&body));
-    assert_eq!(first.ok(), second.ok());
+    assert_eq!(first.ok(), second.ok(), "the answer of the first request");
     assert_eq!(second.headers["idempotent-replayed"], "true");
     let mut other = body.clone();
     other["seed"] = json!(1);
@@ -270,7 +437,10 @@ fn pagination_returns_each_job_and_event_once() {
         pages(&server, "/v1/fine_tuning/jobs", 2).into_iter().map(|job| job["id"].clone()).collect();
     assert_eq!(listed, created.iter().rev().cloned().collect::<Vec<_>>());
     let events = |job: &Value| format!("/v1/fine_tuning/jobs/{}/events", job.as_str().unwrap());
-    assert_eq!(pages(&server, &events(&created[0]), 1).len(), 2);
+    wait_for(&server, created[0].as_str().unwrap(), "succeeded");
+    let all = pages(&server, &events(&created[0]), 3);
+    let ids: std::collections::BTreeSet<_> = all.iter().map(|event| event["id"].as_str().unwrap()).collect();
+    assert!(all.len() > 10 && ids.len() == all.len());
     let cursor =
         server.get(&format!("{}?limit=1", events(&created[0]))).ok()["next_cursor"].as_str().unwrap().to_owned();
     let foreign = server.get(&format!("{}?cursor={cursor}", events(&created[1]))).error_fields();

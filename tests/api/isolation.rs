@@ -67,6 +67,7 @@ fn tenant(server: &Server) -> Tenant {
     let agent = id(&post("/v1/agents", json!({ "name": "a", "instructions": "secret" })));
     let file = upload(server, &secret);
     let job = id(&post("/v1/fine_tuning/jobs", json!({ "model": MODEL, "training_file": file })));
+    crate::fine_tuning::wait_for(server, &job, "succeeded");
     Tenant { project, key, secret, inference, conversation, agent, file, job }
 }
 
@@ -115,6 +116,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(get.clone(), "/models", None, "/models".into(), Empty, Needs::Nothing);
     row(get.clone(), "/models/{model_id}", None, format!("/models/{MODEL}"), Empty, Needs::Nothing);
     row(get.clone(), "/models/{model_id}", query, format!("/models/{MODEL}?project_id={project}"), Empty, needs_p);
+    row(delete.clone(), "/models/{model_id}", None, format!("/models/{MODEL}"), Empty, Needs::Project);
     for (route, act) in [("/models/{model_id}/load", "load"), ("/models/{model_id}/unload", "unload")] {
         row(post.clone(), route, None, format!("/models/{MODEL}/{act}"), Empty, Needs::Admin);
     }
@@ -178,8 +180,18 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     let (route, one) = ("/fine_tuning/jobs/{job_id}", format!("{jobs}/{job}"));
     row(get.clone(), route, path, one.clone(), Empty, needs_p);
     row(patch.clone(), route, path, one.clone(), named(), needs_p);
-    row(post.clone(), "/fine_tuning/jobs/{job_id}/cancel", path, format!("{one}/cancel"), Empty, needs_p);
-    row(get.clone(), "/fine_tuning/jobs/{job_id}/events", path, format!("{one}/events"), Empty, needs_p);
+    for (route, act) in [
+        ("/fine_tuning/jobs/{job_id}/cancel", "cancel"),
+        ("/fine_tuning/jobs/{job_id}/pause", "pause"),
+        ("/fine_tuning/jobs/{job_id}/resume", "resume"),
+    ] {
+        row(post.clone(), route, path, format!("{one}/{act}"), Empty, needs_p);
+    }
+    for (route, list) in
+        [("/fine_tuning/jobs/{job_id}/events", "events"), ("/fine_tuning/jobs/{job_id}/checkpoints", "checkpoints")]
+    {
+        row(get.clone(), route, path, format!("{one}/{list}"), Empty, needs_p);
+    }
 
     row(get.clone(), "/audit-events", None, "/audit-events".into(), Empty, Needs::Admin);
     row(get, "/audit-events", query, format!("/audit-events?project_id={project}"), Empty, needs_p);
@@ -224,7 +236,12 @@ impl Row {
         match self.route {
             // The model is a chat model.
             "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
-            "/fine_tuning/jobs/{job_id}/cancel" => response.status == 409,
+            // The job has ended.
+            "/fine_tuning/jobs/{job_id}/cancel"
+            | "/fine_tuning/jobs/{job_id}/pause"
+            | "/fine_tuning/jobs/{job_id}/resume" => response.status == 409,
+            // The model is in the models folder.
+            "/models/{model_id}" if self.method == Method::DELETE => response.status == 409,
             _ => response.status == 200,
         }
     }

@@ -7,11 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use outpost::control_socket;
-use outpost::ids::{FileId, JobId, ProjectId};
+use outpost::ids::{FileId, ProjectId};
 use outpost::storage::content_chunks::{self, Chunk};
-use outpost::storage::fine_tuning_jobs::JobRecord;
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
-use outpost::storage::project_resources;
 use outpost::storage::quota_usage::{self, QuotaUsageRecord};
 use outpost::storage::{Store, StoreSettings, WriteTx, check};
 use reqwest::Method;
@@ -126,22 +124,6 @@ pub fn write_orphaned_chunks(folder: &Path, count: u32) {
     with_stopped_store(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
             (0..count).try_for_each(|index| content_chunks::put(tx, id, index, &Chunk(vec![b'x'; 1000])))
-        };
-        store.write(put).await.unwrap();
-    });
-}
-
-/// Changes a finished job of a stopped server back to a queued one.
-pub fn requeue_job(folder: &Path, job: &str) {
-    let id: JobId = job.parse().unwrap();
-    with_stopped_store(&folder.join("data"), async move |store| {
-        let put = move |tx: &WriteTx| {
-            let job = project_resources::find::<JobRecord>(tx, id.to_bytes())?.unwrap();
-            project_resources::replace(
-                tx,
-                id.to_bytes(),
-                &JobRecord { state: 1, error: None, finished_at: None, ..job },
-            )
         };
         store.write(put).await.unwrap();
     });
