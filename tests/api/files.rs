@@ -54,6 +54,24 @@ fn a_file_has_all_fields_on_both_mounts() {
 }
 
 #[test]
+fn preferences_are_checked_like_chats() {
+    let server = Server::start();
+    let line = |output: &str| {
+        format!(
+            r#"{{"input":{{"messages":[{{"role":"user","content":"q"}}]}},"preferred_output":[{{"role":"assistant","content":"a"}}],"non_preferred_output":{output}}}"#
+        )
+    };
+    let good = line(r#"[{"role":"assistant","content":"b"}]"#);
+    let upload = |content: &str| {
+        let parts = [PURPOSE, ("file", Some("dpo.jsonl"), content.as_bytes())];
+        send(&server, "/openai/v1", &server.admin, &parts, &[])
+    };
+    assert_eq!(upload(&good).ok()["example_format"], "preference");
+    let refused = upload(&format!("{good}\n{}", line(r#"[{"role":"user","content":"b"}]"#)));
+    assert!(refused.text.contains("line 2: 'non_preferred_output[0].role' must be 'assistant'"), "{}", refused.text);
+}
+
+#[test]
 fn form_parts_may_be_in_any_order_and_name_a_project() {
     let server = Server::start();
     let (project, _, key) = server.tenant("owner");

@@ -1,6 +1,8 @@
 //! Chat templates and tokenizing: special tokens are parsed only where the template writes them.
 
-use outpost::engine::{LoadError, Message, PromptError, TextModel, Tool};
+use outpost::engine::{
+    LoadError, Message, PromptError, TextModel, TokenizeLimits, Tool, TrainingExample, TrainingTexts,
+};
 
 use crate::harness::{TestClock, rig, tiny};
 use crate::tiny_model::TinyModel;
@@ -107,4 +109,30 @@ fn a_model_without_a_template_is_not_served() {
         assert!(reason.contains(word), "{reason}");
         assert_eq!(engine.models().find(id).unwrap().problem, Some(reason));
     }
+}
+
+#[test]
+fn the_prompt_of_a_trained_message_is_that_of_inference() {
+    let rig = tiny();
+    let model = &rig.model;
+    let messages = vec![
+        user("hello"),
+        Message::new("assistant", "the <|im_end|> world"),
+        user("\n1"),
+        Message::new("assistant", "\n"),
+    ];
+    let train = |messages: &[Message], max_tokens| {
+        let trained = messages.iter().map(|message| message.role == "assistant").collect();
+        let example = TrainingExample::Chat { messages: messages.to_vec(), trained, tools: Vec::new() };
+        model.training_texts(&example, max_tokens, &TokenizeLimits::default()).unwrap()
+    };
+    let TrainingTexts::Complete(texts) = train(&messages, 1000) else { panic!("too long") };
+    let [whole] = &texts[..] else { panic!("{texts:?}") };
+    let targets: Vec<u32> = whole.targets.iter().map(|position| whole.tokens[*position]).collect();
+    assert_eq!(text(model, &targets), "the <|im_end|> world<|im_end|>\n<|im_end|>");
+    for (index, target) in [(1, whole.targets[0]), (3, whole.targets[whole.targets.len() - 2])] {
+        assert_eq!(whole.tokens[..target], model.prompt(&messages[..index]).unwrap());
+    }
+    let tokens = whole.tokens.len();
+    assert_eq!(train(&messages, tokens - 1), TrainingTexts::TooLong { tokens });
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::safetensors::license;
 use crate::engine::model_info::{ModelInfo, ModelKind};
-use crate::models::peft::{CONFIG_FILE, PeftAdapter, WEIGHTS_FILE};
+use crate::models::peft::{CONFIG_FILE, PeftAdapter, PeftFiles, WEIGHTS_FILE};
 
 /// The contents of an adapter's two files.
 #[derive(Clone)]
@@ -15,6 +15,12 @@ pub struct AdapterFiles {
     pub config: Vec<u8>,
     /// `adapter_model.safetensors`
     pub weights: Arc<[u8]>,
+}
+
+impl From<PeftFiles> for AdapterFiles {
+    fn from(PeftFiles { config, weights }: PeftFiles) -> Self {
+        Self { config, weights: weights.into() }
+    }
 }
 
 impl fmt::Debug for AdapterFiles {

@@ -159,3 +159,21 @@ fn tokenizing_a_long_prompt_stops_at_its_limits() {
     drop(request);
     assert!(!tokens.encode_prompt(&long, &limits).complete);
 }
+
+/// A prompt and its continuation have the tokens of both together, if they meet at a special token or between words.
+#[test]
+fn continuations_continue_prompts() {
+    let folders = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
+    for folder in folders.filter(|path| path.is_dir()) {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let (tokens, _) = if folder.join("tokenizer.gguf").exists() { gguf(&name) } else { hub(&name) };
+        let whole = "[INST] hello [/INST]some words[INST]\nmore 12 words";
+        let encode = |text: &str| tokens.encode_prompt(text, &TokenizeLimits::default()).ids;
+        for prompt in
+            ["[INST]", "[INST] hello [/INST]", "[INST] hello [/INST]some", "[INST] hello [/INST]some words[INST]"]
+        {
+            let rest = tokens.encode_continuation(prompt, &whole[prompt.len()..]);
+            assert_eq!([encode(prompt), rest].concat(), encode(whole), "{name}: {prompt}");
+        }
+    }
+}
