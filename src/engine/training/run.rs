@@ -15,7 +15,6 @@ use crate::clock_rng::ClockRng;
 use crate::engine::discovery::AdapterFiles;
 use crate::models::ModelError;
 use crate::models::backend::{Backend, Pause, RequestOptions};
-use crate::models::peft::PeftFiles;
 use crate::models::training::{AdamW, LearningRate, LoraTrainer, TargetScore, TrainingText, preference_score};
 
 /// Gradients are clipped to this norm.
@@ -276,10 +275,7 @@ impl Steps<'_> {
         let LoraTrainer { parameters, optimizer, .. } = &self.trainer;
         let state = state::encode(&self.progress, parameters, optimizer).map_err(ModelError::Compute)?;
         let adapter = match ends_epoch {
-            true => {
-                let PeftFiles { config, weights } = parameters.to_peft(&self.base)?;
-                Some(AdapterFiles { config, weights: weights.into() })
-            }
+            true => Some(AdapterFiles::from(parameters.to_peft(&self.base)?)),
             false => None,
         };
         let Progress { step, tokens, .. } = self.progress;
