@@ -16,12 +16,18 @@ pub struct TargetLogit {
     pub is_max: bool,
 }
 
-/// Scores the target of each row of `logits`, `[targets, vocabulary]`, and replaces the row by the gradient of its log
+/// Scores the target of each row of `logits`, `[targets, vocabulary]`, after the cap `cap · tanh(x / cap)`, and replaces the row by the gradient of its log
 /// probability times a weight. `targets` are tokens and weights.
 ///
 /// # Panics
 /// If lengths do not match, or a target is not in the vocabulary.
-pub fn cross_entropy(pool: &Pool, logits: &mut [f32], targets: &[(u32, f32)], scores: &mut [TargetLogit]) {
+pub fn cross_entropy(
+    pool: &Pool,
+    logits: &mut [f32],
+    soft_cap: Option<f32>,
+    targets: &[(u32, f32)],
+    scores: &mut [TargetLogit],
+) {
     assert!(!targets.is_empty() && logits.len().is_multiple_of(targets.len()), "logits are [targets, vocabulary]");
     assert_eq!(targets.len(), scores.len(), "each target has a score");
     let vocabulary = logits.len() / targets.len();
@@ -30,12 +36,16 @@ pub fn cross_entropy(pool: &Pool, logits: &mut [f32], targets: &[(u32, f32)], sc
         let (target, weight) = targets[row];
         // SAFETY: no other task accesses this row.
         let (logits, scores) = unsafe { (logits.get(row * vocabulary, vocabulary), scores.get(row, 1)) };
-        scores[0] = run(pool.isa(), CrossEntropy { logits, target: target as usize, weight });
+        let slopes = &mut vec![0.; soft_cap.map_or(0, |_| vocabulary)];
+        scores[0] = run(pool.isa(), CrossEntropy { logits, soft_cap, slopes, target: target as usize, weight });
     });
 }
 
 struct CrossEntropy<'a> {
     logits: &'a mut [f32],
+    soft_cap: Option<f32>,
+    /// Space for the slopes of the cap.
+    slopes: &'a mut [f32],
     target: usize,
     weight: f32,
 }
@@ -45,11 +55,18 @@ impl Kernel for CrossEntropy<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) -> TargetLogit {
-        let Self { logits, target, weight } = self;
-        let own = logits[target];
+        let Self { logits, soft_cap, slopes, target, weight } = self;
         let (whole, mut sum) = (logits.len() / LANES * LANES, 0f64);
         // SAFETY: `index` is within the row; features as `Kernel` says.
         unsafe {
+            if let Some(cap) = soft_cap {
+                for index in (0..logits.len()).step_by(LANES) {
+                    let tanh = S::tanh(S::mul(load_up_to::<S>(logits, index), S::splat(1.0 / cap)));
+                    store_up_to::<S>(slopes, index, S::sub(S::splat(1.0), S::mul(tanh, tanh)));
+                    store_up_to::<S>(logits, index, S::mul(tanh, S::splat(cap)));
+                }
+            }
+            let own = logits[target];
             let mut maxima = S::splat(f32::NEG_INFINITY);
             for index in (0..whole).step_by(LANES) {
                 maxima = S::max(maxima, S::load(logits.as_ptr().add(index)));
@@ -74,6 +91,9 @@ impl Kernel for CrossEntropy<'_> {
                 store_up_to::<S>(logits, index, x);
             }
             logits[target] += weight;
+            for (logit, slope) in logits.iter_mut().zip(slopes) {
+                *logit *= *slope;
+            }
             TargetLogit { log_probability: own - max - sum.ln() as f32, is_max: own == max }
         }
     }

@@ -16,6 +16,11 @@ pub struct Dropout {
 }
 
 impl Dropout {
+    /// A key for each value of `part`.
+    pub fn mixed_key(key: u64, part: u64) -> u64 {
+        mix(key ^ mix(part))
+    }
+
     /// The factor of an element.
     pub fn factor(&self, index: usize) -> f32 {
         self.factors()(index)

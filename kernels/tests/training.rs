@@ -214,7 +214,7 @@ fn targets_are_scored_and_logits_become_gradients() {
     let logits: Vec<f32> = normals(1, 3 * vocabulary).iter().map(|x| 3. * x).collect();
     for pool in pools() {
         let (mut found, mut scores) = (logits.clone(), [TargetLogit::default(); 3]);
-        cross_entropy(&pool, &mut found, &targets, &mut scores);
+        cross_entropy(&pool, &mut found, None, &targets, &mut scores);
         for (row, (target, weight)) in targets.into_iter().enumerate() {
             let logits = &logits[row * vocabulary..][..vocabulary];
             let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
