@@ -12,6 +12,8 @@ mod elementwise;
 mod error;
 mod experts;
 mod gradient;
+mod host;
+mod host_products;
 mod kv_arena;
 mod kv_batch;
 mod kv_groups;
@@ -26,7 +28,6 @@ mod tests;
 mod text_attention;
 mod weights;
 
-pub(in crate::models) use attention::soft_capped;
 pub use device::Candle;
 pub(in crate::models) use gradient::with_gradient;
 pub use weights::{CandleLinear, is_dequantised};
