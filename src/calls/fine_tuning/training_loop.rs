@@ -267,8 +267,9 @@ struct Watched<'a> {
     began: Duration,
     /// The step before the first of this run.
     first: Option<u32>,
-    /// Tokens of this run.
+    /// Tokens of this run, and since the beginning of the training.
     tokens: u64,
+    trained_tokens: u64,
     reported: Duration,
 }
 
@@ -276,7 +277,7 @@ impl<'a> Watched<'a> {
     /// `progress`: of the job so far.
     fn new(training: &'a TrainingLoop, id: JobId, progress: Progress) -> Self {
         let began = training.clock.uptime();
-        Self { training, id, progress, began, first: None, tokens: 0, reported: began }
+        Self { training, id, progress, began, first: None, tokens: 0, trained_tokens: 0, reported: began }
     }
 
     async fn follow(mut self, mut run: TrainingRun) -> std::result::Result<(), Interruption> {
@@ -313,7 +314,7 @@ impl<'a> Watched<'a> {
     async fn step(&mut self, report: StepReport) -> std::result::Result<(), Interruption> {
         let now = self.training.clock.uptime();
         let first = *self.first.get_or_insert(report.step - 1);
-        self.tokens += report.tokens;
+        (self.tokens, self.trained_tokens) = (self.tokens + report.tokens, report.trained_tokens);
         let seconds = now.saturating_sub(self.began).as_secs_f32().max(1e-3);
         let step_seconds = seconds / (report.step - first) as f32;
         self.progress = Progress {
@@ -344,7 +345,7 @@ impl<'a> Watched<'a> {
             });
             (format!("Step {step}/{steps}: training loss={loss:.4}"), metrics.to_string())
         });
-        Ok(self.training.jobs.report(self.id, self.progress, metrics).await?)
+        Ok(self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?)
     }
 
     async fn validated(&mut self, measured: Measurement) -> std::result::Result<(), Interruption> {
@@ -358,7 +359,8 @@ impl<'a> Watched<'a> {
             "full_valid_mean_token_accuracy": accuracy,
         });
         let message = format!("Step {step}/{steps}: full validation loss={loss:.4}");
-        Ok(self.training.jobs.report(self.id, self.progress, Some((message, metrics.to_string()))).await?)
+        let metrics = Some((message, metrics.to_string()));
+        Ok(self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?)
     }
 
     async fn save(&self, checkpoint: TrainingCheckpoint) -> std::result::Result<JobState, Interruption> {

@@ -224,6 +224,7 @@ impl Steps<'_> {
             learning_rate,
             gradient_norm,
             tokens: tokens as u64,
+            trained_tokens: self.progress.tokens,
             took: clock.uptime().saturating_sub(began),
         };
         self.send(TrainingEvent::Step(report))
