@@ -38,11 +38,6 @@ pub fn host(array: &Array) -> ArrayResult<HostArray<'_>> {
     }
 }
 
-/// Whether kernels compute an operation of `x` and its gradient.
-pub fn computes(x: &Array) -> bool {
-    x.track_op() && x.device().is_cpu()
-}
-
 /// See [`Backend::norm`].
 pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Array) -> Result<Array> {
     let (x, kind, epsilon) = (x.contiguous()?, norm.kind, norm.epsilon);
@@ -52,6 +47,7 @@ pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Array) -> Result<Array> {
     kernel.forward(candle.pool(), &*host(&x)?, &mut out);
     let (handle, input, weight) = (candle.clone(), x.detach(), norm.weight.clone());
     computed_from(&x, out, x.shape(), move |gradient| {
+        handle.pause()?;
         let mut of_x = vec![0.; gradient.len()];
         let kernel = kernels::Norm { kind, weight: &*host(&weight)?, bias: None, epsilon };
         kernel.backward(handle.pool(), &*host(&input)?, gradient, &mut of_x);
@@ -73,6 +69,7 @@ pub fn rope(
     kernels::rope(candle.pool(), &mut out, heads, width, layout, &*host(&cos.data)?, &*host(&sin.data)?);
     let (handle, cos, sin) = (candle.clone(), cos.data.clone(), sin.data.neg()?);
     computed_from(&data, out, data.shape(), move |gradient| {
+        handle.pause()?;
         // A rotation's gradient is rotated back.
         let mut of_x = gradient.to_vec();
         kernels::rope(handle.pool(), &mut of_x, heads, width, layout, &*host(&cos)?, &*host(&sin)?);
@@ -88,6 +85,7 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
     let Some(factors) = factors else {
         kernels::activate(candle.pool(), activation, &mut out, None);
         return computed_from(&x, out, x.shape(), move |gradient| {
+            handle.pause()?;
             let mut of_x = vec![0.; gradient.len()];
             activate_backward(handle.pool(), activation, (&*host(&input)?, None), gradient, &mut of_x, None);
             handle.pause()?;
@@ -98,6 +96,7 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
     kernels::activate(candle.pool(), activation, &mut out, Some(&*host(&factors)?));
     let kept = factors.detach();
     computed_from_two([&x, &factors], out, x.shape(), move |gradient| {
+        handle.pause()?;
         let [mut of_x, mut of_factors] = [(); 2].map(|()| vec![0.; gradient.len()]);
         let (x, factors) = (host(&input)?, host(&kept)?);
         let inputs = (&*x, Some(&*factors));
@@ -123,6 +122,7 @@ pub fn text_attention(
     }
     let (handle, shape, texts, kept) = (candle.clone(), *shape, texts.to_vec(), [q.detach(), k.detach(), v.detach()]);
     computed_from_three([&q, &k, &v], out, q.shape(), move |gradient| {
+        handle.pause()?;
         let [q, k, v] = &kept;
         let [queries, keys, values] = [host(q)?, host(k)?, host(v)?];
         let mut of = [&queries, &keys, &values].map(|x| vec![0.; x.len()]);
