@@ -264,7 +264,9 @@ fn dropout_depends_only_on_the_seed_and_the_position() {
         // The gradients of two passes, and the state after a step.
         let run = |mut trainer: LoraTrainer<'_>, keep_graphs: bool, rate: Option<f32>, seed: u64| {
             trainer.keep_graphs = keep_graphs;
-            rate.map(|rate| trainer.set_dropout(rate, seed).unwrap());
+            if let Some(rate) = rate {
+                trainer.set_dropout(rate, seed).unwrap();
+            }
             trainer.supervised(&batch, 0.1).unwrap();
             let first = trainer.gradient().to_vec();
             trainer.supervised(&batch, 0.1).unwrap();

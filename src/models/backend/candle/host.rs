@@ -43,14 +43,14 @@ pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Array) -> Result<Array> {
     let (x, kind, epsilon) = (x.contiguous()?, norm.kind, norm.epsilon);
     let mut out = vec![0.; x.elem_count()];
     let bias = norm.bias.as_ref().map(host).transpose()?;
-    let kernel = kernels::Norm { kind, weight: &*host(&norm.weight)?, bias: bias.as_deref(), epsilon };
-    kernel.forward(candle.pool(), &*host(&x)?, &mut out);
+    let kernel = kernels::Norm { kind, weight: &host(&norm.weight)?, bias: bias.as_deref(), epsilon };
+    kernel.forward(candle.pool(), &host(&x)?, &mut out);
     let (handle, input, weight) = (candle.clone(), x.detach(), norm.weight.clone());
     computed_from(&x, out, x.shape(), move |gradient| {
         handle.pause()?;
         let mut of_x = vec![0.; gradient.len()];
-        let kernel = kernels::Norm { kind, weight: &*host(&weight)?, bias: None, epsilon };
-        kernel.backward(handle.pool(), &*host(&input)?, gradient, &mut of_x);
+        let kernel = kernels::Norm { kind, weight: &host(&weight)?, bias: None, epsilon };
+        kernel.backward(handle.pool(), &host(&input)?, gradient, &mut of_x);
         handle.pause()?;
         Ok(of_x)
     })
@@ -66,13 +66,13 @@ pub fn rope(
 ) -> Result<Array> {
     let (data, width) = (x.data.contiguous()?, x.channels / heads);
     let mut out = host(&data)?.to_vec();
-    kernels::rope(candle.pool(), &mut out, heads, width, layout, &*host(&cos.data)?, &*host(&sin.data)?);
+    kernels::rope(candle.pool(), &mut out, heads, width, layout, &host(&cos.data)?, &host(&sin.data)?);
     let (handle, cos, sin) = (candle.clone(), cos.data.clone(), sin.data.neg()?);
     computed_from(&data, out, data.shape(), move |gradient| {
         handle.pause()?;
         // A rotation's gradient is rotated back.
         let mut of_x = gradient.to_vec();
-        kernels::rope(handle.pool(), &mut of_x, heads, width, layout, &*host(&cos)?, &*host(&sin)?);
+        kernels::rope(handle.pool(), &mut of_x, heads, width, layout, &host(&cos)?, &host(&sin)?);
         handle.pause()?;
         Ok(of_x)
     })
@@ -87,13 +87,13 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
         return computed_from(&x, out, x.shape(), move |gradient| {
             handle.pause()?;
             let mut of_x = vec![0.; gradient.len()];
-            activate_backward(handle.pool(), activation, (&*host(&input)?, None), gradient, &mut of_x, None);
+            activate_backward(handle.pool(), activation, (&host(&input)?, None), gradient, &mut of_x, None);
             handle.pause()?;
             Ok(of_x)
         });
     };
     let factors = factors.contiguous()?;
-    kernels::activate(candle.pool(), activation, &mut out, Some(&*host(&factors)?));
+    kernels::activate(candle.pool(), activation, &mut out, Some(&host(&factors)?));
     let kept = factors.detach();
     computed_from_two([&x, &factors], out, x.shape(), move |gradient| {
         handle.pause()?;

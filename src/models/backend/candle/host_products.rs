@@ -152,7 +152,7 @@ impl FrozenWeight {
 /// `x Wᵀ + b`.
 pub fn linear(candle: &Candle, linear: &CandleLinear, x: &Array) -> Result<Array> {
     let x = x.contiguous()?;
-    let out = linear_values(candle, linear, &*host(&x)?)?;
+    let out = linear_values(candle, linear, &host(&x)?)?;
     let (handle, frozen) = (candle.clone(), linear.frozen());
     computed_from(&x, out, (x.dim(0)?, linear.rows()), move |gradient| frozen.input_gradient(&handle, gradient))
 }
@@ -254,7 +254,7 @@ pub fn adapted_linear(
     let (handle, frozen, input) = (candle.clone(), linear.frozen(), x.detach());
     computed_from_three([&x, &down, &up], out, (x.dim(0)?, linear.rows()), move |gradient| {
         let mut of_x = frozen.input_gradient(&handle, gradient)?;
-        let [of_down, of_up] = low_rank.gradients(&handle, &*host(&input)?, &low, gradient, &mut of_x)?;
+        let [of_down, of_up] = low_rank.gradients(&handle, &host(&input)?, &low, gradient, &mut of_x)?;
         Ok([of_x, of_down, of_up])
     })
 }
