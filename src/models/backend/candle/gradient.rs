@@ -8,7 +8,7 @@ use candle_core::{
     Tensor as Array,
 };
 
-use super::host::host;
+use super::host_array::host;
 use crate::models::error::{ModelError, Result};
 
 /// Copies its second argument, which was computed from the first. The function returns the gradient of the first

@@ -1,42 +1,16 @@
 //! Operations of the CPU device that keep gradients: kernels compute both the results and the gradients.
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
-use candle_core::{CpuStorage, Error, Result as ArrayResult, Storage, StorageRef, Tensor as Array};
+use candle_core::Tensor as Array;
 use outpost_kernels::{self as kernels, Qkv, TextAttention, activate_backward};
 
 use super::device::Candle;
 use super::gradient::{computed_from, computed_from_three, computed_from_two};
+use super::host_array::host;
 use crate::models::backend::cpu::types::{Activation, AttentionShape, RopeLayout};
 use crate::models::backend::interface::{Angles, Backend, Norm, Tensor};
 use crate::models::error::Result;
-
-/// The elements of a contiguous array of the CPU.
-pub struct HostArray<'a> {
-    storage: StorageRef<'a>,
-    range: Range<usize>,
-}
-
-impl Deref for HostArray<'_> {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        match &*self.storage {
-            Storage::Cpu(CpuStorage::F32(elements)) => &elements[self.range.clone()],
-            _ => &[],
-        }
-    }
-}
-
-/// # Errors
-/// If it is not contiguous, not in f32, or on another device.
-pub fn host(array: &Array) -> ArrayResult<HostArray<'_>> {
-    let (storage, layout) = array.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(_)), Some((start, end))) => Ok(HostArray { storage, range: start..end }),
-        _ => Err(Error::Msg("the elements are not on the host".to_owned())),
-    }
-}
 
 /// See [`Backend::norm`].
 pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Array) -> Result<Array> {

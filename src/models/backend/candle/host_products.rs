@@ -6,7 +6,7 @@ use outpost_kernels::{DenseMatrix, Direction, Dropout, ProductPart};
 
 use super::device::Candle;
 use super::gradient::{computed_from, computed_from_three};
-use super::host::host;
+use super::host_array::host;
 use super::weights::{CandleLinear, Weight};
 use crate::models::backend::cpu::types::DType;
 use crate::models::backend::interface::{Backend, LowRankUpdate, Matrix};

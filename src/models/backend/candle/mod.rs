@@ -14,6 +14,7 @@ mod error;
 mod experts;
 mod gradient;
 mod host;
+mod host_array;
 mod host_products;
 mod kv_arena;
 mod kv_batch;

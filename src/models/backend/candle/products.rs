@@ -7,7 +7,7 @@ use super::device::{Candle, tensor, tensor_like};
 use super::elementwise::activated;
 use super::gradient::with_gradient;
 use super::weights::{CandleLinear, Weight};
-use super::{host, host_products};
+use super::{host_array, host_products};
 use crate::models::backend::checks;
 use crate::models::backend::cpu::types::dequantise;
 use crate::models::backend::interface::{Backend, FeedForward, LowRankUpdate, Matrix, Tensor, add_update};
@@ -48,7 +48,7 @@ impl Candle {
     pub(in crate::models) fn host_product(&self, linear: &CandleLinear, x: &Array) -> Result<Vec<f32>> {
         let x = x.detach();
         if x.device().is_cpu() {
-            return host_products::linear_values(self, linear, &host::host(&x.contiguous()?)?);
+            return host_products::linear_values(self, linear, &host_array::host(&x.contiguous()?)?);
         }
         let product = precise_product(&linear.weight, &x)?;
         let product = linear.bias.as_ref().map_or(Ok(product.clone()), |bias| product.broadcast_add(bias))?;
