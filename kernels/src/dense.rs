@@ -7,13 +7,13 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use crate::Pool;
 use crate::buffer::SharedSlice;
 use crate::dtype::{DType, dequantise};
 use crate::gemm::activations::{RowLayout, Tiles};
 use crate::gemm::{GemmTask, multiply};
 use crate::pack::FLOATS;
 use crate::simd::{Isa, LANES};
-use crate::Pool;
 
 /// Inner elements of a panel: two groups of 16 outputs fit in the L1 cache. A multiple of every block of weights.
 const PANEL_INNER: usize = 256;
@@ -35,6 +35,15 @@ enum Elements<'a> {
     Floats(&'a [f32]),
     /// Blocks of a GGUF file.
     Blocks(DType, &'a [u8]),
+}
+
+/// A part of a product. Both ranges start at multiples of [`DenseMatrix::ALIGNMENT`].
+#[derive(Clone, Debug)]
+pub struct ProductPart {
+    /// Elements of a row of `x`.
+    pub inner: Range<usize>,
+    /// Elements of a row of the result.
+    pub outputs: Range<usize>,
 }
 
 /// Which product is computed.
@@ -72,28 +81,30 @@ impl<'a> DenseMatrix<'a> {
         }
     }
 
-    /// Ranges of outputs start at a multiple of this.
-    pub const OUTPUT_ALIGNMENT: usize = PANEL_OUTPUTS;
+    /// The alignment of parts.
+    pub const ALIGNMENT: usize = PANEL_OUTPUTS;
 
-    /// Computes the outputs `outputs` of each row of `x`, `[m, inner]`, and writes them to `out`, `[m, outputs of the
-    /// matrix]`, or adds them if `accumulate` is set.
+    /// Computes a part of the product with `x`, `[m, inner]`, and writes it to `out`, `[m, outputs]`, or adds it if
+    /// `accumulate` is set.
     ///
     /// # Panics
-    /// If lengths do not match, or `outputs` does not start at a multiple of [`Self::OUTPUT_ALIGNMENT`].
+    /// If lengths do not match, or the part is not aligned or too large.
     pub fn multiply(
         &self,
         pool: &Pool,
         direction: Direction,
         x: &[f32],
-        outputs: Range<usize>,
+        part: ProductPart,
         accumulate: bool,
         out: &mut [f32],
     ) {
         let [inner, width] = self.sizes(direction);
-        assert!(outputs.start.is_multiple_of(Self::OUTPUT_ALIGNMENT) && outputs.end <= width, "there are {width} outputs");
+        let ProductPart { inner: terms, outputs } = part;
+        let aligned = [&terms, &outputs].iter().all(|range| range.start.is_multiple_of(Self::ALIGNMENT));
+        assert!(aligned && terms.end <= inner && outputs.end <= width, "no part of [{inner}, {width}]");
         let m = x.len() / inner.max(1);
         assert!(inner > 0 && x.len() == m * inner && out.len() == m * width, "x is [m, {inner}], out [m, {width}]");
-        if m == 0 || outputs.is_empty() {
+        if m == 0 || outputs.is_empty() || terms.is_empty() {
             return;
         }
         let alignment = match (direction, self.elements) {
@@ -108,13 +119,13 @@ impl<'a> DenseMatrix<'a> {
             let rows = Strided { start: x.as_ptr(), stride: inner };
             let out = Strided { start: shared.at(start, (m - 1) * width + count), stride: width };
             with_panel(|panel| {
-                for first in (0..inner).step_by(PANEL_INNER) {
-                    let ks = first..inner.min(first + PANEL_INNER);
+                for first in terms.clone().step_by(PANEL_INNER) {
+                    let ks = first..terms.end.min(first + PANEL_INNER);
                     self.pack(direction, ks.clone(), start..start + count, panel);
                     let rows = Strided { start: rows.start.wrapping_add(first), ..rows };
                     let size = PanelSize { inner: ks.len(), outputs: count };
                     // SAFETY: the rows have these inner elements, and no other task writes these outputs.
-                    unsafe { panel.multiply(pool.isa(), size, (rows, m), out, accumulate || first > 0) };
+                    unsafe { panel.multiply(pool.isa(), size, (rows, m), out, accumulate || first > terms.start) };
                 }
             });
         });

@@ -34,7 +34,7 @@ pub use activation_functions::{Activation, activate, activate_backward};
 pub use attention::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, KvBlocks, KvSlices, attend, attend_bytes};
 pub use conv::{Conv2d, ConvInput, ConvShape};
 pub use cross_entropy::{TargetLogit, cross_entropy};
-pub use dense::{DenseMatrix, Direction};
+pub use dense::{DenseMatrix, Direction, ProductPart};
 pub use dropout::Dropout;
 pub use dtype::{DType, dequantise};
 pub use elementwise::{add, add_scaled, concat_channels, resize_nearest};

@@ -109,14 +109,24 @@ impl TextAttention<'_> {
                     // The gradient of values: weightsᵀ · gradient.
                     transpose(&weights, positions, &mut transposed);
                     let of_values = self.shared_positions(item, &values);
-                    accumulate(pool, &transposed, count, self.rows(item, gradient, head), (positions, width), of_values);
-                    run(pool.isa(), ScoreGradient {
-                        weights: &weights,
-                        of_weights: &mut of_weights,
-                        slopes: slopes.as_deref(),
-                        positions,
-                        scale,
-                    });
+                    accumulate(
+                        pool,
+                        &transposed,
+                        count,
+                        self.rows(item, gradient, head),
+                        (positions, width),
+                        of_values,
+                    );
+                    run(
+                        pool.isa(),
+                        ScoreGradient {
+                            weights: &weights,
+                            of_weights: &mut of_weights,
+                            slopes: slopes.as_deref(),
+                            positions,
+                            scale,
+                        },
+                    );
                     // The gradients of queries, scores · keys, and of keys, scoresᵀ · queries.
                     self.mix(pool, item, &of_weights, x.keys, item.kv_head, self.queries(item, head, &queries));
                     transpose(&of_weights, positions, &mut transposed);

@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use outpost_kernels::{
-    Activation, AttentionShape, DType, DenseMatrix, Direction, Dropout, Isa, Norm, NormKind, Pool, Qkv, TargetLogit,
-    TextAttention, activate, activate_backward, cross_entropy, dequantise,
+    Activation, AttentionShape, DType, DenseMatrix, Direction, Dropout, Isa, Norm, NormKind, Pool, ProductPart, Qkv,
+    TargetLogit, TextAttention, activate, activate_backward, cross_entropy, dequantise,
 };
 use rng::Rng;
 use weights::random_weights;
@@ -40,7 +40,9 @@ fn products_match_double_precision() {
     let sizes = [(1, 1, 1), (13, 7, 5), (40, 300, 33), (3, 256, 16), (70, 48, 700), (5, 530, 260)];
     let cases = sizes.into_iter().map(|(m, rows, columns)| (DType::F32, m, rows, columns));
     let blocks = |dtype: DType| (dtype, 9, 270, 2 * dtype.block());
-    for (dtype, m, rows, columns) in cases.chain(DType::ALL.into_iter().filter(|dtype| dtype.is_quantised()).map(blocks)) {
+    for (dtype, m, rows, columns) in
+        cases.chain(DType::ALL.into_iter().filter(|dtype| dtype.is_quantised()).map(blocks))
+    {
         let bytes = random_weights(&mut Rng(3), dtype, rows * columns);
         let mut values = vec![0.; rows * columns];
         dequantise(dtype, &bytes, &mut values);
@@ -57,16 +59,31 @@ fn products_match_double_precision() {
             };
             let outputs = || (0..m * width).map(|index| (index / width, index % width));
             for pool in pools() {
-                for (accumulate, matrix) in [false, true].into_iter().flat_map(|accumulate| matrices.map(|m| (accumulate, m))) {
+                for (accumulate, matrix) in
+                    [false, true].into_iter().flat_map(|accumulate| matrices.map(|m| (accumulate, m)))
+                {
                     let mut out = sums.clone();
-                    for first in (0..width).step_by(DenseMatrix::OUTPUT_ALIGNMENT) {
-                        let outputs = first..width.min(first + DenseMatrix::OUTPUT_ALIGNMENT);
-                        matrix.multiply(&pool, direction, &x, outputs, accumulate, &mut out);
+                    let parts = |len: usize| (0..len).step_by(DenseMatrix::ALIGNMENT);
+                    for (first, output) in
+                        parts(inner).flat_map(|first| parts(width).map(move |output| (first, output)))
+                    {
+                        let part = ProductPart {
+                            inner: first..inner.min(first + DenseMatrix::ALIGNMENT),
+                            outputs: output..width.min(output + DenseMatrix::ALIGNMENT),
+                        };
+                        matrix.multiply(&pool, direction, &x, part, accumulate || first > 0, &mut out);
                     }
                     let before = |index: usize| if accumulate { f64::from(sums[index]) } else { 0. };
-                    let expected: Vec<f64> =
-                        outputs().enumerate().map(|(index, (row, output))| before(index) + product(row, output)).collect();
-                    assert_close(&out, &expected, 2e-6, &format!("{direction:?} {matrix:?} {pool:?}").chars().take(60).collect::<String>());
+                    let expected: Vec<f64> = outputs()
+                        .enumerate()
+                        .map(|(index, (row, output))| before(index) + product(row, output))
+                        .collect();
+                    assert_close(
+                        &out,
+                        &expected,
+                        2e-6,
+                        &format!("{direction:?} {matrix:?} {pool:?}").chars().take(60).collect::<String>(),
+                    );
                 }
             }
         }
@@ -118,10 +135,13 @@ fn attention(shape: &AttentionShape, texts: &[Range<usize>], x: Qkv<&[f32]>, gra
 
 #[test]
 fn attention_of_texts_and_its_gradient_match_double_precision() {
-    let plain = AttentionShape { heads: 4, kv_heads: 2, width: 10, scale: 0.3, causal: true, window: None, soft_cap: None };
+    let plain =
+        AttentionShape { heads: 4, kv_heads: 2, width: 10, scale: 0.3, causal: true, window: None, soft_cap: None };
     let windowed = AttentionShape { window: Some(7), soft_cap: Some(2.), ..plain };
     let one_head = AttentionShape { heads: 1, kv_heads: 1, width: 64, ..plain };
-    for (shape, lens) in [(plain, vec![1, 5, 0, 150]), (windowed, vec![40, 3]), (windowed, vec![300]), (one_head, vec![33])] {
+    for (shape, lens) in
+        [(plain, vec![1, 5, 0, 150]), (windowed, vec![40, 3]), (windowed, vec![300]), (one_head, vec![33])]
+    {
         let mut end = 0;
         let mut text = |len: &usize| {
             end += len;
@@ -145,7 +165,9 @@ fn attention_of_texts_and_its_gradient_match_double_precision() {
             let of = Qkv { queries: &mut of_queries[..], keys: &mut of_keys[..], values: &mut of_values[..] };
             let Ok(()) = attention.backward(&pool, x, &gradient, of, &mut pause);
             assert!(pauses >= 2);
-            for (name, (found, expected)) in ["output", "queries", "keys", "values"].iter().zip(found.iter().zip(&expected)) {
+            for (name, (found, expected)) in
+                ["output", "queries", "keys", "values"].iter().zip(found.iter().zip(&expected))
+            {
                 assert_close(found, expected, 1e-5, &format!("{name} {shape:?} {pool:?}"));
             }
         }
@@ -213,19 +235,26 @@ fn targets_are_scored_and_logits_become_gradients() {
     let (vocabulary, targets) = (5_003, [(0, 1.5), (5_002, -0.5), (77, 0.)]);
     let logits: Vec<f32> = normals(1, 3 * vocabulary).iter().map(|x| 3. * x).collect();
     for pool in pools() {
-        let (mut found, mut scores) = (logits.clone(), [TargetLogit::default(); 3]);
-        cross_entropy(&pool, &mut found, None, &targets, &mut scores);
-        for (row, (target, weight)) in targets.into_iter().enumerate() {
-            let logits = &logits[row * vocabulary..][..vocabulary];
-            let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
-            let log_probability = f64::from(logits[target as usize]) - sum.ln();
-            assert!((f64::from(scores[row].log_probability) - log_probability).abs() < 1e-5);
-            assert_eq!(scores[row].is_max, logits.iter().all(|x| *x <= logits[target as usize]));
-            let expected = logits.iter().enumerate().map(|(token, x)| {
-                f64::from(weight) * (f64::from(u8::from(token == target as usize)) - f64::from(*x).exp() / sum)
-            });
-            let expected: Vec<f64> = expected.collect();
-            assert_close(&found[row * vocabulary..][..vocabulary], &expected, 1e-5, "gradients");
+        for cap in [None, Some(4f32)] {
+            let (mut found, mut scores) = (logits.clone(), [TargetLogit::default(); 3]);
+            cross_entropy(&pool, &mut found, cap, &targets, &mut scores);
+            for (row, (target, weight)) in targets.into_iter().enumerate() {
+                let logits = logits[row * vocabulary..][..vocabulary].iter().map(|x| f64::from(*x));
+                let tanh = |x: f64| cap.map(|cap| (x / f64::from(cap)).tanh());
+                let slopes: Vec<f64> = logits.clone().map(|x| tanh(x).map_or(1., |tanh| 1. - tanh * tanh)).collect();
+                let logits: Vec<f64> =
+                    logits.map(|x| cap.zip(tanh(x)).map_or(x, |(cap, tanh)| f64::from(cap) * tanh)).collect();
+                let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+                let log_probability = logits[target as usize] - sum.ln();
+                assert!((f64::from(scores[row].log_probability) - log_probability).abs() < 1e-5);
+                assert_eq!(scores[row].is_max, logits.iter().all(|x| *x <= logits[target as usize]));
+                let expected = logits.iter().zip(slopes).enumerate().map(|(token, (x, slope))| {
+                    let is_target = f64::from(u8::from(token == target as usize));
+                    f64::from(weight) * (is_target - x.exp() / sum) * slope
+                });
+                let expected: Vec<f64> = expected.collect();
+                assert_close(&found[row * vocabulary..][..vocabulary], &expected, 1e-5, "gradients");
+            }
         }
     }
 }
@@ -249,32 +278,5 @@ fn dropout_keeps_the_expectation() {
         assert_eq!(first.get_or_insert(out.clone()), &out);
         Dropout { rate: 0., ..dropout }.apply(&pool, &vec![3.; count], false, &mut out);
         assert!(out.iter().all(|x| *x == 3.));
-    }
-}
-
-#[test]
-#[ignore = "a measurement, not a test"]
-fn speed() {
-    let pool = Pool::new(2);
-    for (dtype, m, rows, columns) in
-        [(DType::Q4_1, 512, 1536, 576), (DType::Q4_1, 512, 192, 576), (DType::Q4_1, 512, 576, 1536), (DType::Q8_0, 85, 49152, 576), (DType::Q4K, 512, 4864, 1024), (DType::Q6K, 512, 1024, 4864)]
-    {
-        let bytes = random_weights(&mut Rng(3), dtype, rows * columns);
-        let mut values = vec![0.; rows * columns];
-        dequantise(dtype, &bytes, &mut values);
-        for matrix in [DenseMatrix::floats(&values, rows, columns), DenseMatrix::blocks(dtype, &bytes, rows, columns)] {
-            for direction in [Direction::Forward, Direction::Backward] {
-                let [inner, width] = matrix.sizes(direction);
-                let x = normals(5, m * inner);
-                let mut out = vec![0.; m * width];
-                let time = (0..10).map(|_| {
-                    let start = std::time::Instant::now();
-                    matrix.multiply(&pool, direction, &x, 0..width, false, &mut out);
-                    start.elapsed().as_secs_f64()
-                });
-                let best = time.fold(f64::INFINITY, f64::min);
-                println!("{dtype:?} {m} {rows} {columns} {direction:?}: {:.3} ms {:.0} GFLOP/s", best * 1e3, 2e-9 * (m * rows * columns) as f64 / best);
-            }
-        }
     }
 }

@@ -189,7 +189,8 @@ impl Decoder<Candle> {
             backend.pause()?;
         }
         let scores = scores.into_iter();
-        let scores = scores.map(|TargetLogit { log_probability, is_max: is_greedy }| TargetScore { log_probability, is_greedy });
+        let scores =
+            scores.map(|TargetLogit { log_probability, is_max: is_greedy }| TargetScore { log_probability, is_greedy });
         let gradient = with_gradient.then(|| backend.input_gradient(self.output.weight(), logits)).transpose()?;
         Ok((scores.collect(), gradient))
     }

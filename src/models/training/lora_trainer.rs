@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use candle_core::{Tensor as Array, Var};
 
-use super::adam_w::{AdamW, clip_norm};
+use super::adam_w::{AdamW, PART, clip_factor, squared_norm};
 use super::lora_parameters::LoraParameters;
 use super::{TargetScore, TrainingText};
-use crate::models::backend::{Candle, Dropout};
 use crate::models::backend::candle::CandleLinear;
+use crate::models::backend::{Backend, Candle, Dropout};
 use crate::models::decoder::{Decoder, TrainingPass};
 use crate::models::error::{ModelError, Result};
 use crate::models::nn::{Adapter, DownProjection, LoraDelta};
@@ -37,7 +37,6 @@ struct LoraDropout {
     rate: f32,
     seed: u64,
 }
-
 
 /// The parameters on the device.
 #[derive(Debug)]
@@ -68,7 +67,17 @@ impl<'a> LoraTrainer<'a> {
             return Err(ModelError::Compute("the state of the optimizer is of another adapter".to_owned()));
         }
         let variables = Variables::new(&backend, &parameters)?;
-        Ok(Self { decoder, backend, parameters, optimizer, gradient: vec![0.; count], variables, keep_graphs: true, dropout: None, passes: 0 })
+        Ok(Self {
+            decoder,
+            backend,
+            parameters,
+            optimizer,
+            gradient: vec![0.; count],
+            variables,
+            keep_graphs: true,
+            dropout: None,
+            passes: 0,
+        })
     }
 
     /// Zeroes elements of the inputs of down-projections with probability `rate`, and scales the others by `1 / (1 − rate)`.
@@ -140,11 +149,32 @@ impl<'a> LoraTrainer<'a> {
     }
 
     /// Changes the parameters by the gradients since the last step, clipped to `max_norm`. Returns their norm before.
+    ///
+    /// # Errors
+    /// If it is interrupted. The step has then been taken, or nothing has changed; see [`AdamW::steps`].
     pub fn step(&mut self, learning_rate: f32, weight_decay: f32, max_norm: f32) -> Result<f32> {
-        let norm = clip_norm(&mut self.gradient, max_norm);
-        self.optimizer.step(&mut self.parameters.values, &self.gradient, learning_rate, weight_decay);
-        self.gradient.fill(0.);
+        let mut squares = 0.;
+        for part in self.gradient.chunks(PART) {
+            squares += squared_norm(part);
+            self.backend.pause()?;
+        }
+        let norm = squares.sqrt() as f32;
+        let factor = clip_factor(norm, max_norm);
+        let Self { backend, parameters, optimizer, gradient, .. } = self;
+        let mut interruption = Ok(());
+        let mut pause = || {
+            if interruption.is_ok() {
+                interruption = backend.pause();
+            }
+        };
+        for part in gradient.chunks_mut(PART) {
+            part.iter_mut().for_each(|value| *value *= factor);
+            pause();
+        }
+        optimizer.step_in_parts(&mut parameters.values, gradient, [learning_rate, weight_decay], &mut pause);
+        gradient.fill(0.);
         self.passes = 0;
+        interruption?;
         self.variables = Variables::new(&self.backend, &self.parameters)?;
         Ok(norm)
     }
@@ -205,6 +235,7 @@ impl Variables {
                 deltas.push((matrix.id, LoraDelta { down, up, scale }));
             }
             variables.push([down, up]);
+            backend.pause()?;
         }
         Ok(Self { modules: variables, adapter: Arc::new(Adapter::new(deltas)) })
     }

@@ -29,19 +29,33 @@ pub struct Candle {
     request: Option<RequestOptions>,
     /// Dropout of the inputs of down-projections in training; each module mixes its index into the key.
     dropout: Option<Dropout>,
+    /// Whether kernels compute gradients of the CPU device, rather than candle.
+    host_gradients: bool,
 }
 
 impl Candle {
     /// `host` runs what the device does not, such as sampling.
     pub fn new(device: Device, host: Cpu) -> Self {
-        let max_elements = if device.is_cpu() { 4 << 20 } else { 64 << 20 };
-        Self { device, host, constants: Arc::default(), max_elements, request: None, dropout: None }
+        let host_gradients = device.is_cpu();
+        let max_elements = if host_gradients { 4 << 20 } else { 64 << 20 };
+        Self { device, host, constants: Arc::default(), max_elements, request: None, dropout: None, host_gradients }
     }
 
     /// Limits the elements of scores.
     #[cfg(test)]
     pub(super) fn with_max_elements(self, max_elements: usize) -> Self {
         Self { max_elements, ..self }
+    }
+
+    /// Computes gradients like another device.
+    #[cfg(test)]
+    pub(super) fn without_host_gradients(self) -> Self {
+        Self { host_gradients: false, ..self }
+    }
+
+    /// Whether kernels compute an operation of `x`, because it needs a gradient on the CPU.
+    pub(super) fn computes_on_host(&self, x: &Array) -> bool {
+        self.host_gradients && x.track_op()
     }
 
     pub(super) fn max_elements(&self) -> usize {

@@ -32,7 +32,7 @@ pub fn divide(candle: &Candle, x: &mut Tensor<Candle>, divisor: f32) -> Result<(
 
 /// `activation(x)`, multiplied by `factors` if there are any.
 pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Option<&Array>) -> Result<Array> {
-    if host::computes(x) {
+    if candle.computes_on_host(x) {
         return host::activated(candle, activation, x, factors);
     }
     let y = match activation {

@@ -8,7 +8,7 @@ use candle_core::{
     Tensor as Array,
 };
 
-use super::host::host;
+use super::host_array::host;
 use crate::models::error::{ModelError, Result};
 
 /// Copies its second argument, which was computed from the first. The function returns the gradient of the first
@@ -81,7 +81,7 @@ impl<F: Fn(&[f32]) -> Result<[Vec<f32>; N]>, const N: usize> Computed<F, N> {
 
     fn gradients(&self, inputs: [&Array; N], gradient: &Array) -> ArrayResult<[Option<Array>; N]> {
         let gradient = gradient.contiguous()?;
-        let gradients = (self.gradients)(&*host(&gradient)?)?;
+        let gradients = (self.gradients)(&host(&gradient)?)?;
         let mut arrays = [const { None }; N];
         for ((array, input), values) in arrays.iter_mut().zip(inputs).zip(gradients) {
             *array = Some(Array::from_vec(values, input.shape(), input.device())?);

@@ -1,60 +1,30 @@
 //! Operations of the CPU device that keep gradients: kernels compute both the results and the gradients.
 
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
-use candle_core::{CpuStorage, Error, Result as ArrayResult, Storage, StorageRef, Tensor as Array};
+use candle_core::Tensor as Array;
 use outpost_kernels::{self as kernels, Qkv, TextAttention, activate_backward};
 
 use super::device::Candle;
 use super::gradient::{computed_from, computed_from_three, computed_from_two};
+use super::host_array::host;
 use crate::models::backend::cpu::types::{Activation, AttentionShape, RopeLayout};
 use crate::models::backend::interface::{Angles, Backend, Norm, Tensor};
 use crate::models::error::Result;
-
-/// The elements of a contiguous array of the CPU.
-pub struct HostArray<'a> {
-    storage: StorageRef<'a>,
-    range: Range<usize>,
-}
-
-impl Deref for HostArray<'_> {
-    type Target = [f32];
-
-    fn deref(&self) -> &[f32] {
-        match &*self.storage {
-            Storage::Cpu(CpuStorage::F32(elements)) => &elements[self.range.clone()],
-            _ => &[],
-        }
-    }
-}
-
-/// # Errors
-/// If it is not contiguous, not in f32, or on another device.
-pub fn host(array: &Array) -> ArrayResult<HostArray<'_>> {
-    let (storage, layout) = array.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(_)), Some((start, end))) => Ok(HostArray { storage, range: start..end }),
-        _ => Err(Error::Msg("the elements are not on the host".to_owned())),
-    }
-}
-
-/// Whether kernels compute an operation of `x` and its gradient.
-pub fn computes(x: &Array) -> bool {
-    x.track_op() && x.device().is_cpu()
-}
 
 /// See [`Backend::norm`].
 pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Array) -> Result<Array> {
     let (x, kind, epsilon) = (x.contiguous()?, norm.kind, norm.epsilon);
     let mut out = vec![0.; x.elem_count()];
     let bias = norm.bias.as_ref().map(host).transpose()?;
-    let kernel = kernels::Norm { kind, weight: &*host(&norm.weight)?, bias: bias.as_deref(), epsilon };
-    kernel.forward(candle.pool(), &*host(&x)?, &mut out);
+    let kernel = kernels::Norm { kind, weight: &host(&norm.weight)?, bias: bias.as_deref(), epsilon };
+    kernel.forward(candle.pool(), &host(&x)?, &mut out);
     let (handle, input, weight) = (candle.clone(), x.detach(), norm.weight.clone());
     computed_from(&x, out, x.shape(), move |gradient| {
+        handle.pause()?;
         let mut of_x = vec![0.; gradient.len()];
-        let kernel = kernels::Norm { kind, weight: &*host(&weight)?, bias: None, epsilon };
-        kernel.backward(handle.pool(), &*host(&input)?, gradient, &mut of_x);
+        let kernel = kernels::Norm { kind, weight: &host(&weight)?, bias: None, epsilon };
+        kernel.backward(handle.pool(), &host(&input)?, gradient, &mut of_x);
         handle.pause()?;
         Ok(of_x)
     })
@@ -70,12 +40,13 @@ pub fn rope(
 ) -> Result<Array> {
     let (data, width) = (x.data.contiguous()?, x.channels / heads);
     let mut out = host(&data)?.to_vec();
-    kernels::rope(candle.pool(), &mut out, heads, width, layout, &*host(&cos.data)?, &*host(&sin.data)?);
+    kernels::rope(candle.pool(), &mut out, heads, width, layout, &host(&cos.data)?, &host(&sin.data)?);
     let (handle, cos, sin) = (candle.clone(), cos.data.clone(), sin.data.neg()?);
     computed_from(&data, out, data.shape(), move |gradient| {
+        handle.pause()?;
         // A rotation's gradient is rotated back.
         let mut of_x = gradient.to_vec();
-        kernels::rope(handle.pool(), &mut of_x, heads, width, layout, &*host(&cos)?, &*host(&sin)?);
+        kernels::rope(handle.pool(), &mut of_x, heads, width, layout, &host(&cos)?, &host(&sin)?);
         handle.pause()?;
         Ok(of_x)
     })
@@ -88,16 +59,18 @@ pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Op
     let Some(factors) = factors else {
         kernels::activate(candle.pool(), activation, &mut out, None);
         return computed_from(&x, out, x.shape(), move |gradient| {
+            handle.pause()?;
             let mut of_x = vec![0.; gradient.len()];
-            activate_backward(handle.pool(), activation, (&*host(&input)?, None), gradient, &mut of_x, None);
+            activate_backward(handle.pool(), activation, (&host(&input)?, None), gradient, &mut of_x, None);
             handle.pause()?;
             Ok(of_x)
         });
     };
     let factors = factors.contiguous()?;
-    kernels::activate(candle.pool(), activation, &mut out, Some(&*host(&factors)?));
+    kernels::activate(candle.pool(), activation, &mut out, Some(&host(&factors)?));
     let kept = factors.detach();
     computed_from_two([&x, &factors], out, x.shape(), move |gradient| {
+        handle.pause()?;
         let [mut of_x, mut of_factors] = [(); 2].map(|()| vec![0.; gradient.len()]);
         let (x, factors) = (host(&input)?, host(&kept)?);
         let inputs = (&*x, Some(&*factors));
@@ -123,6 +96,7 @@ pub fn text_attention(
     }
     let (handle, shape, texts, kept) = (candle.clone(), *shape, texts.to_vec(), [q.detach(), k.detach(), v.detach()]);
     computed_from_three([&q, &k, &v], out, q.shape(), move |gradient| {
+        handle.pause()?;
         let [q, k, v] = &kept;
         let [queries, keys, values] = [host(q)?, host(k)?, host(v)?];
         let mut of = [&queries, &keys, &values].map(|x| vec![0.; x.len()]);

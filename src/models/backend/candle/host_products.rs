@@ -2,20 +2,20 @@
 //! update is part of the product.
 
 use candle_core::Tensor as Array;
-use outpost_kernels::{DenseMatrix, Direction, Dropout};
+use outpost_kernels::{DenseMatrix, Direction, Dropout, ProductPart};
 
 use super::device::Candle;
 use super::gradient::{computed_from, computed_from_three};
-use super::host::host;
+use super::host_array::host;
 use super::weights::{CandleLinear, Weight};
 use crate::models::backend::cpu::types::DType;
 use crate::models::backend::interface::{Backend, LowRankUpdate, Matrix};
 use crate::models::error::{ModelError, Result};
 
-/// Multiply-adds of each thread between two pauses: about two milliseconds.
-const PAUSE_MACS: usize = 80_000_000;
-/// Minimum rows of a product. Each product reads all weights.
-const MIN_ROWS: usize = 64;
+/// Multiply-adds of each thread between two pauses: a millisecond or two.
+const PAUSE_MACS: usize = 60_000_000;
+/// Elements that are zeroed between two pauses: new pages take a millisecond.
+const PAUSE_ELEMENTS: usize = 512 << 10;
 
 /// `out = x Mᵀ` or `x M`, or adds it if `accumulate` is set.
 fn multiply(
@@ -26,21 +26,49 @@ fn multiply(
     accumulate: bool,
     out: &mut [f32],
 ) -> Result<()> {
-    let ([inner, width], block) = (matrix.sizes(direction), DenseMatrix::OUTPUT_ALIGNMENT);
-    let (pool, m) = (candle.pool(), x.len() / inner.max(1));
-    let (rows, outputs) = match candle.request() {
-        None => (m.max(1), width),
+    let ([inner, width], pool) = (matrix.sizes(direction), candle.pool());
+    let m = x.len() / inner.max(1);
+    // Few outputs of all rows at a time, because each call dequantises the weights of its part.
+    let [rows, outputs, terms] = match candle.request() {
+        None => [m.max(1), width, inner],
         Some(_) => {
-            let macs = PAUSE_MACS * pool.threads();
-            let rows = (macs / (inner * width.min(block)).max(1)).max(MIN_ROWS).min(m.max(1));
-            (rows, (macs / (rows * inner * block).max(1)).max(1) * block)
+            let (block, macs) = (DenseMatrix::ALIGNMENT, PAUSE_MACS * pool.threads());
+            let blocks = |elements: usize| (macs / (elements * block).max(1)).max(1) * block;
+            let rows = m.clamp(1, PAUSE_MACS / (block * block));
+            // Outputs for all threads.
+            let outputs = blocks(rows * inner * pool.threads()) * pool.threads();
+            [rows, outputs, blocks(rows * outputs.min(width))]
         }
     };
     for (x, out) in x.chunks(rows * inner).zip(out.chunks_mut(rows * width)) {
-        for first in (0..width).step_by(outputs) {
-            matrix.multiply(pool, direction, x, first..width.min(first + outputs), accumulate, out);
-            candle.pause()?;
+        for output in (0..width).step_by(outputs) {
+            for term in (0..inner).step_by(terms) {
+                let part =
+                    ProductPart { inner: term..inner.min(term + terms), outputs: output..width.min(output + outputs) };
+                matrix.multiply(pool, direction, x, part, accumulate || term > 0, out);
+                candle.pause()?;
+            }
         }
+    }
+    Ok(())
+}
+
+/// Makes `out` longer; new elements are zero.
+fn extend_with_zeros(candle: &Candle, out: &mut Vec<f32>, len: usize) -> Result<()> {
+    out.reserve_exact(len - out.len().min(len));
+    while out.len() < len {
+        out.resize(len.min(out.len() + PAUSE_ELEMENTS), 0.);
+        candle.pause()?;
+    }
+    Ok(())
+}
+
+/// Frees the memory of many elements in parts.
+pub fn free(candle: &Candle, mut elements: Vec<f32>) -> Result<()> {
+    while elements.len() > PAUSE_ELEMENTS {
+        elements.truncate(elements.len() - PAUSE_ELEMENTS);
+        elements.shrink_to_fit();
+        candle.pause()?;
     }
     Ok(())
 }
@@ -95,7 +123,7 @@ pub fn linear_values(candle: &Candle, linear: &CandleLinear, x: &[f32]) -> Resul
     let rows = x.len() / linear.columns().max(1);
     let mut out = Vec::new();
     match &linear.bias {
-        None => out.resize(rows * linear.rows(), 0.),
+        None => extend_with_zeros(candle, &mut out, rows * linear.rows())?,
         Some(bias) => {
             let bias = host(bias)?;
             out.reserve_exact(rows * linear.rows());
@@ -113,7 +141,9 @@ pub fn input_gradient(candle: &Candle, linear: &CandleLinear, gradient: &[f32]) 
 
 impl FrozenWeight {
     fn input_gradient(&self, candle: &Candle, gradient: &[f32]) -> Result<Vec<f32>> {
-        let mut out = vec![0.; gradient.len() / self.rows.max(1) * self.columns];
+        candle.pause()?;
+        let mut out = Vec::new();
+        extend_with_zeros(candle, &mut out, gradient.len() / self.rows.max(1) * self.columns)?;
         self.multiply(candle, Direction::Backward, gradient, false, &mut out)?;
         Ok(out)
     }
@@ -122,7 +152,7 @@ impl FrozenWeight {
 /// `x Wᵀ + b`.
 pub fn linear(candle: &Candle, linear: &CandleLinear, x: &Array) -> Result<Array> {
     let x = x.contiguous()?;
-    let out = linear_values(candle, linear, &*host(&x)?)?;
+    let out = linear_values(candle, linear, &host(&x)?)?;
     let (handle, frozen) = (candle.clone(), linear.frozen());
     computed_from(&x, out, (x.dim(0)?, linear.rows()), move |gradient| frozen.input_gradient(&handle, gradient))
 }
@@ -224,7 +254,7 @@ pub fn adapted_linear(
     let (handle, frozen, input) = (candle.clone(), linear.frozen(), x.detach());
     computed_from_three([&x, &down, &up], out, (x.dim(0)?, linear.rows()), move |gradient| {
         let mut of_x = frozen.input_gradient(&handle, gradient)?;
-        let [of_down, of_up] = low_rank.gradients(&handle, &*host(&input)?, &low, gradient, &mut of_x)?;
+        let [of_down, of_up] = low_rank.gradients(&handle, &host(&input)?, &low, gradient, &mut of_x)?;
         Ok([of_x, of_down, of_up])
     })
 }

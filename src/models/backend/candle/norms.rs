@@ -30,7 +30,7 @@ pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Tensor<Candle>) -> Result<
     let Norm { kind, weight, bias, epsilon } = norm;
     let width = weight.elem_count();
     checks::norm(width, x)?;
-    if host::computes(&x.data) {
+    if candle.computes_on_host(&x.data) {
         let y = tensor_like(x, x.channels, &host::norm(candle, norm, &x.data)?)?;
         candle.pause()?;
         return Ok(y);

@@ -7,7 +7,7 @@ use super::device::{Candle, tensor, tensor_like};
 use super::elementwise::activated;
 use super::gradient::with_gradient;
 use super::weights::{CandleLinear, Weight};
-use super::{host, host_products};
+use super::{host_array, host_products};
 use crate::models::backend::checks;
 use crate::models::backend::cpu::types::dequantise;
 use crate::models::backend::interface::{Backend, FeedForward, LowRankUpdate, Matrix, Tensor, add_update};
@@ -18,7 +18,7 @@ const HIDDEN_ELEMENTS: usize = 64 << 20;
 
 /// `x Wᵀ + b` for each weight; `x` is `[rows, columns]`.
 fn products(candle: &Candle, weights: &[&CandleLinear], x: &Array) -> Result<Vec<Array>> {
-    if host::computes(x) && !weights.iter().any(|linear| linear.is_trained()) {
+    if candle.computes_on_host(x) && !weights.iter().any(|linear| linear.is_trained()) {
         return weights.iter().map(|linear| host_products::linear(candle, linear, x)).collect();
     }
     let products = match fused(weights, x)? {
@@ -48,7 +48,7 @@ impl Candle {
     pub(in crate::models) fn host_product(&self, linear: &CandleLinear, x: &Array) -> Result<Vec<f32>> {
         let x = x.detach();
         if x.device().is_cpu() {
-            return host_products::linear_values(self, linear, &host::host(&x.contiguous()?)?);
+            return host_products::linear_values(self, linear, &host_array::host(&x.contiguous()?)?);
         }
         let product = precise_product(&linear.weight, &x)?;
         let product = linear.bias.as_ref().map_or(Ok(product.clone()), |bias| product.broadcast_add(bias))?;
@@ -59,8 +59,9 @@ impl Candle {
     pub(in crate::models) fn input_gradient(&self, linear: &CandleLinear, gradient: Vec<f32>) -> Result<Array> {
         let rows = gradient.len() / linear.rows();
         if self.device().is_cpu() {
-            let gradient = host_products::input_gradient(self, linear, &gradient)?;
-            return Ok(Array::from_vec(gradient, (rows, linear.columns()), self.device())?);
+            let of_x = host_products::input_gradient(self, linear, &gradient)?;
+            host_products::free(self, gradient)?;
+            return Ok(Array::from_vec(of_x, (rows, linear.columns()), self.device())?);
         }
         let gradient = Array::from_vec(gradient, (rows, linear.rows()), self.device())?;
         Ok(gradient.matmul(&linear.weight.to_f32()?)?)
@@ -121,7 +122,7 @@ pub fn adapted_linears<const N: usize>(
         let fits = update.rows == (0..x.rows()) && update.down.is_trained() && update.up.is_trained();
         fits && updates.iter().filter(|other| other.output == update.output).count() == 1
     };
-    if !host::computes(&x.data) || !updates.iter().all(is_fused) {
+    if !candle.computes_on_host(&x.data) || !updates.iter().all(is_fused) {
         let mut outs = linears(candle, weights, x)?;
         add_low_rank(candle, updates, x, &mut outs)?;
         return Ok(outs);

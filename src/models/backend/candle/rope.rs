@@ -23,7 +23,7 @@ pub fn rope(
     if pairs == 0 {
         return Ok(());
     }
-    if host::computes(&x.data) {
+    if candle.computes_on_host(&x.data) {
         x.data = host::rope(candle, x, heads, layout, angles)?;
         return candle.pause();
     }

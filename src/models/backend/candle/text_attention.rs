@@ -34,7 +34,7 @@ impl Candle {
         {
             return Err(ModelError::Compute(format!("queries of {:?} do not fit {shape:?}", q.shape())));
         }
-        if host::computes(&q.data) && host::computes(&k.data) && host::computes(&v.data) {
+        if [q, k, v].iter().all(|x| self.computes_on_host(&x.data)) {
             let output = host::text_attention(self, texts, shape, [&q.data, &k.data, &v.data])?;
             return tensor_like(q, q.channels, &output);
         }

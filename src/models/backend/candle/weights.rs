@@ -149,7 +149,15 @@ pub fn read_conv(device: &Device, weight: &Rows<'_>, shape: ConvShape, bias: Opt
         (1, 1, 1, [0, 0]) => {
             let weights = Weight::Dense(read_dense(device, weight, &[outputs, inputs])?);
             let (rows, columns, dtype) = (outputs, inputs, weight.dtype);
-            Kernel::Pointwise(CandleLinear { rows, columns, weight: weights, bias, host_rows: None, dtype, module: None })
+            Kernel::Pointwise(CandleLinear {
+                rows,
+                columns,
+                weight: weights,
+                bias,
+                host_rows: None,
+                dtype,
+                module: None,
+            })
         }
         _ => Kernel::Window(read_dense(device, weight, &[outputs, inputs, height, width])?, bias),
     };
