@@ -17,8 +17,9 @@ use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::{ModelError, Result};
 use crate::models::nn::{Adapter, Context, LoraDeltas};
 
-/// Logits that are computed at once: enough rows for an efficient product with the output projection.
-const HEAD_LOGITS: usize = 16 << 20;
+/// Logits that are computed at once: enough rows for an efficient product with the output projection, and few enough to be
+/// freed in a few milliseconds.
+const HEAD_LOGITS: usize = 10 << 20;
 /// Logits that are scored between two pauses.
 const PAUSE_LOGITS: usize = 1 << 20;
 

@@ -63,16 +63,6 @@ fn extend_with_zeros(candle: &Candle, out: &mut Vec<f32>, len: usize) -> Result<
     Ok(())
 }
 
-/// Frees the memory of many elements in parts.
-pub fn free(candle: &Candle, mut elements: Vec<f32>) -> Result<()> {
-    while elements.len() > PAUSE_ELEMENTS {
-        elements.truncate(elements.len() - PAUSE_ELEMENTS);
-        elements.shrink_to_fit();
-        candle.pause()?;
-    }
-    Ok(())
-}
-
 /// A weight without a gradient.
 #[derive(Clone)]
 struct FrozenWeight {

@@ -60,7 +60,6 @@ impl Candle {
         let rows = gradient.len() / linear.rows();
         if self.device().is_cpu() {
             let of_x = host_products::input_gradient(self, linear, &gradient)?;
-            host_products::free(self, gradient)?;
             return Ok(Array::from_vec(of_x, (rows, linear.columns()), self.device())?);
         }
         let gradient = Array::from_vec(gradient, (rows, linear.rows()), self.device())?;
