@@ -6,6 +6,7 @@ import { bytes, compact, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
 import { Table } from "../table.js";
+import { DeleteModel, isTuned } from "./fine-tuning/tuned-models.js";
 import { Badge, CodeBlock, EmptyState, ErrorAlert, Page, useAction, useInterval, useLoad, Loading } from "../ui.js";
 
 const POLL_MS = 15_000;
@@ -41,11 +42,16 @@ export function Models() {
       setBusy(null);
     }
   });
+  const [removed, setRemoved] = useState(null);
+  const close = (changed) => {
+    setRemoved(null);
+    if (changed) reload();
+  };
   useInterval(POLL_MS, reload);
   const actionOf = (model) => html`<button type="button" class="text-button" disabled=${busy === model.id} onClick=${() => run(model, model.loaded ? "unload" : "load")}>
     ${busy === model.id ? (model.loaded ? t.models.unloading : t.models.loading) : model.loaded ? t.models.unload : t.models.load}<span class="visually-hidden"> ${model.id}</span></button>`;
   const columns = [
-    { title: t.name, sort: (model) => model.id, cell: (model) => html`<strong class="nowrap">${model.id}</strong><br /><span class="muted nowrap">${model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
+    { title: t.name, sort: (model) => model.id, cell: (model) => html`<strong class=${model.base_model ? "" : "nowrap"}>${model.id}</strong><br /><span class="muted nowrap">${model.base_model ? t.models.adapterOf(model.base_model) : model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
       ${model.problem && html`<p class="error">${model.problem}</p>`}` },
     { title: t.models.capabilities, sort: (model) => capabilities(model).join(), cell: (model) => html`<span class="badges">${capabilities(model).map((name) => html`<${Badge}>${name}<//>`)}</span>` },
     { title: t.models.limits, cell: (model) => model.limits && limits(model.limits) },
@@ -54,7 +60,8 @@ export function Models() {
     { title: t.status, sort: (model) => status(model)[1], cell: (model) => html`<${Badge} kind=${status(model)[0]}>${status(model)[1]}<//>` },
     { title: t.actions, cell: (model) => !model.problem && html`<div class="actions">
       ${model.capabilities.chat_completions && session.hasScope("inference") && html`<a class="button text-button" href=${`#/playground/chat/model/${encodeURIComponent(model.id)}`}>${t.models.try}<span class="visually-hidden"> ${model.id}</span></a>`}
-      ${session.hasScope("admin") && actionOf(model)}</div>` },
+      ${session.hasScope("admin") && actionOf(model)}
+      ${isTuned(model) && session.hasScope("project") && html`<button type="button" class="text-button error" onClick=${() => setRemoved(model)}>${t.delete}<span class="visually-hidden"> ${model.id}</span></button>`}</div>` },
   ];
   return html`<${Page} title=${t.pages.models} about=${t.models.about}>
     <${ErrorAlert} error=${runError ?? error} retry=${error && reload} />
@@ -62,6 +69,7 @@ export function Models() {
     ${models?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${PullStarter} /><//>`}
     ${models?.length > 0 && html`<${Table} label=${t.pages.models} columns=${columns} rows=${models} rowKey=${(model) => model.id} />`}
     <${Catalog} />
+    ${removed && html`<${DeleteModel} id=${removed.id} close=${close} />`}
   <//>`;
 }
 
