@@ -17,7 +17,7 @@ function ticksUpTo(max, fine) {
   const top = Math.max(max, fine ? 1e-6 : 1);
   const power = 10 ** Math.floor(Math.log10(top / 4));
   const smallest = fine ? 0 : max > 4 ? 1 : 0.5;
-  const step = Math.max(smallest, [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= top / 4));
+  const step = Math.max(smallest, (fine ? [1, 2, 2.5, 5, 10] : [1, 2, 5, 10]).map((factor) => factor * power).find((step) => step >= top / 4));
   return Array.from({ length: Math.ceil(top / step) + 1 }, (_, index) => index * step);
 }
 

@@ -223,7 +223,8 @@ export function useFieldErrors(error, names) {
     const frame = found && requestAnimationFrame(() => document.querySelector("dialog [aria-invalid=true]")?.focus());
     return () => cancelAnimationFrame(frame);
   }, [error]);
-  return [(one) => (found && one === name ? error.message : undefined), found ? null : error];
+  // The field's own name is enough there.
+  return [(one) => (found && one === name ? error.message.replace(error.param, name) : undefined), found ? null : error];
 }
 
 export function CopyButton({ text, label = t.copy }) {

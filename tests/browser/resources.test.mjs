@@ -177,7 +177,7 @@ test("files are uploaded, and a job is started, trains and is edited", async () 
   assert.deepEqual([job.seed, job.suffix, n_epochs, target_modules, packing], [7, "harbour", 2, ["q_proj", "v_proj"], false]);
   assert.ok(Number.isInteger(lora_rank), "the server chose what was left empty");
   await page.getByText("q_proj, v_proj").waitFor();
-  assert.equal(await figure("Step"), String(job.progress.steps));
+  await page.getByText(`Step ${job.progress.steps} of ${job.progress.steps}`).waitFor();
   assert.equal(await figure("Epoch"), "2.0");
   assert.match(await page.getByRole("img", { name: /^Loss/ }).getAttribute("aria-label"), /^Loss: Training loss [\d.]+, Validation loss [\d.]+$/);
   await page.getByText("Values by step").click();
@@ -241,9 +241,8 @@ test("a job is watched, paused, resumed and cancelled while it trains", async ()
   const id = await startJob(file, { n_epochs: 50, batch_size: 8 }, { name: "a long watch", validation_file: await uploadFile("check.jsonl", trainingLine("Port?", "Red.")) });
   await goTo(page, `tuning/${id}`, "a long watch");
   await page.locator("figure.chart path.line").first().waitFor();
-  const step = async () => Number((await figure("Step")).replaceAll(",", ""));
-  const first = await step();
-  await page.waitForFunction((first) => Number(document.querySelector(".stat strong").textContent.replaceAll(",", "")) > first, first);
+  const first = await page.locator("progress").evaluate((bar) => bar.value);
+  await page.waitForFunction((first) => document.querySelector("progress").value > first, first);
   assert.equal(await figure("Time left") === "–", false);
   for (const label of ["Epoch", "Training loss", "Token accuracy", "Training speed"]) assert.match(await figure(label), /\d/, label);
   await page.getByText("Running", { exact: true }).waitFor();
@@ -285,7 +284,7 @@ test("preferences are trained with DPO", async () => {
   await dialog().getByRole("option", { name: TINY_MODEL }).waitFor({ state: "attached" });
   await dialog().getByLabel("Model", { exact: true }).selectOption(TINY_MODEL);
   await dialog().getByRole("option", { name: /pairs/ }).first().waitFor({ state: "attached" });
-  await dialog().getByLabel("Training file").selectOption({ label: "pairs.jsonl (10 · Preferences)" });
+  await dialog().getByLabel("Training file").selectOption({ label: "pairs.jsonl · Preferences · 10" });
   await dialog().getByText("Advanced").click();
   await dialog().getByLabel("Beta").fill("0.2");
   await dialog().getByLabel("Epochs").fill("1");

@@ -77,6 +77,9 @@ test("200 payloads in names, labels, messages and file names do not run", async 
   await page.locator("table").nth(1).waitFor();
   await showAll(page);
   await assertNothingRan("tuning");
+  await goTo(page, "models", "Models");
+  await page.getByRole("region", { name: "Trained models" }).locator("tbody tr").first().waitFor();
+  await assertNothingRan("models");
   await goTo(page, `conversations/${longConversation}`, "Conversation");
   await page.locator(".message").nth(399).waitFor();
   assert.ok((await page.locator(".message .content").first().textContent()) === PAYLOADS[0], "the payload is shown unchanged");

@@ -12,10 +12,10 @@ export const isActive = (job) => ["queued", "running"].includes(job?.state);
 
 export const JobState = ({ job }) => html`<${Badge} kind=${BADGES[job.state] ?? ""}>${t.tuning.states[job.state] ?? job.state}<//>`;
 
-/** The steps done, as a bar; nothing before the first step. */
-export function JobProgress({ job: { progress } }) {
+/** The steps done, as a bar; nothing before the first step. `format`: the text of a step and the number of steps. */
+export function JobProgress({ job: { progress }, format = t.tuning.progressOf }) {
   if (!progress) return null;
   const { step, steps } = progress;
   return html`<div class="job-progress"><progress max=${steps} value=${step} aria-label=${t.tuning.progressLabel(step, steps)}></progress>
-    <span class="muted nowrap">${t.tuning.progressOf(number(step), number(steps))}</span></div>`;
+    <span class="muted nowrap">${format(number(step), number(steps))}</span></div>`;
 }

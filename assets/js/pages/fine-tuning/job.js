@@ -65,7 +65,7 @@ export function Job({ id, me }) {
     <${ErrorAlert} error=${error ?? eventsError ?? changeError} retry=${(error ?? eventsError) && refresh} />
     ${!job && !error && html`<${Loading} />`}
     ${job && html`
-      <div class="card job-state"><${JobState} job=${job} /><${JobProgress} job=${job} />${job.error && html`<p class="error">${job.error.message} <span class="muted nowrap">${t.tuning.errorCode} <code>${job.error.code}</code></span></p>`}</div>
+      <div class="card job-state"><${JobState} job=${job} /><${JobProgress} job=${job} format=${t.tuning.stepOf} />${job.error && html`<p class="error">${job.error.message} <span class="muted nowrap">${t.tuning.errorCode} <code>${job.error.code}</code></span></p>`}</div>
       ${job.progress && html`<${Figures} job=${job} />`}
       <h2>${t.tuning.loss}</h2>
       <${Loss} job=${job} rows=${rows} />
@@ -89,8 +89,9 @@ const hyperparameterText = (value) => (value === "auto" ? t.tuning.auto : typeof
 /** `[name, value]` of each detail. `isDeleted`: the model that the job has trained no longer exists. */
 const detailsOf = (job, isDeleted) => [
   [t.tuning.method, t.tuning.methods[job.method?.type] ?? job.method?.type], [t.tuning.baseModel, job.model],
-  [t.tuning.fineTunedModel, job.fine_tuned_model ? html`<code>${job.fine_tuned_model}</code>${isDeleted && html` <${Badge}>${t.tuning.deleted}<//>`}` : html`<span class="muted">${t.tuning.noneYet}</span>`],
+  [t.tuning.fineTunedModel, job.fine_tuned_model ? html`<code>${job.fine_tuned_model}</code>${isDeleted && html` <${Badge}>${t.tuning.deleted}<//>`}` : html`<span class="muted">${job.finished_at ? t.tuning.none : t.tuning.noneYet}</span>`],
   [t.tuning.training, html`<code>${job.training_file}</code>`], [t.tuning.validation, job.validation_file && html`<code>${job.validation_file}</code>`], [t.tuning.suffix, job.suffix], [t.tuning.seed, String(job.seed)],
+  [t.tuning.trainedTokens, job.trained_tokens !== null && number(job.trained_tokens)],
   [t.created, html`<${RelativeTime} value=${job.created_at} />`], [t.tuning.finished, job.finished_at && html`<${RelativeTime} value=${job.finished_at} />`],
   [t.metadata, job.metadata && html`<code>${JSON.stringify(job.metadata)}</code>`],
 ];
@@ -104,7 +105,6 @@ function Figures({ job }) {
   const epochs = job.hyperparameters.n_epochs;
   const left = job.estimated_finish && Math.max(0, job.estimated_finish - Math.floor(Date.now() / 1000));
   return html`<div class="stats">
-    <${Stat} label=${t.tuning.step} value=${number(progress.step)} unit=${t.tuning.of(number(progress.steps))} />
     ${Number.isFinite(epochs) && html`<${Stat} label=${t.tuning.epoch} value=${((progress.step / progress.steps) * epochs).toFixed(1)} unit=${t.tuning.of(number(epochs))} />`}
     <${Stat} label=${t.tuning.trainingLoss} value=${decimal(progress.train_loss)} />
     ${progress.valid_loss !== null && html`<${Stat} label=${t.tuning.validationLoss} value=${decimal(progress.valid_loss)} />`}
@@ -112,7 +112,6 @@ function Figures({ job }) {
       hint=${progress.valid_mean_token_accuracy === null ? t.tuning.accuracyHint[method] : t.tuning.validationAccuracy(percent(progress.valid_mean_token_accuracy))} />
     <${Stat} label=${t.tuning.speed} value=${compact(progress.tokens_per_second)} unit=${t.tuning.perSecond} />
     ${state === "running" && html`<${Stat} label=${t.tuning.timeLeft} value=${Number.isFinite(left) ? duration(left) : "–"} />`}
-    ${job.trained_tokens !== null && html`<${Stat} label=${t.tuning.trainedTokens} value=${compact(job.trained_tokens)} unit=${t.tuning.tokens} />`}
   </div>`;
 }
 
@@ -127,19 +126,19 @@ function Loss({ job, rows }) {
   const format = (step) => t.tuning.stepNumber(number(step));
   const value = (title, field, show = decimal) => ({ title, numeric: true, cell: (row) => (Number.isFinite(row[field]) ? show(row[field]) : "–") });
   const columns = [
-    value(t.tuning.step, "step", number), value(t.tuning.trainingLoss, "train_loss"), ...(series.length > 1 ? [value(t.tuning.validationLoss, "full_valid_loss")] : []),
+    { title: t.tuning.step, numeric: true, cell: (row) => html`<strong>${number(row.step)}</strong>` }, value(t.tuning.trainingLoss, "train_loss"), ...(series.length > 1 ? [value(t.tuning.validationLoss, "full_valid_loss")] : []),
     value(t.tuning.accuracy[job.method?.type] ?? t.tuning.accuracy.supervised, "train_mean_token_accuracy", percent), value(t.tuning.learningRate, "learning_rate", (rate) => rate.toExponential(2)),
     value(t.tuning.gradientNorm, "gradient_norm"), value(t.tuning.perSecond, "tokens_per_second", compact),
   ];
   return html`<${LineChart} label=${t.tuning.loss} unit=${() => ""} whole fine ...${{ series, format }} />
-    <${Disclosure} label=${t.tuning.valuesByStep}><${Table} label=${t.tuning.valuesByStep} columns=${columns} rows=${rows} rowKey=${(row) => row.step} /><//>`;
+    <${Disclosure} label=${t.tuning.valuesByStep}><div class="long-table"><${Table} label=${t.tuning.valuesByStep} columns=${columns} rows=${rows} rowKey=${(row) => row.step} /></div><//>`;
 }
 
 function Checkpoints({ job, checkpoints, ownProject, canCompare, remove }) {
   const hasValidation = checkpoints.some((checkpoint) => checkpoint.metrics.full_valid_loss !== null);
   const columns = [
-    { title: t.tuning.step, numeric: true, cell: (one) => number(one.step_number) },
     { title: t.tuning.model, cell: (one) => html`<code>${one.fine_tuned_model_checkpoint}</code>` },
+    { title: t.tuning.step, numeric: true, cell: (one) => number(one.step_number) },
     { title: t.tuning.trainingLoss, numeric: true, cell: (one) => decimal(one.metrics.train_loss) },
     ...(hasValidation ? [{ title: t.tuning.validationLoss, numeric: true, cell: (one) => decimal(one.metrics.full_valid_loss) }] : []),
     { title: t.created, cell: (one) => html`<${RelativeTime} value=${one.created_at} />` },
@@ -157,7 +156,7 @@ function Events({ events }) {
     { title: t.tuning.level, cell: (event) => html`<${Badge} kind=${LEVELS[event.level] ?? ""}>${t.tuning.levels[event.level] ?? event.level}<//>` },
     { title: t.tuning.message, cell: (event) => event.message },
   ];
-  return html`<${Table} label=${t.tuning.events} columns=${columns} rows=${events} rowKey=${(event) => event.id} />`;
+  return html`<div class="long-table"><${Table} label=${t.tuning.events} columns=${columns} rows=${events} rowKey=${(event) => event.id} /></div>`;
 }
 
 function EditJob({ job, close }) {

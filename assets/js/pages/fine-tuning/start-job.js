@@ -28,7 +28,8 @@ export function StartJob({ project, close }) {
   // An adapter cannot be trained again.
   const bases = models?.filter((model) => !model.base_model);
   const model = form.model || bases?.[0]?.id;
-  const trainingFile = form.training_file || files?.[0]?.id;
+  const isForMethod = (file) => (file.example_format === "preference") === (form.method === "dpo");
+  const trainingFile = form.training_file || (files?.find(isForMethod) ?? files?.[0])?.id;
   const [start, busy, error] = useAction(() => post("/fine_tuning/jobs", {
     project_id: project.id, model, training_file: trainingFile, validation_file: form.validation_file || undefined, name: form.name || undefined, suffix: form.suffix || undefined,
     seed: form.seed ? Number(form.seed) : undefined, method: { type: form.method, [form.method]: { hyperparameters: hyperparametersOf(form) } },
@@ -41,13 +42,11 @@ export function StartJob({ project, close }) {
   /** The properties of a field. */
   const field = (name) => ({ value: form[name], error: errorOf(name), onInput: (value) => setForm((before) => ({ ...before, [name]: value })) });
   const hyperparameter = (name) => ({ label: t.tuning.hyperparameter[name], hint: t.tuning.hyperparameterHints[name], ...field(name) });
-  const fileOptions = (files ?? []).map((file) => [file.id, t.tuning.fileOption(file.filename, `${number(file.examples)} · ${t.tuning.formats[file.example_format] ?? file.example_format}`)]);
+  const fileOptions = (files ?? []).map((file) => [file.id, t.tuning.fileOption(file.filename, number(file.examples), t.tuning.formats[file.example_format] ?? file.example_format)]);
   return html`<${FormDialog} title=${t.tuning.startJob} action=${t.tuning.start} ...${{ close, submit, busy: busy || !model || !trainingFile, error: otherError ?? modelsError ?? filesError }}>
     <${TextField} label=${t.name} ...${field("name")} maxlength="256" autofocus />
-    <div class="two-columns">
-      <${SelectField} label=${t.tuning.method} ...${field("method")} hint=${t.tuning.methodHints[form.method]} options=${Object.entries(t.tuning.methods)} />
-      <${SelectField} label=${t.tuning.model} ...${field("model")} value=${model} hint=${bases?.length === 0 ? t.tuning.noModels : undefined} options=${(bases ?? []).map(({ id }) => [id, id])} />
-    </div>
+    <${SelectField} label=${t.tuning.method} ...${field("method")} hint=${t.tuning.methodHints[form.method]} options=${Object.entries(t.tuning.methods)} />
+    <${SelectField} label=${t.tuning.model} ...${field("model")} value=${model} hint=${bases?.length === 0 ? t.tuning.noModels : undefined} options=${(bases ?? []).map(({ id }) => [id, id])} />
     <${SelectField} label=${t.tuning.training} ...${field("training_file")} value=${trainingFile} options=${fileOptions} />
     <${SelectField} label=${t.tuning.validation} ...${field("validation_file")} hint=${t.tuning.validationHint} options=${[["", t.tuning.noValidation], ...fileOptions]} />
     <div class="two-columns"><${TextField} label=${t.tuning.suffix} ...${field("suffix")} hint=${t.tuning.suffixHint} />

@@ -28,7 +28,7 @@ export function Settings({ settings, set, models, agents, conversations, canMana
     ${canManage && html`<${SelectField} label=${t.chat.conversation} value=${settings.conversation} onInput=${selectConversation} disabled=${busy}
       options=${[["", t.chat.noConversation], ["new", t.chat.newConversation], ...(isListed ? [] : [[settings.conversation, settings.conversation]]), ...listed]} />`}
     <${TextArea} label=${t.chat.system} value=${settings.system} onInput=${set("system")} rows="2" placeholder=${t.chat.systemExample} />
-    <div class="two-columns">${NUMBERS.map((name) => html`<${TextField} key=${name} label=${t.chat[name]} type="number" ...${RANGES[name]} value=${settings[name]} onInput=${set(name)} placeholder=${other && name === "seed" ? t.chat.comparisonSeed : t.chat.placeholders[name]} />`)}</div>
+    <div class="two-columns">${NUMBERS.map((name) => html`<${TextField} key=${name} label=${t.chat[name]} type="number" ...${RANGES[name]} value=${settings[name]} onInput=${set(name)} placeholder=${t.chat.placeholders[name]} />`)}</div>
     <${SelectField} label=${t.chat.format} value=${settings.format} onInput=${set("format")} options=${Object.entries(t.chat.formats)} />
     ${settings.format === "json_schema" && html`<${TextArea} class="code" label=${t.chat.schema} value=${settings.schema} onInput=${set("schema")} rows="5" spellcheck="false" placeholder=${SCHEMA_EXAMPLE} />`}
     ${!other && html`<${TextArea} class="code" label=${t.chat.tools} hint=${t.toolsHint} value=${settings.tools} onInput=${set("tools")} rows="2" spellcheck="false" placeholder=${t.chat.noTools} />`}

@@ -63,7 +63,7 @@ export function Comparison({ models, preset }) {
           <div key=${`answers ${at}`} class="answers">${answers.map((answer, side) => html`<${Answer} key=${side} answer=${answer} />`)}</div>`)}</div>
       <//>
       <${ErrorAlert} error=${error} />
-      <${Composer} ...${{ text, setText, busy }} send=${() => text.trim() && !busy && send()} stop=${() => abort.current?.abort()} />
+      <${Composer} placeholder=${t.chat.comparisonPlaceholder} ...${{ text, setText, busy }} send=${() => text.trim() && !busy && send()} stop=${() => abort.current?.abort()} />
       <div class="actions chat-actions">
         <button type="button" class="text-button" disabled=${busy || !turns.length} onClick=${() => setTurns([])}><${Icon} name="plus" />${t.chat.clear}</button>
         <span class="muted hint">${t.chat.messageHint}</span>
