@@ -192,8 +192,8 @@ export const t = {
     jobs: "Jobs", startJob: "Start job", start: "Start", noJobs: "No jobs yet", noJobsHint: "Upload a training file, then start a job.", job: "Job", editJob: "Edit job", details: "Details",
     method: "Method", methods: { supervised: "Supervised", dpo: "Preferences (DPO)" },
     methodHints: { supervised: "The model learns the responses of the examples.", dpo: "The model learns which of two responses is preferred. Each line of the files has both." },
-    model: "Model", noModels: "No installed chat model can be trained.", baseModel: "Base model", training: "Training file", validation: "Validation file", validationHint: "Its loss is measured, but not trained on.", noValidation: "None",
-    fileOption: (name, examples, format) => `${name} · ${format} · ${examples}`, suffix: "Model name suffix", suffixHint: "Part of the name of the trained model.", seed: "Seed", randomSeed: "Random",
+    model: "Model", noModels: "No installed chat model can be trained.", baseModel: "Base model", training: "Training file", validation: "Validation file", validationHint: "The loss on it is measured, but the model does not learn it.", noValidation: "None",
+    fileOption: (name, format, examples, count) => `${name} · ${format} · ${examples} ${plural("example")(count)}`, suffix: "Model name suffix", suffixHint: "Part of the name of the trained model.", seed: "Seed", randomSeed: "Random",
     advanced: "Advanced", advancedHint: "The server chooses what you leave empty.", auto: "Auto", yes: "Yes", no: "No",
     hyperparameters: "Hyperparameters", hyperparameter: {
       n_epochs: "Epochs", batch_size: "Batch size", learning_rate_multiplier: "Learning rate multiplier", beta: "Beta", lora_rank: "LoRA rank", lora_alpha: "LoRA alpha", lora_dropout: "LoRA dropout",

@@ -46,7 +46,7 @@ export async function seedData({ api, url, key }) {
   const validation_file = await upload("questions.jsonl", line("Port side?", "Red."));
   const start = (name, more) => api("POST", "/fine_tuning/jobs", { model: TINY_MODEL, training_file, name, metadata: { team: "pilots" }, ...more });
   const method = { type: "supervised", supervised: { hyperparameters: { n_epochs: 5, batch_size: 2, learning_rate_multiplier: 20 } } };
-  const job = await start("harbour lights", { validation_file, suffix: "lights", method });
+  const job = await start("harbour lights", { validation_file, suffix: "lights", seed: 7, method });
   const { fine_tuned_model: tuned } = await waitForJob(api, job.id);
   const failed = await start("deep sea", { method: { type: "supervised", supervised: { hyperparameters: { max_length: 8 } } } });
   await waitForJob(api, failed.id);

@@ -262,9 +262,11 @@ test("a job is watched, paused, resumed and cancelled while it trains", async ()
   await click("Keep job", dialog());
   assert.equal(await dialog().count(), 0);
   await click("Cancel job");
-  await click("Cancel job", dialog());
+  await dialog().waitFor();
+  // The events are read once more, and then the checkpoints.
+  const isLast = async (response) => response.url().includes("/checkpoints") && (await row("The job was cancelled.").count()) > 0;
+  await Promise.all([page.waitForResponse(isLast), click("Cancel job", dialog())]);
   await page.getByText("Cancelled", { exact: true }).waitFor();
-  await page.waitForLoadState("networkidle");
   const requests = [];
   page.on("request", (request) => requests.push(request.url()));
   await page.waitForTimeout(5000);
@@ -284,7 +286,7 @@ test("preferences are trained with DPO", async () => {
   await dialog().getByRole("option", { name: TINY_MODEL }).waitFor({ state: "attached" });
   await dialog().getByLabel("Model", { exact: true }).selectOption(TINY_MODEL);
   await dialog().getByRole("option", { name: /pairs/ }).first().waitFor({ state: "attached" });
-  await dialog().getByLabel("Training file").selectOption({ label: "pairs.jsonl · Preferences · 10" });
+  await dialog().getByLabel("Training file").selectOption({ label: "pairs.jsonl · Preferences · 10 examples" });
   await dialog().getByText("Advanced").click();
   await dialog().getByLabel("Beta").fill("0.2");
   await dialog().getByLabel("Epochs").fill("1");
@@ -298,7 +300,7 @@ test("preferences are trained with DPO", async () => {
 
 test("a trained model answers next to its base model, and is deleted", async () => {
   const file = await uploadFile("answers.jsonl", trainingLine("Port?", "Red.").repeat(20));
-  const id = await startJob(file, { n_epochs: 10, batch_size: 2, learning_rate_multiplier: 50 }, { name: "answers", suffix: "red" });
+  const id = await startJob(file, { n_epochs: 10, batch_size: 2, learning_rate_multiplier: 50 }, { name: "answers", suffix: "red", seed: 7 });
   const job = await waitForJob(server.api, id);
   assert.equal(job.state, "succeeded", JSON.stringify(job.error));
   await goTo(page, `tuning/${id}`, "answers");

@@ -37,9 +37,11 @@ export function Job({ id, me }) {
     refreshing.current = false;
   };
   useInterval(job?.state === "paused" ? PAUSED_POLL_MS : POLL_MS, () => (isActive(job) || job?.state === "paused") && refresh());
+  // What a poll that is under way returns may be out of date.
+  const reloadAll = () => Promise.all([reload(), reloadEvents()]);
   const [change, busy, changeError] = useAction(async (action) => {
     await post(`${path}/${action}`, {});
-    await refresh();
+    await reloadAll();
   });
   const [open, setOpen] = useState(null);
   const close = (reload) => (changed) => {
@@ -79,12 +81,12 @@ export function Job({ id, me }) {
       ${messages?.length === 0 && html`<p class="muted">${t.tuning.noEvents}</p>`}
       ${messages?.length > 0 && html`<${Events} events=${messages} />`}`}
     ${kind === "edit" && html`<${EditJob} job=${job} close=${close(reload)} />`}
-    ${kind === "cancel" && html`<${ConfirmDialog} title=${t.tuning.cancelTitle} action=${t.tuning.cancelJob} dismiss=${t.tuning.keepJob} close=${() => setOpen(null)} run=${() => post(`${path}/cancel`, {})} onDone=${() => close(refresh)(true)}>${t.tuning.cancelAbout}<//>`}
+    ${kind === "cancel" && html`<${ConfirmDialog} title=${t.tuning.cancelTitle} action=${t.tuning.cancelJob} dismiss=${t.tuning.keepJob} close=${() => setOpen(null)} run=${() => post(`${path}/cancel`, {})} onDone=${() => close(reloadAll)(true)}>${t.tuning.cancelAbout}<//>`}
     ${kind === "delete" && html`<${DeleteModel} id=${model} close=${close(() => Promise.all([reloadCheckpoints(), reloadExists()]))} />`}
   <//>`;
 }
 
-const hyperparameterText = (value) => (value === "auto" ? t.tuning.auto : typeof value === "boolean" ? (value ? t.tuning.yes : t.tuning.no) : Array.isArray(value) ? value.join(", ") : number(value));
+const hyperparameterText = (value) => (value === "auto" ? t.tuning.auto : typeof value === "boolean" ? (value ? t.tuning.yes : t.tuning.no) : Array.isArray(value) ? value.join(", ") : Number.isInteger(value) ? number(value) : decimal(value));
 
 /** `[name, value]` of each detail. `isDeleted`: the model that the job has trained no longer exists. */
 const detailsOf = (job, isDeleted) => [
@@ -103,7 +105,7 @@ function Figures({ job }) {
   const { progress, state } = job;
   const method = job.method?.type ?? "supervised";
   const epochs = job.hyperparameters.n_epochs;
-  const left = job.estimated_finish && Math.max(0, job.estimated_finish - Math.floor(Date.now() / 1000));
+  const left = job.estimated_finish && Math.max(1, job.estimated_finish - Math.floor(Date.now() / 1000));
   return html`<div class="stats">
     ${Number.isFinite(epochs) && html`<${Stat} label=${t.tuning.epoch} value=${((progress.step / progress.steps) * epochs).toFixed(1)} unit=${t.tuning.of(number(epochs))} />`}
     <${Stat} label=${t.tuning.trainingLoss} value=${decimal(progress.train_loss)} />

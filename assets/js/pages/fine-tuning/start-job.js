@@ -42,7 +42,7 @@ export function StartJob({ project, close }) {
   /** The properties of a field. */
   const field = (name) => ({ value: form[name], error: errorOf(name), onInput: (value) => setForm((before) => ({ ...before, [name]: value })) });
   const hyperparameter = (name) => ({ label: t.tuning.hyperparameter[name], hint: t.tuning.hyperparameterHints[name], ...field(name) });
-  const fileOptions = (files ?? []).map((file) => [file.id, t.tuning.fileOption(file.filename, number(file.examples), t.tuning.formats[file.example_format] ?? file.example_format)]);
+  const fileOptions = (files ?? []).map((file) => [file.id, t.tuning.fileOption(file.filename, t.tuning.formats[file.example_format] ?? file.example_format, number(file.examples), file.examples)]);
   return html`<${FormDialog} title=${t.tuning.startJob} action=${t.tuning.start} ...${{ close, submit, busy: busy || !model || !trainingFile, error: otherError ?? modelsError ?? filesError }}>
     <${TextField} label=${t.name} ...${field("name")} maxlength="256" autofocus />
     <${SelectField} label=${t.tuning.method} ...${field("method")} hint=${t.tuning.methodHints[form.method]} options=${Object.entries(t.tuning.methods)} />
