@@ -2,6 +2,8 @@
 
 const plainFormat = new Intl.NumberFormat("en");
 const compactFormat = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const decimalFormat = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+const percentFormat = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
 const preciseFormat = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "medium" });
 const dateFormat = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
 const relativeFormat = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
@@ -9,6 +11,8 @@ const UNITS = ["B", "KB", "MB", "GB", "TB"];
 const SPANS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60], ["second", 1]];
 
 export const number = (value) => (value === null || value === undefined ? "–" : plainFormat.format(value));
+export const decimal = (value) => (value === null || value === undefined ? "–" : decimalFormat.format(value));
+export const percent = (value) => (value === null || value === undefined ? "–" : percentFormat.format(value));
 export const compact = (value) => (value === null || value === undefined ? "–" : compactFormat.format(value));
 
 export function bytes(value) {

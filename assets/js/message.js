@@ -48,14 +48,14 @@ function notesOf({ usage, seconds, finish }) {
   return notes;
 }
 
-/** `streaming`: the response is still being generated. `actions`: buttons below the message. */
-export function Message({ message, streaming, actions }) {
+/** `streaming`: the response is still being generated. `actions`: buttons below the message. `label`: shown in place of the role. */
+export function Message({ message, streaming, actions, label }) {
   const { role, tool_calls: calls = [] } = message;
   const notes = notesOf(message);
   const isAnswer = role === "assistant";
   const { reasoning, answer } = isAnswer ? splitReasoning(message) : { answer: textOf(message) };
   return html`<article class=${`message ${role}`}>
-    <div class="role">${t.chat.roles[role] ?? role}${message.name ? ` (${message.name})` : ""}</div>
+    <div class="role">${label ?? t.chat.roles[role] ?? role}${message.name ? ` (${message.name})` : ""}</div>
     ${reasoning && html`<${Reasoning} text=${reasoning} unfinished=${streaming && !answer} />`}
     <div class=${`content ${isAnswer ? "" : "multiline"} ${streaming ? "loading" : ""}`}>
       ${isAnswer && answer ? html`<${Answer} text=${answer} />` : answer || (streaming && !reasoning ? "…" : "")}

@@ -132,6 +132,16 @@ export function Foldable({ label, icon, count = 0, className = "", children }) {
   </section>`;
 }
 
+/** Content that is shown on request. `open`: whether it is shown at first, or from now on. */
+export function Disclosure({ label, open = false, children }) {
+  const [isOpen, setOpen] = useState(open);
+  useEffect(() => void (open && setOpen(true)), [open]);
+  return html`<details class="disclosure" open=${isOpen} onToggle=${(event) => setOpen(event.currentTarget.open)}>
+    <summary>${label}</summary>
+    ${isOpen && children}
+  </details>`;
+}
+
 /** Fields that filter what the page shows. */
 export const Filters = ({ count, children }) => html`<${Foldable} label=${t.filters} icon="filter" count=${count} className="card filters">${children}<//>`;
 
@@ -154,7 +164,7 @@ export const TextArea = ({ label, hint, error, value, onInput, ...more }) => htm
 <//>`;
 
 /** `options`: a list of `[value, text]`. */
-export const SelectField = ({ label, hint, value, onInput, options, ...more }) => html`<${Field} ...${{ label, hint }}>
+export const SelectField = ({ label, hint, error, value, onInput, options, ...more }) => html`<${Field} ...${{ label, hint, error }}>
   ${(attributes) => html`<select ...${attributes} ...${more} value=${value} onInput=${(event) => onInput(event.target.value)}>
     ${options.map(([option, text]) => html`<option key=${option} value=${option} selected=${option === value}>${text}</option>`)}
   </select>`}
@@ -176,8 +186,8 @@ export function Dialog({ title, close, wide, children }) {
   </dialog>`;
 }
 
-/** A dialog with a form. `submit` takes no arguments and closes the dialog itself. */
-export function FormDialog({ title, close, submit, action, busy, error, danger, children }) {
+/** A dialog with a form. `submit` takes no arguments and closes the dialog itself. `dismiss`: the text of the button that closes it. */
+export function FormDialog({ title, close, submit, action, dismiss = t.cancel, busy, error, danger, children }) {
   const send = (event) => {
     event.preventDefault();
     submit();
@@ -187,7 +197,7 @@ export function FormDialog({ title, close, submit, action, busy, error, danger, 
       ${children}
       <${ErrorAlert} error=${error} />
       <div class="actions">
-        <button type="button" onClick=${close}>${t.cancel}</button>
+        <button type="button" onClick=${close}>${dismiss}</button>
         <button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${action}</button>
       </div>
     </form>
@@ -195,10 +205,26 @@ export function FormDialog({ title, close, submit, action, busy, error, danger, 
 }
 
 /** Asks before an irreversible action. `run` performs it; `onDone` is called after success. */
-export function ConfirmDialog({ title, action, run, onDone, close, children }) {
+export function ConfirmDialog({ title, action, dismiss, run, onDone, close, children }) {
   const [confirm, busy, error] = useAction(run);
   const submit = async () => (await confirm()) && onDone();
-  return html`<${FormDialog} danger ...${{ title, action, close, submit, busy, error }}><p>${children}</p><//>`;
+  return html`<${FormDialog} danger ...${{ title, action, dismiss, close, submit, busy, error }}><p>${children}</p><//>`;
+}
+
+/**
+ * Assigns an error of the API to the field of a dialog that it names: `[errorOf, other]`, the message for a field, and the error if it belongs to none of `names`. The end
+ * of its `param`, which is a path, is the name of the field. The field gets the focus.
+ */
+export function useFieldErrors(error, names) {
+  const name = error?.param?.replace(/\[\d+\]$/, "").split(".").at(-1);
+  const found = names.includes(name);
+  useEffect(() => {
+    // The field may have been hidden until now.
+    const frame = found && requestAnimationFrame(() => document.querySelector("dialog [aria-invalid=true]")?.focus());
+    return () => cancelAnimationFrame(frame);
+  }, [error]);
+  // The field's own name is enough there.
+  return [(one) => (found && one === name ? error.message.replace(error.param, name) : undefined), found ? null : error];
 }
 
 export function CopyButton({ text, label = t.copy }) {

@@ -1,6 +1,6 @@
 //! Activation functions.
 
-use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
+use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LOG2_E};
 
 use crate::Pool;
 use crate::buffer::SharedSlice;
@@ -51,6 +51,40 @@ impl Activation {
     }
 }
 
+impl Activation {
+    /// The derivative for each lane.
+    ///
+    /// # Safety
+    /// As [`Simd`] says.
+    #[inline(always)]
+    unsafe fn derivative<S: Simd>(self, x: S::F) -> S::F {
+        // SAFETY: as the caller says.
+        unsafe {
+            let (zero, half, one) = (S::splat(0.0), S::splat(0.5), S::splat(1.0));
+            let is_positive = S::zero_where_le(one, x, 0.0);
+            match self {
+                Self::Silu => silu_derivative::<S>(x),
+                Self::QuickGelu => silu_derivative::<S>(S::mul(x, S::splat(1.702))),
+                Self::Gelu => {
+                    let (tail, gaussian) = normal_tail::<S>(S::max(x, S::sub(zero, x)));
+                    let tail = S::mul(S::mul(half, tail), gaussian);
+                    let cumulative = S::fma(S::sub(one, S::add(is_positive, is_positive)), tail, is_positive);
+                    S::fma(S::mul(x, S::splat(FRAC_1_SQRT_2 * FRAC_2_SQRT_PI * 0.5)), gaussian, cumulative)
+                }
+                Self::GeluTanh => {
+                    let squared = S::mul(x, x);
+                    let inner = S::mul(S::splat(0.797_884_6), S::fma(S::mul(S::splat(0.044_715), squared), x, x));
+                    let inner_slope = S::fma(S::splat(0.797_884_6 * 3.0 * 0.044_715), squared, S::splat(0.797_884_6));
+                    let tanh = S::tanh(inner);
+                    let slope = S::mul(S::sub(one, S::mul(tanh, tanh)), inner_slope);
+                    S::mul(half, S::fma(x, slope, S::add(one, tanh)))
+                }
+                Self::Relu => is_positive,
+            }
+        }
+    }
+}
+
 /// `x / (1 + e^−inner)`: SiLU where `inner` is `x`.
 ///
 /// # Safety
@@ -59,6 +93,20 @@ impl Activation {
 unsafe fn silu<S: Simd>(x: S::F, inner: S::F) -> S::F {
     // SAFETY: as the caller says.
     unsafe { S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), inner)))) }
+}
+
+/// The derivative of [`silu`] by `x`, where `inner` is proportional to `x`.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+unsafe fn silu_derivative<S: Simd>(inner: S::F) -> S::F {
+    // SAFETY: as the caller says.
+    unsafe {
+        let one = S::splat(1.0);
+        let sigmoid = S::div(one, S::add(one, S::exp(S::sub(S::splat(0.0), inner))));
+        S::mul(sigmoid, S::fma(inner, S::sub(one, sigmoid), one))
+    }
 }
 
 /// Computes `x = activation(x) · factors` in place, or `x = activation(x)` without factors. With factors, it is the gate
@@ -117,13 +165,84 @@ unsafe fn gelu<S: Simd>(x: S::F) -> S::F {
     unsafe {
         let zero = S::splat(0.0);
         let magnitude = S::max(x, S::sub(zero, x));
+        let (polynomial, gaussian) = normal_tail::<S>(magnitude);
+        let tail = S::mul(S::mul(S::mul(S::splat(0.5), magnitude), polynomial), gaussian);
+        S::sub(S::max(x, zero), tail)
+    }
+}
+
+/// The factors of `2 · Φ(−|x|)`: the polynomial and `e^(−x² / 2)`.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+unsafe fn normal_tail<S: Simd>(magnitude: S::F) -> (S::F, S::F) {
+    // SAFETY: as the caller says.
+    unsafe {
         let t = S::div(S::splat(1.0), S::fma(S::splat(0.327_591_1 * FRAC_1_SQRT_2), magnitude, S::splat(1.0)));
         let mut sum = S::splat(1.061_405_4);
         for coefficient in [-1.453_152_1, 1.421_413_8, -0.284_496_72, 0.254_829_6] {
             sum = S::fma(sum, t, S::splat(coefficient));
         }
-        let gaussian = S::exp2(S::mul(S::mul(x, x), S::splat(-0.5 * LOG2_E)));
-        let tail = S::mul(S::mul(S::mul(S::splat(0.5), magnitude), S::mul(sum, t)), gaussian);
-        S::sub(S::max(x, zero), tail)
+        let gaussian = S::exp2(S::mul(S::mul(magnitude, magnitude), S::splat(-0.5 * LOG2_E)));
+        (S::mul(sum, t), gaussian)
+    }
+}
+
+/// The gradients of [`activate`]: `of_x` and, with factors, `of_factors`, from that of the result.
+///
+/// # Panics
+/// If lengths differ.
+pub fn activate_backward(
+    pool: &Pool,
+    activation: Activation,
+    (x, factors): (&[f32], Option<&[f32]>),
+    gradient: &[f32],
+    of_x: &mut [f32],
+    of_factors: Option<&mut [f32]>,
+) {
+    let len = x.len();
+    let lens = [factors.map_or(len, <[f32]>::len), gradient.len(), of_x.len()];
+    let of_factors_len = of_factors.as_ref().map_or(len, |of_factors| of_factors.len());
+    assert!(lens == [len; 3] && of_factors_len == len, "inputs and gradients have different lengths");
+    assert_eq!(factors.is_some(), of_factors.is_some(), "factors have a gradient");
+    let (of_x, of_factors) = (SharedSlice::new(of_x), of_factors.map(SharedSlice::new));
+    pool.run(len.div_ceil(TASK_ELEMENTS), |task| {
+        let range = task * TASK_ELEMENTS..len.min((task + 1) * TASK_ELEMENTS);
+        // SAFETY: no other task accesses these elements.
+        let part = |x: &SharedSlice<f32>| unsafe { x.get(range.start, range.len()) };
+        let (x, gradient) = (&x[range.clone()], &gradient[range.clone()]);
+        let factors = factors.map(|factors| &factors[range.clone()]);
+        let (of_x, of_factors) = (part(&of_x), of_factors.as_ref().map(part));
+        run(pool.isa(), ActivateGradient { activation, x, factors, gradient, of_x, of_factors });
+    });
+}
+
+struct ActivateGradient<'a> {
+    activation: Activation,
+    x: &'a [f32],
+    factors: Option<&'a [f32]>,
+    gradient: &'a [f32],
+    of_x: &'a mut [f32],
+    of_factors: Option<&'a mut [f32]>,
+}
+
+impl Kernel for ActivateGradient<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(mut self) {
+        for index in (0..self.x.len()).step_by(LANES) {
+            // SAFETY: `index` is within all slices; features as `Kernel` says.
+            unsafe {
+                let (x, gradient) = (load_up_to::<S>(self.x, index), load_up_to::<S>(self.gradient, index));
+                let mut of_x = S::mul(gradient, self.activation.derivative::<S>(x));
+                if let (Some(factors), Some(of_factors)) = (self.factors, &mut self.of_factors) {
+                    of_x = S::mul(of_x, load_up_to::<S>(factors, index));
+                    store_up_to::<S>(of_factors, index, S::mul(gradient, self.activation.apply::<S>(x)));
+                }
+                store_up_to::<S>(self.of_x, index, of_x);
+            }
+        }
     }
 }

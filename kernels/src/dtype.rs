@@ -268,23 +268,42 @@ impl RawBlock {
     /// Computes the weights with GGML's operations, in the same order.
     pub fn dequantise(&self, dtype: DType, out: &mut [f32]) {
         let (d, m) = (half::f16::from_bits(self.d).to_f32(), half::f16::from_bits(self.m).to_f32());
-        let signed_scale = |index: usize| f32::from(self.scales[index] as i8);
-        for (i, (out, &code)) in out.iter_mut().zip(&self.codes).enumerate() {
-            *out = match dtype {
-                DType::Q8_0 => f32::from(code as i8) * d,
-                DType::Q4_0 => f32::from(code as i8 - 8) * d,
-                DType::Q5_0 => f32::from(code as i8 - 16) * d,
-                DType::Q4_1 | DType::Q5_1 => f32::from(code) * d + m,
-                DType::IQ4NL => d * f32::from(IQ4_VALUES[usize::from(code & 15)]),
-                DType::Q2K => {
-                    let scale = self.scales[i / 16];
-                    d * f32::from(scale & 15) * f32::from(code) - m * f32::from(scale >> 4)
-                }
-                DType::Q3K => d * signed_scale(i / 16) * f32::from(code as i8 - 4),
-                DType::Q6K => d * signed_scale(i / 16) * f32::from(code as i8 - 32),
-                DType::IQ4XS => d * signed_scale(i / 32) * f32::from(IQ4_VALUES[usize::from(code & 15)]),
-                _ => d * f32::from(self.scales[i / 32]) * f32::from(code) - m * f32::from(self.minima[i / 32]),
-            };
+        let signed_scale = |index: usize| d * f32::from(self.scales[index] as i8);
+        match dtype {
+            DType::Q8_0 => self.map(out, 32, |_| |code| f32::from(code as i8) * d),
+            DType::Q4_0 => self.map(out, 32, |_| |code| f32::from(code as i8 - 8) * d),
+            DType::Q5_0 => self.map(out, 32, |_| |code| f32::from(code as i8 - 16) * d),
+            DType::Q4_1 | DType::Q5_1 => self.map(out, 32, |_| |code| f32::from(code) * d + m),
+            DType::IQ4NL => self.map(out, 32, |_| |code| d * f32::from(IQ4_VALUES[usize::from(code & 15)])),
+            DType::Q2K => self.map(out, 16, |part| {
+                let scale = self.scales[part];
+                let (scale, minimum) = (d * f32::from(scale & 15), m * f32::from(scale >> 4));
+                move |code| scale * f32::from(code) - minimum
+            }),
+            DType::Q3K => self.map(out, 16, |part| {
+                let scale = signed_scale(part);
+                move |code| scale * f32::from(code as i8 - 4)
+            }),
+            DType::Q6K => self.map(out, 16, |part| {
+                let scale = signed_scale(part);
+                move |code| scale * f32::from(code as i8 - 32)
+            }),
+            DType::IQ4XS => self.map(out, 32, |part| {
+                let scale = signed_scale(part);
+                move |code| scale * f32::from(IQ4_VALUES[usize::from(code & 15)])
+            }),
+            _ => self.map(out, 32, |part| {
+                let (scale, minimum) = (d * f32::from(self.scales[part]), m * f32::from(self.minima[part]));
+                move |code| scale * f32::from(code) - minimum
+            }),
+        }
+    }
+
+    /// Computes weights from codes; `weight` returns the function of a part of `width` weights.
+    fn map<F: Fn(u8) -> f32>(&self, out: &mut [f32], width: usize, weight: impl Fn(usize) -> F) {
+        for (part, (out, codes)) in out.chunks_exact_mut(width).zip(self.codes.chunks_exact(width)).enumerate() {
+            let weight = weight(part);
+            out.iter_mut().zip(codes).for_each(|(out, code)| *out = weight(*code));
         }
     }
 }

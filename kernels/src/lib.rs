@@ -10,6 +10,9 @@ mod attention;
 mod buffer;
 mod buffer_pool;
 mod conv;
+mod cross_entropy;
+mod dense;
+mod dropout;
 mod dtype;
 mod elementwise;
 mod gemm;
@@ -23,12 +26,16 @@ mod pool;
 mod rope;
 mod rows;
 mod simd;
+mod text_attention;
 
 use std::fmt;
 
-pub use activation_functions::{Activation, activate};
+pub use activation_functions::{Activation, activate, activate_backward};
 pub use attention::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, KvBlocks, KvSlices, attend, attend_bytes};
 pub use conv::{Conv2d, ConvInput, ConvShape};
+pub use cross_entropy::{TargetLogit, cross_entropy};
+pub use dense::{DenseMatrix, Direction, ProductPart};
+pub use dropout::Dropout;
 pub use dtype::{DType, dequantise};
 pub use elementwise::{add, add_scaled, concat_channels, resize_nearest};
 pub use gemm::activations::Activations;
@@ -40,6 +47,7 @@ pub use norm::{Norm, NormKind};
 pub use pool::Pool;
 pub use rope::{RopeLayout, rope};
 pub use simd::Isa;
+pub use text_attention::{Qkv, TextAttention};
 
 /// Why weights were rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -349,6 +349,7 @@ impl<'a> Product<'a> {
             out_stride: n,
             columns,
             bias,
+            accumulate: false,
         };
         multiply(dtype, &task);
     }

@@ -60,6 +60,22 @@ impl Norm<'_> {
         });
     }
 
+    /// The gradient of `x` from that of the result; all `[rows, width]`.
+    ///
+    /// # Panics
+    /// If lengths do not match.
+    pub fn backward(&self, pool: &Pool, x: &[f32], gradient: &[f32], out: &mut [f32]) {
+        self.check(x.len(), out.len());
+        assert_eq!(x.len(), gradient.len(), "x and the gradient have different lengths");
+        let (width, shared) = (self.weight.len(), SharedSlice::new(out));
+        by_rows(pool, x.len() / width, width, |first, rows| {
+            let range = first * width..(first + rows) * width;
+            // SAFETY: no other task accesses these rows.
+            let out = unsafe { shared.get(range.start, range.len()) };
+            run(pool.isa(), NormGradient { norm: self, x: &x[range.clone()], gradient: &gradient[range], out });
+        });
+    }
+
     fn check(&self, x: usize, out: usize) {
         let width = self.weight.len();
         assert!(width > 0 && x == out && x.is_multiple_of(width), "x and out are [rows, {width}]");
@@ -146,6 +162,57 @@ impl Kernel for AddNormKernel<'_> {
                     store_up_to::<S>(x, index, sum);
                 }
                 self.norm.row::<S>(x, out);
+            }
+        }
+    }
+}
+
+struct NormGradient<'a> {
+    norm: &'a Norm<'a>,
+    x: &'a [f32],
+    gradient: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for NormGradient<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Norm { kind, weight, epsilon, .. } = *self.norm;
+        let width = weight.len();
+        let rows = self.x.chunks_exact(width).zip(self.gradient.chunks_exact(width));
+        for ((x, gradient), out) in rows.zip(self.out.chunks_exact_mut(width)) {
+            // SAFETY: `index` is within the rows; features as `Kernel` says. Missing lanes are zero.
+            unsafe {
+                let (mut mean, mut shift) = (0.0, 0.0);
+                if kind == NormKind::Layer {
+                    let (mut x_sums, mut gradient_sums) = (S::splat(0.0), S::splat(0.0));
+                    for index in (0..width).step_by(LANES) {
+                        x_sums = S::add(x_sums, load_up_to::<S>(x, index));
+                        let weight = load_up_to::<S>(weight, index);
+                        gradient_sums = S::fma(load_up_to::<S>(gradient, index), weight, gradient_sums);
+                    }
+                    mean = S::reduce_sum(x_sums) / width as f32;
+                    shift = S::reduce_sum(gradient_sums) / width as f32;
+                }
+                let (mut squares, mut products) = (S::splat(0.0), S::splat(0.0));
+                for index in (0..width).step_by(LANES) {
+                    let x = S::sub(load_up_to::<S>(x, index), S::splat(mean));
+                    squares = S::fma(x, x, squares);
+                    let gradient = S::mul(load_up_to::<S>(gradient, index), load_up_to::<S>(weight, index));
+                    products = S::fma(gradient, x, products);
+                }
+                let missing = (width.next_multiple_of(LANES) - width) as f32;
+                let variance = (S::reduce_sum(squares) - mean * mean * missing) / width as f32;
+                let scale = 1.0 / (variance + epsilon).sqrt();
+                let slope = S::splat(S::reduce_sum(products) / width as f32 * scale * scale);
+                for index in (0..width).step_by(LANES) {
+                    let x = S::sub(load_up_to::<S>(x, index), S::splat(mean));
+                    let gradient = S::mul(load_up_to::<S>(gradient, index), load_up_to::<S>(weight, index));
+                    let y = S::sub(S::sub(gradient, S::splat(shift)), S::mul(x, slope));
+                    store_up_to::<S>(out, index, S::mul(y, S::splat(scale)));
+                }
             }
         }
     }

@@ -113,10 +113,12 @@ impl Models {
     pub async fn load(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         access.require_admin()?;
         access.require_listed(id)?;
+        self.tuned.register(access, id).await?;
+        let tenant = u128::from_be_bytes(access.project().to_bytes());
         let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
         let load = move || {
             let errors = ModelErrors { engine: &engine, access: &allowed };
-            engine.models().preload(&name).map_err(|error| errors.load_failed(&name, &error))
+            engine.models().preload(&name, tenant).map_err(|error| errors.load_failed(&name, &error))
         };
         run_blocking(load).await?;
         self.get(access, id).await

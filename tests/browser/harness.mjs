@@ -1,4 +1,5 @@
-// Starts one server and one browser for each test file: the real binary, with the starter models and a small image model.
+// Starts one server and one browser for each test file: the real binary, with the starter models, of which one generates small
+// images, and a tiny model to train.
 
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
@@ -8,20 +9,32 @@ import { createInterface } from "node:readline";
 import { after, before } from "node:test";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
+import { writeTinyModel } from "./tiny-model.mjs";
 
 const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 export const CHAT_MODEL = "smollm2-135m-instruct";
 export const EMBEDDING_MODEL = "all-minilm-l6-v2";
 export const IMAGE_MODEL = "pictogram";
+export const TINY_MODEL = "tiny-chat";
 const BINARY = process.env.OUTPOST_BIN ?? join(ROOT, "target/debug/outpost");
 const BROWSER = process.env.CHROMIUM ?? "/usr/bin/chromium";
 const START_MS = 120_000;
 
-/** Creates a models directory with the starter models. */
+/** Creates a models directory with the starter models and the tiny model. */
 function createModelsDirectory(directory) {
   mkdirSync(directory);
   for (const name of [CHAT_MODEL, EMBEDDING_MODEL, IMAGE_MODEL]) symlinkSync(join(ROOT, "models", name), join(directory, name));
+  writeTinyModel(directory, TINY_MODEL);
   return directory;
+}
+
+/** Waits until a fine-tuning job has ended, and returns it. */
+export async function waitForJob(api, id) {
+  for (;;) {
+    const job = await api("GET", `/fine_tuning/jobs/${id}`);
+    if (job.finished_at) return job;
+    await new Promise((resolve) => setTimeout(resolve, 200));
+  }
 }
 
 /** Starts a server: `{url, key, api, stop}`. `args`: additional arguments. */

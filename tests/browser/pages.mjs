@@ -1,6 +1,6 @@
 // Every page of the dashboard, how to open it, and sample data to show on it.
 
-import { CHAT_MODEL, goTo, IMAGE_MODEL, signIn, unfold, EMBEDDING_MODEL } from "./harness.mjs";
+import { CHAT_MODEL, goTo, IMAGE_MODEL, signIn, TINY_MODEL, unfold, EMBEDDING_MODEL, waitForJob } from "./harness.mjs";
 
 const TOOL = { type: "function", function: { name: "weather", description: "The weather in a city", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } } };
 
@@ -20,7 +20,7 @@ def side(light: str) -> str:
     return {"red": "port", "green": "starboard"}[light]
 \`\`\``;
 
-/** Creates sample data of every kind. Returns `{project, conversation, agent, job}`, the IDs. */
+/** Creates sample data of every kind. Returns `{project, conversation, agent, job, failed, tuned}`, the IDs. */
 export async function seedData({ api, url, key }) {
   const { project_id: project } = await api("GET", "/me");
   await api("PUT", `/projects/${project}`, { name: "Lighthouse", environment: "production" });
@@ -35,19 +35,28 @@ export async function seedData({ api, url, key }) {
   const conversation = await api("POST", "/conversations", {
     messages: [{ role: "user", content: "Which light is red?" }, { role: "assistant", content: ANSWER }], metadata: { ship: "Aurora" },
   });
-  const file = new FormData();
-  file.append("purpose", "fine-tune");
-  const line = JSON.stringify({ messages: [{ role: "user", content: "Port?" }, { role: "assistant", content: "Red." }] });
-  file.append("file", new Blob([`${line}\n`.repeat(20)]), "lights.jsonl");
-  const { id: training_file } = await api("POST", "/files", file);
-  const job = await api("POST", "/fine_tuning/jobs", { model: CHAT_MODEL, training_file, name: "harbour lights", metadata: { team: "pilots" } });
+  const upload = async (name, text) => {
+    const file = new FormData();
+    file.append("purpose", "fine-tune");
+    file.append("file", new Blob([text]), name);
+    return (await api("POST", "/files", file)).id;
+  };
+  const line = (user, assistant) => `${JSON.stringify({ messages: [{ role: "user", content: user }, { role: "assistant", content: assistant }] })}\n`;
+  const training_file = await upload("lights.jsonl", (line("Port?", "Red.") + line("Starboard?", "Green.")).repeat(10));
+  const validation_file = await upload("questions.jsonl", line("Port side?", "Red."));
+  const start = (name, more) => api("POST", "/fine_tuning/jobs", { model: TINY_MODEL, training_file, name, metadata: { team: "pilots" }, ...more });
+  const method = { type: "supervised", supervised: { hyperparameters: { n_epochs: 5, batch_size: 2, learning_rate_multiplier: 20 } } };
+  const job = await start("harbour lights", { validation_file, suffix: "lights", seed: 7, method });
+  const { fine_tuned_model: tuned } = await waitForJob(api, job.id);
+  const failed = await start("deep sea", { method: { type: "supervised", supervised: { hyperparameters: { max_length: 8 } } } });
+  await waitForJob(api, failed.id);
   for (const content of ["Name three harbours.", "What is a buoy?", "How deep is the sea?"]) {
     await api("POST", "/chat/completions", { model: CHAT_MODEL, messages: [{ role: "user", content }], max_completion_tokens: 24, temperature: 0 });
   }
   await api("POST", "/embeddings", { model: EMBEDDING_MODEL, input: ["a", "b"] });
   const refused = { method: "POST", headers: { authorization: `Bearer ${key}`, "content-type": "application/json" }, body: "{}" };
   for (let count = 0; count < 2; count++) await fetch(`${url}/v1/embeddings`, refused);
-  return { project, conversation: conversation.id, agent: agent.id, job: job.id };
+  return { project, conversation: conversation.id, agent: agent.id, job: job.id, failed: failed.id, tuned };
 }
 
 /** A page: its route, its heading, and an action that prepares it. `name` is the name of its screenshot. */
@@ -89,7 +98,27 @@ const PAGES = [
   page("agents", "Agents", shows("Harbour pilot")),
   page((ids) => `agents/${ids.agent}`, "Harbour pilot", undefined, "agent"),
   page("tuning", "Fine-tuning", shows("harbour lights")),
-  page((ids) => `tuning/${ids.job}`, "harbour lights", undefined, "job"),
+  page("tuning", "Fine-tuning", async (page) => {
+    await page.getByRole("button", { name: "Start job" }).click();
+    await page.getByText("Advanced").click();
+    await page.getByLabel("LoRA rank").waitFor();
+    await page.getByRole("option", { name: /^lights/ }).first().waitFor({ state: "attached" });
+  }, "start-job"),
+  page((ids) => `tuning/${ids.job}`, "harbour lights", async (page) => {
+    await page.locator("figure.chart path.line").first().waitFor();
+    await page.getByRole("region", { name: "Checkpoints" }).waitFor();
+    await page.getByRole("link", { name: "Compare with base model" }).waitFor();
+  }, "job"),
+  page((ids) => `tuning/${ids.failed}`, "deep sea", shows("invalid_training_file"), "job-failed"),
+  page((ids) => `playground/chat/model/${TINY_MODEL}/compare/${encodeURIComponent(ids.tuned)}`, "Playground", async (page) => {
+    await unfold(page, "Settings");
+    await page.getByLabel("Temperature").fill("0");
+    await page.getByLabel("Max tokens").fill("30");
+    if (await page.locator(".fold-button").isVisible()) await page.getByRole("button", { name: "Settings" }).click();
+    await page.getByLabel("Message").fill("Port?");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.getByText(/\d+ output tokens/).nth(1).waitFor();
+  }, "comparison"),
   page("keys", "API keys", shows("billing")),
   page("keys", "API keys", async (page) => {
     await page.getByRole("button", { name: "Create API key" }).click();

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { CHAT_MODEL, goTo, signIn, setUp, openPage } from "./harness.mjs";
+import { goTo, signIn, setUp, openPage, TINY_MODEL } from "./harness.mjs";
 
 const RUN = "window.hit=(window.hit||0)+1";
 const HEADS = ["", "\">", "'>", "</title>", "</textarea>", "</style>", "-->", "]]>", "${", "{{"];
@@ -50,7 +50,7 @@ test("200 payloads in names, labels, messages and file names do not run", async 
       api("POST", "/files", file),
     ]);
     await api("PUT", `/api-keys/${key.id}`, { reason: payload });
-    const job = await api("POST", "/fine_tuning/jobs", { model: CHAT_MODEL, training_file: uploaded.id, name: payload, metadata });
+    const job = await api("POST", "/fine_tuning/jobs", { model: TINY_MODEL, training_file: uploaded.id, name: payload, suffix: singleLine(payload).slice(0, 64), metadata, hyperparameters: { n_epochs: 1, batch_size: 10 } });
     ids.push({ project: created.id, key: key.id, agent: agent.id, conversation: conversation.id, job: job.id });
   };
   // Several at a time, because each request waits for the disk.
@@ -77,6 +77,9 @@ test("200 payloads in names, labels, messages and file names do not run", async 
   await page.locator("table").nth(1).waitFor();
   await showAll(page);
   await assertNothingRan("tuning");
+  await goTo(page, "models", "Models");
+  await page.getByRole("region", { name: "Trained models" }).locator("tbody tr").first().waitFor();
+  await assertNothingRan("models");
   await goTo(page, `conversations/${longConversation}`, "Conversation");
   await page.locator(".message").nth(399).waitFor();
   assert.ok((await page.locator(".message .content").first().textContent()) === PAYLOADS[0], "the payload is shown unchanged");

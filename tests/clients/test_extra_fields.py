@@ -6,6 +6,7 @@ The types of the `openai` package are the reference. Every operation below one o
 
 import json
 import re
+import time
 import types
 import typing
 
@@ -14,6 +15,7 @@ from conftest import ROOT
 from openai import types as openai_types
 from openai.pagination import SyncCursorPage, SyncPage
 from openai.types import chat, fine_tuning, shared
+from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 from pydantic import BaseModel, TypeAdapter
 from test_fine_tuning import CONTENT
 from test_images import png
@@ -36,6 +38,7 @@ OPERATIONS = {
     "POST /images/variations": [openai_types.ImagesResponse],
     "GET /models": [SyncPage[openai_types.Model]],
     "GET /models/{model_id}": [openai_types.Model],
+    "DELETE /models/{model_id}": [openai_types.ModelDeleted],
     "POST /models/{model_id}/load": [openai_types.Model],
     "POST /models/{model_id}/unload": [openai_types.Model],
     "POST /files": [openai_types.FileObject],
@@ -47,6 +50,9 @@ OPERATIONS = {
     "GET /fine_tuning/jobs/{job_id}": [fine_tuning.FineTuningJob],
     "PATCH /fine_tuning/jobs/{job_id}": [fine_tuning.FineTuningJob],
     "POST /fine_tuning/jobs/{job_id}/cancel": [ErrorBody],
+    "POST /fine_tuning/jobs/{job_id}/pause": [ErrorBody],
+    "POST /fine_tuning/jobs/{job_id}/resume": [ErrorBody],
+    "GET /fine_tuning/jobs/{job_id}/checkpoints": [SyncCursorPage[FineTuningJobCheckpoint]],
     "GET /fine_tuning/jobs/{job_id}/events": [SyncCursorPage[fine_tuning.FineTuningJobEvent]],
 }
 # OpenAI's pages have this field, but the package does not read it.
@@ -150,9 +156,17 @@ def bodies(server, http, mount):
     call("GET /fine_tuning/jobs")
     call("GET /fine_tuning/jobs/{job_id}", {"job_id": job})
     call("PATCH /fine_tuning/jobs/{job_id}", {"job_id": job}, json={"metadata": {"a": "b"}})
+    deadline = time.monotonic() + 120
+    while (done := http.get(f"{mount}/fine_tuning/jobs/{job}").json())["fine_tuned_model"] is None:
+        assert time.monotonic() < deadline and done["error"] is None, done
+        time.sleep(0.1)
+    call("GET /fine_tuning/jobs/{job_id}", {"job_id": job})
     call("GET /fine_tuning/jobs/{job_id}/events", {"job_id": job})
-    # The job has already failed, so it cannot be cancelled.
-    call("POST /fine_tuning/jobs/{job_id}/cancel", {"job_id": job}, status=409, json={})
+    call("GET /fine_tuning/jobs/{job_id}/checkpoints", {"job_id": job})
+    call("DELETE /models/{model_id}", {"model_id": done["fine_tuned_model"]})
+    # The job has ended.
+    for action in ("cancel", "pause", "resume"):
+        call(f"POST /fine_tuning/jobs/{{job_id}}/{action}", {"job_id": job}, status=409, json={})
     call("DELETE /files/{file_id}", {"file_id": file})
     return found
 

@@ -1,6 +1,7 @@
 """Files and fine-tuning jobs (endpoint 9 among them) with the official client, on both mounts."""
 
 import json
+import time
 
 import openai
 import pytest
@@ -53,19 +54,69 @@ def test_an_invalid_line_is_reported(any_client):
     assert caught.value.param == "file" and "line 3" in caught.value.message
 
 
-def test_a_job_fails(strict, job, uploaded, server):
-    assert (job.object, job.status, job.model) == ("fine_tuning.job", "failed", server.chat_model)
+def finished(client, job):
+    deadline = time.monotonic() + 120
+    while job.status not in ("succeeded", "failed", "cancelled"):
+        assert time.monotonic() < deadline, job
+        time.sleep(0.1)
+        job = client.fine_tuning.jobs.retrieve(job.id)
+    return job
+
+
+def test_a_job_trains_a_model(strict, job, uploaded, server):
+    assert (job.object, job.model) == ("fine_tuning.job", server.chat_model)
     assert (job.training_file, job.seed, job.fine_tuned_model, job.result_files) == (uploaded.id, 1, None, [])
-    assert job.error.code == "training_unavailable" and "cannot train" in job.error.message
-    assert isinstance(job.created_at, int) and isinstance(job.finished_at, int)
+    assert isinstance(job.created_at, int) and job.finished_at is None and job.error is None
     assert job.method.type == "supervised" and job.hyperparameters.n_epochs == "auto"
-    again = strict.fine_tuning.jobs.retrieve(job.id)
-    assert again == job
-    assert job.id in [one.id for one in strict.fine_tuning.jobs.list(limit=1)]
-    events = list(strict.fine_tuning.jobs.list_events(job.id, limit=1))
-    assert [event.level for event in events] == ["error", "info"]
+    done = finished(strict, job)
+    assert done.status == "succeeded", done
+    assert isinstance(done.finished_at, int) and done.trained_tokens > 0
+    assert isinstance(done.hyperparameters.n_epochs, int)
+    assert done.id in [one.id for one in strict.fine_tuning.jobs.list(limit=1)]
+
+    events = list(strict.fine_tuning.jobs.list_events(done.id, limit=3))
+    assert done.fine_tuned_model in events[0].message and events[0].level == "info"
+    metrics = [event.data for event in events if event.type == "metrics"]
+    assert metrics and all("train_loss" in data for data in metrics)
+    checkpoints = list(strict.fine_tuning.jobs.checkpoints.list(done.id, limit=2))
+    assert checkpoints[0].fine_tuned_model_checkpoint.startswith(done.fine_tuned_model)
+    assert checkpoints[0].metrics.step == checkpoints[0].step_number
+
+    question = [{"role": "user", "content": "hi"}]
+    for model in (done.fine_tuned_model, checkpoints[-1].fine_tuned_model_checkpoint):
+        answer = strict.chat.completions.create(model=model, messages=question, max_tokens=4)
+        assert answer.model == model
+    assert done.fine_tuned_model in [model.id for model in strict.models.list()]
+    assert strict.models.delete(done.fine_tuned_model).deleted
+    with pytest.raises(openai.NotFoundError):
+        strict.models.retrieve(done.fine_tuned_model)
     with pytest.raises(openai.ConflictError):
-        strict.fine_tuning.jobs.cancel(job.id)
+        strict.fine_tuning.jobs.cancel(done.id)
+
+
+def test_preferences_are_trained(strict, server):
+    line = {
+        "input": {"messages": [{"role": "user", "content": "hi"}]},
+        "preferred_output": [{"role": "assistant", "content": "ho"}],
+        "non_preferred_output": [{"role": "assistant", "content": "no"}],
+    }
+    file = strict.files.create(file=("preferences.jsonl", json.dumps(line).encode()), purpose="fine-tune")
+    method = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": 1}}}
+    job = strict.fine_tuning.jobs.create(model=server.chat_model, training_file=file.id, method=method)
+    done = finished(strict, job)
+    assert (done.status, done.method.type, done.method.dpo.hyperparameters.beta) == ("succeeded", "dpo", 0.2)
+
+
+def test_a_job_is_paused_and_resumed(strict, server, uploaded):
+    given = {"n_epochs": 50, "batch_size": 1}
+    job = strict.fine_tuning.jobs.create(model=server.chat_model, training_file=uploaded.id, hyperparameters=given)
+    try:
+        assert strict.fine_tuning.jobs.pause(job.id).status == "paused"
+        assert strict.fine_tuning.jobs.resume(job.id).status == "queued"
+    except openai.ConflictError:
+        # It was faster.
+        assert strict.fine_tuning.jobs.retrieve(job.id).status == "succeeded"
+    assert finished(strict, job).status == "succeeded"
 
 
 def test_hyperparameters_are_accepted_in_both_formats(strict, server, uploaded):
@@ -84,7 +135,8 @@ def test_9_metadata_is_updated(http, mount, job):
     body = changed.json()
     assert (body["name"], body["metadata"], body["training_file"]) == ("mine", {"team": "a"}, job.training_file)
     if mount == "/v1":
-        assert (body["object"], body["status"], body["state"]) == ("service.resource", "succeeded", "failed")
+        assert (body["object"], body["status"]) == ("service.resource", "succeeded")
+        assert body["state"] in ("queued", "running", "succeeded")
     cleared = http.patch(path, json={"metadata": None}).json()
     assert (cleared["name"], cleared["metadata"]) == ("mine", None)
     refused = http.patch(path, json={"training_file": "x"})

@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::{Device, Tensor};
-use outpost::models::backend::{Backend, Candle, Cpu, Isa, Pool};
+use outpost::models::ModelError;
+use outpost::models::backend::{Backend, Candle, Cpu, Isa, Pool, RequestOptions};
 use outpost::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::kv::{KvType, blocks_for};
@@ -244,6 +247,88 @@ fn impossible_texts_are_refused() {
     let other = AdamW::new(parameters.values.len() + 1);
     assert!(LoraTrainer::new(&decoder, candle(), parameters, other).is_err());
     assert!(LoraParameters::new(&decoder, 2, 1., |_| false, 0).is_err());
+}
+
+/// The decoder of a family, the initial adapter, and a batch.
+fn family(name: &str, backend: &Candle) -> (Decoder<Candle>, LoraParameters, Vec<TrainingText>) {
+    let cases = cases();
+    let folder = ModelFolder::open(&fixtures("families").join(name)).unwrap();
+    let decoder = Decoder::load(&folder, backend).unwrap();
+    let parameters = Reference::load(name).parameters(&decoder, &cases);
+    (decoder, parameters, texts(&cases.batches[0]))
+}
+
+#[test]
+fn dropout_depends_only_on_the_seed_and_the_position() {
+    for name in ["llama", "phi3-window", "qwen3moe"] {
+        let backend = candle();
+        let (decoder, parameters, batch) = family(name, &backend);
+        let start = |parameters: &LoraParameters, optimizer: &AdamW| {
+            LoraTrainer::new(&decoder, backend.clone(), parameters.clone(), optimizer.clone()).unwrap()
+        };
+        let new = AdamW::new(parameters.values.len());
+        // The gradients of two passes, and the state after a step.
+        let run = |mut trainer: LoraTrainer<'_>, keep_graphs: bool, rate: Option<f32>, seed: u64| {
+            trainer.keep_graphs = keep_graphs;
+            if let Some(rate) = rate {
+                trainer.set_dropout(rate, seed).unwrap();
+            }
+            trainer.supervised(&batch, 0.1).unwrap();
+            let first = trainer.gradient().to_vec();
+            trainer.supervised(&batch, 0.1).unwrap();
+            let both = trainer.gradient().to_vec();
+            trainer.step(0.01, 0., 1.).unwrap();
+            (first, both, trainer.parameters, trainer.optimizer)
+        };
+        let without = run(start(&parameters, &new), true, None, 1);
+        let zero = run(start(&parameters, &new), true, Some(0.), 1);
+        assert_eq!((&without.0, &without.1), (&zero.0, &zero.1), "{name}: a rate of zero changes nothing");
+        let kept = run(start(&parameters, &new), true, Some(0.3), 1);
+        let recomputed = run(start(&parameters, &new), false, Some(0.3), 1);
+        assert!(difference(&recomputed.1, &kept.1) < 1e-6, "{name}: both graphs have the same masks");
+        assert!(difference(&kept.0, &without.0) > 1e-3);
+        let second: Vec<f32> = kept.1.iter().zip(&kept.0).map(|(both, first)| both - first).collect();
+        assert!(difference(&second, &kept.0) > 1e-3, "{name}: passes have different masks");
+        assert!(difference(&run(start(&parameters, &new), true, Some(0.3), 2).0, &kept.0) > 1e-3);
+        // The next step after a resumption is that of a training that goes on.
+        let next = run(start(&kept.2, &kept.3), true, Some(0.3), 1);
+        let mut going_on = start(&parameters, &new);
+        going_on.set_dropout(0.3, 1).unwrap();
+        let before = going_on.evaluate(&batch).unwrap();
+        assert_eq!(before, start(&parameters, &new).evaluate(&batch).unwrap(), "{name}: evaluation has no dropout");
+        (0..2).for_each(|_| drop(going_on.supervised(&batch, 0.1).unwrap()));
+        going_on.step(0.01, 0., 1.).unwrap();
+        going_on.supervised(&batch, 0.1).unwrap();
+        assert_eq!(going_on.gradient(), next.0, "{name}");
+        assert!([-0.1, 1., f32::NAN].into_iter().all(|rate| going_on.set_dropout(rate, 1).is_err()));
+    }
+}
+
+#[test]
+fn training_can_be_interrupted_at_any_pause() {
+    let (decoder, parameters, batch) = family("llama", &candle());
+    let count = parameters.values.len();
+    // Runs until the pause function has been called `limit` times; returns how often it was.
+    let run = |limit: usize| {
+        let pauses = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&pauses);
+        let pause = move || match counter.fetch_add(1, Ordering::Relaxed) < limit {
+            true => Ok(()),
+            false => Err(ModelError::Interrupted),
+        };
+        let backend = candle().for_request(RequestOptions { pause: Arc::new(pause), bf16_attention: false });
+        let result =
+            LoraTrainer::new(&decoder, backend, parameters.clone(), AdamW::new(count)).and_then(|mut trainer| {
+                trainer.supervised(&batch, 0.1)?;
+                trainer.step(0.01, 0., 1.)
+            });
+        (result, pauses.load(Ordering::Relaxed))
+    };
+    let (result, pauses) = run(usize::MAX);
+    assert!(result.is_ok() && pauses > 50);
+    for limit in 0..pauses {
+        assert_eq!(run(limit).0, Err(ModelError::Interrupted), "after {limit} of {pauses} pauses");
+    }
 }
 
 /// An adapter of all modules with random weights, also in the up-projections. bf16 represents them exactly.

@@ -39,3 +39,4 @@ mod scheduling;
 mod sd3_and_flux;
 mod structured_output;
 mod tiny_adapter;
+mod training_runs;

@@ -42,7 +42,7 @@ async fn check_finds_content_without_a_file_and_files_without_content() {
     write_chunks(&fixture, whole, 3..4).await;
     let mut problems = fixture.store.verify().unwrap().problems;
     problems.sort();
-    let stray = "a content chunk belongs to no file";
+    let stray = "a content chunk belongs to nothing";
     assert_eq!(problems, [stray, stray, "the file 'train.jsonl' has lost the end of its content"]);
 }
 

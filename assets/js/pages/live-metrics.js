@@ -59,7 +59,8 @@ export function LiveMetrics() {
       <${Stat} label=${t.live.throughput} value=${compact(throughput)} unit=${t.live.perSecond} />
       <${Stat} label=${t.live.generatedTokens} value=${compact(metrics.sum("generated_tokens_total"))} unit=${t.live.tokens} hint=${t.live.sinceStart} />
     </div>
-    ${history.times.length > 1 && html`<${LineChart} label=${t.live.chart} unit=${() => t.live.perSecond} span=${SPAN} format=${(time) => timeOfDay.format(time * 1000)} xs=${history.times} values=${history.values} />`}
+    ${history.times.length > 1 && html`<${LineChart} label=${t.live.chart} unit=${() => t.live.perSecond} span=${SPAN} format=${(time) => timeOfDay.format(time * 1000)}
+      series=${[{ name: t.live.chart, color: "color-0", xs: history.times, values: history.values }]} />`}
     ${devices.map((device) => html`<${DeviceMemory} key=${device} device=${device} metrics=${metrics} />`)}
     <h2>${t.live.byModel}</h2>
     <${ByModel} metrics=${metrics} loaded=${loaded} />

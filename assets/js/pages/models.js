@@ -1,4 +1,4 @@
-// Installed models, and the catalog of models to pull.
+// Installed models, models that the project has trained, and the catalog of models to pull.
 
 import { html, useState } from "../html.js";
 import { apiPath, get, post } from "../api.js";
@@ -6,7 +6,8 @@ import { bytes, compact, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
 import { Table } from "../table.js";
-import { Badge, CodeBlock, EmptyState, ErrorAlert, Page, useAction, useInterval, useLoad, Loading } from "../ui.js";
+import { Badge, CodeBlock, EmptyState, ErrorAlert, Page, RelativeTime, useAction, useInterval, useLoad, Loading } from "../ui.js";
+import { DeleteModel, isTuned } from "./fine-tuning/tuned-models.js";
 
 const POLL_MS = 15_000;
 const STARTER = "starter";
@@ -41,27 +42,42 @@ export function Models() {
       setBusy(null);
     }
   });
+  const [removed, setRemoved] = useState(null);
+  const close = (changed) => {
+    setRemoved(null);
+    if (changed) reload();
+  };
   useInterval(POLL_MS, reload);
   const actionOf = (model) => html`<button type="button" class="text-button" disabled=${busy === model.id} onClick=${() => run(model, model.loaded ? "unload" : "load")}>
     ${busy === model.id ? (model.loaded ? t.models.unloading : t.models.loading) : model.loaded ? t.models.unload : t.models.load}<span class="visually-hidden"> ${model.id}</span></button>`;
+  const size = { title: t.models.size, numeric: true, sort: (model) => model.bytes, cell: (model) => html`${bytes(model.bytes)}<br /><span class="muted">${t.models.parameters(compact(model.parameters))}</span>` };
+  const state = { title: t.status, sort: (model) => status(model)[1], cell: (model) => html`<${Badge} kind=${status(model)[0]}>${status(model)[1]}<//>` };
+  const actions = { title: t.actions, cell: (model) => html`<div class="actions">
+    ${model.capabilities.chat_completions && session.hasScope("inference") && html`<a class="button text-button" href=${`#/playground/chat/model/${encodeURIComponent(model.id)}`}>${t.models.try}<span class="visually-hidden"> ${model.id}</span></a>`}
+    ${!model.problem && session.hasScope("admin") && actionOf(model)}
+    ${isTuned(model) && session.hasScope("project") && html`<button type="button" class="text-button error" onClick=${() => setRemoved(model)}>${t.delete}<span class="visually-hidden"> ${model.id}</span></button>`}</div>` };
   const columns = [
     { title: t.name, sort: (model) => model.id, cell: (model) => html`<strong class="nowrap">${model.id}</strong><br /><span class="muted nowrap">${model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
       ${model.problem && html`<p class="error">${model.problem}</p>`}` },
     { title: t.models.capabilities, sort: (model) => capabilities(model).join(), cell: (model) => html`<span class="badges">${capabilities(model).map((name) => html`<${Badge}>${name}<//>`)}</span>` },
     { title: t.models.limits, cell: (model) => model.limits && limits(model.limits) },
     { title: t.models.format, sort: (model) => model.architecture, cell: (model) => html`${model.architecture}<br /><span class="muted">${model.format}${model.quantization ? ` ${model.quantization}` : ""}</span>` },
-    { title: t.models.size, numeric: true, sort: (model) => model.bytes, cell: (model) => html`${bytes(model.bytes)}<br /><span class="muted">${t.models.parameters(compact(model.parameters))}</span>` },
-    { title: t.status, sort: (model) => status(model)[1], cell: (model) => html`<${Badge} kind=${status(model)[0]}>${status(model)[1]}<//>` },
-    { title: t.actions, cell: (model) => !model.problem && html`<div class="actions">
-      ${model.capabilities.chat_completions && session.hasScope("inference") && html`<a class="button text-button" href=${`#/playground/chat/model/${encodeURIComponent(model.id)}`}>${t.models.try}<span class="visually-hidden"> ${model.id}</span></a>`}
-      ${session.hasScope("admin") && actionOf(model)}</div>` },
+    size, state, actions,
   ];
+  const tunedColumns = [
+    { title: t.name, sort: (model) => model.id, cell: (model) => html`<strong class="long-id">${model.id}</strong>${model.problem && html`<p class="error">${model.problem}</p>`}` },
+    { title: t.models.baseModel, sort: (model) => model.base_model, cell: (model) => model.base_model },
+    { title: t.created, sort: (model) => model.created, cell: (model) => html`<${RelativeTime} value=${model.created} />` }, size, state, actions,
+  ];
+  const [tuned, installed] = [models?.filter(isTuned), models?.filter((model) => !isTuned(model))];
   return html`<${Page} title=${t.pages.models} about=${t.models.about}>
     <${ErrorAlert} error=${runError ?? error} retry=${error && reload} />
     ${!models && !error && html`<${Loading} />`}
-    ${models?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${PullStarter} /><//>`}
-    ${models?.length > 0 && html`<${Table} label=${t.pages.models} columns=${columns} rows=${models} rowKey=${(model) => model.id} />`}
+    ${installed?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${PullStarter} /><//>`}
+    ${installed?.length > 0 && html`<${Table} label=${t.pages.models} columns=${columns} rows=${installed} rowKey=${(model) => model.id} />`}
+    ${tuned?.length > 0 && html`<h2>${t.models.tuned}</h2><p class="muted">${t.models.tunedAbout}</p><${Table} label=${t.models.tuned} columns=${tunedColumns} rows=${tuned} rowKey=${(model) => model.id} />`}
     <${Catalog} />
+    ${removed && html`<${DeleteModel} id=${removed.id} close=${close} />`}
   <//>`;
 }
 

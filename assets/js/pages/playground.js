@@ -5,17 +5,27 @@ import { CodeDialog } from "../code-samples.js";
 import { t } from "../strings.js";
 import { EmptyState, ErrorAlert, Page, Tabs, useModels, Loading } from "../ui.js";
 import { Chat } from "./playground/chat.js";
+import { Comparison } from "./playground/comparison.js";
 import { Embeddings } from "./playground/embeddings.js";
 import { Images } from "./playground/images.js";
 
+const PRESETS = ["agent", "conversation", "model", "compare"];
+
+/** Chat with one model, or with two side by side. `initial`: names of settings, each followed by its value. */
+function AnyChat({ initial, ...props }) {
+  const pairs = initial.map((name, index) => [name, initial[index + 1]]).filter(([name, value], index) => index % 2 === 0 && PRESETS.includes(name) && value);
+  const preset = Object.fromEntries(pairs);
+  return preset.compare ? html`<${Comparison} ...${props} preset=${preset} />` : html`<${Chat} ...${props} preset=${preset} />`;
+}
+
 // Name, view, the capability that the model must have, and its label.
 const KINDS = [
-  ["chat", Chat, "chat_completions", t.playground.capability.chat],
+  ["chat", AnyChat, "chat_completions", t.playground.capability.chat],
   ["images", Images, "image_generation", t.playground.capability.images],
   ["embeddings", Embeddings, "embeddings", t.playground.capability.embeddings],
 ];
 
-/** `rest`: the kind, and for chat an initial selection, such as `["chat", "conversation", "conv_…"]`. */
+/** `rest`: the kind, and for chat an initial selection, such as `["chat", "conversation", "conv_…"]` or `["chat", "model", "a", "compare", "b"]`. */
 export function Playground({ project, rest }) {
   const kind = KINDS.find(([name]) => name === rest[0]) ?? KINDS[0];
   const [name, View, capability, label] = kind;

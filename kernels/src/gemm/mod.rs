@@ -52,6 +52,8 @@ pub(crate) struct GemmTask {
     pub columns: usize,
     /// The bias of each group, `[groups, 16]`, or null.
     pub bias: *const f32,
+    /// Whether the products are added to the output, for floats.
+    pub accumulate: bool,
 }
 
 /// How weights are prefetched: evenly over the steps of a group. A step takes longer than the CPU's own prefetcher
@@ -281,7 +283,7 @@ impl GemmTask {
         // SAFETY: pointers advance over the groups and the rows' segments together, up to their ends.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; G];
-            if k_block.offset() > 0 {
+            if k_block.offset() > 0 || self.accumulate {
                 for group in 0..G {
                     sums[group] = self.load_partial_sums::<S, R>(tile.group + group, tile.first_row);
                 }

@@ -55,6 +55,7 @@ mod tests {
             learning_rate: 0.,
             gradient_norm: 0.,
             tokens: 30,
+            trained_tokens: 30,
             took: Duration::ZERO,
         };
         let mut pace = Pace::new(Duration::from_secs(100));

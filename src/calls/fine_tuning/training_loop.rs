@@ -238,6 +238,8 @@ struct Watched<'a> {
     id: JobId,
     progress: Progress,
     pace: Pace,
+    /// Tokens since the beginning of the training.
+    trained_tokens: u64,
     reported: Duration,
 }
 
@@ -245,7 +247,7 @@ impl<'a> Watched<'a> {
     /// `progress`: of the job so far.
     fn new(training: &'a TrainingLoop, id: JobId, progress: Progress) -> Self {
         let began = training.clock.uptime();
-        Self { training, id, progress, pace: Pace::new(began), reported: began }
+        Self { training, id, progress, pace: Pace::new(began), trained_tokens: 0, reported: began }
     }
 
     async fn follow(mut self, mut run: TrainingRun) -> std::result::Result<(), Interruption> {
@@ -282,6 +284,7 @@ impl<'a> Watched<'a> {
     async fn step(&mut self, report: StepReport) -> std::result::Result<(), Interruption> {
         let now = self.training.clock.uptime();
         let Speed { tokens_per_second, time_left } = self.pace.step(now, &report);
+        self.trained_tokens = report.trained_tokens;
         self.progress = Progress {
             step: report.step,
             steps: report.steps,
@@ -310,7 +313,7 @@ impl<'a> Watched<'a> {
             });
             (format!("Step {step}/{steps}: training loss={loss:.4}"), metrics.to_string())
         });
-        Ok(self.training.jobs.report(self.id, self.progress, metrics).await?)
+        Ok(self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?)
     }
 
     async fn validated(&mut self, measured: Measurement) -> std::result::Result<(), Interruption> {
@@ -324,7 +327,8 @@ impl<'a> Watched<'a> {
             "full_valid_mean_token_accuracy": accuracy,
         });
         let message = format!("Step {step}/{steps}: full validation loss={loss:.4}");
-        Ok(self.training.jobs.report(self.id, self.progress, Some((message, metrics.to_string()))).await?)
+        let metrics = Some((message, metrics.to_string()));
+        Ok(self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?)
     }
 
     async fn save(&self, checkpoint: TrainingCheckpoint) -> std::result::Result<JobState, Interruption> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::arguments::TuneArgs;
 use crate::catalog::is_model_name;
+use crate::config::DEFAULT_MODELS;
 use crate::engine::AdapterFiles;
 use crate::models::peft::{CONFIG_FILE, WEIGHTS_FILE};
 use crate::new_folder::{NewFolder, is_there};
@@ -16,6 +17,8 @@ pub struct Destination {
     /// The name of the model that it becomes, if it is in the models folder.
     model: Option<String>,
     replace: bool,
+    /// The command that serves the models folder.
+    serve: String,
 }
 
 impl Destination {
@@ -45,7 +48,11 @@ impl Destination {
                 return Err(format!("{path} has no adapter, so --force does not replace it; use --suffix or --output"));
             }
         }
-        let destination = Self { folder, model, replace: args.force };
+        let serve = match models == Path::new(DEFAULT_MODELS) {
+            true => "outpost serve".to_owned(),
+            false => format!("outpost serve --models {}", models.display()),
+        };
+        let destination = Self { folder, model, replace: args.force, serve };
         match NewFolder::create(&destination.folder) {
             Ok(_removed) => Ok(destination),
             Err(cause) => Err(destination.failed(&cause)),
@@ -75,7 +82,7 @@ impl Destination {
     /// How to serve the adapter.
     pub fn next_command(&self) -> String {
         match &self.model {
-            Some(_) => "A running server lists it within a second; otherwise start one with: outpost serve".to_owned(),
+            Some(_) => format!("A running server lists it within a second; otherwise start one with: {}", self.serve),
             None => format!("To serve it: outpost models import {}", self.folder.display()),
         }
     }

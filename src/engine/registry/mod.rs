@@ -374,12 +374,12 @@ impl Registry {
         }
     }
 
-    /// Loads a model of any kind.
-    pub fn preload(&self, id: &str) -> Result<(), LoadError> {
+    /// Loads a model of any kind; it may also be an adapter that the project has registered.
+    pub fn preload(&self, id: &str, tenant: u128) -> Result<(), LoadError> {
         match self.lookup(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
             ModelKind::Image => self.load_image_model(id).map(drop),
-            ModelKind::Text | ModelKind::Unknown => self.load(id).map(drop),
+            ModelKind::Text | ModelKind::Unknown => self.load_for(id, tenant).map(drop),
         }
     }
 

@@ -35,6 +35,8 @@ pub struct StepReport {
     pub gradient_norm: f32,
     /// Tokens of the step's examples.
     pub tokens: u64,
+    /// Tokens that were trained on since the beginning.
+    pub trained_tokens: u64,
     pub took: Duration,
 }
 

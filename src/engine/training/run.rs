@@ -119,6 +119,7 @@ impl Training {
         let handle = backend.for_request(RequestOptions { pause: Arc::clone(&pause), bf16_attention: false });
         let mut trainer = LoraTrainer::new(&decoder, handle, parameters, optimizer)?;
         trainer.keep_graphs = keep_graphs;
+        trainer.set_dropout(options.dropout, options.seed)?;
         let lengths = data.training.chunks(options.method.texts_per_example());
         let lengths: Vec<usize> = lengths.map(|texts| texts.iter().map(|text| text.tokens.len()).sum()).collect();
         let plan = Plan::new(&lengths, &options);
@@ -220,6 +221,7 @@ impl Steps<'_> {
             learning_rate,
             gradient_norm,
             tokens: tokens as u64,
+            trained_tokens: self.progress.tokens,
             took: clock.uptime().saturating_sub(began),
         };
         self.send(TrainingEvent::Step(report))

@@ -76,7 +76,10 @@ impl Workload for TrainingWorkload {
         if running && let Some(events) = self.running.take() {
             // The thread is interrupted when it is dropped.
             self.thread = None;
-            fail(&events, failure.clone());
+            // Without room, the receiver sees that the events end.
+            if events.has_room() {
+                fail(&events, failure.clone());
+            }
         }
     }
 

@@ -263,17 +263,19 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         x: &Tensor<Self>,
         outs: &mut [Tensor<Self>],
     ) -> Result<()> {
-        for update in updates {
-            let LowRankUpdate { output, rows, down, up, scale } = update;
-            let Some(out) = outs.get_mut(*output) else {
-                return Err(ModelError::Compute(format!("there is no output {output}")));
-            };
-            let [mut low_rank] = self.linears([*down], &self.rows(x, rows.clone())?)?;
-            self.multiply(&mut low_rank, *scale)?;
-            let [delta] = self.linears([*up], &low_rank)?;
-            self.add_rows(out, rows.start, &delta)?;
-        }
-        Ok(())
+        updates.iter().try_for_each(|update| add_update(self, update, &self.rows(x, update.rows.clone())?, outs))
+    }
+
+    /// Products of the same input with several weights, with updates.
+    fn adapted_linears<const N: usize>(
+        &self,
+        weights: [&Self::Linear; N],
+        updates: &[LowRankUpdate<'_, Self>],
+        x: &Tensor<Self>,
+    ) -> Result<[Tensor<Self>; N]> {
+        let mut outs = self.linears(weights, x)?;
+        self.add_low_rank(updates, x, &mut outs)?;
+        Ok(outs)
     }
 
     fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
@@ -410,4 +412,21 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// An upper bound of the temporary bytes of [`Self::kv_attention`] for `tokens` tokens in total, in sequences of up to
     /// `positions` positions.
     fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize;
+}
+
+/// Adds an update, given the rows of its input.
+pub(super) fn add_update<B: Backend>(
+    backend: &B,
+    update: &LowRankUpdate<'_, B>,
+    x: &Tensor<B>,
+    outs: &mut [Tensor<B>],
+) -> Result<()> {
+    let LowRankUpdate { output, rows, down, up, scale } = update;
+    let Some(out) = outs.get_mut(*output) else {
+        return Err(ModelError::Compute(format!("there is no output {output}")));
+    };
+    let [mut low_rank] = backend.linears([*down], x)?;
+    backend.multiply(&mut low_rank, *scale)?;
+    let [delta] = backend.linears([*up], &low_rank)?;
+    backend.add_rows(out, rows.start, &delta)
 }

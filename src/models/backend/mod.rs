@@ -11,11 +11,12 @@ mod interface;
 mod routing;
 
 pub use candle::Candle;
-pub(in crate::models) use candle::{soft_capped, with_gradient};
+pub(in crate::models) use candle::with_gradient;
 pub use cpu::Cpu;
 pub use cpu::types::{
     Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Isa, NormKind, Pool, RopeLayout, dequantise,
 };
+pub(in crate::models) use cpu::types::{Dropout, TargetLogit, cross_entropy};
 pub(in crate::models) use embedding_table::EmbeddingTable;
 pub use interface::{
     Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,

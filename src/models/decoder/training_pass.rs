@@ -11,13 +11,17 @@ use candle_core::{DType as ArrayType, Result as ArrayResult, Tensor as Array, Va
 use serde::{Deserialize, Serialize};
 
 use super::{Decoder, ResidualStream};
-use crate::models::backend::{Angles, Backend, Candle, Tensor, soft_capped, with_gradient};
+use crate::models::backend::{Angles, Backend, Candle, TargetLogit, Tensor, cross_entropy, with_gradient};
 use crate::models::causal_lm::CausalLm;
+use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::{ModelError, Result};
 use crate::models::nn::{Adapter, Context, LoraDeltas};
 
-/// Logits that are computed at once.
-const HEAD_LOGITS: usize = 4 << 20;
+/// Logits that are computed at once: enough rows for an efficient product with the output projection, and few enough to be
+/// freed in a few milliseconds.
+const HEAD_LOGITS: usize = 10 << 20;
+/// Logits that are scored between two pauses.
+const PAUSE_LOGITS: usize = 1 << 20;
 
 /// A text, and which of its tokens are targets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +87,6 @@ impl Decoder<Candle> {
         texts: &[TrainingText],
         keep_graphs: bool,
     ) -> Result<TrainingPass> {
-        let ctx = &training_context(backend, adapter);
         let (mut ranges, mut targets, mut first) = (Vec::with_capacity(texts.len()), Vec::new(), 0);
         for TrainingText { tokens, targets: positions } in texts {
             self.check_tokens(tokens)?;
@@ -96,6 +99,7 @@ impl Decoder<Candle> {
             ranges.push(first..first + tokens.len());
             first += tokens.len();
         }
+        let ctx = &training_context(backend, adapter, first);
         let counts = || texts.iter().map(|text| text.tokens.len());
         let angles = self.angles(first, || counts().map(|count| (0..count, self.is_long(count))))?;
         let tokens: Vec<u32> = texts.iter().flat_map(|text| &text.tokens).copied().collect();
@@ -151,21 +155,45 @@ impl Decoder<Candle> {
             let x = stream(&selected)?;
             let y = ctx.zeros(x.shape())?;
             let normed = self.apply_output_norm(ctx, &mut ResidualStream { x, y })?;
-            let logits = soft_capped(self.output.forward(ctx, &normed)?.data, self.config.logit_soft_cap)?;
-            let mut values: Vec<f32> = logits.detach().flatten_all()?.to_vec1()?;
             let own_weights = weights.map(|weights| &weights[index * chunk..][..targets.len()]);
-            for (row, (values, (_, target))) in values.chunks_exact_mut(vocabulary).zip(targets).enumerate() {
-                scores.push(score(values, *target as usize, own_weights.map_or(0., |weights| weights[row])));
-            }
-            if let Some(gradient) = &mut gradient {
-                let of_logits = Array::from_vec(values, logits.shape(), backend.device())?;
-                let gradients = backward(&logits, of_logits)?;
+            let targets: Vec<_> = (targets.iter().enumerate())
+                .map(|(row, (_, target))| (*target, own_weights.map_or(0., |weights| weights[row])))
+                .collect();
+            let (found, of_normed) = self.score_rows(backend, &normed.data, &targets, weights.is_some())?;
+            scores.extend(found);
+            if let Some((gradient, of_normed)) = gradient.as_mut().zip(of_normed) {
+                let gradients = backward(&normed.data, of_normed)?;
                 let of_rows = gradients.get(&selected).ok_or_else(missing_gradient)?;
                 *gradient = gradient.index_add(&rows, of_rows, 0)?;
             }
             backend.pause()?;
         }
         Ok((scores, gradient))
+    }
+
+    /// Scores targets, each with a weight, by the normalised rows before them. `with_gradient`: also returns the gradient
+    /// of the rows.
+    fn score_rows(
+        &self,
+        backend: &Candle,
+        normed: &Array,
+        targets: &[(u32, f32)],
+        with_gradient: bool,
+    ) -> Result<(Vec<TargetScore>, Option<Array>)> {
+        let DecoderConfig { vocabulary, logit_soft_cap, .. } = self.config;
+        let mut logits = backend.host_product(self.output.weight(), normed)?;
+        let mut scores = vec![TargetLogit::default(); targets.len()];
+        let chunk = (PAUSE_LOGITS / vocabulary).max(1);
+        let rows = logits.chunks_mut(chunk * vocabulary).zip(targets.chunks(chunk)).zip(scores.chunks_mut(chunk));
+        for ((logits, targets), scores) in rows {
+            cross_entropy(backend.pool(), logits, logit_soft_cap, targets, scores);
+            backend.pause()?;
+        }
+        let scores = scores.into_iter();
+        let scores =
+            scores.map(|TargetLogit { log_probability, is_max: is_greedy }| TargetScore { log_probability, is_greedy });
+        let gradient = with_gradient.then(|| backend.input_gradient(self.output.weight(), logits)).transpose()?;
+        Ok((scores.collect(), gradient))
     }
 
     /// Computes the gradients of the adapter's matrices from that of the last layer's output. `collect` gets those of one
@@ -178,7 +206,8 @@ impl Decoder<Candle> {
         mut gradient: Array,
         collect: &mut dyn FnMut(&candle_core::backprop::GradStore) -> Result<()>,
     ) -> Result<()> {
-        let ctx = &training_context(backend, adapter);
+        let tokens = pass.texts.last().map_or(0, |text| text.end);
+        let ctx = &training_context(backend, adapter, tokens);
         while let Some(LayerPass { input, output }) = pass.layers.pop() {
             let index = pass.layers.len();
             let output = match output {
@@ -194,9 +223,9 @@ impl Decoder<Candle> {
     }
 }
 
-fn training_context<'a>(backend: &'a Candle, adapter: &Arc<Adapter<Candle>>) -> Context<'a, Candle> {
+fn training_context<'a>(backend: &'a Candle, adapter: &Arc<Adapter<Candle>>, tokens: usize) -> Context<'a, Candle> {
     let mut deltas = LoraDeltas::default();
-    deltas.push(adapter, 1.);
+    deltas.push_rows(adapter, 0..tokens);
     Context::new(backend).with_lora(deltas)
 }
 
@@ -214,19 +243,4 @@ fn stream(rows: &Array) -> Result<Tensor<Candle>> {
 fn backward(output: &Array, gradient: Array) -> ArrayResult<candle_core::backprop::GradStore> {
     let start = Array::zeros((), ArrayType::F32, output.device())?;
     with_gradient(output, &start, move |_| Ok(gradient.clone()))?.backward()
-}
-
-/// Scores a target by the logits of its position, and turns them into the gradient of its log probability times `weight`.
-fn score(logits: &mut [f32], target: usize, weight: f32) -> TargetScore {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let own = logits[target];
-    let mut sum = 0f64;
-    for logit in logits.iter_mut() {
-        *logit = (*logit - max).exp();
-        sum += f64::from(*logit);
-    }
-    let factor = (-f64::from(weight) / sum) as f32;
-    logits.iter_mut().for_each(|logit| *logit *= factor);
-    logits[target] += weight;
-    TargetScore { log_probability: own - max - sum.ln() as f32, is_greedy: own == max }
 }

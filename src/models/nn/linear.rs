@@ -49,8 +49,13 @@ impl<B: Backend> Linear<B> {
         layers: [&Self; N],
         x: &Tensor<B>,
     ) -> Result<[Tensor<B>; N]> {
-        let mut outs = ctx.linears(layers.map(Self::weight), x)?;
-        ctx.lora().add_to(ctx, layers.map(Self::id), x, &mut outs)?;
+        let (weights, ids) = (layers.map(Self::weight), layers.map(Self::id));
+        let updates = ctx.lora().updates(ids)?;
+        let mut outs = match updates.is_empty() {
+            true => ctx.linears(weights, x)?,
+            false => ctx.adapted_linears(weights, &updates, x)?,
+        };
+        ctx.lora().add_to(ctx, ids, x, &mut outs)?;
         Ok(outs)
     }
 

@@ -105,7 +105,21 @@ impl<B: Backend> LoraDeltas<B> {
         self.0.iter().any(|applied| applied.rows.is_some())
     }
 
-    /// Adds the deltas of weights to the outputs of their layers, which have the same input `x`.
+    /// The updates of only some rows by the deltas of weights.
+    pub(super) fn updates<const N: usize>(&self, ids: [usize; N]) -> Result<SmallVec<[LowRankUpdate<'_, B>; 32]>> {
+        let mut updates = SmallVec::new();
+        for AppliedAdapter { adapter, weight, rows } in &self.0 {
+            let Some(rows) = rows else { continue };
+            for (output, id) in ids.into_iter().enumerate() {
+                for delta in adapter.deltas(id) {
+                    updates.push(delta.update(output, rows.clone(), weight * delta.scale)?);
+                }
+            }
+        }
+        Ok(updates)
+    }
+
+    /// Adds the deltas that apply to all rows to the outputs of layers, which have the same input `x`.
     pub(super) fn add_to<const N: usize>(
         &self,
         backend: &B,
@@ -113,19 +127,14 @@ impl<B: Backend> LoraDeltas<B> {
         x: &Tensor<B>,
         outs: &mut [Tensor<B>; N],
     ) -> Result<()> {
-        let mut updates: SmallVec<[LowRankUpdate<'_, B>; 32]> = SmallVec::new();
-        for AppliedAdapter { adapter, weight, rows } in &self.0 {
+        for AppliedAdapter { adapter, weight, .. } in self.0.iter().filter(|applied| applied.rows.is_none()) {
             for (output, id) in ids.into_iter().enumerate() {
                 for delta in adapter.deltas(id) {
-                    let scale = weight * delta.scale;
-                    match rows {
-                        None => delta.add_to(backend, scale, x, &mut outs[output])?,
-                        Some(rows) => updates.push(delta.update(output, rows.clone(), scale)?),
-                    }
+                    delta.add_to(backend, weight * delta.scale, x, &mut outs[output])?;
                 }
             }
         }
-        if updates.is_empty() { Ok(()) } else { backend.add_low_rank(&updates, x, outs) }
+        Ok(())
     }
 }
 

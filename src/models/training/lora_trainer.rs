@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use candle_core::{Tensor as Array, Var};
 
-use super::adam_w::{AdamW, clip_norm};
+use super::adam_w::{AdamW, PART, clip_factor, squared_norm};
 use super::lora_parameters::LoraParameters;
 use super::{TargetScore, TrainingText};
-use crate::models::backend::Candle;
 use crate::models::backend::candle::CandleLinear;
+use crate::models::backend::{Backend, Candle, Dropout};
 use crate::models::decoder::{Decoder, TrainingPass};
 use crate::models::error::{ModelError, Result};
 use crate::models::nn::{Adapter, DownProjection, LoraDelta};
@@ -26,6 +26,16 @@ pub struct LoraTrainer<'a> {
     variables: Variables,
     /// Whether the graphs of all layers are kept for the backward pass, which is faster but takes more memory.
     pub keep_graphs: bool,
+    dropout: Option<LoraDropout>,
+    /// Passes with gradients since the last step.
+    passes: u32,
+}
+
+/// Dropout of the inputs of down-projections, as in peft. It does not apply to evaluation and references.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct LoraDropout {
+    rate: f32,
+    seed: u64,
 }
 
 /// The parameters on the device.
@@ -57,28 +67,53 @@ impl<'a> LoraTrainer<'a> {
             return Err(ModelError::Compute("the state of the optimizer is of another adapter".to_owned()));
         }
         let variables = Variables::new(&backend, &parameters)?;
-        Ok(Self { decoder, backend, parameters, optimizer, gradient: vec![0.; count], variables, keep_graphs: true })
+        Ok(Self {
+            decoder,
+            backend,
+            parameters,
+            optimizer,
+            gradient: vec![0.; count],
+            variables,
+            keep_graphs: true,
+            dropout: None,
+            passes: 0,
+        })
+    }
+
+    /// Zeroes elements of the inputs of down-projections with probability `rate`, and scales the others by `1 / (1 − rate)`.
+    /// Which ones depends on the seed, the number of steps, the number of passes since the last step, the module and the
+    /// element. A training that resumes after a step therefore goes on as if it had not stopped.
+    ///
+    /// # Errors
+    /// If the rate is not in [0, 1).
+    pub fn set_dropout(&mut self, rate: f32, seed: u64) -> Result<()> {
+        if !(0. ..1.).contains(&rate) {
+            return Err(ModelError::Parameters(format!("the rate of dropout must be in [0, 1), not {rate}")));
+        }
+        self.dropout = (rate > 0.).then_some(LoraDropout { rate, seed });
+        Ok(())
     }
 
     /// Scores the targets of texts, text by text.
     pub fn evaluate(&self, texts: &[TrainingText]) -> Result<Vec<Vec<TargetScore>>> {
-        let pass = self.forward(&self.variables.adapter, texts)?;
+        let pass = self.forward(&self.backend, &self.variables.adapter, texts)?;
         Ok(by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0))
     }
 
     /// The sum of the targets' log probabilities without the adapter, text by text.
     pub fn reference_log_probabilities(&self, texts: &[TrainingText]) -> Result<Vec<f32>> {
-        let pass = self.forward(&Arc::new(Adapter::new([])), texts)?;
+        let pass = self.forward(&self.backend, &Arc::new(Adapter::new([])), texts)?;
         let scores = by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0);
         Ok(scores.iter().map(|scores| log_probability(scores)).collect())
     }
 
     /// Adds the gradient of the negated log probabilities of all targets, times `weight`.
     pub fn supervised(&mut self, texts: &[TrainingText], weight: f32) -> Result<Vec<Vec<TargetScore>>> {
-        let pass = self.forward(&self.variables.adapter, texts)?;
+        let backend = &self.training_backend();
+        let pass = self.forward(backend, &self.variables.adapter, texts)?;
         let weights = vec![-weight; pass.targets()];
         let (scores, gradient) = self.decoder.score_targets(&self.backend, &pass, Some(&weights))?;
-        self.backward(pass, gradient)?;
+        self.backward(backend, pass, gradient)?;
         Ok(by_text(texts, scores))
     }
 
@@ -95,7 +130,8 @@ impl<'a> LoraTrainer<'a> {
         if !texts.len().is_multiple_of(2) || references.len() != texts.len() {
             return Err(ModelError::Compute("each chosen text needs a rejected one, and both a reference".to_owned()));
         }
-        let pass = self.forward(&self.variables.adapter, texts)?;
+        let backend = &self.training_backend();
+        let pass = self.forward(backend, &self.variables.adapter, texts)?;
         let scores = by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0);
         let (mut results, mut weights) = (Vec::with_capacity(texts.len() / 2), Vec::with_capacity(pass.targets()));
         let pairs = texts.chunks_exact(2).zip(scores.chunks_exact(2)).zip(references.chunks_exact(2));
@@ -108,15 +144,37 @@ impl<'a> LoraTrainer<'a> {
             results.push(score);
         }
         let (_, gradient) = self.decoder.score_targets(&self.backend, &pass, Some(&weights))?;
-        self.backward(pass, gradient)?;
+        self.backward(backend, pass, gradient)?;
         Ok(results)
     }
 
     /// Changes the parameters by the gradients since the last step, clipped to `max_norm`. Returns their norm before.
+    ///
+    /// # Errors
+    /// If it is interrupted. The step has then been taken, or nothing has changed; see [`AdamW::steps`].
     pub fn step(&mut self, learning_rate: f32, weight_decay: f32, max_norm: f32) -> Result<f32> {
-        let norm = clip_norm(&mut self.gradient, max_norm);
-        self.optimizer.step(&mut self.parameters.values, &self.gradient, learning_rate, weight_decay);
-        self.gradient.fill(0.);
+        let mut squares = 0.;
+        for part in self.gradient.chunks(PART) {
+            squares += squared_norm(part);
+            self.backend.pause()?;
+        }
+        let norm = squares.sqrt() as f32;
+        let factor = clip_factor(norm, max_norm);
+        let Self { backend, parameters, optimizer, gradient, .. } = self;
+        let mut interruption = Ok(());
+        let mut pause = || {
+            if interruption.is_ok() {
+                interruption = backend.pause();
+            }
+        };
+        for part in gradient.chunks_mut(PART) {
+            part.iter_mut().for_each(|value| *value *= factor);
+            pause();
+        }
+        optimizer.step_in_parts(&mut parameters.values, gradient, [learning_rate, weight_decay], &mut pause);
+        gradient.fill(0.);
+        self.passes = 0;
+        interruption?;
         self.variables = Variables::new(&self.backend, &self.parameters)?;
         Ok(norm)
     }
@@ -126,13 +184,28 @@ impl<'a> LoraTrainer<'a> {
         &self.gradient
     }
 
-    fn forward(&self, adapter: &Arc<Adapter<Candle>>, texts: &[TrainingText]) -> Result<TrainingPass> {
-        self.decoder.training_forward(&self.backend, adapter, texts, self.keep_graphs)
+    /// The handle of a pass with gradients.
+    fn training_backend(&self) -> Candle {
+        let position = [self.optimizer.steps, self.passes];
+        self.backend.with_dropout(self.dropout.map(|LoraDropout { rate, seed }| {
+            let key = position.into_iter().fold(seed, |key, part| Dropout::mixed_key(key, part.into()));
+            Dropout { rate, key }
+        }))
     }
 
-    fn backward(&mut self, pass: TrainingPass, gradient: Option<Array>) -> Result<()> {
+    fn forward(
+        &self,
+        backend: &Candle,
+        adapter: &Arc<Adapter<Candle>>,
+        texts: &[TrainingText],
+    ) -> Result<TrainingPass> {
+        self.decoder.training_forward(backend, adapter, texts, self.keep_graphs)
+    }
+
+    fn backward(&mut self, backend: &Candle, pass: TrainingPass, gradient: Option<Array>) -> Result<()> {
+        self.passes += 1;
         let Some(gradient) = gradient else { return Ok(()) };
-        let Self { decoder, backend, parameters, gradient: sum, variables, .. } = self;
+        let Self { decoder, parameters, gradient: sum, variables, .. } = self;
         decoder.training_backward(backend, &variables.adapter, pass, gradient, &mut |gradients| {
             for (module, variables) in parameters.modules.iter().zip(&variables.modules) {
                 for (variable, range) in variables.iter().zip([&module.down, &module.up]) {
@@ -152,16 +225,17 @@ impl Variables {
         let variable =
             |values: &[f32], rows: usize, columns: usize| Var::from_slice(values, (rows, columns), backend.device());
         let (mut variables, mut deltas) = (Vec::with_capacity(modules.len()), Vec::new());
-        for module in modules {
+        for (index, module) in modules.iter().enumerate() {
             let down = variable(&values[module.down.clone()], *rank, module.inputs)?;
             let up = variable(&values[module.up.clone()], module.outputs, *rank)?;
-            let shared = Arc::new(DownProjection::Linear(CandleLinear::trained(down.as_tensor().clone())?));
+            let shared = Arc::new(DownProjection::Linear(CandleLinear::trained_down(down.as_tensor().clone(), index)?));
             for matrix in &module.matrices {
                 let rows = up.narrow(0, matrix.rows.start, matrix.rows.len())?;
                 let (down, up) = (Arc::clone(&shared), CandleLinear::trained(rows)?);
                 deltas.push((matrix.id, LoraDelta { down, up, scale }));
             }
             variables.push([down, up]);
+            backend.pause()?;
         }
         Ok(Self { modules: variables, adapter: Arc::new(Adapter::new(deltas)) })
     }

@@ -1,5 +1,7 @@
 //! What the training of a job reports. These methods have no [`Access`](super::Access): the server itself calls them.
 
+use std::collections::BTreeMap;
+
 use super::checkpoints::{self, model_name};
 use super::job::{Job, JobError, JobState, Level, Progress};
 use super::spec::Hyperparameters;
@@ -14,7 +16,7 @@ use crate::storage::file_records::FileRecord;
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord};
 use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
-use crate::storage::{Reader, WriteTx, project_resources};
+use crate::storage::{Reader, WriteTx, project_resources, projects};
 
 /// The endpoint that trained tokens are metered under.
 const ENDPOINT: &str = "POST /fine_tuning/jobs";
@@ -65,9 +67,19 @@ pub(super) struct Ended {
 }
 
 impl Jobs {
-    /// The jobs that have not ended, oldest first.
+    /// The jobs that have not ended, oldest first. Those of archived projects wait.
     pub async fn open_jobs(&self) -> Result<Vec<OpenJob>> {
-        let jobs = self.store.read(fine_tuning_jobs::open_jobs).await?;
+        let jobs = self.store.read(|tx| {
+            let mut jobs = fine_tuning_jobs::open_jobs(tx)?;
+            let mut archived = BTreeMap::new();
+            for (_, record) in &jobs {
+                let project = projects::find(tx, record.project)?;
+                archived.insert(record.project, project.is_none_or(|project| project.archived_at.is_some()));
+            }
+            jobs.retain(|(_, record)| archived.get(&record.project) == Some(&false));
+            Ok(jobs)
+        });
+        let jobs = jobs.await?;
         let open = |(id, record): (JobId, JobRecord)| OpenJob {
             requested: record.hyperparameters.clone(),
             resolved: record.resolved.clone(),
@@ -116,12 +128,23 @@ impl Jobs {
         started.await
     }
 
-    /// Stores how far a training has come. `metrics`: an event for a step, with a message and its measurements as JSON.
-    pub async fn report(&self, id: JobId, progress: Progress, metrics: Option<(String, String)>) -> Result<()> {
+    /// Stores how far a training has come, with the tokens that it was trained on since the beginning. `metrics`: an event for a
+    /// step, with a message and its measurements as JSON.
+    pub async fn report(
+        &self,
+        id: JobId,
+        progress: Progress,
+        tokens: u64,
+        metrics: Option<(String, String)>,
+    ) -> Result<()> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
         let written = self.store.write(move |tx| {
             let mut record = of(tx, id)?;
+            if JobState::from_number(record.state).is_final() {
+                return Ok(());
+            }
             record.progress = Some(progress);
+            record.trained_tokens = Some(tokens);
             record.updated_at = now;
             project_resources::replace(tx, id.to_bytes(), &record)?;
             let Some((message, metrics)) = metrics.clone() else { return Ok(()) };

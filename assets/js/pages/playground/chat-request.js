@@ -1,7 +1,12 @@
 // Chat requests, and the responses assembled from their chunks.
 
+import { stream } from "../../api.js";
 import { fromJson } from "../../json.js";
 import { t } from "../../strings.js";
+import { throttle } from "../../ui.js";
+
+// Minimum time between two updates of a streamed response.
+const UPDATE_MS = 50;
 
 /** Settings that are numbers. */
 export const NUMBERS = ["temperature", "top_p", "max_completion_tokens", "seed"];
@@ -22,7 +27,7 @@ export function parameters(settings, fallback) {
 }
 
 /** Adds a chunk to the assistant message received so far. */
-export function appendChunk(reply, chunk) {
+function appendChunk(reply, chunk) {
   const next = { ...reply, usage: chunk.usage ?? reply.usage };
   const choice = chunk.choices[0];
   if (!choice) return next;
@@ -35,6 +40,26 @@ export function appendChunk(reply, chunk) {
   }
   next.finish = choice.finish_reason ?? next.finish;
   return next;
+}
+
+/** Streams a response and returns it; its `finish` is `stopped` if `signal` aborts it. `update` gets the response received so far. */
+export async function streamReply(body, signal, update) {
+  const started = performance.now();
+  let [reply, firstChunk] = [{ role: "assistant" }, null];
+  const show = throttle(UPDATE_MS, update);
+  try {
+    for await (const { data } of stream("/chat/completions", body, signal)) {
+      firstChunk ??= performance.now();
+      reply = appendChunk(reply, data);
+      show(reply);
+    }
+  } catch (problem) {
+    if (problem.name !== "AbortError") throw problem;
+    reply = { ...reply, finish: "stopped" };
+  } finally {
+    show.cancel();
+  }
+  return { ...reply, seconds: (performance.now() - (firstChunk ?? started)) / 1000 };
 }
 
 /** A message with only the fields of the API. Only tool calls may stand without content. */

@@ -8,8 +8,11 @@ import { NUMBERS } from "./chat-request.js";
 const RANGES = { temperature: { min: 0, max: 2, step: "any" }, top_p: { min: 0, max: 1, step: "any" }, max_completion_tokens: { min: 1 }, seed: {} };
 const SCHEMA_EXAMPLE = '{"type": "object",\n "properties": {"city": {"type": "string"}},\n "required": ["city"]}';
 
-export function Settings({ settings, set, models, agents, conversations, canManage, busy, selectConversation }) {
-  const modelOptions = models.map((model) => [model.id, model.id]);
+/** `other`: the model to compare with, if there is one. Tools, agents and conversations are for chats with a single model. */
+export function Settings({ settings, set, models, agents, conversations, canManage, busy, selectConversation, other = "", selectOther }) {
+  // A model in the address may not exist.
+  const optionsWith = (id) => [...models, ...(!id || models.some((model) => model.id === id) ? [] : [{ id }])].map((model) => [model.id, model.id]);
+  const modelOptions = optionsWith(settings.model);
   const agent = agents?.find((one) => one.id === settings.agent);
   const toOption = (agent) => [agent.id, agent.name ?? agent.id];
   const chooseAgent = (id) => {
@@ -20,6 +23,7 @@ export function Settings({ settings, set, models, agents, conversations, canMana
   const isListed = !settings.conversation || settings.conversation === "new" || listed.some(([id]) => id === settings.conversation);
   return html`<${Foldable} label=${t.chat.settings} icon="tuning" className="card settings">
     <${SelectField} label=${t.playground.model} value=${settings.model} onInput=${set("model")} options=${agent?.model ? [["", t.chat.agentModel], ...modelOptions] : modelOptions} />
+    ${models.length > 1 && html`<${SelectField} label=${t.chat.compareWith} value=${other} onInput=${selectOther} disabled=${busy} options=${[["", t.chat.noComparison], ...optionsWith(other)]} />`}
     ${agents?.length > 0 && html`<${SelectField} label=${t.chat.agent} value=${settings.agent} onInput=${chooseAgent} options=${[["", t.chat.noAgent], ...agents.map(toOption)]} />`}
     ${canManage && html`<${SelectField} label=${t.chat.conversation} value=${settings.conversation} onInput=${selectConversation} disabled=${busy}
       options=${[["", t.chat.noConversation], ["new", t.chat.newConversation], ...(isListed ? [] : [[settings.conversation, settings.conversation]]), ...listed]} />`}
@@ -27,7 +31,7 @@ export function Settings({ settings, set, models, agents, conversations, canMana
     <div class="two-columns">${NUMBERS.map((name) => html`<${TextField} key=${name} label=${t.chat[name]} type="number" ...${RANGES[name]} value=${settings[name]} onInput=${set(name)} placeholder=${t.chat.placeholders[name]} />`)}</div>
     <${SelectField} label=${t.chat.format} value=${settings.format} onInput=${set("format")} options=${Object.entries(t.chat.formats)} />
     ${settings.format === "json_schema" && html`<${TextArea} class="code" label=${t.chat.schema} value=${settings.schema} onInput=${set("schema")} rows="5" spellcheck="false" placeholder=${SCHEMA_EXAMPLE} />`}
-    <${TextArea} class="code" label=${t.chat.tools} hint=${t.toolsHint} value=${settings.tools} onInput=${set("tools")} rows="2" spellcheck="false" placeholder=${t.chat.noTools} />
+    ${!other && html`<${TextArea} class="code" label=${t.chat.tools} hint=${t.toolsHint} value=${settings.tools} onInput=${set("tools")} rows="2" spellcheck="false" placeholder=${t.chat.noTools} />`}
     ${(settings.tools.trim() || agent?.tools?.length > 0) && html`<${SelectField} label=${t.chat.tool_choice} value=${settings.tool_choice} onInput=${set("tool_choice")} options=${Object.entries(t.chat.toolChoices)} />`}
   <//>`;
 }

@@ -1,22 +1,20 @@
 // Chat: streaming, cancellation, regeneration, tools, agents and conversations.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { all, apiPath, get, post, put, stream } from "../../api.js";
+import { all, apiPath, get, post, put } from "../../api.js";
 import { Icon } from "../../icons.js";
 import { Message, splitReasoning } from "../../message.js";
 import { session } from "../../session.js";
 import { t } from "../../strings.js";
-import { CopyButton, EmptyState, ErrorAlert, TextArea, throttle, useAction, useLoad } from "../../ui.js";
-import { appendChunk, DEFAULTS, parameters, toApi } from "./chat-request.js";
+import { CopyButton, EmptyState, ErrorAlert, TextArea, useAction, useLoad } from "../../ui.js";
+import { DEFAULTS, parameters, streamReply, toApi } from "./chat-request.js";
 import { Settings } from "./chat-settings.js";
+import { comparisonHash } from "./comparison.js";
+import { Composer } from "./composer.js";
 import { Transcript } from "./transcript.js";
 
-// Minimum time between two updates of a streamed response.
-const UPDATE_MS = 50;
-const PRESETS = ["agent", "conversation", "model"];
-
-export function Chat({ project, models, initial, showCode }) {
-  const preset = Object.fromEntries([initial.slice(0, 2)].filter(([name]) => PRESETS.includes(name)));
+/** `preset`: the settings to begin with. */
+export function Chat({ project, models, preset, showCode }) {
   const [settings, setSettings] = useState({ ...DEFAULTS, model: preset.agent ? "" : models[0].id, ...preset });
   const [messages, setMessages] = useState([]);
   const [text, setText] = useState("");
@@ -49,23 +47,11 @@ export function Chat({ project, models, initial, showCode }) {
   async function generate(body) {
     abort.current = new AbortController();
     setTurn((turn) => turn + 1);
-    const started = performance.now();
-    let [reply, firstChunk] = [{ role: "assistant" }, null];
-    const show = throttle(UPDATE_MS, setPartial);
     try {
-      for await (const { data } of stream("/chat/completions", body, abort.current.signal)) {
-        firstChunk ??= performance.now();
-        reply = appendChunk(reply, data);
-        show(reply);
-      }
-    } catch (problem) {
-      if (problem.name !== "AbortError") throw problem;
-      reply = { ...reply, finish: "stopped" };
+      return await streamReply(body, abort.current.signal, setPartial);
     } finally {
-      show.cancel();
       setPartial(null);
     }
-    return { ...reply, seconds: (performance.now() - (firstChunk ?? started)) / 1000 };
   }
 
   /** Sends `added` after the messages `kept`. */
@@ -160,22 +146,7 @@ export function Chat({ project, models, initial, showCode }) {
         <span class="muted hint">${t.chat.messageHint}</span>
       </div>
     </div>
-    <${Settings} ...${{ settings, set, models, agents, conversations, canManage, busy, selectConversation }} />
-  </div>`;
-}
-
-function Composer({ text, setText, send, stop, busy }) {
-  const sendOnEnter = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    send();
-  };
-  return html`<div class="composer">
-    <label for="composer" class="visually-hidden">${t.chat.message}</label>
-    <textarea id="composer" rows="1" value=${text} placeholder=${t.chat.messagePlaceholder} onInput=${(event) => setText(event.target.value)} onKeyDown=${sendOnEnter}></textarea>
-    ${busy
-      ? html`<button key="stop" type="button" class="danger" onClick=${stop}><${Icon} name="stop" />${t.chat.stop}</button>`
-      : html`<button key="send" type="button" class="primary" disabled=${!text.trim()} onClick=${send}><${Icon} name="send" />${t.chat.send}</button>`}
+    <${Settings} ...${{ settings, set, models, agents, conversations, canManage, busy, selectConversation }} selectOther=${(id) => (location.hash = comparisonHash(settings.model || models[0].id, id))} />
   </div>`;
 }
 

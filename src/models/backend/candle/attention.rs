@@ -25,7 +25,7 @@ pub(super) fn softmax(scores: &Array) -> ArrayResult<Array> {
 }
 
 /// `cap · tanh(x / cap)`, or `x` without a cap.
-pub fn soft_capped(x: Array, cap: Option<f32>) -> ArrayResult<Array> {
+pub(super) fn soft_capped(x: Array, cap: Option<f32>) -> ArrayResult<Array> {
     match cap {
         Some(cap) => (x / f64::from(cap))?.tanh()?.affine(f64::from(cap), 0.),
         None => Ok(x),

@@ -11,7 +11,7 @@ use super::weights::{self, CandleConv, CandleLinear};
 use super::{attention, convolution, elementwise, experts, layout, norms, products, rope};
 use crate::models::backend::cpu::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayout};
 use crate::models::backend::interface::{
-    Angles, Backend, FeedForward, GroupNorm, Norm, RequestOptions, RoutedTokens, Tensor,
+    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::models::backend::routing::Routing;
 use crate::models::error::{ModelError, Result};
@@ -136,6 +136,24 @@ impl Backend for Candle {
 
     fn linears<const N: usize>(&self, weights: [&CandleLinear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]> {
         products::linears(self, weights, x)
+    }
+
+    fn add_low_rank(
+        &self,
+        updates: &[LowRankUpdate<'_, Self>],
+        x: &Tensor<Self>,
+        outs: &mut [Tensor<Self>],
+    ) -> Result<()> {
+        products::add_low_rank(self, updates, x, outs)
+    }
+
+    fn adapted_linears<const N: usize>(
+        &self,
+        weights: [&CandleLinear; N],
+        updates: &[LowRankUpdate<'_, Self>],
+        x: &Tensor<Self>,
+    ) -> Result<[Tensor<Self>; N]> {
+        products::adapted_linears(self, weights, updates, x)
     }
 
     fn feed_forward(&self, mlp: FeedForward<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {

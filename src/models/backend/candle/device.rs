@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Device, Tensor as Array};
 
+use super::weights::CandleLinear;
 use crate::models::backend::cpu::Cpu;
+use crate::models::backend::cpu::types::Dropout;
 use crate::models::backend::interface::{RequestOptions, Tensor};
 use crate::models::error::{ModelError, Result};
 
@@ -25,19 +27,35 @@ pub struct Candle {
     /// Maximum elements of the scores of attention, and of keys or values that are gathered for it.
     max_elements: usize,
     request: Option<RequestOptions>,
+    /// Dropout of the inputs of down-projections in training; each module mixes its index into the key.
+    dropout: Option<Dropout>,
+    /// Whether kernels compute gradients of the CPU device, rather than candle.
+    host_gradients: bool,
 }
 
 impl Candle {
     /// `host` runs what the device does not, such as sampling.
     pub fn new(device: Device, host: Cpu) -> Self {
-        let max_elements = if device.is_cpu() { 4 << 20 } else { 64 << 20 };
-        Self { device, host, constants: Arc::default(), max_elements, request: None }
+        let host_gradients = device.is_cpu();
+        let max_elements = if host_gradients { 4 << 20 } else { 64 << 20 };
+        Self { device, host, constants: Arc::default(), max_elements, request: None, dropout: None, host_gradients }
     }
 
     /// Limits the elements of scores.
     #[cfg(test)]
     pub(super) fn with_max_elements(self, max_elements: usize) -> Self {
         Self { max_elements, ..self }
+    }
+
+    /// Computes gradients like another device.
+    #[cfg(test)]
+    pub(super) fn without_host_gradients(self) -> Self {
+        Self { host_gradients: false, ..self }
+    }
+
+    /// Whether kernels compute an operation of `x`, because it needs a gradient on the CPU.
+    pub(super) fn computes_on_host(&self, x: &Array) -> bool {
+        self.host_gradients && x.track_op()
     }
 
     pub(super) fn max_elements(&self) -> usize {
@@ -58,6 +76,17 @@ impl Candle {
 
     pub(super) fn with_request(&self, options: RequestOptions) -> Self {
         Self { request: Some(options), ..self.clone() }
+    }
+
+    /// A handle that applies dropout to the inputs of down-projections in training.
+    pub(in crate::models) fn with_dropout(&self, dropout: Option<Dropout>) -> Self {
+        Self { dropout, ..self.clone() }
+    }
+
+    /// The dropout of the input of a matrix.
+    pub(super) fn dropout_of(&self, linear: &CandleLinear) -> Option<Dropout> {
+        let (Dropout { rate, key }, module) = self.dropout.zip(linear.module)?;
+        Some(Dropout { rate, key: Dropout::mixed_key(key, module as u64) })
     }
 
     /// Computes something small, to find out whether the device works. After some errors, a GPU does nothing any more for
@@ -101,7 +130,9 @@ impl fmt::Debug for Candle {
 
 /// A tensor of these elements, which may have any shape. Copies them if they are not contiguous.
 pub(super) fn tensor([images, height, width, channels]: [usize; 4], data: &Array) -> Result<Tensor<Candle>> {
-    let data = data.reshape((images * height * width, channels))?;
+    let shape = [images * height * width, channels];
+    // Each reshaping adds a node to the graph.
+    let data = if data.dims() == shape && data.is_contiguous() { data.clone() } else { data.reshape(&shape)? };
     Ok(Tensor { images, size: [height, width], channels, data })
 }
 

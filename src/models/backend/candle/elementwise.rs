@@ -3,6 +3,7 @@
 use candle_core::{Result as ArrayResult, Tensor as Array};
 
 use super::device::{Candle, tensor_like};
+use super::host;
 use super::norms::layer_norm;
 use crate::models::backend::checks;
 use crate::models::backend::cpu::types::Activation;
@@ -30,7 +31,10 @@ pub fn divide(candle: &Candle, x: &mut Tensor<Candle>, divisor: f32) -> Result<(
 }
 
 /// `activation(x)`, multiplied by `factors` if there are any.
-pub fn activated(activation: Activation, x: &Array, factors: Option<&Array>) -> ArrayResult<Array> {
+pub fn activated(candle: &Candle, activation: Activation, x: &Array, factors: Option<&Array>) -> Result<Array> {
+    if candle.computes_on_host(x) {
+        return host::activated(candle, activation, x, factors);
+    }
     let y = match activation {
         Activation::Silu => x.silu()?,
         Activation::Gelu => x.gelu_erf()?,
@@ -38,7 +42,7 @@ pub fn activated(activation: Activation, x: &Array, factors: Option<&Array>) -> 
         Activation::QuickGelu => (x * 1.702)?.silu()?.affine(1. / 1.702, 0.)?,
         Activation::Relu => x.relu()?,
     };
-    factors.map_or(Ok(y.clone()), |factors| y.mul(factors))
+    Ok(factors.map_or(Ok(y.clone()), |factors| y.mul(factors))?)
 }
 
 pub fn activate(
@@ -49,7 +53,7 @@ pub fn activate(
 ) -> Result<()> {
     factors.map_or(Ok(()), |factors| checks::lengths(x, factors))?;
     let factors = factors.map(|factors| factors.data.reshape(x.data.shape())).transpose()?;
-    x.data = activated(activation, &x.data, factors.as_ref())?;
+    x.data = activated(candle, activation, &x.data, factors.as_ref())?;
     candle.pause()
 }
 

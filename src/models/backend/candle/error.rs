@@ -4,14 +4,26 @@ use candle_core::Error;
 
 use crate::models::error::ModelError;
 
-/// An error of the device is [`ModelError::Device`]; others are bugs, [`ModelError::Compute`].
+/// An error of the device is [`ModelError::Device`]; others are bugs, [`ModelError::Compute`]. An error of a gradient that
+/// was turned into candle's is itself again.
 impl From<Error> for ModelError {
     fn from(error: Error) -> Self {
         let cause = cause(&error);
+        if let Error::WrappedContext { wrapped, .. } = cause
+            && let Some(error) = wrapped.downcast_ref::<Self>()
+        {
+            return error.clone();
+        }
         match cause {
             Error::Cuda(_) | Error::Metal(_) => Self::Device(cause.to_string()),
             _ => Self::Compute(cause.to_string()),
         }
+    }
+}
+
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        Self::WrappedContext { wrapped: Box::new(error), context: String::new() }
     }
 }
 

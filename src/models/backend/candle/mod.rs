@@ -2,7 +2,8 @@
 //!
 //! Operations only enqueue work on the device; none waits for a result, except for those that return values to the host.
 //! Indices that all layers share are uploaded once for each step. candle runs the CPU device with threads of its own:
-//! `RAYON_NUM_THREADS` sets their number.
+//! `RAYON_NUM_THREADS` sets their number. Operations of the CPU that need gradients use the kernels of the host instead
+//! (`host` and `host_products`).
 
 mod attention;
 mod backend;
@@ -12,6 +13,9 @@ mod elementwise;
 mod error;
 mod experts;
 mod gradient;
+mod host;
+mod host_array;
+mod host_products;
 mod kv_arena;
 mod kv_batch;
 mod kv_groups;
@@ -26,7 +30,6 @@ mod tests;
 mod text_attention;
 mod weights;
 
-pub(in crate::models) use attention::soft_capped;
 pub use device::Candle;
 pub(in crate::models) use gradient::with_gradient;
 pub use weights::{CandleLinear, is_dequantised};

@@ -4,6 +4,7 @@ use candle_core::{D, DType as ArrayType, Result as ArrayResult, Tensor as Array}
 use candle_nn::ops;
 
 use super::device::{Candle, tensor_like};
+use super::host;
 use crate::models::backend::checks;
 use crate::models::backend::cpu::types::NormKind;
 use crate::models::backend::interface::{Backend, GroupNorm, Norm, Tensor};
@@ -29,6 +30,11 @@ pub fn norm(candle: &Candle, norm: &Norm<Candle>, x: &Tensor<Candle>) -> Result<
     let Norm { kind, weight, bias, epsilon } = norm;
     let width = weight.elem_count();
     checks::norm(width, x)?;
+    if candle.computes_on_host(&x.data) {
+        let y = tensor_like(x, x.channels, &host::norm(candle, norm, &x.data)?)?;
+        candle.pause()?;
+        return Ok(y);
+    }
     let rows = x.data.reshape((x.len() / width, width))?;
     let y = match (kind, bias) {
         (NormKind::Rms, bias) => rms_norm(&rows, weight, bias.as_ref(), *epsilon)?,

@@ -4,6 +4,7 @@ use candle_core::{D, Result as ArrayResult, Tensor as Array};
 use candle_nn::rotary_emb;
 
 use super::device::Candle;
+use super::host;
 use crate::models::backend::checks;
 use crate::models::backend::cpu::types::RopeLayout;
 use crate::models::backend::interface::{Angles, Backend, Tensor};
@@ -21,6 +22,10 @@ pub fn rope(
     let (rows, pairs) = (x.rows(), angles.cos.channels);
     if pairs == 0 {
         return Ok(());
+    }
+    if candle.computes_on_host(&x.data) {
+        x.data = host::rope(candle, x, heads, layout, angles)?;
+        return candle.pause();
     }
     let by_head = x.data.reshape((rows, heads, width))?;
     let rotated = match 2 * pairs == width {

@@ -6,6 +6,7 @@ use candle_core::{DType as ArrayType, Tensor as Array};
 
 use super::attention::{is_valid, soft_capped, softmax};
 use super::device::{Candle, tensor_like};
+use super::host;
 use super::kv_plan::MASKED;
 use crate::models::backend::cpu::types::AttentionShape;
 use crate::models::backend::interface::{Backend, Tensor};
@@ -32,6 +33,10 @@ impl Candle {
             || ends.map(|end| [end; 3]) != Some(rows)
         {
             return Err(ModelError::Compute(format!("queries of {:?} do not fit {shape:?}", q.shape())));
+        }
+        if [q, k, v].iter().all(|x| self.computes_on_host(&x.data)) {
+            let output = host::text_attention(self, texts, shape, [&q.data, &k.data, &v.data])?;
+            return tensor_like(q, q.channels, &output);
         }
         let mut outputs = Vec::new();
         for text in texts {

@@ -40,6 +40,8 @@ pub struct CandleLinear {
     pub(super) host_rows: Option<EmbeddingTable>,
     /// The type in the checkpoint.
     pub(super) dtype: DType,
+    /// The index of the module of an adapter in training that a down-projection belongs to.
+    pub(super) module: Option<usize>,
 }
 
 /// The weights of a convolution with an optional bias.
@@ -62,7 +64,12 @@ impl CandleLinear {
     pub fn trained(matrix: Array) -> Result<Self> {
         let (rows, columns) = matrix.dims2()?;
         let weight = Weight::Trained(matrix);
-        Ok(Self { rows, columns, weight, bias: None, host_rows: None, dtype: DType::F32 })
+        Ok(Self { rows, columns, weight, bias: None, host_rows: None, dtype: DType::F32, module: None })
+    }
+
+    /// The down-projection of a module with this index. Dropout applies to its input.
+    pub fn trained_down(matrix: Array, module: usize) -> Result<Self> {
+        Ok(Self { module: Some(module), ..Self::trained(matrix)? })
     }
 }
 
@@ -122,13 +129,13 @@ pub fn read_linear(device: &Device, weight: &Rows<'_>, bias: Option<&[f32]>, emb
     let bias = upload_bias(device, bias, rows)?;
     let Some(kept) = kept_type(dtype, columns) else {
         let weight = Weight::Dense(read_dense(device, weight, &[rows, columns])?);
-        return Ok(CandleLinear { rows, columns, weight, bias, host_rows: None, dtype });
+        return Ok(CandleLinear { rows, columns, weight, bias, host_rows: None, dtype, module: None });
     };
     let bytes = weight.bytes()?;
     let storage = QStorage::from_data(bytes.as_slice().into(), device, kept)?;
     let on_device = Weight::Quantised(Arc::new(QTensor::new(storage, (rows, columns))?));
     let host_rows = (embedding && !device.is_cpu()).then(|| EmbeddingTable::new(weight)).transpose()?;
-    Ok(CandleLinear { rows, columns, weight: on_device, bias, host_rows, dtype })
+    Ok(CandleLinear { rows, columns, weight: on_device, bias, host_rows, dtype, module: None })
 }
 
 pub fn read_conv(device: &Device, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<CandleConv> {
@@ -142,7 +149,15 @@ pub fn read_conv(device: &Device, weight: &Rows<'_>, shape: ConvShape, bias: Opt
         (1, 1, 1, [0, 0]) => {
             let weights = Weight::Dense(read_dense(device, weight, &[outputs, inputs])?);
             let (rows, columns, dtype) = (outputs, inputs, weight.dtype);
-            Kernel::Pointwise(CandleLinear { rows, columns, weight: weights, bias, host_rows: None, dtype })
+            Kernel::Pointwise(CandleLinear {
+                rows,
+                columns,
+                weight: weights,
+                bias,
+                host_rows: None,
+                dtype,
+                module: None,
+            })
         }
         _ => Kernel::Window(read_dense(device, weight, &[outputs, inputs, height, width])?, bias),
     };

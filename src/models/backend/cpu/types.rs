@@ -1,7 +1,8 @@
 //! The types that describe types of weights, shapes and parameters.
 
 pub use outpost_kernels::{
-    Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Error, Isa, NormKind, Pool, RopeLayout, dequantise,
+    Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Dropout, Error, Isa, NormKind, Pool, RopeLayout,
+    TargetLogit, cross_entropy, dequantise,
 };
 
 use crate::models::error::ModelError;

@@ -1,13 +1,19 @@
 //! Gradients, compared with finite differences.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use candle_core::{Tensor as Array, Var};
 
-use super::super::Candle;
+use super::super::{Candle, CandleLinear};
 use super::products::random_rows;
 use super::{assert_close, candle, random, random_tensor};
 use crate::models::backend::Routing;
-use crate::models::backend::cpu::types::{Activation, ConvShape, DType, NormKind, RopeLayout};
-use crate::models::backend::interface::{Angles, Backend, FeedForward, GroupNorm, Norm, Tensor};
+use crate::models::backend::cpu::types::{Activation, ConvShape, DType, Dropout, NormKind, RopeLayout};
+use crate::models::backend::interface::{
+    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, Tensor,
+};
+use crate::models::error::ModelError;
 
 const SHAPE: [usize; 4] = [2, 4, 1, 16];
 
@@ -28,8 +34,7 @@ fn variable(values: &[f32]) -> (Var, Tensor<Candle>) {
     (variable, Tensor { images, size: [height, width], channels, data })
 }
 
-fn check(name: &str, operation: &Operation<'_>) {
-    let b = candle();
+fn check(b: &Candle, name: &str, operation: &Operation<'_>) {
     let values = random(SHAPE.iter().product(), 1);
     let (variable, x) = variable(&values);
     let y = operation(&x);
@@ -50,7 +55,11 @@ fn check(name: &str, operation: &Operation<'_>) {
 
 #[test]
 fn gradients_match_finite_differences() {
-    let b = &candle();
+    check_all(&candle());
+    check_all(&candle().without_host_gradients());
+}
+
+fn check_all(b: &Candle) {
     let linear = |outputs, inputs, seed| {
         let bias = random(outputs, seed + 10);
         b.read_linear(&random_rows(DType::F32, outputs, inputs, seed), Some(&bias), false).unwrap()
@@ -178,7 +187,7 @@ fn gradients_match_finite_differences() {
         ));
     }
     for (name, operation) in &operations {
-        check(name, operation);
+        check(b, name, operation);
     }
 }
 
@@ -205,4 +214,59 @@ fn gradients_pass_through_quantised_weights() {
             .collect();
         assert_close(&found, &expected, 1e-5, &format!("{dtype:?}"));
     }
+}
+
+/// Both ways compute a layer with low-rank updates and dropout, and all gradients.
+#[test]
+fn kernels_and_candle_compute_the_same_updates() {
+    let host = candle();
+    let weights = [20, 12].map(|outputs| {
+        let bias = random(outputs, 3);
+        host.read_linear(&random_rows(DType::Q4_1, outputs, 32, 5), Some(&bias), false).unwrap()
+    });
+    let matrix = |rows: usize, columns: usize, seed| {
+        Var::from_vec(random(rows * columns, seed), (rows, columns), host.device()).unwrap()
+    };
+    let (x, down, up) = (matrix(7, 32, 1), matrix(3, 32, 2), matrix(20, 3, 4));
+    let results = [host.clone(), host.clone().without_host_gradients()].map(|b| {
+        let dropouts = [None, Some(Dropout { rate: 0.4, key: 3 }), Some(Dropout { rate: 0.4, key: 4 })];
+        dropouts.map(|dropout| {
+            let b = b.with_dropout(dropout);
+            let down_linear = CandleLinear::trained_down(down.as_tensor().clone(), 5).unwrap();
+            let up_linear = CandleLinear::trained(up.as_tensor().clone()).unwrap();
+            let (output, scale) = (0, 0.7);
+            let update = LowRankUpdate { output, rows: 0..7, down: &down_linear, up: &up_linear, scale };
+            let input = Tensor { images: 1, size: [7, 1], channels: 32, data: x.as_tensor().clone() };
+            let [first, second] = b.adapted_linears(weights.each_ref(), &[update], &input).unwrap();
+            let gradients = (loss(&first) + loss(&second)).unwrap().backward().unwrap();
+            let gradients = [&x, &down, &up].map(|variable| gradients.get(variable).unwrap().clone());
+            let arrays = [first.data.detach(), second.data.detach()].into_iter().chain(gradients);
+            arrays.map(|array| array.flatten_all().unwrap().to_vec1::<f32>().unwrap()).collect::<Vec<_>>()
+        })
+    });
+    for (kernels, candle) in results[0].iter().zip(&results[1]) {
+        for (index, (kernels, candle)) in kernels.iter().zip(candle).enumerate() {
+            assert_close(kernels, candle, 1e-5, &format!("result {index}"));
+        }
+    }
+    let [without, first, second] = &results[0];
+    assert!(without != first && first != second, "the key determines the mask");
+}
+
+/// An error of the pause function in a gradient is not turned into another.
+#[test]
+fn interrupted_gradients_are_interrupted() {
+    let pauses = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&pauses);
+    let pause = move || match counter.fetch_add(1, Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => Err(ModelError::Interrupted),
+    };
+    let b = candle().for_request(RequestOptions { pause: Arc::new(pause), bf16_attention: false });
+    let weight = b.vector(random(16, 3)).unwrap();
+    let norm = Norm { kind: NormKind::Rms, weight, bias: None, epsilon: 0.01 };
+    let (_, x) = variable(&random(SHAPE.iter().product(), 1));
+    let error = loss(&b.norm(&norm, &x).unwrap()).backward().unwrap_err();
+    assert_eq!(ModelError::from(error), ModelError::Interrupted);
+    assert_eq!(pauses.load(Ordering::Relaxed), 2);
 }
