@@ -61,7 +61,20 @@ fn a_tuned_model_is_served_at_once() {
     let path = folder.path();
     fs::write(path.join("valid.jsonl"), examples(2)).unwrap();
     let serving = ServerProcess::start(path, &[]);
-    let tune = ["tune", "train.jsonl", "--model", MODEL, "--validation", "valid.jsonl", "--epochs", "4", "--rank", "4"];
+    let tune = [
+        "tune",
+        "train.jsonl",
+        "--model",
+        MODEL,
+        "--validation",
+        "valid.jsonl",
+        "--epochs",
+        "4",
+        "--learning-rate-multiplier",
+        "50",
+        "--seed",
+        "1",
+    ];
     let output = run(path, &tune);
     let (shown, progress) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success(), "{progress}");

@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(lines.len(), HEIGHT + 3);
         assert!(lines[0].starts_with("  2.9850 ┤•••"), "{text}");
         let last = lines[HEIGHT - 1];
-        assert!(last.starts_with("  1.0150 ┤") && last.ends_with('•'), "{text}");
+        assert!(last.starts_with("  1.0183 ┤") && last.ends_with('•'), "{text}");
         assert_eq!(last.chars().count(), 10 + WIDTH, "{text}");
         let places: Vec<_> = lines.iter().filter_map(|line| line.chars().position(|char| char == '×')).collect();
         assert_eq!(places[..2], [10 + WIDTH / 2 - 1, 10 + WIDTH - 1], "{text}");

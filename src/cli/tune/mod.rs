@@ -56,6 +56,8 @@ pub fn run(paths: &DataPaths, args: TuneArgs, out: &mut dyn Write) -> Outcome {
     let Prepared { model, data, examples, options, .. } =
         prepare(&engine, task).map_err(|unprepared| not_prepared(&args, unprepared))?;
     drop((training, validation));
+    // It has tokenised the examples. The training has weights of its own.
+    let _unloaded = engine.models().unload(&args.model);
     writeln!(
         out,
         "Training an adapter of {} with {} examples: {} epochs, batch size {}, learning rate {}, rank {}, seed {seed}.",
