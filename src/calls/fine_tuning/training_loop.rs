@@ -226,7 +226,11 @@ fn prepare_blocking(
             Interruption::Failed(job_error("out_of_memory", text, None))
         }
         error => {
-            let text = format!("The model '{id}' cannot be trained: {error}.");
+            let reason = match error {
+                LoadError::Unusable { reason, .. } => reason,
+                error => error.to_string(),
+            };
+            let text = format!("The model '{id}' cannot be trained: {reason}.");
             Interruption::Failed(job_error("model_unavailable", text, Some("model")))
         }
     };

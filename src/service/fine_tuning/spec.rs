@@ -15,6 +15,7 @@ const MAX_BETA: f64 = 2.0;
 const MAX_RANK: i64 = 256;
 const MAX_ALPHA: f64 = 1024.0;
 const MIN_LENGTH: i64 = 8;
+const MAX_LENGTH: i64 = 1 << 20;
 const MAX_MODULES: usize = 16;
 const MAX_SEED: i64 = i32::MAX as i64;
 
@@ -99,7 +100,7 @@ impl RequestedHyperparameters {
             lora_rank: self.count("lora_rank", self.lora_rank, 1, MAX_RANK)?,
             lora_alpha: self.factor("lora_alpha", self.lora_alpha, MAX_ALPHA)?,
             lora_dropout: self.lora_dropout,
-            max_length: self.count("max_length", self.max_length, MIN_LENGTH, i64::from(u32::MAX))?,
+            max_length: self.count("max_length", self.max_length, MIN_LENGTH, MAX_LENGTH)?,
             packing: self.packing,
             target_modules: self.modules()?,
         })
