@@ -20,11 +20,15 @@ use self::failed_start::DataFolderSnapshot;
 pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
-    chat::Chat, conversation_context::ConversationContextLoader, embeddings::Embeddings,
-    fine_tuning::{FineTuning, TrainingLoop, TrainingStopper, TunedModels}, images::Images, models::Models,
+    chat::Chat,
+    conversation_context::ConversationContextLoader,
+    embeddings::Embeddings,
+    fine_tuning::{FineTuning, TrainingLoop, TrainingStopper, TunedModels},
+    images::Images,
+    models::Models,
 };
 use crate::clock_rng::ClockRng;
-use crate::config::{self, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
+use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
 use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
@@ -339,6 +343,24 @@ fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
 fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
     let choices = choices.iter().map(|choice| (choice.model.clone(), choice.device));
     engine::Devices::select(choices).map_err(StartError::Device)
+}
+
+/// Starts an engine that trains, without a server.
+pub fn start_engine(
+    models: PathBuf,
+    compute: &ComputeArgs,
+    sandbox: PathBuf,
+    clock_rng: Arc<dyn ClockRng>,
+) -> Result<Engine, StartError> {
+    let settings = engine::Settings {
+        threads: compute.threads(),
+        devices: devices(&compute.device)?,
+        sandbox: Some(sandbox),
+        // Draft models would only take memory.
+        drafts: engine::Drafts { auto: false, ..engine::Drafts::default() },
+        ..engine::Settings::new(models, compute.memory())
+    };
+    Ok(Engine::start(settings, clock_rng)?)
 }
 
 /// For models that are not named, the last `auto` or `none` applies.

@@ -23,18 +23,40 @@ pub struct DataPaths {
     pub models: PathBuf,
 }
 
+/// What computes the models.
+#[derive(Args, Clone, Debug)]
+pub struct ComputeArgs {
+    /// CPU threads for the models [default: one per core]
+    #[arg(long, env = "OUTPOST_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Memory for models, running chats and trainings, such as 6GiB or 800MB [default: 75 % of the machine's]
+    #[arg(long, env = "OUTPOST_MEMORY", value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Device that runs the models: auto is a GPU if this build and this machine have one, otherwise the CPU;
+    /// MODEL=DEVICE sets it for one model (may be repeated)
+    #[arg(long, env = "OUTPOST_DEVICE", value_delimiter = ',', value_name = "[MODEL=]auto|cpu|cuda[:N]|metal", value_parser = parse_device)]
+    pub device: Vec<ModelDevice>,
+}
+
+impl ComputeArgs {
+    pub fn threads(&self) -> usize {
+        self.threads.map_or_else(default_threads, usize::from)
+    }
+
+    /// In bytes.
+    pub fn memory(&self) -> u64 {
+        self.memory.unwrap_or_else(default_memory)
+    }
+}
+
 /// Arguments of `outpost serve`.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// Address to listen on; port 0 selects a free port
     #[arg(long, env = "OUTPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "[ADDRESS:]PORT", value_parser = parse_listen)]
     pub listen: SocketAddr,
-    /// CPU threads for the models [default: one per core]
-    #[arg(long, env = "OUTPOST_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
-    /// Memory for models and running chats, such as 6GiB or 800MB [default: 75 % of the machine's]
-    #[arg(long, env = "OUTPOST_MEMORY", value_name = "SIZE", value_parser = parse_size)]
-    pub memory: Option<u64>,
+    #[command(flatten)]
+    pub compute: ComputeArgs,
     /// Data type of the KV cache; q8 takes half the memory of f16
     #[arg(long, env = "OUTPOST_KV_TYPE", default_value = "f16", value_name = "TYPE")]
     pub kv_type: KvType,
@@ -55,10 +77,6 @@ pub struct ServeArgs {
     /// slightly less exact; MODEL=TYPE sets it for one model (may be repeated)
     #[arg(long, env = "OUTPOST_PRECISION", value_delimiter = ',', value_name = "[MODEL=]f32|bf16|int8", value_parser = parse_precision)]
     pub precision: Vec<ModelPrecision>,
-    /// Device that runs the models: auto is a GPU if this build and this machine have one, otherwise the CPU;
-    /// MODEL=DEVICE sets it for one model (may be repeated)
-    #[arg(long, env = "OUTPOST_DEVICE", value_delimiter = ',', value_name = "[MODEL=]auto|cpu|cuda[:N]|metal", value_parser = parse_device)]
-    pub device: Vec<ModelDevice>,
     /// Refuse every schema that cannot be enforced as a whole, not only those with strict: true
     #[arg(long, env = "OUTPOST_STRICT_SCHEMAS")]
     pub strict_schemas: bool,
@@ -237,15 +255,15 @@ impl Config {
         Ok(Self {
             paths,
             listen: args.listen,
-            threads: args.threads.map_or_else(default_threads, usize::from),
-            memory: args.memory.unwrap_or_else(default_memory),
+            threads: args.compute.threads(),
+            memory: args.compute.memory(),
             kv_type: args.kv_type,
             max_running: args.max_running.into(),
             max_queued: args.max_queued.into(),
             speculate: !args.no_speculation,
             draft_model: args.draft_model.clone(),
             precision: args.precision.clone(),
-            device: args.device.clone(),
+            device: args.compute.device.clone(),
             strict_schemas: args.strict_schemas,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,

@@ -1,5 +1,5 @@
-//! A Unix socket in the data folder through which `outpost backup`, `check`, `audit export` and `usage export` reach
-//! the store of a running server.
+//! A Unix socket in the data folder through which `outpost backup`, `check`, `audit export`, `usage export` and
+//! `models export` reach the store of a running server.
 //!
 //! A process that can open the data folder (0700) can read the database anyway, so the socket needs no key. Requests
 //! and replies are one JSON object per line.
@@ -16,6 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
 use crate::service::export;
+use crate::service::fine_tuning::export_model;
 use crate::storage::{CheckReport, Store};
 
 const SOCKET: &str = "control.sock";
@@ -31,6 +32,8 @@ pub enum Request {
     Check,
     /// Write rows to this absolute path.
     Export { to: PathBuf, order: export::ExportRequest },
+    /// Write a model that a job has trained to the new folder at this absolute path.
+    ExportModel { name: String, to: PathBuf },
 }
 
 /// The server's reply.
@@ -137,6 +140,9 @@ fn execute(request: Request, store: &Store) -> Reply {
         Request::Export { to, order } => {
             let done = tokio::runtime::Handle::current().block_on(order.run(store, &to));
             done.map_or_else(failed, |bytes| Reply::Exported { bytes })
+        }
+        Request::ExportModel { name, to } => {
+            export_model(store, &name, &to).map_or_else(failed, |bytes| Reply::Exported { bytes })
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod ip_network;
 mod json_input;
 pub mod logging;
 pub mod models;
+mod new_folder;
 pub mod origin;
 pub mod service;
 mod spelling;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::fine_tuning::TunedModels;
 use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
 use super::errors::{self, ModelErrors};
+use super::fine_tuning::TunedModels;
 use super::grammars::GrammarCompiler;
 use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
 use super::persist_turn::TurnRecorder;

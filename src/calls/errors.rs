@@ -106,7 +106,8 @@ impl ModelErrors<'_> {
         let installed = self.installed();
         let meant = spelling::nearest(id, installed.iter().map(|model| model.id.as_str()));
         if id.starts_with(TUNED_PREFIX) {
-            let text = format!("Your project has no model '{}'. GET /v1/models lists the models that it has.", shorten(id));
+            let text =
+                format!("Your project has no model '{}'. GET /v1/models lists the models that it has.", shorten(id));
             return Error::new(Code::ModelNotFound, text).param("model");
         }
         let hint = match meant {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::FolderError;
 use crate::file_lock::FileLock;
+use crate::new_folder::{exchange, remove};
 
 /// Folder of unfinished models; the leading dot prevents it from being listed as a model.
 pub const STAGING_FOLDER: &str = ".pull";
@@ -73,12 +74,12 @@ impl Staging {
         }
     }
 
-    /// Installs the model under its name; `replace` allows replacing another.
+    /// Installs the model under its name; `replace` allows replacing another, which is deleted with the working folder.
     pub fn publish(self, replace: bool) -> Result<PathBuf, FolderError> {
         let (files, target) = (self.files(), self.target());
         sync_tree(&files).map_err(FolderError::at(&files))?;
         match replace && target.symlink_metadata().is_ok() {
-            true => exchange(&files, &target)?,
+            true => exchange(&files, &target).map_err(FolderError::at(&target))?,
             false => fs::rename(&files, &target).map_err(FolderError::at(&target))?,
         }
         sync_dir(&self.models_dir).map_err(FolderError::at(&self.models_dir))?;
@@ -98,22 +99,6 @@ impl Staging {
     }
 }
 
-/// Swaps the new model with the old one, which is then deleted with the working folder.
-fn exchange(new: &Path, old: &Path) -> Result<(), FolderError> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    if renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).is_ok() {
-        return Ok(());
-    }
-    // Fallback for file systems without atomic swap: the model is briefly absent; errors are rolled back.
-    let aside = new.with_extension("replaced");
-    remove_dir(&aside)?;
-    fs::rename(old, &aside).map_err(FolderError::at(old))?;
-    fs::rename(new, old).map_err(|e| {
-        let _way_back = fs::rename(&aside, old);
-        FolderError::at(old)(e)
-    })
-}
-
 fn lock(path: &Path, name: &str) -> Result<FileLock, FolderError> {
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(FolderError::at(path))?;
     FileLock::try_acquire(file).map_err(|error| match error {
@@ -124,16 +109,7 @@ fn lock(path: &Path, name: &str) -> Result<FileLock, FolderError> {
 
 /// Creates an empty folder at `path`, replacing an existing file or folder.
 pub fn fresh_dir(path: &Path) -> Result<(), FolderError> {
-    remove_dir(path)?;
-    fs::create_dir(path).map_err(FolderError::at(path))
-}
-
-fn remove_dir(path: &Path) -> Result<(), FolderError> {
-    match path.symlink_metadata() {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path).map_err(FolderError::at(path)),
-        Ok(_) => fs::remove_file(path).map_err(FolderError::at(path)),
-        Err(_) => Ok(()),
-    }
+    remove(path).and_then(|()| fs::create_dir(path)).map_err(FolderError::at(path))
 }
 
 /// Syncs everything below `dir` to disk, children before their folder.

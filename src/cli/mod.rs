@@ -6,6 +6,7 @@ pub mod models;
 mod output;
 mod sandbox;
 mod serve;
+mod tune;
 
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
@@ -19,6 +20,7 @@ use crate::display::SanitizedWriter;
 use export::{AuditCommand, UsageCommand};
 use models::ModelsCommand;
 use output::Outcome;
+use tune::TuneArgs;
 
 #[derive(Parser)]
 #[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
@@ -36,6 +38,8 @@ enum Command {
     /// List, pull, export and import models
     #[command(subcommand)]
     Models(ModelsCommand),
+    /// Train a LoRA adapter of a chat model; no server is needed
+    Tune(Box<TuneArgs>),
     /// Export usage records
     #[command(subcommand)]
     Usage(UsageCommand),
@@ -65,7 +69,7 @@ enum Command {
     /// Export the audit log
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Interpret one model's files for a running server, which starts this itself
+    /// Interpret one model's files for a running server or training, which starts this itself
     #[command(hide = true)]
     Sandbox,
     /// Create another admin key, for when the first one is lost; the server must be stopped
@@ -100,7 +104,8 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
     match command {
         Command::Sandbox => Ok(()),
         Command::Serve(args) => serve::run(paths, &args, out),
-        Command::Models(command) => Ok(models::run(command, &paths.models, out)?),
+        Command::Models(command) => models::run(command, &paths, out),
+        Command::Tune(args) => tune::run(&paths, *args, out),
         Command::Usage(command) => export::usage(command, &paths.data, out),
         Command::Backup { to, verbose } => maintenance::backup(&paths.data, &to, verbose, out),
         Command::Restore { from, verbose } => maintenance::restore(&paths.data, &from, verbose, out),

@@ -2,18 +2,27 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Subcommand;
 
+use super::maintenance;
+use super::output::{Outcome, failure};
+use crate::app::SystemClockRng;
 use crate::catalog::progress;
 use crate::catalog::{
     Catalog, CatalogModel, ImportOptions, ModelFolder, PullError, PullOptions, TransferError, export, import,
     installed, model_folders, pull_with,
 };
+use crate::config::DataPaths;
+use crate::control_socket::{self, Reply, Request};
 use crate::display::{format_bytes, one_line};
+use crate::service::fine_tuning::export_model;
 
 /// Name for all models of the catalog's starter list.
 const STARTER: &str = "starter";
+/// Begins the names of models that jobs have trained.
+const TUNED: &str = "ft:";
 
 /// List, pull, export and import models.
 #[derive(Debug, Subcommand)]
@@ -29,11 +38,12 @@ pub enum ModelsCommand {
         #[arg(long)]
         verify: bool,
     },
-    /// Export a model to a file, to copy it to another machine
+    /// Export a model to a file, to copy it to another machine, or one that a fine-tuning job has trained to a folder
     Export {
+        /// Name of a model in the models folder, or ft:… of one that a job has trained
         #[arg(value_name = "NAME")]
         name: String,
-        /// The file to write, or a folder for NAME.tar
+        /// The file to write, or a folder for NAME.tar; for ft:…, the folder to create, which peft can read
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -63,8 +73,33 @@ pub enum ModelsError {
     Output(#[from] io::Error),
 }
 
-/// Runs a command on the models folder; results go to `out`, progress to standard error.
-pub fn run(command: ModelsCommand, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
+/// Runs a command; results go to `out`, progress to standard error.
+pub fn run(command: ModelsCommand, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
+    match command {
+        ModelsCommand::Export { name, file } if name.starts_with(TUNED) => export_tuned(name, &file, &paths.data, out),
+        command => Ok(run_on_folder(command, &paths.models, out)?),
+    }
+}
+
+/// Exports a model that a job has trained, through the server if it is running.
+fn export_tuned(name: String, to: &Path, data: &Path, out: &mut dyn Write) -> Outcome {
+    // The server may have another working directory, so the path must be absolute.
+    let to = std::path::absolute(to)?;
+    let request = Request::ExportModel { name: name.clone(), to: to.clone() };
+    let bytes = match control_socket::send(data, &request)? {
+        Some(Reply::Exported { bytes }) => bytes,
+        Some(other) => return Err(failure(other)),
+        None => {
+            let store = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
+            let bytes = export_model(&store, &name, &to);
+            store.shutdown();
+            bytes?
+        }
+    };
+    Ok(writeln!(out, "{name} ({}) is in {}", format_bytes(bytes), to.display())?)
+}
+
+fn run_on_folder(command: ModelsCommand, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
     match command {
         ModelsCommand::List => list(Catalog::builtin(), models_dir, out),
         ModelsCommand::Pull { names, verify } => pull_all(&names, verify, models_dir, out),

@@ -1,13 +1,14 @@
 //! `outpost serve`.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use actix_web::rt::SystemRunner;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::Outcome;
+use super::sandbox::this_program;
 use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress, pull_command};
 use crate::config::{Config, DEFAULT_MODELS, DataPaths, ServeArgs};
@@ -49,12 +50,6 @@ fn start(config: &Config, system: &SystemRunner, signals: Signals, out: &mut dyn
         pull_starter(models, out)?;
     }
     system.block_on(serve(config, signals, out))
-}
-
-/// This program's executable. Linux finds it even after it was replaced by a newer one.
-fn this_program() -> std::io::Result<PathBuf> {
-    let own = PathBuf::from("/proc/self/exe");
-    if own.exists() { Ok(own) } else { std::env::current_exe() }
 }
 
 /// Pulls the starter models if the models folder is empty, except for the models of a checkout.

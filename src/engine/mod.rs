@@ -64,8 +64,8 @@ pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCall
 pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{Prompt, TokenizeLimits};
 pub use training::{
-    Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod, TrainingOptions,
-    TrainingRun, TrainingText,
+    Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod,
+    TrainingOptions, TrainingRun, TrainingText,
 };
 
 /// A handle to the engine. The engine stops when the last handle is dropped.

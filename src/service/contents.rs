@@ -116,13 +116,6 @@ impl Contents {
 
     /// Like [`Self::read`]; for threads that may block.
     pub(super) fn read_blocking(&self, id: FileId, chunks: u32) -> Result<Vec<u8>> {
-        self.store.read_blocking(|tx| {
-            let mut bytes = Vec::with_capacity(chunks as usize * CHUNK_BYTES);
-            for index in 0..chunks {
-                let chunk = content_chunks::get(tx, id, index)?;
-                bytes.extend(chunk.ok_or_else(|| Error::not_found("content", id))?);
-            }
-            Ok(bytes)
-        })
+        self.store.read_blocking(|tx| content_chunks::read(tx, id, chunks))
     }
 }

@@ -48,6 +48,15 @@ pub fn get(tx: &impl Reader, id: FileId, index: u32) -> Result<Option<Vec<u8>>> 
     Ok(tx.get(&key(id, index))?.map(|Chunk(bytes)| bytes))
 }
 
+/// The content of `chunks` chunks.
+pub fn read(tx: &impl Reader, id: FileId, chunks: u32) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(chunks as usize * CHUNK_BYTES);
+    for index in 0..chunks {
+        bytes.extend(get(tx, id, index)?.ok_or_else(|| Error::not_found("content", id))?);
+    }
+    Ok(bytes)
+}
+
 /// Called in the transaction that stores a record which refers to the content.
 pub fn claim(tx: &WriteTx, id: FileId) -> Result<()> {
     if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {

@@ -1,5 +1,7 @@
 //! Stored adapters that fine-tuning jobs have trained, and the names of the models that they are.
 
+use std::ops::ControlFlow;
+
 use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
@@ -71,6 +73,16 @@ pub fn insert(tx: &WriteTx, id: CheckpointId, record: &CheckpointRecord) -> Resu
         tx.put(name.as_bytes(), &TunedModelRow(id.to_bytes()))?;
     }
     project_resources::insert(tx, id.to_bytes(), record)
+}
+
+/// The names of all tuned models, in descending order.
+pub fn names(tx: &impl Reader) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    tx.each(&[], None, &mut |key, TunedModelRow(_)| {
+        names.push(String::from_utf8_lossy(key).into_owned());
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(names)
 }
 
 /// The checkpoint with a name.

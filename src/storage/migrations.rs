@@ -24,7 +24,8 @@ use crate::ids::ProjectId;
 pub const LAYOUT: u32 = 4;
 
 /// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
-const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys, begin_checksums, fine_tuning_jobs::extend_jobs];
+const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] =
+    &[count_keys, begin_checksums, fine_tuning_jobs::extend_jobs];
 
 /// Creates an empty database at `path` atomically.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {

@@ -215,7 +215,10 @@ fn broken_bodies_are_described_by_their_place() {
             raw("/v1/chat/completions", r#"{"model": "tiny", "messages": [{"role": "user", "content": "\ud800"}]}"#),
             "'messages[0]' cannot be read: an escape \\u is not a character.",
         ),
-        (upload("{\"messages\": [{\"role\": 5}]}"), "line 1: 'messages[0].role' is 5. It must be one of developer, system, user, assistant, tool."),
+        (
+            upload("{\"messages\": [{\"role\": 5}]}"),
+            "line 1: 'messages[0].role' is 5. It must be one of developer, system, user, assistant, tool.",
+        ),
         (upload("{\"text\": \"x\", }"), "line 1: it is not valid JSON: nothing follows a comma at column 15."),
         (
             form(

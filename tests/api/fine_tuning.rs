@@ -141,7 +141,8 @@ fn a_job_trains_a_model_that_its_project_can_call() {
     let usage = quota_usage_of(folder.path(), &project);
     assert_eq!((usage.jobs, usage.files), (1, 2));
     let server = Server::start_in(folder);
-    let chat = json!({ "model": checkpoint, "messages": [{ "role": "user", "content": "question 3" }], "max_tokens": 1 });
+    let chat =
+        json!({ "model": checkpoint, "messages": [{ "role": "user", "content": "question 3" }], "max_tokens": 1 });
     server.call(Method::POST, "/v1/chat/completions", Some(&key), Some(&chat)).ok();
 }
 
@@ -239,7 +240,10 @@ fn a_job_that_cannot_be_trained_fails_with_the_reason() {
     std::fs::remove_dir_all(server_path.join(MODEL)).unwrap();
     server.post(&format!("{}/cancel", path(&hold)), &json!({})).ok();
     let failed = wait_for(&server, id(&waiting), "failed");
-    assert_eq!((&failed["error"]["code"], &failed["error"]["param"]), (&json!("invalid_training_file"), &json!("training_file")));
+    assert_eq!(
+        (&failed["error"]["code"], &failed["error"]["param"]),
+        (&json!("invalid_training_file"), &json!("training_file"))
+    );
     let failed = wait_for(&server, id(&gone), "failed");
     assert_eq!(failed["error"]["code"], "model_not_found");
 }
@@ -249,7 +253,8 @@ fn omitted_fields_get_defaults() {
     let server = Server::start();
     let created = job(&server, &server.admin, json!({ "hyperparameters": { "learning_rate_multiplier": 0.5 } }));
     assert_eq!(created["hyperparameters"]["learning_rate_multiplier"], 0.5);
-    for name in ["n_epochs", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "target_modules", "max_length", "packing"]
+    for name in
+        ["n_epochs", "batch_size", "lora_rank", "lora_alpha", "lora_dropout", "target_modules", "max_length", "packing"]
     {
         assert_eq!(created["hyperparameters"][name], "auto", "{name}");
     }

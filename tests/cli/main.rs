@@ -34,4 +34,6 @@ mod slow_clients;
 mod start;
 mod terminal_escapes;
 mod tls;
+mod tune;
+mod tuned_models;
 mod usage;

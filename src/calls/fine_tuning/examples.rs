@@ -48,7 +48,9 @@ fn tokenize_line(
     let texts = match texts.map_err(|error| format!("line {number}: {error}"))? {
         TrainingTexts::Complete(texts) => texts,
         TrainingTexts::TooLong { tokens } => {
-            return Err(format!("line {number} has {tokens} tokens, but at most {max_length} are allowed (max_length)"));
+            return Err(format!(
+                "line {number} has {tokens} tokens, but at most {max_length} are allowed (max_length)"
+            ));
         }
     };
     match texts.iter().all(|text| text.targets.is_empty()) {

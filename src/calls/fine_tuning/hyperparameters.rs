@@ -19,9 +19,8 @@ const DEFAULT_LENGTH: u32 = 4096;
 
 /// The hyperparameters with a value for each, for this number of examples.
 pub fn resolve(requested: &Hyperparameters, method: Method, examples: usize, max_length: u32) -> Hyperparameters {
-    let batch_size = requested
-        .batch_size
-        .unwrap_or_else(|| (examples / EXAMPLES_PER_BATCH_ITEM).clamp(1, MAX_BATCH) as u32);
+    let batch_size =
+        requested.batch_size.unwrap_or_else(|| (examples / EXAMPLES_PER_BATCH_ITEM).clamp(1, MAX_BATCH) as u32);
     let steps_per_epoch = examples.div_ceil(batch_size.max(1) as usize).max(1);
     let epochs = MIN_STEPS.div_ceil(steps_per_epoch).clamp(1, MAX_EPOCHS) as u32;
     let rank = requested.lora_rank.unwrap_or(DEFAULT_RANK);
@@ -49,9 +48,7 @@ pub fn options(resolved: &Hyperparameters, method: Method, seed: u32) -> Trainin
     let rank = resolved.lora_rank.unwrap_or(DEFAULT_RANK);
     let (method, rate) = match method {
         Method::Supervised => (TrainingMethod::Supervised, SUPERVISED_RATE),
-        Method::Dpo => {
-            (TrainingMethod::Preference { beta: resolved.beta.unwrap_or(DEFAULT_BETA) as f32 }, DPO_RATE)
-        }
+        Method::Dpo => (TrainingMethod::Preference { beta: resolved.beta.unwrap_or(DEFAULT_BETA) as f32 }, DPO_RATE),
     };
     TrainingOptions {
         method,

@@ -2,15 +2,19 @@
 
 mod examples;
 mod hyperparameters;
+mod pace;
+mod preparation;
 mod training_loop;
 mod tuned_models;
 
 use super::models::Models;
-use crate::engine::ModelKind;
+use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::fine_tuning::NewJob;
 use crate::service::fine_tuning::{Job, Jobs};
+pub use pace::{Pace, Speed};
+pub use preparation::{Prepared, Task, Unprepared, prepare};
 pub use training_loop::{TrainingLoop, TrainingStopper};
 pub use tuned_models::TunedModels;
 
@@ -29,15 +33,20 @@ impl FineTuning {
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
         let model = self.models.get(access, &new.model).await?;
         access.require_model(&model.id)?;
-        if model.kind != ModelKind::Text {
-            let text =
-                format!("The model '{}' writes no text, so it cannot be fine-tuned. Name a chat model.", model.id);
-            return Err(Error::invalid("model", text));
-        }
-        if let Some(base) = model.base {
-            let text = format!("The model '{}' is an adapter. Name its base model '{base}'.", model.id);
-            return Err(Error::invalid("model", text));
-        }
+        require_base(&model)?;
         self.jobs.create(access, new).await
     }
+}
+
+/// Checks that an adapter of a model can be trained.
+pub fn require_base(model: &ModelInfo) -> Result<()> {
+    if model.kind != ModelKind::Text {
+        let text = format!("The model '{}' writes no text, so it cannot be fine-tuned. Name a chat model.", model.id);
+        return Err(Error::invalid("model", text));
+    }
+    if let Some(base) = &model.base {
+        let text = format!("The model '{}' is an adapter. Name its base model '{base}'.", model.id);
+        return Err(Error::invalid("model", text));
+    }
+    Ok(())
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::{examples, hyperparameters};
+use super::pace::{Pace, Speed};
+use super::preparation::{Prepared, Task, Unprepared, prepare};
 use crate::calls::blocking::run_blocking;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
-    Engine, Failure, LoadError, Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent,
-    TrainingOptions, TrainingRun, TrainingText,
+    Engine, Failure, LoadError, Measurement, StepReport, TrainingCheckpoint, TrainingEvent, TrainingRun,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::{JobId, ProjectId};
@@ -69,15 +69,6 @@ impl From<Error> for Interruption {
     }
 }
 
-/// What a job is trained with.
-struct Prepared {
-    model: TrainableModel,
-    data: TrainingData,
-    options: TrainingOptions,
-    resolved: Hyperparameters,
-    saved: Option<Vec<u8>>,
-}
-
 fn job_error(code: &str, message: impl Into<String>, param: Option<&str>) -> JobError {
     JobError { code: code.to_owned(), message: message.into(), param: param.map(str::to_owned) }
 }
@@ -85,7 +76,10 @@ fn job_error(code: &str, message: impl Into<String>, param: Option<&str>) -> Job
 impl TrainingLoop {
     pub fn new(engine: Engine, jobs: Jobs, clock: Arc<dyn ClockRng>) -> (Self, TrainingStopper) {
         let (sender, stopping) = watch::channel(false);
-        (Self { engine, jobs, clock, stopping, turns: HashMap::new(), waiting: None }, TrainingStopper(Arc::new(sender)))
+        (
+            Self { engine, jobs, clock, stopping, turns: HashMap::new(), waiting: None },
+            TrainingStopper(Arc::new(sender)),
+        )
     }
 
     /// Runs until it is stopped.
@@ -161,10 +155,10 @@ impl TrainingLoop {
         let id = open.job.id;
         let saved = self.jobs.saved_state(id).await?;
         let prepared = self.prepare(&open.job, open.requested, open.resolved, saved).await?;
-        let Prepared { model, data, options, resolved, saved } = prepared;
+        let Prepared { model, data, examples, options, resolved, saved } = prepared;
         let message = match open.saved_step {
             Some(step) => format!("The training goes on after step {step}."),
-            None => format!("The training begins with {} examples.", count(&data.training, &options)),
+            None => format!("The training begins with {examples} examples."),
         };
         if *self.stopping.borrow() || !self.jobs.start(id, resolved, message).await? {
             return Err(Interruption::Stopped);
@@ -197,35 +191,41 @@ impl TrainingLoop {
         };
         let (engine, job) = (self.engine.clone(), job.clone());
         let work = move || {
-            let prepared = prepare_blocking(&engine, &job, requested, resolved, saved, [Some(training), validation]);
-            Ok(prepared)
+            let task = Task {
+                model: &job.model,
+                method: job.method,
+                requested,
+                resolved,
+                seed: job.seed,
+                training: &training,
+                validation: validation.as_deref(),
+                saved,
+            };
+            Ok(prepare(&engine, task).map_err(|unprepared| not_prepared(&job.model, unprepared)))
         };
         run_blocking(work).await?
     }
 }
 
-fn prepare_blocking(
-    engine: &Engine,
-    job: &Job,
-    requested: Hyperparameters,
-    resolved: Option<Hyperparameters>,
-    saved: Option<Vec<u8>>,
-    [training, validation]: [Option<Vec<u8>>; 2],
-) -> std::result::Result<Prepared, Interruption> {
-    let id = job.model.as_str();
-    let unavailable = |error: LoadError| match error {
-        LoadError::OutOfMemory { .. } => Interruption::Later(error.to_string()),
-        LoadError::NotFound => {
+/// Why a job of the model `id` cannot be trained, now or at all.
+fn not_prepared(id: &str, unprepared: Unprepared) -> Interruption {
+    match unprepared {
+        Unprepared::Data { param, problem } => {
+            let text = format!("The file of '{param}' cannot be trained on: {problem}.");
+            Interruption::Failed(job_error(&format!("invalid_{param}"), text, Some(param)))
+        }
+        Unprepared::Model(error @ LoadError::OutOfMemory { .. }) => Interruption::Later(error.to_string()),
+        Unprepared::Model(LoadError::NotFound) => {
             let text = format!("The model '{id}' is no longer installed. Install it and create the job again.");
             Interruption::Failed(job_error("model_not_found", text, Some("model")))
         }
-        LoadError::TooLarge { .. } => {
+        Unprepared::Model(error @ LoadError::TooLarge { .. }) => {
             let text = format!(
                 "The training does not fit into memory: {error}. Shorten the examples, lower lora_rank, use a smaller model, or give the server more memory with --memory."
             );
             Interruption::Failed(job_error("out_of_memory", text, None))
         }
-        error => {
+        Unprepared::Model(error) => {
             let reason = match error {
                 LoadError::Unusable { reason, .. } => reason,
                 error => error.to_string(),
@@ -233,34 +233,7 @@ fn prepare_blocking(
             let text = format!("The model '{id}' cannot be trained: {reason}.");
             Interruption::Failed(job_error("model_unavailable", text, Some("model")))
         }
-    };
-    let model = engine.models().load(id).map_err(unavailable)?;
-    let max_length = hyperparameters::max_length(&requested, model.context_window());
-    let tokenize = |content: Option<Vec<u8>>, param: &str| {
-        let Some(content) = content else { return Ok(Vec::new()) };
-        examples::tokenize(&content, &model, max_length).map_err(|problem| {
-            let text = format!("The file of '{param}' cannot be trained on: {problem}.");
-            Interruption::Failed(job_error(&format!("invalid_{param}"), text, Some(param)))
-        })
-    };
-    let data = TrainingData {
-        training: tokenize(training, "training_file")?,
-        validation: tokenize(validation, "validation_file")?,
-    };
-    // Its memory may be needed for the training.
-    drop(model);
-    let options = |resolved: &Hyperparameters| hyperparameters::options(resolved, job.method, job.seed);
-    let resolved = resolved.unwrap_or_else(|| {
-        let examples = count(&data.training, &options(&requested));
-        hyperparameters::resolve(&requested, job.method, examples, max_length)
-    });
-    let options = options(&resolved);
-    let model = engine.models().load_for_training(id, &data, &options, saved.as_deref()).map_err(unavailable)?;
-    Ok(Prepared { model, data, options, resolved, saved })
-}
-
-fn count(texts: &[TrainingText], options: &TrainingOptions) -> usize {
-    texts.len() / options.method.texts_per_example()
+    }
 }
 
 /// A training whose events are stored.
@@ -268,11 +241,8 @@ struct Watched<'a> {
     training: &'a TrainingLoop,
     id: JobId,
     progress: Progress,
-    began: Duration,
-    /// The step before the first of this run.
-    first: Option<u32>,
-    /// Tokens of this run, and since the beginning of the training.
-    tokens: u64,
+    pace: Pace,
+    /// Tokens since the beginning of the training.
     trained_tokens: u64,
     reported: Duration,
 }
@@ -281,7 +251,7 @@ impl<'a> Watched<'a> {
     /// `progress`: of the job so far.
     fn new(training: &'a TrainingLoop, id: JobId, progress: Progress) -> Self {
         let began = training.clock.uptime();
-        Self { training, id, progress, began, first: None, tokens: 0, trained_tokens: 0, reported: began }
+        Self { training, id, progress, pace: Pace::new(began), trained_tokens: 0, reported: began }
     }
 
     async fn follow(mut self, mut run: TrainingRun) -> std::result::Result<(), Interruption> {
@@ -317,17 +287,15 @@ impl<'a> Watched<'a> {
 
     async fn step(&mut self, report: StepReport) -> std::result::Result<(), Interruption> {
         let now = self.training.clock.uptime();
-        let first = *self.first.get_or_insert(report.step - 1);
-        (self.tokens, self.trained_tokens) = (self.tokens + report.tokens, report.trained_tokens);
-        let seconds = now.saturating_sub(self.began).as_secs_f32().max(1e-3);
-        let step_seconds = seconds / (report.step - first) as f32;
+        let Speed { tokens_per_second, time_left } = self.pace.step(now, &report);
+        self.trained_tokens = report.trained_tokens;
         self.progress = Progress {
             step: report.step,
             steps: report.steps,
             train_loss: report.measured.loss,
             train_accuracy: report.measured.accuracy,
-            tokens_per_second: self.tokens as f32 / seconds,
-            time_left: step_seconds * (report.steps - report.step) as f32,
+            tokens_per_second,
+            time_left,
             ..self.progress
         };
         let is_measured = report.step.is_multiple_of(report.steps.div_ceil(MAX_METRICS)) || report.step == report.steps;

@@ -41,7 +41,10 @@ impl TunedModels {
         };
         let engine = self.engine.clone();
         let registered = move || {
-            engine.models().register_adapter(registration).map_err(|error: LoadError| Error::internal(error.to_string()))
+            engine
+                .models()
+                .register_adapter(registration)
+                .map_err(|error: LoadError| Error::internal(error.to_string()))
         };
         run_blocking(registered).await
     }

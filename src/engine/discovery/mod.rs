@@ -29,7 +29,14 @@ use folder_listing::entries;
 pub fn adapter_info(id: &str, bytes: u64, created: Timestamp) -> ModelInfo {
     let parameters = bytes / size_of::<f32>() as u64;
     let quantization = Some("F32".to_owned());
-    ModelInfo { kind: ModelKind::Text, format: "safetensors", bytes, parameters, quantization, ..empty_info(id, created) }
+    ModelInfo {
+        kind: ModelKind::Text,
+        format: "safetensors",
+        bytes,
+        parameters,
+        quantization,
+        ..empty_info(id, created)
+    }
 }
 
 /// A model in the models folder.

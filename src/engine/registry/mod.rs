@@ -337,7 +337,9 @@ impl Registry {
         match found.info.problem.clone() {
             Some(problem) => Err(unusable(problem)),
             None if found.info.kind != ModelKind::Text => Err(found.wrong_kind(ModelKind::Text)),
-            None if found.adapter.is_some() => Err(unusable("it is an adapter itself; train its base model".to_owned())),
+            None if found.adapter.is_some() => {
+                Err(unusable("it is an adapter itself; train its base model".to_owned()))
+            }
             None => Ok(found),
         }
     }

@@ -1,7 +1,7 @@
 //! What a training reports while it runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -48,7 +48,7 @@ pub struct TrainingCheckpoint {
     pub tokens: u64,
     /// What [`Engine::train`](crate::engine::Engine::train) needs to go on from here.
     pub state: Vec<u8>,
-    /// The adapter, at the end of an epoch.
+    /// The adapter, at the end of an epoch and of a training that was [ended](TrainingRun::finish).
     pub adapter: Option<AdapterFiles>,
 }
 
@@ -62,7 +62,7 @@ pub enum TrainingEvent {
     Checkpoint(Box<TrainingCheckpoint>),
     /// All steps were taken. Nothing follows.
     Complete,
-    /// It was [stopped](TrainingRun::stop), after a checkpoint. Nothing follows.
+    /// It was [stopped](TrainingRun::stop) or [ended](TrainingRun::finish) early, after a checkpoint. Nothing follows.
     Stopped,
     /// Nothing follows.
     Failed(Failure),
@@ -72,8 +72,26 @@ pub enum TrainingEvent {
 #[derive(Debug)]
 pub struct TrainingRun {
     events: mpsc::Receiver<TrainingEvent>,
-    stop: Arc<AtomicBool>,
+    stop: Arc<StopSignal>,
     runtime: Arc<Runtime>,
+}
+
+/// Whether a training shall end before its last step.
+#[derive(Debug, Default)]
+pub struct StopSignal(AtomicU8);
+
+impl StopSignal {
+    const STOP: u8 = 1;
+    const FINISH: u8 = 2;
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the last checkpoint shall have the adapter.
+    pub fn wants_adapter(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::FINISH
+    }
 }
 
 /// The other end.
@@ -82,9 +100,9 @@ pub struct EventSender(mpsc::Sender<TrainingEvent>);
 
 impl TrainingRun {
     /// A run, and what its training has of it.
-    pub(super) fn new(runtime: &Arc<Runtime>) -> (Self, EventSender, Arc<AtomicBool>) {
+    pub(super) fn new(runtime: &Arc<Runtime>) -> (Self, EventSender, Arc<StopSignal>) {
         let (sender, events) = mpsc::channel(CAPACITY);
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(StopSignal::default());
         (Self { events, stop: Arc::clone(&stop), runtime: Arc::clone(runtime) }, EventSender(sender), stop)
     }
 
@@ -98,7 +116,12 @@ impl TrainingRun {
 
     /// Asks the training to end after the step that it computes, with a checkpoint.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.0.store(StopSignal::STOP, Ordering::Relaxed);
+    }
+
+    /// Like [`Self::stop`], for a training that will not go on: the checkpoint has the adapter.
+    pub fn finish(&self) {
+        self.stop.0.store(StopSignal::FINISH, Ordering::Relaxed);
     }
 }
 

@@ -10,9 +10,9 @@ mod state;
 mod trainable;
 mod workload;
 
+pub use crate::models::training::TrainingText;
 pub use events::{Measurement, StepReport, TrainingCheckpoint, TrainingEvent, TrainingRun};
 pub use options::{TrainingData, TrainingMethod, TrainingOptions};
 pub use queue::TrainingQueue;
 pub use trainable::TrainableModel;
-pub use crate::models::training::TrainingText;
 pub use workload::TrainingWorkload;

@@ -1,12 +1,11 @@
 //! The training itself, as straight code: epochs, steps, validation and saved states.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
 
-use super::events::{EventSender, Measurement, StepReport, TrainingCheckpoint, TrainingEvent};
+use super::events::{EventSender, Measurement, StepReport, StopSignal, TrainingCheckpoint, TrainingEvent};
 use super::options::{TrainingData, TrainingMethod, TrainingOptions};
 use super::plan::{Plan, micro_batches};
 use super::state::{self, Progress};
@@ -34,7 +33,7 @@ pub struct Training {
     pub saved: Option<Vec<u8>>,
     pub events: EventSender,
     /// Whether the training shall save its state and end.
-    pub stop: Arc<AtomicBool>,
+    pub stop: Arc<StopSignal>,
     pub clock: Arc<dyn ClockRng>,
 }
 
@@ -98,7 +97,8 @@ impl Training {
     /// Trains to the end, or until it is asked to stop.
     pub fn run(self, pause: Pause) -> Result<Ending, ModelError> {
         let Self { model, data, options, saved, events, stop, clock } = self;
-        let TrainableModel { id, decoder, backend, mut parameters, micro_batch, keep_graphs, lease: _lease, .. } = model;
+        let TrainableModel { id, decoder, backend, mut parameters, micro_batch, keep_graphs, lease: _lease, .. } =
+            model;
         let fingerprint = fingerprint(&id, &options, &data);
         let (progress, optimizer) = match saved {
             Some(bytes) => {
@@ -115,8 +115,7 @@ impl Training {
             }
         };
         let receiver = events.clone();
-        let pause: Pause =
-            Arc::new(move || if receiver.is_closed() { Err(ModelError::Interrupted) } else { pause() });
+        let pause: Pause = Arc::new(move || if receiver.is_closed() { Err(ModelError::Interrupted) } else { pause() });
         let handle = backend.for_request(RequestOptions { pause: Arc::clone(&pause), bf16_attention: false });
         let mut trainer = LoraTrainer::new(&decoder, handle, parameters, optimizer)?;
         trainer.keep_graphs = keep_graphs;
@@ -127,7 +126,8 @@ impl Training {
         let steps = plan.steps();
         let rate = LearningRate { peak: options.learning_rate, warmup: TrainingOptions::warmup(steps), steps };
         let references = vec![None; lengths.len()];
-        let steps = Steps { base: id, trainer, data, options, lengths, references, progress, events, pause, rate, plan };
+        let steps =
+            Steps { base: id, trainer, data, options, lengths, references, progress, events, pause, rate, plan };
         steps.run(&stop, &*clock)
     }
 }
@@ -151,7 +151,7 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    fn run(mut self, stop: &AtomicBool, clock: &dyn ClockRng) -> Result<Ending, ModelError> {
+    fn run(mut self, stop: &StopSignal, clock: &dyn ClockRng) -> Result<Ending, ModelError> {
         let per_epoch = self.plan.steps_per_epoch();
         let validation_interval = (self.plan.steps() / VALIDATIONS).max(1);
         let mut saved_at = clock.uptime();
@@ -165,10 +165,10 @@ impl Steps<'_> {
                 if ends_epoch || self.progress.step.is_multiple_of(validation_interval) {
                     self.validate()?;
                 }
-                let stops = stop.load(Ordering::Relaxed) && self.progress.step < self.plan.steps();
+                let stops = stop.is_set() && self.progress.step < self.plan.steps();
                 if ends_epoch || stops || clock.uptime().saturating_sub(saved_at) >= SAVE_INTERVAL {
                     saved_at = clock.uptime();
-                    self.save(ends_epoch)?;
+                    self.save(ends_epoch || stops && stop.wants_adapter())?;
                 }
                 if stops {
                     return Ok(Ending::Stopped);
@@ -191,11 +191,8 @@ impl Steps<'_> {
         };
         let mut sums = Sums::default();
         for examples in micro_batches(batch, |example| self.lengths[example], self.progress.micro_batch) {
-            let texts: Vec<TrainingText> = examples
-                .iter()
-                .flat_map(|example| &self.data.training[example * texts..][..texts])
-                .cloned()
-                .collect();
+            let texts: Vec<TrainingText> =
+                examples.iter().flat_map(|example| &self.data.training[example * texts..][..texts]).cloned().collect();
             match self.options.method {
                 TrainingMethod::Supervised => sums.add_scores(&self.trainer.supervised(&texts, weight)?),
                 TrainingMethod::Preference { beta } => {
@@ -240,9 +237,9 @@ impl Steps<'_> {
                 None => {
                     let texts = &self.data.training[2 * example..][..2];
                     let found = self.trainer.reference_log_probabilities(texts)?;
-                    let pair: [f32; 2] = found.try_into().map_err(|_| {
-                        ModelError::Compute("a preference has not exactly two texts".to_owned())
-                    })?;
+                    let pair: [f32; 2] = found
+                        .try_into()
+                        .map_err(|_| ModelError::Compute("a preference has not exactly two texts".to_owned()))?;
                     self.references[*example] = Some(pair);
                     pair
                 }
@@ -272,11 +269,11 @@ impl Steps<'_> {
         self.send(TrainingEvent::Validation { step: self.progress.step, measured: sums.measurement() })
     }
 
-    /// Sends the state of the training, with the adapter at the end of an epoch.
-    fn save(&self, ends_epoch: bool) -> Result<(), ModelError> {
+    /// Sends the state of the training.
+    fn save(&self, with_adapter: bool) -> Result<(), ModelError> {
         let LoraTrainer { parameters, optimizer, .. } = &self.trainer;
         let state = state::encode(&self.progress, parameters, optimizer).map_err(ModelError::Compute)?;
-        let adapter = match ends_epoch {
+        let adapter = match with_adapter {
             true => Some(AdapterFiles::from(parameters.to_peft(&self.base)?)),
             false => None,
         };

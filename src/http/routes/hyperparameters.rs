@@ -220,10 +220,7 @@ impl Shown {
 }
 
 /// The hyperparameters of a job, and its method with the same ones.
-pub(super) fn bodies(
-    method: fine_tuning::Method,
-    given: fine_tuning::Hyperparameters,
-) -> (ParametersBody, MethodBody) {
+pub(super) fn bodies(method: fine_tuning::Method, given: fine_tuning::Hyperparameters) -> (ParametersBody, MethodBody) {
     let is_dpo = method == fine_tuning::Method::Dpo;
     let hyperparameters = ParametersBody {
         n_epochs: Shown::new(given.n_epochs, Shown::Count),

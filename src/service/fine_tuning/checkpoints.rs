@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::ids::{CheckpointId, FileId, JobId, ProjectId};
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::JobRecord;
-use crate::storage::{Reader, WriteTx, project_resources, projects};
+use crate::storage::{Reader, WriteTx, content_chunks, project_resources, projects};
 
 /// Begins the names of all tuned models.
 pub const TUNED_PREFIX: &str = "ft:";
@@ -62,14 +62,20 @@ impl StoredAdapter {
     /// Reads `adapter_config.json` and `adapter_model.safetensors`. Blocks.
     pub fn read(&self) -> Result<(String, Vec<u8>)> {
         let id = self.checkpoint;
-        let found = self.jobs.store.read_blocking(|tx| project_resources::find::<CheckpointRecord>(tx, id.to_bytes()))?;
-        let CheckpointRecord { config, weights, chunks, bytes, .. } =
-            found.ok_or_else(|| Error::not_found("checkpoint", id))?;
-        let content = self.jobs.contents.read_blocking(weights, chunks)?;
-        match content.len() as u64 == bytes {
-            true => Ok((config, content)),
-            false => Err(Error::internal(format!("the adapter {id} has {} of {bytes} bytes", content.len()))),
-        }
+        self.jobs.store.read_blocking(|tx| {
+            let found = project_resources::find::<CheckpointRecord>(tx, id.to_bytes())?;
+            read_adapter(tx, id, found.ok_or_else(|| Error::not_found("checkpoint", id))?)
+        })
+    }
+}
+
+/// The contents of a checkpoint's `adapter_config.json` and `adapter_model.safetensors`.
+pub(super) fn read_adapter(tx: &impl Reader, id: CheckpointId, record: CheckpointRecord) -> Result<(String, Vec<u8>)> {
+    let CheckpointRecord { config, weights, chunks, bytes, .. } = record;
+    let content = content_chunks::read(tx, weights, chunks)?;
+    match content.len() as u64 == bytes {
+        true => Ok((config, content)),
+        false => Err(Error::internal(format!("the adapter {id} has {} of {bytes} bytes", content.len()))),
     }
 }
 
@@ -111,7 +117,8 @@ impl Jobs {
     /// The tuned models of the key's project, newest first.
     pub async fn tuned_models(&self, access: &Access) -> Result<Vec<TunedModel>> {
         let project = access.project();
-        let rows = self.store.read(move |tx| project_resources::newest::<CheckpointRecord>(tx, project, None, MAX_LISTED));
+        let rows =
+            self.store.read(move |tx| project_resources::newest::<CheckpointRecord>(tx, project, None, MAX_LISTED));
         let models = |(id, record): ([u8; 16], CheckpointRecord)| {
             let names = record.names.clone();
             names.into_iter().rev().map(move |name| tuned(CheckpointId::from_bytes(id), &record, name))

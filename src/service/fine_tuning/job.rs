@@ -6,8 +6,8 @@ use super::super::patch::Patch;
 use super::spec::{Hyperparameters, Method};
 use crate::clock_rng::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
-pub use crate::storage::fine_tuning_jobs::{JobErrorRecord as JobError, ProgressRecord as Progress};
 use crate::storage::fine_tuning_jobs::JobRecord;
+pub use crate::storage::fine_tuning_jobs::{JobErrorRecord as JobError, ProgressRecord as Progress};
 
 /// The state of a job. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

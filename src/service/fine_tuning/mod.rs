@@ -3,6 +3,7 @@
 //! A job is queued here. What trains it ([`crate::calls::fine_tuning`]) reports back through the methods of [`training`].
 
 mod checkpoints;
+mod export;
 mod job;
 mod spec;
 mod training;
@@ -13,9 +14,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 pub use self::checkpoints::{Checkpoint, StoredAdapter, TUNED_PREFIX, TunedModel};
+pub use self::export::export_model;
 pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
 use self::spec::JobSpec;
-pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters};
+pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters, draw_seed, limits};
 pub use self::training::{NewAdapter, NewState, OpenJob};
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
@@ -304,13 +306,22 @@ fn check_file(
         let text = format!("'{param}' is {id}, which was not uploaded for fine-tuning. Upload it with that purpose.");
         return Err(Error::invalid(param, text));
     }
-    let has_preferences = ExampleFormat::from_number(file.form) == Some(ExampleFormat::Preference);
-    let text = match (method, has_preferences) {
-        (Method::Dpo, false) => "its examples have no preferences. The method 'dpo' needs 'input', 'preferred_output' and 'non_preferred_output' in each line.",
-        (Method::Supervised, true) => "its examples are preferences. Train on them with the method 'dpo'.",
-        _ => return Ok(()),
-    };
-    Err(Error::invalid(param, format!("'{param}' is {id}, but {text}")))
+    let wrong = |text: &str| Error::invalid(param, format!("'{param}' is {id}, but {text}"));
+    check_format(method, ExampleFormat::from_number(file.form)).map_err(wrong)
+}
+
+/// Checks that a method can train on examples of a format.
+///
+/// # Errors
+/// What is wrong with the examples, and the remedy.
+pub fn check_format(method: Method, format: Option<ExampleFormat>) -> std::result::Result<(), &'static str> {
+    match (method, format == Some(ExampleFormat::Preference)) {
+        (Method::Dpo, false) => Err(
+            "its examples have no preferences. The method 'dpo' needs 'input', 'preferred_output' and 'non_preferred_output' in each line.",
+        ),
+        (Method::Supervised, true) => Err("its examples are preferences. Train on them with the method 'dpo'."),
+        _ => Ok(()),
+    }
 }
 
 fn append(tx: &WriteTx, job: JobId, id: JobEventId, event: JobEventRecord) -> Result<()> {

@@ -8,16 +8,19 @@ use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 pub use crate::storage::fine_tuning_jobs::HyperparametersRecord as Hyperparameters;
 
-const MAX_EPOCHS: i64 = 50;
-const MAX_BATCH: i64 = 256;
-const MAX_MULTIPLIER: f64 = 1000.0;
-const MAX_BETA: f64 = 2.0;
-const MAX_RANK: i64 = 256;
-const MAX_ALPHA: f64 = 1024.0;
-const MIN_LENGTH: i64 = 8;
-const MAX_LENGTH: i64 = 1 << 20;
-const MAX_MODULES: usize = 16;
-const MAX_SEED: i64 = i32::MAX as i64;
+/// The limits of hyperparameters.
+pub mod limits {
+    pub const MAX_EPOCHS: i64 = 50;
+    pub const MAX_BATCH: i64 = 256;
+    pub const MAX_MULTIPLIER: f64 = 1000.0;
+    pub const MAX_BETA: f64 = 2.0;
+    pub const MAX_RANK: i64 = 256;
+    pub const MAX_ALPHA: f64 = 1024.0;
+    pub const MIN_LENGTH: i64 = 8;
+    pub const MAX_LENGTH: i64 = 1 << 20;
+    pub const MAX_MODULES: usize = 16;
+    pub const MAX_SEED: i64 = i32::MAX as i64;
+}
 
 /// How a job trains. The number is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,18 +92,18 @@ impl RequestedHyperparameters {
             return Err(self.wrong("lora_dropout", dropout, "it must be \"auto\" or from 0 to below 1"));
         }
         Ok(Hyperparameters {
-            n_epochs: self.count("n_epochs", self.n_epochs, 1, MAX_EPOCHS)?,
-            batch_size: self.count("batch_size", self.batch_size, 1, MAX_BATCH)?,
+            n_epochs: self.count("n_epochs", self.n_epochs, 1, limits::MAX_EPOCHS)?,
+            batch_size: self.count("batch_size", self.batch_size, 1, limits::MAX_BATCH)?,
             learning_rate_multiplier: self.factor(
                 "learning_rate_multiplier",
                 self.learning_rate_multiplier,
-                MAX_MULTIPLIER,
+                limits::MAX_MULTIPLIER,
             )?,
-            beta: self.factor("beta", self.beta, MAX_BETA)?,
-            lora_rank: self.count("lora_rank", self.lora_rank, 1, MAX_RANK)?,
-            lora_alpha: self.factor("lora_alpha", self.lora_alpha, MAX_ALPHA)?,
+            beta: self.factor("beta", self.beta, limits::MAX_BETA)?,
+            lora_rank: self.count("lora_rank", self.lora_rank, 1, limits::MAX_RANK)?,
+            lora_alpha: self.factor("lora_alpha", self.lora_alpha, limits::MAX_ALPHA)?,
             lora_dropout: self.lora_dropout,
-            max_length: self.count("max_length", self.max_length, MIN_LENGTH, MAX_LENGTH)?,
+            max_length: self.count("max_length", self.max_length, limits::MIN_LENGTH, limits::MAX_LENGTH)?,
             packing: self.packing,
             target_modules: self.modules()?,
         })
@@ -126,9 +129,11 @@ impl RequestedHyperparameters {
     /// The names are checked against the model when the training begins.
     fn modules(&self) -> Result<Option<Vec<String>>> {
         let Some(names) = &self.target_modules else { return Ok(None) };
-        let is_name = |name: &String| (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
-        if names.is_empty() || names.len() > MAX_MODULES || !names.iter().all(is_name) {
-            let text = format!("it must be \"auto\" or 1 to {MAX_MODULES} names of modules, such as \"q_proj\"");
+        let is_name =
+            |name: &String| (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
+        if names.is_empty() || names.len() > limits::MAX_MODULES || !names.iter().all(is_name) {
+            let text =
+                format!("it must be \"auto\" or 1 to {} names of modules, such as \"q_proj\"", limits::MAX_MODULES);
             return Err(self.wrong("target_modules", "not valid", &text));
         }
         Ok(Some(names.clone()))
@@ -159,11 +164,10 @@ impl JobSpec {
         validation::metadata(new.metadata.as_deref())?;
         validation::suffix(new.suffix.as_deref())?;
         let seed = match new.seed {
-            Some(given) => u32::try_from(given)
-                .ok()
-                .filter(|_| given <= MAX_SEED)
-                .ok_or_else(|| Error::invalid("seed", format!("'seed' is {given}; it must be 0 to {MAX_SEED}.")))?,
-            None => draw(clock_rng),
+            Some(given) => u32::try_from(given).ok().filter(|_| given <= limits::MAX_SEED).ok_or_else(|| {
+                Error::invalid("seed", format!("'seed' is {given}; it must be 0 to {}.", limits::MAX_SEED))
+            })?,
+            None => draw_seed(clock_rng),
         };
         Ok(Self {
             hyperparameters: new.hyperparameters.check(new.method)?,
@@ -179,7 +183,8 @@ impl JobSpec {
     }
 }
 
-fn draw(clock_rng: &dyn ClockRng) -> u32 {
+/// A seed for a training that names none.
+pub fn draw_seed(clock_rng: &dyn ClockRng) -> u32 {
     let mut bytes = [0; 4];
     clock_rng.fill(&mut bytes);
     u32::from_be_bytes(bytes) >> 1

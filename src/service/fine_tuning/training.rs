@@ -6,12 +6,12 @@ use super::checkpoints::{self, model_name};
 use super::job::{Job, JobError, JobState, Level, Progress};
 use super::spec::Hyperparameters;
 use super::{Jobs, append};
-use crate::clock_rng::{Timestamp};
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{CheckpointId, FileId, JobEventId, JobId};
+use crate::service::Access;
 use crate::service::contents::SweepGuard;
 use crate::service::quotas::{self, signed};
-use crate::service::Access;
 use crate::storage::file_records::FileRecord;
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord};
@@ -181,7 +181,8 @@ impl Jobs {
             Some(adapter) => Some((adapter.config.to_owned(), self.contents.write(adapter.weights).await?)),
             None => None,
         };
-        let adapter = written.as_ref().map(|(config, content)| (config.clone(), content.id, content.bytes, content.chunks));
+        let adapter =
+            written.as_ref().map(|(config, content)| (config.clone(), content.id, content.bytes, content.chunks));
         let (checkpoint, tail) = (CheckpointId::generate(&*self.clock_rng), self.usage_tail());
         let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let saving = self.store.write(move |tx| {

@@ -10,6 +10,16 @@ use crate::error::{Error, Result};
 /// Max bytes of a line. A longer line is probably a mistake, and each line must fit into memory.
 const MAX_LINE_BYTES: usize = 4 << 20;
 
+/// Checks a whole file as an upload does. Returns the format of its examples.
+///
+/// # Errors
+/// The first line that is wrong, by its number.
+pub fn check(content: &[u8]) -> Result<ExampleFormat> {
+    let mut validator = Validator::default();
+    validator.read(content)?;
+    Ok(validator.finish()?.form)
+}
+
 /// The summary of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
