@@ -17,7 +17,7 @@ from openai.pagination import SyncCursorPage, SyncPage
 from openai.types import chat, fine_tuning, shared
 from openai.types.fine_tuning.jobs import FineTuningJobCheckpoint
 from pydantic import BaseModel, TypeAdapter
-from test_fine_tuning import CONTENT
+from test_fine_tuning import CONTENT, PREFERENCE, QUICK
 from test_images import png
 
 STRICT_MOUNT = "/openai/v1"
@@ -152,7 +152,11 @@ def bodies(server, http, mount):
     file = call("POST /files", files={"file": ("train.jsonl", CONTENT)}, data={"purpose": "fine-tune"})["id"]
     call("GET /files")
     call("GET /files/{file_id}", {"file_id": file})
-    job = call("POST /fine_tuning/jobs", json={"model": server.chat_model, "training_file": file})["id"]
+    job = call("POST /fine_tuning/jobs", json={"model": server.chat_model, "training_file": file, "hyperparameters": QUICK})["id"]
+    preferences = {"file": ("preferences.jsonl", PREFERENCE)}
+    preferences = call("POST /files", files=preferences, data={"purpose": "fine-tune"})["id"]
+    method = {"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 1}}}
+    call("POST /fine_tuning/jobs", json={"model": server.chat_model, "training_file": preferences, "method": method})
     call("GET /fine_tuning/jobs")
     call("GET /fine_tuning/jobs/{job_id}", {"job_id": job})
     call("PATCH /fine_tuning/jobs/{job_id}", {"job_id": job}, json={"metadata": {"a": "b"}})

@@ -10,6 +10,15 @@ LINE = json.dumps({"messages": [{"role": "user", "content": "hi"}, {"role": "ass
 CONTENT = (LINE + "\n" + LINE + "\n").encode()
 
 
+PREFERENCE = json.dumps({
+    "input": {"messages": [{"role": "user", "content": "hi"}]},
+    "preferred_output": [{"role": "assistant", "content": "ho"}],
+    "non_preferred_output": [{"role": "assistant", "content": "no"}],
+}).encode()
+# Two steps.
+QUICK = {"n_epochs": 1, "batch_size": 1}
+
+
 @pytest.fixture(params=["client", "strict"])
 def any_client(request):
     return request.getfixturevalue(request.param)
@@ -22,7 +31,9 @@ def uploaded(strict):
 
 @pytest.fixture
 def job(strict, server, uploaded):
-    return strict.fine_tuning.jobs.create(model=server.chat_model, training_file=uploaded.id, suffix="mine", seed=1)
+    return strict.fine_tuning.jobs.create(
+        model=server.chat_model, training_file=uploaded.id, suffix="mine", seed=1, hyperparameters=QUICK
+    )
 
 
 def test_an_uploaded_file_can_be_downloaded(any_client):
@@ -67,11 +78,11 @@ def test_a_job_trains_a_model(strict, job, uploaded, server):
     assert (job.object, job.model) == ("fine_tuning.job", server.chat_model)
     assert (job.training_file, job.seed, job.fine_tuned_model, job.result_files) == (uploaded.id, 1, None, [])
     assert isinstance(job.created_at, int) and job.finished_at is None and job.error is None
-    assert job.method.type == "supervised" and job.hyperparameters.n_epochs == "auto"
+    assert job.method.type == "supervised" and job.hyperparameters.learning_rate_multiplier == "auto"
     done = finished(strict, job)
     assert done.status == "succeeded", done
     assert isinstance(done.finished_at, int) and done.trained_tokens > 0
-    assert isinstance(done.hyperparameters.n_epochs, int)
+    assert isinstance(done.hyperparameters.learning_rate_multiplier, float)
     assert done.id in [one.id for one in strict.fine_tuning.jobs.list(limit=1)]
 
     events = list(strict.fine_tuning.jobs.list_events(done.id, limit=3))
@@ -95,28 +106,21 @@ def test_a_job_trains_a_model(strict, job, uploaded, server):
 
 
 def test_preferences_are_trained(strict, server):
-    line = {
-        "input": {"messages": [{"role": "user", "content": "hi"}]},
-        "preferred_output": [{"role": "assistant", "content": "ho"}],
-        "non_preferred_output": [{"role": "assistant", "content": "no"}],
-    }
-    file = strict.files.create(file=("preferences.jsonl", json.dumps(line).encode()), purpose="fine-tune")
+    file = strict.files.create(file=("preferences.jsonl", PREFERENCE), purpose="fine-tune")
     method = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": 1}}}
     job = strict.fine_tuning.jobs.create(model=server.chat_model, training_file=file.id, method=method)
     done = finished(strict, job)
     assert (done.status, done.method.type, done.method.dpo.hyperparameters.beta) == ("succeeded", "dpo", 0.2)
 
 
-def test_a_job_is_paused_and_resumed(strict, server, uploaded):
+def test_a_job_is_paused_resumed_and_cancelled(strict, server, http, uploaded):
     given = {"n_epochs": 50, "batch_size": 1}
     job = strict.fine_tuning.jobs.create(model=server.chat_model, training_file=uploaded.id, hyperparameters=given)
-    try:
-        assert strict.fine_tuning.jobs.pause(job.id).status == "paused"
-        assert strict.fine_tuning.jobs.resume(job.id).status == "queued"
-    except openai.ConflictError:
-        # It was faster.
-        assert strict.fine_tuning.jobs.retrieve(job.id).status == "succeeded"
-    assert finished(strict, job).status == "succeeded"
+    # OpenAI's statuses have no word for a paused job.
+    assert strict.fine_tuning.jobs.pause(job.id).status == "queued"
+    assert http.get(f"/v1/fine_tuning/jobs/{job.id}").json()["state"] == "paused"
+    assert strict.fine_tuning.jobs.resume(job.id).status == "queued"
+    assert strict.fine_tuning.jobs.cancel(job.id).status == "cancelled"
 
 
 def test_hyperparameters_are_accepted_in_both_formats(strict, server, uploaded):
@@ -126,6 +130,7 @@ def test_hyperparameters_are_accepted_in_both_formats(strict, server, uploaded):
     new = strict.fine_tuning.jobs.create(model=server.chat_model, training_file=uploaded.id, method=method)
     for job in (old, new):
         assert job.hyperparameters.n_epochs == 2 and job.method.supervised.hyperparameters.n_epochs == 2
+        strict.fine_tuning.jobs.cancel(job.id)
 
 
 def test_9_metadata_is_updated(http, mount, job):

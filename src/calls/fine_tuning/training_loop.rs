@@ -226,7 +226,11 @@ fn not_prepared(id: &str, unprepared: Unprepared) -> Interruption {
             Interruption::Failed(job_error("out_of_memory", text, None))
         }
         Unprepared::Model(error) => {
-            let text = format!("The model '{id}' cannot be trained: {error}.");
+            let reason = match error {
+                LoadError::Unusable { reason, .. } => reason,
+                error => error.to_string(),
+            };
+            let text = format!("The model '{id}' cannot be trained: {reason}.");
             Interruption::Failed(job_error("model_unavailable", text, Some("model")))
         }
     }

@@ -6,10 +6,7 @@ use crate::calls::blocking::run_blocking;
 use crate::engine::{AdapterFiles, AdapterRegistration, AdapterSource, Engine, LoadError, ModelInfo};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::fine_tuning::{Jobs, StoredAdapter, TunedModel};
-
-/// Begins the names of all tuned models.
-const PREFIX: &str = "ft:";
+use crate::service::fine_tuning::{Jobs, StoredAdapter, TUNED_PREFIX, TunedModel};
 
 /// Makes tuned models known to the engine when they are needed.
 #[derive(Clone)]
@@ -32,7 +29,7 @@ impl TunedModels {
 
     /// Makes the engine know the model, if it is a tuned model of the key's project.
     pub async fn register(&self, access: &Access, name: &str) -> Result<()> {
-        if !name.starts_with(PREFIX) || self.engine.models().is_registered(name) {
+        if !name.starts_with(TUNED_PREFIX) || self.engine.models().is_registered(name) {
             return Ok(());
         }
         let Some(model) = self.jobs.tuned_model(access, name).await? else { return Ok(()) };
@@ -64,7 +61,7 @@ impl TunedModels {
 
     /// A tuned model of the key's project.
     pub async fn get(&self, access: &Access, name: &str) -> Result<Option<ModelInfo>> {
-        if !name.starts_with(PREFIX) {
+        if !name.starts_with(TUNED_PREFIX) {
             return Ok(None);
         }
         let Some(model) = self.jobs.tuned_model(access, name).await? else { return Ok(None) };

@@ -8,7 +8,7 @@ use clap::builder::RangedI64ValueParser;
 use crate::config::ComputeArgs;
 use crate::display::one_of;
 use crate::service::fine_tuning::limits::{
-    MAX_ALPHA, MAX_BATCH, MAX_BETA, MAX_EPOCHS, MAX_MODULES, MAX_MULTIPLIER, MAX_RANK, MAX_SEED, MIN_LENGTH,
+    MAX_ALPHA, MAX_BATCH, MAX_BETA, MAX_EPOCHS, MAX_LENGTH, MAX_MODULES, MAX_MULTIPLIER, MAX_RANK, MAX_SEED, MIN_LENGTH,
 };
 use crate::service::fine_tuning::{Hyperparameters, Method};
 
@@ -70,7 +70,7 @@ pub struct TuneArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', num_args = 1..=MAX_MODULES)]
     pub target_modules: Vec<String>,
     /// Max tokens of an example [default: 4096, at most the model's context window]
-    #[arg(long, value_name = "N", value_parser = count(MIN_LENGTH, u32::MAX.into()))]
+    #[arg(long, value_name = "N", value_parser = count(MIN_LENGTH, MAX_LENGTH))]
     pub max_length: Option<u32>,
     /// Compute several short examples as one of the max length; faster, with fewer steps
     #[arg(long)]

@@ -74,21 +74,30 @@ impl Registry {
         let load = || Decoder::load(checkpoint.weights(), &backend).map_err(|error| error.to_string());
         let decoder = catch_load_panic(load).map_err(unusable)?;
         lease.shrink(memory.bytes(micro_batch, keep_graphs) + footprint.weights);
-        let is_target = targets(&options.target_modules).map_err(unusable)?;
+        let targets = targets(&options.target_modules).map_err(unusable)?;
+        let is_target = |projection: &str| {
+            targets.is_empty() || targets.iter().any(|(_, projections)| projections.contains(&projection))
+        };
         let TrainingOptions { rank, alpha, seed, .. } = *options;
         let parameters = LoraParameters::new(&decoder, rank as usize, alpha, is_target, seed);
         let parameters = parameters.map_err(|error| unusable(error.to_string()))?;
+        let has = |projections: &[&str]| {
+            parameters.modules.iter().any(|module| projections.iter().any(|name| module.tensor.ends_with(name)))
+        };
+        if let Some((name, _)) = targets.iter().find(|(_, projections)| !has(projections)) {
+            return Err(unusable(no_module(name)));
+        }
         let device = device.runtime.device.index;
         Ok(TrainableModel { id: id.to_owned(), device, decoder, backend, parameters, micro_batch, keep_graphs, lease })
     }
 }
 
-/// Whether a projection of GGUF belongs to modules that are named as in peft.
-fn targets(names: &[String]) -> Result<impl Fn(&str) -> bool, String> {
-    let mut stems: Vec<&'static str> = Vec::new();
-    for name in names {
-        stems.extend(peft::projections_of(name).ok_or_else(|| format!("it has no module {name}"))?);
-    }
-    let all = stems.is_empty();
-    Ok(move |projection: &str| all || stems.contains(&projection))
+/// The modules of peft with these names, each with the ends of its tensors' names in GGUF.
+fn targets(names: &[String]) -> Result<Vec<(&str, &'static [&'static str])>, String> {
+    let module = |name: &str| peft::projections_of(name).ok_or_else(|| no_module(name));
+    names.iter().map(|name| Ok((name.as_str(), module(name)?))).collect()
+}
+
+fn no_module(name: &str) -> String {
+    format!("target_modules has {name}, which the model does not have")
 }

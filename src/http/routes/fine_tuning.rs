@@ -194,8 +194,13 @@ impl From<Checkpoint> for CheckpointBody {
     }
 }
 
-fn head(job: &Job) -> Head<JobId> {
-    Head { id: job.id, object: "fine_tuning.job", state: Some(job.state.as_str()) }
+/// OpenAI's clients know no paused jobs; theirs are queued then.
+fn head(job: &Job, mount: Mount) -> Head<JobId> {
+    let state = match (mount, job.state) {
+        (Mount::OpenAi, JobState::Paused) => JobState::Queued,
+        (_, state) => state,
+    };
+    Head { id: job.id, object: "fine_tuning.job", state: Some(state.as_str()) }
 }
 
 fn body(job: Job, mount: Mount) -> JobBody {
@@ -229,11 +234,11 @@ fn body(job: Job, mount: Mount) -> JobBody {
 }
 
 fn item(job: Job, mount: Mount) -> Item<JobBody> {
-    mount.item(head(&job), body(job, mount))
+    mount.item(head(&job, mount), body(job, mount))
 }
 
 fn reply(caller: &Caller, job: Job) -> ApiResult {
-    caller.reply(head(&job), body(job, caller.mount))
+    caller.reply(head(&job, caller.mount), body(job, caller.mount))
 }
 
 impl CreateJob {

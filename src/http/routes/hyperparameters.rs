@@ -75,25 +75,26 @@ impl<T> OrAuto<T> {
     }
 }
 
-/// What a hyperparameter can be besides `"auto"`.
+/// The values of a hyperparameter.
 trait Kind {
-    const NAME: &'static str;
+    /// What it must be.
+    const RIGHT: &'static str;
 }
 
 impl Kind for i64 {
-    const NAME: &'static str = "a whole number";
+    const RIGHT: &'static str = "\"auto\" or a whole number";
 }
 
 impl Kind for f64 {
-    const NAME: &'static str = "a number";
+    const RIGHT: &'static str = "\"auto\" or a number";
 }
 
 impl Kind for bool {
-    const NAME: &'static str = "true or false";
+    const RIGHT: &'static str = "\"auto\", true or false";
 }
 
 impl Kind for Vec<String> {
-    const NAME: &'static str = "an array of strings";
+    const RIGHT: &'static str = "\"auto\" or an array of strings";
 }
 
 impl<'de, T: Deserialize<'de> + Kind> Deserialize<'de> for OrAuto<T> {
@@ -108,7 +109,7 @@ impl<'de, T: Deserialize<'de> + Kind> Deserialize<'de> for OrAuto<T> {
         match Given::deserialize(deserializer) {
             Ok(Given::Value(value)) => Ok(OrAuto::Value(value)),
             Ok(Given::Word(word)) if word == "auto" => Ok(OrAuto::Auto),
-            _ => Err(serde::de::Error::custom(format!("must be \"auto\" or {}", T::NAME))),
+            _ => Err(serde::de::Error::custom(format!("must be {}", T::RIGHT))),
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::JobRecord;
 use crate::storage::{Reader, WriteTx, content_chunks, project_resources, projects};
 
+/// Begins the names of all tuned models.
+pub const TUNED_PREFIX: &str = "ft:";
 /// Tuned models of a project that are listed.
 const MAX_LISTED: usize = 10_000;
 /// Characters of the project's name in the name of a model.
@@ -183,7 +185,7 @@ pub(super) fn model_name(tx: &impl Reader, id: JobId, record: &JobRecord) -> Res
     let suffix = record.suffix.as_deref().unwrap_or_default();
     let id = id.to_string();
     let digits = &id[id.len() - ID_DIGITS..];
-    Ok(format!("ft:{}:{project}:{suffix}:{digits}", record.model))
+    Ok(format!("{TUNED_PREFIX}{}:{project}:{suffix}:{digits}", record.model))
 }
 
 /// A name as part of a model's name: lower case letters and digits of ASCII, and hyphens between them.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio::sync::Notify;
 
-pub use self::checkpoints::{Checkpoint, StoredAdapter, TunedModel};
+pub use self::checkpoints::{Checkpoint, StoredAdapter, TUNED_PREFIX, TunedModel};
 pub use self::export::export_model;
 pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
 use self::spec::JobSpec;

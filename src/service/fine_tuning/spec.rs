@@ -17,6 +17,7 @@ pub mod limits {
     pub const MAX_RANK: i64 = 256;
     pub const MAX_ALPHA: f64 = 1024.0;
     pub const MIN_LENGTH: i64 = 8;
+    pub const MAX_LENGTH: i64 = 1 << 20;
     pub const MAX_MODULES: usize = 16;
     pub const MAX_SEED: i64 = i32::MAX as i64;
 }
@@ -102,7 +103,7 @@ impl RequestedHyperparameters {
             lora_rank: self.count("lora_rank", self.lora_rank, 1, limits::MAX_RANK)?,
             lora_alpha: self.factor("lora_alpha", self.lora_alpha, limits::MAX_ALPHA)?,
             lora_dropout: self.lora_dropout,
-            max_length: self.count("max_length", self.max_length, limits::MIN_LENGTH, i64::from(u32::MAX))?,
+            max_length: self.count("max_length", self.max_length, limits::MIN_LENGTH, limits::MAX_LENGTH)?,
             packing: self.packing,
             target_modules: self.modules()?,
         })
