@@ -121,6 +121,9 @@ fn not_prepared(args: &TuneArgs, unprepared: Unprepared) -> String {
             "the training does not fit into memory: {error}. Shorten the examples, lower --rank, use a smaller model, or \
              give it more memory with --memory"
         ),
+        Unprepared::Model(LoadError::Unusable { reason, .. }) => {
+            format!("'{}' cannot be trained: {reason}", args.model)
+        }
         Unprepared::Model(error) => format!("'{}' cannot be trained: {error}", args.model),
     }
 }
