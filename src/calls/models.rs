@@ -101,7 +101,7 @@ impl Models {
         let model = self.get(access, id).await?;
         if self.tuned.get(access, id).await?.is_none() {
             let text = format!(
-                "The model '{}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one with 'outpost models remove'.",
+                "The model '{}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one from the folder.",
                 model.id
             );
             return Err(Error::new(Code::Conflict, text).param("model_id"));

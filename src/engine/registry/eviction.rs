@@ -29,11 +29,6 @@ impl Registry {
         }
     }
 
-    /// Leases memory for a training. Idle models are unloaded for it.
-    pub(in crate::engine) fn lease_for_training(&self, device: &DeviceWorker, bytes: u64) -> Result<Lease, LoadError> {
-        self.lease(device, bytes, 0, Eviction::IdleModels)
-    }
-
     /// Frees memory of a device: drops stale models, else a draft model, else the least recently used idle model.
     /// `false`: there is nothing to free.
     fn unload_idle(&self, device: DeviceIndex) -> bool {

@@ -9,6 +9,7 @@
 mod adapters;
 mod draft_models;
 mod eviction;
+mod training;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -331,7 +332,7 @@ impl Registry {
     }
 
     /// The chat model `id` of the folder, unless it is an adapter.
-    pub(in crate::engine) fn find_base(&self, id: &str) -> Result<DiscoveredModel, LoadError> {
+    fn find_base(&self, id: &str) -> Result<DiscoveredModel, LoadError> {
         let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
         let unusable = |reason: String| LoadError::Unusable { id: id.to_owned(), reason };
         match found.info.problem.clone() {
@@ -342,11 +343,6 @@ impl Registry {
             }
             None => Ok(found),
         }
-    }
-
-    /// The device that runs a model.
-    pub(in crate::engine) fn device_of(&self, id: &str) -> Option<&DeviceWorker> {
-        self.devices.get(self.device_index(id))
     }
 
     /// Loads an encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`]. Blocks while its weights are

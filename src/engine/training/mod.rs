@@ -12,7 +12,9 @@ mod workload;
 
 pub use crate::models::training::TrainingText;
 pub use events::{Measurement, StepReport, TrainingCheckpoint, TrainingEvent, TrainingRun};
+pub use memory::Memory;
 pub use options::{TrainingData, TrainingMethod, TrainingOptions};
 pub use queue::TrainingQueue;
+pub use state::micro_batch;
 pub use trainable::TrainableModel;
 pub use workload::TrainingWorkload;
