@@ -5,6 +5,7 @@
 mod checkpoints;
 mod export;
 mod job;
+mod job_records;
 mod spec;
 mod training;
 
@@ -16,6 +17,7 @@ use tokio::sync::Notify;
 pub use self::checkpoints::{Checkpoint, StoredAdapter, TUNED_PREFIX, TunedModel};
 pub use self::export::export_model;
 pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
+use self::job_records::{Ended, append, end};
 use self::spec::JobSpec;
 pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters, draw_seed, limits};
 pub use self::training::{NewAdapter, NewState, OpenJob};
@@ -151,8 +153,8 @@ impl Jobs {
             if state.is_final() {
                 return Err(conflict(state, "cancelled", "queued, running and paused"));
             }
-            let ended = training::Ended { state: JobState::Cancelled, error: None, at: now, tail };
-            training::end(tx, id, record, ended)?;
+            let ended = Ended { state: JobState::Cancelled, error: None, at: now, tail };
+            end(tx, id, record, ended)?;
             append(tx, id, event, JobEventRecord::info(now, "The job was cancelled.".into()))?;
             Ok(json!({ "state": state }))
         });
@@ -248,12 +250,6 @@ fn conflict_of_ended(state: JobState, done: &str, possible: &str) -> Error {
     Error::new(Code::Conflict, text)
 }
 
-impl JobEventRecord {
-    fn info(at: Timestamp, message: String) -> Self {
-        Self { at, level: Level::Info as u8, message, metrics: None }
-    }
-}
-
 fn record(project: ProjectId, key: KeyId, spec: JobSpec, now: Timestamp) -> JobRecord {
     JobRecord {
         project,
@@ -322,8 +318,4 @@ pub fn check_format(method: Method, format: Option<ExampleFormat>) -> std::resul
         (Method::Supervised, true) => Err("its examples are preferences. Train on them with the method 'dpo'."),
         _ => Ok(()),
     }
-}
-
-fn append(tx: &WriteTx, job: JobId, id: JobEventId, event: JobEventRecord) -> Result<()> {
-    fine_tuning_jobs::append_event(tx, job, id, &event)
 }

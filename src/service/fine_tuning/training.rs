@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::Jobs;
 use super::checkpoints::{self, model_name};
 use super::job::{Job, JobError, JobState, Level, Progress};
+use super::job_records::{Ended, append, end, meter};
 use super::spec::Hyperparameters;
-use super::{Jobs, append};
-use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{CheckpointId, FileId, JobEventId, JobId};
 use crate::service::Access;
@@ -15,11 +15,8 @@ use crate::service::quotas::{self, signed};
 use crate::storage::file_records::FileRecord;
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord};
-use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
-use crate::storage::{Reader, WriteTx, project_resources, projects};
+use crate::storage::{Reader, project_resources, projects};
 
-/// The endpoint that trained tokens are metered under.
-const ENDPOINT: &str = "POST /fine_tuning/jobs";
 /// Checkpoints of a job that are kept.
 const MAX_CHECKPOINTS: usize = 3;
 
@@ -54,16 +51,6 @@ pub struct NewState<'a> {
     pub tokens: u64,
     pub bytes: &'a [u8],
     pub adapter: Option<NewAdapter<'a>>,
-}
-
-/// How a job has ended.
-#[derive(Clone, Debug)]
-pub(super) struct Ended {
-    pub state: JobState,
-    pub error: Option<JobError>,
-    pub at: Timestamp,
-    /// The end of the key of the usage record.
-    pub tail: [u8; 6],
 }
 
 impl Jobs {
@@ -294,30 +281,4 @@ impl Jobs {
 
 fn of(tx: &impl Reader, id: JobId) -> Result<JobRecord> {
     project_resources::find(tx, id.to_bytes())?.ok_or_else(|| Error::not_found("fine-tuning job", id))
-}
-
-/// Ends a job: meters its tokens and gives up its saved state, whose content is returned.
-pub(super) fn end(tx: &WriteTx, id: JobId, record: &mut JobRecord, ended: Ended) -> Result<Option<FileId>> {
-    let Ended { state, error, at, tail } = ended;
-    meter(tx, record, at, tail)?;
-    let bytes = record.saved.map_or(0, |saved| saved.bytes);
-    quotas::charge_bytes(tx, record.project, at, -signed(bytes))?;
-    let released = fine_tuning_jobs::replace_state(tx, id, record, None)?;
-    (record.state, record.error, record.finished_at) = (state as u8, error, Some(at));
-    fine_tuning_jobs::close(tx, id)?;
-    Ok(released)
-}
-
-/// Adds the tokens that are not metered yet to the usage of the key that has created the job.
-fn meter(tx: &WriteTx, record: &mut JobRecord, at: Timestamp, tail: [u8; 6]) -> Result<()> {
-    let trained = record.trained_tokens.unwrap_or(0);
-    let (tokens, Some(key)) = (trained.saturating_sub(record.metered_tokens), record.key) else { return Ok(()) };
-    if tokens == 0 {
-        return Ok(());
-    }
-    record.metered_tokens = trained;
-    let series = SeriesRecord { key, endpoint: ENDPOINT.to_owned(), model: Some(record.model.clone()) };
-    let series = usage::number(tx, record.project, &series)?;
-    let amounts = Amounts { input: tokens, ..Amounts::default() };
-    usage::append(tx, record.project, at, tail, &UsageRecord { series, outcome: Outcome::Succeeded, amounts })
 }

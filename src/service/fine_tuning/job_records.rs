@@ -1,0 +1,60 @@
+//! Changes of a job's records inside a transaction.
+
+use super::job::{JobError, JobState, Level};
+use crate::clock_rng::Timestamp;
+use crate::error::Result;
+use crate::ids::{FileId, JobEventId, JobId};
+use crate::service::quotas::{self, signed};
+use crate::storage::WriteTx;
+use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord};
+use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
+
+/// The endpoint that trained tokens are metered under.
+const ENDPOINT: &str = "POST /fine_tuning/jobs";
+
+/// How a job has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    pub state: JobState,
+    pub error: Option<JobError>,
+    pub at: Timestamp,
+    /// The end of the key of the usage record.
+    pub tail: [u8; 6],
+}
+
+impl JobEventRecord {
+    pub(super) fn info(at: Timestamp, message: String) -> Self {
+        Self { at, level: Level::Info as u8, message, metrics: None }
+    }
+}
+
+/// Adds an event to a job.
+pub(super) fn append(tx: &WriteTx, job: JobId, id: JobEventId, event: JobEventRecord) -> Result<()> {
+    fine_tuning_jobs::append_event(tx, job, id, &event)
+}
+
+/// Ends a job: meters its tokens and gives up its saved state, whose content is returned.
+pub(super) fn end(tx: &WriteTx, id: JobId, record: &mut JobRecord, ended: Ended) -> Result<Option<FileId>> {
+    let Ended { state, error, at, tail } = ended;
+    meter(tx, record, at, tail)?;
+    let bytes = record.saved.map_or(0, |saved| saved.bytes);
+    quotas::charge_bytes(tx, record.project, at, -signed(bytes))?;
+    let released = fine_tuning_jobs::replace_state(tx, id, record, None)?;
+    (record.state, record.error, record.finished_at) = (state as u8, error, Some(at));
+    fine_tuning_jobs::close(tx, id)?;
+    Ok(released)
+}
+
+/// Adds the tokens that are not metered yet to the usage of the key that has created the job.
+pub(super) fn meter(tx: &WriteTx, record: &mut JobRecord, at: Timestamp, tail: [u8; 6]) -> Result<()> {
+    let trained = record.trained_tokens.unwrap_or(0);
+    let (tokens, Some(key)) = (trained.saturating_sub(record.metered_tokens), record.key) else { return Ok(()) };
+    if tokens == 0 {
+        return Ok(());
+    }
+    record.metered_tokens = trained;
+    let series = SeriesRecord { key, endpoint: ENDPOINT.to_owned(), model: Some(record.model.clone()) };
+    let series = usage::number(tx, record.project, &series)?;
+    let amounts = Amounts { input: tokens, ..Amounts::default() };
+    usage::append(tx, record.project, at, tail, &UsageRecord { series, outcome: Outcome::Succeeded, amounts })
+}
