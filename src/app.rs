@@ -287,9 +287,7 @@ impl Stopper {
             () = cut => {}
         }
     }
-}
 
-impl Stopper {
     /// Gives the training time to save its state, then ends it. It goes on from its last saved state after the next start.
     async fn end_training(&self, mut training: JoinHandle<()>) {
         self.training.stop();

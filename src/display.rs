@@ -80,6 +80,11 @@ impl<W: Write> Write for SanitizedWriter<W> {
     }
 }
 
+/// Bytes as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;

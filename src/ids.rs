@@ -60,6 +60,11 @@ macro_rules! ids {
                 self.0.to_be_bytes()
             }
 
+            /// The bits as a number, such as the engine identifies tenants by.
+            pub fn to_u128(self) -> u128 {
+                self.0
+            }
+
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(u128::from_be_bytes(bytes))
             }

@@ -27,15 +27,22 @@ impl NewFolder {
         Ok(Self { unnamed, path: path.to_owned() })
     }
 
+    /// Creates the folder `path` with these files. `replace`: another folder of that name is removed; else this is an error.
+    pub fn write_files(path: &Path, files: &[(&str, &[u8])], replace: bool) -> io::Result<()> {
+        let folder = Self::create(path)?;
+        files.iter().try_for_each(|(name, content)| folder.write(name, content))?;
+        folder.publish(replace)
+    }
+
     /// Writes a new file in it.
-    pub fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut file = File::create_new(self.unnamed.path().join(name))?;
         file.write_all(content)?;
         file.sync_all()
     }
 
-    /// Gives it its name. `replace`: another folder of that name is removed; else this is an error.
-    pub fn publish(self, replace: bool) -> io::Result<()> {
+    /// Gives it its name.
+    fn publish(self, replace: bool) -> io::Result<()> {
         let Self { unnamed, path } = self;
         File::open(unnamed.path())?.sync_all()?;
         match replace && is_there(&path) {

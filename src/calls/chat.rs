@@ -131,7 +131,7 @@ impl Chat {
         let name = context.model.clone();
         access.require_model(&name)?;
         self.tuned.register(access, &name).await?;
-        let tenant = u128::from_be_bytes(access.project().to_bytes());
+        let tenant = access.project().to_u128();
         let loaded = self.engine.models().loaded_model(&name);
         if let Some(model) = loaded.filter(|model| model.is_available_to(tenant)) {
             recorder.set_model(model.id());
@@ -198,7 +198,7 @@ impl Chat {
         max_tokens: Option<u32>,
     ) -> Result<(Arc<TextModel>, FittedPrompt)> {
         let (engine, allowed, id) = (self.engine.clone(), access.clone(), context.model.clone());
-        let tenant = u128::from_be_bytes(access.project().to_bytes());
+        let tenant = access.project().to_u128();
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
         let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {

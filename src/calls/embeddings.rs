@@ -99,7 +99,7 @@ impl Embeddings {
         recorder.set_model(model.id());
         let tokens: u64 = texts.iter().map(|text| text.ids.len() as u64).sum();
         recorder.charge_prompt(tokens)?;
-        let tenant = u128::from_be_bytes(access.project().to_bytes());
+        let tenant = access.project().to_u128();
         // A request that never ran is not charged.
         let receiver = self
             .engine

@@ -103,13 +103,13 @@ pub(super) struct ModelErrors<'a> {
 impl ModelErrors<'_> {
     /// Blocks while the models folder is read.
     pub fn not_found(&self, id: &str) -> Error {
-        let installed = self.installed();
-        let meant = spelling::nearest(id, installed.iter().map(|model| model.id.as_str()));
         if id.starts_with(TUNED_PREFIX) {
             let text =
                 format!("Your project has no model '{}'. GET /v1/models lists the models that it has.", shorten(id));
             return Error::new(Code::ModelNotFound, text).param("model");
         }
+        let installed = self.installed();
+        let meant = spelling::nearest(id, installed.iter().map(|model| model.id.as_str()));
         let hint = match meant {
             _ if Catalog::builtin().find(id).is_some() => format!("'{}' installs it.", self.pull_command(id)),
             Some(meant) => format!("Did you mean '{meant}'?"),

@@ -7,9 +7,7 @@ use serde_json::Value;
 use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
-use crate::service::message_validation::{self, UnknownFields};
-
-const MAX_MESSAGES: usize = 4096;
+use crate::service::message_validation::{self, MAX_MESSAGES, UnknownFields};
 
 /// Parses the JSON of each message of a request. Unknown fields are refused if the messages are to be stored.
 pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {

@@ -98,15 +98,16 @@ impl Models {
     /// Deletes a model that the project has trained.
     pub async fn delete(&self, access: &Access, id: &str) -> Result<()> {
         access.require(access.project(), Scope::Project)?;
-        let model = self.get(access, id).await?;
-        if self.tuned.get(access, id).await?.is_none() {
-            let text = format!(
-                "The model '{}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one from the folder.",
-                model.id
-            );
-            return Err(Error::new(Code::Conflict, text).param("model_id"));
+        if self.tuned.get(access, id).await?.is_some() {
+            access.require_listed(id)?;
+            return self.tuned.delete(access, id).await;
         }
-        self.tuned.delete(access, id).await
+        let model = self.get(access, id).await?;
+        let text = format!(
+            "The model '{}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one from the folder.",
+            model.id
+        );
+        Err(Error::new(Code::Conflict, text).param("model_id"))
     }
 
     /// Loads a model into memory. Needs the scope `admin`.
@@ -114,7 +115,7 @@ impl Models {
         access.require_admin()?;
         access.require_listed(id)?;
         self.tuned.register(access, id).await?;
-        let tenant = u128::from_be_bytes(access.project().to_bytes());
+        let tenant = access.project().to_u128();
         let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
         let load = move || {
             let errors = ModelErrors { engine: &engine, access: &allowed };

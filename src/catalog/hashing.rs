@@ -6,6 +6,8 @@ use std::path::Path;
 
 use ring::digest::{Context, SHA256};
 
+use crate::display::hex;
+
 /// Large enough to amortize system calls, small enough for the L2 cache.
 const CHUNK: usize = 256 * 1024;
 
@@ -52,9 +54,4 @@ pub fn file(path: &Path, on_bytes: &mut dyn FnMut(u64)) -> io::Result<Copied> {
 /// SHA-256 of a short text, in hex.
 pub fn text(text: &str) -> String {
     hex(ring::digest::digest(&SHA256, text.as_bytes()).as_ref())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|nibble| char::from(DIGITS[usize::from(nibble)])).collect()
 }

@@ -17,12 +17,10 @@ use crate::catalog::{
 use crate::config::DataPaths;
 use crate::control_socket::{self, Reply, Request};
 use crate::display::{format_bytes, one_line};
-use crate::service::fine_tuning::export_model;
+use crate::service::fine_tuning::{TUNED_PREFIX, export_model};
 
 /// Name for all models of the catalog's starter list.
 const STARTER: &str = "starter";
-/// Begins the names of models that jobs have trained.
-const TUNED: &str = "ft:";
 
 /// List, pull, export and import models.
 #[derive(Debug, Subcommand)]
@@ -76,7 +74,9 @@ pub enum ModelsError {
 /// Runs a command; results go to `out`, progress to standard error.
 pub fn run(command: ModelsCommand, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
     match command {
-        ModelsCommand::Export { name, file } if name.starts_with(TUNED) => export_tuned(name, &file, &paths.data, out),
+        ModelsCommand::Export { name, file } if name.starts_with(TUNED_PREFIX) => {
+            export_tuned(name, &file, &paths.data, out)
+        }
         command => Ok(run_on_folder(command, &paths.models, out)?),
     }
 }

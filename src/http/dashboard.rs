@@ -13,6 +13,7 @@ use flate2::{Compression, write::GzEncoder};
 use rust_embed::Embed;
 
 use super::openapi;
+use crate::display::hex;
 
 #[derive(Embed)]
 #[folder = "assets/"]
@@ -34,7 +35,7 @@ struct Asset {
 static ASSETS: LazyLock<BTreeMap<String, Asset>> = LazyLock::new(|| {
     let file = |path: std::borrow::Cow<'static, str>| {
         let embedded = Files::get(&path)?;
-        let hash: String = embedded.metadata.sha256_hash().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex(&embedded.metadata.sha256_hash()[..16]);
         let plain = Bytes::from(embedded.data.into_owned());
         let gzip = compress(&plain).ok().map(Bytes::from);
         // A weak tag, because it is the same for all encodings of the file.

@@ -83,7 +83,7 @@ impl AuditFilter {
     /// Whether a row with this id can be in the time window. Ids ascend even if the clock was set back, so an id is
     /// never older than its row.
     fn may_match(&self, id: AuditId) -> bool {
-        let millis = u128::from_be_bytes(id.to_bytes()) >> 80;
+        let millis = id.to_u128() >> 80;
         let made = Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX));
         self.start.is_none_or(|start| made.after(CLOCK_SLACK) >= start)
     }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::clock_rng::ClockRng;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Result};
 use crate::ids::FileId;
 use crate::storage::Store;
 use crate::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
@@ -95,6 +95,11 @@ impl Contents {
         SweepGuard { id, sender: self.sweeper.sender.clone() }
     }
 
+    /// Removes the chunks of these contents, which belong to nothing any more.
+    pub(super) fn sweep(&self, released: impl IntoIterator<Item = FileId>) {
+        released.into_iter().for_each(|id| drop(self.guard(id)));
+    }
+
     /// Stores content, chunk by chunk.
     pub(super) async fn write(&self, bytes: &[u8]) -> Result<WrittenContent> {
         let id = FileId::generate(&*self.clock_rng);
@@ -110,12 +115,6 @@ impl Contents {
 
     /// The content of `chunks` chunks under `id`.
     pub(super) async fn read(&self, id: FileId, chunks: u32) -> Result<Vec<u8>> {
-        let contents = self.clone();
-        tokio::task::spawn_blocking(move || contents.read_blocking(id, chunks)).await.map_err(Error::internal)?
-    }
-
-    /// Like [`Self::read`]; for threads that may block.
-    pub(super) fn read_blocking(&self, id: FileId, chunks: u32) -> Result<Vec<u8>> {
-        self.store.read_blocking(|tx| content_chunks::read(tx, id, chunks))
+        self.store.read(move |tx| content_chunks::read(tx, id, chunks)).await
     }
 }

@@ -1,6 +1,5 @@
 //! Files: training data. Their content is stored in chunks.
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use super::training_data::ExampleFormat;
 use super::upload::{CompletedUpload, Upload};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
+use crate::display::hex;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::content_chunks;
@@ -73,11 +73,7 @@ impl File {
     fn new(id: FileId, record: FileRecord) -> Self {
         let FileRecord { project, name, bytes, examples, form, sha256, created_at, .. } = record;
         let form = ExampleFormat::from_number(form).map_or("unknown", ExampleFormat::as_str).to_owned();
-        let sha256 = sha256.iter().fold(String::with_capacity(64), |mut text, byte| {
-            // Writing into a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        });
+        let sha256 = hex(&sha256);
         Self { id, project, name, purpose: Purpose::FineTune, bytes, examples, form, sha256, created_at }
     }
 }

@@ -418,7 +418,7 @@ impl Keys {
 
 /// An id near `id` that no key has, because ids end in random bits.
 fn absent(id: KeyId) -> KeyId {
-    KeyId::from_bytes((u128::from_be_bytes(id.to_bytes()) ^ u128::from(u32::MAX)).to_be_bytes())
+    KeyId::from_bytes((id.to_u128() ^ u128::from(u32::MAX)).to_be_bytes())
 }
 
 /// Any existing key, looked up once. Keys are never removed.

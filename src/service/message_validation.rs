@@ -15,6 +15,8 @@ pub enum UnknownFields {
     Ignore,
 }
 
+/// Max messages of a request, or of a part of a training example.
+pub const MAX_MESSAGES: usize = 4096;
 const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
 const FIELDS: [&str; 6] = ["role", "content", "name", "tool_calls", "tool_call_id", "refusal"];
 /// Response fields that SDKs send back with history; they must be empty.

@@ -59,9 +59,7 @@ fn tokenize_line(
     }
 }
 
-/// The lines with their numbers, counted from one.
+/// The lines that are not empty, with their numbers, counted from one.
 fn lines(content: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
-    let content = content.strip_prefix(b"\xef\xbb\xbf").unwrap_or(content);
-    let lines = content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).enumerate();
-    lines.map(|(index, line)| (index as u64 + 1, line)).filter(|(_, line)| !line.is_empty())
+    (1..).zip(content.split(|byte| *byte == b'\n')).filter(|(_, line)| !line.trim_ascii().is_empty())
 }

@@ -23,15 +23,14 @@ pub fn resolve(requested: &Hyperparameters, method: Method, examples: usize, max
         requested.batch_size.unwrap_or_else(|| (examples / EXAMPLES_PER_BATCH_ITEM).clamp(1, MAX_BATCH) as u32);
     let steps_per_epoch = examples.div_ceil(batch_size.max(1) as usize).max(1);
     let epochs = MIN_STEPS.div_ceil(steps_per_epoch).clamp(1, MAX_EPOCHS) as u32;
-    let rank = requested.lora_rank.unwrap_or(DEFAULT_RANK);
     Hyperparameters {
         n_epochs: Some(requested.n_epochs.unwrap_or(epochs)),
         batch_size: Some(batch_size),
-        learning_rate_multiplier: Some(requested.learning_rate_multiplier.unwrap_or(1.)),
-        beta: (method == Method::Dpo).then(|| requested.beta.unwrap_or(DEFAULT_BETA)),
-        lora_rank: Some(rank),
-        lora_alpha: Some(requested.lora_alpha.unwrap_or(2. * f64::from(rank))),
-        lora_dropout: Some(requested.lora_dropout.unwrap_or(0.)),
+        learning_rate_multiplier: Some(multiplier(requested)),
+        beta: (method == Method::Dpo).then(|| beta(requested)),
+        lora_rank: Some(rank(requested)),
+        lora_alpha: Some(alpha(requested)),
+        lora_dropout: Some(dropout(requested)),
         target_modules: requested.target_modules.clone(),
         max_length: Some(max_length),
         packing: Some(requested.packing.unwrap_or(false)),
@@ -43,21 +42,48 @@ pub fn max_length(requested: &Hyperparameters, context_window: u32) -> u32 {
     requested.max_length.unwrap_or(DEFAULT_LENGTH).min(context_window)
 }
 
+fn multiplier(given: &Hyperparameters) -> f64 {
+    given.learning_rate_multiplier.unwrap_or(1.)
+}
+
+fn beta(given: &Hyperparameters) -> f64 {
+    given.beta.unwrap_or(DEFAULT_BETA)
+}
+
+fn rank(given: &Hyperparameters) -> u32 {
+    given.lora_rank.unwrap_or(DEFAULT_RANK)
+}
+
+fn alpha(given: &Hyperparameters) -> f64 {
+    given.lora_alpha.unwrap_or_else(|| 2. * f64::from(rank(given)))
+}
+
+fn dropout(given: &Hyperparameters) -> f64 {
+    given.lora_dropout.unwrap_or(0.)
+}
+
+/// The method with its hyperparameters.
+pub fn training_method(given: &Hyperparameters, method: Method) -> TrainingMethod {
+    match method {
+        Method::Supervised => TrainingMethod::Supervised,
+        Method::Dpo => TrainingMethod::Preference { beta: beta(given) as f32 },
+    }
+}
+
 /// The options of a training with resolved hyperparameters.
 pub fn options(resolved: &Hyperparameters, method: Method, seed: u32) -> TrainingOptions {
-    let rank = resolved.lora_rank.unwrap_or(DEFAULT_RANK);
-    let (method, rate) = match method {
-        Method::Supervised => (TrainingMethod::Supervised, SUPERVISED_RATE),
-        Method::Dpo => (TrainingMethod::Preference { beta: resolved.beta.unwrap_or(DEFAULT_BETA) as f32 }, DPO_RATE),
+    let rate = match method {
+        Method::Supervised => SUPERVISED_RATE,
+        Method::Dpo => DPO_RATE,
     };
     TrainingOptions {
-        method,
+        method: training_method(resolved, method),
         epochs: resolved.n_epochs.unwrap_or(1),
         batch_size: resolved.batch_size.unwrap_or(1),
-        learning_rate: (rate * resolved.learning_rate_multiplier.unwrap_or(1.)) as f32,
-        rank,
-        alpha: resolved.lora_alpha.unwrap_or(2. * f64::from(rank)) as f32,
-        dropout: resolved.lora_dropout.unwrap_or(0.) as f32,
+        learning_rate: (rate * multiplier(resolved)) as f32,
+        rank: rank(resolved),
+        alpha: alpha(resolved) as f32,
+        dropout: dropout(resolved) as f32,
         target_modules: resolved.target_modules.clone().unwrap_or_default(),
         packed_length: resolved.max_length.filter(|_| resolved.packing == Some(true)),
         seed: u64::from(seed),

@@ -62,10 +62,10 @@ pub fn prepare(engine: &Engine, task: Task<'_>) -> Result<Prepared, Unprepared> 
     };
     // Its memory may be needed for the training.
     drop(model);
-    let options = |resolved: &Hyperparameters| hyperparameters::options(resolved, method, seed);
-    let examples = data.training.len() / options(&requested).method.texts_per_example();
+    let texts_per_example = hyperparameters::training_method(&requested, method).texts_per_example();
+    let examples = data.training.len() / texts_per_example;
     let resolved = resolved.unwrap_or_else(|| hyperparameters::resolve(&requested, method, examples, max_length));
-    let options = options(&resolved);
+    let options = hyperparameters::options(&resolved, method, seed);
     let loaded = engine.models().load_for_training(id, &data, &options, saved.as_deref());
     let model = loaded.map_err(Unprepared::Model)?;
     Ok(Prepared { model, data, examples, options, resolved, saved })

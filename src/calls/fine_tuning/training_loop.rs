@@ -122,7 +122,9 @@ impl TrainingLoop {
         self.turns.insert(project, turn);
         let outcome = self.attempt(open).await;
         let failed = match outcome {
-            Ok(()) | Err(Interruption::Stopped) => self.jobs.meter(id).await,
+            // Its end is stored.
+            Ok(()) => Ok(()),
+            Err(Interruption::Stopped) => self.jobs.meter(id).await,
             Err(Interruption::Failed(error)) => {
                 tracing::info!(job = %id, code = error.code, "a fine-tuning job has failed");
                 self.jobs.fail(id, error).await

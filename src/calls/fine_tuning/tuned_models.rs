@@ -36,7 +36,7 @@ impl TunedModels {
         let registration = AdapterRegistration {
             id: model.name.clone(),
             base: model.base.clone(),
-            owner: u128::from_be_bytes(model.project.to_bytes()),
+            owner: model.project.to_u128(),
             source: Arc::new(self.jobs.adapter(&model)),
         };
         let engine = self.engine.clone();

@@ -164,7 +164,7 @@ impl Images {
             init_image: source,
             lora: call.lora,
             previews: call.previews,
-            tenant: u128::from_be_bytes(access.project().to_bytes()),
+            tenant: access.project().to_u128(),
         };
         let engine = self.engine.clone();
         let generate = move || {

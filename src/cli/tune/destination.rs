@@ -61,13 +61,8 @@ impl Destination {
 
     /// Writes the adapter. The folder appears complete.
     pub fn write(&self, adapter: &AdapterFiles) -> Result<(), String> {
-        let write = || -> io::Result<()> {
-            let folder = NewFolder::create(&self.folder)?;
-            folder.write(CONFIG_FILE, &adapter.config)?;
-            folder.write(WEIGHTS_FILE, &adapter.weights)?;
-            folder.publish(self.replace)
-        };
-        write().map_err(|cause| self.failed(&cause))
+        let files: [(_, &[u8]); 2] = [(CONFIG_FILE, &adapter.config), (WEIGHTS_FILE, &adapter.weights)];
+        NewFolder::write_files(&self.folder, &files, self.replace).map_err(|cause| self.failed(&cause))
     }
 
     /// What or where the adapter is, after `The adapter is`.

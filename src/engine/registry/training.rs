@@ -26,6 +26,7 @@ impl Registry {
     ) -> Result<TrainableModel, LoadError> {
         let found = self.find_base(id)?;
         let unusable = |reason: String| LoadError::Unusable { id: id.to_owned(), reason };
+        let targets = targets(&options.target_modules).map_err(unusable)?;
         let device =
             self.devices.get(self.device_index(id)).ok_or_else(|| unusable("its device does not exist".to_owned()))?;
         let backend = match &device.backend {
@@ -55,7 +56,6 @@ impl Registry {
         let load = || Decoder::load(checkpoint.weights(), &backend).map_err(|error| error.to_string());
         let decoder = catch_load_panic(load).map_err(unusable)?;
         lease.shrink(memory.bytes(micro_batch, keep_graphs) + footprint.weights);
-        let targets = targets(&options.target_modules).map_err(unusable)?;
         let is_target = |projection: &str| {
             targets.is_empty() || targets.iter().any(|(_, projections)| projections.contains(&projection))
         };

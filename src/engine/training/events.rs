@@ -9,6 +9,8 @@ use tokio::sync::mpsc;
 use crate::engine::discovery::AdapterFiles;
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
+use crate::models::ModelError;
+use crate::models::backend::Pause;
 
 /// Events that wait for the receiver. A training that has sent more does not go on.
 const CAPACITY: usize = 2;
@@ -143,8 +145,21 @@ impl EventSender {
         self.0.is_closed()
     }
 
+    /// Waits until there is room for the event, and sends it.
+    ///
+    /// # Errors
+    /// What `pause` returns.
+    pub fn send(&self, event: TrainingEvent, pause: &Pause) -> Result<(), ModelError> {
+        while !self.has_room() {
+            pause()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.send_now(event);
+        Ok(())
+    }
+
     /// Sends an event for which there is room.
-    pub fn send(&self, event: TrainingEvent) {
+    pub fn send_now(&self, event: TrainingEvent) {
         if self.0.try_send(event).is_err() && !self.is_closed() {
             tracing::error!("an event of a training is lost");
         }

@@ -1,8 +1,8 @@
 //! How much memory a training takes.
 
-use super::options::{TrainingData, TrainingOptions};
+use super::options::{TrainingData, TrainingOptions, example_lengths};
 use crate::models::decoder_config::DecoderConfig;
-use crate::models::training::{TrainingText, activation_bytes};
+use crate::models::training::activation_bytes;
 
 /// Copies of an adapter's parameters in f32: the parameters, their gradients, two moments of the optimizer, the variables on
 /// the device, and two saved states with an adapter each that wait to be written.
@@ -22,10 +22,8 @@ pub struct Memory<'a> {
 
 impl<'a> Memory<'a> {
     pub fn new(config: &'a DecoderConfig, data: &TrainingData, options: &TrainingOptions) -> Self {
-        let texts = options.method.texts_per_example();
-        let count = |example: &[TrainingText]| example.iter().map(|text| text.tokens.len()).sum::<usize>();
-        let examples = || data.training.chunks(texts).chain(data.validation.chunks(texts)).map(count);
-        let largest = examples().max().unwrap_or(0);
+        let lengths = |texts| example_lengths(texts, options.method);
+        let largest = lengths(&data.training).chain(lengths(&data.validation)).max().unwrap_or(0);
         let longest = data.training.iter().chain(&data.validation).map(|text| text.tokens.len()).max().unwrap_or(0);
         let bin = options.packed_length.map_or(largest, |length| largest.max(length as usize));
         let batch = (options.batch_size as usize).saturating_mul(bin);

@@ -61,3 +61,9 @@ pub struct TrainingData {
     /// Texts for validation, likewise.
     pub validation: Vec<TrainingText>,
 }
+
+/// The tokens of each example.
+pub(super) fn example_lengths(texts: &[TrainingText], method: TrainingMethod) -> impl Iterator<Item = usize> {
+    let examples = texts.chunks(method.texts_per_example());
+    examples.map(|texts| texts.iter().map(|text| text.tokens.len()).sum())
+}

@@ -1,6 +1,5 @@
-//! The trainings of a device: one is computed at a time, in the order of their requests.
+//! The trainings of a device: one is computed, and one may wait for it.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::events::{EventSender, TrainingEvent, TrainingRun};
@@ -10,12 +9,10 @@ use super::trainable::TrainableModel;
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 
-/// Trainings that may wait. Each holds its base model in memory.
-const MAX_WAITING: usize = 1;
-
 pub struct TrainingQueue {
     runtime: Arc<Runtime>,
-    waiting: Mutex<VecDeque<Training>>,
+    /// At most one, because it holds its base model in memory.
+    waiting: Mutex<Option<Training>>,
 }
 
 impl TrainingQueue {
@@ -28,7 +25,7 @@ impl TrainingQueue {
     }
 
     /// No code panics while it holds this lock, so poisoning is ignored.
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Training>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Training>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -44,33 +41,34 @@ impl TrainingQueue {
             return Err(Refused::ShuttingDown);
         }
         let mut waiting = self.lock();
-        if waiting.len() >= MAX_WAITING {
+        if waiting.is_some() {
             return Err(Refused::QueueFull { retry_after: std::time::Duration::from_secs(60) });
         }
         let (run, events, stop) = TrainingRun::new(&self.runtime);
         let clock = Arc::clone(&self.runtime.clock);
-        waiting.push_back(Training { model, data, options, saved, events, stop, clock });
+        *waiting = Some(Training { model, data, options, saved, events, stop, clock });
         drop(waiting);
         self.runtime.wake();
         Ok(run)
     }
 
     pub(super) fn next(&self) -> Option<Training> {
-        self.lock().pop_front()
+        self.lock().take()
     }
 
-    /// Drops trainings that were cancelled while they waited.
+    /// Drops a training that was cancelled while it waited.
     pub(super) fn drop_cancelled(&self) {
-        self.lock().retain(|training| !training.events.is_closed());
+        self.lock().take_if(|training| training.events.is_closed());
     }
 
     pub(super) fn fail_all(&self, failure: &Failure) {
-        let waiting = std::mem::take(&mut *self.lock());
-        waiting.iter().for_each(|training| fail(&training.events, failure.clone()));
+        if let Some(training) = self.next() {
+            fail(&training.events, failure.clone());
+        }
     }
 }
 
 /// Tells the receiver that the training has failed.
 pub(super) fn fail(events: &EventSender, failure: Failure) {
-    events.send(TrainingEvent::Failed(failure));
+    events.send_now(TrainingEvent::Failed(failure));
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use ring::digest::{Context, SHA256};
 
 use super::events::{EventSender, Measurement, StepReport, StopSignal, TrainingCheckpoint, TrainingEvent};
-use super::options::{TrainingData, TrainingMethod, TrainingOptions};
+use super::options::{TrainingData, TrainingMethod, TrainingOptions, example_lengths};
 use super::plan::{Plan, micro_batches};
 use super::state::{self, Progress};
 use super::trainable::TrainableModel;
 use crate::clock_rng::ClockRng;
+use crate::display::hex;
 use crate::engine::discovery::AdapterFiles;
 use crate::models::ModelError;
 use crate::models::backend::{Backend, Pause, RequestOptions};
@@ -60,7 +61,7 @@ pub fn fingerprint(base: &str, options: &TrainingOptions, data: &TrainingData) -
         tokens.iter().for_each(|token| digest.update(&token.to_le_bytes()));
         targets.iter().for_each(|target| digest.update(&(*target as u64).to_le_bytes()));
     }
-    digest.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(digest.finish().as_ref())
 }
 
 /// Loss and accuracy over targets.
@@ -120,8 +121,7 @@ impl Training {
         let mut trainer = LoraTrainer::new(&decoder, handle, parameters, optimizer)?;
         trainer.keep_graphs = keep_graphs;
         trainer.set_dropout(options.dropout, options.seed)?;
-        let lengths = data.training.chunks(options.method.texts_per_example());
-        let lengths: Vec<usize> = lengths.map(|texts| texts.iter().map(|text| text.tokens.len()).sum()).collect();
+        let lengths: Vec<usize> = example_lengths(&data.training, options.method).collect();
         let plan = Plan::new(&lengths, &options);
         let steps = plan.steps();
         let rate = LearningRate { peak: options.learning_rate, warmup: TrainingOptions::warmup(steps), steps };
@@ -156,10 +156,8 @@ impl Steps<'_> {
         let validation_interval = (self.plan.steps() / VALIDATIONS).max(1);
         let mut saved_at = clock.uptime();
         for epoch in self.progress.step / per_epoch.max(1)..self.options.epochs {
-            for (index, batch) in self.plan.epoch(epoch).iter().enumerate() {
-                if index < (self.progress.step - epoch * per_epoch) as usize {
-                    continue;
-                }
+            let taken = (self.progress.step - epoch * per_epoch) as usize;
+            for batch in self.plan.epoch(epoch).iter().skip(taken) {
                 self.step(batch, clock)?;
                 let ends_epoch = self.progress.step == (epoch + 1) * per_epoch;
                 if ends_epoch || self.progress.step.is_multiple_of(validation_interval) {
@@ -281,13 +279,7 @@ impl Steps<'_> {
         self.send(TrainingEvent::Checkpoint(Box::new(TrainingCheckpoint { step, tokens, state, adapter })))
     }
 
-    /// Waits until there is room for the event.
     fn send(&self, event: TrainingEvent) -> Result<(), ModelError> {
-        while !self.events.has_room() {
-            (self.pause)()?;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        self.events.send(event);
-        Ok(())
+        self.events.send(event, &self.pause)
     }
 }

@@ -1,7 +1,6 @@
 //! Training on the compute thread, at the lowest priority: while other workloads compute, it takes at most half as much time
 //! as they do.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,27 +117,15 @@ impl TrainingWorkload {
 /// Trains on the thread. After a panic the training fails.
 fn run(training: Training, runtime: &Runtime, pause: Pause) {
     let (events, id) = (training.events.clone(), training.model.id.clone());
-    let wait = Arc::clone(&pause);
-    let work = || catch_compute_panic(|| training.run(pause));
-    let event = match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(Ending::Complete)) => TrainingEvent::Complete,
-        Ok(Ok(Ending::Stopped)) => TrainingEvent::Stopped,
-        Ok(Err(ModelError::Interrupted)) => return,
-        Ok(Err(error)) => {
+    let event = match catch_compute_panic(|| training.run(Arc::clone(&pause))) {
+        Ok(Ending::Complete) => TrainingEvent::Complete,
+        Ok(Ending::Stopped) => TrainingEvent::Stopped,
+        Err(ModelError::Interrupted) => return,
+        Err(error) => {
             tracing::warn!(model = id, reason = %error, "a training has failed");
             TrainingEvent::Failed(runtime.model_failure(&id, &error))
         }
-        Err(_) => {
-            tracing::error!(model = id, "a training panicked");
-            runtime.metrics.panic("training");
-            TrainingEvent::Failed(Failure::panicked())
-        }
     };
-    while !events.has_room() {
-        if wait().is_err() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    events.send(event);
+    // If it is interrupted, nobody receives the event.
+    let _ = events.send(event, &pause);
 }

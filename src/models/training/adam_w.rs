@@ -23,13 +23,8 @@ impl AdamW {
         Self { steps: 0, means: vec![0.; parameters], squares: vec![0.; parameters] }
     }
 
-    /// Takes a step.
-    pub fn step(&mut self, parameters: &mut [f32], gradient: &[f32], learning_rate: f32, weight_decay: f32) {
-        self.step_in_parts(parameters, gradient, [learning_rate, weight_decay], &mut || ());
-    }
-
     /// Takes a step, and calls a function after each part of it.
-    pub(super) fn step_in_parts(
+    pub(super) fn step(
         &mut self,
         parameters: &mut [f32],
         gradient: &[f32],
@@ -54,14 +49,6 @@ impl AdamW {
             after_part();
         }
     }
-}
-
-/// Scales a gradient to at most this Euclidean norm. Returns its norm before.
-pub fn clip_norm(gradient: &mut [f32], max: f32) -> f32 {
-    let norm = squared_norm(gradient).sqrt() as f32;
-    let factor = clip_factor(norm, max);
-    gradient.iter_mut().for_each(|value| *value *= factor);
-    norm
 }
 
 pub(super) fn squared_norm(gradient: &[f32]) -> f64 {

@@ -54,6 +54,13 @@ pub struct PreferenceScore {
     pub rewards: [f32; 2],
 }
 
+impl PreferenceScore {
+    /// By how much the chosen text's reward is greater.
+    fn margin(&self) -> f64 {
+        f64::from(self.rewards[0]) - f64::from(self.rewards[1])
+    }
+}
+
 impl<'a> LoraTrainer<'a> {
     /// Starts with these parameters and this state of the optimizer.
     pub fn new(
@@ -137,8 +144,7 @@ impl<'a> LoraTrainer<'a> {
         let pairs = texts.chunks_exact(2).zip(scores.chunks_exact(2)).zip(references.chunks_exact(2));
         for ((texts, scores), references) in pairs {
             let score = preference_score(scores, references, beta)?;
-            let margin = f64::from(score.rewards[0]) - f64::from(score.rewards[1]);
-            let slope = weight * beta * ((1. + margin.exp()).recip()) as f32;
+            let slope = weight * beta * ((1. + score.margin().exp()).recip()) as f32;
             weights.extend(std::iter::repeat_n(-slope, texts[0].targets.len()));
             weights.extend(std::iter::repeat_n(slope, texts[1].targets.len()));
             results.push(score);
@@ -171,7 +177,7 @@ impl<'a> LoraTrainer<'a> {
             part.iter_mut().for_each(|value| *value *= factor);
             pause();
         }
-        optimizer.step_in_parts(&mut parameters.values, gradient, [learning_rate, weight_decay], &mut pause);
+        optimizer.step(&mut parameters.values, gradient, [learning_rate, weight_decay], &mut pause);
         gradient.fill(0.);
         self.passes = 0;
         interruption?;
@@ -252,10 +258,11 @@ pub fn preference_score(scores: &[Vec<TargetScore>], references: &[f32], beta: f
     };
     let rewards = [(chosen, chosen_reference), (rejected, rejected_reference)]
         .map(|(scores, reference)| beta * (log_probability(scores) - reference));
-    let margin = f64::from(rewards[0]) - f64::from(rewards[1]);
+    let score = PreferenceScore { loss: 0., rewards };
+    let margin = score.margin();
     // ln(1 + e^−margin), without overflow.
     let loss = (-margin).max(0.) + (-margin.abs()).exp().ln_1p();
-    Ok(PreferenceScore { loss: loss as f32, rewards })
+    Ok(PreferenceScore { loss: loss as f32, ..score })
 }
 
 fn by_text(texts: &[TrainingText], scores: Vec<TargetScore>) -> Vec<Vec<TargetScore>> {

@@ -11,7 +11,7 @@ mod split_mix;
 
 pub use super::decoder::{TargetScore, TrainingText};
 pub use activation_memory::activation_bytes;
-pub use adam_w::{AdamW, clip_norm};
+pub use adam_w::AdamW;
 pub use learning_rate::LearningRate;
 pub use lora_parameters::{LoraModule, LoraParameters};
 pub use lora_trainer::{LoraTrainer, PreferenceScore, preference_score};

@@ -161,7 +161,7 @@ impl Jobs {
             Ok((record.names, content))
         });
         let (names, content) = deleted.await?;
-        content.into_iter().for_each(|content| drop(self.contents.guard(content)));
+        self.contents.sweep(content);
         Ok(names)
     }
 }

@@ -29,13 +29,8 @@ pub fn export_model(store: &Store, name: &str, to: &Path) -> Result<u64, String>
         None => Ok(Err(unknown(name, &fine_tuning_checkpoints::names(tx)?))),
     });
     let (config, weights) = found.map_err(|error: Error| error.to_string())??;
-    let write = || {
-        let folder = NewFolder::create(to)?;
-        folder.write(CONFIG_FILE, config.as_bytes())?;
-        folder.write(WEIGHTS_FILE, &weights)?;
-        folder.publish(false)
-    };
-    match write() {
+    let files: [(_, &[u8]); 2] = [(CONFIG_FILE, config.as_bytes()), (WEIGHTS_FILE, &weights)];
+    match NewFolder::write_files(to, &files, false) {
         Ok(()) => Ok((config.len() + weights.len()) as u64),
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Err(exists()),
         Err(cause) => Err(format!("{}: {cause}", to.display())),

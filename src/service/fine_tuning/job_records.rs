@@ -3,7 +3,7 @@
 use super::job::{JobError, JobState, Level};
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
-use crate::ids::{FileId, JobEventId, JobId};
+use crate::ids::{FileId, JobId};
 use crate::service::quotas::{self, signed};
 use crate::storage::WriteTx;
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord};
@@ -23,14 +23,10 @@ pub(super) struct Ended {
 }
 
 impl JobEventRecord {
-    pub(super) fn info(at: Timestamp, message: String) -> Self {
-        Self { at, level: Level::Info as u8, message, metrics: None }
+    /// An event without measurements.
+    pub(super) fn new(at: Timestamp, level: Level, message: String) -> Self {
+        Self { at, level: level as u8, message, metrics: None }
     }
-}
-
-/// Adds an event to a job.
-pub(super) fn append(tx: &WriteTx, job: JobId, id: JobEventId, event: JobEventRecord) -> Result<()> {
-    fine_tuning_jobs::append_event(tx, job, id, &event)
 }
 
 /// Ends a job: meters its tokens and gives up its saved state, whose content is returned.

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 pub use self::checkpoints::{Checkpoint, StoredAdapter, TUNED_PREFIX, TunedModel};
 pub use self::export::export_model;
 pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
-use self::job_records::{Ended, append, end};
+use self::job_records::{Ended, end};
 use self::spec::JobSpec;
 pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters, draw_seed, limits};
 pub use self::training::{NewAdapter, NewState, OpenJob};
@@ -34,7 +34,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, KeyId, ProjectId};
 use crate::storage::file_records::FileRecord;
-use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord};
+use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, append_event};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// The fine-tuning service.
@@ -75,7 +75,12 @@ impl Jobs {
             }
             quotas::charge(tx, project, now, QuotaKind::Job, 1, 0)?;
             fine_tuning_jobs::insert(tx, id, &record)?;
-            append(tx, id, event, JobEventRecord::info(now, format!("Created fine-tuning job: {id}")))?;
+            append_event(
+                tx,
+                id,
+                event,
+                &JobEventRecord::new(now, Level::Info, format!("Created fine-tuning job: {id}")),
+            )?;
             entry.write(tx, project, id, &json!({ "model": record.model, "training_file": record.training_file }))?;
             Ok(Job::new(id, record.clone()))
         });
@@ -155,7 +160,7 @@ impl Jobs {
             }
             let ended = Ended { state: JobState::Cancelled, error: None, at: now, tail };
             end(tx, id, record, ended)?;
-            append(tx, id, event, JobEventRecord::info(now, "The job was cancelled.".into()))?;
+            append_event(tx, id, event, &JobEventRecord::new(now, Level::Info, "The job was cancelled.".into()))?;
             Ok(json!({ "state": state }))
         });
         let job = job.await?;
@@ -198,7 +203,7 @@ impl Jobs {
                 });
             }
             record.state = to as u8;
-            append(tx, id, event, JobEventRecord::info(now, message.into()))?;
+            append_event(tx, id, event, &JobEventRecord::new(now, Level::Info, message.into()))?;
             Ok(json!({ "state": state }))
         });
         let job = job.await?;
@@ -235,19 +240,15 @@ impl Jobs {
 }
 
 fn conflict(state: JobState, done: &str, possible: &str) -> Error {
-    let is = match state {
-        JobState::Cancelled => "has been cancelled",
-        JobState::Succeeded | JobState::Failed => return conflict_of_ended(state, done, possible),
-        JobState::Queued => "is queued",
-        JobState::Running => "is running",
-        JobState::Paused => "is paused",
+    let cannot = match state {
+        JobState::Cancelled => "has been cancelled and cannot",
+        JobState::Succeeded => "has succeeded and can no longer",
+        JobState::Failed => "has failed and can no longer",
+        JobState::Queued => "is queued and cannot",
+        JobState::Running => "is running and cannot",
+        JobState::Paused => "is paused and cannot",
     };
-    Error::new(Code::Conflict, format!("The job {is} and cannot be {done}. Only {possible} jobs can."))
-}
-
-fn conflict_of_ended(state: JobState, done: &str, possible: &str) -> Error {
-    let text = format!("The job has {} and can no longer be {done}. Only {possible} jobs can.", state.as_str());
-    Error::new(Code::Conflict, text)
+    Error::new(Code::Conflict, format!("The job {cannot} be {done}. Only {possible} jobs can."))
 }
 
 fn record(project: ProjectId, key: KeyId, spec: JobSpec, now: Timestamp) -> JobRecord {

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::Jobs;
 use super::checkpoints::{self, model_name};
 use super::job::{Job, JobError, JobState, Level, Progress};
-use super::job_records::{Ended, append, end, meter};
+use super::job_records::{Ended, end, meter};
 use super::spec::Hyperparameters;
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{CheckpointId, FileId, JobEventId, JobId};
 use crate::service::Access;
@@ -14,8 +15,8 @@ use crate::service::contents::SweepGuard;
 use crate::service::quotas::{self, signed};
 use crate::storage::file_records::FileRecord;
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
-use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord};
-use crate::storage::{Reader, project_resources, projects};
+use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord, append_event};
+use crate::storage::{Reader, WriteTx, project_resources, projects};
 
 /// Checkpoints of a job that are kept.
 const MAX_CHECKPOINTS: usize = 3;
@@ -108,7 +109,7 @@ impl Jobs {
             record.state = JobState::Running as u8;
             record.resolved = Some(resolved.clone());
             record.updated_at = now;
-            append(tx, id, event, JobEventRecord::info(now, message.clone()))?;
+            append_event(tx, id, event, &JobEventRecord::new(now, Level::Info, message.clone()))?;
             project_resources::replace(tx, id.to_bytes(), &record)?;
             Ok(true)
         });
@@ -135,8 +136,8 @@ impl Jobs {
             record.updated_at = now;
             project_resources::replace(tx, id.to_bytes(), &record)?;
             let Some((message, metrics)) = metrics.clone() else { return Ok(()) };
-            let event_record = JobEventRecord { metrics: Some(metrics), ..JobEventRecord::info(now, message) };
-            append(tx, id, event, event_record)
+            let record = JobEventRecord { metrics: Some(metrics), ..JobEventRecord::new(now, Level::Info, message) };
+            append_event(tx, id, event, &record)
         });
         written.await
     }
@@ -144,8 +145,8 @@ impl Jobs {
     /// Adds an event to a job.
     pub async fn add_event(&self, id: JobId, level: Level, message: String) -> Result<()> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
-        let record = JobEventRecord { level: level as u8, ..JobEventRecord::info(now, message) };
-        self.store.write(move |tx| append(tx, id, event, record.clone())).await
+        let record = JobEventRecord::new(now, level, message);
+        self.store.write(move |tx| append_event(tx, id, event, &record)).await
     }
 
     /// Saves the state of a training. If it comes with an adapter, this is a checkpoint, which can be called as a model; the
@@ -168,8 +169,12 @@ impl Jobs {
             Some(adapter) => Some((adapter.config.to_owned(), self.contents.write(adapter.weights).await?)),
             None => None,
         };
-        let adapter =
-            written.as_ref().map(|(config, content)| (config.clone(), content.id, content.bytes, content.chunks));
+        let adapter = written.as_ref().map(|(config, content)| WrittenAdapter {
+            config: config.clone(),
+            weights: content.id,
+            bytes: content.bytes,
+            chunks: content.chunks,
+        });
         let (checkpoint, tail) = (CheckpointId::generate(&*self.clock_rng), self.usage_tail());
         let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let saving = self.store.write(move |tx| {
@@ -184,43 +189,19 @@ impl Jobs {
             quotas::charge_bytes(tx, record.project, now, signed(new_bytes) - signed(old_bytes))?;
             released.extend(fine_tuning_jobs::replace_state(tx, id, &mut record, saved)?);
             record.trained_tokens = Some(tokens);
-            if let Some((config, weights, bytes, chunks)) = adapter.clone() {
+            if let Some(adapter) = adapter.clone() {
                 let name = model_name(tx, id, &record)?;
-                let progress = record.progress.unwrap_or_default();
-                let mut names = vec![format!("{name}:ckpt-step-{step}")];
-                if is_last {
-                    names.push(name.clone());
-                }
-                let new = CheckpointRecord {
-                    project: record.project,
-                    job: id,
-                    step,
-                    names,
-                    base: record.model.clone(),
-                    train_loss: progress.train_loss,
-                    train_accuracy: progress.train_accuracy,
-                    valid_loss: progress.valid_loss,
-                    valid_accuracy: progress.valid_accuracy,
-                    config,
-                    weights,
-                    bytes,
-                    chunks,
-                    created_at: now,
-                };
-                quotas::charge_bytes(tx, record.project, now, signed(bytes))?;
-                fine_tuning_checkpoints::insert(tx, checkpoint, &new)?;
+                let names = [format!("{name}:ckpt-step-{step}")].into_iter().chain(is_last.then(|| name.clone()));
+                let new = checkpoint_record(id, &record, (step, names.collect()), adapter, now);
                 let message = format!("Checkpoint created at step {step}: {}", new.names[0]);
-                append(tx, id, events[0], JobEventRecord::info(now, message))?;
-                record.checkpoints.push(checkpoint.to_bytes());
-                while record.checkpoints.len() > MAX_CHECKPOINTS {
-                    let oldest = CheckpointId::from_bytes(record.checkpoints.remove(0));
-                    released.extend(checkpoints::remove(tx, oldest, now)?);
-                }
+                append_event(tx, id, events[0], &JobEventRecord::new(now, Level::Info, message))?;
+                released.extend(add_checkpoint(tx, &mut record, checkpoint, &new)?);
                 if is_last {
-                    record.fine_tuned_model = Some(name.clone());
-                    end(tx, id, &mut record, Ended { state: JobState::Succeeded, error: None, at: now, tail })?;
                     let message = format!("The job has succeeded. The new model is {name}.");
-                    append(tx, id, events[1], JobEventRecord::info(now, message))?;
+                    append_event(tx, id, events[1], &JobEventRecord::new(now, Level::Info, message))?;
+                    record.fine_tuned_model = Some(name);
+                    let ended = Ended { state: JobState::Succeeded, error: None, at: now, tail };
+                    end(tx, id, &mut record, ended)?;
                 }
             }
             record.updated_at = now;
@@ -228,7 +209,7 @@ impl Jobs {
             Ok((JobState::from_number(record.state), released))
         });
         let (state, released) = saving.await?;
-        released.into_iter().for_each(|content| drop(self.contents.guard(content)));
+        self.contents.sweep(released);
         Ok(state)
     }
 
@@ -255,12 +236,11 @@ impl Jobs {
             let ended = Ended { state: JobState::Failed, error: Some(error.clone()), at: now, tail };
             let released = end(tx, id, &mut record, ended)?;
             record.updated_at = now;
-            let level = Level::Error as u8;
-            append(tx, id, event, JobEventRecord { level, ..JobEventRecord::info(now, error.message.clone()) })?;
+            append_event(tx, id, event, &JobEventRecord::new(now, Level::Error, error.message.clone()))?;
             project_resources::replace(tx, id.to_bytes(), &record)?;
             Ok(released)
         });
-        failing.await?.into_iter().for_each(|content| drop(self.contents.guard(content)));
+        self.contents.sweep(failing.await?);
         Ok(())
     }
 
@@ -277,6 +257,58 @@ impl Jobs {
         let saved = self.store.read(move |tx| Ok(super::find(tx, &access, id)?.saved)).await?;
         Ok(saved.map(|saved| self.contents.guard(saved.content)))
     }
+}
+
+/// An adapter whose weights are stored.
+#[derive(Clone)]
+struct WrittenAdapter {
+    config: String,
+    weights: FileId,
+    bytes: u64,
+    chunks: u32,
+}
+
+fn checkpoint_record(
+    job: JobId,
+    record: &JobRecord,
+    (step, names): (u32, Vec<String>),
+    WrittenAdapter { config, weights, bytes, chunks }: WrittenAdapter,
+    created_at: Timestamp,
+) -> CheckpointRecord {
+    let Progress { train_loss, train_accuracy, valid_loss, valid_accuracy, .. } = record.progress.unwrap_or_default();
+    let (project, base) = (record.project, record.model.clone());
+    CheckpointRecord {
+        project,
+        job,
+        step,
+        names,
+        base,
+        train_loss,
+        train_accuracy,
+        valid_loss,
+        valid_accuracy,
+        config,
+        weights,
+        bytes,
+        chunks,
+        created_at,
+    }
+}
+
+/// Adds a checkpoint to a job, and removes its oldest if there are too many. Returns the contents of those.
+fn add_checkpoint(
+    tx: &WriteTx,
+    record: &mut JobRecord,
+    id: CheckpointId,
+    new: &CheckpointRecord,
+) -> Result<Vec<FileId>> {
+    quotas::charge_bytes(tx, record.project, new.created_at, signed(new.bytes))?;
+    fine_tuning_checkpoints::insert(tx, id, new)?;
+    record.checkpoints.push(id.to_bytes());
+    let excess = record.checkpoints.len().saturating_sub(MAX_CHECKPOINTS);
+    let oldest = record.checkpoints.drain(..excess).map(CheckpointId::from_bytes);
+    let removed = oldest.map(|id| checkpoints::remove(tx, id, new.created_at)).collect::<Result<Vec<_>>>()?;
+    Ok(removed.into_iter().flatten().collect())
 }
 
 fn of(tx: &impl Reader, id: JobId) -> Result<JobRecord> {

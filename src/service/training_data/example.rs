@@ -10,10 +10,8 @@ use serde_json::Value;
 use crate::error::Result;
 use crate::json_input::{self, InputError};
 use crate::service::json_fields::invalid_field;
-use crate::service::message_validation::{self, UnknownFields};
+use crate::service::message_validation::{self, MAX_MESSAGES, UnknownFields};
 use crate::service::tool_definitions;
-
-const MAX_MESSAGES: usize = 4096;
 
 /// Lines from this size on are parsed one at a time: JSON values take up to 16 times the size of their text.
 const LARGE_BYTES: usize = 256 << 10;

@@ -25,7 +25,7 @@ export function Job({ id, me }) {
   const [job, error, reload] = useLoad(() => get(path), [id]);
   const [events, eventsError, reloadEvents] = useLoad(async () => (known.current = await readEvents(id, known.current)), [id]);
   const messages = useMemo(() => events?.filter((event) => event.type !== "metrics"), [events]);
-  // A message tells of each new checkpoint.
+  // Each new checkpoint is announced by an event of the type "message".
   const [checkpoints, , reloadCheckpoints] = useLoad(async () => (messages ? all(`${path}/checkpoints`) : null), [id, messages?.length]);
   const refreshing = useRef(false);
   const refresh = async () => {
