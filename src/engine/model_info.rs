@@ -33,6 +33,8 @@ impl ModelInfo {
     /// Describes an adapter as one of the model `base`.
     pub fn set_base(&mut self, base: &Self) {
         self.architecture.clone_from(&base.architecture);
+        self.kind = base.kind;
+        self.embedding_dimensions = base.embedding_dimensions;
         self.context_window = base.context_window;
         self.device.clone_from(&base.device);
         self.base = Some(base.id.clone());

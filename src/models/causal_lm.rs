@@ -1,13 +1,11 @@
 //! The interface of causal language models.
 
-use std::any::Any;
 use std::fmt;
-use std::sync::Arc;
 
 use super::backend::Pool;
 use super::error::Result;
 use super::kv::{BlockId, KvArena, KvShape, KvType};
-use super::peft::PeftAdapter;
+use super::peft::{LoadedAdapter, PeftAdapter};
 use super::weights::Footprint;
 
 /// A network that predicts the next token. All sequences share it.
@@ -70,28 +68,6 @@ pub struct BatchRow<'a> {
     pub long: bool,
     /// The adapter that is added to the network. Rows with the same adapter are computed together if they are neighbours.
     pub adapter: Option<&'a LoadedAdapter>,
-}
-
-/// An adapter in memory. Only the network that has loaded it can compute with it. Clones share the weights.
-#[derive(Clone)]
-pub struct LoadedAdapter(Arc<dyn Any + Send + Sync>);
-
-impl LoadedAdapter {
-    /// `adapter` is the network's own type.
-    pub(super) fn new<T: Any + Send + Sync>(adapter: T) -> Self {
-        Self(Arc::new(adapter))
-    }
-
-    /// The adapter as a network's own type; `None` if it is of another one.
-    pub(super) fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
-        self.0.downcast_ref()
-    }
-}
-
-impl fmt::Debug for LoadedAdapter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoadedAdapter").finish_non_exhaustive()
-    }
 }
 
 /// The tokens of a row for which logits are computed.

@@ -4,7 +4,6 @@
 //! A step computes a ragged batch. Rows of different lengths and positions share each read of the weights; only attention
 //! processes them one by one. Fields have the tensor names of GGUF checkpoints.
 
-mod adapter;
 mod encode_pass;
 mod feed_forward;
 mod layer;
@@ -12,18 +11,16 @@ mod training_pass;
 
 use std::any::Any;
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::backend::{Angles, Backend, DType, Norm, Pool, Tensor};
-use super::causal_lm::{BatchRow, CausalLm, LoadedAdapter, Logits, LogitsAt};
+use super::causal_lm::{BatchRow, CausalLm, Logits, LogitsAt};
 use super::decoder_config::{DecoderConfig, LayerConfig};
 use super::error::{ModelError, Result};
 use super::kv::{KvArena, KvCache, KvShape, KvType, SequenceSlice};
 use super::nn::rope::Rope;
-use super::nn::{Adapter, Context, Linear, LoraDeltas};
-use super::peft::PeftAdapter;
+use super::nn::{Context, Linear};
+use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
 use super::weights::{DecoderCheckpoint, Footprint, LoadedMatrix, Loader};
-use adapter::FittedAdapter;
 pub use encode_pass::{EncodePass, encode_pass_bytes};
 use layer::DecoderLayer;
 pub use training_pass::{TargetScore, TrainingPass, TrainingText};
@@ -40,14 +37,6 @@ pub struct Decoder<B: Backend> {
     /// The projections of the layers, which adapters may target.
     projections: Vec<LoadedMatrix>,
     backend: B,
-}
-
-/// An adapter of a decoder.
-#[derive(Debug)]
-struct DecoderAdapter<B: Backend> {
-    adapter: Arc<Adapter<B>>,
-    /// The decoder: see [`Decoder::id`].
-    decoder: usize,
 }
 
 impl<B: Backend> Decoder<B> {
@@ -189,19 +178,9 @@ impl<B: Backend> Decoder<B> {
         self.token_embd.id()
     }
 
-    /// The adapters of a step's rows.
-    fn lora_deltas(&self, rows: &[BatchRow<'_>]) -> Result<LoraDeltas<B>> {
-        let (mut deltas, mut offset) = (LoraDeltas::default(), 0);
-        for BatchRow { tokens, adapter, .. } in rows {
-            let end = offset + tokens.len();
-            if let Some(adapter) = adapter {
-                let own = adapter.get::<DecoderAdapter<B>>().filter(|adapter| adapter.decoder == self.id());
-                let own = own.ok_or_else(|| ModelError::Compute("the adapter is of another network".to_owned()))?;
-                deltas.push_rows(&own.adapter, offset..end);
-            }
-            offset = end;
-        }
-        Ok(deltas)
+    /// The adapter, fitted to the projections.
+    fn fit_adapter<'a>(&'a self, adapter: &'a PeftAdapter) -> Result<FittedAdapter<'a>> {
+        FittedAdapter::new(adapter, &self.projections, |projection| self.config.interleaved_heads(projection))
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
@@ -258,20 +237,20 @@ impl<B: Backend> CausalLm for Decoder<B> {
     }
 
     fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint> {
-        Ok(FittedAdapter::new(adapter, &self.config, &self.projections)?.footprint(&self.backend))
+        Ok(self.fit_adapter(adapter)?.footprint(&self.backend))
     }
 
     fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter> {
-        let fitted = FittedAdapter::new(adapter, &self.config, &self.projections)?;
-        let adapter = Arc::new(fitted.read(&self.backend.for_loading())?);
-        Ok(LoadedAdapter::new(DecoderAdapter { adapter, decoder: self.id() }))
+        let adapter = self.fit_adapter(adapter)?.read(&self.backend.for_loading())?;
+        Ok(LoadedAdapter::new(adapter, self.id()))
     }
 
     fn forward(&self, rows: &[BatchRow<'_>], arena: &mut dyn KvArena) -> Result<Logits> {
         let Some(arena) = (arena as &mut dyn Any).downcast_mut::<B::KvArena>() else {
             return Err(ModelError::Compute("the KV arena is of another device".to_owned()));
         };
-        let ctx = &Context::new(&self.backend).with_lora(self.lora_deltas(rows)?);
+        let lora = LoadedAdapter::deltas(self.id(), rows.iter().map(|row| (row.tokens.len(), row.adapter)))?;
+        let ctx = &Context::new(&self.backend).with_lora(lora);
         let (mut sequences, mut offset) = (Vec::with_capacity(rows.len()), 0);
         for BatchRow { tokens, start, blocks, .. } in rows {
             self.check_tokens(tokens)?;

@@ -197,6 +197,24 @@ fn a_job_is_paused_resumed_and_cancelled() {
 }
 
 #[test]
+fn the_training_of_an_archived_project_stops() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("archived");
+    let file = many_examples(&server, &key, 500);
+    let new = json!({ "model": MODEL, "training_file": file, "hyperparameters": { "n_epochs": 50, "batch_size": 1 } });
+    let created = server.call(Method::POST, "/v1/fine_tuning/jobs", Some(&key), Some(&new)).ok();
+    wait_for(&server, id(&created), "running");
+    server.post(&format!("/v1/projects/{project}/archive"), &json!({})).ok();
+    // The trainer is free for others.
+    let other = job(&server, &server.admin, json!({}));
+    wait_for(&server, id(&other), "succeeded");
+    let step = || server.get(&path(&created)).ok()["progress"]["step"].as_u64().unwrap();
+    let stopped_at = step();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(step(), stopped_at);
+}
+
+#[test]
 fn a_stopped_server_goes_on_with_a_job() {
     let server = Server::start();
     let created = long_job(&server);

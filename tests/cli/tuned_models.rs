@@ -23,24 +23,32 @@ fn upload(serving: &ServerProcess, content: &str) -> String {
     reply["id"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
 }
 
-/// Trains a model with a job, and returns its name.
-fn train(serving: &ServerProcess, content: &str, seed: u32) -> String {
+/// Creates a job, and returns its path.
+fn create_job(serving: &ServerProcess, content: &str, hyperparameters: &Value) -> String {
     let body = json!({
-        "model": MODEL, "training_file": upload(serving, content), "suffix": "mine", "seed": seed,
-        "method": { "type": "supervised", "supervised": { "hyperparameters": { "n_epochs": 2 } } },
+        "model": MODEL, "training_file": upload(serving, content), "suffix": "mine", "seed": 7,
+        "method": { "type": "supervised", "supervised": { "hyperparameters": hyperparameters } },
     });
     let job: Value = serving.request(Method::POST, "/v1/fine_tuning/jobs", Some(&body)).json().unwrap();
-    let path = format!("/v1/fine_tuning/jobs/{}", job["id"].as_str().unwrap_or_else(|| panic!("{job}")));
+    format!("/v1/fine_tuning/jobs/{}", job["id"].as_str().unwrap_or_else(|| panic!("{job}")))
+}
+
+/// Waits until a job is as expected, and returns it.
+fn wait_for_job(serving: &ServerProcess, path: &str, what: &str, is_met: impl Fn(&Value) -> bool) -> Value {
     let mut job = Value::Null;
     until(
-        || "the job succeeds",
+        || format!("the job is {what}"),
         || {
-            job = serving.request(Method::GET, &path, None).json().unwrap();
+            job = serving.request(Method::GET, path, None).json().unwrap();
             assert!(job["state"] != "failed", "{job}");
-            job["state"] == "succeeded"
+            is_met(&job)
         },
     );
-    job["fine_tuned_model"].as_str().unwrap().to_owned()
+    job
+}
+
+fn wait_for_success(serving: &ServerProcess, path: &str) -> Value {
+    wait_for_job(serving, path, "complete", |job| job["state"] == "succeeded")
 }
 
 fn read(folder: &Path, name: &str) -> [Vec<u8>; 2] {
@@ -54,7 +62,8 @@ fn a_model_of_a_job_is_exported_with_and_without_a_server() {
     let mut serving = ServerProcess::start(path, &[]);
     let none = run(path, &["models", "export", "ft:x", "x"]);
     assert!(output_text(&none).contains("no job has trained a model yet"), "{}", output_text(&none));
-    let name = train(&serving, &examples(4), 7);
+    let job = wait_for_success(&serving, &create_job(&serving, &examples(4), &json!({ "n_epochs": 2 })));
+    let name = job["fine_tuned_model"].as_str().unwrap().to_owned();
 
     let output = run(path, &["models", "export", &name, "online"]);
     let text = output_text(&output);
@@ -103,4 +112,36 @@ fn a_model_of_a_job_is_exported_with_and_without_a_server() {
     let serving = ServerProcess::start(path, &[]);
     let found: Value = serving.request(Method::GET, "/v1/models/mine", None).json().unwrap();
     assert_eq!((&found["base_model"], &found["problem"]), (&json!(MODEL), &Value::Null), "{found}");
+}
+
+#[test]
+fn a_job_that_is_killed_five_times_ends_as_an_unbroken_one() {
+    let folder = folder(&TinyModel::default());
+    let path = folder.path();
+    let hyperparameters = json!({ "n_epochs": 50, "batch_size": 1 });
+    let mut serving = ServerProcess::start(path, &[]);
+    let job = create_job(&serving, &examples(24), &hyperparameters);
+    let step = |job: &Value| job["progress"]["step"].as_u64().unwrap_or(0);
+    let mut reached = 0;
+    for kill in 0..5 {
+        // At another moment of an epoch each time, and after the state that the last kill left.
+        let found = wait_for_job(&serving, &job, "ahead", |job| step(job) > reached + 30 * kill % 50);
+        assert_eq!(found["state"], "running", "it is killed before its end");
+        reached = step(&found);
+        std::thread::sleep(Duration::from_millis(17 * kill));
+        serving.signal("KILL");
+        serving.wait(Duration::from_secs(10));
+        serving = ServerProcess::start(path, &[]);
+    }
+    let killed = wait_for_success(&serving, &job);
+    let unbroken = wait_for_success(&serving, &create_job(&serving, &examples(24), &hyperparameters));
+    for field in ["train_loss", "train_mean_token_accuracy", "step"] {
+        assert_eq!(killed["progress"][field], unbroken["progress"][field], "{field}");
+    }
+    assert_eq!(killed["trained_tokens"], unbroken["trained_tokens"]);
+    for (job, to) in [(&killed, "killed"), (&unbroken, "unbroken")] {
+        let output = run(path, &["models", "export", job["fine_tuned_model"].as_str().unwrap(), to]);
+        assert!(output.status.success(), "{}", output_text(&output));
+    }
+    assert!(read(path, "killed") == read(path, "unbroken"), "the adapters have the same bytes");
 }

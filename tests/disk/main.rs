@@ -2,6 +2,9 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "a test measures the real duration of refusals")]
 
+#[path = "../common/tiny_model.rs"]
+mod tiny_model;
+
 mod damage;
 mod faults;
 mod history;
@@ -10,4 +13,5 @@ mod power_loss;
 mod recovery;
 mod server;
 mod simulated_disk;
+mod training;
 mod workload;

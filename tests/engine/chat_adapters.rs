@@ -12,11 +12,11 @@ use outpost::engine::{
     Settings, TextModel,
 };
 use outpost::models::backend::{Backend, Cpu, Isa, Pool};
-use outpost::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, LogitsAt};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvType, blocks_for};
-use outpost::models::peft::PeftAdapter;
+use outpost::models::peft::{LoadedAdapter, PeftAdapter};
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;

@@ -2,10 +2,11 @@
 //! `tests/fixtures/make_families_reference.py`.
 
 use outpost::models::backend::{Backend, Cpu, Isa, Pool};
-use outpost::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, LogitsAt};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvType, blocks_for};
+use outpost::models::peft::LoadedAdapter;
 use outpost::models::safetensors::ModelFolder;
 
 use crate::decoder_cases::{Case, Cases, cases, expected, root};

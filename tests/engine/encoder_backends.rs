@@ -59,7 +59,7 @@ fn compute<B: Backend>(backend: &B, case: &Case, texts: &[&Tokenized]) -> Result
     let folder = ModelFolder::open(&root().join(&case.name)).unwrap();
     if case.model_type == "qwen3" {
         let decoder = Decoder::load_headless(&folder, None, backend)?;
-        let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
+        let ids: Vec<_> = texts.iter().map(|text| (text.ids.as_slice(), None)).collect();
         let mut pass = decoder.begin_encode(&ids)?;
         while !decoder.advance(&mut pass)? {}
         return decoder.last_hidden_states(&pass);

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use candle_core::{Device, Tensor};
 use outpost::models::ModelError;
 use outpost::models::backend::{Backend, Candle, Cpu, Isa, Pool, RequestOptions};
-use outpost::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, LogitsAt};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
 use outpost::models::decoder::Decoder;
 use outpost::models::kv::{KvType, blocks_for};
-use outpost::models::peft::PeftAdapter;
+use outpost::models::peft::{LoadedAdapter, PeftAdapter};
 use outpost::models::safetensors::ModelFolder;
 use outpost::models::training::{
     AdamW, LearningRate, LoraModule, LoraParameters, LoraTrainer, TargetScore, TrainingText,

@@ -20,6 +20,7 @@ mod damaged_gguf;
 mod decoder;
 mod decoder_families;
 mod draft_models;
+mod encoder_adapters;
 mod encoder_backends;
 mod encoder_families;
 mod external_components;

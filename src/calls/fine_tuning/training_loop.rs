@@ -263,7 +263,11 @@ impl<'a> Watched<'a> {
         loop {
             tokio::select! {
                 event = run.next() => match event {
-                    Some(TrainingEvent::Step(report)) => self.step(report).await?,
+                    Some(TrainingEvent::Step(report)) => {
+                        if !self.step(report).await? {
+                            run.stop();
+                        }
+                    }
                     Some(TrainingEvent::Validation { measured, .. }) => self.validated(measured).await?,
                     Some(TrainingEvent::Checkpoint(checkpoint)) => {
                         if self.save(*checkpoint).await?.is_final() {
@@ -287,7 +291,8 @@ impl<'a> Watched<'a> {
         }
     }
 
-    async fn step(&mut self, report: StepReport) -> std::result::Result<(), Interruption> {
+    /// Reports a step. `false`: the training is to stop.
+    async fn step(&mut self, report: StepReport) -> std::result::Result<bool, Interruption> {
         let now = self.training.clock.uptime();
         let Speed { tokens_per_second, time_left } = self.pace.step(now, &report);
         self.trained_tokens = report.trained_tokens;
@@ -302,7 +307,7 @@ impl<'a> Watched<'a> {
         };
         let is_measured = report.step.is_multiple_of(report.steps.div_ceil(MAX_METRICS)) || report.step == report.steps;
         if !is_measured && now.saturating_sub(self.reported) < REPORT_INTERVAL {
-            return Ok(());
+            return Ok(true);
         }
         self.reported = now;
         let metrics = is_measured.then(|| {
@@ -334,7 +339,8 @@ impl<'a> Watched<'a> {
         });
         let message = format!("Step {step}/{steps}: full validation loss={loss:.4}");
         let metrics = Some((message, metrics.to_string()));
-        Ok(self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?)
+        self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?;
+        Ok(())
     }
 
     async fn save(&self, checkpoint: TrainingCheckpoint) -> std::result::Result<JobState, Interruption> {

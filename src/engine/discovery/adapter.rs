@@ -1,4 +1,4 @@
-//! Describes a LoRA adapter of a chat model: a folder that peft has saved, or the contents of its files.
+//! Describes a LoRA adapter of a chat or embedding model: a folder that peft has saved, or the contents of its files.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,11 @@ pub enum AdapterOrigin {
 }
 
 impl AdapterOrigin {
+    /// The folder in the models folder.
+    pub fn folder(&self) -> Option<&Path> {
+        if let Self::Folder(folder) = self { Some(folder) } else { None }
+    }
+
     /// Opens the adapter. Reads the headers, or the whole files of a source.
     pub fn open(&self) -> Result<PeftAdapter, String> {
         let opened = match self {

@@ -145,7 +145,9 @@ impl DiscoveredModel {
             let ModelInfo { id, kind, problem, .. } = &base.info;
             match problem {
                 Some(problem) => Some(format!("its base model {id} cannot be used: {problem}")),
-                None if *kind != ModelKind::Text => Some(format!("its base model {id} is not a chat model")),
+                None if !matches!(kind, ModelKind::Text | ModelKind::Embedding) => {
+                    Some(format!("its base model {id} is not a chat or embedding model"))
+                }
                 None => None,
             }
         });
@@ -153,8 +155,10 @@ impl DiscoveredModel {
         match base {
             Some(base) => self.info.set_base(&base.info),
             None => {
-                let (architecture, context_window, base) = ("unknown".to_owned(), None, None);
-                self.info = ModelInfo { architecture, context_window, base, ..self.info.clone() };
+                let (architecture, kind) = ("unknown".to_owned(), ModelKind::Text);
+                let (context_window, embedding_dimensions, base) = (None, None, None);
+                let info = self.info.clone();
+                self.info = ModelInfo { architecture, kind, context_window, embedding_dimensions, base, ..info };
             }
         }
         self.fingerprint = base.map_or(self.files, |base| self.files.combine(base.fingerprint));
@@ -201,7 +205,7 @@ enum Layout {
     Diffusers,
     /// A pipeline in a single file.
     SingleFile,
-    /// A LoRA adapter of a chat model.
+    /// A LoRA adapter of a chat or embedding model.
     Adapter,
     /// The model file is ambiguous; the text states the reason.
     Ambiguous(String),
@@ -250,9 +254,8 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, fingerprint, entry, path: index });
     }
     if ggufs.is_empty() && is_adapter(folder, &tensors) {
-        let (config, path) = (folder.join(peft::CONFIG_FILE), folder.join(peft::WEIGHTS_FILE));
-        let fingerprint = fingerprint([&config, &path].into_iter().filter(|file| file.is_file()))?;
-        let (id, entry) = (id.to_owned(), folder.to_owned());
+        let fingerprint = fingerprint(files.iter().filter(|path| is_model_file(path)))?;
+        let (id, entry, path) = (id.to_owned(), folder.to_owned(), folder.join(peft::WEIGHTS_FILE));
         return Some(Candidate { id, layout: Layout::Adapter, fingerprint, entry, path });
     }
     let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {

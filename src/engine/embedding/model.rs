@@ -1,18 +1,21 @@
 //! A loaded embedding or reranking model: the network and its tokenizer.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::MAX_BATCH_TEXTS;
-use super::network::{self, Network, NetworkConfig, Pass};
-use super::sentence_transformers::{self, InputType, Matryoshka, SentenceTransformersConfig};
+use super::network::{self, AdaptedText, Network, NetworkConfig, Pass};
+use super::sentence_transformers::{self, InputType, MODULES_FILE, Matryoshka, SentenceTransformersConfig};
 use super::tokenizer;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
+use crate::engine::model_adapter::ModelAdapter;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, Preprocessor};
 use crate::engine::runtime::DeviceIndex;
@@ -38,20 +41,35 @@ const BATCH_SECONDS: f64 = 0.05;
 const MIN_BATCH_TOKENS: usize = 64;
 const MAX_BATCH_TOKENS: usize = 4_096;
 
-/// A loaded model that embeds texts or scores pairs of them.
+/// A loaded model that embeds texts or scores pairs of them: a network, or an adapter of one. Dereferences to the
+/// network.
 pub struct EncoderModel {
     id: String,
+    shared: Arc<SharedEncoder>,
+    adapter: Option<ModelAdapter>,
+    sentence: SentenceTransformersConfig,
+}
+
+/// A network with its tokenizer, which a model shares with its adapters.
+pub struct SharedEncoder {
     /// The device that runs it.
     pub(in crate::engine) device: DeviceIndex,
-    network: Box<dyn Network>,
+    pub(in crate::engine) network: Box<dyn Network>,
     config: NetworkConfig,
     preprocessor: Preprocessor,
     info: EncoderTokenizerInfo,
-    sentence: SentenceTransformersConfig,
-    /// The model's memory lease, released with the model.
+    /// The share of the memory budget; released with the network.
     pub(in crate::engine) lease: Lease,
     /// Moving average of tokens per second, as bits of an f64; 0 before the first batch.
     speed: AtomicU64,
+}
+
+impl Deref for EncoderModel {
+    type Target = SharedEncoder;
+
+    fn deref(&self) -> &SharedEncoder {
+        &self.shared
+    }
 }
 
 /// What a listing reports about a model.
@@ -110,6 +128,11 @@ pub fn is_cross_encoder(config: &Value) -> bool {
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
 }
 
+/// The most tokens of a batch. A text that is longer than other batches is computed alone.
+fn max_batch_tokens(config: &NetworkConfig) -> usize {
+    config.context().max(MAX_BATCH_TOKENS)
+}
+
 fn gguf_config(header: &Header) -> Result<NetworkConfig, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
     match decoder_family::find_architecture(name) {
@@ -158,9 +181,7 @@ impl Checkpoint {
     pub(in crate::engine) fn encoder_needs<B: Backend>(&self, backend: &B) -> Result<(Footprint, u64), String> {
         let config = self.config()?;
         let footprint = self.with_encoder(&config, |source| Footprint::new(source, backend));
-        // A text that is longer than a batch is computed alone.
-        let tokens = config.context().max(MAX_BATCH_TOKENS);
-        Ok((footprint, config.pass_bytes(backend, tokens, MAX_BATCH_TEXTS)))
+        Ok((footprint, config.pass_bytes(backend, max_batch_tokens(&config), MAX_BATCH_TEXTS)))
     }
 }
 
@@ -191,7 +212,56 @@ impl EncoderModel {
         }
         let network = network::load(files, &config, precision.kind(), backend).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(0);
-        Ok(Self { id: id.to_owned(), device, network, config, preprocessor, info, sentence, lease, speed })
+        let shared = SharedEncoder { device, network, config, preprocessor, info, lease, speed };
+        Ok(Self { id: id.to_owned(), shared: Arc::new(shared), adapter: None, sentence })
+    }
+
+    /// The model `id`, which is an adapter of this one. If sentence-transformers has saved it in a `folder`, the files there
+    /// set pooling, maximum length and prompts.
+    pub(in crate::engine) fn with_adapter(
+        &self,
+        id: &str,
+        adapter: ModelAdapter,
+        folder: Option<&Path>,
+    ) -> Result<Self, String> {
+        let sentence = match folder.filter(|folder| folder.join(MODULES_FILE).is_file()) {
+            None => self.sentence.clone(),
+            Some(folder) => {
+                let own = SentenceTransformersConfig::from_folder(folder, id, &Value::Null)?;
+                if own.poolings.len() != self.sentence.poolings.len() {
+                    return Err(format!(
+                        "its {MODULES_FILE} sets {} pooling modes, but its base model has {}",
+                        own.poolings.len(),
+                        self.sentence.poolings.len()
+                    ));
+                }
+                encoder_info(&self.config, &own)?;
+                SentenceTransformersConfig { matryoshka: self.sentence.matryoshka.clone(), ..own }
+            }
+        };
+        Ok(Self { id: id.to_owned(), shared: Arc::clone(&self.shared), adapter: Some(adapter), sentence })
+    }
+
+    /// The adapter, unless the model is a network.
+    pub(in crate::engine) fn adapter(&self) -> Option<&ModelAdapter> {
+        self.adapter.as_ref()
+    }
+
+    /// Whether both models compute with the same network.
+    pub(in crate::engine) fn shares_network_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// How many models, loaded or in use, compute with its network.
+    pub(in crate::engine) fn network_users(&self) -> usize {
+        Arc::strong_count(&self.shared)
+    }
+
+    /// Returns the memory that only loading needed. `weights`: bytes of the weights.
+    pub(in crate::engine) fn shrink_lease(&mut self, weights: u64) {
+        if let Some(network) = Arc::get_mut(&mut self.shared) {
+            network.lease.shrink(weights);
+        }
     }
 
     pub fn id(&self) -> &str {
@@ -265,9 +335,13 @@ impl EncoderModel {
         }
     }
 
-    /// Starts a batch.
-    pub(in crate::engine) fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError> {
-        catch_compute_panic(|| self.network.begin(texts))
+    /// Starts a batch of texts, each with its model: this one, or one with the same network.
+    pub(in crate::engine) fn begin(&self, texts: &[(&Tokenized, &Self)]) -> Result<Box<dyn Pass>, ModelError> {
+        let mut adapted: Vec<AdaptedText<'_>> = Vec::with_capacity(texts.len());
+        for (text, model) in texts {
+            adapted.push((text, model.adapter().map(|adapter| &adapter.weights)));
+        }
+        catch_compute_panic(|| self.network.begin(&adapted))
     }
 
     /// Computes a part of a batch. `true`: it was the last part.
@@ -275,16 +349,22 @@ impl EncoderModel {
         catch_compute_panic(|| pass.advance())
     }
 
-    /// The normalized vectors of the batch's texts, in order; from a cross-encoder one logit for each text.
-    pub(in crate::engine) fn vectors(&self, pass: &dyn Pass) -> Result<Vec<Vec<f32>>, ModelError> {
-        let (width, poolings) = (self.config.width(), &self.sentence.poolings);
-        let pool = |vectors: &[f32]| {
+    /// The normalized vectors of the texts of a batch, in order; from a cross-encoder one logit for each text. `models` are
+    /// the models of the texts.
+    pub(in crate::engine) fn vectors(&self, pass: &dyn Pass, models: &[&Self]) -> Result<Vec<Vec<f32>>, ModelError> {
+        let pool = |index: usize, vectors: &[f32]| {
             let mut out = Vec::with_capacity(self.dimensions());
-            poolings.iter().for_each(|pooling| pooling.add(vectors, width, &mut out));
+            let poolings = models.get(index).map_or(&self.sentence.poolings, |model| &model.sentence.poolings);
+            poolings.iter().for_each(|pooling| pooling.add(vectors, self.config.width(), &mut out));
             normalise(&mut out);
             out
         };
         catch_compute_panic(|| pass.vectors(&pool))
+    }
+
+    /// The most tokens of a batch.
+    pub(in crate::engine) fn max_batch_tokens(&self) -> usize {
+        max_batch_tokens(&self.config)
     }
 
     /// The token limit of a batch, so that it takes about [`BATCH_SECONDS`].

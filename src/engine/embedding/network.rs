@@ -6,10 +6,13 @@ use std::sync::Arc;
 use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
 use crate::models::backend::{Backend, DType};
+use crate::models::causal_lm::CausalLm;
 use crate::models::decoder::{Decoder, EncodePass, encode_pass_bytes};
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::encoder::{self, Encoder, EncoderConfig, Head, Tokenized};
-use crate::models::nn::Context;
+use crate::models::nn::{Context, LoraDeltas};
+use crate::models::peft::{LoadedAdapter, PeftAdapter};
+use crate::models::weights::Footprint;
 
 /// The network's dimensions, from the model's files.
 #[derive(Clone, Debug)]
@@ -18,10 +21,25 @@ pub enum NetworkConfig {
     Decoder(Box<DecoderConfig>),
 }
 
+/// A text, and the adapter that it is computed with.
+pub type AdaptedText<'a> = (&'a Tokenized, Option<&'a LoadedAdapter>);
+
 /// A network on its device.
 pub trait Network: Send + Sync {
-    /// Starts a batch.
-    fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError>;
+    /// The memory that an adapter takes.
+    ///
+    /// # Errors
+    /// If the adapter does not fit the network.
+    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError>;
+
+    /// Reads the weights of an adapter.
+    ///
+    /// # Errors
+    /// If the adapter does not fit the network, or is damaged.
+    fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter, ModelError>;
+
+    /// Starts a batch of texts, each with its adapter.
+    fn begin(&self, texts: &[AdaptedText<'_>]) -> Result<Box<dyn Pass>, ModelError>;
 }
 
 /// A partly computed batch.
@@ -29,9 +47,9 @@ pub trait Pass: Send {
     /// Computes a part of the batch, short enough for other workloads to wait for. `true`: it was the last part.
     fn advance(&mut self) -> Result<bool, ModelError>;
 
-    /// Applies `pool` to each text's token vectors, `[tokens, width]`; for a cross-encoder gives one logit for each
-    /// text.
-    fn vectors(&self, pool: &dyn Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError>;
+    /// Applies `pool` to each text's index and its token vectors, `[tokens, width]`; for a cross-encoder gives one logit for
+    /// each text.
+    fn vectors(&self, pool: &dyn Fn(usize, &[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError>;
 }
 
 impl NetworkConfig {
@@ -94,29 +112,40 @@ struct EncoderNetwork<B: Backend> {
 
 struct EncoderPass<B: Backend> {
     network: Arc<EncoderNetwork<B>>,
+    lora: LoraDeltas<B>,
     pass: encoder::Pass<B>,
 }
 
 impl<B: Backend> Network for Arc<EncoderNetwork<B>> {
-    fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError> {
-        let pass = self.encoder.begin(&Context::new(&self.backend), texts, None)?;
-        Ok(Box::new(EncoderPass { network: Self::clone(self), pass }))
+    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError> {
+        self.encoder.adapter_footprint(adapter, &self.backend)
+    }
+
+    fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter, ModelError> {
+        self.encoder.load_adapter(adapter, &self.backend)
+    }
+
+    fn begin(&self, texts: &[AdaptedText<'_>]) -> Result<Box<dyn Pass>, ModelError> {
+        let lora = self.encoder.lora_deltas(texts.iter().copied())?;
+        let texts: Vec<&Tokenized> = texts.iter().map(|(text, _)| *text).collect();
+        let pass = self.encoder.begin(&Context::new(&self.backend), &texts, None)?;
+        Ok(Box::new(EncoderPass { network: Self::clone(self), lora, pass }))
     }
 }
 
 impl<B: Backend> Pass for EncoderPass<B> {
     fn advance(&mut self) -> Result<bool, ModelError> {
         let EncoderNetwork { encoder, backend, .. } = &*self.network;
-        encoder.advance(&Context::new(backend), &mut self.pass)
+        encoder.advance(&Context::new(backend).with_lora(self.lora.clone()), &mut self.pass)
     }
 
-    fn vectors(&self, pool: &dyn Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn vectors(&self, pool: &dyn Fn(usize, &[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
         let EncoderNetwork { encoder, head, backend } = &*self.network;
-        let one = |vectors: &[f32]| match head {
+        let one = |(index, vectors): (usize, &[f32])| match head {
             Some(head) => Ok(vec![head.score(&Context::new(backend), vectors, encoder.config().width)?]),
-            None => Ok(pool(vectors)),
+            None => Ok(pool(index, vectors)),
         };
-        self.pass.hidden_states(backend)?.texts().map(one).collect()
+        self.pass.hidden_states(backend)?.texts().enumerate().map(one).collect()
     }
 }
 
@@ -126,8 +155,16 @@ struct DecoderPass<B: Backend> {
 }
 
 impl<B: Backend> Network for Arc<Decoder<B>> {
-    fn begin(&self, texts: &[&Tokenized]) -> Result<Box<dyn Pass>, ModelError> {
-        let texts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
+    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError> {
+        CausalLm::adapter_footprint(&**self, adapter)
+    }
+
+    fn load_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter, ModelError> {
+        CausalLm::load_adapter(&**self, adapter)
+    }
+
+    fn begin(&self, texts: &[AdaptedText<'_>]) -> Result<Box<dyn Pass>, ModelError> {
+        let texts: Vec<_> = texts.iter().map(|(text, adapter)| (text.ids.as_slice(), *adapter)).collect();
         let pass = self.begin_encode(&texts)?;
         Ok(Box::new(DecoderPass { network: Self::clone(self), pass }))
     }
@@ -138,7 +175,8 @@ impl<B: Backend> Pass for DecoderPass<B> {
         self.network.advance(&mut self.pass)
     }
 
-    fn vectors(&self, pool: &dyn Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
-        Ok(self.network.last_hidden_states(&self.pass)?.iter().map(|vector| pool(vector)).collect())
+    fn vectors(&self, pool: &dyn Fn(usize, &[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
+        let vectors = self.network.last_hidden_states(&self.pass)?;
+        Ok(vectors.iter().enumerate().map(|(index, vector)| pool(index, vector)).collect())
     }
 }

@@ -40,19 +40,13 @@ struct Request<M> {
     sender: oneshot::Sender<Vectors>,
 }
 
-/// A text of a batch, with its request and its index in the request.
-#[derive(Debug, PartialEq, Eq)]
-pub struct BatchItem {
+/// A text of a batch, with its model, its request and its index in the request.
+#[derive(Debug)]
+pub struct BatchItem<M = EncoderModel> {
+    pub model: Arc<M>,
     pub request: RequestId,
     pub index: usize,
     pub text: Tokenized,
-}
-
-/// Texts that one model computes together.
-#[derive(Debug)]
-pub struct Batch<M = EncoderModel> {
-    pub model: Arc<M>,
-    pub items: Vec<BatchItem>,
 }
 
 impl<M> EmbeddingScheduler<M> {
@@ -97,11 +91,17 @@ impl<M> EmbeddingScheduler<M> {
         receiver
     }
 
-    /// The next batch: at least one text, and further texts of the same model up to `limit(model)` tokens.
-    pub fn next_batch(&mut self, limit: impl Fn(&M) -> usize) -> Option<Batch<M>> {
-        let first = self.next_request(None)?;
-        let model = Arc::clone(&self.requests.get(&first)?.model);
-        let (max_tokens, mut tokens, mut items) = (limit(&model), 0, Vec::new());
+    /// The next batch: at least one text, and further texts whose models share its network, up to `limit(model)` tokens.
+    /// Empty if no text is queued.
+    pub fn next_batch(
+        &mut self,
+        limit: impl Fn(&M) -> usize,
+        shares_network: impl Fn(&M, &M) -> bool,
+    ) -> Vec<BatchItem<M>> {
+        let mut items = Vec::new();
+        let Some(first) = self.next_request(|_| true) else { return items };
+        let Some(model) = self.requests.get(&first).map(|request| Arc::clone(&request.model)) else { return items };
+        let (max_tokens, mut tokens) = (limit(&model), 0);
         let mut next = Some(first);
         while let Some(id) = next.filter(|_| items.len() < MAX_BATCH_TEXTS) {
             let Some(request) = self.requests.get_mut(&id) else { break };
@@ -113,18 +113,15 @@ impl<M> EmbeddingScheduler<M> {
             request.served += count as u64;
             self.waiting_tokens -= count;
             *self.served.entry(request.tenant).or_default() += count as u64;
-            items.push(BatchItem { request: id, index, text });
-            next = self.next_request(Some(&model));
+            items.push(BatchItem { model: Arc::clone(&request.model), request: id, index, text });
+            next = self.next_request(|other| shares_network(&model, other));
         }
-        Some(Batch { model, items })
+        items
     }
 
-    /// The request whose text is computed next, among those of this model.
-    fn next_request(&self, model: Option<&Arc<M>>) -> Option<RequestId> {
-        let fits = |request: &Request<M>| {
-            !request.texts.is_empty() && model.is_none_or(|model| Arc::ptr_eq(model, &request.model))
-        };
-        let waiting = self.requests.iter().filter(|(_, request)| fits(request));
+    /// The request whose text is computed next, among those whose model `fits`.
+    fn next_request(&self, fits: impl Fn(&M) -> bool) -> Option<RequestId> {
+        let waiting = self.requests.iter().filter(|(_, request)| !request.texts.is_empty() && fits(&request.model));
         let rank = |(id, request): &(&RequestId, &Request<M>)| {
             (self.served.get(&request.tenant).copied().unwrap_or(0), request.served, **id)
         };
@@ -132,7 +129,7 @@ impl<M> EmbeddingScheduler<M> {
     }
 
     /// Whether any request of these items is still waiting.
-    pub fn is_wanted(&self, items: &[BatchItem]) -> bool {
+    pub fn is_wanted(&self, items: &[BatchItem<M>]) -> bool {
         items.iter().any(|item| self.requests.contains_key(&item.request))
     }
 
@@ -192,22 +189,25 @@ impl<M> EmbeddingScheduler<M> {
 mod tests {
     use super::*;
 
-    /// A stub model.
+    /// A stub model: the number of its network.
     #[derive(Debug)]
-    struct Name;
+    struct Stub(usize);
 
     fn text(tokens: usize) -> Tokenized {
         Tokenized::new(vec![7; tokens])
     }
 
-    fn queue() -> (EmbeddingScheduler<Name>, [Arc<Name>; 2]) {
-        (EmbeddingScheduler::new(), [(); 2].map(|()| Arc::new(Name)))
+    fn queue() -> (EmbeddingScheduler<Stub>, [Arc<Stub>; 2]) {
+        (EmbeddingScheduler::new(), [0, 1].map(|network| Arc::new(Stub(network))))
+    }
+
+    fn next_batch(texts: &mut EmbeddingScheduler<Stub>, limit: usize) -> Vec<BatchItem<Stub>> {
+        texts.next_batch(|_| limit, |one, other| one.0 == other.0)
     }
 
     /// The request and index of each text of the next batch.
-    fn taken(texts: &mut EmbeddingScheduler<Name>, limit: usize) -> Vec<(u64, usize)> {
-        let batch = texts.next_batch(|_| limit);
-        batch.into_iter().flat_map(|batch| batch.items).map(|item| (item.request, item.index)).collect()
+    fn taken(texts: &mut EmbeddingScheduler<Stub>, limit: usize) -> Vec<(u64, usize)> {
+        next_batch(texts, limit).into_iter().map(|item| (item.request, item.index)).collect()
     }
 
     #[test]
@@ -259,7 +259,17 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_one_model() {
+    fn models_with_the_same_network_share_a_batch() {
+        let (mut texts, [base, other]) = queue();
+        let adapter = Arc::new(Stub(0));
+        let _kept = [&base, &other, &adapter].map(|model| texts.push(Arc::clone(model), 1, vec![text(1)]));
+        let batch = next_batch(&mut texts, 10);
+        assert!(Arc::ptr_eq(&batch[0].model, &base) && Arc::ptr_eq(&batch[1].model, &adapter) && batch.len() == 2);
+        assert_eq!(taken(&mut texts, 10), [(1, 0)]);
+    }
+
+    #[test]
+    fn a_batch_has_one_network() {
         let (mut texts, [small, large]) = queue();
         let _kept = [
             texts.push(Arc::clone(&small), 1, vec![text(1)]),
@@ -288,13 +298,13 @@ mod tests {
     fn a_batch_runs_until_all_its_requests_are_cancelled() {
         let (mut texts, [model, _]) = queue();
         let [one, other] = [1, 2].map(|tenant| texts.push(Arc::clone(&model), tenant, vec![text(3)]));
-        let batch = texts.next_batch(|_| 10).unwrap();
+        let batch = next_batch(&mut texts, 10);
         drop(one);
         texts.sweep();
-        assert!(texts.is_wanted(&batch.items));
+        assert!(texts.is_wanted(&batch));
         drop(other);
         texts.sweep();
-        assert!(!texts.is_wanted(&batch.items));
+        assert!(!texts.is_wanted(&batch));
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub struct SentenceTransformersConfig {
     pub matryoshka: Matryoshka,
 }
 
+/// The list of a model's modules.
+pub const MODULES_FILE: &str = "modules.json";
+
 /// The GGUF pooling type of cross-encoders: a head computes one score from the first token's vector.
 pub const RANK: u64 = 4;
 
@@ -73,7 +76,7 @@ impl SentenceTransformersConfig {
             _ => Ok(Value::Null),
         };
         let mut poolings = Vec::new();
-        for module in optional("modules.json")?.as_array().into_iter().flatten() {
+        for module in optional(MODULES_FILE)?.as_array().into_iter().flatten() {
             let text = |key: &str| module.get(key).and_then(Value::as_str).unwrap_or_default();
             match text("type").rsplit('.').next().unwrap_or_default() {
                 "Transformer" | "Normalize" => {}
@@ -152,7 +155,7 @@ pub enum InputType {
 /// A module's folder, which must be inside the model's folder.
 fn module_folder(path: &str) -> Result<&str, String> {
     match path.contains("..") || path.starts_with('/') || path.contains('\\') {
-        true => Err(format!("modules.json names the folder {path:?}, which is outside the model's folder")),
+        true => Err(format!("{MODULES_FILE} names the folder {path:?}, which is outside the model's folder")),
         false => Ok(path),
     }
 }

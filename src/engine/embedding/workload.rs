@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::model::EncoderModel;
 use super::network::Pass;
 use super::queue::EmbeddingQueue;
-use super::scheduler::{Batch, BatchItem};
+use super::scheduler::BatchItem;
 use crate::engine::error::{Failure, are_finite};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
@@ -26,9 +26,8 @@ pub struct EmbeddingWorkload {
     batch: Option<RunningBatch>,
 }
 
-/// A partly computed batch.
+/// A partly computed batch. The models of all items have the same network.
 struct RunningBatch {
-    model: Arc<EncoderModel>,
     items: Vec<BatchItem>,
     pass: Box<dyn Pass>,
     /// The compute time so far.
@@ -51,7 +50,8 @@ impl Workload for EmbeddingWorkload {
         let began = self.runtime.clock.uptime();
         loop {
             self.runtime.faults.point("embedding.step");
-            let advanced = batch.model.advance(&mut *batch.pass);
+            let Some(BatchItem { model, .. }) = batch.items.first() else { return true };
+            let advanced = model.advance(&mut *batch.pass);
             let took = self.runtime.clock.uptime().saturating_sub(began);
             match advanced {
                 Ok(false) if took < SLICE => {}
@@ -66,7 +66,7 @@ impl Workload for EmbeddingWorkload {
                     return true;
                 }
                 Err(error) => {
-                    self.fail_batch(&batch.model, &batch.items, &error);
+                    self.fail_batch(&batch.items, &error);
                     return true;
                 }
             }
@@ -92,38 +92,43 @@ impl EmbeddingWorkload {
     /// Starts the next batch. A batch that cannot start fails, and the one after it is tried.
     fn next_batch(&mut self) -> Option<RunningBatch> {
         loop {
-            let Batch { model, items } = self.queue.lock().next_batch(EncoderModel::batch_tokens)?;
-            let texts: Vec<&Tokenized> = items.iter().map(|item| &item.text).collect();
-            match model.begin(&texts) {
-                Ok(pass) => return Some(RunningBatch { model, items, pass, took: Duration::ZERO }),
-                Err(error) => self.fail_batch(&model, &items, &error),
+            let items = self.queue.lock().next_batch(EncoderModel::batch_tokens, EncoderModel::shares_network_with);
+            let texts: Vec<(&Tokenized, &EncoderModel)> = items.iter().map(|item| (&item.text, &*item.model)).collect();
+            match items.first()?.model.begin(&texts) {
+                Ok(pass) => return Some(RunningBatch { items, pass, took: Duration::ZERO }),
+                Err(error) => self.fail_batch(&items, &error),
             }
         }
     }
 
     fn deliver(&mut self, batch: RunningBatch) {
-        let RunningBatch { model, items, pass, took } = batch;
-        let vectors = match model.vectors(&*pass) {
+        let RunningBatch { items, pass, took } = batch;
+        let Some(BatchItem { model: network, .. }) = items.first() else { return };
+        let models: Vec<&EncoderModel> = items.iter().map(|item| &*item.model).collect();
+        let vectors = match network.vectors(&*pass, &models) {
             Ok(vectors) => vectors,
-            Err(error) => return self.fail_batch(&model, &items, &error),
+            Err(error) => return self.fail_batch(&items, &error),
         };
-        let tokens = items.iter().map(|item| item.text.ids.len()).sum();
-        model.record_speed(tokens, took);
-        self.runtime.metrics.step(model.id(), Step { prompt: tokens as u64, ..Step::default() });
+        network.record_speed(items.iter().map(|item| item.text.ids.len()).sum(), took);
+        for BatchItem { model, text, .. } in &items {
+            self.runtime.metrics.step(model.id(), Step { prompt: text.ids.len() as u64, ..Step::default() });
+        }
         let mut scheduler = self.queue.lock();
         self.runtime.faults.point("embedding.deliver");
-        for (item, vector) in items.iter().zip(vectors) {
+        for (BatchItem { model, request, index, .. }, vector) in items.iter().zip(vectors) {
             match are_finite(&vector) {
-                true => scheduler.complete(item.request, item.index, vector),
-                false => scheduler.fail(item.request, Failure::not_finite(model.id())),
+                true => scheduler.complete(*request, *index, vector),
+                false => scheduler.fail(*request, Failure::not_finite(model.id())),
             }
         }
     }
 
-    fn fail_batch(&self, model: &EncoderModel, items: &[BatchItem], error: &ModelError) {
-        tracing::error!(model = model.id(), reason = %error, "texts could not be embedded");
-        let failure = self.runtime.model_failure(model.id(), error);
+    fn fail_batch(&self, items: &[BatchItem], error: &ModelError) {
+        let Some(BatchItem { model: network, .. }) = items.first() else { return };
+        tracing::error!(model = network.id(), reason = %error, "texts could not be embedded");
         let mut scheduler = self.queue.lock();
-        items.iter().for_each(|item| scheduler.fail(item.request, failure.clone()));
+        for BatchItem { model, request, .. } in items {
+            scheduler.fail(*request, self.runtime.model_failure(model.id(), error));
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! LoRA adapters of chat models: those in the models folder, and those that a project has registered.
+//! LoRA adapters of chat and embedding models: those in the models folder, and those that a project has registered.
 //!
 //! An adapter is a model of its own that computes with the network of its base. A loaded adapter keeps its base loaded;
 //! an idle adapter can be unloaded without its base.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -10,10 +11,13 @@ use super::{DiscoveredModel, Eviction, Model, Registered, Registry, lock};
 use crate::clock_rng::Timestamp;
 use crate::engine::discovery::{self, AdapterOrigin, AdapterSource, DiscoveredAdapter};
 use crate::engine::error::LoadError;
+use crate::engine::model_adapter::ModelAdapter;
 use crate::engine::model_info::ModelInfo;
 use crate::engine::runtime::catch_panic::catch_load_panic;
-use crate::engine::text::model::{TextAdapter, TextModel};
+use crate::models::ModelError;
+use crate::models::peft::{LoadedAdapter, PeftAdapter};
 use crate::models::step_memory::adapter_scratch_bytes;
+use crate::models::weights::Footprint;
 
 /// An adapter that is not in the models folder.
 #[derive(Clone, Debug)]
@@ -68,6 +72,9 @@ impl Registry {
         let mut info = discovery::adapter_info(id, bytes, created);
         match self.find_base(base) {
             Ok(found) => info.set_base(&self.describe(&found)),
+            Err(LoadError::Unusable { reason, .. }) => {
+                info.problem = Some(format!("its base model {base} cannot be used: {reason}"));
+            }
             Err(_) => info.problem = Some(missing_base(base)),
         }
         info.loaded = lock(&self.loaded).contains_key(id);
@@ -96,18 +103,15 @@ impl Registry {
         found: &DiscoveredModel,
         adapter: &DiscoveredAdapter,
         eviction: Eviction,
-    ) -> Result<Arc<TextModel>, LoadError> {
+    ) -> Result<Model, LoadError> {
         let id = &found.info.id;
         let unusable = |reason: String| LoadError::Unusable { id: id.clone(), reason };
         if let Some(reason) = found.info.problem.clone().or_else(|| self.load_failure(found)) {
             return Err(unusable(reason));
         }
         let Some(base) = found.base() else { return Err(unusable("its base model is not known".to_owned())) };
-        let base = self.get_or_load_text(base, eviction)?;
-        let loaded = || {
-            let loaded = self.get_loaded(id, found.fingerprint)?;
-            loaded.text().filter(|model| model.shares_network_with(&base)).cloned()
-        };
+        let base = self.get_or_load(base, eviction)?;
+        let loaded = || self.get_loaded(id, found.fingerprint).filter(|model| model.shares_network_with(&base));
         if let Some(model) = loaded() {
             return Ok(model);
         }
@@ -123,28 +127,64 @@ impl Registry {
         &self,
         found: &DiscoveredModel,
         adapter: &DiscoveredAdapter,
-        base: &TextModel,
+        base: &Model,
         eviction: Eviction,
-    ) -> Result<Arc<TextModel>, LoadError> {
+    ) -> Result<Model, LoadError> {
         let id = &found.info.id;
         let broken = |reason: String| self.record_failure(found, reason);
-        let Some(device) = self.devices.get(base.device) else {
+        let Some(device) = self.devices.get(base.device()) else {
             return Err(broken("its device does not exist".to_owned()));
         };
         // A source may fail for another reason than the adapter, so this is not remembered.
         let file = catch_load_panic(|| adapter.origin.open());
         let file = file.map_err(|reason| LoadError::Unusable { id: id.clone(), reason })?;
-        let footprint = || base.network.adapter_footprint(&file).map_err(|error| error.to_string());
+        let footprint = || base.adapter_footprint(&file).map_err(|error| error.to_string());
         let footprint = catch_load_panic(footprint).map_err(broken)?;
-        let step_tokens = device.runtime.settings.step_limits().tokens;
-        let scratch = base.lease.scratch() + adapter_scratch_bytes(file.rank(), step_tokens);
+        let tokens = match base {
+            Model::Encoder(base) => base.max_batch_tokens(),
+            _ => device.runtime.settings.step_limits().tokens,
+        };
+        let scratch = base.lease().scratch() + adapter_scratch_bytes(file.rank(), tokens);
         let mut lease = self.lease(device, footprint.weights + footprint.loading, scratch, eviction)?;
-        let read = || base.network.load_adapter(&file).map_err(|error| error.to_string());
+        let read = || base.read_adapter(&file).map_err(|error| error.to_string());
         let weights = catch_load_panic(read).map_err(broken)?;
         lease.shrink(footprint.weights);
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let model = Arc::new(base.with_adapter(id, TextAdapter { key, weights, lease, owner: adapter.owner }));
-        self.insert(found, &Model::Text(Arc::clone(&model)));
+        let new = ModelAdapter { key, weights, lease, owner: adapter.owner };
+        let model = base.with_adapter(id, new, adapter.origin.folder()).map_err(broken)?;
+        self.insert(found, &model);
         Ok(model)
     }
+}
+
+/// The networks of adapters. Images have their adapters in the request.
+impl Model {
+    fn adapter_footprint(&self, adapter: &PeftAdapter) -> Result<Footprint, ModelError> {
+        match self {
+            Self::Text(model) => model.network.adapter_footprint(adapter),
+            Self::Encoder(model) => model.network.adapter_footprint(adapter),
+            Self::Image(_) => Err(no_adapters()),
+        }
+    }
+
+    fn read_adapter(&self, adapter: &PeftAdapter) -> Result<LoadedAdapter, ModelError> {
+        match self {
+            Self::Text(model) => model.network.load_adapter(adapter),
+            Self::Encoder(model) => model.network.load_adapter(adapter),
+            Self::Image(_) => Err(no_adapters()),
+        }
+    }
+
+    /// The model `id`, which is an adapter of this one, from a `folder` of the models folder.
+    fn with_adapter(&self, id: &str, adapter: ModelAdapter, folder: Option<&Path>) -> Result<Self, String> {
+        match self {
+            Self::Text(model) => Ok(Self::Text(Arc::new(model.with_adapter(id, adapter)))),
+            Self::Encoder(model) => Ok(Self::Encoder(Arc::new(model.with_adapter(id, adapter, folder)?))),
+            Self::Image(_) => Err(no_adapters().to_string()),
+        }
+    }
+}
+
+fn no_adapters() -> ModelError {
+    ModelError::Compute("an image model has no adapters of this kind".to_owned())
 }

@@ -31,6 +31,7 @@ use crate::engine::per_model::PerModel;
 use crate::engine::preprocessor::Isolation;
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
+use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::settings::Settings;
 use crate::engine::text::model::TextModel;
 use crate::models::backend::Backend;
@@ -92,6 +93,42 @@ impl Model {
         }
     }
 
+    /// Whether it is an adapter of another model.
+    fn is_adapter(&self) -> bool {
+        match self {
+            Self::Text(model) => model.adapter().is_some(),
+            Self::Encoder(model) => model.adapter().is_some(),
+            Self::Image(_) => false,
+        }
+    }
+
+    /// The share of the memory budget of its network.
+    fn lease(&self) -> &Lease {
+        match self {
+            Self::Text(model) => &model.lease,
+            Self::Encoder(model) => &model.lease,
+            Self::Image(model) => &model.lease,
+        }
+    }
+
+    /// Whether both compute with the same network.
+    fn shares_network_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Text(one), Self::Text(other)) => one.shares_network_with(other),
+            (Self::Encoder(one), Self::Encoder(other)) => one.shares_network_with(other),
+            _ => false,
+        }
+    }
+
+    /// How many models, loaded or in use, compute with its network.
+    fn network_users(&self) -> usize {
+        match self {
+            Self::Text(model) => model.network_users(),
+            Self::Encoder(model) => model.network_users(),
+            Self::Image(_) => 1,
+        }
+    }
+
     /// References to it, including the registry's own.
     fn references(&self) -> usize {
         match self {
@@ -104,8 +141,7 @@ impl Model {
     /// Whether anything besides the registry holds a reference to it. A network is also in use while adapters of it are
     /// loaded.
     fn is_in_use(&self) -> bool {
-        let has_adapters = |model: &Arc<TextModel>| model.adapter().is_none() && model.network_users() > 1;
-        self.references() > 1 || self.text().is_some_and(has_adapters)
+        self.references() > 1 || (!self.is_adapter() && self.network_users() > 1)
     }
 }
 
@@ -348,7 +384,7 @@ impl Registry {
     /// Loads an encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`]. Blocks while its weights are
     /// read.
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
-        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
+        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != kind {
             return Err(found.wrong_kind(kind));
         }
@@ -360,7 +396,7 @@ impl Registry {
 
     /// Loads an image model. Blocks while its weights are read.
     pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
-        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
+        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != ModelKind::Image {
             return Err(found.wrong_kind(ModelKind::Image));
         }
@@ -383,16 +419,17 @@ impl Registry {
         if !matches!(found.info.kind, ModelKind::Text | ModelKind::Unknown) {
             return Err(found.wrong_kind(ModelKind::Text));
         }
-        if let Some(adapter) = &found.adapter {
-            return self.get_or_load_adapter(found, adapter, eviction);
-        }
         match self.get_or_load(found, eviction)? {
             Model::Text(model) => Ok(model),
             _ => Err(found.wrong_kind(ModelKind::Text)),
         }
     }
 
+    /// Loads a model of any kind, and the base of an adapter first.
     fn get_or_load(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Model, LoadError> {
+        if let Some(adapter) = &found.adapter {
+            return self.get_or_load_adapter(found, adapter, eviction);
+        }
         let id = &found.info.id;
         if let Some(model) = self.get_loaded(id, found.fingerprint) {
             return Ok(model);
@@ -465,7 +502,7 @@ impl Registry {
                 let precision = self.settings.precisions.of(id);
                 let mut model =
                     EncoderModel::open(id, index, (&found.path, &files), &isolation, lease, precision, backend)?;
-                model.lease.shrink(footprint.weights);
+                model.shrink_lease(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
             let key = self.next_key.fetch_add(1, Ordering::Relaxed);
@@ -550,13 +587,11 @@ impl Registry {
 
 /// The IDs of the loaded adapters of a network.
 fn loaded_adapters(loaded: &HashMap<String, Loaded>, id: &str) -> Vec<String> {
-    let Some(network) = loaded.get(id).and_then(|entry| entry.model.text()) else { return Vec::new() };
-    let is_adapter = |entry: &Loaded| {
-        let model = entry.model.text();
-        model.is_some_and(|model| model.adapter().is_some() && model.shares_network_with(network))
+    let Some(Loaded { model: network, .. }) = loaded.get(id).filter(|entry| !entry.model.is_adapter()) else {
+        return Vec::new();
     };
-    let adapters = loaded.iter().filter(|(other, entry)| *other != id && is_adapter(entry));
-    if network.adapter().is_some() { Vec::new() } else { adapters.map(|(id, _)| id.clone()).collect() }
+    let is_adapter = |model: &Model| model.is_adapter() && model.shares_network_with(network);
+    loaded.iter().filter(|(_, entry)| is_adapter(&entry.model)).map(|(id, _)| id.clone()).collect()
 }
 
 /// The memory for the weights of a chat model, and the bytes of scratch buffers for its steps.

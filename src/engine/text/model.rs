@@ -7,20 +7,21 @@ use std::sync::Arc;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
+use crate::engine::model_adapter::ModelAdapter;
 use crate::engine::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor};
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
-use crate::engine::text::scheduler::{AdapterId, ModelId, Tenant};
+use crate::engine::text::scheduler::{ModelId, Tenant};
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
 use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
 use crate::models::ModelError;
 use crate::models::backend::Backend;
-use crate::models::causal_lm::{BatchRow, CausalLm, LoadedAdapter, Logits};
+use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::load_causal_lm;
 
@@ -28,7 +29,7 @@ use crate::models::load_causal_lm;
 pub struct TextModel {
     id: String,
     shared: Arc<TextNetwork>,
-    adapter: Option<TextAdapter>,
+    adapter: Option<ModelAdapter>,
 }
 
 /// A network with its tokenizer and its chat template, which a model shares with its adapters.
@@ -50,17 +51,6 @@ pub struct TextNetwork {
     pub(in crate::engine) lease: Lease,
     /// The draft model for speculative decoding, if one is loaded.
     pub(in crate::engine) draft_slot: Arc<DraftSlot>,
-}
-
-/// A loaded adapter.
-pub(in crate::engine) struct TextAdapter {
-    /// Unique to this load of the adapter.
-    pub key: AdapterId,
-    pub weights: LoadedAdapter,
-    /// The share of the memory budget; released with the adapter.
-    pub lease: Lease,
-    /// The project that may use it; `None`: all.
-    pub owner: Option<Tenant>,
 }
 
 impl Deref for TextModel {
@@ -103,12 +93,12 @@ impl TextModel {
     }
 
     /// The model `id`, which is an adapter of this one.
-    pub(in crate::engine) fn with_adapter(&self, id: &str, adapter: TextAdapter) -> Self {
+    pub(in crate::engine) fn with_adapter(&self, id: &str, adapter: ModelAdapter) -> Self {
         Self { id: id.to_owned(), shared: Arc::clone(&self.shared), adapter: Some(adapter) }
     }
 
     /// The adapter, unless the model is a network.
-    pub(in crate::engine) fn adapter(&self) -> Option<&TextAdapter> {
+    pub(in crate::engine) fn adapter(&self) -> Option<&ModelAdapter> {
         self.adapter.as_ref()
     }
 

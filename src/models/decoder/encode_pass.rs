@@ -10,7 +10,8 @@ use crate::models::backend::{Angles, Backend};
 use crate::models::causal_lm::CausalLm;
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::Result;
-use crate::models::nn::Context;
+use crate::models::nn::{Context, LoraDeltas};
+use crate::models::peft::LoadedAdapter;
 use crate::models::step_memory::{StepLimits, scratch_bytes};
 use crate::models::text_batch::{TextBatch, arena_bytes};
 
@@ -21,14 +22,21 @@ const CHUNK: usize = 128;
 #[derive(Debug)]
 pub struct EncodePass<B: Backend> {
     texts: TextBatch,
-    /// The tokens of each chunk, and what all layers share that compute it.
-    chunks: Vec<(Range<usize>, Step<B>)>,
+    chunks: Vec<Chunk<B>>,
     stream: ResidualStream<B>,
     /// Keys and values of one layer.
     arena: B::KvArena,
     layer: usize,
     /// The layer's first chunk that is not computed yet.
     chunk: usize,
+}
+
+/// Tokens of the batch that pass through a layer together, and what all layers share that compute them.
+#[derive(Debug)]
+struct Chunk<B: Backend> {
+    tokens: Range<usize>,
+    step: Step<B>,
+    lora: LoraDeltas<B>,
 }
 
 /// An upper bound of the bytes that a pass over `tokens` tokens in `texts` texts takes.
@@ -43,13 +51,14 @@ pub fn encode_pass_bytes<B: Backend>(config: &DecoderConfig, backend: &B, tokens
 }
 
 impl<B: Backend> Decoder<B> {
-    /// Starts a pass; no text may be empty.
-    pub fn begin_encode(&self, texts: &[&[u32]]) -> Result<EncodePass<B>> {
-        for tokens in texts {
+    /// Starts a pass over texts, each with its adapter; no text may be empty.
+    pub fn begin_encode(&self, texts: &[(&[u32], Option<&LoadedAdapter>)]) -> Result<EncodePass<B>> {
+        for (tokens, _) in texts {
             self.check_tokens(tokens)?;
         }
         let ctx = &Context::new(&self.backend);
-        let counts = || texts.iter().map(|tokens| tokens.len());
+        let counts = || texts.iter().map(|(tokens, _)| tokens.len());
+        let lora = LoadedAdapter::deltas(self.id(), texts.iter().map(|(tokens, adapter)| (tokens.len(), *adapter)))?;
         let text_batch = TextBatch::new(counts());
         let tokens = text_batch.tokens();
         let angles = self.angles(tokens, || counts().map(|count| (0..count, self.is_long(count))))?;
@@ -60,10 +69,10 @@ impl<B: Backend> Decoder<B> {
                 Ok(Angles { cos: ctx.rows(cos, chunk.clone())?, sin: ctx.rows(sin, chunk.clone())? })
             });
             let step = Step { angles: angles.collect::<Result<_>>()?, batch: ctx.batch(text_batch.slices(&chunk))? };
-            Ok((chunk, step))
+            Ok(Chunk { lora: lora.for_rows(&chunk.clone().collect::<Vec<_>>()), tokens: chunk, step })
         };
         let chunks = (0..tokens).step_by(CHUNK).map(chunk).collect::<Result<_>>()?;
-        let x = self.embed(ctx, &texts.concat())?;
+        let x = self.embed(ctx, &texts.iter().flat_map(|(tokens, _)| *tokens).copied().collect::<Vec<_>>())?;
         let y = ctx.zeros(x.shape())?;
         Ok(EncodePass { texts: text_batch, chunks, stream: ResidualStream { x, y }, arena, layer: 0, chunk: 0 })
     }
@@ -71,8 +80,11 @@ impl<B: Backend> Decoder<B> {
     /// Computes the next chunk. Returns whether it was the last chunk of the last layer.
     pub fn advance(&self, pass: &mut EncodePass<B>) -> Result<bool> {
         let EncodePass { texts, chunks, stream, arena, layer, chunk: index } = pass;
-        let Some((chunk, step)) = chunks.get(*index).filter(|_| *layer < self.layers.len()) else { return Ok(true) };
-        let ctx = &Context::new(&self.backend);
+        let Some(Chunk { tokens: chunk, step, lora }) = chunks.get(*index).filter(|_| *layer < self.layers.len())
+        else {
+            return Ok(true);
+        };
+        let ctx = &Context::new(&self.backend).with_lora(lora.clone());
         // In the last layer, only the outputs of the last tokens are needed.
         let is_last = *layer + 1 == self.layers.len();
         let ends =

@@ -16,9 +16,10 @@ use serde_json::Value;
 
 use super::backend::{Angles, AttentionShape, Backend, DType, Norm, RopeLayout, Tensor};
 use super::nn::rope::Rope;
-use super::nn::{Context, EmbeddingTable};
+use super::nn::{Context, EmbeddingTable, LoraDeltas};
+use super::peft::{FittedAdapter, LoadedAdapter, PeftAdapter};
 use super::text_batch::{TextBatch, arena_bytes};
-use super::weights::{Loader, Weights};
+use super::weights::{Footprint, LoadedMatrix, Loader, Weights};
 use crate::models::error::{ModelError, Result};
 pub use config::{EncoderConfig, LayerAttention, Positions};
 pub use head::Head;
@@ -37,6 +38,8 @@ pub struct Encoder<B: Backend> {
     layers: Vec<Layer<B>>,
     output_norm: Option<Norm<B>>,
     ropes: Vec<Rope>,
+    /// The projections of the layers, which adapters may target.
+    projections: Vec<LoadedMatrix>,
 }
 
 /// The tokens of a text, or of a pair of texts.
@@ -78,7 +81,8 @@ impl<B: Backend> Encoder<B> {
     ) -> Result<(Self, Option<Head<B>>)> {
         let loader = Loader::new(source, backend).with_precision(precision);
         let head = cross_encoder.map(|json| Head::load(&loader, json, &config)).transpose()?;
-        let encoder = Self::from_loader(&loader, config)?;
+        let mut encoder = Self::from_loader(&loader, config)?;
+        encoder.projections = loader.matrices();
         loader.finish()?;
         Ok((encoder, head))
     }
@@ -104,12 +108,46 @@ impl<B: Backend> Encoder<B> {
                 .transpose()?,
             layers,
             ropes,
+            projections: Vec::new(),
             config,
         })
     }
 
     pub fn config(&self) -> &EncoderConfig {
         &self.config
+    }
+
+    /// Identifies the encoder among all networks in memory.
+    fn id(&self) -> usize {
+        self.projections.first().map_or(0, |projection| projection.id)
+    }
+
+    /// The memory that an adapter takes.
+    ///
+    /// # Errors
+    /// If the adapter does not fit the encoder.
+    pub fn adapter_footprint(&self, adapter: &PeftAdapter, backend: &B) -> Result<Footprint> {
+        Ok(FittedAdapter::new(adapter, &self.projections, |_| None)?.footprint(backend))
+    }
+
+    /// Reads the weights of an adapter.
+    ///
+    /// # Errors
+    /// If the adapter does not fit the encoder, or is damaged.
+    pub fn load_adapter(&self, adapter: &PeftAdapter, backend: &B) -> Result<LoadedAdapter> {
+        let fitted = FittedAdapter::new(adapter, &self.projections, |_| None)?;
+        Ok(LoadedAdapter::new(fitted.read(&backend.for_loading())?, self.id()))
+    }
+
+    /// The deltas of a batch of texts, each with its adapter.
+    ///
+    /// # Errors
+    /// If another network has loaded an adapter.
+    pub fn lora_deltas<'a>(
+        &self,
+        texts: impl Iterator<Item = (&'a Tokenized, Option<&'a LoadedAdapter>)>,
+    ) -> Result<LoraDeltas<B>> {
+        LoadedAdapter::deltas(self.id(), texts.map(|(text, adapter)| (text.ids.len(), adapter)))
     }
 
     /// Starts a pass. `lengths`: the lengths of the texts without padding, which is masked.

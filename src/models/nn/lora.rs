@@ -33,10 +33,10 @@ pub(in crate::models) enum DownProjection<B: Backend> {
 }
 
 /// The adapters of a computation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LoraDeltas<B: Backend>(Vec<AppliedAdapter<B>>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct AppliedAdapter<B: Backend> {
     adapter: Arc<Adapter<B>>,
     /// Set by the request.
@@ -85,7 +85,7 @@ impl<B: Backend> LoraDeltas<B> {
     }
 
     /// The deltas of only the rows `selected`, in ascending order.
-    pub(super) fn for_rows(&self, selected: &[usize]) -> Self {
+    pub(in crate::models) fn for_rows(&self, selected: &[usize]) -> Self {
         let position = |row: usize| selected.partition_point(|one| *one < row);
         let applied = self.0.iter().map(|AppliedAdapter { adapter, weight, rows }| AppliedAdapter {
             adapter: Arc::clone(adapter),

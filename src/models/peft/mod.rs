@@ -1,10 +1,12 @@
-//! LoRA adapters of decoders in peft's format (<https://huggingface.co/docs/peft>): `adapter_config.json`, and the
+//! LoRA adapters of decoders and encoders in peft's format (<https://huggingface.co/docs/peft>): `adapter_config.json`, and the
 //! matrices in `adapter_model.safetensors`.
 //!
 //! An adapter is read from a folder or from memory. It is checked as a whole when it is opened. A tensor or an option that
 //! is not supported is an error, because it would change the results.
 
 mod config;
+mod fitted_adapter;
+mod loaded_adapter;
 mod tensor_names;
 mod write;
 
@@ -21,8 +23,10 @@ use super::safetensors::{Header, TensorInfo, open, parse_header, parse_json, rea
 use super::weights::{Rows, Storage, StoredTensor};
 pub use config::CONFIG_FILE;
 use config::PeftConfig;
-use tensor_names::Role;
+pub(in crate::models) use fitted_adapter::FittedAdapter;
+pub use loaded_adapter::LoadedAdapter;
 pub use tensor_names::{Module, find_module, is_adaptable, projections_of};
+use tensor_names::{ParsedName, Role};
 pub use write::{NewModule, PeftFiles, write};
 
 /// The file with the matrices in an adapter's folder.
@@ -97,9 +101,10 @@ impl PeftAdapter {
             return invalid(format!("{WEIGHTS_FILE} has {length} bytes; at most {MAX_BYTES} are allowed"));
         }
         let mut pairs: BTreeMap<(usize, &'static str), Pair> = BTreeMap::new();
-        for tensor in tensors {
-            let (layer, module, role) = tensor_names::parse(&tensor.name)?;
-            let pair = pairs.entry((layer, module.path)).or_insert(Pair { module, down: None, up: None });
+        for tensor in tensors.into_iter().filter(|tensor| !tensor_names::is_unused(&tensor.name)) {
+            let ParsedName { layer, module, role, path } = tensor_names::parse(&tensor.name)?;
+            let new = || Pair { module, path: path.to_owned(), down: None, up: None };
+            let pair = pairs.entry((layer, module.path)).or_insert_with(new);
             let slot = match role {
                 Role::Down => &mut pair.down,
                 Role::Up => &mut pair.up,
@@ -168,6 +173,8 @@ fn float(matrix: &TensorInfo) -> Result<DType> {
 /// The tensors of a module, as far as they have been found.
 struct Pair {
     module: &'static Module,
+    /// Its path in the whole model.
+    path: String,
     down: Option<TensorInfo>,
     up: Option<TensorInfo>,
 }
@@ -175,7 +182,7 @@ struct Pair {
 impl Pair {
     /// Checks the shapes against each other and against the rank of the configuration.
     fn into_module(self, layer: usize, config: &PeftConfig) -> Result<AdaptedModule> {
-        let Self { module, down, up } = self;
+        let Self { module, path, down, up } = self;
         let (down, up) = match (down, up) {
             (Some(down), Some(up)) => (down, up),
             (Some(one), None) | (None, Some(one)) => {
@@ -185,7 +192,6 @@ impl Pair {
         };
         float(&down)?;
         float(&up)?;
-        let path = format!("model.layers.{layer}.{}", module.path);
         let rank = config.rank(&path);
         for (matrix, axis) in [(&down, 0), (&up, 1)] {
             let TensorInfo { name, shape, elements, .. } = matrix;

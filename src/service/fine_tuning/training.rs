@@ -9,7 +9,7 @@ use super::job_records::{Ended, end, meter};
 use super::spec::Hyperparameters;
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
-use crate::ids::{CheckpointId, FileId, JobEventId, JobId};
+use crate::ids::{CheckpointId, FileId, JobEventId, JobId, ProjectId};
 use crate::service::Access;
 use crate::service::contents::SweepGuard;
 use crate::service::quotas::{self, signed};
@@ -59,12 +59,11 @@ impl Jobs {
     pub async fn open_jobs(&self) -> Result<Vec<OpenJob>> {
         let jobs = self.store.read(|tx| {
             let mut jobs = fine_tuning_jobs::open_jobs(tx)?;
-            let mut archived = BTreeMap::new();
+            let mut active = BTreeMap::new();
             for (_, record) in &jobs {
-                let project = projects::find(tx, record.project)?;
-                archived.insert(record.project, project.is_none_or(|project| project.archived_at.is_some()));
+                active.insert(record.project, is_active(tx, record.project)?);
             }
-            jobs.retain(|(_, record)| archived.get(&record.project) == Some(&false));
+            jobs.retain(|(_, record)| active.get(&record.project) == Some(&true));
             Ok(jobs)
         });
         let jobs = jobs.await?;
@@ -117,27 +116,29 @@ impl Jobs {
     }
 
     /// Stores how far a training has come, with the tokens that it was trained on since the beginning. `metrics`: an event for a
-    /// step, with a message and its measurements as JSON.
+    /// step, with a message and its measurements as JSON. `false`: the training is to stop, because the project was archived.
     pub async fn report(
         &self,
         id: JobId,
         progress: Progress,
         tokens: u64,
         metrics: Option<(String, String)>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
         let written = self.store.write(move |tx| {
             let mut record = of(tx, id)?;
             if JobState::from_number(record.state).is_final() {
-                return Ok(());
+                return Ok(true);
             }
             record.progress = Some(progress);
             record.trained_tokens = Some(tokens);
             record.updated_at = now;
             project_resources::replace(tx, id.to_bytes(), &record)?;
-            let Some((message, metrics)) = metrics.clone() else { return Ok(()) };
-            let record = JobEventRecord { metrics: Some(metrics), ..JobEventRecord::new(now, Level::Info, message) };
-            append_event(tx, id, event, &record)
+            if let Some((message, metrics)) = metrics.clone() {
+                let new = JobEventRecord { metrics: Some(metrics), ..JobEventRecord::new(now, Level::Info, message) };
+                append_event(tx, id, event, &new)?;
+            }
+            is_active(tx, record.project)
         });
         written.await
     }
@@ -309,6 +310,11 @@ fn add_checkpoint(
     let oldest = record.checkpoints.drain(..excess).map(CheckpointId::from_bytes);
     let removed = oldest.map(|id| checkpoints::remove(tx, id, new.created_at)).collect::<Result<Vec<_>>>()?;
     Ok(removed.into_iter().flatten().collect())
+}
+
+/// Whether a project exists and is not archived.
+fn is_active(tx: &impl Reader, project: ProjectId) -> Result<bool> {
+    Ok(projects::find(tx, project)?.is_some_and(|project| project.archived_at.is_none()))
 }
 
 fn of(tx: &impl Reader, id: JobId) -> Result<JobRecord> {

@@ -1,28 +1,36 @@
-//! Fits an adapter of peft to the weights of a decoder.
+//! Fits an adapter to the weights of a network.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::{AdaptedModule, PeftAdapter};
 use crate::models::backend::{Backend, DType};
-use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::{ModelError, Result};
 use crate::models::nn::{Adapter, DownProjection, LoraDelta};
-use crate::models::peft::{AdaptedModule, PeftAdapter};
 use crate::models::safetensors::TensorInfo;
 use crate::models::weights::{Footprint, LoadedMatrix, Rows};
 
-/// An adapter that fits a decoder. Its matrices are not read yet.
+/// An adapter that fits a network. Its matrices are not read yet.
 #[derive(Debug)]
-pub struct FittedAdapter<'a> {
+pub(in crate::models) struct FittedAdapter<'a> {
     file: &'a PeftAdapter,
-    config: &'a DecoderConfig,
     modules: Vec<FittedModule<'a>>,
 }
 
-/// A module of an adapter, and the matrices of the decoder that it applies to: several if the decoder splits a tensor.
+/// A module of an adapter, and the matrices of the network that it applies to: several if the network splits a tensor.
 #[derive(Debug)]
 struct FittedModule<'a> {
     module: &'a AdaptedModule,
-    matrices: Vec<&'a LoadedMatrix>,
+    matrices: Vec<FittedMatrix<'a>>,
+}
+
+#[derive(Debug)]
+struct FittedMatrix<'a> {
+    matrix: &'a LoadedMatrix,
+    /// Its rows in the module.
+    rows: Range<usize>,
+    /// The number of heads if the halves of their rows are interleaved in the network, but not in the adapter.
+    interleaved_heads: Option<usize>,
 }
 
 fn invalid<T>(message: String) -> Result<T> {
@@ -30,13 +38,18 @@ fn invalid<T>(message: String) -> Result<T> {
 }
 
 impl<'a> FittedAdapter<'a> {
-    /// Matches an adapter with the projections of a decoder.
+    /// Matches an adapter with the projections of a network. `interleaved_heads` returns the number of heads of a
+    /// projection, such as `attn_q`, if the halves of their rows are interleaved.
     ///
     /// # Errors
-    /// If the decoder does not have one of its modules, or a shape differs.
-    pub fn new(file: &'a PeftAdapter, config: &'a DecoderConfig, projections: &'a [LoadedMatrix]) -> Result<Self> {
-        let modules = file.modules().iter().map(|module| FittedModule::new(module, projections));
-        Ok(Self { file, config, modules: modules.collect::<Result<_>>()? })
+    /// If the network does not have one of its modules, or a shape differs.
+    pub fn new(
+        file: &'a PeftAdapter,
+        projections: &'a [LoadedMatrix],
+        interleaved_heads: impl Fn(&str) -> Option<usize>,
+    ) -> Result<Self> {
+        let modules = file.modules().iter().map(|module| FittedModule::new(module, projections, &interleaved_heads));
+        Ok(Self { file, modules: modules.collect::<Result<_>>()? })
     }
 
     /// The memory that it takes.
@@ -46,7 +59,7 @@ impl<'a> FittedAdapter<'a> {
             let bytes = |tensor: &TensorInfo, matrix: &LoadedMatrix, rows: usize, columns: usize| {
                 backend.linear_bytes(stored_type(tensor, matrix), rows, columns) as u64
             };
-            for (index, matrix) in matrices.iter().enumerate() {
+            for (index, FittedMatrix { matrix, .. }) in matrices.iter().enumerate() {
                 footprint.weights += bytes(up, matrix, matrix.rows.len(), *rank);
                 // The matrices share the down-projection.
                 footprint.weights += if index == 0 { bytes(down, matrix, *rank, matrix.columns) } else { 0 };
@@ -66,15 +79,15 @@ impl<'a> FittedAdapter<'a> {
         let mut deltas = Vec::new();
         for FittedModule { module, matrices } in &self.modules {
             let AdaptedModule { down, up, rank, scale, .. } = module;
-            let Some(first) = matrices.first() else { continue };
+            let Some(FittedMatrix { matrix: first, .. }) = matrices.first() else { continue };
             let rows = stored_rows(self.file.rows(down)?.bytes()?, down, first, *rank, first.columns)?;
             let down = Arc::new(DownProjection::Linear(backend.read_linear(&rows, None, false)?));
             let bytes = self.file.rows(up)?.bytes()?;
-            let row_bytes = bytes.len() / first.total.max(1);
-            for matrix in matrices {
-                let bytes = &bytes[matrix.rows.start * row_bytes..matrix.rows.end * row_bytes];
-                let bytes = match self.config.interleaved_heads(matrix.projection()) {
-                    Some(heads) => interleave(bytes, heads, row_bytes),
+            let row_bytes = bytes.len() / up.shape[0].max(1);
+            for FittedMatrix { matrix, rows, interleaved_heads } in matrices {
+                let bytes = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+                let bytes = match interleaved_heads {
+                    Some(heads) => interleave(bytes, *heads, row_bytes),
                     None => bytes.to_vec(),
                 };
                 let rows = stored_rows(bytes, up, matrix, matrix.rows.len(), *rank)?;
@@ -87,29 +100,39 @@ impl<'a> FittedAdapter<'a> {
 }
 
 impl<'a> FittedModule<'a> {
-    fn new(module: &'a AdaptedModule, projections: &'a [LoadedMatrix]) -> Result<Self> {
+    fn new(
+        module: &'a AdaptedModule,
+        projections: &'a [LoadedMatrix],
+        interleaved_heads: &dyn Fn(&str) -> Option<usize>,
+    ) -> Result<Self> {
         let AdaptedModule { layer, module: target, down, up, .. } = module;
-        let with_stem = |stem: &&str| -> Vec<&'a LoadedMatrix> {
+        let with_stem = |stem: &str| -> Vec<&'a LoadedMatrix> {
             let stem = format!("blk.{layer}.{stem}");
             projections.iter().filter(|matrix| matrix.stem == stem).collect()
         };
-        let matrices = target
-            .stems
-            .iter()
-            .map(with_stem)
-            .find(|matrices| matrices.len() == target.projections)
-            .unwrap_or_default();
+        let whole = || target.stems.iter().map(|stem| with_stem(stem)).find(|found| found.len() == target.projections);
+        let part = || target.part_of.and_then(|(stem, index)| with_stem(stem).get(index).copied());
+        let matrices = whole().unwrap_or_else(|| part().into_iter().collect());
         let Some(first) = matrices.first() else {
             return invalid(format!("its tensor {} is for a module that the base model does not have", down.name));
         };
-        let expected = [(down, 1, first.columns), (up, 0, first.total)];
+        let outputs = matrices.iter().map(|matrix| matrix.rows.len()).sum();
+        let expected = [(down, 1, first.columns), (up, 0, outputs)];
         let wrong = expected.into_iter().find(|(tensor, axis, size)| tensor.shape[*axis] != *size);
         match wrong {
             Some((TensorInfo { name, shape, .. }, ..)) => invalid(format!(
-                "its tensor {name} has the shape {shape:?}, which does not fit the base model's [{}, {}]",
-                first.total, first.columns
+                "its tensor {name} has the shape {shape:?}, which does not fit the base model's [{outputs}, {}]",
+                first.columns
             )),
-            None => Ok(Self { module, matrices }),
+            None => {
+                let mut end = 0;
+                let fitted = |matrix: &'a LoadedMatrix| {
+                    let rows = end..end + matrix.rows.len();
+                    end = rows.end;
+                    FittedMatrix { matrix, rows, interleaved_heads: interleaved_heads(matrix.projection()) }
+                };
+                Ok(Self { module, matrices: matrices.into_iter().map(fitted).collect() })
+            }
         }
     }
 }
