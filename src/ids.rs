@@ -118,6 +118,8 @@ ids! {
     RequestId "request" "req_";
     /// One chat completion.
     CompletionId "chat completion" "chatcmpl-";
+    /// A message of Anthropic's API.
+    MessageId "message" "msg_";
     /// The response to an embeddings request.
     EmbeddingId "embedding" "embd-";
     /// The response to a rerank request.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
+use super::dialect::Dialect;
 use super::errors::{self, ModelErrors};
 use super::fine_tuning::TunedModels;
 use super::grammars::GrammarCompiler;
-use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
+use super::output_spec::{GeneratedCall, OutputRequest, ResolvedOutput, ToolCallIds, append_call_deltas};
 use super::persist_turn::TurnRecorder;
 use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -64,6 +65,8 @@ pub struct RunningChat {
     pub prompt_tokens: u32,
     /// Prompt tokens found in the prefix cache.
     cached_tokens: u32,
+    /// Whether the context leaves fewer tokens than requested.
+    pub is_limited_by_context: bool,
     pub choices: u32,
     /// Whether log-probabilities are requested.
     pub logprobs: bool,
@@ -78,6 +81,22 @@ pub struct RunningChat {
     turn_recorder: TurnRecorder,
     generated: Vec<u32>,
     recorder: Arc<UsageRecorder>,
+}
+
+/// What a request resolves to.
+struct Resolved {
+    context: ConversationContext,
+    output: ResolvedOutput,
+    /// Bytes of the tools' definitions.
+    tools_bytes: usize,
+}
+
+/// Limits of a prompt.
+struct Limits {
+    /// Tokens of the completion, if set.
+    max_tokens: Option<u32>,
+    /// Whether a prompt that exceeds the context is tokenised only that far.
+    bounded: bool,
 }
 
 /// Tokens that a call used.
@@ -125,32 +144,30 @@ impl Chat {
         mut call: ChatCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningChat> {
-        let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
-        let tools_bytes = call.output.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
-        let mut output = call.output.resolve(context.tools.take(), self.strict_schemas)?;
+        let dialect = call.output.dialect;
+        let Resolved { context, mut output, tools_bytes } = self.resolve(access, &mut call).await?;
         let name = context.model.clone();
-        access.require_model(&name)?;
-        self.tuned.register(access, &name).await?;
         let tenant = access.project().to_u128();
         let loaded = self.engine.models().loaded_model(&name);
         if let Some(model) = loaded.filter(|model| model.is_available_to(tenant)) {
             recorder.set_model(model.id());
             self.engine.check_queue(&model, tenant).map_err(|refused| errors::from_refused(model.id(), refused))?;
-            check_estimate(&self.engine, &model, &call.messages, &recorder)?;
+            check_estimate(&self.engine, &model, &call.messages, &recorder, dialect)?;
         }
         let call_ids = ToolCallIds::new(&*self.clock_rng);
         let turn_recorder =
             self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let tools = (Arc::clone(&output.spec.tools), tools_bytes);
-        let max_tokens = call.max_tokens.map(|(count, _)| count);
-        let (model, fitted) = self.prepare(access, context, call.messages, tools, max_tokens).await?;
+        let requested = call.max_tokens.map(|(count, _)| count);
+        let limits = Limits { max_tokens: requested, bounded: true };
+        let (model, fitted) = self.prepare(access, context, call.messages, tools, limits).await?;
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         output.adapt_to(&model);
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let count = Count { tokens: prompt_tokens, exact: fitted.prompt.complete };
-        let max_tokens = completion_limit(&self.engine, &model, count, call.max_tokens, remedy)?;
+        let max_tokens = completion_limit(&self.engine, &model, count, call.max_tokens, remedy, dialect)?;
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
         let mut sampling = call.sampling;
@@ -175,6 +192,7 @@ impl Chat {
             model: name,
             prompt_tokens,
             cached_tokens: 0,
+            is_limited_by_context: requested.is_some_and(|requested| requested > max_tokens),
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
@@ -188,6 +206,27 @@ impl Chat {
         })
     }
 
+    /// The number of tokens that the prompt of a request has.
+    pub async fn count_tokens(&self, access: &Access, mut call: ChatCall, recorder: &UsageRecorder) -> Result<u32> {
+        let Resolved { context, output, tools_bytes } = self.resolve(access, &mut call).await?;
+        let limits = Limits { max_tokens: None, bounded: false };
+        let (model, fitted) =
+            self.prepare(access, context, call.messages, (output.spec.tools, tools_bytes), limits).await?;
+        recorder.set_model(model.id());
+        Ok(u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Resolves agent, conversation, model and output of a request.
+    async fn resolve(&self, access: &Access, call: &mut ChatCall) -> Result<Resolved> {
+        let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
+        let request = std::mem::take(&mut call.output);
+        let tools_bytes = request.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
+        let output = request.resolve(context.tools.take(), self.strict_schemas)?;
+        access.require_model(&context.model)?;
+        self.tuned.register(access, &context.model).await?;
+        Ok(Resolved { context, output, tools_bytes })
+    }
+
     /// Loads the model and builds the prompt, off the async threads. `tools`: with the bytes of their definitions.
     async fn prepare(
         &self,
@@ -195,7 +234,7 @@ impl Chat {
         context: ConversationContext,
         messages: Vec<Message>,
         (tools, tools_bytes): (Arc<[Tool]>, usize),
-        max_tokens: Option<u32>,
+        Limits { max_tokens, bounded }: Limits,
     ) -> Result<(Arc<TextModel>, FittedPrompt)> {
         let (engine, allowed, id) = (self.engine.clone(), access.clone(), context.model.clone());
         let tenant = access.project().to_u128();
@@ -205,7 +244,8 @@ impl Chat {
             let errors = ModelErrors { engine: &engine, access: &allowed };
             let model = engine.models().load_for(&id, tenant).map_err(|error| errors.load_failed(&id, &error))?;
             let window = engine.positions(&model);
-            let budget = TokenBudget { window, max_tokens, bound: bound.with_max_tokens(window as usize) };
+            let bound = if bounded { bound.with_max_tokens(window as usize) } else { bound };
+            let budget = TokenBudget { window, max_tokens, bound };
             let fitted = context.prompt(&model, messages, tools, budget)?;
             Ok((model, fitted))
         });
@@ -291,13 +331,14 @@ impl Drop for RunningChat {
 }
 
 /// The number of tokens that may be generated: the requested number, if prompt and completion fit into the model's
-/// context and the KV cache.
+/// context and the KV cache. If the dialect says so, what fits of it.
 fn completion_limit(
     engine: &Engine,
     model: &TextModel,
     count: Count,
     requested: Option<(u32, &'static str)>,
     remedy: &str,
+    dialect: Dialect,
 ) -> Result<u32> {
     let prompt = count.tokens;
     let left = engine.positions(model).saturating_sub(prompt);
@@ -305,7 +346,11 @@ fn completion_limit(
     if completion <= left {
         return Ok(completion);
     }
-    let (total, window) = (u64::from(prompt) + u64::from(completion), model.context_window());
+    if dialect.limits_max_tokens() && left > 0 {
+        return Ok(left);
+    }
+    let needed = if dialect.limits_max_tokens() { 1 } else { completion };
+    let (total, window) = (u64::from(prompt) + u64::from(needed), model.context_window());
     let param = if left == 0 { "messages" } else { field };
     let or_lower = if field == "messages" { String::new() } else { format!(" or lower {field}") };
     if total <= u64::from(window) {
@@ -320,10 +365,15 @@ fn completion_limit(
         }
         false => format!("However, the messages have at least {prompt} tokens."),
     };
-    // Gateways recognise the error by how OpenAI's text begins.
-    let message = format!(
-        "This model's maximum context length is {window} tokens. {counts} Shorten the messages{or_lower} (model: '{id}').{remedy}"
-    );
+    // Clients recognise the error by how the text of their API begins.
+    let message = match dialect {
+        Dialect::Chat => format!(
+            "This model's maximum context length is {window} tokens. {counts} Shorten the messages{or_lower} (model: '{id}').{remedy}"
+        ),
+        Dialect::Messages => format!(
+            "prompt is too long: {prompt} tokens > {window} maximum. Shorten the messages, or use a model with a longer context (model: '{id}')."
+        ),
+    };
     Err(Error::new(Code::ContextLengthExceeded, message).param(param))
 }
 
@@ -336,11 +386,17 @@ struct Count {
 
 /// Refuses a request whose messages are too long for the context or the project's budget, by an estimate made before
 /// rendering.
-fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], recorder: &UsageRecorder) -> Result<()> {
+fn check_estimate(
+    engine: &Engine,
+    model: &TextModel,
+    messages: &[Message],
+    recorder: &UsageRecorder,
+    dialect: Dialect,
+) -> Result<()> {
     let min_tokens = model.min_prompt_tokens(messages);
     if min_tokens > u64::from(engine.positions(model)) {
         let tokens = u32::try_from(min_tokens).unwrap_or(u32::MAX);
-        completion_limit(engine, model, Count { tokens, exact: false }, None, "")?;
+        completion_limit(engine, model, Count { tokens, exact: false }, None, "", dialect)?;
     }
     if min_tokens > 0 { recorder.check_budget(min_tokens) } else { Ok(()) }
 }

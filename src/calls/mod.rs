@@ -7,6 +7,7 @@ mod blocking;
 pub mod chat;
 pub mod conversation_context;
 mod conversation_truncation;
+pub mod dialect;
 pub mod embeddings;
 mod errors;
 pub mod example_request;

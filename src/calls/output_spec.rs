@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::dialect::Dialect;
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
 use crate::engine::{
@@ -19,6 +20,7 @@ pub struct OutputRequest {
     pub choice: ToolChoice,
     /// Whether one choice may have several calls; `None`: as the model can.
     pub parallel: Option<bool>,
+    pub dialect: Dialect,
 }
 
 /// `tool_choice`.
@@ -38,6 +40,7 @@ pub(super) struct ResolvedOutput {
     from_agent: bool,
     /// Whether the request leaves open if there may be several calls.
     parallel_by_model: bool,
+    dialect: Dialect,
 }
 
 impl OutputRequest {
@@ -52,15 +55,15 @@ impl OutputRequest {
             Some(own) => own,
             None => agents.as_deref().map(tool_definitions::parse).transpose()?.unwrap_or_default(),
         };
-        let calling = resolve_call_mode(&self.choice, &listed)?;
+        let calling = resolve_call_mode(&self.choice, &listed, self.dialect)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
         let spec = OutputSpec { text: self.text, tools, calling, parallel: self.parallel.unwrap_or(true) };
-        Ok(ResolvedOutput { spec, from_agent, parallel_by_model: self.parallel.is_none() })
+        Ok(ResolvedOutput { spec, from_agent, parallel_by_model: self.parallel.is_none(), dialect: self.dialect })
     }
 }
 
-fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
+fn resolve_call_mode(choice: &ToolChoice, tools: &[Value], dialect: Dialect) -> Result<CallMode> {
     let name = match choice {
         ToolChoice::Auto | ToolChoice::None => return Ok(CallMode::Auto),
         _ if tools.is_empty() => {
@@ -73,7 +76,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
     if tools.iter().any(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(name)) {
         return Ok(CallMode::Named(name.clone()));
     }
-    let field = "tool_choice.function.name";
+    let field = dialect.chosen_tool();
     let name = shorten(name);
     Err(Error::invalid(field, format!("'{field}' is '{name}', which is not the name of a tool.")))
 }
@@ -133,15 +136,15 @@ impl ResolvedOutput {
     /// The name of a part of a schema, of the tool with this index or of the text.
     fn schema_field(&self, tool: Option<usize>, path: &str) -> String {
         match tool {
-            None => format!("response_format.json_schema.schema{path}"),
+            None => format!("{}{path}", self.dialect.output_schema()),
             Some(tool) if self.from_agent => format!("agent.tools[{tool}].function.parameters{path}"),
-            Some(tool) => format!("tools[{tool}].function.parameters{path}"),
+            Some(tool) => format!("tools[{tool}].{}{path}", self.dialect.tool_schema()),
         }
     }
 
     fn offending_field(&self) -> &'static str {
         match (&self.spec.text, self.from_agent) {
-            (TextFormat::Schema { .. }, _) => "response_format.json_schema.schema",
+            (TextFormat::Schema { .. }, _) => self.dialect.output_schema(),
             (TextFormat::Object, _) => "response_format",
             (TextFormat::Free, true) => "agent_id",
             (TextFormat::Free, false) => "tools",

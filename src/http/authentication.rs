@@ -18,6 +18,7 @@ use crate::error::{Code, Error, Result};
 use crate::ids::ListId;
 use crate::service::access::Access;
 
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Set on a response that is replayed for an idempotency key.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -52,7 +53,7 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
 
 /// Authenticates a request. Requests without a key do not count as failed attempts: they always get 401.
 pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Access> {
-    let secret = bearer(request.headers())?;
+    let secret = secret(request.headers())?;
     let access = api.services.keys.authenticate_from(api.proxies.client(request), secret).await?;
     if let Some(connection) = Connection::of(request) {
         connection.authenticated();
@@ -60,10 +61,19 @@ pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Ac
     Ok(access)
 }
 
+/// The key of a request: from `Authorization`, or else from `x-api-key`, where Anthropic's clients send it.
+fn secret(headers: &HeaderMap) -> Result<&str> {
+    match headers.get(API_KEY).filter(|_| !headers.contains_key(header::AUTHORIZATION)) {
+        Some(key) => key.to_str().ok().map(str::trim).filter(|key| !key.is_empty()).ok_or_else(missing),
+        None => bearer(headers),
+    }
+}
+
+fn missing() -> Error {
+    Error::new(Code::MissingApiKey, "No API key was given. Send it in the header 'Authorization: Bearer YOUR_KEY'.")
+}
+
 fn bearer(headers: &HeaderMap) -> Result<&str> {
-    let missing = || {
-        Error::new(Code::MissingApiKey, "No API key was given. Send it in the header 'Authorization: Bearer YOUR_KEY'.")
-    };
     let mut values = headers.get_all(header::AUTHORIZATION);
     let value = values.next().ok_or_else(missing)?;
     if values.next().is_some() {

@@ -1,4 +1,4 @@
-//! Renders an [`Error`] as a response, in the format of OpenAI's API.
+//! Renders an [`Error`] as a response, in the format of OpenAI's API, or of Anthropic's for its requests.
 //!
 //! Handlers and extractors return `Error`; actix keeps it inside the response, and `request_logging` renders it here
 //! once the request id is known. Errors from actix itself are converted to the same format.
@@ -11,6 +11,7 @@ use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
 
 use crate::error::{Code, Error, Result};
+use crate::http::api_format::ApiFormat;
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::api_key_secret::redact;
@@ -43,16 +44,72 @@ impl<'a> Body<'a> {
     }
 }
 
+/// The error of Anthropic's API.
+#[derive(Serialize)]
+struct AnthropicBody<'a> {
+    r#type: &'static str,
+    error: AnthropicFields<'a>,
+    request_id: Option<RequestId>,
+}
+
+#[derive(Serialize)]
+struct AnthropicFields<'a> {
+    r#type: &'static str,
+    message: Cow<'a, str>,
+    /// Not in Anthropic's own errors, as the field below.
+    code: &'static str,
+    param: Option<Cow<'a, str>>,
+}
+
+impl<'a> AnthropicBody<'a> {
+    fn new(error: &'a Error, request_id: Option<RequestId>) -> Self {
+        let (_, kind) = anthropic_status(error.code());
+        let fields = AnthropicFields {
+            r#type: kind,
+            message: redact(error.message()),
+            code: error.code().as_str(),
+            param: error.param_name().map(redact),
+        };
+        Self { r#type: "error", error: fields, request_id }
+    }
+}
+
+/// The status and the type that Anthropic's API has for an error.
+fn anthropic_status(code: Code) -> (u16, &'static str) {
+    match code {
+        Code::Overloaded | Code::ShuttingDown => (529, "overloaded_error"),
+        code => match code.status() {
+            401 => (401, "authentication_error"),
+            403 => (403, "permission_error"),
+            404 => (404, "not_found_error"),
+            413 => (413, "request_too_large"),
+            429 => (429, "rate_limit_error"),
+            status @ 500.. => (status, "api_error"),
+            status => (status, "invalid_request_error"),
+        },
+    }
+}
+
 /// The last event of a stream that fails after it began. `recorded`: whether its usage was recorded. `None`: the
 /// request has no id.
 pub fn in_stream(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Option<sse::Event> {
+    log_stream_failure(error, request_id, recorded);
+    request_id.map(|id| sse::data(&Body::new(error, id)))
+}
+
+/// Like [`in_stream`], in the format of Anthropic's API.
+pub fn anthropic_in_stream(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
+    log_stream_failure(error, request_id, recorded);
+    sse::named("error", &AnthropicBody::new(error, request_id))
+}
+
+fn log_stream_failure(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) {
     if let Err(unrecorded) = recorded {
         tracing::warn!(%unrecorded, "the usage of a failed stream is not recorded");
     }
     if let Some(cause) = error.cause() {
         tracing::error!(request_id = request_id.map(|id| id.to_string()), %cause, "stream failed");
     }
-    request_id.map(|id| sse::data(&Body::new(error, id)))
 }
 
 impl ResponseError for Error {
@@ -67,8 +124,15 @@ impl ResponseError for Error {
 }
 
 /// The full response to `error`.
-pub fn render(error: &Error, request_id: RequestId) -> HttpResponse {
-    let mut response = HttpResponse::build(error.status_code()).json(Body::new(error, request_id));
+pub fn render(error: &Error, request_id: RequestId, format: ApiFormat) -> HttpResponse {
+    let mut response = match format {
+        ApiFormat::OpenAi => HttpResponse::build(error.status_code()).json(Body::new(error, request_id)),
+        ApiFormat::Anthropic => {
+            let (status, _) = anthropic_status(error.code());
+            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            HttpResponse::build(status).json(AnthropicBody::new(error, Some(request_id)))
+        }
+    };
     let headers = response.headers_mut();
     if error.code().status() == 401 {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -118,7 +182,7 @@ pub fn translate(error: &actix_web::Error) -> Error {
 mod tests {
     use std::time::Duration;
 
-    use super::render;
+    use super::{ApiFormat, render};
     use crate::error::{Code, Error};
     use crate::ids::RequestId;
 
@@ -126,7 +190,7 @@ mod tests {
     fn the_wait_in_milliseconds_is_rounded_up() {
         for (micros, millis) in [(1, "1"), (1_000, "1"), (1_001, "2")] {
             let error = Error::new(Code::RateLimited, "Too many.").retry_after(Duration::from_micros(micros));
-            let response = render(&error, RequestId::from_bytes([0; 16]));
+            let response = render(&error, RequestId::from_bytes([0; 16]), ApiFormat::OpenAi);
             assert_eq!(response.headers().get("retry-after-ms").unwrap(), millis);
             assert_eq!(response.headers().get("retry-after").unwrap(), "1");
         }

@@ -5,6 +5,7 @@
 //! anything else is read.
 
 pub mod allowed_hosts;
+mod api_format;
 pub mod authentication;
 pub mod client_address;
 pub mod connections;
@@ -14,6 +15,7 @@ mod dashboard;
 pub mod error;
 pub mod etag;
 pub mod extractors;
+mod header_list;
 mod http1;
 mod http2;
 pub mod idempotent_body;

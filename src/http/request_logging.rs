@@ -19,6 +19,7 @@ use actix_web::web::Bytes;
 use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 
 use super::Api;
+use super::api_format::ApiFormat;
 use super::error;
 use super::http1::ConnectionState;
 use crate::clock_rng::ClockRng;
@@ -29,6 +30,8 @@ use crate::service::api_key_secret::redact;
 use crate::service::usage::{Amounts, Outcome, UsageRecorder};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// What Anthropic's clients read.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
 
 /// The id of the current request.
@@ -58,9 +61,10 @@ pub async fn log_request(
             next.call(request).await?.map_into_boxed_body()
         }
     };
+    let format = ApiFormat::of(response.request());
     let mut response = match response.response().error() {
         Some(failure) => {
-            let rendered = render(failure, id);
+            let rendered = render(failure, id, format);
             let headers = response.headers().clone();
             let mut response = response.into_response(rendered);
             keep_headers(&mut response, headers);
@@ -69,6 +73,9 @@ pub async fn log_request(
         None => response,
     };
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+        if format == ApiFormat::Anthropic {
+            response.headers_mut().insert(ANTHROPIC_REQUEST_ID, value.clone());
+        }
         response.headers_mut().insert(REQUEST_ID, value);
     }
     if connection.is_some_and(|connection| connection.is_broken()) {
@@ -177,7 +184,7 @@ fn keep_headers(response: &mut ServiceResponse, headers: actix_web::http::header
     }
 }
 
-fn render(failure: &ActixError, id: RequestId) -> actix_web::HttpResponse {
+fn render(failure: &ActixError, id: RequestId, format: ApiFormat) -> actix_web::HttpResponse {
     let translated;
     let ours = match failure.as_error::<Error>() {
         Some(ours) => ours,
@@ -187,7 +194,7 @@ fn render(failure: &ActixError, id: RequestId) -> actix_web::HttpResponse {
         }
     };
     log_cause(ours, id);
-    error::render(ours, id)
+    error::render(ours, id, format)
 }
 
 fn log_cause(error: &Error, id: RequestId) {

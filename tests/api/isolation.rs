@@ -129,6 +129,9 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for field in [json!({ "conversation_id": conversation }), json!({ "agent_id": agent })] {
         row(post.clone(), "/chat/completions", body, "/chat/completions".into(), chat(field), needs_i);
     }
+    for route in ["/messages", "/messages/count_tokens"] {
+        row(post.clone(), route, None, route.into(), chat(json!({})), needs_i);
+    }
     let vectors = Json(json!({ "model": EMBEDDER, "input": ["a"] }));
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
     let ranks = Json(json!({ "model": RERANKER, "query": "a", "documents": ["b"] }));

@@ -15,6 +15,7 @@ mod wait;
 
 mod access;
 mod agents;
+mod anthropic_messages;
 mod api_keys;
 mod audit;
 mod auth_throttle;

@@ -75,7 +75,9 @@ impl Response {
         assert!(error["message"].as_str().is_some_and(|text| text.len() > 10), "{}", self.text);
         assert!(error["type"].is_string(), "{}", self.text);
         let id = self.headers["x-request-id"].to_str().unwrap();
-        assert_eq!(error["request_id"], id, "{}", self.text);
+        // Anthropic's format has the ID beside the error.
+        let place = if body["type"] == "error" { &body } else { error };
+        assert_eq!(place["request_id"], id, "{}", self.text);
         (self.status, error["code"].as_str().unwrap().to_owned(), error["param"].as_str().map(str::to_owned))
     }
 }

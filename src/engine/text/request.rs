@@ -69,8 +69,10 @@ pub struct TokenLogprob {
 /// Why a choice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model generated an end-of-sequence token or a stop string, or the grammar is complete.
+    /// The model generated an end-of-sequence token, or the grammar is complete.
     Stop,
+    /// The model generated the stop string with this index.
+    StopString(usize),
     /// The model called tools and waits for their results.
     ToolCalls,
     /// `max_tokens` tokens were generated.

@@ -70,9 +70,9 @@ impl Sequence {
         }
         let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
         let decoded = self.text.push(self.model.vocabulary.visible(id));
-        let (output, stopped) = self.parse(id, &decoded);
-        if stopped {
-            return Ok(self.final_delta(output, tokens, FinishReason::Stop));
+        let (output, end) = self.parse(id, &decoded);
+        if let Some(end) = end {
+            return Ok(self.final_delta(output, tokens, end));
         }
         if self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
             return Ok(self.finish(output, tokens, FinishReason::Stop));
@@ -83,21 +83,21 @@ impl Sequence {
         Ok(self.delta(output, tokens, None))
     }
 
-    /// What a token adds to text and tool calls, and whether the choice ends with it.
-    fn parse(&mut self, id: u32, decoded: &str) -> (Output, bool) {
+    /// What a token adds to text and tool calls, and why the choice ends with it, if it does.
+    fn parse(&mut self, id: u32, decoded: &str) -> (Output, Option<FinishReason>) {
         let Some(parser) = &mut self.calls else {
             let (text, stopped) = self.stop.push(decoded);
-            return (Output { text, calls: Vec::new() }, stopped);
+            return (Output { text, calls: Vec::new() }, stopped.map(FinishReason::StopString));
         };
         let parsed = parser.push(id, decoded);
         let (mut text, stopped) = self.stop.push(&parsed.text);
-        if stopped {
-            return (Output { text, calls: Vec::new() }, true);
+        if let Some(index) = stopped {
+            return (Output { text, calls: Vec::new() }, Some(FinishReason::StopString(index)));
         }
         if parser.is_calling() {
             text.push_str(&self.stop.finish());
         }
-        (Output { text, calls: parsed.calls }, parsed.done)
+        (Output { text, calls: parsed.calls }, parsed.done.then_some(FinishReason::Stop))
     }
 
     /// Ends the choice and flushes the text that was held back.
@@ -109,8 +109,8 @@ impl Sequence {
         }
         let (more, stopped) = self.stop.push(&rest);
         output.text.push_str(&more);
-        if stopped {
-            return self.final_delta(output, tokens, FinishReason::Stop);
+        if let Some(index) = stopped {
+            return self.final_delta(output, tokens, FinishReason::StopString(index));
         }
         output.text.push_str(&self.stop.finish());
         self.final_delta(output, tokens, end)

@@ -12,16 +12,16 @@ impl StopMatcher {
         Self { stops, held: String::new() }
     }
 
-    /// The text that may be emitted now, and whether a stop string ended it.
-    pub fn push(&mut self, text: &str) -> (String, bool) {
+    /// The text that may be emitted now, and the index of the stop string that ended it.
+    pub fn push(&mut self, text: &str) -> (String, Option<usize>) {
         self.held.push_str(text);
-        if let Some(start) = self.first_match() {
+        if let Some((start, index)) = self.first_match() {
             self.held.truncate(start);
-            return (std::mem::take(&mut self.held), true);
+            return (std::mem::take(&mut self.held), Some(index));
         }
         let keep = self.partial_match_bytes();
         let rest = self.held.split_off(self.held.len() - keep);
-        (std::mem::replace(&mut self.held, rest), false)
+        (std::mem::replace(&mut self.held, rest), None)
     }
 
     /// The text that was held back, at the end of the output.
@@ -29,11 +29,14 @@ impl StopMatcher {
         std::mem::take(&mut self.held)
     }
 
-    /// The start of the match that ends first, so the result does not depend on how the text is chunked.
-    fn first_match(&self) -> Option<usize> {
-        let matches =
-            self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start)));
-        matches.min().map(|(_, start)| start)
+    /// The start of the match that ends first, so the result does not depend on how the text is chunked, and the index of
+    /// its stop string.
+    fn first_match(&self) -> Option<(usize, usize)> {
+        let matches = self.stops.iter().enumerate().filter_map(|(index, stop)| {
+            let start = self.held.find(stop.as_str())?;
+            Some((start + stop.len(), start, index))
+        });
+        matches.min().map(|(_, start, index)| (start, index))
     }
 
     /// Bytes of the longest suffix of the held text that is a prefix of a stop string.
@@ -53,27 +56,27 @@ mod tests {
     use super::StopMatcher;
     use proptest::prelude::*;
 
-    fn run(stops: &[&str], text: &str, cut: usize) -> (String, bool) {
+    fn run(stops: &[&str], text: &str, cut: usize) -> (String, Option<usize>) {
         let mut matcher = StopMatcher::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
         let mut output = String::new();
         let chars: Vec<char> = text.chars().collect();
         for part in chars.chunks(cut) {
             let (more, stopped) = matcher.push(&part.iter().collect::<String>());
             output += &more;
-            if stopped {
-                return (output, true);
+            if stopped.is_some() {
+                return (output, stopped);
             }
         }
-        (output + &matcher.finish(), false)
+        (output + &matcher.finish(), None)
     }
 
     #[test]
     fn a_stop_string_is_found_across_chunks_and_removed() {
         for cut in 1..8 {
-            assert_eq!(run(&["END"], "abcENxENDy", cut), ("abcENx".to_owned(), true));
-            assert_eq!(run(&["END"], "abcEN", cut), ("abcEN".to_owned(), false));
-            assert_eq!(run(&["abc", "b"], "xabc", cut), ("xa".to_owned(), true));
-            assert_eq!(run(&["é!"], "éé!", cut), ("é".to_owned(), true));
+            assert_eq!(run(&["END"], "abcENxENDy", cut), ("abcENx".to_owned(), Some(0)));
+            assert_eq!(run(&["END"], "abcEN", cut), ("abcEN".to_owned(), None));
+            assert_eq!(run(&["abc", "b"], "xabc", cut), ("xa".to_owned(), Some(1)));
+            assert_eq!(run(&["é!"], "éé!", cut), ("é".to_owned(), Some(0)));
         }
     }
 

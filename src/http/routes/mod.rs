@@ -2,6 +2,7 @@
 //! `/openapi.json` and covered by the tests.
 
 mod agents;
+mod anthropic_messages;
 mod api_keys;
 mod audit;
 mod catalog;
@@ -19,6 +20,7 @@ pub mod metrics;
 mod models;
 mod projects;
 mod rerank;
+mod sampling_fields;
 mod usage;
 
 use utoipa_actix_web::service_config::ServiceConfig;
@@ -35,6 +37,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(catalog::routes)
         .configure(models::routes)
         .configure(chat::routes)
+        .configure(anthropic_messages::routes)
         .configure(embeddings::routes)
         .configure(rerank::routes)
         .configure(images::routes)

@@ -1,12 +1,14 @@
 //! Models: endpoint 11 and the listing.
 
-use actix_web::{delete, get, post, web};
+use actix_web::{HttpRequest, HttpResponse, delete, get, post, web};
 use serde::{Deserialize, Serialize};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::images::size_text;
+use crate::clock_rng::Timestamp;
 use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
+use crate::http::api_format::ApiFormat;
 use crate::http::extractors::{ApiParams, lenient};
 use crate::http::response::{ApiResult, Deleted, Head, List};
 use crate::http::{Api, authentication::Caller, idempotent_body::Nothing};
@@ -164,11 +166,58 @@ fn image_sizes(model: &ModelInfo) -> Vec<String> {
     model.image_sizes.iter().copied().map(size_text).collect()
 }
 
-/// List the models that the key may use.
+/// A model in the format of Anthropic's API.
+#[derive(Serialize)]
+struct AnthropicModel {
+    r#type: &'static str,
+    id: String,
+    display_name: String,
+    created_at: Timestamp,
+    /// Of chat models: the context window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_input_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct AnthropicModels {
+    data: Vec<AnthropicModel>,
+    has_more: bool,
+    first_id: Option<String>,
+    last_id: Option<String>,
+}
+
+impl AnthropicModel {
+    fn new(model: &ModelInfo) -> Self {
+        let Limits { context_window, max_output_tokens, .. } = limits(model);
+        Self {
+            r#type: "model",
+            id: model.id.clone(),
+            display_name: model.id.clone(),
+            created_at: model.created,
+            max_input_tokens: context_window,
+            max_tokens: max_output_tokens,
+        }
+    }
+}
+
+impl AnthropicModels {
+    fn new(models: &[ModelInfo]) -> Self {
+        let id = |model: Option<&ModelInfo>| model.map(|model| model.id.clone());
+        let data = models.iter().map(AnthropicModel::new).collect();
+        Self { data, has_more: false, first_id: id(models.first()), last_id: id(models.last()) }
+    }
+}
+
+/// List the models that the key may use. With the header `anthropic-version`, in the format of Anthropic's API.
 #[utoipa::path(tag = "models", params(ListModels), responses((status = 200, body = [ModelBody])))]
 #[get("/models")]
-async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ListModels>, request: HttpRequest, api: web::Data<Api>) -> ApiResult {
     let models = api.models.list(&caller.access).await?;
+    if ApiFormat::of(&request) == ApiFormat::Anthropic {
+        return Ok(HttpResponse::Ok().json(AnthropicModels::new(&models)));
+    }
     let include_limits = params.0.include_limits.unwrap_or(false);
     let item = |model: ModelInfo| {
         let limits = include_limits.then(|| limits(&model));
@@ -177,11 +226,20 @@ async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>
     caller.list(api.list_id(), List::new(models.into_iter().map(item).collect(), None))
 }
 
-/// Retrieve a model's capabilities and metadata.
+/// Retrieve a model's capabilities and metadata. With the header `anthropic-version`, in the format of Anthropic's API.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path), GetModel), responses((status = 200, body = ModelBody)))]
 #[get("/models/{model_id}")]
-async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetModel>, api: web::Data<Api>) -> ApiResult {
+async fn get(
+    caller: Caller,
+    id: web::Path<String>,
+    params: ApiParams<GetModel>,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> ApiResult {
     let model = api.models.get(&caller.access, &id).await?;
+    if ApiFormat::of(&request) == ApiFormat::Anthropic {
+        return Ok(HttpResponse::Ok().json(AnthropicModel::new(&model)));
+    }
     let limits = params.0.include_limits.unwrap_or(false).then(|| limits(&model));
     let access = match params.0.project_id {
         Some(project) => Some(access(&caller, &api, &project).await?),

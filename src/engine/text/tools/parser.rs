@@ -128,7 +128,7 @@ impl CallParser {
             State::Text(opening) => {
                 let (text, found) = opening.push(ch.encode_utf8(&mut [0; 4]));
                 parsed.text.push_str(&text);
-                if found {
+                if found.is_some() {
                     self.state = State::Markup(String::new());
                 }
             }

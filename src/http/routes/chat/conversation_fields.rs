@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::calls::chat::RunningChat;
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
+use crate::http::header_list::header_list;
 use crate::http::resource_ids::parse_field_id;
 use crate::http::routes::agents::Truncation;
 use crate::service::conversations::Conversation;
@@ -14,9 +15,6 @@ use crate::service::precondition::IfMatch;
 
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 const UNENFORCED: HeaderName = HeaderName::from_static("x-outpost-unenforced");
-/// Room for a few dozen paths; clients limit the size of all headers to 8 KiB or more.
-const MAX_UNENFORCED_BYTES: usize = 2_000;
-
 /// What a request names.
 pub struct ConversationFields {
     pub conversation: Option<String>,
@@ -75,25 +73,8 @@ pub fn with_headers(mut response: HttpResponse, truncated: Option<usize>, unenfo
     if let Some(count) = truncated {
         response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
     }
-    if let Some(list) = unenforced_list(unenforced) {
+    if let Some(list) = header_list(unenforced) {
         response.headers_mut().insert(UNENFORCED, list);
     }
     response
-}
-
-/// The fields, separated by commas, as many as a header has room for; then the number of the others.
-fn unenforced_list(fields: &[String]) -> Option<HeaderValue> {
-    let mut list = String::new();
-    for (index, field) in fields.iter().enumerate() {
-        let separator = if index == 0 { "" } else { ", " };
-        if list.len() + field.len() > MAX_UNENFORCED_BYTES {
-            let left = fields.len() - index;
-            list.push_str(&format!("{separator}and {left} more"));
-            break;
-        }
-        list.push_str(separator);
-        // Property names may have any characters, headers only some.
-        list.extend(field.chars().map(|ch| if ch.is_ascii_graphic() && ch != ',' { ch } else { '?' }));
-    }
-    HeaderValue::try_from(list).ok().filter(|list| !list.is_empty())
 }

@@ -6,6 +6,7 @@
 use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
+use crate::calls::dialect::Dialect;
 use crate::calls::output_spec::{OutputRequest, ToolChoice as Choice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
@@ -101,6 +102,7 @@ pub fn output_request(
         tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
         choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,
         parallel,
+        dialect: Dialect::Chat,
     })
 }
 

@@ -207,7 +207,7 @@ pub fn call_deltas<'a>(running: &RunningChat, choice: u32, deltas: &'a [ToolCall
 
 pub fn finish_reason(ending: FinishReason) -> &'static str {
     match ending {
-        FinishReason::Stop => "stop",
+        FinishReason::Stop | FinishReason::StopString(_) => "stop",
         FinishReason::ToolCalls => "tool_calls",
         FinishReason::Length => "length",
     }

@@ -1,0 +1,82 @@
+//! Anthropic's Messages API: <https://docs.anthropic.com/en/api/messages>. The same calls as chat completions.
+
+mod content;
+mod output;
+mod request;
+mod response;
+mod stream;
+
+use actix_web::{HttpRequest, HttpResponse, post, web};
+use serde::Serialize;
+use utoipa_actix_web::service_config::ServiceConfig;
+
+use crate::http::extractors::ApiJson;
+use crate::http::header_list::header_list;
+use crate::http::response::ApiResult;
+use crate::http::{Api, authentication::Caller, request_logging};
+use request::Checked;
+
+/// The fields and tools that were left out.
+const IGNORED: &str = "x-outpost-ignored";
+/// The fields of the request's schemas that are not enforced.
+const UNENFORCED: &str = "x-outpost-unenforced";
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(count_tokens);
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct TokenCount {
+    input_tokens: u32,
+}
+
+/// Generate a message, in the format of Anthropic's API; with `stream: true` as server-sent events.
+///
+/// The key is taken from `x-api-key` or `Authorization`. Errors have Anthropic's format. Fields that this server does not know
+/// and tools that only Anthropic's servers have are left out and named in the header `x-outpost-ignored`.
+#[utoipa::path(tag = "messages", request_body = request::MessagesRequest, responses((
+    status = 200,
+    description = "With `stream: true` events, from `message_start` to `message_stop`.",
+    content((response::MessageBody = "application/json"), (String = "text/event-stream")),
+)))]
+#[post("/messages")]
+async fn create(
+    caller: Caller,
+    body: ApiJson<request::MessagesRequest>,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> ApiResult {
+    let Checked { call, is_streamed, ignored } = body.0.check(true)?;
+    let stops = call.stop.clone();
+    let mut running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
+    let unenforced = std::mem::take(&mut running.unenforced);
+    let response = match is_streamed {
+        true => {
+            caller.recorder.defer();
+            stream::respond(running, stops, request_logging::request_id(&request))
+        }
+        false => {
+            let choices = running.whole().await?;
+            HttpResponse::Ok().json(response::message(&running, choices, &stops))
+        }
+    };
+    Ok(with_headers(response, &ignored, &unenforced))
+}
+
+/// Count the tokens of a message's prompt, with system prompt and tools.
+#[utoipa::path(tag = "messages", request_body = request::MessagesRequest, responses((status = 200, body = TokenCount)))]
+#[post("/messages/count_tokens")]
+async fn count_tokens(caller: Caller, body: ApiJson<request::MessagesRequest>, api: web::Data<Api>) -> ApiResult {
+    let Checked { call, ignored, .. } = body.0.check(false)?;
+    let input_tokens = api.chat.count_tokens(&caller.access, call, &caller.recorder).await?;
+    Ok(with_headers(HttpResponse::Ok().json(TokenCount { input_tokens }), &ignored, &[]))
+}
+
+fn with_headers(mut response: HttpResponse, ignored: &[String], unenforced: &[String]) -> HttpResponse {
+    for (name, list) in [(IGNORED, ignored), (UNENFORCED, unenforced)] {
+        if let Some(list) = header_list(list) {
+            response.headers_mut().insert(actix_web::http::header::HeaderName::from_static(name), list);
+        }
+    }
+    response
+}

@@ -1,0 +1,145 @@
+//! The request of Anthropic's Messages API. Every field is supported, ignored because it cannot change the result, or
+//! named in a header.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{content, output};
+use crate::calls::chat::ChatCall;
+use crate::calls::conversation_context::ConversationContextRequest;
+use crate::display::shorten;
+use crate::engine::Sampling;
+use crate::error::{Error, Result};
+use crate::http::routes::sampling_fields::{self, MAX_TEMPERATURE};
+use crate::service::json_fields::{invalid_field, optional};
+
+/// Fields that do not affect the output of this server.
+const IGNORED: [&str; 8] = [
+    "metadata",
+    "service_tier",
+    "cache_control",
+    "context_management",
+    "container",
+    "inference_geo",
+    "speed",
+    "fallbacks",
+];
+
+/// What clients may send in `thinking.type`.
+const THINKING: [&str; 3] = ["enabled", "adaptive", "disabled"];
+
+#[derive(Deserialize, utoipa::ToSchema)]
+pub struct MessagesRequest {
+    /// Id of an installed model.
+    model: String,
+    /// Maximum number of tokens to generate. If the model's context has room for fewer, generation ends there with the
+    /// stop reason `model_context_window_exceeded`. Required, but not for counting tokens.
+    max_tokens: Option<u32>,
+    /// Messages of the roles `user` and `assistant`; the last one is the user's. Blocks: `text`, `tool_use`, `tool_result`,
+    /// `thinking`, `document` with text, `search_result`.
+    #[schema(value_type = Vec<Object>)]
+    messages: Vec<Value>,
+    /// The system prompt: a text, or an array of text blocks.
+    #[schema(value_type = Option<Object>)]
+    system: Option<Value>,
+    /// Tools with an `input_schema`, at most 128. The input of calls always matches their schemas.
+    #[schema(value_type = Option<Vec<Object>>)]
+    tools: Option<Vec<Value>>,
+    /// `{"type": "auto" | "any" | "tool" | "none"}`, with `name` and `disable_parallel_tool_use`.
+    #[schema(value_type = Option<Object>)]
+    tool_choice: Option<Value>,
+    /// Up to 16.
+    stop_sequences: Option<Vec<String>>,
+    stream: Option<bool>,
+    /// 0–2, 0.8 if absent.
+    temperature: Option<f32>,
+    /// Above 0 up to 1, 0.95 if absent.
+    top_p: Option<f32>,
+    /// 40 if absent; 0 is off.
+    top_k: Option<u32>,
+    /// `format`: a JSON schema that the text matches.
+    #[schema(value_type = Option<Object>)]
+    output_config: Option<Value>,
+    /// The earlier name of `output_config.format`.
+    #[schema(value_type = Option<Object>)]
+    output_format: Option<Value>,
+    /// Accepted, without effect.
+    #[schema(value_type = Option<Object>)]
+    thinking: Option<Value>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+/// A validated request.
+pub struct Checked {
+    pub call: ChatCall,
+    pub is_streamed: bool,
+    /// The fields and tools that are left out.
+    pub ignored: Vec<String>,
+}
+
+impl MessagesRequest {
+    /// Validates each field; the module `calls` checks what depends on the model. `generates`: whether a message is to be
+    /// generated.
+    pub fn check(self, generates: bool) -> Result<Checked> {
+        let max_tokens = match self.max_tokens {
+            Some(0) => return invalid_field("max_tokens", "is 0. Ask for at least 1 token"),
+            None if generates => {
+                return invalid_field("max_tokens", "is missing. Send how many tokens may be generated");
+            }
+            given => given.map(|count| (count, "max_tokens")),
+        };
+        check_thinking(self.thinking.as_ref())?;
+        let is_unknown = |(name, value): &(&String, &Value)| !value.is_null() && !IGNORED.contains(&name.as_str());
+        let mut ignored: Vec<String> = self.rest.iter().filter(is_unknown).map(|(name, _)| shorten(name)).collect();
+        let format = output::format(self.output_config.as_ref(), self.output_format.as_ref())?;
+        let output = output::request(
+            self.tools.as_deref().unwrap_or_default(),
+            self.tool_choice.as_ref(),
+            format,
+            &mut ignored,
+        )?;
+        let sampling = Sampling {
+            temperature: sampling_fields::number(
+                "temperature",
+                self.temperature,
+                sampling_fields::TEMPERATURE,
+                0.0,
+                MAX_TEMPERATURE,
+            )?,
+            top_p: sampling_fields::positive("top_p", self.top_p, sampling_fields::TOP_P, 1.0)?,
+            top_k: self.top_k.unwrap_or(sampling_fields::TOP_K),
+            min_p: sampling_fields::MIN_P,
+            ..Sampling::default()
+        };
+        let stop = sampling_fields::stop_strings("stop_sequences", self.stop_sequences.unwrap_or_default())?;
+        let mut messages = content::system(self.system.as_ref())?;
+        content::append(&self.messages, &mut messages)?;
+        let call = ChatCall {
+            model: Some(self.model),
+            messages,
+            context: ConversationContextRequest::default(),
+            output,
+            choices: 1,
+            max_tokens,
+            sampling,
+            seed: None,
+            stop,
+            logprobs: None,
+        };
+        Ok(Checked { call, is_streamed: self.stream.unwrap_or(false), ignored })
+    }
+}
+
+fn check_thinking(thinking: Option<&Value>) -> Result<()> {
+    optional("thinking", thinking, "an object", Value::is_object)?;
+    match thinking.and_then(|thinking| thinking.get("type")).map(|kind| kind.as_str().unwrap_or_default()) {
+        None => Ok(()),
+        Some(kind) if THINKING.contains(&kind) => Ok(()),
+        Some(kind) => {
+            let text = format!("'thinking.type' is '{}'; it must be {}.", shorten(kind), THINKING.join(", "));
+            Err(Error::invalid("thinking.type", text))
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A message as Anthropic's API returns it.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::calls::chat::{Choice, RunningChat, Usage};
+use crate::calls::output_spec::GeneratedCall;
+use crate::engine::FinishReason;
+use crate::ids::MessageId;
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct MessageBody {
+    pub id: String,
+    pub r#type: &'static str,
+    pub role: &'static str,
+    pub model: String,
+    content: Vec<ContentBlock>,
+    pub stop_reason: Option<&'static str>,
+    pub stop_sequence: Option<String>,
+    pub usage: UsageBody,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ContentBlock {
+    Text {
+        text: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        /// The order of the fields is that of the model.
+        #[schema(value_type = Object)]
+        input: Box<RawValue>,
+    },
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct UsageBody {
+    /// Tokens of the prompt that were not in the prefix cache.
+    input_tokens: u32,
+    /// Always zero: the prefix cache needs no request of its own.
+    cache_creation_input_tokens: u32,
+    /// Tokens of the prompt that were in the prefix cache.
+    cache_read_input_tokens: u32,
+    output_tokens: u32,
+}
+
+impl From<Usage> for UsageBody {
+    fn from(Usage { prompt_tokens, cached_tokens, completion_tokens }: Usage) -> Self {
+        Self {
+            input_tokens: prompt_tokens.saturating_sub(cached_tokens),
+            cache_creation_input_tokens: 0,
+            cache_read_input_tokens: cached_tokens,
+            output_tokens: completion_tokens,
+        }
+    }
+}
+
+/// Why a message ended, and the stop sequence that ended it.
+pub fn stop_reason(running: &RunningChat, ending: FinishReason, stops: &[String]) -> (&'static str, Option<String>) {
+    match ending {
+        FinishReason::Stop => ("end_turn", None),
+        FinishReason::StopString(index) => ("stop_sequence", stops.get(index).cloned()),
+        FinishReason::ToolCalls => ("tool_use", None),
+        FinishReason::Length if running.is_limited_by_context => ("model_context_window_exceeded", None),
+        FinishReason::Length => ("max_tokens", None),
+    }
+}
+
+/// The message before anything is generated.
+pub fn empty_message(running: &RunningChat) -> MessageBody {
+    MessageBody {
+        id: MessageId::from_bytes(running.id.to_bytes()).to_string(),
+        r#type: "message",
+        role: "assistant",
+        model: running.model.clone(),
+        content: Vec::new(),
+        stop_reason: None,
+        stop_sequence: None,
+        usage: running.usage().into(),
+    }
+}
+
+/// The whole message. `stops`: the stop sequences of the request.
+pub fn message(running: &RunningChat, choices: Vec<Choice>, stops: &[String]) -> MessageBody {
+    let Choice { text, calls, ending, .. } = choices.into_iter().next().unwrap_or_default();
+    let (stop_reason, stop_sequence) = stop_reason(running, ending.unwrap_or(FinishReason::Stop), stops);
+    let text = (!text.is_empty()).then_some(ContentBlock::Text { text });
+    let tool_use = |(index, GeneratedCall { name, arguments })| ContentBlock::ToolUse {
+        id: running.call_ids.of(0, index),
+        name,
+        input: input(arguments),
+    };
+    let content = text.into_iter().chain((0..).zip(calls).map(tool_use)).collect();
+    MessageBody { content, stop_reason: Some(stop_reason), stop_sequence, ..empty_message(running) }
+}
+
+/// The input of a call; an empty object if it is cut off.
+fn input(arguments: String) -> Box<RawValue> {
+    let empty = || RawValue::from_string("{}".to_owned());
+    RawValue::from_string(arguments).or_else(|_| empty()).unwrap_or_default()
+}
