@@ -173,6 +173,7 @@ struct AnthropicModel {
     id: String,
     display_name: String,
     created_at: Timestamp,
+    lifecycle: &'static str,
     /// Of chat models: the context window.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_input_tokens: Option<u32>,
@@ -196,6 +197,7 @@ impl AnthropicModel {
             id: model.id.clone(),
             display_name: model.id.clone(),
             created_at: model.created,
+            lifecycle: "active",
             max_input_tokens: context_window,
             max_tokens: max_output_tokens,
         }

@@ -14,19 +14,24 @@ use crate::http::routes::sampling_fields::{self, MAX_TEMPERATURE};
 use crate::service::json_fields::{invalid_field, optional};
 
 /// Fields that do not affect the output of this server.
-const IGNORED: [&str; 8] = [
+const IGNORED: [&str; 13] = [
     "metadata",
     "service_tier",
     "cache_control",
     "context_management",
+    "compaction",
     "container",
+    "diagnostics",
     "inference_geo",
     "speed",
     "fallbacks",
+    "billing_policy",
+    "user_profile_id",
+    "workspace_id",
 ];
 
 /// What clients may send in `thinking.type`.
-const THINKING: [&str; 3] = ["enabled", "adaptive", "disabled"];
+const THINKING: [&str; 4] = ["enabled", "adaptive", "between_tools", "disabled"];
 
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct MessagesRequest {
