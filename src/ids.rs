@@ -118,6 +118,10 @@ ids! {
     RequestId "request" "req_";
     /// One chat completion.
     CompletionId "chat completion" "chatcmpl-";
+    /// One text completion.
+    TextCompletionId "text completion" "cmpl-";
+    /// The response to a request to tokenize or detokenize a text.
+    TokenizationId "tokenization" "tok_";
     /// The response to an embeddings request.
     EmbeddingId "embedding" "embd-";
     /// The response to a rerank request.

@@ -6,10 +6,13 @@ mod api_keys;
 mod audit;
 mod catalog;
 mod chat;
+mod completion_body;
+mod completions;
 mod conversations;
 mod embeddings;
 mod files;
 mod fine_tuning;
+mod generation_stream;
 pub mod health;
 mod hyperparameters;
 pub mod images;
@@ -19,6 +22,9 @@ pub mod metrics;
 mod models;
 mod projects;
 mod rerank;
+mod sampling_fields;
+mod text_inputs;
+mod tokenization;
 mod usage;
 
 use utoipa_actix_web::service_config::ServiceConfig;
@@ -35,8 +41,10 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(catalog::routes)
         .configure(models::routes)
         .configure(chat::routes)
+        .configure(completions::routes)
         .configure(embeddings::routes)
         .configure(rerank::routes)
+        .configure(tokenization::routes)
         .configure(images::routes)
         .configure(files::routes)
         .configure(fine_tuning::routes)
