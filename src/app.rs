@@ -21,11 +21,14 @@ pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
     chat::Chat,
+    completions::Completions,
     conversation_context::ConversationContextLoader,
     embeddings::Embeddings,
     fine_tuning::{FineTuning, TrainingLoop, TrainingStopper, TunedModels},
+    generation::TextGeneration,
     images::Images,
     models::Models,
+    tokenization::Tokenization,
 };
 use crate::clock_rng::ClockRng;
 use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
@@ -378,10 +381,13 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
         ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
     let models = Models::new(engine.clone(), tuned.clone());
+    let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned);
     Api {
         fine_tuning: FineTuning::new(services.jobs.clone(), models.clone()),
         models,
-        chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader, tuned, config.strict_schemas),
+        chat: Chat::new(generation.clone(), context_loader, config.strict_schemas),
+        completions: Completions::new(generation.clone()),
+        tokenization: Tokenization::new(generation),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
         hosts: Data::new(hosts(config)),

@@ -120,6 +120,10 @@ ids! {
     CompletionId "chat completion" "chatcmpl-";
     /// A message of Anthropic's API.
     MessageId "message" "msg_";
+    /// One text completion.
+    TextCompletionId "text completion" "cmpl-";
+    /// The response to a request to tokenize or detokenize a text.
+    TokenizationId "tokenization" "tok_";
     /// The response to an embeddings request.
     EmbeddingId "embedding" "embd-";
     /// The response to a rerank request.

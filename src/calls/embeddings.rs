@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::errors::{self, ModelErrors};
 use super::prompt_preparation::PromptPreparation;
+use super::text_input::TextInput;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions,
@@ -23,29 +24,13 @@ pub struct Embeddings {
 /// A request; `http` has validated each field on its own.
 pub struct EmbeddingCall {
     pub model: String,
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<TextInput>,
     /// Whether `input` was a single text rather than a list, for error messages.
     pub single: bool,
     pub dimensions: Option<u32>,
     pub input_type: InputType,
     /// Whether to truncate texts that are too long instead of refusing them.
     pub truncate: bool,
-}
-
-/// A text.
-pub enum Input {
-    Text(String),
-    /// Token ids of the model.
-    Tokens(Vec<u32>),
-}
-
-impl Input {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Tokens(ids) => size_of_val(ids.as_slice()),
-        }
-    }
 }
 
 /// The result.
@@ -67,7 +52,7 @@ impl Embeddings {
     pub async fn run(&self, access: &Access, call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
         access.require_model(&call.model)?;
         let (engine, allowed) = (self.engine.clone(), access.clone());
-        let bytes = call.inputs.iter().map(Input::bytes).sum();
+        let bytes = call.inputs.iter().map(TextInput::bytes).sum();
         let prepare = move |bound: TokenizeLimits| {
             let id = call.model.as_str();
             let errors = ModelErrors { engine: &engine, access: &allowed };
@@ -133,17 +118,17 @@ fn check_dimensions(model: &EncoderModel, requested: Option<u32>) -> Result<()> 
 
 fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) -> Result<Vec<Tokenized>> {
     let texts = call.inputs.iter().filter_map(|input| match input {
-        Input::Text(text) => Some(text.as_str()),
-        Input::Tokens(_) => None,
+        TextInput::Text(text) => Some(text.as_str()),
+        TextInput::Tokens(_) => None,
     });
     let encoded = model.encode(&texts.collect::<Vec<_>>(), call.input_type, call.truncate, bound);
     let mut encoded = encoded.map_err(|stopped| errors::from_stopped(model.id(), &stopped))?.into_iter();
     let field = |index: usize| if call.single { "input".to_owned() } else { format!("input[{index}]") };
-    let one = |(index, input): (usize, &Input)| {
+    let one = |(index, input): (usize, &TextInput)| {
         let (mut text, complete) = match input {
             // Texts are missing only after a text that is too long, or after the client has disconnected.
-            Input::Text(_) => encoded.next().ok_or_else(|| Error::internal("a text was not tokenised"))?,
-            Input::Tokens(ids) => {
+            TextInput::Text(_) => encoded.next().ok_or_else(|| Error::internal("a text was not tokenised"))?,
+            TextInput::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
                 foreign.map_or(Ok(()), |id| Err(foreign_token(&field(index), *id, model)))?;
                 (model.add_special_tokens(ids), true)

@@ -19,12 +19,11 @@ const MAX_NAMED_MODELS: usize = 3;
 /// unloaded a model.
 pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
 
-/// The error for a request that can never fit into the KV cache.
-pub(super) fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> Error {
+/// The error for a request that can never fit into the KV cache. `shorten`: what to do, such as `Shorten the prompt`.
+pub(super) fn too_large(large: &TooLarge, param: &str, shorten: &str, remedy: &str) -> Error {
     let smaller = if large.kv_type == KvType::Q8 { "" } else { " or with --kv-type q8" };
-    let or_lower = if param == "messages" { String::new() } else { format!(" or lower {param}") };
     let message = format!(
-        "The request is too large for the server: {large}. Shorten the messages{or_lower}, or start the server with a larger --memory{smaller}.{remedy}"
+        "The request is too large for the server: {large}. {shorten}, or start the server with a larger --memory{smaller}.{remedy}"
     );
     Error::new(Code::ContextLengthExceeded, message).param(param)
 }
@@ -52,7 +51,7 @@ pub(super) fn from_refused(model: &str, refused: Refused) -> Error {
             Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.")
                 .retry_after(retry_after)
         }
-        Refused::TooLarge(large) => too_large(&large, "max_completion_tokens", ""),
+        Refused::TooLarge(large) => too_large(&large, "max_tokens", "Shorten the prompt or lower max_tokens", ""),
         Refused::ShuttingDown => shutting_down(),
         Refused::Invalid(reason) => Error::new(Code::InvalidParameter, reason),
         Refused::Preprocess(stopped) => from_stopped(model, &stopped),

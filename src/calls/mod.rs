@@ -5,6 +5,7 @@
 
 mod blocking;
 pub mod chat;
+pub mod completions;
 pub mod conversation_context;
 mod conversation_truncation;
 pub mod dialect;
@@ -12,12 +13,16 @@ pub mod embeddings;
 mod errors;
 pub mod example_request;
 pub mod fine_tuning;
+pub mod generation;
 mod grammars;
 pub mod images;
 pub mod messages;
 pub mod models;
 pub mod output_spec;
 mod persist_turn;
+mod prompt_length;
 mod prompt_preparation;
 pub mod rerank;
+pub mod text_input;
+pub mod tokenization;
 pub mod training_examples;

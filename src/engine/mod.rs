@@ -63,7 +63,7 @@ pub use text::request::{
 };
 pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
-pub use tokenizer::{Prompt, TokenizeLimits};
+pub use tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};
 pub use training::{
     Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod,
     TrainingOptions, TrainingRun, TrainingText,

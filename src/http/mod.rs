@@ -42,7 +42,10 @@ use actix_web::web::Data;
 
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
-use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
+use crate::calls::{
+    chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
+    models::Models, tokenization::Tokenization,
+};
 use crate::clock_rng::ClockRng;
 use crate::ids::ListId;
 use crate::origin::Origin;
@@ -57,6 +60,8 @@ pub struct Api {
     pub fine_tuning: FineTuning,
     pub models: Models,
     pub chat: Chat,
+    pub completions: Completions,
+    pub tokenization: Tokenization,
     pub embeddings: Embeddings,
     pub images: Images,
     /// The host names that this server accepts.

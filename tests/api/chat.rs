@@ -174,6 +174,10 @@ fn the_limits_of_engine_and_api_match() {
     assert!(about("ChatRequest", "n").contains(&format!("1–{choices}")));
     assert!(about("ChatRequest", "stop").contains(&format!("up to {stops}")));
     assert!(about("ChatRequest", "top_logprobs").contains(&format!("0–{top}")));
+    assert!(about("CompletionRequest", "n").contains(&format!("1–{choices}")));
+    assert!(about("CompletionRequest", "prompt").contains(&format!("At most {choices} completions")));
+    assert!(about("CompletionRequest", "logprobs").contains(&format!("0–{top}")));
+    assert!(about("CompletionRequest", "stop").contains(&format!("up to {stops}")));
     assert!(about("ImageRequest", "n").contains(&format!("1–{}", engine::MAX_IMAGES)));
 }
 

@@ -132,6 +132,12 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for route in ["/messages", "/messages/count_tokens"] {
         row(post.clone(), route, None, route.into(), chat(json!({})), needs_i);
     }
+    let text = Json(json!({ "model": MODEL, "prompt": ["hi", "hello"], "max_tokens": 1 }));
+    row(post.clone(), "/completions", None, "/completions".into(), text, needs_i);
+    let prompt = Json(json!({ "model": MODEL, "prompt": "hi" }));
+    row(post.clone(), "/tokenize", None, "/tokenize".into(), prompt, needs_i);
+    let tokens = Json(json!({ "model": MODEL, "tokens": [1] }));
+    row(post.clone(), "/detokenize", None, "/detokenize".into(), tokens, needs_i);
     let vectors = Json(json!({ "model": EMBEDDER, "input": ["a"] }));
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
     let ranks = Json(json!({ "model": RERANKER, "query": "a", "documents": ["b"] }));

@@ -24,6 +24,7 @@ mod browsers;
 mod chat;
 mod chat_context;
 mod client_disconnects;
+mod completions;
 mod contract;
 mod conversations;
 mod embeddings;
@@ -43,6 +44,7 @@ mod projects;
 mod routes;
 mod schemas;
 mod structured_output;
+mod tokenization;
 mod upload;
 mod usage;
 

@@ -21,7 +21,7 @@ use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, Preprocessor}
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
-use crate::engine::tokenizer::TokenizeLimits;
+use crate::engine::tokenizer::{Prompt, TokenizeLimits};
 use crate::models::ModelError;
 use crate::models::backend::Backend;
 use crate::models::decoder_config::DecoderConfig;
@@ -303,6 +303,21 @@ impl EncoderModel {
             prompt => Cow::Owned(format!("{prompt}{text}")),
         });
         self.preprocessor.encode_texts(prompted.collect(), keep_going, &limits.clone().with_max_tokens(self.limit()))
+    }
+
+    /// Tokenizes a text without a prompt, even one beyond the model's limit, up to `limits`.
+    pub fn tokenize(&self, text: &str, add_special: bool, limits: &TokenizeLimits) -> Result<Prompt, PreprocessError> {
+        let texts = self.preprocessor.encode_texts(vec![Cow::Borrowed(text)], true, limits)?;
+        let (text, complete) = texts.into_iter().next().unwrap_or_default();
+        let EncoderTokenizerInfo { prefix, suffix, .. } = &self.info;
+        let end = text.ids.len().saturating_sub(suffix.len());
+        let bare = text.ids.get(prefix.len()..end).unwrap_or_default();
+        Ok(Prompt { ids: if add_special { text.ids } else { bare.to_vec() }, complete })
+    }
+
+    /// The text of these tokens, special tokens included.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, PreprocessError> {
+        self.preprocessor.decode(ids)
     }
 
     /// Adds the special tokens around a text given as tokens, unless it has them already.

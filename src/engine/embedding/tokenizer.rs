@@ -60,6 +60,11 @@ impl EncoderTokenizer {
         until_limits(texts.iter().map(|text| self.encode(text, limits)), keep_going, limits)
     }
 
+    /// The text of these tokens, special tokens included.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, String> {
+        self.tokenizer.decode(ids, false).map_err(|error| error.to_string())
+    }
+
     /// Tokenizes the query with each document ([`Self::encode_pair`]). Without a `max_length`, the first pair over the
     /// limits is the last of the result.
     pub fn encode_pairs(

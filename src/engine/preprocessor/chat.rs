@@ -58,23 +58,26 @@ impl ChatPreprocessor {
         let template_describes_tools = style != ToolPromptStyle::Described;
         let eos_ids = vocabulary.eos_ids().clone();
         let eos = vocabulary.eos.or_else(|| eos_ids.iter().min().copied());
-        let info = ChatTokenizerInfo { vocabulary, call_format: style.format(), template_describes_tools };
+        let prepends_space = tokens.encode("a").first().is_some_and(|first| vocabulary.bytes(*first).starts_with(b" "));
+        let info =
+            ChatTokenizerInfo { vocabulary, prepends_space, call_format: style.format(), template_describes_tools };
         Ok((Self { tokens, eos_ids, eos, default, tool_use }, info))
     }
 
-    /// Renders the conversation with the generation prompt and tokenizes it. Tokenizing stops at `limits`.
-    pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
-        let rendered = self.render_with_tools(messages, tools, true)?;
+    /// Renders the conversation, with or without the generation prompt, and tokenizes it. Tokenizing stops at `limits`.
+    pub fn prompt(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        generation_prompt: bool,
+        limits: &TokenizeLimits,
+    ) -> Result<Prompt, PromptError> {
+        let rendered = self.render_with_tools(messages, tools, generation_prompt)?;
         let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {
             return Err(PromptError::Broken("it renders these messages to an empty prompt".to_owned()));
         }
         Ok(prompt)
-    }
-
-    /// Tokenizes plain text: special tokens in it stay text, and none are added.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
-        self.tokens.encode(text)
     }
 
     pub fn tokenizer(&self) -> &ChatTokenizer {

@@ -31,7 +31,7 @@ use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
 use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
-use crate::engine::tokenizer::{Prompt, TokenizeLimits};
+use crate::engine::tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};
 use crate::models::encoder::Tokenized;
 use request::Request;
 use request_handler::RequestHandler;
@@ -105,9 +105,15 @@ impl Preprocessor {
         sandbox_protocol::decode(&response).map_err(PreprocessError::Failed)
     }
 
-    /// The prompt of a conversation, including the generation prompt.
-    pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
-        let request = Request::Prompt { messages: messages.into(), tools: tools.into() };
+    /// The prompt of a conversation, with or without the generation prompt.
+    pub fn prompt(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        generation_prompt: bool,
+        limits: &TokenizeLimits,
+    ) -> Result<Prompt, PromptError> {
+        let request = Request::Prompt { messages: messages.into(), tools: tools.into(), generation_prompt };
         self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
     }
 
@@ -122,9 +128,31 @@ impl Preprocessor {
         self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
     }
 
-    /// Tokenizes plain text: special tokens in it stay text, and none are added.
-    pub fn tokenize(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
-        self.call(&Request::Text { text: text.into() }, &TokenizeLimits::default())
+    /// Tokenizes a text without a template.
+    pub fn tokenize(
+        &self,
+        text: &str,
+        special: SpecialTokenOptions,
+        limits: &TokenizeLimits,
+    ) -> Result<Prompt, PreprocessError> {
+        self.call(&Request::Text { text: text.into(), special }, limits)
+    }
+
+    /// A prompt to generate the text between `prefix` and `suffix`; `None` if the model was not trained for it.
+    pub fn infill(
+        &self,
+        prefix: &str,
+        suffix: &str,
+        limits: &TokenizeLimits,
+    ) -> Result<Option<Prompt>, PreprocessError> {
+        self.call(&Request::Infill { prefix: prefix.into(), suffix: suffix.into() }, limits)
+    }
+
+    /// The text of an encoder's tokens, special tokens included.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, PreprocessError> {
+        let response: Result<_, String> =
+            self.call(&Request::Decode { ids: ids.into() }, &TokenizeLimits::default())?;
+        response.map_err(PreprocessError::Failed)
     }
 
     /// Tokenizes texts for an encoder, and says for each whether its tokens are complete. Unless `keep_going`, the

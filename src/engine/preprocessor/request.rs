@@ -7,22 +7,27 @@ use serde::{Deserialize, Serialize};
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
 use crate::engine::text::training_example::TrainingExample;
+use crate::engine::tokenizer::SpecialTokenOptions;
 
 /// A request to an [`RequestHandler`](super::request_handler::RequestHandler). It is sent with the token limit of each
 /// text.
 #[derive(Serialize, Deserialize)]
 pub enum Request<'a> {
-    /// The prompt of a conversation.
-    Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]> },
+    /// The prompt of a conversation, with or without the beginning of the assistant's turn.
+    Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]>, generation_prompt: bool },
     /// A training example, of which no text may have more than `max_tokens` tokens.
     TrainingTexts { example: Cow<'a, TrainingExample>, max_tokens: usize },
-    /// A plain text: special tokens in it stay text.
-    Text { text: Cow<'a, str> },
+    /// A text without a template.
+    Text { text: Cow<'a, str>, special: SpecialTokenOptions },
+    /// A prompt to generate the text between `prefix` and `suffix`.
+    Infill { prefix: Cow<'a, str>, suffix: Cow<'a, str> },
     /// Texts for an encoder. Unless `keep_going`, those after the first with too many tokens are skipped.
     Texts { texts: Vec<Cow<'a, str>>, keep_going: bool },
     /// A query and documents, truncated to `max_length` tokens if given. Without it, documents after the first with too
     /// many tokens are skipped.
     Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, max_length: Option<usize> },
+    /// The text of an encoder's tokens, special tokens included.
+    Decode { ids: Cow<'a, [u32]> },
     /// Texts for each of a pipeline's tokenizers.
     Image { texts: [Cow<'a, str>; 2] },
 }

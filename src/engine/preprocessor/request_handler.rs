@@ -57,13 +57,19 @@ impl RequestHandler {
         let limits =
             &max_tokens.map_or_else(|| limits.clone(), |max_tokens| limits.clone().with_max_tokens(max_tokens));
         match (request, self) {
-            (Request::Prompt { messages, tools }, Self::Chat(chat)) => {
-                sandbox_protocol::encode(&chat.prompt(&messages, &tools, limits))
+            (Request::Prompt { messages, tools, generation_prompt }, Self::Chat(chat)) => {
+                sandbox_protocol::encode(&chat.prompt(&messages, &tools, generation_prompt, limits))
             }
             (Request::TrainingTexts { example, max_tokens }, Self::Chat(chat)) => {
                 sandbox_protocol::encode(&chat.training_texts(&example, max_tokens, limits))
             }
-            (Request::Text { text }, Self::Chat(chat)) => sandbox_protocol::encode(&chat.encode(&text)),
+            (Request::Text { text, special }, Self::Chat(chat)) => {
+                sandbox_protocol::encode(&chat.tokenizer().encode_text(&text, special, limits))
+            }
+            (Request::Infill { prefix, suffix }, Self::Chat(chat)) => {
+                sandbox_protocol::encode(&chat.tokenizer().encode_infill(&prefix, &suffix, limits))
+            }
+            (Request::Decode { ids }, Self::Encoder(tokens)) => sandbox_protocol::encode(&tokens.decode(&ids)),
             (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
                 sandbox_protocol::encode(&tokens.encode_all(&texts, keep_going, limits))
             }

@@ -21,6 +21,8 @@ pub struct PromptTokenizerSpec {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ChatTokenizerInfo {
     pub vocabulary: Vocabulary,
+    /// Whether the tokens of a text begin with a space that the text does not have.
+    pub prepends_space: bool,
     /// How the model writes tool calls.
     pub call_format: CallFormat,
     /// Whether the model's own template describes tools.

@@ -231,7 +231,7 @@ mod tests {
         let [text] = &texts(&preprocessor, &example)[..] else { panic!("one text") };
         let end = preprocessor.eos().unwrap();
         assert_eq!(text.tokens.iter().filter(|id| **id == end).count(), 2);
-        let expected = [preprocessor.encode("b<|end|>c<|start|>"), vec![end]].concat();
+        let expected = [preprocessor.tokenizer().encode("b<|end|>c<|start|>"), vec![end]].concat();
         assert_eq!(targets(text), expected);
     }
 
@@ -251,19 +251,19 @@ mod tests {
         let preprocessor = preprocessor(&fixtures().join("tokenizers/hub-first"), CHATML, &config);
         let eos = preprocessor.eos().unwrap();
         let [text] = &texts(&preprocessor, &TrainingExample::Text("some words".to_owned()))[..] else { panic!("one") };
-        assert_eq!(text.tokens, [preprocessor.encode("some words"), vec![eos]].concat());
+        assert_eq!(text.tokens, [preprocessor.tokenizer().encode("some words"), vec![eos]].concat());
         assert_eq!(text.targets, (1..text.tokens.len()).collect::<Vec<_>>());
         let completion = |prompt: &str, completion: &str| {
             let (prompt, completion) = (prompt.to_owned(), completion.to_owned());
             texts(&preprocessor, &TrainingExample::Completion { prompt, completion }).remove(0)
         };
         let text = completion("some words", " and <s> more");
-        let prompt = preprocessor.encode("some words");
+        let prompt = preprocessor.tokenizer().encode("some words");
         assert!(text.tokens.starts_with(&prompt));
         assert_eq!(text.targets, (prompt.len()..text.tokens.len()).collect::<Vec<_>>());
-        assert_eq!(text.tokens, [preprocessor.encode("some words and <s> more"), vec![eos]].concat());
+        assert_eq!(text.tokens, [preprocessor.tokenizer().encode("some words and <s> more"), vec![eos]].concat());
         let text = completion("", "words");
-        assert_eq!(text.tokens, [preprocessor.encode("words"), vec![eos]].concat());
+        assert_eq!(text.tokens, [preprocessor.tokenizer().encode("words"), vec![eos]].concat());
         assert_eq!(text.targets, (1..text.tokens.len()).collect::<Vec<_>>(), "the first token has no prediction");
     }
 
@@ -280,7 +280,10 @@ mod tests {
         std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
         let preprocessor = preprocessor(dir.path(), CHATML, &json!({"bos_token": "<s>", "eos_token": "</s>"}));
         let text = texts(&preprocessor, &TrainingExample::Text("a".to_owned())).remove(0);
-        assert_eq!(text.tokens, [vec![1], preprocessor.encode("a"), preprocessor.eos().into_iter().collect()].concat());
+        assert_eq!(
+            text.tokens,
+            [vec![1], preprocessor.tokenizer().encode("a"), preprocessor.eos().into_iter().collect()].concat()
+        );
         assert_eq!(text.targets, (1..text.tokens.len()).collect::<Vec<_>>());
     }
 
@@ -295,7 +298,10 @@ mod tests {
         let pair = texts(&preprocessor, &example);
         let targets: Vec<_> = pair.iter().map(targets).collect();
         let end = preprocessor.eos().unwrap();
-        assert_eq!(targets, ["yes", "not at all"].map(|text| [preprocessor.encode(text), vec![end]].concat()));
+        assert_eq!(
+            targets,
+            ["yes", "not at all"].map(|text| [preprocessor.tokenizer().encode(text), vec![end]].concat())
+        );
         let split = pair[0].targets[0];
         assert_eq!(pair[0].tokens[..split], pair[1].tokens[..split], "the same prompt");
         // Several messages must form one text.
@@ -323,7 +329,7 @@ mod tests {
         assert_eq!(limited(count - 1), Ok(TrainingTexts::TooLong { tokens: count }));
         assert_eq!(limited(1), Ok(TrainingTexts::TooLong { tokens: count }));
         let text = TrainingExample::Text("word ".repeat(30_000));
-        let count = preprocessor.encode("word ".repeat(30_000).as_str()).len() + 1;
+        let count = preprocessor.tokenizer().encode("word ".repeat(30_000).as_str()).len() + 1;
         let found = preprocessor.training_texts(&text, 100, &TokenizeLimits::default());
         assert_eq!(found, Ok(TrainingTexts::TooLong { tokens: count }));
     }

@@ -18,7 +18,7 @@ use crate::engine::text::scheduler::{ModelId, Tenant};
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
-use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
+use crate::engine::tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits, Vocabulary};
 use crate::models::ModelError;
 use crate::models::backend::Backend;
 use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
@@ -42,6 +42,8 @@ pub struct TextNetwork {
     pub(in crate::engine) vocabulary: Vocabulary,
     /// Bytes of the longest token.
     longest_token: usize,
+    /// Whether the tokens of a text begin with a space that the text does not have.
+    prepends_space: bool,
     preprocessor: Preprocessor,
     /// How it writes tool calls.
     call_format: CallFormat,
@@ -73,7 +75,7 @@ impl TextModel {
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
-        let ChatTokenizerInfo { vocabulary, call_format, template_describes_tools } = info;
+        let ChatTokenizerInfo { vocabulary, prepends_space, call_format, template_describes_tools } = info;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
         let network = TextNetwork {
@@ -82,6 +84,7 @@ impl TextModel {
             network,
             vocabulary,
             longest_token,
+            prepends_space,
             preprocessor,
             call_format,
             template_describes_tools,
@@ -161,7 +164,39 @@ impl TextModel {
         tools: &[Tool],
         bound: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
-        self.preprocessor.prompt(messages, tools, bound)
+        self.preprocessor.prompt(messages, tools, true, bound)
+    }
+
+    /// Like [`Self::prompt_within`], but ends with the last message.
+    pub fn transcript_within(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        bound: &TokenizeLimits,
+    ) -> Result<Prompt, PromptError> {
+        self.preprocessor.prompt(messages, tools, false, bound)
+    }
+
+    /// Tokenises a text without the chat template, a long one only up to `bound`. Takes time proportional to its length: do
+    /// not call on an async thread.
+    pub fn text_prompt(
+        &self,
+        text: &str,
+        special: SpecialTokenOptions,
+        bound: &TokenizeLimits,
+    ) -> Result<Prompt, PreprocessError> {
+        self.preprocessor.tokenize(text, special, bound)
+    }
+
+    /// Like [`Self::text_prompt`], for a prompt whose completion is the text between `prefix` and `suffix`. Special tokens
+    /// in them stay text. `None`: the model has no tokens for such prompts.
+    pub fn infill_prompt(
+        &self,
+        prefix: &str,
+        suffix: &str,
+        bound: &TokenizeLimits,
+    ) -> Result<Option<Prompt>, PreprocessError> {
+        self.preprocessor.infill(prefix, suffix, bound)
     }
 
     /// The tokens of a training example and which of them are targets, unless a text has more than `max_tokens`. `limits`
@@ -175,14 +210,18 @@ impl TextModel {
         self.preprocessor.training_texts(example, max_tokens, limits)
     }
 
-    /// A lower bound on the tokens of a prompt with these messages, without rendering it.
-    ///
-    /// Counts only the trimmed text of users and tools: templates may leave out parts of assistant messages. The margin
-    /// allows for tokenizers that normalise text to fewer bytes.
+    /// A lower bound on the tokens of a prompt with these messages, without rendering it. Counts only the trimmed text of
+    /// users and tools: templates may leave out parts of assistant messages.
     pub fn min_prompt_tokens<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> u64 {
-        const MARGIN: usize = 4;
         let counted = |message: &&Message| message.role == "user" || message.role == "tool";
-        let bytes: usize = messages.into_iter().filter(counted).map(|message| message.content.trim().len()).sum();
+        let bytes = messages.into_iter().filter(counted).map(|message| message.content.trim().len()).sum();
+        self.min_text_tokens(bytes)
+    }
+
+    /// A lower bound on the tokens of a text of so many bytes. The margin allows for tokenizers that normalise text to
+    /// fewer bytes.
+    pub fn min_text_tokens(&self, bytes: usize) -> u64 {
+        const MARGIN: usize = 4;
         (bytes / (self.longest_token * MARGIN)) as u64
     }
 
@@ -208,7 +247,15 @@ impl TextModel {
 
     /// Tokenises plain text: special tokens are neither recognised nor added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
-        self.preprocessor.tokenize(text)
+        let plain = SpecialTokenOptions::default();
+        self.preprocessor.tokenize(text, plain, &TokenizeLimits::default()).map(|prompt| prompt.ids)
+    }
+
+    /// The text of these tokens, special tokens included. Invalid UTF-8 becomes U+FFFD, and unknown IDs are left out.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| self.vocabulary.bytes(*id)).copied().collect();
+        let text = bytes.strip_prefix(b" ").filter(|_| self.prepends_space).unwrap_or(&bytes);
+        String::from_utf8_lossy(text).into_owned()
     }
 
     /// The bytes of a token; empty for an unknown ID.

@@ -2,6 +2,7 @@
 
 use crate::engine::error::Failure;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use tokio::sync::mpsc;
 
@@ -56,6 +57,8 @@ pub struct TextDelta {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenInfo {
     pub token: TokenLogprob,
+    /// Whether it is a control token, which adds no text.
+    pub is_control: bool,
     pub top: Vec<TokenLogprob>,
 }
 
@@ -98,10 +101,15 @@ impl DeltaStream {
         Self { receiver, capacity, runtime }
     }
 
-    /// The next delta; `None` after the last delta of the last choice, or after a failure.
+    /// The next delta; `None` after the last delta of the last choice, or after a failure. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Result<TextDelta, Failure>> {
-        let delta = self.receiver.recv().await;
-        if self.receiver.len() + 1 >= self.capacity {
+        std::future::poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// Like [`Self::recv`], for a caller that waits for several streams.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<TextDelta, Failure>>> {
+        let delta = self.receiver.poll_recv(context);
+        if delta.is_ready() && self.receiver.len() + 1 >= self.capacity {
             self.runtime.wake();
         }
         delta

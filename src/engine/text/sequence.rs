@@ -136,7 +136,11 @@ impl Sequence {
         };
         let top = logprobs::top_tokens(raw, usize::from(self.logprobs.unwrap_or(0)));
         let logit = raw.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        TokenInfo { token: describe(id, logit), top: top.into_iter().map(|(id, logit)| describe(id, logit)).collect() }
+        TokenInfo {
+            token: describe(id, logit),
+            is_control: self.model.vocabulary.is_control(id),
+            top: top.into_iter().map(|(id, logit)| describe(id, logit)).collect(),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::byte_alphabet::{META_SPACE, byte_fallback, decode_byte_level, decode_piece, restore_spaces};
+use super::fill_in_the_middle::FimTokens;
 use super::sentencepiece_bpe::SentencePieceBpe;
 use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
 use crate::engine::tokenizer::pretokenizer::{self, PreTokenizer};
@@ -177,7 +178,9 @@ impl ChatTokenizer {
         };
         let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos);
         let prefix = vocabulary.bos.filter(|_| adds_bos);
-        Ok((Self { encoder, special_tokens, prefix, document_bos: prefix }, vocabulary))
+        let with_text = |text: &str| table.texts.iter().position(|other| other == text).map(|id| id as u32);
+        let fim = FimTokens::from_metadata(|key| table.id(key)).or_else(|| FimTokens::from_vocabulary(with_text));
+        Ok((Self { encoder, special_tokens, prefix, document_bos: prefix, fim }, vocabulary))
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokenizers::Tokenizer;
 
 use super::byte_alphabet::{decode_byte_level, decode_piece};
+use super::fill_in_the_middle::FimTokens;
 use super::{ChatTokenizer, EOS_TOKENS, Encoder, Vocabulary, is_template_token};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::engine::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
@@ -173,9 +174,10 @@ impl ChatTokenizer {
             let framed = tokenizer.encode_fast("", true);
             framed.is_ok_and(|framed| framed.get_ids().first() == Some(bos))
         });
+        let fim = FimTokens::from_vocabulary(|text| tokenizer.token_to_id(text));
         // TemplateSources write the BOS token themselves; transformers adds none to rendered prompts.
         Ok((
-            Self { encoder, special_tokens, prefix: None, document_bos },
+            Self { encoder, special_tokens, prefix: None, document_bos, fim },
             Vocabulary { bytes, control, eos_ids, bos, eos },
         ))
     }

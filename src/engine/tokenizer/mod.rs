@@ -5,6 +5,7 @@
 mod byte_alphabet;
 mod chunks;
 pub mod files;
+mod fill_in_the_middle;
 mod gguf;
 mod hugging_face;
 pub mod pretokenizer;
@@ -21,13 +22,18 @@ use tokenizers::Tokenizer;
 
 use crate::engine::tokenizer::special_tokens::{Part, SpecialTokens};
 pub use chunks::chunks;
+use fill_in_the_middle::FimTokens;
 pub use gguf::{GgufVocabulary, check};
 pub use hugging_face::{check as check_hugging_face, tokenizer_json};
 pub use vocabulary::Vocabulary;
 
-/// Control tokens that end generation, in addition to the EOS token that the file names.
-const EOS_TOKENS: &[&str] =
-    &["<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
+/// Control tokens that end generation, in addition to the EOS token that the file names. Those of the second line end the
+/// middle of a fill-in-the-middle prompt.
+#[rustfmt::skip]
+const EOS_TOKENS: &[&str] = &[
+    "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>",
+    "▁<EOT>", "<EOT>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>",
+];
 
 /// Encodes texts and prompts. The [`Vocabulary`] that is built with it decodes tokens.
 pub struct ChatTokenizer {
@@ -37,6 +43,17 @@ pub struct ChatTokenizer {
     prefix: Option<u32>,
     /// The BOS token of texts without a template.
     document_bos: Option<u32>,
+    /// `None`: the model was not trained to fill in the middle.
+    fim: Option<FimTokens>,
+}
+
+/// How special tokens are handled in a text without a template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecialTokenOptions {
+    /// Whether the model's BOS token, if it has one, precedes the text.
+    pub add: bool,
+    /// Whether the texts of special tokens become these tokens. Otherwise, they stay text.
+    pub parse: bool,
 }
 
 /// When tokenizing stops early. Prompts of up to [`chunks::MAX_CHUNK`] bytes are always tokenized completely.
@@ -155,6 +172,34 @@ impl ChatTokenizer {
         let mut ids = Vec::new();
         self.encoder.append(text, Position::Start, &TokenizeLimits::default(), &mut ids);
         ids
+    }
+
+    /// Encodes a text without a template. A BOS token that the text begins with is not added again.
+    pub fn encode_text(&self, text: &str, special: SpecialTokenOptions, limits: &TokenizeLimits) -> Prompt {
+        let limits = if text.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
+        let mut ids = Vec::new();
+        let complete = match special.parse {
+            true => self.append_parts(&special_tokens::escape_placeholders(text), Position::Start, limits, &mut ids),
+            false => self.encoder.append(text, Position::Start, limits, &mut ids),
+        };
+        if let Some(bos) = self.document_bos.filter(|bos| special.add && ids.first() != Some(bos)) {
+            ids.insert(0, bos);
+        }
+        Prompt { ids, complete }
+    }
+
+    /// Encodes a prompt whose completion is the text between `prefix` and `suffix`, after the model's BOS token if it has
+    /// one. Special tokens in them stay text. `None`: the model has no tokens for such prompts.
+    pub fn encode_infill(&self, prefix: &str, suffix: &str, limits: &TokenizeLimits) -> Option<Prompt> {
+        let fim = self.fim?;
+        let limits = if prefix.len() + suffix.len() > chunks::MAX_CHUNK { limits } else { &TokenizeLimits::default() };
+        let mut ids: Vec<u32> = self.document_bos.into_iter().chain([fim.prefix]).collect();
+        let mut complete = self.encoder.append(prefix, Position::AfterSpecial, limits, &mut ids);
+        ids.push(fim.suffix);
+        // The suffix continues the middle, so no space is prepended to it.
+        complete = complete && self.encoder.append(suffix, Position::Continuation, limits, &mut ids);
+        ids.push(fim.middle);
+        Some(Prompt { ids, complete })
     }
 
     /// Like [`Self::encode`], after the model's BOS token if it has one.

@@ -123,6 +123,13 @@ impl SpecialTokens {
     }
 }
 
+/// Escapes only the placeholders in a text: [`SpecialTokens::split`] then parses the special tokens in it.
+pub fn escape_placeholders(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    escape(text, &mut out);
+    out
+}
+
 fn escape(text: &str, out: &mut String) {
     for letter in text.chars() {
         if (FIRST_NONCHARACTER..FIRST_NONCHARACTER + 32).contains(&u32::from(letter)) {

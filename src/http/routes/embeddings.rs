@@ -8,11 +8,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use crate::calls::embeddings::{EmbeddingCall, Input};
+use crate::calls::embeddings::EmbeddingCall;
+use crate::calls::text_input::TextInput;
 use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
+use crate::http::routes::text_inputs::{TextInputs, check_count};
 use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
@@ -34,7 +36,7 @@ pub struct EmbeddingRequest {
     model: String,
     /// Texts, or token ids of the model (see `token_ids`): one, or an array of up to 2,048.
     #[schema(value_type = Vec<String>)]
-    input: Inputs,
+    input: TextInputs,
     /// Number of dimensions, if the model supports others than its default.
     dimensions: Option<u32>,
     /// Encoding of the vectors: numbers, or little-endian 32-bit floats in base64.
@@ -48,15 +50,6 @@ pub struct EmbeddingRequest {
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "must be a string, an array of strings, or token ids")]
-enum Inputs {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u32>),
-    ManyTokens(Vec<Vec<u32>>),
 }
 
 /// `model`: the ids of this model's own tokenizer.
@@ -121,17 +114,10 @@ impl EmbeddingRequest {
         if self.dimensions == Some(0) {
             return Err(Error::invalid("dimensions", "'dimensions' is 0; it must be at least 1."));
         }
-        let has_tokens = matches!(self.input, Inputs::Tokens(_) | Inputs::ManyTokens(_));
-        if has_tokens && self.token_ids.is_none() {
+        if self.input.has_tokens() && self.token_ids.is_none() {
             return Err(Error::invalid("input", UNDECLARED_TOKENS));
         }
-        let single = matches!(self.input, Inputs::Text(_) | Inputs::Tokens(_));
-        let inputs = match self.input {
-            Inputs::Text(text) => vec![Input::Text(text)],
-            Inputs::Texts(texts) => texts.into_iter().map(Input::Text).collect(),
-            Inputs::Tokens(tokens) => vec![Input::Tokens(tokens)],
-            Inputs::ManyTokens(many) => many.into_iter().map(Input::Tokens).collect(),
-        };
+        let (inputs, single) = self.input.into_list();
         check_inputs(&inputs, single)?;
         let input_type = match self.input_type {
             None => InputType::Unspecified,
@@ -144,17 +130,9 @@ impl EmbeddingRequest {
     }
 }
 
-fn check_inputs(inputs: &[Input], single: bool) -> Result<()> {
-    let count = inputs.len();
-    if !(1..=MAX_INPUTS).contains(&count) {
-        let text = format!("'input' has {count} entries; it must have 1 to {MAX_INPUTS}.");
-        return Err(Error::invalid("input", text));
-    }
-    let empty = |input: &Input| match input {
-        Input::Text(text) => text.is_empty(),
-        Input::Tokens(tokens) => tokens.is_empty(),
-    };
-    match inputs.iter().position(empty) {
+fn check_inputs(inputs: &[TextInput], single: bool) -> Result<()> {
+    check_count("input", inputs.len(), MAX_INPUTS)?;
+    match inputs.iter().position(TextInput::is_empty) {
         None => Ok(()),
         Some(index) => {
             let field = if single { "input".to_owned() } else { format!("input[{index}]") };

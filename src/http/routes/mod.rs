@@ -7,10 +7,13 @@ mod api_keys;
 mod audit;
 mod catalog;
 mod chat;
+mod completion_body;
+mod completions;
 mod conversations;
 mod embeddings;
 mod files;
 mod fine_tuning;
+mod generation_stream;
 pub mod health;
 mod hyperparameters;
 pub mod images;
@@ -21,6 +24,8 @@ mod models;
 mod projects;
 mod rerank;
 mod sampling_fields;
+mod text_inputs;
+mod tokenization;
 mod usage;
 
 use utoipa_actix_web::service_config::ServiceConfig;
@@ -38,8 +43,10 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(models::routes)
         .configure(chat::routes)
         .configure(anthropic_messages::routes)
+        .configure(completions::routes)
         .configure(embeddings::routes)
         .configure(rerank::routes)
+        .configure(tokenization::routes)
         .configure(images::routes)
         .configure(files::routes)
         .configure(fine_tuning::routes)

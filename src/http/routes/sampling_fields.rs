@@ -1,29 +1,179 @@
-//! Sampling fields that requests share.
+//! The request fields that chat and text completions share, and their checks.
 
-use crate::engine::MAX_STOPS;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::PartialSchema;
+
+use crate::display::shorten;
+use crate::engine::{MAX_STOPS, Sampling};
 use crate::error::{Error, Result};
+use crate::http::unknown_fields::unsupported;
+
+const MAX_STOP_BYTES: usize = 256;
+const MAX_BIASES: usize = 1024;
 
 /// Default sampling parameters, those of llama.cpp. Small models produce nonsense if every token of the vocabulary can
 /// be sampled.
-pub const TEMPERATURE: f32 = 0.8;
-pub const TOP_P: f32 = 0.95;
-pub const TOP_K: u32 = 40;
-pub const MIN_P: f32 = 0.05;
+const TEMPERATURE: f32 = 0.8;
+const TOP_P: f32 = 0.95;
+const TOP_K: u32 = 40;
+const MIN_P: f32 = 0.05;
 
-pub const MAX_TEMPERATURE: f32 = 2.0;
-const MAX_STOP_BYTES: usize = 256;
+/// Fields that do not affect the output of this server.
+const IGNORED: [&str; 12] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "prediction",
+    "moderation",
+    "verbosity",
+    "reasoning_effort",
+];
 
-pub fn number(field: &str, given: Option<f32>, default: f32, min: f32, max: f32) -> Result<f32> {
-    within(field, given.unwrap_or(default), min, max)
+/// Adds the shared fields to the struct of a request. Not a flattened struct, whose fields would have no path in error
+/// messages.
+macro_rules! with_sampling_fields {
+    ($(#[$attribute:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        $(#[$attribute])*
+        pub struct $name {
+            $($own)*
+            stream: Option<bool>,
+            stream_options: Option<$crate::http::routes::sampling_fields::StreamOptions>,
+            /// 0–2, 0.8 if absent; 0 always picks the most likely token.
+            temperature: Option<f32>,
+            /// Above 0 up to 1, 0.95 if absent.
+            top_p: Option<f32>,
+            /// Sample from this many most likely tokens, 40 if absent; 0 is off.
+            top_k: Option<u32>,
+            /// Sample from tokens with at least this probability, relative to the most likely one: 0–1, 0.05 if absent.
+            min_p: Option<f32>,
+            /// −2 to 2.
+            frequency_penalty: Option<f32>,
+            /// −2 to 2.
+            presence_penalty: Option<f32>,
+            /// Above 0 up to 10; 1 is off.
+            repetition_penalty: Option<f32>,
+            /// The same seed and request give the same output.
+            seed: Option<i64>,
+            /// One string, or up to 16.
+            stop: Option<$crate::http::routes::sampling_fields::Stop>,
+            /// Min tokens before generation may stop.
+            min_tokens: Option<u32>,
+            /// Continue past the model's end-of-sequence token.
+            ignore_eos: Option<bool>,
+            /// Token id → −100 to 100.
+            logit_bias: Option<std::collections::BTreeMap<String, f32>>,
+            #[serde(flatten)]
+            #[schema(ignore)]
+            rest: serde_json::Map<String, serde_json::Value>,
+        }
+
+        impl $name {
+            /// Takes the shared fields out of the request.
+            fn sampling_fields(&mut self) -> $crate::http::routes::sampling_fields::SamplingFields {
+                $crate::http::routes::sampling_fields::SamplingFields {
+                    stream: self.stream,
+                    stream_options: self.stream_options,
+                    temperature: self.temperature,
+                    top_p: self.top_p,
+                    top_k: self.top_k,
+                    min_p: self.min_p,
+                    frequency_penalty: self.frequency_penalty,
+                    presence_penalty: self.presence_penalty,
+                    repetition_penalty: self.repetition_penalty,
+                    seed: self.seed,
+                    stop: self.stop.take(),
+                    min_tokens: self.min_tokens,
+                    ignore_eos: self.ignore_eos,
+                    logit_bias: self.logit_bias.take(),
+                }
+            }
+        }
+    };
+}
+pub(super) use with_sampling_fields;
+
+/// The shared fields of a request.
+#[derive(Default)]
+pub struct SamplingFields {
+    pub stream: Option<bool>,
+    pub stream_options: Option<StreamOptions>,
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<u32>,
+    pub min_p: Option<f32>,
+    pub frequency_penalty: Option<f32>,
+    pub presence_penalty: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub seed: Option<i64>,
+    pub stop: Option<Stop>,
+    pub min_tokens: Option<u32>,
+    pub ignore_eos: Option<bool>,
+    pub logit_bias: Option<BTreeMap<String, f32>>,
 }
 
-/// A factor above 0 up to `max`.
-pub fn positive(field: &str, given: Option<f32>, default: f32, max: f32) -> Result<f32> {
-    let value = given.unwrap_or(default);
-    if value > 0.0 && value <= max {
-        return Ok(value);
+/// The shared fields, checked.
+pub struct CheckedSampling {
+    pub sampling: Sampling,
+    pub seed: Option<u64>,
+    pub stop: Vec<String>,
+    /// `None` if not streaming.
+    pub stream: Option<StreamOptions>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, utoipa::ToSchema)]
+pub struct StreamOptions {
+    /// Send an additional chunk with the usage before the end.
+    #[serde(default)]
+    pub include_usage: bool,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(untagged, expecting = "must be a string or an array of strings")]
+pub enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl SamplingFields {
+    /// Checks each field. `max_tokens`: with the name of its field.
+    pub fn check(self, max_tokens: Option<(u32, &str)>) -> Result<CheckedSampling> {
+        check_max_tokens(max_tokens, self.min_tokens)?;
+        let sampling = Sampling {
+            temperature: number("temperature", self.temperature, TEMPERATURE, 0.0, 2.0)?,
+            top_p: positive("top_p", self.top_p, TOP_P, 1.0)?,
+            top_k: self.top_k.unwrap_or(TOP_K),
+            min_p: number("min_p", self.min_p, MIN_P, 0.0, 1.0)?,
+            frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0.0, -2.0, 2.0)?,
+            presence_penalty: number("presence_penalty", self.presence_penalty, 0.0, -2.0, 2.0)?,
+            repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 1.0, 10.0)?,
+            seed: 0,
+            logit_bias: biases(self.logit_bias.as_ref())?,
+            min_tokens: self.min_tokens.unwrap_or(0),
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+        };
+        let stream = stream(self.stream.unwrap_or(false), self.stream_options)?;
+        Ok(CheckedSampling { sampling, seed: self.seed.map(i64::cast_unsigned), stop: stop(self.stop)?, stream })
     }
-    Err(Error::invalid(field, format!("'{field}' is {value}; it must be above 0 and at most {max}.")))
+}
+
+/// Refuses fields that would change the output and that the request `T` does not have. `is_idle`: whether a further
+/// field with this value changes nothing.
+pub fn refuse_unsupported<T: PartialSchema>(
+    rest: &Map<String, Value>,
+    is_idle: impl Fn(&str, &Value) -> bool,
+) -> Result<()> {
+    let changes = |(name, value): &(&String, &Value)| {
+        !value.is_null() && !IGNORED.contains(&name.as_str()) && !is_idle(name, value)
+    };
+    rest.iter().find(changes).map_or(Ok(()), |(name, _)| Err(unsupported::<T>(name)))
 }
 
 pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<T> {
@@ -33,8 +183,70 @@ pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, m
     Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {min} to {max}.")))
 }
 
+fn number(field: &str, given: Option<f32>, default: f32, min: f32, max: f32) -> Result<f32> {
+    within(field, given.unwrap_or(default), min, max)
+}
+
+/// A factor above 0 up to `max`.
+fn positive(field: &str, given: Option<f32>, default: f32, max: f32) -> Result<f32> {
+    let value = given.unwrap_or(default);
+    if value > 0.0 && value <= max {
+        return Ok(value);
+    }
+    Err(Error::invalid(field, format!("'{field}' is {value}; it must be above 0 and at most {max}.")))
+}
+
+fn check_max_tokens(max_tokens: Option<(u32, &str)>, min_tokens: Option<u32>) -> Result<()> {
+    match (max_tokens, min_tokens) {
+        (Some((0, field)), _) => {
+            Err(Error::invalid(field, format!("'{field}' is 0. Ask for at least 1 token, or leave it out.")))
+        }
+        (Some((max, field)), Some(min)) if min > max => {
+            Err(Error::invalid("min_tokens", format!("'min_tokens' is {min}, more than '{field}', which is {max}.")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn stream(streamed: bool, options: Option<StreamOptions>) -> Result<Option<StreamOptions>> {
+    match options {
+        Some(_) if !streamed => Err(Error::invalid("stream_options", "'stream_options' requires stream: true.")),
+        options => Ok(streamed.then(|| options.unwrap_or_default())),
+    }
+}
+
+fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
+    let Some(given) = given else { return Ok(Vec::new()) };
+    if given.len() > MAX_BIASES {
+        let message = format!("'logit_bias' has {} entries; at most {MAX_BIASES} are allowed.", given.len());
+        return Err(Error::invalid("logit_bias", message));
+    }
+    given
+        .iter()
+        .map(|(token, bias)| {
+            let field = format!("logit_bias.{}", shorten(token));
+            let id = token.parse().map_err(|_| {
+                Error::invalid(
+                    &*field,
+                    format!("'{field}' is not a token ID. A token ID is a whole number of at least 0."),
+                )
+            })?;
+            within(&field, *bias, -100.0, 100.0).map(|bias| (id, bias))
+        })
+        .collect()
+}
+
+fn stop(given: Option<Stop>) -> Result<Vec<String>> {
+    let stops = match given {
+        None => Vec::new(),
+        Some(Stop::One(text)) => vec![text],
+        Some(Stop::Many(texts)) => texts,
+    };
+    check_stops("stop", stops)
+}
+
 /// Checks the number and the lengths of stop strings.
-pub fn stop_strings(field: &str, stops: Vec<String>) -> Result<Vec<String>> {
+pub fn check_stops(field: &str, stops: Vec<String>) -> Result<Vec<String>> {
     if stops.len() > MAX_STOPS {
         let text = format!("'{field}' has {} strings; at most {MAX_STOPS} are allowed.", stops.len());
         return Err(Error::invalid(field, text));

@@ -8,9 +8,8 @@ use super::{content, output};
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::display::shorten;
-use crate::engine::Sampling;
 use crate::error::{Error, Result};
-use crate::http::routes::sampling_fields::{self, MAX_TEMPERATURE};
+use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, check_stops};
 use crate::service::json_fields::{invalid_field, optional};
 
 /// Fields that do not affect the output of this server.
@@ -89,7 +88,6 @@ impl MessagesRequest {
     /// generated.
     pub fn check(self, generates: bool) -> Result<Checked> {
         let max_tokens = match self.max_tokens {
-            Some(0) => return invalid_field("max_tokens", "is 0. Ask for at least 1 token"),
             None if generates => {
                 return invalid_field("max_tokens", "is missing. Send how many tokens may be generated");
             }
@@ -105,20 +103,14 @@ impl MessagesRequest {
             format,
             &mut ignored,
         )?;
-        let sampling = Sampling {
-            temperature: sampling_fields::number(
-                "temperature",
-                self.temperature,
-                sampling_fields::TEMPERATURE,
-                0.0,
-                MAX_TEMPERATURE,
-            )?,
-            top_p: sampling_fields::positive("top_p", self.top_p, sampling_fields::TOP_P, 1.0)?,
-            top_k: self.top_k.unwrap_or(sampling_fields::TOP_K),
-            min_p: sampling_fields::MIN_P,
-            ..Sampling::default()
+        let fields = SamplingFields {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            ..SamplingFields::default()
         };
-        let stop = sampling_fields::stop_strings("stop_sequences", self.stop_sequences.unwrap_or_default())?;
+        let CheckedSampling { sampling, .. } = fields.check(max_tokens)?;
+        let stop = check_stops("stop_sequences", self.stop_sequences.unwrap_or_default())?;
         let mut messages = content::system(self.system.as_ref())?;
         content::append(&self.messages, &mut messages)?;
         let call = ChatCall {

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::calls::chat::{Choice, RunningChat, Usage};
+use crate::calls::chat::RunningChat;
+use crate::calls::generation::{Choice, Usage};
 use crate::calls::output_spec::GeneratedCall;
 use crate::engine::FinishReason;
 use crate::ids::MessageId;

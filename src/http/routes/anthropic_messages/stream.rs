@@ -1,22 +1,17 @@
 //! A message as the events of Anthropic's API. A block ends before the next one starts.
 
-use std::time::Duration;
-
 use actix_web::HttpResponse;
-use futures_util::{Stream, stream};
 use serde::Serialize;
 
 use super::response::{MessageBody, UsageBody, empty_message, stop_reason};
 use crate::calls::chat::RunningChat;
 use crate::engine::{FinishReason, TextDelta, ToolCallDelta};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::http::error::anthropic_in_stream;
+use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
-
-/// Interval of pings.
-const PING: Duration = Duration::from_secs(10);
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -70,22 +65,8 @@ impl Event<'_> {
 
 /// `stops`: the stop sequences of the request.
 pub fn respond(running: RunningChat, stops: Vec<String>, request_id: Option<RequestId>) -> HttpResponse {
-    sse::response(events(MessageStream {
-        running,
-        stops,
-        request_id,
-        open: None,
-        blocks: 0,
-        ending: FinishReason::Stop,
-        state: State::Starting,
-    }))
-}
-
-fn events(message: MessageStream) -> impl Stream<Item = sse::Event> {
-    stream::unfold(message, |mut message| async move {
-        let event = message.next().await?;
-        Some((event, message))
-    })
+    let source = MessageEvents { running, stops, open: None, blocks: 0, ending: FinishReason::Stop };
+    generation_stream::respond(source, request_id)
 }
 
 /// The block that has started and not ended.
@@ -96,55 +77,34 @@ enum OpenBlock {
     ToolUse(u32),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Starting,
-    Running,
-    Finished,
-}
-
-struct MessageStream {
+struct MessageEvents {
     running: RunningChat,
     stops: Vec<String>,
-    request_id: Option<RequestId>,
     open: Option<OpenBlock>,
     /// Blocks that have started.
     blocks: usize,
     ending: FinishReason,
-    state: State,
 }
 
-impl MessageStream {
-    async fn next(&mut self) -> Option<sse::Event> {
-        match self.state {
-            State::Starting => {
-                self.state = State::Running;
-                let start = Event::MessageStart { message: empty_message(&self.running) };
-                Some(sse::join(start.encode(), Event::Ping.encode()))
-            }
-            State::Running => Some(self.next_delta().await),
-            State::Finished => None,
-        }
+impl EventSource for MessageEvents {
+    fn first_event(&self) -> Option<sse::Event> {
+        let start = Event::MessageStart { message: empty_message(&self.running) };
+        Some(sse::join(start.encode(), Event::Ping.encode()))
     }
 
-    async fn next_delta(&mut self) -> sse::Event {
-        let ping = tokio::time::Instant::now() + PING;
-        loop {
-            match tokio::time::timeout_at(ping, self.running.next()).await {
-                Err(_) => return Event::Ping.encode(),
-                Ok(Some(Ok(delta))) => {
-                    if let Some(event) = self.delta(&delta) {
-                        return event;
-                    }
-                }
-                Ok(Some(Err(error))) => return self.fail(error).await,
-                Ok(None) => return self.end().await,
-            }
-        }
+    fn keep_alive(&self) -> sse::Event {
+        Event::Ping.encode()
     }
 
-    /// The events of a delta; `None` if it adds nothing that the client sees.
-    fn delta(&mut self, delta: &TextDelta) -> Option<sse::Event> {
+    async fn next(&mut self) -> Option<Result<TextDelta>> {
+        self.running.next().await
+    }
+
+    async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.running.close(outcome).await
+    }
+
+    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
         self.ending = delta.end.unwrap_or(self.ending);
         let mut events = Vec::new();
         if !delta.text.is_empty() {
@@ -166,6 +126,22 @@ impl MessageStream {
         (!events.is_empty()).then(|| events.concat().into())
     }
 
+    fn last_event(&mut self) -> sse::Event {
+        let mut events = Vec::new();
+        self.stop_block(&mut events);
+        let (stop_reason, stop_sequence) = stop_reason(&self.running, self.ending, &self.stops);
+        let delta = MessageEnd { stop_reason, stop_sequence };
+        events.push(Event::MessageDelta { delta, usage: self.running.usage().into() }.encode());
+        events.push(Event::MessageStop.encode());
+        events.concat().into()
+    }
+
+    fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
+        anthropic_in_stream(error, request_id, recorded)
+    }
+}
+
+impl MessageEvents {
     /// Ends the open block and starts another.
     fn start(&mut self, block: OpenBlock, content_block: Start<'_>, events: &mut Vec<sse::Event>) {
         self.stop_block(events);
@@ -181,27 +157,5 @@ impl MessageStream {
         if self.open.take().is_some() {
             events.push(Event::ContentBlockStop { index: self.blocks.saturating_sub(1) }.encode());
         }
-    }
-
-    /// An error after the stream began.
-    async fn fail(&mut self, error: Error) -> sse::Event {
-        self.state = State::Finished;
-        let recorded = self.running.close(Outcome::of_status(error.code().status())).await;
-        anthropic_in_stream(&error, self.request_id, recorded)
-    }
-
-    /// The last events. Usage is durable before they are sent.
-    async fn end(&mut self) -> sse::Event {
-        if let Err(error) = self.running.close(Outcome::Succeeded).await {
-            return self.fail(error).await;
-        }
-        self.state = State::Finished;
-        let mut events = Vec::new();
-        self.stop_block(&mut events);
-        let (stop_reason, stop_sequence) = stop_reason(&self.running, self.ending, &self.stops);
-        let delta = MessageEnd { stop_reason, stop_sequence };
-        events.push(Event::MessageDelta { delta, usage: self.running.usage().into() }.encode());
-        events.push(Event::MessageStop.encode());
-        events.concat().into()
     }
 }

@@ -9,6 +9,8 @@ mod stream;
 use actix_web::{HttpRequest, post, web};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+pub use output_format::FunctionTool;
+
 use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::ApiJson;
 use crate::http::response::{ApiResult, Head};

@@ -3,9 +3,11 @@
 use serde::Serialize;
 
 use super::conversation_fields::{self, ConversationRef};
-use crate::calls::chat::{Choice, RunningChat, Usage};
+use crate::calls::chat::RunningChat;
+use crate::calls::generation::Choice;
 use crate::calls::output_spec::GeneratedCall;
-use crate::engine::{FinishReason, TokenInfo, TokenLogprob, ToolCallDelta};
+use crate::engine::{TokenInfo, TokenLogprob, ToolCallDelta};
+use crate::http::routes::completion_body::{UsageBody, finish_reason, finite_logprob};
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Completion {
@@ -75,19 +77,6 @@ struct Alternative {
     bytes: Vec<u8>,
 }
 
-#[derive(Serialize, utoipa::ToSchema)]
-pub struct UsageBody {
-    prompt_tokens: u32,
-    completion_tokens: u32,
-    total_tokens: u32,
-    prompt_tokens_details: PromptDetails,
-}
-
-#[derive(Serialize, utoipa::ToSchema)]
-struct PromptDetails {
-    cached_tokens: u32,
-}
-
 /// One event of a stream.
 #[derive(Serialize)]
 pub struct Chunk<'a> {
@@ -143,17 +132,6 @@ struct FunctionDelta<'a> {
     arguments: String,
 }
 
-impl From<Usage> for UsageBody {
-    fn from(usage: Usage) -> Self {
-        Self {
-            prompt_tokens: usage.prompt_tokens,
-            completion_tokens: usage.completion_tokens,
-            total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
-            prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
-        }
-    }
-}
-
 /// Body of a complete response.
 pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
     let choice = |(index, choice): (usize, Choice)| WholeChoice {
@@ -205,14 +183,6 @@ pub fn call_deltas<'a>(running: &RunningChat, choice: u32, deltas: &'a [ToolCall
     deltas.chunk_by(same_call).map(merge).collect()
 }
 
-pub fn finish_reason(ending: FinishReason) -> &'static str {
-    match ending {
-        FinishReason::Stop | FinishReason::StopString(_) => "stop",
-        FinishReason::ToolCalls => "tool_calls",
-        FinishReason::Length => "length",
-    }
-}
-
 /// `None` unless the caller requested log-probabilities.
 pub fn logprobs(tokens: &[TokenInfo], include: bool) -> Option<Logprobs> {
     let body = |info: &TokenInfo| TokenBody {
@@ -223,7 +193,6 @@ pub fn logprobs(tokens: &[TokenInfo], include: bool) -> Option<Logprobs> {
 }
 
 fn alternative(token: &TokenLogprob) -> Alternative {
-    // JSON has no infinity, so impossible tokens get the smallest number.
-    let logprob = token.logprob.max(-9999.0);
+    let logprob = finite_logprob(token.logprob);
     Alternative { token: String::from_utf8_lossy(&token.bytes).into_owned(), logprob, bytes: token.bytes.clone() }
 }

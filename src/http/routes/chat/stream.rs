@@ -1,75 +1,40 @@
 //! A chat response as server-sent events, in OpenAI's format.
-//!
-//! The response body owns the running call: when the client disconnects, actix drops the body, which
-//! drops the receiver and stops the generation.
-
-use std::time::Duration;
 
 use actix_web::HttpResponse;
-use futures_util::Stream;
-use futures_util::stream;
 
 use super::conversation_fields;
-use super::request::StreamOptions;
-use super::response::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
+use super::response::{Chunk, ChunkChoice, Delta, call_deltas, logprobs};
 use crate::calls::chat::RunningChat;
 use crate::engine::TextDelta;
-use crate::error::Error;
-use crate::http::error::in_stream;
+use crate::error::Result;
+use crate::http::routes::completion_body::finish_reason;
+use crate::http::routes::generation_stream::{self, EventSource};
+use crate::http::routes::sampling_fields::StreamOptions;
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
 
-/// Interval of keep-alive comments.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
-
 pub fn respond(running: RunningChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
-    sse::response(events(running, options, request_id))
+    let role_sent = vec![false; running.choices() as usize];
+    generation_stream::respond(ChatEvents { running, options, role_sent }, request_id)
 }
 
-struct Events {
+struct ChatEvents {
     running: RunningChat,
     options: StreamOptions,
-    request_id: Option<RequestId>,
     role_sent: Vec<bool>,
-    finished: bool,
 }
 
-fn events(
-    running: RunningChat,
-    options: StreamOptions,
-    request_id: Option<RequestId>,
-) -> impl Stream<Item = sse::Event> {
-    let role_sent = vec![false; running.choices as usize];
-    let state = Events { running, options, request_id, role_sent, finished: false };
-    stream::unfold(state, |mut state| async move {
-        if state.finished {
-            return None;
-        }
-        let event = state.next().await;
-        Some((event, state))
-    })
-}
-
-impl Events {
-    async fn next(&mut self) -> sse::Event {
-        let keep_alive = tokio::time::Instant::now() + KEEP_ALIVE;
-        loop {
-            match tokio::time::timeout_at(keep_alive, self.running.next()).await {
-                Err(_) => return sse::keep_alive(),
-                Ok(Some(Ok(delta))) => {
-                    if let Some(event) = self.delta(&delta) {
-                        return event;
-                    }
-                }
-                Ok(Some(Err(error))) => return self.fail(error).await,
-                Ok(None) => return self.end().await,
-            }
-        }
+impl EventSource for ChatEvents {
+    async fn next(&mut self) -> Option<Result<TextDelta>> {
+        self.running.next().await
     }
 
-    /// The event of a delta; `None` if it adds nothing that the client sees.
-    fn delta(&mut self, delta: &TextDelta) -> Option<sse::Event> {
+    async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.running.close(outcome).await
+    }
+
+    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
         let first = self.role_sent.get_mut(delta.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
         let is_empty = !first && delta.text.is_empty() && delta.calls.is_empty() && delta.tokens.is_empty();
         let delta_choice = (!is_empty).then(|| sse::data(&self.chunk(vec![self.delta_choice(delta, first)])));
@@ -88,6 +53,21 @@ impl Events {
         })
     }
 
+    fn last_event(&mut self) -> sse::Event {
+        if !self.options.include_usage {
+            return sse::done();
+        }
+        let usage = Chunk {
+            usage: Some(Some(self.running.usage().into())),
+            conversation: conversation_fields::conversation(&self.running),
+            truncated_messages: self.running.truncated,
+            ..self.chunk(Vec::new())
+        };
+        sse::join(sse::data(&usage), sse::done())
+    }
+}
+
+impl ChatEvents {
     fn delta_choice<'a>(&self, delta: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
         let text = Some(delta.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
         ChunkChoice {
@@ -113,30 +93,5 @@ impl Events {
             conversation: None,
             truncated_messages: None,
         }
-    }
-
-    /// An error after the stream began: one event in the usual error format, and no `[DONE]`.
-    async fn fail(&mut self, error: Error) -> sse::Event {
-        self.finished = true;
-        let recorded = self.running.close(Outcome::of_status(error.code().status())).await;
-        in_stream(&error, self.request_id, recorded).unwrap_or_else(sse::done)
-    }
-
-    /// The last events. Usage is durable before they are sent.
-    async fn end(&mut self) -> sse::Event {
-        if let Err(error) = self.running.close(Outcome::Succeeded).await {
-            return self.fail(error).await;
-        }
-        self.finished = true;
-        if !self.options.include_usage {
-            return sse::done();
-        }
-        let usage = Chunk {
-            usage: Some(Some(self.running.usage().into())),
-            conversation: conversation_fields::conversation(&self.running),
-            truncated_messages: self.running.truncated,
-            ..self.chunk(Vec::new())
-        };
-        sse::join(sse::data(&usage), sse::done())
     }
 }

@@ -1,0 +1,248 @@
+//! Text completions: prompts without a chat template, from a typed request to a stream of deltas.
+
+use std::sync::Arc;
+
+use super::dialect::Dialect;
+use super::errors;
+use super::generation::{Choice, Choices, RunningGeneration, TextGeneration, Usage};
+use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::text_input::{TextInput, check_ids};
+use crate::clock_rng::Timestamp;
+use crate::engine::{
+    Engine, GenerationRequest, Prompt, Sampling, SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits,
+};
+use crate::error::{Error, Result};
+use crate::ids::TextCompletionId;
+use crate::service::access::Access;
+use crate::service::usage::{Outcome, UsageRecorder};
+
+/// Max tokens of a completion whose request does not set them, as in OpenAI's API.
+pub const DEFAULT_MAX_TOKENS: u32 = 16;
+
+/// Runs text completions.
+pub struct Completions {
+    generation: TextGeneration,
+}
+
+/// A request; `http` has validated each field on its own.
+pub struct CompletionCall {
+    pub model: String,
+    /// At least one.
+    pub prompts: Vec<TextInput>,
+    /// Whether `prompt` was one prompt rather than a list, for error messages.
+    pub single: bool,
+    /// The text after the completion. Only with prompts that are texts.
+    pub suffix: Option<String>,
+    /// Number of completions of each prompt.
+    pub choices: u32,
+    /// Max tokens of a completion; `None`: [`DEFAULT_MAX_TOKENS`], or fewer if the context leaves fewer.
+    pub max_tokens: Option<u32>,
+    pub sampling: Sampling,
+    /// Sampling seed; `None`: a random one.
+    pub seed: Option<u64>,
+    pub stop: Vec<String>,
+    /// Number of top alternatives to report per token.
+    pub logprobs: Option<u8>,
+    /// Whether each completion begins with its prompt.
+    pub echo: bool,
+}
+
+/// A running completion. Dropping it cancels the work.
+pub struct RunningCompletion {
+    pub id: TextCompletionId,
+    pub created: Timestamp,
+    pub model: String,
+    /// Whether log-probabilities are requested.
+    pub logprobs: bool,
+    generation: RunningGeneration,
+    /// The text with which each choice begins, until it is returned.
+    echo: Vec<Option<Arc<str>>>,
+}
+
+/// The prompts of a request with their names in error messages.
+struct Prompts {
+    inputs: Vec<TextInput>,
+    single: bool,
+    suffix: Option<String>,
+}
+
+/// A tokenised prompt.
+struct TokenizedPrompt {
+    tokens: Prompt,
+    /// Its text, if the completion begins with it.
+    echo: Option<Arc<str>>,
+}
+
+impl Completions {
+    pub fn new(generation: TextGeneration) -> Self {
+        Self { generation }
+    }
+
+    /// Tokenises the prompts and submits them to the engine. Fails early if the key lacks permission, a prompt does not fit
+    /// or the queue is full. Usage is added to `recorder`.
+    pub async fn start(
+        &self,
+        access: &Access,
+        call: CompletionCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningCompletion> {
+        let TextGeneration { engine, clock_rng, .. } = &self.generation;
+        let prompts = Prompts { inputs: call.prompts, single: call.single, suffix: call.suffix };
+        if let Some(model) = self.generation.admit(access, &call.model, &recorder).await? {
+            prompts.check_estimates(engine, &model, &recorder)?;
+        }
+        let (bytes, single, echo) = (prompts.bytes(), prompts.single, call.echo);
+        let (bound_by, name) = (engine.clone(), call.model.as_str());
+        let prepared = self.generation.prepare_with(access, name, bytes, move |model, bound| {
+            let bound = bound.with_max_tokens(bound_by.positions(model) as usize);
+            prompts.tokenise(model, echo, &bound)
+        });
+        let (model, prompts) = prepared.await?;
+        recorder.set_model(model.id());
+        check_bias(&call.sampling, &model)?;
+        let mut sampling = call.sampling;
+        sampling.seed = call.seed.unwrap_or_else(|| self.generation.fresh_seed());
+        let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
+        for (index, prompt) in prompts.into_iter().enumerate() {
+            let max_tokens = max_tokens(engine, &model, &prompt.tokens, call.max_tokens, &field(single, index))?;
+            echoes.extend(std::iter::repeat_n(prompt.echo, call.choices as usize));
+            requests.push(GenerationRequest {
+                prompt: prompt.tokens.ids.into(),
+                choices: call.choices,
+                max_tokens,
+                sampling: sampling.clone(),
+                grammar: None,
+                stop: call.stop.clone(),
+                logprobs: call.logprobs,
+                tenant: access.project().to_u128(),
+            });
+        }
+        Ok(RunningCompletion {
+            generation: self.generation.submit(&model, requests, recorder)?,
+            id: TextCompletionId::generate(&**clock_rng),
+            created: clock_rng.now(),
+            model: call.model,
+            logprobs: call.logprobs.is_some(),
+            echo: echoes,
+        })
+    }
+}
+
+impl RunningCompletion {
+    /// The next delta of any choice; `None` when all have ended. The first delta of a choice begins with the prompt, if it
+    /// is to be echoed. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<TextDelta>> {
+        let mut delta = match self.generation.next().await? {
+            Ok(delta) => delta,
+            failed => return Some(failed),
+        };
+        if let Some(echo) = self.echo.get_mut(delta.choice as usize).and_then(Option::take) {
+            delta.text.insert_str(0, &echo);
+        }
+        Some(Ok(delta))
+    }
+
+    pub fn choices(&self) -> u32 {
+        self.generation.choices()
+    }
+
+    /// Usage so far, of all prompts together.
+    pub fn usage(&self) -> Usage {
+        self.generation.usage()
+    }
+
+    /// Records the usage durably; called before the last byte of a stream.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.generation.close(outcome).await
+    }
+
+    /// Waits until every choice has ended.
+    pub async fn whole(&mut self) -> Result<Vec<Choice>> {
+        let mut choices = Choices::new(self.choices());
+        while let Some(delta) = self.next().await {
+            choices.add(delta?);
+        }
+        choices.complete()
+    }
+}
+
+/// The name of a prompt in error messages.
+fn field(single: bool, index: usize) -> String {
+    if single { "prompt".to_owned() } else { format!("prompt[{index}]") }
+}
+
+fn max_tokens(engine: &Engine, model: &TextModel, prompt: &Prompt, requested: Option<u32>, field: &str) -> Result<u32> {
+    let tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
+    let length = PromptLength { tokens, exact: prompt.complete, field, dialect: Dialect::Chat };
+    let limit = completion_limit(engine, model, length, requested.map(|count| (count, "max_tokens")), "")?;
+    Ok(if requested.is_none() { limit.min(DEFAULT_MAX_TOKENS) } else { limit })
+}
+
+impl Prompts {
+    /// The size of all texts that are tokenised.
+    fn bytes(&self) -> usize {
+        let suffix = self.suffix.as_ref().map_or(0, String::len);
+        self.inputs.iter().map(|input| input.bytes() + suffix).sum()
+    }
+
+    /// Refuses prompts that are too long for the context or the project's budget, before they are tokenised.
+    fn check_estimates(&self, engine: &Engine, model: &TextModel, recorder: &UsageRecorder) -> Result<()> {
+        let suffix = self.suffix.as_ref().map_or(0, String::len);
+        let mut total = 0;
+        for (index, input) in self.inputs.iter().enumerate() {
+            let min_tokens = match input {
+                TextInput::Text(text) => model.min_text_tokens(text.len() + suffix),
+                TextInput::Tokens(ids) => ids.len() as u64,
+            };
+            check_estimate(
+                engine,
+                model,
+                PromptLength::at_least(min_tokens, &field(self.single, index), Dialect::Chat),
+            )?;
+            total += min_tokens;
+        }
+        if total > 0 { recorder.check_budget(total) } else { Ok(()) }
+    }
+
+    /// Tokenises each prompt. Takes time in proportion to their length.
+    fn tokenise(self, model: &TextModel, echo: bool, bound: &TokenizeLimits) -> Result<Vec<TokenizedPrompt>> {
+        let Self { inputs, single, suffix } = self;
+        let one = |(index, input)| {
+            let field = field(single, index);
+            let (tokens, echo) = match input {
+                TextInput::Text(text) => (tokenise(model, &text, suffix.as_deref(), bound)?, echo.then_some(text)),
+                TextInput::Tokens(ids) => {
+                    check_ids(model.id(), model.vocabulary(), &ids, &field)?;
+                    let echo = echo.then(|| model.decode(&ids));
+                    (Prompt { ids, complete: true }, echo)
+                }
+            };
+            if tokens.ids.is_empty() {
+                let id = model.id();
+                let text =
+                    format!("'{field}' is empty. The model '{id}' has no token that begins a text, so send some.");
+                return Err(Error::invalid(field, text));
+            }
+            Ok(TokenizedPrompt { tokens, echo: echo.map(Arc::from) })
+        };
+        inputs.into_iter().enumerate().map(one).collect()
+    }
+}
+
+/// Special tokens in a prompt are parsed, as in vLLM and llama.cpp, because clients write fill-in-the-middle prompts and
+/// chat templates themselves. Those around a suffix are written here, so in the texts they stay text.
+fn tokenise(model: &TextModel, text: &str, suffix: Option<&str>, bound: &TokenizeLimits) -> Result<Prompt> {
+    let stopped = |error| errors::from_stopped(model.id(), &error);
+    let Some(suffix) = suffix else {
+        let special = SpecialTokenOptions { add: true, parse: true };
+        return model.text_prompt(text, special, bound).map_err(stopped);
+    };
+    let prompt = model.infill_prompt(text, suffix, bound).map_err(stopped)?;
+    prompt.ok_or_else(|| {
+        let text = format!(
+            "'suffix' needs a model that was trained to fill in the middle; the vocabulary of '{}' has no tokens for it. Use another model, such as a coder model, or leave 'suffix' out.",
+            model.id()
+        );
+        Error::invalid("suffix", text)
+    })
+}

@@ -1,0 +1,34 @@
+//! A text of a request, given as text or as token IDs.
+
+use crate::error::{Error, Result};
+
+/// A text.
+pub enum TextInput {
+    Text(String),
+    /// Token IDs of the model.
+    Tokens(Vec<u32>),
+}
+
+impl TextInput {
+    /// Its size in memory.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Tokens(ids) => size_of_val(ids.as_slice()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes() == 0
+    }
+}
+
+/// Refuses token IDs that the model `id` does not have. `vocabulary`: the number of its tokens. `field`: the list's.
+pub(super) fn check_ids(id: &str, vocabulary: usize, tokens: &[u32], field: &str) -> Result<()> {
+    let Some((index, token)) = tokens.iter().enumerate().find(|(_, token)| **token as usize >= vocabulary) else {
+        return Ok(());
+    };
+    let field = format!("{field}[{index}]");
+    let text = format!("'{field}' is {token}, but the model '{id}' has tokens 0 to {}.", vocabulary.saturating_sub(1));
+    Err(Error::invalid(field, text))
+}

@@ -1,0 +1,43 @@
+//! Parts of response bodies that chat and text completions share.
+
+use serde::Serialize;
+
+use crate::calls::generation::Usage;
+use crate::engine::FinishReason;
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct UsageBody {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct PromptDetails {
+    cached_tokens: u32,
+}
+
+impl From<Usage> for UsageBody {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
+            prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
+        }
+    }
+}
+
+pub fn finish_reason(ending: FinishReason) -> &'static str {
+    match ending {
+        FinishReason::Stop | FinishReason::StopString(_) => "stop",
+        FinishReason::ToolCalls => "tool_calls",
+        FinishReason::Length => "length",
+    }
+}
+
+/// A log-probability as JSON has it: impossible tokens get the smallest number, because JSON has no infinity.
+pub fn finite_logprob(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
+}

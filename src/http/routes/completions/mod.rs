@@ -1,0 +1,40 @@
+//! Text completions: OpenAI's legacy endpoint.
+
+mod request;
+mod response;
+mod stream;
+
+use actix_web::{HttpRequest, post, web};
+use utoipa_actix_web::service_config::ServiceConfig;
+
+use crate::http::extractors::ApiJson;
+use crate::http::response::{ApiResult, Head};
+use crate::http::{Api, authentication::Caller, request_logging};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(complete_text);
+}
+
+/// Continue texts, without the model's chat template; with `stream: true` as server-sent events.
+#[utoipa::path(tag = "completions", request_body = request::CompletionRequest, responses((
+    status = 200,
+    description = "With `stream: true` events: OpenAI's chunks, then `data: [DONE]`.",
+    content((response::TextCompletion = "application/json"), (String = "text/event-stream")),
+)))]
+#[post("/completions")]
+async fn complete_text(
+    caller: Caller,
+    body: ApiJson<request::CompletionRequest>,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> ApiResult {
+    let checked = body.0.check()?;
+    let mut running = api.completions.start(&caller.access, checked.call, caller.recorder.clone()).await?;
+    if let Some(options) = checked.stream {
+        caller.recorder.defer();
+        return Ok(stream::respond(running, options, request_logging::request_id(&request)));
+    }
+    let choices = running.whole().await?;
+    let head = Head { id: running.id, object: "text_completion", state: None };
+    caller.reply(head, response::completion(&running, choices))
+}

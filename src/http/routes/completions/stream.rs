@@ -1,0 +1,71 @@
+//! A text completion as server-sent events, in OpenAI's format.
+
+use actix_web::HttpResponse;
+
+use super::response::{TextChoice, TextChunk, TextOffset, logprobs};
+use crate::calls::completions::RunningCompletion;
+use crate::engine::TextDelta;
+use crate::error::Result;
+use crate::http::routes::completion_body::finish_reason;
+use crate::http::routes::generation_stream::{self, EventSource};
+use crate::http::routes::sampling_fields::StreamOptions;
+use crate::http::sse;
+use crate::ids::RequestId;
+use crate::service::usage::Outcome;
+
+pub fn respond(running: RunningCompletion, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
+    let offsets = vec![TextOffset::default(); running.choices() as usize];
+    generation_stream::respond(CompletionEvents { running, options, offsets }, request_id)
+}
+
+struct CompletionEvents {
+    running: RunningCompletion,
+    options: StreamOptions,
+    /// By choice.
+    offsets: Vec<TextOffset>,
+}
+
+impl EventSource for CompletionEvents {
+    async fn next(&mut self) -> Option<Result<TextDelta>> {
+        self.running.next().await
+    }
+
+    async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.running.close(outcome).await
+    }
+
+    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
+        if delta.text.is_empty() && delta.tokens.is_empty() && delta.end.is_none() {
+            return None;
+        }
+        let offset = self.offsets.get_mut(delta.choice as usize).filter(|_| !delta.tokens.is_empty());
+        let choice = TextChoice {
+            text: delta.text.clone(),
+            index: delta.choice,
+            logprobs: offset.map(|offset| logprobs(&delta.tokens, offset)),
+            finish_reason: delta.end.map(finish_reason),
+        };
+        Some(sse::data(&self.chunk(vec![choice])))
+    }
+
+    fn last_event(&mut self) -> sse::Event {
+        if !self.options.include_usage {
+            return sse::done();
+        }
+        let usage = TextChunk { usage: Some(Some(self.running.usage().into())), ..self.chunk(Vec::new()) };
+        sse::join(sse::data(&usage), sse::done())
+    }
+}
+
+impl CompletionEvents {
+    fn chunk(&self, choices: Vec<TextChoice>) -> TextChunk<'_> {
+        TextChunk {
+            id: self.running.id.to_string(),
+            object: "text_completion",
+            created: self.running.created.as_seconds(),
+            model: &self.running.model,
+            choices,
+            usage: self.options.include_usage.then_some(None),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Generated text as server-sent events: keep-alives while it is awaited, one event for an error, and usage that is durable
+//! before the stream ends.
+//!
+//! The response body owns the running call: when the client disconnects, actix drops the body, which drops the receivers
+//! and stops the generation.
+
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use futures_util::{StreamExt, stream};
+
+use crate::engine::TextDelta;
+use crate::error::{Error, Result};
+use crate::http::error::in_stream;
+use crate::http::sse;
+use crate::ids::RequestId;
+use crate::service::usage::Outcome;
+
+/// Interval of keep-alive comments.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// A running call and how its deltas become events.
+pub trait EventSource: 'static {
+    /// The next delta; `None` when all choices have ended. Cancel-safe.
+    async fn next(&mut self) -> Option<Result<TextDelta>>;
+
+    /// The event of a delta; `None` if it adds nothing that the client sees.
+    fn event(&mut self, delta: &TextDelta) -> Option<sse::Event>;
+
+    /// The events before the first delta.
+    fn first_event(&self) -> Option<sse::Event> {
+        None
+    }
+
+    /// What is sent while nothing else is.
+    fn keep_alive(&self) -> sse::Event {
+        sse::keep_alive()
+    }
+
+    /// The last events of a complete stream.
+    fn last_event(&mut self) -> sse::Event;
+
+    /// The last event of a stream that fails. `recorded`: whether its usage was recorded.
+    fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
+        in_stream(error, request_id, recorded).unwrap_or_else(sse::done)
+    }
+
+    /// Records the usage durably.
+    async fn close(&self, outcome: Outcome) -> Result<()>;
+}
+
+/// The response with the events of `source`.
+pub fn respond(source: impl EventSource, request_id: Option<RequestId>) -> HttpResponse {
+    let first = stream::iter(source.first_event());
+    let state = Events { source, request_id, finished: false };
+    let others = stream::unfold(state, |mut state| async move {
+        if state.finished {
+            return None;
+        }
+        let event = state.next().await;
+        Some((event, state))
+    });
+    sse::response(first.chain(others))
+}
+
+struct Events<S> {
+    source: S,
+    request_id: Option<RequestId>,
+    finished: bool,
+}
+
+impl<S: EventSource> Events<S> {
+    async fn next(&mut self) -> sse::Event {
+        let keep_alive = tokio::time::Instant::now() + KEEP_ALIVE;
+        loop {
+            match tokio::time::timeout_at(keep_alive, self.source.next()).await {
+                Err(_) => return self.source.keep_alive(),
+                Ok(Some(Ok(delta))) => {
+                    if let Some(event) = self.source.event(&delta) {
+                        return event;
+                    }
+                }
+                Ok(Some(Err(error))) => return self.fail(error).await,
+                Ok(None) => return self.end().await,
+            }
+        }
+    }
+
+    /// An error after the stream began: one event.
+    async fn fail(&mut self, error: Error) -> sse::Event {
+        self.finished = true;
+        let recorded = self.source.close(Outcome::of_status(error.code().status())).await;
+        self.source.error_event(&error, self.request_id, recorded)
+    }
+
+    /// The last events. Usage is durable before they are sent.
+    async fn end(&mut self) -> sse::Event {
+        if let Err(error) = self.source.close(Outcome::Succeeded).await {
+            return self.fail(error).await;
+        }
+        self.finished = true;
+        self.source.last_event()
+    }
+}

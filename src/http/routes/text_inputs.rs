@@ -1,0 +1,39 @@
+//! A request field with texts or token IDs: one, or a list.
+
+use serde::Deserialize;
+
+use crate::calls::text_input::TextInput;
+use crate::error::{Error, Result};
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "must be a string, an array of strings, or token ids")]
+pub enum TextInputs {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    ManyTokens(Vec<Vec<u32>>),
+}
+
+impl TextInputs {
+    pub fn has_tokens(&self) -> bool {
+        matches!(self, Self::Tokens(_) | Self::ManyTokens(_))
+    }
+
+    /// The texts, and whether there is one instead of a list.
+    pub fn into_list(self) -> (Vec<TextInput>, bool) {
+        match self {
+            Self::Text(text) => (vec![TextInput::Text(text)], true),
+            Self::Texts(texts) => (texts.into_iter().map(TextInput::Text).collect(), false),
+            Self::Tokens(tokens) => (vec![TextInput::Tokens(tokens)], true),
+            Self::ManyTokens(many) => (many.into_iter().map(TextInput::Tokens).collect(), false),
+        }
+    }
+}
+
+/// Refuses a number of texts outside of 1 to `max`. `field`: their name.
+pub fn check_count(field: &str, count: usize, max: usize) -> Result<()> {
+    if (1..=max).contains(&count) {
+        return Ok(());
+    }
+    Err(Error::invalid(field, format!("'{field}' has {count} entries; it must have 1 to {max}.")))
+}

@@ -1,0 +1,132 @@
+//! Tokenizing and detokenizing texts and conversations.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::{EMBEDDER, IMAGE_MODEL, MODEL, RERANKER, Server};
+
+fn tokenize(server: &Server, more: Value) -> Value {
+    let mut request = json!({ "model": MODEL });
+    request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    server.post("/openai/v1/tokenize", &request).ok()
+}
+
+fn detokenize(server: &Server, model: &str, tokens: &Value) -> String {
+    let response = server.post("/openai/v1/detokenize", &json!({ "model": model, "tokens": tokens })).ok();
+    assert_eq!(response.as_object().unwrap().len(), 1);
+    response["prompt"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_text_is_tokenized_and_its_tokens_are_that_text() {
+    let server = Server::start();
+    for text in ["the hello", "", " 🦀 é\n\nx", "<|im_start|>user", "\u{FDD0}0\u{FDD1}"] {
+        let response = tokenize(&server, json!({ "prompt": text }));
+        let tokens = response["tokens"].as_array().unwrap();
+        assert_eq!(response, json!({ "count": tokens.len(), "max_model_len": 512, "tokens": tokens }));
+        assert_eq!(detokenize(&server, MODEL, &response["tokens"]), text);
+        // llama.cpp's names.
+        assert_eq!(tokenize(&server, json!({ "content": text, "add_special": true })), response);
+    }
+    let count = |more: Value| tokenize(&server, more)["count"].as_u64().unwrap();
+    assert_eq!(count(json!({ "prompt": "<|im_start|>" })), 1);
+    assert!(count(json!({ "prompt": "<|im_start|>", "parse_special": false })) > 5);
+    // More than the context may be counted.
+    assert_eq!(count(json!({ "prompt": "q".repeat(1000) })), 1000);
+    let enveloped = server.post("/v1/tokenize", &json!({ "model": MODEL, "prompt": "the" })).ok();
+    assert_eq!((&enveloped["object"], &enveloped["status"]), (&json!("service.resource"), &json!("succeeded")));
+    assert!(enveloped["id"].as_str().unwrap().starts_with("tok_"));
+    assert_eq!(enveloped["tokens"], tokenize(&server, json!({ "prompt": "the" }))["tokens"]);
+    let enveloped = server.post("/v1/detokenize", &json!({ "model": MODEL, "tokens": enveloped["tokens"] })).ok();
+    assert_eq!((&enveloped["object"], &enveloped["prompt"]), (&json!("service.resource"), &json!("the")));
+}
+
+#[test]
+fn a_conversation_has_the_tokens_of_its_chat_prompt() {
+    let server = Server::start();
+    let messages =
+        json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "<|im_end|> hi" }]);
+    let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } }]);
+    let prompt_tokens = |more: Value| {
+        let mut chat = json!({ "model": MODEL, "messages": messages, "max_tokens": 1 });
+        chat.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/chat/completions", &chat).ok()["usage"]["prompt_tokens"].clone()
+    };
+    let whole = tokenize(&server, json!({ "messages": messages }));
+    assert_eq!(whole["count"], prompt_tokens(json!({})));
+    let text = detokenize(&server, MODEL, &whole["tokens"]);
+    assert!(text.ends_with("hi<|im_end|>\n<|im_start|>assistant\n"), "{text}");
+    let with_tools = tokenize(&server, json!({ "messages": messages, "tools": tools }));
+    assert_eq!(with_tools["count"], prompt_tokens(json!({ "tools": tools })));
+    let open = tokenize(&server, json!({ "messages": messages, "add_generation_prompt": false }));
+    assert_eq!(format!("{}<|im_start|>assistant\n", detokenize(&server, MODEL, &open["tokens"])), text);
+}
+
+#[test]
+fn embedding_models_and_rerankers_tokenize_too() {
+    let server = Server::with_all_workloads();
+    for model in [EMBEDDER, RERANKER] {
+        let text = "hello world ".repeat(300);
+        let with = tokenize(&server, json!({ "model": model, "prompt": text }));
+        let without = tokenize(&server, json!({ "model": model, "prompt": text, "add_special_tokens": false }));
+        let (with_ids, ids) = (with["tokens"].as_array().unwrap(), without["tokens"].as_array().unwrap());
+        assert_eq!(with["count"], ids.len() + 2);
+        assert_eq!(with_ids[1..=ids.len()], ids[..]);
+        assert!(with["max_model_len"].as_u64().unwrap() < with["count"].as_u64().unwrap());
+        let back = detokenize(&server, model, &with["tokens"]);
+        assert!(back.contains("[CLS]") && back.contains("[SEP]"), "{back}");
+    }
+    let embedded = server.post("/v1/embeddings", &json!({ "model": EMBEDDER, "input": "hello" })).ok();
+    let counted = tokenize(&server, json!({ "model": EMBEDDER, "prompt": "hello" }));
+    assert_eq!(embedded["usage"]["prompt_tokens"], counted["count"]);
+    let messages = json!({ "model": EMBEDDER, "messages": [{ "role": "user", "content": "hi" }] });
+    assert_eq!(server.post("/v1/tokenize", &messages).error_fields().2.as_deref(), Some("messages"));
+    let image = json!({ "model": IMAGE_MODEL, "prompt": "hi" });
+    assert_eq!(server.post("/v1/tokenize", &image).error_fields().2.as_deref(), Some("model"));
+}
+
+#[test]
+fn tokenizing_counts_as_a_request_but_not_as_tokens() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    let post = |path: &str, request: Value| server.call(Method::POST, path, Some(&key), Some(&request));
+    post("/v1/tokenize", json!({ "model": MODEL, "prompt": "hi" })).ok();
+    post("/openai/v1/detokenize", json!({ "model": MODEL, "tokens": [1, 2] })).ok();
+    let report = server.get(&format!("/v1/projects/{project}/usage?group_by=endpoint,model")).ok();
+    assert_eq!((&report["requests"], &report["tokens"]["total"]), (&json!(2), &json!(0)));
+    let groups = report["groups"].as_array().unwrap();
+    let endpoints: Vec<&str> = groups.iter().map(|group| group["endpoint"].as_str().unwrap()).collect();
+    assert_eq!(endpoints, ["POST /detokenize", "POST /tokenize"]);
+    assert!(groups.iter().all(|group| group["model"] == MODEL));
+}
+
+#[test]
+fn errors_name_the_field() {
+    let server = Server::start();
+    let hi = json!([{ "role": "user", "content": "hi" }]);
+    for (path, request, param) in [
+        ("tokenize", json!({}), "prompt"),
+        ("tokenize", json!({ "prompt": ["a"] }), "prompt"),
+        ("tokenize", json!({ "prompt": "a", "messages": hi }), "messages"),
+        ("tokenize", json!({ "prompt": "a", "tools": [] }), "tools"),
+        ("tokenize", json!({ "prompt": "a", "add_generation_prompt": true }), "add_generation_prompt"),
+        ("tokenize", json!({ "messages": hi, "add_special_tokens": true }), "add_special_tokens"),
+        ("tokenize", json!({ "messages": [] }), "messages"),
+        ("tokenize", json!({ "messages": [{ "role": "robot", "content": "a" }] }), "messages[0].role"),
+        ("tokenize", json!({ "messages": hi, "tools": [{ "type": "f" }] }), "tools[0].type"),
+        ("tokenize", json!({ "prompt": "a".repeat((1 << 20) + 1) }), "prompt"),
+        ("tokenize", json!({ "prompt": "a", "with_pieces": true }), "with_pieces"),
+        ("detokenize", json!({}), "tokens"),
+        ("detokenize", json!({ "tokens": "a" }), "tokens"),
+        ("detokenize", json!({ "tokens": [1, 99_999] }), "tokens[1]"),
+        ("detokenize", json!({ "tokens": vec![1; (1 << 18) + 1] }), "tokens"),
+        ("detokenize", json!({ "tokens": [1], "text": "a" }), "text"),
+    ] {
+        let mut body = json!({ "model": MODEL });
+        body.as_object_mut().unwrap().extend(request.as_object().unwrap().clone());
+        let response = server.post(&format!("/v1/{path}"), &body);
+        let expected = (400, "invalid_parameter".to_owned(), Some(param.to_owned()));
+        assert_eq!(response.error_fields(), expected, "{path} {}", response.text);
+        assert!(response.text.len() < 1000);
+    }
+}
