@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 mod export;
+mod launch;
 mod maintenance;
 pub mod models;
 mod output;
@@ -18,6 +19,7 @@ use clap::{Parser, Subcommand};
 use crate::config::{DataPaths, ServeArgs};
 use crate::display::SanitizedWriter;
 use export::{AuditCommand, UsageCommand};
+use launch::LaunchArgs;
 use models::ModelsCommand;
 use output::Outcome;
 use tune::TuneArgs;
@@ -40,6 +42,8 @@ enum Command {
     Models(ModelsCommand),
     /// Train a LoRA adapter of a chat model; no server is needed
     Tune(Box<TuneArgs>),
+    /// Start a coding agent that uses a model of a running server
+    Launch(LaunchArgs),
     /// Export usage records
     #[command(subcommand)]
     Usage(UsageCommand),
@@ -106,6 +110,7 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
         Command::Serve(args) => serve::run(paths, &args, out),
         Command::Models(command) => models::run(command, &paths, out),
         Command::Tune(args) => tune::run(&paths, *args, out),
+        Command::Launch(args) => launch::run(&paths, args, out),
         Command::Usage(command) => export::usage(command, &paths.data, out),
         Command::Backup { to, verbose } => maintenance::backup(&paths.data, &to, verbose, out),
         Command::Restore { from, verbose } => maintenance::restore(&paths.data, &from, verbose, out),

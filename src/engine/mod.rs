@@ -37,7 +37,7 @@ pub use crate::models::kv::KvType;
 
 use device_worker::DeviceWorker;
 pub use devices::Devices;
-pub use discovery::{AdapterFiles, AdapterSource};
+pub use discovery::{AdapterFiles, AdapterSource, installed_models};
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};

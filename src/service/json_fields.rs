@@ -6,7 +6,7 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::spelling;
 
-const MAX_NAME_BYTES: usize = 64;
+const MAX_NAME_BYTES: usize = 128;
 
 /// The error for a field: its message is the field's name followed by `what`.
 pub fn invalid_field<T>(field: &str, what: &str) -> Result<T> {
@@ -45,7 +45,7 @@ pub fn optional(field: &str, value: Option<&Value>, what: &str, fits: impl Fn(&V
     }
 }
 
-/// A name as in OpenAI's functions and schemas.
+/// The name of a function or a schema. Anthropic's API takes longer ones than OpenAI's.
 pub fn name<'a>(field: &str, name: Option<&'a Value>) -> Result<&'a str> {
     let plain = |name: &&str| {
         (1..=MAX_NAME_BYTES).contains(&name.len())

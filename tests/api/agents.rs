@@ -149,7 +149,7 @@ fn an_invalid_field_is_named() {
         (json!({ "tools": [{ "type": "function" }] }), "tools[0].function"),
         (json!({ "tools": [{ "type": "function", "function": { "name": "f" }, "x": 1 }] }), "tools[0].x"),
         (function(json!({ "name": "a b" })), "tools[0].function.name"),
-        (function(json!({ "name": "x".repeat(65) })), "tools[0].function.name"),
+        (function(json!({ "name": "x".repeat(129) })), "tools[0].function.name"),
         (function(json!({ "description": 1 })), "tools[0].function.description"),
         (function(json!({ "parameters": [] })), "tools[0].function.parameters"),
         (function(json!({ "strict": "yes" })), "tools[0].function.strict"),

@@ -27,6 +27,7 @@ mod failed_start;
 mod http2;
 mod idempotency;
 mod large_texts;
+mod launch;
 mod sandbox;
 mod secrets;
 mod signals;

@@ -39,6 +39,16 @@ pub fn adapter_info(id: &str, bytes: u64, created: Timestamp) -> ModelInfo {
     }
 }
 
+/// Describes the models in a models folder, sorted by ID. Reads their headers.
+pub fn installed_models(folder: &Path) -> Vec<ModelInfo> {
+    let found: BTreeMap<_, _> = candidates(folder).into_iter().map(|it| (it.id.clone(), it.inspect())).collect();
+    let describe = |mut model: DiscoveredModel| {
+        model.find_base(&found);
+        model.info
+    };
+    found.values().cloned().map(describe).collect()
+}
+
 /// A model in the models folder.
 #[derive(Clone, Debug)]
 pub struct DiscoveredModel {

@@ -34,8 +34,8 @@ enum FormatType {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "as above")]
 struct NamedSchema {
-    /// 1–64 letters, digits, underscores or hyphens.
-    #[schema(min_length = 1, max_length = 64)]
+    /// 1–128 letters, digits, underscores or hyphens.
+    #[schema(min_length = 1, max_length = 128)]
     name: String,
     description: Option<String>,
     /// A JSON schema. The header `x-outpost-unenforced` names the parts that cannot be enforced.
@@ -56,8 +56,8 @@ pub struct FunctionTool {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "as above")]
 struct ToolFunction {
-    /// 1–64 letters, digits, underscores or hyphens.
-    #[schema(min_length = 1, max_length = 64)]
+    /// 1–128 letters, digits, underscores or hyphens.
+    #[schema(min_length = 1, max_length = 128)]
     name: String,
     description: Option<String>,
     /// JSON schema of the arguments, an object; absent: no arguments.
