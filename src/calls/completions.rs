@@ -220,7 +220,7 @@ impl Prompts {
             if tokens.ids.is_empty() {
                 let id = model.id();
                 let text =
-                    format!("'{field}' is empty. The model '{id}' has no token that begins a text, so send some.");
+                    format!("'{field}' is empty. Send some text: the model '{id}' has no token that begins texts.");
                 return Err(Error::invalid(field, text));
             }
             Ok(TokenizedPrompt { tokens, echo: echo.map(Arc::from) })

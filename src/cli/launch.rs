@@ -89,7 +89,9 @@ pub(super) fn run(paths: &DataPaths, args: LaunchArgs, out: &mut dyn Write) -> O
     };
     let mut command = Command::new(launch.program);
     command.args(&launch.arguments).args(&arguments);
-    launch.removed.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in launch.removed {
+        command.env_remove(name);
+    }
     for (name, value) in &launch.variables {
         command.env(name, value.as_ref().unwrap_or(&key));
     }

@@ -21,7 +21,7 @@ from test_fine_tuning import CONTENT, PREFERENCE, QUICK
 from test_images import png
 
 STRICT_MOUNT = "/openai/v1"
-OPENAI_PATHS = ("/chat/", "/embeddings", "/images/", "/models", "/files", "/fine_tuning/")
+OPENAI_PATHS = ("/chat/", "/completions", "/embeddings", "/images/", "/models", "/files", "/fine_tuning/")
 
 
 class ErrorBody(BaseModel):
@@ -32,6 +32,8 @@ JOBS, FILES = SyncCursorPage[fine_tuning.FineTuningJob], SyncCursorPage[openai_t
 # The types of the response bodies; of the events, if the response is a stream.
 OPERATIONS = {
     "POST /chat/completions": [chat.ChatCompletion, chat.ChatCompletionChunk],
+    # The package has no type for chunks, whose `finish_reason` is null until the last one.
+    "POST /completions": [openai_types.Completion],
     "POST /embeddings": [openai_types.CreateEmbeddingResponse],
     "POST /images/generations": [openai_types.ImagesResponse, openai_types.ImageGenStreamEvent],
     "POST /images/edits": [openai_types.ImagesResponse, openai_types.ImageEditStreamEvent],
@@ -132,6 +134,8 @@ def bodies(server, http, mount):
         call("POST /chat/completions", json=body)
         stream = {**body, "stream": True, "stream_options": {"include_usage": True}}
         call("POST /chat/completions", json=stream, events=True)
+    text = {"model": server.chat_model, "prompt": ["Hello", "Good"], "logprobs": 2}
+    call("POST /completions", json=text)
     call("POST /embeddings", json={"model": server.embed_model, "input": ["a"]})
 
     image = {"model": server.image_model, "prompt": "a house", "steps": 4, "quality": "low"}

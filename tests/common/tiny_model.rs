@@ -29,6 +29,8 @@ pub struct TinyModel {
     pub tool_template: Option<&'static str>,
     /// Additional tokens, each with its `tokenizer.ggml.token_type`.
     pub markers: &'static [(&'static str, i32)],
+    /// Metadata keys that name the tokens with these texts.
+    pub named_tokens: &'static [(&'static str, &'static str)],
 }
 
 pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] \
@@ -55,6 +57,7 @@ pub const DEFAULT: TinyModel = TinyModel {
     template: Some(CHATML),
     tool_template: None,
     markers: &[],
+    named_tokens: &[],
 };
 
 impl Default for TinyModel {
@@ -198,6 +201,10 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     add("tokenizer.ggml.merges", 9, &array(8, MERGES.iter().map(|merge| string(merge))));
     add("tokenizer.ggml.bos_token_id", 4, &(tokens.len() as u32 - 2).to_le_bytes());
     add("tokenizer.ggml.eos_token_id", 4, &(tokens.len() as u32 - 1).to_le_bytes());
+    for (key, text) in options.named_tokens {
+        let id = tokens.iter().position(|token| token == text).unwrap();
+        add(key, 4, &(id as u32).to_le_bytes());
+    }
     if let Some(template) = options.template {
         add("tokenizer.chat_template", 8, &string(template));
     }

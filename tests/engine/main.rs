@@ -39,5 +39,6 @@ mod registry;
 mod scheduling;
 mod sd3_and_flux;
 mod structured_output;
+mod text_prompts;
 mod tiny_adapter;
 mod training_runs;

@@ -26,7 +26,7 @@ const KNOWN: [[&str; 3]; 7] = [
     ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
 ];
 
-/// The metadata keys of these tokens in GGUF files; files made before October 2024 have the second key of each.
+/// The metadata keys of these tokens in GGUF files; older files have the second key of each.
 const GGUF_KEYS: [[&str; 2]; 3] = [
     ["tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"],
     ["tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.suffix_token_id"],

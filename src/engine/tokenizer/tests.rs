@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ChatTokenizer, Position, TokenizeLimits, Vocabulary};
+use super::fill_in_the_middle::FimTokens;
+use super::{ChatTokenizer, Position, SpecialTokenOptions, TokenizeLimits, Vocabulary};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::GgufFile;
 
@@ -176,4 +177,113 @@ fn continuations_continue_prompts() {
             assert_eq!([encode(prompt), rest].concat(), encode(whole), "{name}: {prompt}");
         }
     }
+}
+
+/// The tokenizer of a fixture, whose file says that texts begin with BOS.
+fn gguf_with_bos(name: &str) -> (ChatTokenizer, Vocabulary) {
+    const KEY: &[u8] = b"tokenizer.ggml.add_bos_token";
+    let mut bytes = std::fs::read(root().join(name).join("tokenizer.gguf")).unwrap();
+    let value = bytes.windows(KEY.len()).position(|part| part == KEY).unwrap() + KEY.len() + size_of::<u32>();
+    assert_eq!(std::mem::replace(&mut bytes[value], 1), 0);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    let file = GgufFile::open(&path).unwrap();
+    ChatTokenizer::from_gguf(&file.header.metadata, 1 << 20, TEMPLATE).unwrap()
+}
+
+#[test]
+fn texts_without_a_template_have_a_bos_token_and_parse_special_tokens() {
+    let encode = |tokens: &ChatTokenizer, text: &str, add: bool, parse: bool| {
+        tokens.encode_text(text, SpecialTokenOptions { add, parse }, &TokenizeLimits::default()).ids
+    };
+    for (name, text) in [("spm-llama", "</s> hello"), ("smollm", "[INST] hello")] {
+        let (tokens, vocabulary) = gguf_with_bos(name);
+        let with_bos: Vec<u32> = tokens.document_bos.into_iter().chain(tokens.encode("hello")).collect();
+        assert_eq!(tokens.document_bos.is_some(), name == "spm-llama");
+        for parse in [false, true] {
+            assert_eq!(encode(&tokens, "hello", true, parse), with_bos, "{name}");
+            assert_eq!(encode(&tokens, "hello", false, parse), tokens.encode("hello"), "{name}");
+        }
+        assert_eq!(encode(&tokens, text, true, true), tokens.encode_prompt(text, &TokenizeLimits::default()).ids);
+        assert_eq!(encode(&tokens, text, false, false), tokens.encode(text), "{name}");
+        assert!(encode(&tokens, text, false, true).len() < tokens.encode(text).len(), "{name}");
+        // Placeholders in a text are no placeholders, and a BOS token in it is not repeated.
+        let forged = "\u{FDD0}\u{FDD3}\u{FDD1}";
+        assert_eq!(encode(&tokens, forged, false, true), tokens.encode(forged), "{name}");
+        if let Some(bos) = tokens.document_bos {
+            let written = vocabulary.text(Some(bos)) + "hello";
+            assert_eq!(encode(&tokens, &written, true, true), encode(&tokens, &written, false, true));
+            assert_eq!(encode(&tokens, &written, true, true)[0], bos);
+        }
+    }
+}
+
+/// The tokenizer of the fixture `hub-first` with these additional tokens, which get the next IDs.
+fn hub_with(added: &[&str]) -> (ChatTokenizer, Vocabulary) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut json: Value = read(root().join("hub-first/tokenizer.json"));
+    for (id, text) in (784..).zip(added) {
+        let mut row = json["added_tokens"][1].clone();
+        (row["id"], row["content"]) = (json!(id), json!(text));
+        json["added_tokens"].as_array_mut().unwrap().push(row);
+    }
+    std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+    ChatTokenizer::from_hugging_face(&TextFiles::read(dir.path()).unwrap(), 1 << 20, TEMPLATE).unwrap()
+}
+
+#[test]
+fn a_middle_is_between_prefix_and_suffix_in_any_family() {
+    let families = [
+        ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+        ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+        ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],
+        ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+        ["▁<PRE>", "▁<SUF>", "▁<MID>"],
+        ["<PRE>", "<SUF>", "<MID>"],
+        ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
+    ];
+    for family in families {
+        let (tokens, vocabulary) = hub_with(&family);
+        let [prefix, suffix, middle] = family.map(|text| {
+            let id = (0..vocabulary.len() as u32).find(|id| vocabulary.bytes(*id) == text.as_bytes());
+            id.unwrap_or_else(|| panic!("{text}"))
+        });
+        let text = format!("a{}b", family[1]);
+        let infill = tokens.encode_infill(&text, "c d", &TokenizeLimits::default()).unwrap();
+        let plain = |text: &str, position| {
+            let mut ids = Vec::new();
+            assert!(tokens.encoder.append(text, position, &TokenizeLimits::default(), &mut ids));
+            ids
+        };
+        let (before, after) = (plain(&text, Position::AfterSpecial), plain("c d", Position::Continuation));
+        assert!(!before.contains(&suffix), "special tokens in the texts stay text");
+        assert_eq!(infill.ids, [vec![prefix], before, vec![suffix], after, vec![middle]].concat());
+        assert!(infill.complete);
+        let long = "many words ".repeat(20_000);
+        let limited = tokens.encode_infill(&long, &long, &TokenizeLimits::default().with_max_tokens(100)).unwrap();
+        assert!(!limited.complete && limited.ids.len() < 20_000);
+    }
+    let (incomplete, _) = hub_with(&["<fim_prefix>", "<fim_suffix>", "<MID>"]);
+    assert_eq!(incomplete.encode_infill("a", "b", &TokenizeLimits::default()), None);
+}
+
+#[test]
+fn a_file_may_name_the_tokens_of_a_middle() {
+    let old = [
+        ("tokenizer.ggml.prefix_token_id", 1),
+        ("tokenizer.ggml.suffix_token_id", 2),
+        ("tokenizer.ggml.middle_token_id", 3),
+    ];
+    let new = [
+        ("tokenizer.ggml.fim_pre_token_id", 4),
+        ("tokenizer.ggml.fim_suf_token_id", 5),
+        ("tokenizer.ggml.fim_mid_token_id", 6),
+    ];
+    let named = |keys: &[(&str, u32)]| {
+        FimTokens::from_metadata(|key| keys.iter().find(|(name, _)| *name == key).map(|(_, id)| *id))
+    };
+    assert_eq!(named(&old), Some(FimTokens { prefix: 1, suffix: 2, middle: 3 }));
+    assert_eq!(named(&[&old[..], &new[..]].concat()), Some(FimTokens { prefix: 4, suffix: 5, middle: 6 }));
+    assert_eq!(named(&new[..2]), None);
 }
