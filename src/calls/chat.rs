@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
-use super::generation::{Choice, Choices, RunningGeneration, TextGeneration, Usage};
+use super::generation::{RunningGeneration, RunningText, TextGeneration};
 use super::grammars::GrammarCompiler;
 use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
 use super::persist_turn::TurnRecorder;
@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::ids::CompletionId;
 use crate::service::access::Access;
 use crate::service::conversations::Conversation;
-use crate::service::usage::{Outcome, UsageRecorder};
+use crate::service::usage::UsageRecorder;
 
 /// Advice for a conversation that is too long.
 const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the oldest turns of the conversation.";
@@ -198,10 +198,13 @@ impl Chat {
     }
 }
 
-impl RunningChat {
-    /// The next delta of any choice; `None` when all have ended. The last delta is returned once the turn is stored in
-    /// its conversation. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<TextDelta>> {
+impl RunningText for RunningChat {
+    fn generation(&self) -> &RunningGeneration {
+        &self.generation
+    }
+
+    /// The last delta is returned once the turn is stored in its conversation.
+    async fn next(&mut self) -> Option<Result<TextDelta>> {
         if !self.turn_recorder.is_writing() {
             let delta = self.generation.next().await?.map(|delta| self.turn_recorder.observe(delta)).transpose();
             if delta.is_some() {
@@ -210,32 +213,11 @@ impl RunningChat {
         }
         self.turn_recorder.finish().await
     }
+}
 
+impl RunningChat {
     /// The conversation including this turn, once stored.
     pub fn conversation(&self) -> Option<&Conversation> {
         self.turn_recorder.stored()
-    }
-
-    pub fn choices(&self) -> u32 {
-        self.generation.choices()
-    }
-
-    /// Usage so far.
-    pub fn usage(&self) -> Usage {
-        self.generation.usage()
-    }
-
-    /// Records the usage durably; called before the last byte of a stream.
-    pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.generation.close(outcome).await
-    }
-
-    /// Waits until every choice has ended.
-    pub async fn whole(&mut self) -> Result<Vec<Choice>> {
-        let mut choices = Choices::new(self.choices());
-        while let Some(delta) = self.next().await {
-            choices.add(delta?);
-        }
-        choices.complete()
     }
 }

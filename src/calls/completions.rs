@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::dialect::Dialect;
 use super::errors;
-use super::generation::{Choice, Choices, RunningGeneration, TextGeneration, Usage};
+use super::generation::{RunningGeneration, RunningText, TextGeneration};
 use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
 use super::text_input::{TextInput, check_ids};
 use crate::clock_rng::Timestamp;
@@ -14,7 +14,7 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::ids::TextCompletionId;
 use crate::service::access::Access;
-use crate::service::usage::{Outcome, UsageRecorder};
+use crate::service::usage::UsageRecorder;
 
 /// Max tokens of a completion whose request does not set them, as in OpenAI's API.
 pub const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -128,10 +128,13 @@ impl Completions {
     }
 }
 
-impl RunningCompletion {
-    /// The next delta of any choice; `None` when all have ended. The first delta of a choice begins with the prompt, if it
-    /// is to be echoed. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<TextDelta>> {
+impl RunningText for RunningCompletion {
+    fn generation(&self) -> &RunningGeneration {
+        &self.generation
+    }
+
+    /// The first delta of a choice begins with the prompt, if it is to be echoed.
+    async fn next(&mut self) -> Option<Result<TextDelta>> {
         let mut delta = match self.generation.next().await? {
             Ok(delta) => delta,
             failed => return Some(failed),
@@ -140,29 +143,6 @@ impl RunningCompletion {
             delta.text.insert_str(0, &echo);
         }
         Some(Ok(delta))
-    }
-
-    pub fn choices(&self) -> u32 {
-        self.generation.choices()
-    }
-
-    /// Usage so far, of all prompts together.
-    pub fn usage(&self) -> Usage {
-        self.generation.usage()
-    }
-
-    /// Records the usage durably; called before the last byte of a stream.
-    pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.generation.close(outcome).await
-    }
-
-    /// Waits until every choice has ended.
-    pub async fn whole(&mut self) -> Result<Vec<Choice>> {
-        let mut choices = Choices::new(self.choices());
-        while let Some(delta) = self.next().await {
-            choices.add(delta?);
-        }
-        choices.complete()
     }
 }
 

@@ -27,7 +27,7 @@ pub struct TextGeneration {
 }
 
 /// The prompts of a call while the engine completes them. Dropping it cancels the work.
-pub(super) struct RunningGeneration {
+pub(crate) struct RunningGeneration {
     prompts: Vec<RunningPrompt>,
     /// Choices of each prompt.
     choices: u32,
@@ -233,8 +233,40 @@ impl Drop for RunningGeneration {
     }
 }
 
+/// A running call that generates text. Dropping it cancels the work.
+pub(crate) trait RunningText {
+    fn generation(&self) -> &RunningGeneration;
+
+    /// The next delta of any choice; `None` when all have ended. Cancel-safe.
+    async fn next(&mut self) -> Option<Result<TextDelta>>;
+
+    /// The number of choices of all prompts.
+    fn choices(&self) -> u32 {
+        self.generation().choices()
+    }
+
+    /// Usage so far, of all prompts together.
+    fn usage(&self) -> Usage {
+        self.generation().usage()
+    }
+
+    /// Records the usage durably; called before the last byte of a stream.
+    async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.generation().close(outcome).await
+    }
+
+    /// Waits until every choice has ended.
+    async fn whole(&mut self) -> Result<Vec<Choice>> {
+        let mut choices = Choices::new(self.choices());
+        while let Some(delta) = self.next().await {
+            choices.add(delta?);
+        }
+        choices.complete()
+    }
+}
+
 /// The choices of a call, put together from deltas.
-pub(super) struct Choices(Vec<Choice>);
+struct Choices(Vec<Choice>);
 
 impl Choices {
     pub fn new(count: u32) -> Self {

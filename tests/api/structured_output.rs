@@ -285,8 +285,8 @@ fn malicious_schemas_are_refused_quickly_and_do_not_delay_other_requests() {
             } else {
                 assert!(response.header("x-outpost-unenforced").is_some(), "{what}");
             }
-            // Some milliseconds, with a margin for a busy machine: none of the schemas is compiled as it is.
-            assert!(elapsed < Duration::from_secs(3), "{what}: {elapsed:?}");
+            // Compiled as they are, the schemas would take minutes. The margin is for a busy machine.
+            assert!(elapsed < Duration::from_secs(15), "{what}: {elapsed:?}");
             assert_eq!(fine().status, 200);
         }
     }

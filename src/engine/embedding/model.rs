@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::sentence_transformers::{self, InputType, MODULES_FILE, Matryoshka, Se
 use super::tokenizer;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
-use crate::engine::model_adapter::ModelAdapter;
+use crate::engine::model_adapter::{AdaptedNetwork, ModelAdapter};
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{EncoderTokenizerInfo, Isolation, Preprocessor};
 use crate::engine::runtime::DeviceIndex;
@@ -44,9 +43,7 @@ const MAX_BATCH_TOKENS: usize = 4_096;
 /// A loaded model that embeds texts or scores pairs of them: a network, or an adapter of one. Dereferences to the
 /// network.
 pub struct EncoderModel {
-    id: String,
-    shared: Arc<SharedEncoder>,
-    adapter: Option<ModelAdapter>,
+    shared: AdaptedNetwork<SharedEncoder>,
     sentence: SentenceTransformersConfig,
 }
 
@@ -65,9 +62,9 @@ pub struct SharedEncoder {
 }
 
 impl Deref for EncoderModel {
-    type Target = SharedEncoder;
+    type Target = AdaptedNetwork<SharedEncoder>;
 
-    fn deref(&self) -> &SharedEncoder {
+    fn deref(&self) -> &Self::Target {
         &self.shared
     }
 }
@@ -213,7 +210,7 @@ impl EncoderModel {
         let network = network::load(files, &config, precision.kind(), backend).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(0);
         let shared = SharedEncoder { device, network, config, preprocessor, info, lease, speed };
-        Ok(Self { id: id.to_owned(), shared: Arc::new(shared), adapter: None, sentence })
+        Ok(Self { shared: AdaptedNetwork::new(id, shared), sentence })
     }
 
     /// The model `id`, which is an adapter of this one. If sentence-transformers has saved it in a `folder`, the files there
@@ -239,33 +236,18 @@ impl EncoderModel {
                 SentenceTransformersConfig { matryoshka: self.sentence.matryoshka.clone(), ..own }
             }
         };
-        Ok(Self { id: id.to_owned(), shared: Arc::clone(&self.shared), adapter: Some(adapter), sentence })
-    }
-
-    /// The adapter, unless the model is a network.
-    pub(in crate::engine) fn adapter(&self) -> Option<&ModelAdapter> {
-        self.adapter.as_ref()
-    }
-
-    /// Whether both models compute with the same network.
-    pub(in crate::engine) fn shares_network_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-
-    /// How many models, loaded or in use, compute with its network.
-    pub(in crate::engine) fn network_users(&self) -> usize {
-        Arc::strong_count(&self.shared)
+        Ok(Self { shared: self.shared.with_adapter(id, adapter), sentence })
     }
 
     /// Returns the memory that only loading needed. `weights`: bytes of the weights.
     pub(in crate::engine) fn shrink_lease(&mut self, weights: u64) {
-        if let Some(network) = Arc::get_mut(&mut self.shared) {
+        if let Some(network) = self.shared.network_mut() {
             network.lease.shrink(weights);
         }
     }
 
     pub fn id(&self) -> &str {
-        &self.id
+        self.shared.id()
     }
 
     /// Max tokens of a text, including special tokens.
@@ -404,6 +386,6 @@ impl EncoderModel {
 
 impl std::fmt::Debug for EncoderModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EncoderModel").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("EncoderModel").field("id", &self.id()).finish_non_exhaustive()
     }
 }

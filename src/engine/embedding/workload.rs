@@ -92,7 +92,8 @@ impl EmbeddingWorkload {
     /// Starts the next batch. A batch that cannot start fails, and the one after it is tried.
     fn next_batch(&mut self) -> Option<RunningBatch> {
         loop {
-            let items = self.queue.lock().next_batch(EncoderModel::batch_tokens, EncoderModel::shares_network_with);
+            let shares_network = |one: &EncoderModel, other: &EncoderModel| one.shares_network_with(other);
+            let items = self.queue.lock().next_batch(EncoderModel::batch_tokens, shares_network);
             let texts: Vec<(&Tokenized, &EncoderModel)> = items.iter().map(|item| (&item.text, &*item.model)).collect();
             match items.first()?.model.begin(&texts) {
                 Ok(pass) => return Some(RunningBatch { items, pass, took: Duration::ZERO }),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
-use crate::engine::model_adapter::ModelAdapter;
+use crate::engine::model_adapter::{AdaptedNetwork, ModelAdapter};
 use crate::engine::preprocessor::{ChatTokenizerInfo, Isolation, Preprocessor};
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
@@ -26,11 +26,7 @@ use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::load_causal_lm;
 
 /// A chat model: a network, or an adapter of one. Dereferences to the network.
-pub struct TextModel {
-    id: String,
-    shared: Arc<TextNetwork>,
-    adapter: Option<ModelAdapter>,
-}
+pub struct TextModel(AdaptedNetwork<TextNetwork>);
 
 /// A network with its tokenizer and its chat template, which a model shares with its adapters.
 pub struct TextNetwork {
@@ -56,10 +52,10 @@ pub struct TextNetwork {
 }
 
 impl Deref for TextModel {
-    type Target = TextNetwork;
+    type Target = AdaptedNetwork<TextNetwork>;
 
-    fn deref(&self) -> &TextNetwork {
-        &self.shared
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
@@ -92,48 +88,33 @@ impl TextModel {
             lease,
             draft_slot: Arc::default(),
         };
-        Ok(Self { id: id.to_owned(), shared: Arc::new(network), adapter: None })
+        Ok(Self(AdaptedNetwork::new(id, network)))
     }
 
     /// The model `id`, which is an adapter of this one.
     pub(in crate::engine) fn with_adapter(&self, id: &str, adapter: ModelAdapter) -> Self {
-        Self { id: id.to_owned(), shared: Arc::clone(&self.shared), adapter: Some(adapter) }
-    }
-
-    /// The adapter, unless the model is a network.
-    pub(in crate::engine) fn adapter(&self) -> Option<&ModelAdapter> {
-        self.adapter.as_ref()
-    }
-
-    /// Whether both models compute with the same network.
-    pub(in crate::engine) fn shares_network_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
-
-    /// How many models, loaded or in use, compute with its network.
-    pub(in crate::engine) fn network_users(&self) -> usize {
-        Arc::strong_count(&self.shared)
+        Self(self.0.with_adapter(id, adapter))
     }
 
     /// Returns the memory that only loading needed. `weights`: bytes of the weights.
     pub(in crate::engine) fn shrink_lease(&mut self, weights: u64) {
-        if let Some(network) = Arc::get_mut(&mut self.shared) {
+        if let Some(network) = self.0.network_mut() {
             network.lease.shrink(weights);
         }
     }
 
     /// Whether a project may use it. Only adapters that a project has registered belong to one.
     pub fn is_available_to(&self, tenant: Tenant) -> bool {
-        self.adapter.as_ref().and_then(|adapter| adapter.owner).is_none_or(|owner| owner == tenant)
+        self.adapter().and_then(|adapter| adapter.owner).is_none_or(|owner| owner == tenant)
     }
 
     /// Bytes of the memory budget that it takes, with its network.
     pub(in crate::engine) fn leased_bytes(&self) -> u64 {
-        self.lease.bytes() + self.adapter.as_ref().map_or(0, |adapter| adapter.lease.weights())
+        self.lease.bytes() + self.adapter().map_or(0, |adapter| adapter.lease.weights())
     }
 
     pub fn id(&self) -> &str {
-        &self.id
+        self.0.id()
     }
 
     /// The max positions of prompt and generated tokens together.
@@ -315,6 +296,6 @@ impl DraftNetwork for TextModel {
 
 impl std::fmt::Debug for TextModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TextModel").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("TextModel").field("id", &self.id()).finish_non_exhaustive()
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use actix_web::HttpResponse;
 use futures_util::{StreamExt, stream};
 
+use crate::calls::generation::RunningText;
 use crate::engine::TextDelta;
 use crate::error::{Error, Result};
 use crate::http::error::in_stream;
@@ -20,9 +21,10 @@ use crate::service::usage::Outcome;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// A running call and how its deltas become events.
-pub trait EventSource: 'static {
-    /// The next delta; `None` when all choices have ended. Cancel-safe.
-    async fn next(&mut self) -> Option<Result<TextDelta>>;
+pub(super) trait EventSource: 'static {
+    type Call: RunningText;
+
+    fn call(&mut self) -> &mut Self::Call;
 
     /// The event of a delta; `None` if it adds nothing that the client sees.
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event>;
@@ -44,13 +46,10 @@ pub trait EventSource: 'static {
     fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
         in_stream(error, request_id, recorded).unwrap_or_else(sse::done)
     }
-
-    /// Records the usage durably.
-    async fn close(&self, outcome: Outcome) -> Result<()>;
 }
 
 /// The response with the events of `source`.
-pub fn respond(source: impl EventSource, request_id: Option<RequestId>) -> HttpResponse {
+pub(super) fn respond(source: impl EventSource, request_id: Option<RequestId>) -> HttpResponse {
     let first = stream::iter(source.first_event());
     let state = Events { source, request_id, finished: false };
     let others = stream::unfold(state, |mut state| async move {
@@ -73,7 +72,7 @@ impl<S: EventSource> Events<S> {
     async fn next(&mut self) -> sse::Event {
         let keep_alive = tokio::time::Instant::now() + KEEP_ALIVE;
         loop {
-            match tokio::time::timeout_at(keep_alive, self.source.next()).await {
+            match tokio::time::timeout_at(keep_alive, self.source.call().next()).await {
                 Err(_) => return self.source.keep_alive(),
                 Ok(Some(Ok(delta))) => {
                     if let Some(event) = self.source.event(&delta) {
@@ -89,13 +88,13 @@ impl<S: EventSource> Events<S> {
     /// An error after the stream began: one event.
     async fn fail(&mut self, error: Error) -> sse::Event {
         self.finished = true;
-        let recorded = self.source.close(Outcome::of_status(error.code().status())).await;
+        let recorded = self.source.call().close(Outcome::of_status(error.code().status())).await;
         self.source.error_event(&error, self.request_id, recorded)
     }
 
     /// The last events. Usage is durable before they are sent.
     async fn end(&mut self) -> sse::Event {
-        if let Err(error) = self.source.close(Outcome::Succeeded).await {
+        if let Err(error) = self.source.call().close(Outcome::Succeeded).await {
             return self.fail(error).await;
         }
         self.finished = true;

@@ -51,6 +51,9 @@ pub struct ModelBody {
     modalities: Modalities,
     format: &'static str,
     quantization: Option<String>,
+    /// Max tokens of prompt and output together, or of a text to embed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_window: Option<u32>,
     /// Number of weights.
     parameters: u64,
     /// Size on disk.
@@ -128,6 +131,7 @@ fn body(model: ModelInfo) -> ModelBody {
         modalities: modalities(model.kind),
         format: model.format,
         quantization: model.quantization,
+        context_window: model.context_window,
         parameters: model.parameters,
         bytes: model.bytes,
         license: model.license,

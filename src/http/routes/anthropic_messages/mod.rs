@@ -10,6 +10,7 @@ use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use crate::calls::generation::RunningText;
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::header_list;
 use crate::http::response::ApiResult;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::calls::chat::RunningChat;
-use crate::calls::generation::{Choice, Usage};
+use crate::calls::generation::{Choice, RunningText, Usage};
 use crate::calls::output_spec::GeneratedCall;
 use crate::engine::FinishReason;
 use crate::ids::MessageId;

@@ -5,13 +5,13 @@ use serde::Serialize;
 
 use super::response::{MessageBody, UsageBody, empty_message, stop_reason};
 use crate::calls::chat::RunningChat;
+use crate::calls::generation::RunningText;
 use crate::engine::{FinishReason, TextDelta, ToolCallDelta};
 use crate::error::{Error, Result};
 use crate::http::error::anthropic_in_stream;
 use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::sse;
 use crate::ids::RequestId;
-use crate::service::usage::Outcome;
 
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -87,6 +87,12 @@ struct MessageEvents {
 }
 
 impl EventSource for MessageEvents {
+    type Call = RunningChat;
+
+    fn call(&mut self) -> &mut RunningChat {
+        &mut self.running
+    }
+
     fn first_event(&self) -> Option<sse::Event> {
         let start = Event::MessageStart { message: empty_message(&self.running) };
         Some(sse::join(start.encode(), Event::Ping.encode()))
@@ -94,14 +100,6 @@ impl EventSource for MessageEvents {
 
     fn keep_alive(&self) -> sse::Event {
         Event::Ping.encode()
-    }
-
-    async fn next(&mut self) -> Option<Result<TextDelta>> {
-        self.running.next().await
-    }
-
-    async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.running.close(outcome).await
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {

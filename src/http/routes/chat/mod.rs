@@ -11,6 +11,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 pub use output_format::FunctionTool;
 
+use crate::calls::generation::RunningText;
 use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::ApiJson;
 use crate::http::response::{ApiResult, Head};

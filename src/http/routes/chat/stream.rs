@@ -5,14 +5,13 @@ use actix_web::HttpResponse;
 use super::conversation_fields;
 use super::response::{Chunk, ChunkChoice, Delta, call_deltas, logprobs};
 use crate::calls::chat::RunningChat;
+use crate::calls::generation::RunningText;
 use crate::engine::TextDelta;
-use crate::error::Result;
 use crate::http::routes::completion_body::finish_reason;
 use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::routes::sampling_fields::StreamOptions;
 use crate::http::sse;
 use crate::ids::RequestId;
-use crate::service::usage::Outcome;
 
 pub fn respond(running: RunningChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
     let role_sent = vec![false; running.choices() as usize];
@@ -26,12 +25,10 @@ struct ChatEvents {
 }
 
 impl EventSource for ChatEvents {
-    async fn next(&mut self) -> Option<Result<TextDelta>> {
-        self.running.next().await
-    }
+    type Call = RunningChat;
 
-    async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.running.close(outcome).await
+    fn call(&mut self) -> &mut RunningChat {
+        &mut self.running
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {

@@ -7,6 +7,7 @@ mod stream;
 use actix_web::{HttpRequest, post, web};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use crate::calls::generation::RunningText;
 use crate::http::extractors::ApiJson;
 use crate::http::response::{ApiResult, Head};
 use crate::http::{Api, authentication::Caller, request_logging};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::calls::completions::RunningCompletion;
-use crate::calls::generation::Choice;
+use crate::calls::generation::{Choice, RunningText};
 use crate::engine::{TokenInfo, TokenLogprob};
 use crate::http::routes::completion_body::{UsageBody, finish_reason, finite_logprob};
 

@@ -4,14 +4,13 @@ use actix_web::HttpResponse;
 
 use super::response::{TextChoice, TextChunk, TextOffset, logprobs};
 use crate::calls::completions::RunningCompletion;
+use crate::calls::generation::RunningText;
 use crate::engine::TextDelta;
-use crate::error::Result;
 use crate::http::routes::completion_body::finish_reason;
 use crate::http::routes::generation_stream::{self, EventSource};
 use crate::http::routes::sampling_fields::StreamOptions;
 use crate::http::sse;
 use crate::ids::RequestId;
-use crate::service::usage::Outcome;
 
 pub fn respond(running: RunningCompletion, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
     let offsets = vec![TextOffset::default(); running.choices() as usize];
@@ -26,12 +25,10 @@ struct CompletionEvents {
 }
 
 impl EventSource for CompletionEvents {
-    async fn next(&mut self) -> Option<Result<TextDelta>> {
-        self.running.next().await
-    }
+    type Call = RunningCompletion;
 
-    async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.running.close(outcome).await
+    fn call(&mut self) -> &mut RunningCompletion {
+        &mut self.running
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
