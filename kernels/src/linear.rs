@@ -38,6 +38,8 @@ pub struct Linear {
     dtype: DType,
     n: usize,
     k: usize,
+    /// Whether each row is in two rows of the group: [`Linear::pack_low_rank`].
+    paired: bool,
     group_bytes: usize,
     groups: AlignedBytes,
     /// `[n]`, padded with zeros to whole groups.
@@ -85,8 +87,43 @@ impl Linear {
         });
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => Ok(Self { dtype, n, k, group_bytes, groups, bias: None }),
+            None => Ok(Self { dtype, n, k, paired: false, group_bytes, groups, bias: None }),
         }
+    }
+
+    /// Packs the first matrix of a [`LowRankUpdate`](crate::LowRankUpdate), `n` rows of `k` weights. It is of no use for other
+    /// products. A group of sixteen rows would be at least half empty with eight rows or fewer. Float weights are then packed
+    /// as twice as many rows: those with even indices, and those with odd ones.
+    ///
+    /// # Errors
+    /// As [`Linear::pack`].
+    pub fn pack_low_rank<E: From<Error> + Send>(
+        pool: &Pool,
+        dtype: DType,
+        n: usize,
+        k: usize,
+        read: impl Fn(usize, &mut [u8]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
+        if !is_paired(dtype, n, k) {
+            return Self::pack(pool, dtype, n, k, read);
+        }
+        let row_bytes = row_bytes(dtype, n, k)?;
+        let mut rows = vec![0; n * row_bytes];
+        read(0, &mut rows)?;
+        let (size, half) = (dtype.block_bytes(), row_bytes / 2);
+        let mut pairs = vec![0; rows.len()];
+        for (row, out) in rows.chunks_exact(row_bytes).zip(pairs.chunks_exact_mut(2 * half)) {
+            let (even, odd) = out.split_at_mut(half);
+            let elements = even.chunks_exact_mut(size).zip(odd.chunks_exact_mut(size));
+            for (pair, (even, odd)) in row.chunks_exact(2 * size).zip(elements) {
+                even.copy_from_slice(&pair[..size]);
+                odd.copy_from_slice(&pair[size..]);
+            }
+        }
+        let group_bytes = Layout::of(dtype).group_bytes(k / 2);
+        let mut groups = AlignedBytes::zeroed(group_bytes);
+        pack_group(dtype, &pairs, half, groups.bytes_mut());
+        Ok(Self { dtype, n, k, paired: true, group_bytes, groups, bias: None })
     }
 
     /// Packs a tensor of a GGUF file: `n` rows of `k` weights in the file's format.
@@ -143,6 +180,19 @@ impl Linear {
         Layout::of(dtype).group_bytes(k) * n.div_ceil(LANES)
     }
 
+    /// Bytes of `n` rows of `k` weights that [`Linear::pack_low_rank`] has packed.
+    pub fn packed_low_rank_bytes(dtype: DType, n: usize, k: usize) -> usize {
+        match is_paired(dtype, n, k) {
+            true => Layout::of(dtype).group_bytes(k / 2),
+            false => Self::packed_bytes(dtype, n, k),
+        }
+    }
+
+    /// Whether it can only be used in a [`LowRankUpdate`](crate::LowRankUpdate).
+    pub fn is_paired(&self) -> bool {
+        self.paired
+    }
+
     /// Bytes of the packed weights.
     pub fn bytes(&self) -> usize {
         self.groups.len()
@@ -159,6 +209,14 @@ impl Linear {
     /// If there is no such row, or `out` is not `k` long.
     pub fn row(&self, index: usize, out: &mut [f32]) {
         assert!(index < self.n && out.len() == self.k, "row {index} of {self:?} into {} elements", out.len());
+        if self.paired {
+            let mut half = vec![0.; self.k / 2];
+            for parity in 0..2 {
+                unpack_row(self.dtype, self.groups.bytes(), 2 * index + parity, &mut half);
+                out[parity..].iter_mut().step_by(2).zip(&half).for_each(|(out, weight)| *out = *weight);
+            }
+            return;
+        }
         let group = &self.groups.bytes()[index / LANES * self.group_bytes..][..self.group_bytes];
         unpack_row(self.dtype, group, index % LANES, out);
     }
@@ -170,6 +228,11 @@ impl Linear {
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) {
         matmul_all(&Activations::new(pool, x, m, self.k), &mut [(self, out)]);
     }
+}
+
+/// Whether [`Linear::pack_low_rank`] packs a matrix as twice as many rows.
+fn is_paired(dtype: DType, n: usize, k: usize) -> bool {
+    !dtype.is_quantised() && n <= LANES / 2 && k.is_multiple_of(2)
 }
 
 /// Bytes of a row in the file.
@@ -238,6 +301,7 @@ impl<'a> Section<'a> {
         let (mut groups, mut cost, mut row_bytes) = (0, 0, 1);
         for (linear, out) in products.iter_mut() {
             assert_eq!(linear.k, x.k(), "activations of another width than {linear:?}");
+            assert!(!linear.paired, "{linear:?} is packed for low-rank updates");
             assert_eq!(Some(out.len()), x.m().checked_mul(linear.n), "outputs of {linear:?} are not [m, n]");
             section_products.push(Product::new(linear, groups, x, out));
             groups += linear.n.div_ceil(LANES);

@@ -31,7 +31,7 @@ pub struct LowRankUpdate<'a> {
     pub output: usize,
     /// The rows of the input and of the output.
     pub rows: Range<usize>,
-    /// `[rank, k]`
+    /// `[rank, k]`, packed by [`Linear::pack_low_rank`] or [`Linear::pack`].
     pub down: &'a Linear,
     /// `[n, rank]`, where `n` is the width of the output.
     pub up: &'a Linear,
@@ -106,8 +106,12 @@ pub fn add_low_rank(
         // Another thread may run that task, but it then finds the weights in the shared cache.
         let next = tasks.get(task + pool.threads()).map_or(&[][..], |next| updates[next.update].down.packed().bytes);
         let next = &next[..next.len().min(PREFETCH_BYTES)];
-        let (down_weights, up_weights) = (down.packed(), up.packed());
-        multiply(down, pool, DownKernel { weights: down_weights, next: up_weights.bytes, x, k, low: &mut *low, scale });
+        let (weights, up_weights) = (down.packed(), up.packed());
+        let after = up_weights.bytes;
+        match down.is_paired() {
+            true => multiply(down, pool, DownKernel::<true> { weights, next: after, x, k, low: &mut *low, scale }),
+            false => multiply(down, pool, DownKernel::<false> { weights, next: after, x, k, low: &mut *low, scale }),
+        }
         multiply(up, pool, UpKernel { weights: up_weights, next, low, rank: up.k(), out, n });
     });
 }
@@ -204,8 +208,9 @@ impl Prefetch {
     }
 }
 
-/// `low = scale · down(x)`. `x` is `[rows, k]`, and `low` is `[rows, padded rank]`.
-struct DownKernel<'a> {
+/// `low = scale · down(x)`. `x` is `[rows, k]`, and `low` is `[rows, padded rank]`. `PAIRED`: whether each row of the weights is
+/// in two rows of the group.
+struct DownKernel<'a, const PAIRED: bool> {
     weights: PackedGroups<'a>,
     /// The weights that are used next.
     next: &'a [u8],
@@ -215,7 +220,7 @@ struct DownKernel<'a> {
     scale: f32,
 }
 
-impl FormatKernel for DownKernel<'_> {
+impl<const PAIRED: bool> FormatKernel for DownKernel<'_, PAIRED> {
     fn rows(&self) -> usize {
         self.x.len() / self.k
     }
@@ -227,6 +232,9 @@ impl FormatKernel for DownKernel<'_> {
         let mut prefetch =
             Prefetch::new(if first == 0 { next } else { &[] }, bytes.len() / const { Layout::of(F::DTYPE).low });
         let (k, span_bytes) = (*k, const { Layout::of(F::DTYPE).low });
+        // Inputs that belong to one row of the group, and columns of the group.
+        let step = const { if PAIRED { 2 } else { 1 } };
+        let columns = k / step;
         let (x, padded) = (&x[first * k..][..R * k], bytes.len() / *group * LANES);
         let low = &mut low[first * padded..][..R * padded];
         for (index, weights) in bytes.chunks_exact(*group).enumerate() {
@@ -234,7 +242,7 @@ impl FormatKernel for DownKernel<'_> {
             // SAFETY: a group has a span for each four elements of a row, and for the remainder.
             unsafe {
                 let mut sums = [[S::splat(0.0); FLOATS]; R];
-                for _ in 0..k / FLOATS {
+                for _ in 0..columns / FLOATS {
                     prefetch.step::<S>();
                     for line in (0..span_bytes).step_by(CACHE_LINE) {
                         S::prefetch(weights.wrapping_add(PREFETCH_BYTES + line));
@@ -243,26 +251,45 @@ impl FormatKernel for DownKernel<'_> {
                     let (c, d) = F::load_two::<S>(weights.add(span_bytes / 2));
                     for row in 0..R {
                         for (at, weight) in [a, b, c, d].into_iter().enumerate() {
-                            sums[row][at] = S::fma(weight, S::splat(*x.add(row * k + at)), sums[row][at]);
+                            let x = inputs::<S, PAIRED>(x.add(row * k + at * step));
+                            sums[row][at] = S::fma(weight, x, sums[row][at]);
                         }
                     }
                     weights = weights.add(span_bytes);
-                    x = x.add(FLOATS);
+                    x = x.add(FLOATS * step);
                 }
-                for at in 0..k % FLOATS {
+                for at in 0..columns % FLOATS {
                     let pair = F::load_two::<S>(weights.add(at / 2 * (span_bytes / 2)));
                     let weight = if at % 2 == 0 { pair.0 } else { pair.1 };
                     for row in 0..R {
-                        sums[row][at] = S::fma(weight, S::splat(*x.add(row * k + at)), sums[row][at]);
+                        let x = inputs::<S, PAIRED>(x.add(row * k + at * step));
+                        sums[row][at] = S::fma(weight, x, sums[row][at]);
                     }
                 }
                 for (row, [a, b, c, d]) in sums.into_iter().enumerate() {
                     let sum = S::mul(S::add(S::add(a, b), S::add(c, d)), S::splat(*scale));
-                    S::store(low[row * padded + index * LANES..][..LANES].as_mut_ptr(), sum);
+                    let low = &mut low[row * padded + index * LANES..][..LANES];
+                    S::store(low.as_mut_ptr(), sum);
+                    if PAIRED {
+                        for at in 0..LANES / 2 {
+                            low[at] = low[2 * at] + low[2 * at + 1];
+                        }
+                        low[LANES / 2..].fill(0.0);
+                    }
                 }
             }
         }
     }
+}
+
+/// The input of each row of a group: the element at `x`, or with `PAIRED` the two from there on, alternately.
+///
+/// # Safety
+/// As [`Kernel`] says. The elements must exist.
+#[inline(always)]
+unsafe fn inputs<S: Simd, const PAIRED: bool>(x: *const f32) -> S::F {
+    // SAFETY: as the caller says.
+    unsafe { if PAIRED { S::splat_pair(x) } else { S::splat(*x) } }
 }
 
 /// `out += up(low)`. `low` is `[rows, padded rank]`, and `out` is `[rows, n]`.

@@ -8,7 +8,7 @@ mod weights;
 
 use std::ops::Range;
 
-use outpost_kernels::{DType, Isa, Linear, LowRankUpdate, Pool, add_low_rank};
+use outpost_kernels::{DType, Error, Isa, Linear, LowRankUpdate, Pool, add_low_rank};
 use rng::Rng;
 use weights::random_weights;
 
@@ -18,7 +18,27 @@ struct Matrix {
 }
 
 fn matrix(rng: &mut Rng, dtype: DType, n: usize, k: usize) -> Matrix {
-    let linear = Linear::from_gguf(dtype, n, k, &random_weights(rng, dtype, n * k)).unwrap();
+    of(Linear::from_gguf(dtype, n, k, &random_weights(rng, dtype, n * k)).unwrap())
+}
+
+/// The first matrix of an update.
+fn down_matrix(rng: &mut Rng, dtype: DType, n: usize, k: usize) -> Matrix {
+    let weights = random_weights(rng, dtype, n * k);
+    let row_bytes = weights.len() / n;
+    let read = |first: usize, out: &mut [u8]| -> Result<(), Error> {
+        out.copy_from_slice(&weights[first * row_bytes..][..out.len()]);
+        Ok(())
+    };
+    let linear = Linear::pack_low_rank(&Pool::new(1), dtype, n, k, read).unwrap();
+    assert_eq!(linear.is_paired(), n <= 8 && k % 2 == 0);
+    assert_eq!(linear.bytes(), Linear::packed_low_rank_bytes(dtype, n, k));
+    let (found, plain) = (of(linear), of(Linear::from_gguf(dtype, n, k, &weights).unwrap()));
+    assert_eq!(found.values, plain.values);
+    found
+}
+
+fn of(linear: Linear) -> Matrix {
+    let (n, k) = (linear.n(), linear.k());
     let mut values = vec![0.; n * k];
     values.chunks_exact_mut(k).enumerate().for_each(|(row, out)| linear.row(row, out));
     Matrix { linear, values: values.into_iter().map(f64::from).collect() }
@@ -80,8 +100,9 @@ fn updates_match_sums_in_double_precision_and_rows_do_not_depend_on_others() {
             let (mut updates, mut start) = (Vec::new(), 0);
             for (index, count) in groups.iter().enumerate() {
                 for output in 0..2 {
-                    let rank = [1, 8, 17][(index + output) % 3];
-                    let (down, up) = (matrix(&mut rng, dtype, rank, k), matrix(&mut rng, dtype, widths[output], rank));
+                    let rank = [1, 8, 17, 5][(index + 3 * output) % 4];
+                    let down = down_matrix(&mut rng, dtype, rank, k);
+                    let up = matrix(&mut rng, dtype, widths[output], rank);
                     let scale = 0.5 + rng.unit();
                     updates.push(Update { output, rows: start..start + count, down, up, scale });
                 }

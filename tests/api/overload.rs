@@ -153,6 +153,8 @@ fn memory_used_by_other_models_gives_a_retryable_error() {
         server.engine.submit(&model, request).unwrap()
     };
     let held_responses = [hold(MODEL), hold("other")];
+    // Until then they are queued, as the requests below.
+    until(|| "both are held", || server.engine.load().running == 2);
     // Each prompt needs 26 blocks. With both models loaded, there are 20.
     let body = |id: &str| {
         let mut body = chat(&"z".repeat(400), 5);

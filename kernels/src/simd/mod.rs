@@ -196,6 +196,15 @@ pub(crate) trait Simd: Copy {
     unsafe fn prefetch(_address: *const u8) {}
 
     unsafe fn splat(x: f32) -> Self::F;
+    /// The two elements at `src`, alternately in all lanes.
+    #[inline(always)]
+    unsafe fn splat_pair(src: *const f32) -> Self::F {
+        // SAFETY: as the trait says; there are two elements at `src`, and the array has 16.
+        unsafe {
+            let lanes = [src.cast::<[f32; 2]>().read_unaligned(); LANES / 2];
+            Self::load(lanes.as_ptr().cast())
+        }
+    }
     unsafe fn load(src: *const f32) -> Self::F;
     unsafe fn store(dst: *mut f32, x: Self::F);
     unsafe fn add(a: Self::F, b: Self::F) -> Self::F;

@@ -70,6 +70,10 @@ impl<const BF16: bool> Simd for Avx512Impl<BF16> {
         _mm512_set1_ps(x)
     }
     #[inline(always)]
+    unsafe fn splat_pair(src: *const f32) -> Self::F {
+        _mm512_castpd_ps(_mm512_set1_pd(src.cast::<f64>().read_unaligned()))
+    }
+    #[inline(always)]
     unsafe fn load(src: *const f32) -> Self::F {
         _mm512_loadu_ps(src)
     }
@@ -293,6 +297,10 @@ impl<const VNNI: bool> Simd for Avx2Impl<VNNI> {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
         [_mm256_set1_ps(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn splat_pair(src: *const f32) -> Self::F {
+        [_mm256_castpd_ps(_mm256_set1_pd(src.cast::<f64>().read_unaligned())); 2]
     }
     #[inline(always)]
     unsafe fn load(src: *const f32) -> Self::F {

@@ -252,6 +252,16 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// The rows `ids` of a weight: `[1, ids, 1, inputs]`.
     fn embedding(&self, weight: &Self::Linear, ids: &[u32]) -> Result<Tensor<Self>>;
 
+    /// Reads the first matrix of a [`LowRankUpdate`], `[rank, inputs]`. It is of no use for other products.
+    fn read_low_rank(&self, weight: &Rows<'_>) -> Result<Self::Linear> {
+        self.read_linear(weight, None, false)
+    }
+
+    /// Bytes that it takes on the device.
+    fn low_rank_bytes(&self, dtype: DType, rank: usize, inputs: usize) -> usize {
+        self.linear_bytes(dtype, rank, inputs)
+    }
+
     /// Products of the same input with several weights.
     fn linears<const N: usize>(&self, weights: [&Self::Linear; N], x: &Tensor<Self>) -> Result<[Tensor<Self>; N]>;
 

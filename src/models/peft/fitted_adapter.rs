@@ -56,13 +56,11 @@ impl<'a> FittedAdapter<'a> {
     pub fn footprint<B: Backend>(&self, backend: &B) -> Footprint {
         let mut footprint = Footprint::default();
         for FittedModule { module: AdaptedModule { down, up, rank, .. }, matrices } in &self.modules {
-            let bytes = |tensor: &TensorInfo, matrix: &LoadedMatrix, rows: usize, columns: usize| {
-                backend.linear_bytes(stored_type(tensor, matrix), rows, columns) as u64
-            };
             for (index, FittedMatrix { matrix, .. }) in matrices.iter().enumerate() {
-                footprint.weights += bytes(up, matrix, matrix.rows.len(), *rank);
+                let dtype = |tensor: &TensorInfo| stored_type(tensor, matrix);
                 // The matrices share the down-projection.
-                footprint.weights += if index == 0 { bytes(down, matrix, *rank, matrix.columns) } else { 0 };
+                let shared = if index == 0 { backend.low_rank_bytes(dtype(down), *rank, matrix.columns) } else { 0 };
+                footprint.weights += (shared + backend.linear_bytes(dtype(up), matrix.rows.len(), *rank)) as u64;
             }
             // The bytes of the file, rows in another order, and floats to check.
             let loading = down.elements.max(up.elements) * (3 * size_of::<f32>()) as u64;
@@ -81,7 +79,7 @@ impl<'a> FittedAdapter<'a> {
             let AdaptedModule { down, up, rank, scale, .. } = module;
             let Some(FittedMatrix { matrix: first, .. }) = matrices.first() else { continue };
             let rows = stored_rows(self.file.rows(down)?.bytes()?, down, first, *rank, first.columns)?;
-            let down = Arc::new(DownProjection::Linear(backend.read_linear(&rows, None, false)?));
+            let down = Arc::new(DownProjection::Linear(backend.read_low_rank(&rows)?));
             let bytes = self.file.rows(up)?.bytes()?;
             let row_bytes = bytes.len() / up.shape[0].max(1);
             for FittedMatrix { matrix, rows, interleaved_heads } in matrices {

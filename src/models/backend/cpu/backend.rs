@@ -84,6 +84,14 @@ impl Backend for Cpu {
         kernels::Linear::packed_bytes(dtype, rows, columns)
     }
 
+    fn read_low_rank(&self, weight: &Rows<'_>) -> Result<kernels::Linear> {
+        products::read_low_rank(&self.pool, weight)
+    }
+
+    fn low_rank_bytes(&self, dtype: DType, rank: usize, inputs: usize) -> usize {
+        kernels::Linear::packed_low_rank_bytes(dtype, rank, inputs)
+    }
+
     fn loading_bytes(&self, dtype: DType, rows: usize, columns: usize) -> usize {
         kernels::Linear::packing_bytes(self.pool.threads(), dtype, rows, columns)
     }

@@ -23,6 +23,12 @@ pub fn read(pool: &Pool, weight: &Rows<'_>, bias: Option<&[f32]>) -> Result<Line
     }
 }
 
+/// Reads and packs the first matrix of a low-rank update.
+pub fn read_low_rank(pool: &Pool, weight: &Rows<'_>) -> Result<Linear> {
+    let Rows { dtype, count, columns, .. } = *weight;
+    Linear::pack_low_rank(pool, dtype, count, columns, |first, out: &mut [u8]| weight.read(first, out))
+}
+
 /// Dequantises the rows `ids` of a weight.
 pub fn embedding(cpu: &Cpu, weight: &Linear, ids: &[u32]) -> Result<Tensor<Cpu>> {
     checks::embedding_rows(weight, ids)?;
@@ -38,7 +44,7 @@ fn matmuls(cpu: &Cpu, x: &[f32], m: usize, products: &mut [(&Linear, &mut [f32])
     let k = x.len() / m.max(1);
     let mut checked: SmallVec<[_; 4]> = SmallVec::with_capacity(products.len());
     for (weight, out) in products {
-        if weight.k() != k {
+        if weight.k() != k || weight.is_paired() {
             return Err(ModelError::Compute(format!("{weight:?} does not take {k} inputs")));
         }
         checked.push((*weight, &mut **out));
