@@ -30,7 +30,7 @@ fn down_matrix(rng: &mut Rng, dtype: DType, n: usize, k: usize) -> Matrix {
         Ok(())
     };
     let linear = Linear::pack_low_rank(&Pool::new(1), dtype, n, k, read).unwrap();
-    assert_eq!(linear.is_paired(), n <= 8 && k % 2 == 0);
+    assert_eq!(linear.is_paired(), n <= 8 && k.is_multiple_of(2));
     assert_eq!(linear.bytes(), Linear::packed_low_rank_bytes(dtype, n, k));
     let (found, plain) = (of(linear), of(Linear::from_gguf(dtype, n, k, &weights).unwrap()));
     assert_eq!(found.values, plain.values);

@@ -80,7 +80,7 @@ async fn a_stop_string_ends_generation_and_is_not_returned() {
                 ..request(rig.model.encode("hello").unwrap(), 60)
             })
             .await;
-        assert_eq!((output.text.as_str(), output.end), (&whole[..first], Some(FinishReason::Stop)));
+        assert_eq!((output.text.as_str(), output.end), (&whole[..first], Some(FinishReason::StopString(1))));
         assert!(output.generated < 60);
     }
 }

@@ -248,7 +248,10 @@ async fn text_that_resembles_a_call_stays_text() {
         assert_eq!((output.text, output.calls.len(), output.end), (text.repeat(2), 0, Some(FinishReason::Length)));
         request.stop = vec![": ".to_owned()];
         let output = rig.run_one(request).await;
-        assert_eq!((output.text.as_str(), output.end), (text.split(": ").next().unwrap(), Some(FinishReason::Stop)));
+        assert_eq!(
+            (output.text.as_str(), output.end),
+            (text.split(": ").next().unwrap(), Some(FinishReason::StopString(0)))
+        );
     }
 }
 
@@ -297,7 +300,7 @@ async fn a_grammar_works_with_seeds_choices_and_min_tokens() {
     let mut stopped = generate(1);
     stopped.stop = vec!["e".to_owned()];
     let output = rig.run_one(stopped).await;
-    assert!(!output.text.contains('e') && output.end == Some(FinishReason::Stop));
+    assert!(!output.text.contains('e') && output.end == Some(FinishReason::StopString(0)));
 }
 
 #[tokio::test]

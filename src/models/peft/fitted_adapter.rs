@@ -106,7 +106,9 @@ impl<'a> FittedModule<'a> {
         let AdaptedModule { layer, module: target, down, up, .. } = module;
         let with_stem = |stem: &str| -> Vec<&'a LoadedMatrix> {
             let stem = format!("blk.{layer}.{stem}");
-            projections.iter().filter(|matrix| matrix.stem == stem).collect()
+            let mut found: Vec<_> = projections.iter().filter(|matrix| matrix.stem == stem).collect();
+            found.sort_by_key(|matrix| matrix.rows.start);
+            found
         };
         let whole = || target.stems.iter().map(|stem| with_stem(stem)).find(|found| found.len() == target.projections);
         let part = || target.part_of.and_then(|(stem, index)| with_stem(stem).get(index).copied());
