@@ -42,6 +42,7 @@ use crate::http::connections;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::service::api_key_secret::Secret;
+use crate::service::responses::Responses;
 use crate::service::stored_images::StoredImages;
 use crate::service::usage::{Retention, Usage};
 use crate::service::{Services, setup};
@@ -197,7 +198,7 @@ impl App {
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.services.usage.clone(), self.retention));
-        let sweeping = actix_web::rt::spawn(sweep(api.services.stored_images.clone()));
+        let sweeping = actix_web::rt::spawn(sweep(api.services.stored_images.clone(), api.services.responses.clone()));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let training = actix_web::rt::spawn(self.training.run());
         let outcome = self.server.await;
@@ -232,13 +233,18 @@ async fn prune(usage: Usage, retention: Retention) {
     }
 }
 
-/// Removes expired images now and every minute.
-async fn sweep(stored_images: StoredImages) {
+/// Removes expired images and responses now and every minute.
+async fn sweep(stored_images: StoredImages, responses: Responses) {
     loop {
         match stored_images.sweep().await {
             Ok(0) => {}
             Ok(count) => tracing::debug!(count, "expired images are removed"),
             Err(error) => tracing::warn!(%error, "expired images could not be removed"),
+        }
+        match responses.sweep().await {
+            Ok(0) => {}
+            Ok(count) => tracing::debug!(count, "expired responses are removed"),
+            Err(error) => tracing::warn!(%error, "expired responses could not be removed"),
         }
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
     }

@@ -37,6 +37,8 @@ codes! {
     InvalidParameter      => 400 "invalid_request_error" "invalid_parameter",
     /// Prompt plus requested output does not fit the model's context, or the memory for it.
     ContextLengthExceeded => 400 "invalid_request_error" "context_length_exceeded",
+    /// The response that a request continues is not stored. The status is that of OpenAI's API.
+    PreviousResponseNotFound => 400 "invalid_request_error" "previous_response_not_found",
     MissingApiKey         => 401 "authentication_error"  "missing_api_key",
     InvalidApiKey         => 401 "authentication_error"  "invalid_api_key",
     ExpiredApiKey         => 401 "authentication_error"  "expired_api_key",

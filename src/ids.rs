@@ -118,8 +118,16 @@ ids! {
     RequestId "request" "req_";
     /// One chat completion.
     CompletionId "chat completion" "chatcmpl-";
-    /// A message of Anthropic's API.
+    /// A message of Anthropic's API, or of the Responses API.
     MessageId "message" "msg_";
+    /// A response of the Responses API.
+    ResponseId "response" "resp_";
+    /// A tool call in the output of a response.
+    FunctionCallId "function call" "fc_";
+    /// The result of a tool call in the input of a response.
+    FunctionOutputId "function call output" "fco_";
+    /// Another item in the input of a response.
+    ItemId "item" "item_";
     /// One text completion.
     TextCompletionId "text completion" "cmpl-";
     /// The response to a request to tokenize or detokenize a text.

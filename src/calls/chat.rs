@@ -106,7 +106,7 @@ impl Chat {
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
         if let Some(model) = self.generation.admit(access, &name, &recorder).await? {
             let min_tokens = model.min_prompt_tokens(&call.messages);
-            check_estimate(engine, &model, PromptLength::at_least(min_tokens, "messages", dialect))?;
+            check_estimate(engine, &model, PromptLength::at_least(min_tokens, dialect.prompt(), dialect))?;
             if min_tokens > 0 {
                 recorder.check_budget(min_tokens)?;
             }
@@ -124,7 +124,7 @@ impl Chat {
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let exact = fitted.prompt.complete;
-        let length = PromptLength { tokens: prompt_tokens, exact, field: "messages", dialect };
+        let length = PromptLength { tokens: prompt_tokens, exact, field: dialect.prompt(), dialect };
         let max_tokens = completion_limit(engine, &model, length, call.max_tokens, remedy)?;
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();

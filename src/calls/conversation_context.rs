@@ -33,6 +33,8 @@ pub struct ConversationContextRequest {
     pub if_match: Option<IfMatch>,
     /// The JSON of the request's messages, to be stored in the conversation.
     pub sent: Vec<String>,
+    /// Without a conversation: messages before those of the request, the oldest turns of which may be left out.
+    pub history: Vec<Message>,
 }
 
 /// The loaded context.
@@ -44,6 +46,7 @@ pub(super) struct ConversationContext {
     /// Whether the oldest turns may be left out.
     truncate: bool,
     transcript: Option<Transcript>,
+    history: Vec<Message>,
     last_messages: Option<u32>,
 }
 
@@ -75,6 +78,7 @@ impl ConversationContextLoader {
             instructions,
             truncate: request.truncate.or(memory.truncate).unwrap_or(false),
             transcript,
+            history: std::mem::take(&mut request.history),
             last_messages: memory.last_messages,
         })
     }
@@ -99,9 +103,11 @@ impl ConversationContext {
         self.transcript.as_ref().map(|transcript| transcript.conversation.clone())
     }
 
-    /// Bytes of the stored transcript.
+    /// Bytes of the messages before those of the request.
     pub fn bytes(&self) -> usize {
-        self.transcript.as_ref().map_or(0, |transcript| transcript.messages.iter().map(String::len).sum())
+        let stored: usize =
+            self.transcript.as_ref().map_or(0, |transcript| transcript.messages.iter().map(String::len).sum());
+        stored + self.history.iter().map(|message| message.content.len()).sum::<usize>()
     }
 
     /// Renders and tokenises the whole prompt. Takes time in proportion to its length.
@@ -114,7 +120,8 @@ impl ConversationContext {
     ) -> Result<FittedPrompt> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let system = instructions.map(|content| Message::new("system", content));
-        let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_messages)?;
+        let may_drop = self.truncate && (self.transcript.is_some() || !self.history.is_empty());
+        let mut history = self.transcript.as_ref().map_or(Ok(self.history), stored_messages)?;
         messages::check_tool_results(&history, &own)?;
         if own.first().is_some_and(|message| message.tool_call_id.is_some()) {
             // Tool results belong to the turn that called the tools, which must not be left out.
@@ -122,7 +129,6 @@ impl ConversationContext {
             own.splice(..0, history.split_off(begun));
         }
         let history = conversation_truncation::last_messages(history, self.last_messages);
-        let may_drop = self.truncate && self.transcript.is_some();
         let parts = conversation_truncation::PromptParts { system, history, own, tools };
         if may_drop {
             conversation_truncation::truncated(model, parts, &budget)

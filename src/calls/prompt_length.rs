@@ -71,7 +71,7 @@ pub(super) fn completion_limit(
     let (id, counts) = (model.id(), prompt.counts(completion));
     // Clients recognise the error by how the text of their API begins.
     let message = match prompt.dialect {
-        Dialect::Chat => {
+        Dialect::Chat | Dialect::Responses => {
             format!(
                 "This model's maximum context length is {window} tokens. {counts} {shorten} (model: '{id}').{remedy}"
             )

@@ -103,6 +103,18 @@ pub fn anthropic_in_stream(error: &Error, request_id: Option<RequestId>, recorde
     sse::named("error", &AnthropicBody::new(error, request_id))
 }
 
+/// The code and the message of an error that ends a stream of the Responses API.
+pub fn responses_in_stream(
+    error: &Error,
+    request_id: Option<RequestId>,
+    recorded: Result<()>,
+) -> (&'static str, Cow<'_, str>) {
+    log_stream_failure(error, request_id, recorded);
+    // The only code of OpenAI's API for what is not the client's fault.
+    let code = if error.code().status() >= 500 { "server_error" } else { error.code().as_str() };
+    (code, redact(error.message()))
+}
+
 fn log_stream_failure(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) {
     if let Err(unrecorded) = recorded {
         tracing::warn!(%unrecorded, "the usage of a failed stream is not recorded");

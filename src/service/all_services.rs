@@ -12,6 +12,7 @@ use super::fine_tuning::Jobs;
 use super::keys::Keys;
 use super::limits::Limits;
 use super::projects::Projects;
+use super::responses::Responses;
 use super::stored_images::StoredImages;
 use super::usage::{Meter, Usage};
 use crate::clock_rng::ClockRng;
@@ -29,6 +30,7 @@ pub struct Services {
     pub limits: Limits,
     pub meter: Meter,
     pub projects: Projects,
+    pub responses: Responses,
     pub stored_images: StoredImages,
     pub usage: Usage,
 }
@@ -49,6 +51,7 @@ impl Services {
             meter: Meter::new(store(), clock_rng(), limits.clone()),
             limits,
             projects: Projects::new(store(), clock_rng()),
+            responses: Responses::new(store(), clock_rng()),
             stored_images: StoredImages::new(store(), clock_rng(), image_url_ttl),
             usage: Usage::new(store(), clock_rng()),
         })

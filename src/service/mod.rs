@@ -27,6 +27,7 @@ pub mod patch;
 pub mod precondition;
 pub mod projects;
 pub mod quotas;
+pub mod responses;
 pub mod setup;
 mod signed_urls;
 pub mod stored_images;

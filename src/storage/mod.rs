@@ -33,6 +33,7 @@ pub mod project_resources;
 pub mod projects;
 pub mod quota_usage;
 mod record_serde;
+pub mod responses;
 mod restore;
 mod shared_state;
 mod snapshot_copy;

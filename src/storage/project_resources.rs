@@ -17,6 +17,7 @@ pub enum ResourceKind {
     File = 3,
     Job = 4,
     Checkpoint = 5,
+    Response = 6,
 }
 
 /// A record that belongs to a project and is stored under its 16-byte id in its own table.

@@ -80,6 +80,10 @@ pub const TRAINING_STATES: Table = Table("training_states");
 pub const CHECKPOINTS: Table = Table("checkpoints");
 /// Name of a tuned model → checkpoint id.
 pub const TUNED_MODELS: Table = Table("tuned_models");
+/// Response id → response of the Responses API.
+pub const RESPONSES: Table = Table("responses");
+/// Response id → its input and the response itself.
+pub const RESPONSE_CONTENTS: Table = Table("response_contents");
 /// Project id, time, tail → one metered request.
 pub const USAGE: Table = Table("usage");
 /// Project id, width, start, series → the sums of that minute, hour or day.
@@ -123,6 +127,8 @@ pub const ALL: &[Table] = &[
     TRAINING_STATES,
     CHECKPOINTS,
     TUNED_MODELS,
+    RESPONSES,
+    RESPONSE_CONTENTS,
     USAGE,
     ROLLUPS,
     SERIES,

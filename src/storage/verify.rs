@@ -24,6 +24,7 @@ use super::pepper::{self, Pepper};
 use super::project_resources::{self, ProjectResource};
 use super::projects::ProjectRecord;
 use super::quota_usage::QuotaUsageRecord;
+use super::responses::{ResponseContentRecord, ResponseRecord};
 use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
@@ -89,6 +90,8 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         project_resources::<JobRecord>(tx, &mut report)?;
         jobs(tx, &mut report)?;
         stored_images(tx, &mut report)?;
+        project_resources::<ResponseRecord>(tx, &mut report)?;
+        responses(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
@@ -220,6 +223,19 @@ fn stored_images(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let (ends_at, id) = stored_images::parse_expiry_key(key)?;
         let fits = stored_images::find(tx, id)?.is_some_and(|image| image.ends_at == ends_at);
         Ok((!fits).then(|| "an expiry entry belongs to no image".into()))
+    })
+}
+
+/// Checks that a response has its content, and that a content belongs to a response.
+fn responses(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+    records(tx, report, &mut |id, record: ResponseRecord| {
+        let content: Option<ResponseContentRecord> = tx.get(id)?;
+        let fits = content.is_some_and(|content| content.bytes() == record.bytes);
+        let project = record.project;
+        Ok((!fits).then(|| format!("a response of {project} has no content or another size")))
+    })?;
+    records(tx, report, &mut |id, _: ResponseContentRecord| {
+        Ok(tx.raw(tables::RESPONSES, id)?.is_none().then(|| "a content belongs to no response".into()))
     })
 }
 

@@ -50,6 +50,7 @@ struct Tenant {
     inference: String,
     conversation: String,
     agent: String,
+    response: String,
     file: String,
     job: String,
 }
@@ -65,10 +66,12 @@ fn tenant(server: &Server) -> Tenant {
     let inference = post("/v1/api-keys", inference)["secret"].as_str().unwrap().to_owned();
     let conversation = id(&post("/v1/conversations", json!({ "messages": [{ "role": "user", "content": "secret" }] })));
     let agent = id(&post("/v1/agents", json!({ "name": "a", "instructions": "secret" })));
+    let response = json!({ "model": MODEL, "input": "secret", "max_output_tokens": 1 });
+    let response = id(&post("/v1/responses", response));
     let file = upload(server, &secret);
     let job = id(&post("/v1/fine_tuning/jobs", json!({ "model": MODEL, "training_file": file })));
     crate::fine_tuning::wait_for(server, &job, "succeeded");
-    Tenant { project, key, secret, inference, conversation, agent, file, job }
+    Tenant { project, key, secret, inference, conversation, agent, response, file, job }
 }
 
 /// A request to every route, from a caller of project `own`, with the IDs of project `of`.
@@ -79,7 +82,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         rows.push(Row { method, route, id_position, path, body, needs });
     };
     let (get, post, put, patch, delete) = (Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE);
-    let Tenant { project, key, conversation, agent, file, job, .. } = of;
+    let Tenant { project, key, conversation, agent, response, file, job, .. } = of;
     let (path, query, body) = (Some("path"), Some("query"), Some("body"));
     let named = || Json(json!({ "name": "n" }));
     let messages = || json!([{ "role": "user", "content": "hi" }]);
@@ -132,6 +135,17 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for route in ["/messages", "/messages/count_tokens"] {
         row(post.clone(), route, None, route.into(), chat(json!({})), needs_i);
     }
+    for route in ["/responses", "/responses/input_tokens"] {
+        let plain = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1 });
+        row(post.clone(), route, None, route.into(), Json(plain), needs_i);
+        let next = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1, "previous_response_id": response });
+        row(post.clone(), route, body, route.into(), Json(next), needs_i);
+    }
+    let (route, one) = ("/responses/{response_id}", format!("/responses/{response}"));
+    row(get.clone(), route, path, one.clone(), Empty, needs_i);
+    row(get.clone(), "/responses/{response_id}/input_items", path, format!("{one}/input_items"), Empty, needs_i);
+    row(post.clone(), "/responses/{response_id}/cancel", path, format!("{one}/cancel"), Empty, needs_i);
+    row(delete.clone(), route, path, one, Empty, needs_i);
     let text = Json(json!({ "model": MODEL, "prompt": ["hi", "hello"], "max_tokens": 1 }));
     row(post.clone(), "/completions", None, "/completions".into(), text, needs_i);
     let prompt = Json(json!({ "model": MODEL, "prompt": "hi" }));
@@ -240,11 +254,18 @@ impl Row {
         )
     }
 
+    /// Whether a resource of another project counts as absent, as in OpenAI's API.
+    fn hides_foreign_resources(&self) -> bool {
+        self.id_position == Some("body") && self.route.starts_with("/responses")
+    }
+
     /// Checks the response to an authorized caller: success, or an error that does not depend on the caller.
     fn assert_allowed(&self, response: &Response) -> bool {
         match self.route {
             // The model is a chat model.
             "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
+            // The response was not generated in the background.
+            "/responses/{response_id}/cancel" => response.status == 400,
             // The job has ended.
             "/fine_tuning/jobs/{job_id}/cancel"
             | "/fine_tuning/jobs/{job_id}/pause"
@@ -331,13 +352,14 @@ fn missing_invalid_expired_and_revoked_keys_get_401_everywhere() {
 
 /// All resources of a project, read with an admin key.
 fn state(server: &Server, of: &Tenant) -> Vec<Value> {
-    let Tenant { project, key, conversation, agent, file, job, .. } = of;
+    let Tenant { project, key, conversation, agent, response, file, job, .. } = of;
     let mut paths = vec![
         format!("/projects/{project}"),
         format!("/projects/{project}/rate-limits"),
         format!("/api-keys/{key}"),
         format!("/conversations/{conversation}"),
         format!("/agents/{agent}"),
+        format!("/responses/{response}"),
         format!("/files/{file}"),
         format!("/fine_tuning/jobs/{job}"),
     ];
@@ -363,12 +385,12 @@ fn a_key_of_another_project_gets_403_everywhere_and_changes_nothing() {
             for key in [&own.secret, &own.inference] {
                 let response = row.send(&server, mount, Some(key));
                 let (status, code, _) = response.error_fields();
-                assert_eq!(status, 403, "{}", row.describe(mount, &response));
-                assert!(
-                    ["project_mismatch", "insufficient_scope"].contains(&code.as_str()),
-                    "{}",
-                    row.describe(mount, &response)
-                );
+                let expected: (u16, &[&str]) = match row.hides_foreign_resources() {
+                    true => (400, &["previous_response_not_found"]),
+                    false => (403, &["project_mismatch", "insufficient_scope"]),
+                };
+                assert_eq!(status, expected.0, "{}", row.describe(mount, &response));
+                assert!(expected.1.contains(&code.as_str()), "{}", row.describe(mount, &response));
                 assert!(!response.text.contains("secret\""), "{}", row.describe(mount, &response));
             }
         }
@@ -401,7 +423,10 @@ fn project_keys_are_limited_by_scope_and_admin_keys_are_not() {
             let fresh = || if reads { shared.clone() } else { tenant(&server) };
             let row = &rows(&shared, &shared)[id_position];
             match row.needs {
-                Needs::Nothing | Needs::Inference => assert_allowed(&shared, &shared.inference),
+                Needs::Nothing | Needs::Inference => {
+                    let own = if row.method == Method::DELETE { fresh() } else { shared.clone() };
+                    assert_allowed(&own, &own.inference);
+                }
                 Needs::Project | Needs::Admin => refused(row, &shared.inference),
             }
             let own = fresh();

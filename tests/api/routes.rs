@@ -25,6 +25,7 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                     .replace("{file_id}", &format!("file-{nothing}"))
                     .replace("{job_id}", &format!("ftjob-{nothing}"))
                     .replace("{conversation_id}", &format!("conv_{nothing}"))
+                    .replace("{response_id}", &format!("resp_{nothing}"))
                     .replace("{agent_id}", &format!("agent_{nothing}"))
                     .replace("{model_id}", "no-such-model");
                 assert!(!path.contains('{'), "add an ID for {path} to the test");

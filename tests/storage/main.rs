@@ -18,6 +18,7 @@ mod pagination;
 mod privilege_escalation;
 mod rate_limits;
 mod resources;
+mod responses;
 mod rotation;
 mod stored_images;
 mod usage;

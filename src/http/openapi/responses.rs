@@ -7,6 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::error::Code;
 use crate::http::response::Mount;
 
+/// The tags of APIs whose bodies are the same on both mounts, without an envelope.
+const EXACT_TAGS: [&str; 2] = ["messages", "responses"];
+
 /// Completes the document collected from the handlers.
 pub fn complete(document: &mut Value) {
     let optional_bodies = without_required_fields(&document["components"]["schemas"]);
@@ -47,8 +50,9 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     operation["operationId"] = Value::String(name);
     operation["responses"]["default"] = json!({ "$ref": "#/components/responses/Error" });
     let bare = operation["tags"][0] == "images";
+    let is_exact = EXACT_TAGS.contains(&text(&operation["tags"][0]).as_str());
     let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
-    if let (Some(mount), Some(schema)) = (mount, documented) {
+    if let (Some(mount), Some(schema)) = (mount.filter(|_| !is_exact), documented) {
         // OpenAI's image responses have no `id` or `object`.
         *schema = if bare && mount == Mount::OpenAi { schema.take() } else { with_envelope(mount, schema.take()) };
     }

@@ -23,6 +23,7 @@ pub mod metrics;
 mod models;
 mod projects;
 mod rerank;
+mod responses;
 mod sampling_fields;
 mod text_inputs;
 mod tokenization;
@@ -43,6 +44,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(models::routes)
         .configure(chat::routes)
         .configure(anthropic_messages::routes)
+        .configure(responses::routes)
         .configure(completions::routes)
         .configure(embeddings::routes)
         .configure(rerank::routes)

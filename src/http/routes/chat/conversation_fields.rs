@@ -57,7 +57,7 @@ impl ConversationFields {
             _ => {}
         }
         let sent = if conversation.is_some() { sent } else { Vec::new() };
-        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent })
+        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent, history: Vec::new() })
     }
 }
 

@@ -1,0 +1,127 @@
+//! OpenAI's Responses API: <https://platform.openai.com/docs/api-reference/responses>. The same calls as chat completions.
+//!
+//! Both mounts have OpenAI's bodies, because clients of this API expect nothing else.
+
+mod input;
+mod input_items;
+mod output;
+mod output_items;
+mod request;
+mod response;
+mod running;
+mod stored;
+mod stream;
+
+use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::{HttpRequest, HttpResponse, post, web};
+use serde::Serialize;
+use utoipa_actix_web::service_config::ServiceConfig;
+
+use crate::error::{Error, Result};
+use crate::http::extractors::ApiJson;
+use crate::http::header_list::header_list;
+use crate::http::response::ApiResult;
+use crate::http::{Api, authentication::Caller, request_logging};
+use crate::service::responses::{Chain, ChainLink};
+use request::{Checked, ResponsesRequest};
+use running::{RunningResponse, Storage};
+
+/// The fields, tools and items that were left out.
+const IGNORED: HeaderName = HeaderName::from_static("x-outpost-ignored");
+/// The fields of the request's schemas that are not enforced.
+const UNENFORCED: HeaderName = HeaderName::from_static("x-outpost-unenforced");
+/// The number of messages that were left out because the input is too long.
+const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(count_tokens).configure(stored::routes);
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = InputTokenCount)]
+struct TokenCount {
+    /// `response.input_tokens`.
+    object: &'static str,
+    input_tokens: u32,
+}
+
+/// Generate a response, in the format of OpenAI's Responses API; with `stream: true` as server-sent events.
+///
+/// The response is stored for 30 days unless `store` is false. Fields, tools and items that this server does not know are
+/// left out and named in the header `x-outpost-ignored`.
+#[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((
+    status = 200,
+    description = "With `stream: true` events, from `response.created` to `response.completed`.",
+    content((response::ResponseBody = "application/json"), (String = "text/event-stream")),
+)))]
+#[post("/responses")]
+async fn create(
+    caller: Caller,
+    body: ApiJson<ResponsesRequest>,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> ApiResult {
+    let (Checked { call, settings, is_streamed, input, ignored }, link) = check(body.0, &caller, &api).await?;
+    let storage = match settings.store {
+        true => {
+            let bytes: usize = input.iter().map(|item| item.to_string().len()).sum();
+            api.services.responses.admit(&caller.access, bytes as u64).await?;
+            let (responses, access) = (api.services.responses.clone(), caller.access.clone());
+            Some(Storage { responses, access, link, input })
+        }
+        false => None,
+    };
+    let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
+    let mut chat = started.map_err(in_input)?;
+    let unenforced = std::mem::take(&mut chat.unenforced);
+    let truncated = chat.truncated;
+    let mut running = RunningResponse::new(chat, settings, storage, api.clock_rng.clone());
+    let mut response = match is_streamed {
+        true => {
+            caller.recorder.defer();
+            stream::respond(running, request_logging::request_id(&request))
+        }
+        false => HttpResponse::Ok().json(running.finish().await?),
+    };
+    set_list(&mut response, IGNORED, &ignored);
+    set_list(&mut response, UNENFORCED, &unenforced);
+    if let Some(count) = truncated {
+        response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
+    }
+    Ok(response)
+}
+
+/// Count the tokens of a response's prompt, with instructions, tools and what it continues.
+#[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((status = 200, body = TokenCount)))]
+#[post("/responses/input_tokens")]
+async fn count_tokens(caller: Caller, body: ApiJson<ResponsesRequest>, api: web::Data<Api>) -> ApiResult {
+    let (Checked { call, ignored, .. }, _) = check(body.0, &caller, &api).await?;
+    let counted = api.chat.count_tokens(&caller.access, call, &caller.recorder).await;
+    let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(in_input)? };
+    let mut response = HttpResponse::Ok().json(count);
+    set_list(&mut response, IGNORED, &ignored);
+    Ok(response)
+}
+
+/// Validates a request, with the stored responses that it refers to.
+async fn check(request: ResponsesRequest, caller: &Caller, api: &Api) -> Result<(Checked, ChainLink)> {
+    let responses = &api.services.responses;
+    let items = input_items::resolve(responses, &caller.access, request.items()?).await?;
+    let chain = match request.previous()? {
+        Some(last) => responses.chain(&caller.access, last).await?,
+        None => Chain::default(),
+    };
+    let link = ChainLink::from(&chain);
+    Ok((request.check(items, &chain)?, link))
+}
+
+/// The messages of a chat are the input of a response.
+fn in_input(error: Error) -> Error {
+    if error.param_name() == Some("messages") { error.param("input") } else { error }
+}
+
+fn set_list(response: &mut HttpResponse, name: HeaderName, entries: &[String]) {
+    if let Some(list) = header_list(entries) {
+        response.headers_mut().insert(name, list);
+    }
+}

@@ -1,0 +1,213 @@
+//! Output format, tools and tool choice of the Responses API.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::calls::dialect::Dialect;
+use crate::calls::output_spec::{OutputRequest, ToolChoice};
+use crate::display::shorten;
+use crate::engine::TextFormat;
+use crate::error::Result;
+use crate::service::json_fields::{invalid_field, name, object, optional};
+
+/// The fields of a function that a response repeats, null if absent.
+const ECHOED: [&str; 3] = ["description", "parameters", "strict"];
+
+/// The output fields of a request. Tools that this server does not have are added to `ignored`.
+pub fn request(
+    text: Option<&Value>,
+    tools: &[Value],
+    choice: Option<&Value>,
+    parallel: Option<bool>,
+    ignored: &mut Vec<String>,
+) -> Result<OutputRequest> {
+    let text = format(text)?;
+    let mut functions = functions(tools, ignored)?;
+    let choice = match choice {
+        None | Some(Value::Null) => ToolChoice::Auto,
+        Some(choice) => tool_choice(choice, &mut functions)?,
+    };
+    let functions: Vec<Value> = functions.into_iter().map(|(_, function)| function).collect();
+    let tools = (!functions.is_empty()).then(|| Value::Array(functions).to_string());
+    Ok(OutputRequest { text, tools, choice, parallel, dialect: Dialect::Responses })
+}
+
+/// The field `text.format`.
+fn format(text: Option<&Value>) -> Result<TextFormat> {
+    optional("text", text, "an object", Value::is_object)?;
+    let format = text.and_then(|text| text.get("format")).filter(|format| !format.is_null());
+    let Some(format) = format else { return Ok(TextFormat::Free) };
+    let fields = object("text.format", Some(format))?;
+    match fields.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(TextFormat::Free),
+        Some("json_object") => Ok(TextFormat::Object),
+        Some("json_schema") => {
+            name("text.format.name", fields.get("name"))?;
+            optional("text.format.strict", fields.get("strict"), "true or false", Value::is_boolean)?;
+            match fields.get("schema") {
+                Some(schema @ Value::Object(_)) => {
+                    let strict = fields.get("strict") == Some(&Value::Bool(true));
+                    Ok(TextFormat::Schema { schema: schema.clone(), strict })
+                }
+                _ => invalid_field("text.format.schema", "must be an object, a JSON schema"),
+            }
+        }
+        _ => invalid_field("text.format.type", "must be 'text', 'json_object' or 'json_schema'"),
+    }
+}
+
+/// The functions among the tools, by name, as chat completions define them.
+fn functions(tools: &[Value], ignored: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
+    let (mut functions, mut names) = (Vec::new(), HashSet::new());
+    for (index, tool) in tools.iter().enumerate() {
+        let field = format!("tools[{index}]");
+        let fields = object(&field, Some(tool))?;
+        match fields.get("type").and_then(Value::as_str) {
+            Some("function") => {
+                let (name, function) = function(&field, fields)?;
+                if !names.insert(name.clone()) {
+                    let text = format!("is '{name}', which is already the name of an earlier tool. Use another name");
+                    return invalid_field(&format!("{field}.name"), &text);
+                }
+                functions.push((name, function));
+            }
+            Some(kind) => ignored.push(format!("{field} {}", shorten(kind))),
+            None => return invalid_field(&format!("{field}.type"), "is missing. The type of a function is 'function'"),
+        }
+    }
+    Ok(functions)
+}
+
+fn function(field: &str, tool: &Map<String, Value>) -> Result<(String, Value)> {
+    let tool_name = name(&format!("{field}.name"), tool.get("name"))?;
+    let given = |name: &str, what: &str, fits: fn(&Value) -> bool| {
+        optional(&format!("{field}.{name}"), tool.get(name), what, fits)
+    };
+    given("description", "a string", Value::is_string)?;
+    given("parameters", "a JSON object, the schema of the arguments", Value::is_object)?;
+    given("strict", "true or false", Value::is_boolean)?;
+    let mut function = Map::new();
+    function.insert("name".to_owned(), json!(tool_name));
+    for name in ECHOED {
+        if let Some(value) = tool.get(name).filter(|value| !value.is_null()) {
+            function.insert(name.to_owned(), value.clone());
+        }
+    }
+    Ok((tool_name.to_owned(), json!({ "type": "function", "function": function })))
+}
+
+/// The field `tool_choice`. `allowed_tools` removes the other functions.
+fn tool_choice(choice: &Value, functions: &mut Vec<(String, Value)>) -> Result<ToolChoice> {
+    let mode = |field: &str, mode: &str| match mode {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        other => invalid_field(field, &format!("is '{}'. It must be {CHOICES}", shorten(other))),
+    };
+    if let Some(text) = choice.as_str() {
+        return mode("tool_choice", text);
+    }
+    let fields = object("tool_choice", Some(choice))?;
+    match fields.get("type").and_then(Value::as_str) {
+        Some("function") => Ok(ToolChoice::Named(name("tool_choice.name", fields.get("name"))?.to_owned())),
+        Some("allowed_tools") => {
+            let Some(allowed) = fields.get("tools").and_then(Value::as_array) else {
+                return invalid_field("tool_choice.tools", "must be an array of tools");
+            };
+            let names: HashSet<&str> = allowed.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
+            functions.retain(|(name, _)| names.contains(name.as_str()));
+            mode("tool_choice.mode", fields.get("mode").and_then(Value::as_str).unwrap_or("auto"))
+        }
+        Some(other) => {
+            let text = format!("is '{}', a tool that this server does not have. It must be {CHOICES}", shorten(other));
+            invalid_field("tool_choice.type", &text)
+        }
+        None => invalid_field("tool_choice", &format!("must be {CHOICES}")),
+    }
+}
+
+const CHOICES: &str =
+    "'none', 'auto', 'required', {\"type\": \"function\", \"name\": …} or {\"type\": \"allowed_tools\", …}";
+
+/// The tools as a response repeats them.
+pub fn echoed_tools(mut tools: Vec<Value>) -> Vec<Value> {
+    for tool in tools.iter_mut().filter_map(Value::as_object_mut) {
+        if tool.get("type").and_then(Value::as_str) == Some("function") {
+            for name in ECHOED {
+                tool.entry(name).or_insert(Value::Null);
+            }
+        }
+    }
+    tools
+}
+
+/// The field `text` as a response repeats it.
+pub fn echoed_text(text: Option<Value>) -> Value {
+    let mut text = text.and_then(|text| text.as_object().cloned()).unwrap_or_default();
+    let format = text.entry("format").or_insert(Value::Null);
+    if format.is_null() {
+        *format = json!({ "type": "text" });
+    }
+    Value::Object(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flat_functions_are_nested_and_hosted_tools_are_named() {
+        let tools = [
+            json!({ "type": "function", "name": "read", "description": "d", "parameters": { "type": "object" }, "strict": true }),
+            json!({ "type": "web_search", "filters": {} }),
+            json!({ "type": "function", "name": "list", "parameters": null }),
+        ];
+        let mut ignored = Vec::new();
+        let output = request(None, &tools, Some(&json!("required")), Some(false), &mut ignored).unwrap();
+        assert_eq!((output.choice, output.parallel), (ToolChoice::Required, Some(false)));
+        let expected = json!([
+            { "type": "function", "function": { "name": "read", "description": "d", "parameters": { "type": "object" }, "strict": true } },
+            { "type": "function", "function": { "name": "list" } },
+        ]);
+        assert_eq!(serde_json::from_str::<Value>(&output.tools.unwrap()).unwrap(), expected);
+        assert_eq!(ignored, ["tools[1] web_search"]);
+        let choice =
+            json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "function", "name": "list" }] });
+        let output = request(None, &tools, Some(&choice), None, &mut ignored).unwrap();
+        assert_eq!(output.choice, ToolChoice::Required);
+        assert_eq!(output.tools.unwrap(), r#"[{"type":"function","function":{"name":"list"}}]"#);
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let error = |text: Value, tools: &[Value], choice: Value| {
+            let error = request(Some(&text), tools, Some(&choice), None, &mut Vec::new()).unwrap_err();
+            error.param_name().unwrap().to_owned()
+        };
+        for (text, param) in [
+            (json!(1), "text"),
+            (json!({ "format": { "type": "xml" } }), "text.format.type"),
+            (json!({ "format": { "type": "json_schema", "schema": {} } }), "text.format.name"),
+            (json!({ "format": { "type": "json_schema", "name": "a" } }), "text.format.schema"),
+        ] {
+            assert_eq!(error(text, &[], json!(null)), param);
+        }
+        for (tool, param) in [
+            (json!(1), "tools[0]"),
+            (json!({ "name": "a" }), "tools[0].type"),
+            (json!({ "type": "function" }), "tools[0].name"),
+            (json!({ "type": "function", "name": "a", "parameters": 1 }), "tools[0].parameters"),
+        ] {
+            assert_eq!(error(json!(null), &[tool], json!(null)), param);
+        }
+        for (choice, param) in [
+            (json!("any"), "tool_choice"),
+            (json!({ "type": "function" }), "tool_choice.name"),
+            (json!({ "type": "web_search" }), "tool_choice.type"),
+            (json!({ "type": "allowed_tools" }), "tool_choice.tools"),
+        ] {
+            assert_eq!(error(json!(null), &[], choice), param);
+        }
+    }
+}

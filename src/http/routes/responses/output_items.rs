@@ -1,0 +1,141 @@
+//! The output of a response, put together from deltas. Whole responses and streams come from the same items.
+
+use crate::engine::{FinishReason, TextDelta, TokenInfo, ToolCallDelta};
+
+/// An item of the output.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OutputItem {
+    /// A text and its tokens, if log-probabilities were requested.
+    Message { text: String, tokens: Vec<TokenInfo> },
+    /// A tool call. `call`: its number among the calls, which gives its id.
+    Call { call: u32, name: String, arguments: String },
+}
+
+/// What a delta adds to the items. The last item is the one that grows.
+#[derive(Debug, PartialEq)]
+pub enum Step {
+    /// An item is complete.
+    End,
+    /// An item starts, empty.
+    Start,
+    Text {
+        text: String,
+        tokens: Vec<TokenInfo>,
+    },
+    Arguments(String),
+}
+
+/// The items so far.
+#[derive(Default)]
+pub struct OutputItems {
+    items: Vec<OutputItem>,
+    /// Tokens that have not added text yet.
+    pending: Vec<TokenInfo>,
+    pub ending: Option<FinishReason>,
+}
+
+impl OutputItems {
+    /// Adds a delta; returns what it changes, in order.
+    pub fn add(&mut self, delta: &TextDelta) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.ending = delta.end.or(self.ending);
+        self.pending.extend(delta.tokens.iter().cloned());
+        if !delta.text.is_empty() {
+            self.add_text(&delta.text, &mut steps);
+        }
+        for call in &delta.calls {
+            self.add_call(call, &mut steps);
+        }
+        if self.ending.is_some() && self.items.is_empty() {
+            // A response without any text has an empty message.
+            self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, &mut steps);
+        }
+        steps
+    }
+
+    fn add_text(&mut self, added: &str, steps: &mut Vec<Step>) {
+        if !matches!(self.items.last(), Some(OutputItem::Message { .. })) {
+            self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, steps);
+        }
+        let new = std::mem::take(&mut self.pending);
+        if let Some(OutputItem::Message { text, tokens }) = self.items.last_mut() {
+            text.push_str(added);
+            tokens.extend(new.iter().cloned());
+        }
+        steps.push(Step::Text { text: added.to_owned(), tokens: new });
+    }
+
+    fn add_call(&mut self, delta: &ToolCallDelta, steps: &mut Vec<Step>) {
+        if let Some(name) = &delta.name {
+            // The tokens of calls are not part of any text.
+            self.pending.clear();
+            let item = OutputItem::Call { call: delta.index, name: name.clone(), arguments: String::new() };
+            self.start(item, steps);
+        }
+        if let Some(OutputItem::Call { arguments, .. }) = self.items.last_mut()
+            && !delta.arguments.is_empty()
+        {
+            arguments.push_str(&delta.arguments);
+            steps.push(Step::Arguments(delta.arguments.clone()));
+        }
+    }
+
+    fn start(&mut self, item: OutputItem, steps: &mut Vec<Step>) {
+        if !self.items.is_empty() {
+            steps.push(Step::End);
+        }
+        self.items.push(item);
+        steps.push(Step::Start);
+    }
+
+    pub fn items(&self) -> &[OutputItem] {
+        &self.items
+    }
+
+    /// Whether generation ended at the limit of tokens.
+    pub fn is_cut_off(&self) -> bool {
+        self.ending == Some(FinishReason::Length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delta(text: &str, calls: Vec<ToolCallDelta>, end: Option<FinishReason>) -> TextDelta {
+        TextDelta { choice: 0, text: text.to_owned(), calls, tokens: Vec::new(), generated: 1, cached: 0, end }
+    }
+
+    fn call(index: u32, name: Option<&str>, arguments: &str) -> ToolCallDelta {
+        ToolCallDelta { index, name: name.map(str::to_owned), arguments: arguments.to_owned() }
+    }
+
+    #[test]
+    fn an_item_ends_before_the_next_starts() {
+        let mut output = OutputItems::default();
+        let text = |text: &str| Step::Text { text: text.to_owned(), tokens: Vec::new() };
+        assert_eq!(output.add(&delta("a", vec![], None)), [Step::Start, text("a")]);
+        assert_eq!(
+            output.add(&delta("b", vec![call(0, Some("f"), "{")], None)),
+            [text("b"), Step::End, Step::Start, Step::Arguments("{".to_owned())]
+        );
+        let last = delta("", vec![call(0, None, "}"), call(1, Some("g"), "")], Some(FinishReason::ToolCalls));
+        assert_eq!(output.add(&last), [Step::Arguments("}".to_owned()), Step::End, Step::Start]);
+        let message = OutputItem::Message { text: "ab".to_owned(), tokens: Vec::new() };
+        let called = |call, name: &str, arguments: &str| OutputItem::Call {
+            call,
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        };
+        assert_eq!(output.items(), [message, called(0, "f", "{}"), called(1, "g", "")]);
+        assert!(!output.is_cut_off());
+    }
+
+    #[test]
+    fn a_response_without_text_is_an_empty_message() {
+        let mut output = OutputItems::default();
+        assert_eq!(output.add(&delta("", vec![], Some(FinishReason::Length))), [Step::Start]);
+        assert_eq!(output.items(), [OutputItem::Message { text: String::new(), tokens: Vec::new() }]);
+        assert!(output.is_cut_off());
+    }
+}

@@ -1,0 +1,262 @@
+//! A response as OpenAI's API returns it.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::output_items::{OutputItem, OutputItems};
+use crate::calls::generation::Usage;
+use crate::calls::output_spec::ToolCallIds;
+use crate::engine::{TokenInfo, TokenLogprob};
+use crate::http::routes::agents::Truncation;
+use crate::http::routes::completion_body::finite_logprob;
+use crate::ids::{FunctionCallId, MessageId, ResponseId};
+
+/// A response, complete or while it is generated.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ResponseBody {
+    pub id: String,
+    /// `response`.
+    pub object: &'static str,
+    /// Unix seconds, as `completed_at`.
+    pub created_at: i64,
+    pub completed_at: Option<i64>,
+    /// `in_progress`, `completed`, `incomplete` or `failed`.
+    pub status: &'static str,
+    pub error: Option<Failure>,
+    pub incomplete_details: Option<IncompleteDetails>,
+    pub model: String,
+    pub output: Vec<ItemBody>,
+    /// Null until the response is complete.
+    pub usage: Option<UsageBody>,
+    #[serde(flatten)]
+    pub settings: Settings,
+}
+
+/// Why a response failed.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseFailure)]
+pub struct Failure {
+    pub code: &'static str,
+    pub message: String,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct IncompleteDetails {
+    /// `max_output_tokens`.
+    pub reason: &'static str,
+}
+
+/// What a response repeats of its request, with defaults filled in.
+#[derive(Clone, Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseSettings)]
+pub struct Settings {
+    /// Always false.
+    pub background: bool,
+    pub instructions: Option<String>,
+    pub max_output_tokens: Option<u32>,
+    pub max_tool_calls: Option<u32>,
+    #[schema(value_type = Object)]
+    pub metadata: Value,
+    pub parallel_tool_calls: bool,
+    pub previous_response_id: Option<String>,
+    pub prompt_cache_key: Option<String>,
+    #[schema(value_type = Object)]
+    pub reasoning: Value,
+    pub safety_identifier: Option<String>,
+    /// `default`.
+    pub service_tier: &'static str,
+    pub store: bool,
+    pub temperature: f32,
+    #[schema(value_type = Object)]
+    pub text: Value,
+    #[schema(value_type = Object)]
+    pub tool_choice: Value,
+    #[schema(value_type = Vec<Object>)]
+    pub tools: Vec<Value>,
+    pub top_logprobs: u32,
+    pub top_p: f32,
+    pub presence_penalty: f32,
+    pub frequency_penalty: f32,
+    pub truncation: Truncation,
+    pub user: Option<String>,
+}
+
+/// An item of the output.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseItem)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ItemBody {
+    Message {
+        id: String,
+        role: &'static str,
+        status: &'static str,
+        content: Vec<Part>,
+    },
+    FunctionCall {
+        id: String,
+        /// The id that the item with the result names.
+        call_id: String,
+        name: String,
+        /// JSON that matches the tool's schema, as text; cut off if the response is incomplete.
+        arguments: String,
+        status: &'static str,
+    },
+}
+
+/// A part of a message.
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponsePart)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Part {
+    OutputText {
+        text: String,
+        /// Always empty.
+        annotations: Vec<String>,
+        /// Empty unless requested.
+        logprobs: Vec<TokenBody>,
+    },
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseToken)]
+pub struct TokenBody {
+    #[serde(flatten)]
+    token: Alternative,
+    top_logprobs: Vec<Alternative>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseTokenAlternative)]
+struct Alternative {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseUsage)]
+pub struct UsageBody {
+    input_tokens: u32,
+    input_tokens_details: InputDetails,
+    output_tokens: u32,
+    output_tokens_details: OutputDetails,
+    total_tokens: u32,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseInputTokensDetails)]
+struct InputDetails {
+    cached_tokens: u32,
+    /// Always 0: the prefix cache needs no request of its own.
+    cache_write_tokens: u32,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ResponseOutputTokensDetails)]
+struct OutputDetails {
+    reasoning_tokens: u32,
+}
+
+impl From<Usage> for UsageBody {
+    fn from(Usage { prompt_tokens, cached_tokens, completion_tokens }: Usage) -> Self {
+        Self {
+            input_tokens: prompt_tokens,
+            input_tokens_details: InputDetails { cached_tokens, cache_write_tokens: 0 },
+            output_tokens: completion_tokens,
+            output_tokens_details: OutputDetails { reasoning_tokens: 0 },
+            total_tokens: prompt_tokens.saturating_add(completion_tokens),
+        }
+    }
+}
+
+/// The ids of a response's items. They follow its own id, so the response of an item can be found.
+#[derive(Clone, Copy)]
+pub struct ItemIds {
+    pub response: ResponseId,
+    pub calls: ToolCallIds,
+}
+
+/// The ids of input items begin at this distance from the response's id.
+const INPUT_IDS: u128 = 1 << 32;
+
+impl ItemIds {
+    /// The bytes of an output item's id.
+    fn output(self, index: usize) -> [u8; 16] {
+        self.response.to_u128().wrapping_add(index as u128).to_be_bytes()
+    }
+
+    /// The bytes of an input item's id.
+    pub fn input(response: ResponseId, index: usize) -> [u8; 16] {
+        response.to_u128().wrapping_add(INPUT_IDS + index as u128).to_be_bytes()
+    }
+
+    /// The id of an output item.
+    pub fn of(self, index: usize, item: &OutputItem) -> String {
+        let bytes = self.output(index);
+        match item {
+            OutputItem::Message { .. } => MessageId::from_bytes(bytes).to_string(),
+            OutputItem::Call { .. } => FunctionCallId::from_bytes(bytes).to_string(),
+        }
+    }
+
+    /// An item of the output. `status`: its own.
+    pub fn body(self, index: usize, item: &OutputItem, status: &'static str) -> ItemBody {
+        let id = self.of(index, item);
+        match item {
+            OutputItem::Message { text, tokens } => {
+                ItemBody::Message { id, role: "assistant", status, content: vec![part(text, tokens)] }
+            }
+            OutputItem::Call { call, name, arguments } => ItemBody::FunctionCall {
+                id,
+                call_id: self.calls.of(0, *call),
+                name: name.clone(),
+                arguments: arguments.clone(),
+                status,
+            },
+        }
+    }
+
+    /// An item when it starts: a message has no part yet.
+    pub fn started(self, index: usize, item: &OutputItem) -> ItemBody {
+        match item {
+            OutputItem::Message { .. } => {
+                let id = self.of(index, item);
+                ItemBody::Message { id, role: "assistant", status: "in_progress", content: Vec::new() }
+            }
+            OutputItem::Call { call, name, .. } => {
+                let empty = OutputItem::Call { call: *call, name: name.clone(), arguments: String::new() };
+                self.body(index, &empty, "in_progress")
+            }
+        }
+    }
+
+    /// All items of a complete output. If it is cut off, the last one is incomplete.
+    pub fn bodies(self, output: &OutputItems) -> Vec<ItemBody> {
+        let items = output.items();
+        let body = |(index, item)| self.body(index, item, status_of(index, items.len(), output.is_cut_off()));
+        items.iter().enumerate().map(body).collect()
+    }
+}
+
+/// The status of an item of a complete output with `count` items.
+pub fn status_of(index: usize, count: usize, is_cut_off: bool) -> &'static str {
+    if is_cut_off && index + 1 == count { "incomplete" } else { "completed" }
+}
+
+/// The part of a message.
+pub fn part(text: &str, tokens: &[TokenInfo]) -> Part {
+    Part::OutputText { text: text.to_owned(), annotations: Vec::new(), logprobs: logprobs(tokens) }
+}
+
+pub fn logprobs(tokens: &[TokenInfo]) -> Vec<TokenBody> {
+    let body = |info: &TokenInfo| TokenBody {
+        token: alternative(&info.token),
+        top_logprobs: info.top.iter().map(alternative).collect(),
+    };
+    tokens.iter().map(body).collect()
+}
+
+fn alternative(token: &TokenLogprob) -> Alternative {
+    let logprob = finite_logprob(token.logprob);
+    Alternative { token: String::from_utf8_lossy(&token.bytes).into_owned(), logprob, bytes: token.bytes.clone() }
+}

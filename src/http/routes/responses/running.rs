@@ -1,0 +1,131 @@
+//! A response while it is generated. It is stored before its end is sent.
+
+use std::sync::Arc;
+
+use super::input_items;
+use super::output_items::{OutputItems, Step};
+use super::response::{Failure, IncompleteDetails, ItemIds, ResponseBody, Settings};
+use crate::calls::chat::RunningChat;
+use crate::calls::generation::{RunningGeneration, RunningText};
+use crate::clock_rng::{ClockRng, Timestamp};
+use crate::engine::TextDelta;
+use crate::error::{Error, Result};
+use crate::ids::ResponseId;
+use crate::service::access::Access;
+use crate::service::responses::{ChainLink, Responses, StoredResponse};
+use crate::service::usage::Outcome;
+
+/// Where a response is stored, and with what input.
+pub struct Storage {
+    pub responses: Responses,
+    pub access: Access,
+    pub link: ChainLink,
+    pub input: Vec<serde_json::Value>,
+}
+
+/// A running response. Dropping it cancels the work.
+pub struct RunningResponse {
+    pub chat: RunningChat,
+    pub output: OutputItems,
+    settings: Settings,
+    clock_rng: Arc<dyn ClockRng>,
+    /// When the last delta arrived.
+    completed_at: Option<Timestamp>,
+    /// `None` if the response is not stored.
+    storage: Option<Storage>,
+}
+
+impl RunningResponse {
+    pub fn new(chat: RunningChat, settings: Settings, storage: Option<Storage>, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { chat, output: OutputItems::default(), settings, clock_rng, completed_at: None, storage }
+    }
+
+    fn id(&self) -> ResponseId {
+        ResponseId::from_bytes(self.chat.id.to_bytes())
+    }
+
+    pub fn item_ids(&self) -> ItemIds {
+        ItemIds { response: self.id(), calls: self.chat.call_ids }
+    }
+
+    /// Adds a delta to the output.
+    pub fn add(&mut self, delta: &TextDelta) -> Vec<Step> {
+        if delta.end.is_some() {
+            self.completed_at = Some(self.clock_rng.now());
+        }
+        self.output.add(delta)
+    }
+
+    /// Waits for the end and stores the response.
+    pub async fn finish(&mut self) -> Result<ResponseBody> {
+        while let Some(delta) = self.chat.next().await {
+            self.add(&delta?);
+        }
+        self.store().await?;
+        Ok(self.complete())
+    }
+
+    /// Stores the complete response, if it is to be stored.
+    async fn store(&self) -> Result<()> {
+        if self.output.ending.is_none() {
+            return Err(Error::internal("the engine closed a ticket before its end"));
+        }
+        let Some(Storage { responses, access, link, input }) = &self.storage else { return Ok(()) };
+        let (id, response) = (self.id(), serde_json::to_string(&self.complete()).map_err(Error::internal)?);
+        let stored = StoredResponse { id, input: input_items::stored(id, input), response };
+        responses.create(access, stored, link.clone(), self.chat.created).await
+    }
+
+    /// The response when it starts.
+    pub fn started(&self) -> ResponseBody {
+        ResponseBody {
+            id: self.id().to_string(),
+            object: "response",
+            created_at: self.chat.created.as_seconds(),
+            completed_at: None,
+            status: "in_progress",
+            error: None,
+            incomplete_details: None,
+            model: self.chat.model.clone(),
+            output: Vec::new(),
+            usage: None,
+            settings: self.settings.clone(),
+        }
+    }
+
+    /// The complete response.
+    pub fn complete(&self) -> ResponseBody {
+        let is_cut_off = self.output.is_cut_off();
+        ResponseBody {
+            completed_at: self.completed_at.filter(|_| !is_cut_off).map(Timestamp::as_seconds),
+            status: if is_cut_off { "incomplete" } else { "completed" },
+            incomplete_details: is_cut_off.then_some(IncompleteDetails { reason: "max_output_tokens" }),
+            output: self.item_ids().bodies(&self.output),
+            usage: Some(self.chat.usage().into()),
+            ..self.started()
+        }
+    }
+
+    /// The response after a failure.
+    pub fn failed(&self, failure: Failure) -> ResponseBody {
+        ResponseBody { status: "failed", error: Some(failure), ..self.started() }
+    }
+}
+
+impl RunningText for RunningResponse {
+    fn generation(&self) -> &RunningGeneration {
+        self.chat.generation()
+    }
+
+    async fn next(&mut self) -> Option<Result<TextDelta>> {
+        self.chat.next().await
+    }
+
+    /// Also stores a response that succeeded.
+    async fn close(&self, outcome: Outcome) -> Result<()> {
+        if outcome == Outcome::Succeeded {
+            self.store().await?;
+        }
+        self.chat.close(outcome).await
+    }
+}
