@@ -252,7 +252,7 @@ fn unknown_paths_and_ids_are_answered_with_the_right_form() {
             "There is nothing at '/v1/chat/completion'. Did you mean '/v1/chat/completions'?",
         ),
         (post("/api/chat", &nothing), "There is nothing at '/api/chat'. Did you mean '/v1/chat/completions'?"),
-        (post("/v1/responses", &nothing), "There is nothing at '/v1/responses'. Did you mean '/v1/chat/completions'?"),
+        (post("/responses", &nothing), "There is nothing at '/responses'. Did you mean '/v1/responses'?"),
         (get("/v1/nothing/here"), "There is nothing at '/v1/nothing/here'. /openapi.json lists every path."),
         (get("/v1/projects/org-abc"), &project),
         (get("/v1/files/file-abc123"), &file),

@@ -3,13 +3,12 @@
 use crate::spelling;
 
 /// Endpoints of other servers, below their prefixes, and the endpoint here that does the same.
-const EQUIVALENTS: [(&str, &str); 13] = [
+const EQUIVALENTS: [(&str, &str); 12] = [
     ("chat", "chat/completions"),
     ("completion", "chat/completions"),
     ("completions", "chat/completions"),
     ("generate", "chat/completions"),
     ("messages", "chat/completions"),
-    ("responses", "chat/completions"),
     ("embed", "embeddings"),
     ("engines", "models"),
     ("tags", "models"),

@@ -67,6 +67,7 @@ pub struct ListParams {
     #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
     /// `asc`: in their order; `desc`, the default: the last one first.
+    #[param(inline)]
     order: Option<Order>,
     /// The last ID of the previous page.
     after: Option<String>,
@@ -74,7 +75,6 @@ pub struct ListParams {
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-#[schema(as = ItemOrder)]
 enum Order {
     Asc,
     #[default]

@@ -25,7 +25,7 @@ struct Event<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Fields<'a> {
-    Response { response: ResponseBody },
+    Response { response: Box<ResponseBody> },
     Item { output_index: usize, item: ItemBody },
     Part { item_id: String, output_index: usize, content_index: usize, part: Part },
     TextDelta { item_id: String, output_index: usize, content_index: usize, delta: &'a str, logprobs: Vec<TokenBody> },
@@ -81,7 +81,8 @@ impl EventSource for ResponseEvents {
     }
 
     fn first_event(&self) -> Option<sse::Event> {
-        let event = |kind, number| encode(kind, number, Fields::Response { response: self.running.started() });
+        let event =
+            |kind, number| encode(kind, number, Fields::Response { response: Box::new(self.running.started()) });
         Some(sse::join(event("response.created", 0), event("response.in_progress", 1)))
     }
 
@@ -96,7 +97,7 @@ impl EventSource for ResponseEvents {
         self.end_item();
         let response = self.running.complete();
         let kind = if response.status == "incomplete" { "response.incomplete" } else { "response.completed" };
-        self.events.push(kind, Fields::Response { response });
+        self.events.push(kind, Fields::Response { response: Box::new(response) });
         self.events.take().unwrap_or_default()
     }
 
@@ -104,7 +105,7 @@ impl EventSource for ResponseEvents {
         let (code, message) = responses_in_stream(error, request_id, recorded);
         let fields = Fields::Error { code, message: &message, param: error.param_name() };
         let response = self.running.failed(Failure { code, message: message.to_string() });
-        let failed = encode("response.failed", self.events.next + 1, Fields::Response { response });
+        let failed = encode("response.failed", self.events.next + 1, Fields::Response { response: Box::new(response) });
         sse::join(encode("error", self.events.next, fields), failed)
     }
 }
