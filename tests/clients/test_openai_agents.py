@@ -1,22 +1,22 @@
-"""OpenAI's Agents SDK with its chat completions model."""
+"""OpenAI's Agents SDK with its default model, which uses the Responses API, and with its chat completions model."""
 
 import asyncio
 
 import openai
 import pytest
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 
 from visit import GREETING, QUESTION, UNKNOWN_MODEL, Visit
 
 set_tracing_disabled(True)
 
 
-@pytest.fixture
-def agent(server):
+@pytest.fixture(params=[OpenAIResponsesModel, OpenAIChatCompletionsModel])
+def agent(server, request):
     """A function that makes an agent."""
 
     def agent(model=server.chat_model, settings=None, **more):
-        chat = OpenAIChatCompletionsModel(model, server.async_client("/openai/v1"))
+        chat = request.param(model, server.async_client("/openai/v1"))
         settings = ModelSettings(temperature=0, max_tokens=80, include_usage=True, **settings or {})
         return Agent(name="suite", model=chat, model_settings=settings, **more)
 

@@ -1,4 +1,4 @@
-// Vercel's AI SDK, with @ai-sdk/openai-compatible and with @ai-sdk/openai's .chat().
+// Vercel's AI SDK, with @ai-sdk/openai-compatible, and with chat completions and the Responses API of @ai-sdk/openai.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -14,6 +14,7 @@ const openai = createOpenAI({ baseURL, apiKey });
 const providers = {
   "openai-compatible": { chat: compatible, embedding: compatible.textEmbeddingModel(OUTPOST_EMBED) },
   openai: { chat: openai.chat, embedding: openai.textEmbeddingModel(OUTPOST_EMBED) },
+  responses: { chat: openai, embedding: openai.textEmbeddingModel(OUTPOST_EMBED) },
 };
 
 for (const [name, { chat, embedding }] of Object.entries(providers)) {
