@@ -91,7 +91,7 @@ export const t = {
     tokensThisMonth: "Tokens this month", ofQuota: (quota) => `of ${quota}`,
     quotaTitle: "Quotas", quotaAbout: "The number of resources that the project may have, and how many it has.", quotaHint: "Clear a field to restore the default.",
     resource: "Resource", used: "Used", share: "Share", quotaColumn: "Quota", quotaOf: (resource) => `Quota: ${resource}`, usedOf: (resource) => `Used: ${resource}`, unitOf: (field) => `Unit of ${field}`,
-    quota: { api_keys: "API keys", conversations: "Conversations", agents: "Agents", files: "Files", fine_tuning_jobs: "Fine-tuning jobs", storage_bytes: "Storage" },
+    quota: { api_keys: "API keys", conversations: "Conversations", responses: "Stored responses", agents: "Agents", files: "Files", fine_tuning_jobs: "Fine-tuning jobs", storage_bytes: "Storage" },
   },
 
   usage: {

@@ -16,11 +16,18 @@ pub enum QuotaKind {
     Agent,
     File,
     Job,
+    Response,
 }
 
 impl QuotaKind {
-    pub const ALL: [QuotaKind; 5] =
-        [QuotaKind::ApiKey, QuotaKind::Conversation, QuotaKind::Agent, QuotaKind::File, QuotaKind::Job];
+    pub const ALL: [QuotaKind; 6] = [
+        QuotaKind::ApiKey,
+        QuotaKind::Conversation,
+        QuotaKind::Agent,
+        QuotaKind::File,
+        QuotaKind::Job,
+        QuotaKind::Response,
+    ];
 
     /// The name of its quota in the API.
     pub fn field(self) -> &'static str {
@@ -30,6 +37,7 @@ impl QuotaKind {
             QuotaKind::Agent => "agents",
             QuotaKind::File => "files",
             QuotaKind::Job => "fine_tuning_jobs",
+            QuotaKind::Response => "responses",
         }
     }
 
@@ -40,6 +48,7 @@ impl QuotaKind {
             QuotaKind::Agent => "agents",
             QuotaKind::File => "files",
             QuotaKind::Job => "fine-tuning jobs",
+            QuotaKind::Response => "stored responses",
         }
     }
 
@@ -50,6 +59,7 @@ impl QuotaKind {
             QuotaKind::Agent => &mut usage.agents,
             QuotaKind::File => &mut usage.files,
             QuotaKind::Job => &mut usage.jobs,
+            QuotaKind::Response => &mut usage.responses,
         }
     }
 }
@@ -61,6 +71,7 @@ pub const DEFAULTS: Quotas = Quotas {
     agents: Some(10_000),
     files: Some(10_000),
     jobs: Some(10_000),
+    responses: Some(1_000_000),
     bytes: Some(100 << 30),
 };
 
@@ -72,6 +83,7 @@ pub fn quota(quotas: &Quotas, kind: QuotaKind) -> u64 {
         QuotaKind::Agent => quotas.agents,
         QuotaKind::File => quotas.files,
         QuotaKind::Job => quotas.jobs,
+        QuotaKind::Response => quotas.responses,
     };
     pick(quotas).or(pick(&DEFAULTS)).unwrap_or(u64::MAX)
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
-use super::quotas::{self, signed};
+use super::quotas::{self, QuotaKind, signed};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
@@ -88,13 +88,14 @@ impl Responses {
         Self { store, clock_rng }
     }
 
-    /// Checks the caller's storage quota before a response is generated. `bytes`: of its input.
+    /// Checks the caller's quotas before a response is generated. `bytes`: of its input.
     pub async fn admit(&self, access: &Access, bytes: u64) -> Result<()> {
         let project = access.project();
-        self.store.read(move |tx| quotas::check_bytes(tx, project, signed(bytes.max(1)))).await
+        let check = move |tx: &_| quotas::check(tx, project, QuotaKind::Response, 1, signed(bytes.max(1)));
+        self.store.read(check).await
     }
 
-    /// Stores a response for the caller's project. It counts against the project's storage quota until it is removed.
+    /// Stores a response for the caller's project. It counts against the project's quotas until it is removed.
     /// `created_at`: when its generation began.
     pub async fn create(
         &self,
@@ -120,7 +121,7 @@ impl Responses {
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             caller.require(project, Scope::Inference)?;
             authorize::require_active_owner(tx, project)?;
-            quotas::charge_bytes(tx, project, now, signed(bytes))?;
+            quotas::charge(tx, project, now, QuotaKind::Response, 1, signed(bytes))?;
             stored::insert(tx, id, &record, &content)?;
             entry.write(tx, project, id, &json!({ "previous_response_id": link.previous, "bytes": bytes }))
         });
@@ -188,7 +189,7 @@ impl Responses {
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            quotas::charge_bytes(tx, record.project, now, -signed(record.bytes))?;
+            quotas::charge(tx, record.project, now, QuotaKind::Response, -1, -signed(record.bytes))?;
             stored::remove(tx, id, &record)?;
             entry.write(tx, record.project, id, &Value::Null)
         });
@@ -216,7 +217,7 @@ impl Responses {
     async fn remove(&self, id: ResponseId, now: Timestamp) -> Result<()> {
         let removed = self.store.write(move |tx| {
             let Some(record) = project_resources::find::<ResponseRecord>(tx, id.to_bytes())? else { return Ok(()) };
-            quotas::charge_bytes(tx, record.project, now, -signed(record.bytes))?;
+            quotas::charge(tx, record.project, now, QuotaKind::Response, -1, -signed(record.bytes))?;
             stored::remove(tx, id, &record)
         });
         removed.await

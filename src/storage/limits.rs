@@ -29,6 +29,7 @@ pub struct Quotas {
     pub agents: Option<u64>,
     pub files: Option<u64>,
     pub jobs: Option<u64>,
+    pub responses: Option<u64>,
     pub bytes: Option<u64>,
 }
 
@@ -43,7 +44,7 @@ pub struct LimitsRecord {
 
 impl Record for LimitsRecord {
     const TABLE: Table = LIMITS;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
     const SEALED: bool = true;
 }
 

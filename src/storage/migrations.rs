@@ -3,6 +3,7 @@
 //! A new table needs no new layout, because opening creates it. A changed record needs one, with a migration here.
 
 mod fine_tuning_jobs;
+mod response_quota;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,17 +16,17 @@ use super::error::OpenError;
 use super::keys::KeyRecord;
 use super::meta::{LAYOUT_KEY, PEPPER_CHECK_KEY, meta};
 use super::pepper::Pepper;
-use super::quota_usage::QuotaUsageRecord;
 use super::transaction::{ReadTx, Reader as _, WriteTx};
 use super::{database, private_files, snapshot_copy, tables};
 use crate::ids::ProjectId;
+use response_quota::OldQuotaUsage;
 
 /// The layout version that this program writes.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 
 /// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
 const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] =
-    &[count_keys, begin_checksums, fine_tuning_jobs::extend_jobs];
+    &[count_keys, begin_checksums, fine_tuning_jobs::extend_jobs, response_quota::extend_quotas];
 
 /// Creates an empty database at `path` atomically.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {
@@ -90,7 +91,7 @@ fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
         Ok(ControlFlow::Continue(()))
     })?;
     living.into_iter().try_for_each(|(project, api_keys)| {
-        tx.put(&project.to_bytes(), &QuotaUsageRecord { api_keys, ..QuotaUsageRecord::default() })
+        tx.put(&project.to_bytes(), &OldQuotaUsage { api_keys, ..OldQuotaUsage::default() })
     })
 }
 

@@ -196,15 +196,19 @@ fn stored_responses_count_against_the_quota() {
     let server = Server::start_with(&model());
     let (project, _, key) = server.tenant("quota");
     let limits = format!("/v1/projects/{project}/rate-limits");
-    let held = || server.get(&limits).ok()["holds"]["storage_bytes"].as_u64().unwrap();
+    let held_of = |quota: &str| server.get(&limits).ok()["holds"][quota].as_u64().unwrap();
+    let held = || held_of("storage_bytes");
     let create = |more: Value| server.call(Method::POST, PATH, Some(&key), Some(&body(more)));
     create(json!({ "store": false })).ok();
     assert_eq!(held(), 0);
     let stored = create(json!({})).ok();
-    assert!(held() > 500);
+    assert!(held() > 500 && held_of("responses") == 1);
+    server.patch(&limits, &json!({ "quotas": { "responses": 1 } })).ok();
+    assert_eq!(create(json!({})).error_fields().1, "insufficient_quota");
+    server.patch(&limits, &json!({ "quotas": { "responses": null } })).ok();
     server.patch(&limits, &json!({ "quotas": { "storage_bytes": held() } })).ok();
     assert_eq!(create(json!({})).error_fields().1, "insufficient_quota");
     create(json!({ "store": false })).ok();
     server.call(Method::DELETE, &format!("{PATH}/{}", id(&stored)), Some(&key), None).ok();
-    assert_eq!(held(), 0);
+    assert_eq!((held(), held_of("responses")), (0, 0));
 }

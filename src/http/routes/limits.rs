@@ -83,6 +83,9 @@ pub struct UpdateQuotas {
     fine_tuning_jobs: Option<Option<i64>>,
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
+    responses: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
     storage_bytes: Option<Option<i64>>,
 }
 
@@ -118,6 +121,8 @@ struct HeldBody {
     agents: u64,
     files: u64,
     fine_tuning_jobs: u64,
+    /// Stored responses.
+    responses: u64,
     storage_bytes: u64,
 }
 
@@ -140,6 +145,7 @@ impl From<UpdateQuotas> for QuotasPatch {
             agents: requested.agents.into(),
             files: requested.files.into(),
             jobs: requested.fine_tuning_jobs.into(),
+            responses: requested.responses.into(),
             bytes: requested.storage_bytes.into(),
         }
     }
@@ -170,6 +176,7 @@ fn quotas(quotas: Quotas) -> HeldBody {
         agents: quotas.agents.unwrap_or_default(),
         files: quotas.files.unwrap_or_default(),
         fine_tuning_jobs: quotas.jobs.unwrap_or_default(),
+        responses: quotas.responses.unwrap_or_default(),
         storage_bytes: quotas.bytes.unwrap_or_default(),
     }
 }
@@ -194,6 +201,7 @@ fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
             agents: held.agents,
             files: held.files,
             fine_tuning_jobs: held.jobs,
+            responses: held.responses,
             storage_bytes: held.bytes,
         },
         tokens_this_month: limits.tokens_this_month,

@@ -48,6 +48,7 @@ impl ProjectLimits {
             agents: quota(QuotaKind::Agent),
             files: quota(QuotaKind::File),
             jobs: quota(QuotaKind::Job),
+            responses: quota(QuotaKind::Response),
             bytes: Some(quotas::byte_quota(&record.quotas)),
         };
         let effective = effective(&record);
@@ -80,6 +81,7 @@ pub struct QuotasPatch {
     pub agents: Patch<i64>,
     pub files: Patch<i64>,
     pub jobs: Patch<i64>,
+    pub responses: Patch<i64>,
     pub bytes: Patch<i64>,
 }
 
@@ -204,6 +206,7 @@ fn quotas(old: Quotas, change: QuotasPatch) -> Result<Quotas> {
         agents: number(QuotaKind::Agent.field(), old.agents, change.agents)?,
         files: number(QuotaKind::File.field(), old.files, change.files)?,
         jobs: number(QuotaKind::Job.field(), old.jobs, change.jobs)?,
+        responses: number(QuotaKind::Response.field(), old.responses, change.responses)?,
         bytes: number("storage_bytes", old.bytes, change.bytes)?,
     })
 }

@@ -9,7 +9,7 @@ import { Table } from "../../table.js";
 import { ErrorAlert, Loading, Meter, useAction, useLoad } from "../../ui.js";
 
 const LIMITS = ["requests_per_minute", "burst_limit", "tokens_per_minute", "token_budget"];
-const QUOTAS = ["api_keys", "conversations", "agents", "files", "fine_tuning_jobs", "storage_bytes"];
+const QUOTAS = ["api_keys", "conversations", "responses", "agents", "files", "fine_tuning_jobs", "storage_bytes"];
 const STORAGE = "storage_bytes";
 
 export function LimitsAndQuotas({ project }) {
