@@ -5,6 +5,7 @@ mod output;
 mod request;
 mod response;
 mod stream;
+mod thinking;
 
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
