@@ -4,6 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::message_schema::AnthropicMessage;
 use super::{content, output};
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::ConversationContextRequest;
@@ -41,7 +42,7 @@ pub struct MessagesRequest {
     max_tokens: Option<u32>,
     /// Messages of the roles `user` and `assistant`; the last one is the user's. Blocks: `text`, `tool_use`, `tool_result`,
     /// `thinking`, `document` with text, `search_result`.
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Vec<AnthropicMessage>)]
     messages: Vec<Value>,
     /// The system prompt: a text, or an array of text blocks.
     #[schema(value_type = Option<Object>)]
