@@ -1,6 +1,7 @@
 //! Anthropic's Messages API: <https://docs.anthropic.com/en/api/messages>. The same calls as chat completions.
 
 mod content;
+mod message_schema;
 mod output;
 mod request;
 mod response;
