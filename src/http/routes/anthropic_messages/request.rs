@@ -39,15 +39,9 @@ pub struct MessagesRequest {
     /// Maximum number of tokens to generate. If the model's context has room for fewer, generation ends there with the
     /// stop reason `model_context_window_exceeded`. Required, but not for counting tokens.
     max_tokens: Option<u32>,
-<<<<<<< HEAD
     /// Messages of the roles `user` and `assistant`; if the last one is the assistant's, it is continued. Blocks: `text`,
     /// `tool_use`, `tool_result`, `thinking`, `document` with text, `search_result`.
-    #[schema(value_type = Vec<Object>)]
-=======
-    /// Messages of the roles `user` and `assistant`; the last one is the user's. Blocks: `text`, `tool_use`, `tool_result`,
-    /// `thinking`, `document` with text, `search_result`.
     #[schema(value_type = Vec<AnthropicMessage>)]
->>>>>>> main
     messages: Vec<Value>,
     /// The system prompt: a text, or an array of text blocks.
     #[schema(value_type = Option<Object>)]
