@@ -126,6 +126,8 @@ ids! {
     FunctionCallId "function call" "fc_";
     /// The result of a tool call in the input of a response.
     FunctionOutputId "function call output" "fco_";
+    /// The reasoning in the output of a response.
+    ReasoningId "reasoning item" "rs_";
     /// Another item in the input of a response.
     ItemId "item" "item_";
     /// One text completion.

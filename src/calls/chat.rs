@@ -10,7 +10,7 @@ use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
 use super::persist_turn::TurnRecorder;
 use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
 use crate::clock_rng::Timestamp;
-use crate::engine::{GenerationRequest, Message, Sampling, TextDelta, TextModel, Tool};
+use crate::engine::{GenerationRequest, Message, PromptOptions, Sampling, TextDelta, TextModel, Tool};
 use crate::error::Result;
 use crate::ids::CompletionId;
 use crate::service::access::Access;
@@ -35,6 +35,10 @@ pub struct ChatCall {
     pub messages: Vec<Message>,
     /// The agent and the conversation that the chat continues.
     pub context: ConversationContextRequest,
+    /// Where the prompt ends, and variables of the chat template.
+    pub prompt: PromptOptions,
+    /// Max tokens of the reasoning, if the model reasons.
+    pub max_reasoning_tokens: Option<u32>,
     /// Output format and tools.
     pub output: OutputRequest,
     /// Number of completions of the prompt.
@@ -78,6 +82,14 @@ struct Resolved {
     tools_bytes: usize,
 }
 
+/// What a request adds to its context.
+struct PromptInput {
+    messages: Vec<Message>,
+    options: PromptOptions,
+    /// With the bytes of their definitions.
+    tools: (Arc<[Tool]>, usize),
+}
+
 /// Limits of a prompt.
 struct Limits {
     /// Tokens of the completion, if set.
@@ -115,9 +127,10 @@ impl Chat {
         let turn_recorder =
             self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let tools = (Arc::clone(&output.spec.tools), tools_bytes);
+        let input = PromptInput { messages: call.messages, options: call.prompt, tools };
         let requested = call.max_tokens.map(|(count, _)| count);
         let limits = Limits { max_tokens: requested, bounded: true };
-        let (model, fitted) = self.prepare(access, context, call.messages, tools, limits).await?;
+        let (model, fitted) = self.prepare(access, context, input, limits).await?;
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         output.adapt_to(&model);
@@ -130,12 +143,14 @@ impl Chat {
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.generation.fresh_seed());
+        let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
         let request = GenerationRequest {
             prompt: fitted.prompt.ids.into(),
             choices: call.choices,
             max_tokens,
             sampling,
             grammar,
+            reasoning,
             stop: call.stop,
             logprobs: call.logprobs,
             tenant: access.project().to_u128(),
@@ -161,8 +176,9 @@ impl Chat {
         let Resolved { context, output, tools_bytes } = self.resolve(access, &mut call).await?;
         self.generation.authorize(access, &context.model).await?;
         let limits = Limits { max_tokens: None, bounded: false };
-        let (model, fitted) =
-            self.prepare(access, context, call.messages, (output.spec.tools, tools_bytes), limits).await?;
+        let tools = (output.spec.tools, tools_bytes);
+        let input = PromptInput { messages: call.messages, options: call.prompt, tools };
+        let (model, fitted) = self.prepare(access, context, input, limits).await?;
         recorder.set_model(model.id());
         Ok(u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX))
     }
@@ -176,23 +192,22 @@ impl Chat {
         Ok(Resolved { context, output, tools_bytes })
     }
 
-    /// Loads the model and builds the prompt, off the async threads. `tools`: with the bytes of their definitions.
+    /// Loads the model and builds the prompt, off the async threads.
     async fn prepare(
         &self,
         access: &Access,
         context: ConversationContext,
-        messages: Vec<Message>,
-        (tools, tools_bytes): (Arc<[Tool]>, usize),
+        PromptInput { messages, options, tools: (tools, tools_bytes) }: PromptInput,
         Limits { max_tokens, bounded }: Limits,
     ) -> Result<(Arc<TextModel>, FittedPrompt)> {
         let (engine, id) = (self.generation.engine.clone(), context.model.clone());
-        let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+        let messages_bytes: usize = messages.iter().map(Message::bytes).sum();
         let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.generation.prepare_with(access, &id, bytes, move |model, bound| {
             let window = engine.positions(model);
             let bound = if bounded { bound.with_max_tokens(window as usize) } else { bound };
             let budget = TokenBudget { window, max_tokens, bound };
-            context.prompt(model, messages, tools, budget)
+            context.prompt(model, messages, (tools, options), budget)
         });
         prepared.await
     }

@@ -112,6 +112,7 @@ impl Completions {
                 max_tokens,
                 sampling: sampling.clone(),
                 grammar: None,
+                reasoning: None,
                 stop: call.stop.clone(),
                 logprobs: call.logprobs,
                 tenant: access.project().to_u128(),

@@ -6,7 +6,7 @@ use super::conversation_truncation::{self, FittedPrompt, TokenBudget};
 use super::messages;
 use super::output_spec::ToolCallIds;
 use super::persist_turn::TurnRecorder;
-use crate::engine::{Message, TextModel, Tool};
+use crate::engine::{Message, PromptOptions, TextModel, Tool};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, ConversationId};
 use crate::service::access::Access;
@@ -115,7 +115,7 @@ impl ConversationContext {
         self,
         model: &TextModel,
         mut own: Vec<Message>,
-        tools: Arc<[Tool]>,
+        (tools, options): (Arc<[Tool]>, PromptOptions),
         budget: TokenBudget,
     ) -> Result<FittedPrompt> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
@@ -129,7 +129,7 @@ impl ConversationContext {
             own.splice(..0, history.split_off(begun));
         }
         let history = conversation_truncation::last_messages(history, self.last_messages);
-        let parts = conversation_truncation::PromptParts { system, history, own, tools };
+        let parts = conversation_truncation::PromptParts { system, history, own, tools, options };
         if may_drop {
             conversation_truncation::truncated(model, parts, &budget)
         } else {

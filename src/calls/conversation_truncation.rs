@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::errors;
-use crate::engine::{Message, Prompt, TextModel, TokenizeLimits, Tool};
+use crate::engine::{Message, Prompt, PromptOptions, TextModel, TokenizeLimits, Tool};
 use crate::error::Result;
 
 /// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
@@ -17,6 +17,7 @@ pub(super) struct PromptParts {
     /// The request's own messages, which are never left out.
     pub own: Vec<Message>,
     pub tools: Arc<[Tool]>,
+    pub options: PromptOptions,
 }
 
 /// The limits that prompt and completion share.
@@ -120,7 +121,7 @@ impl PromptParts {
 
     fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenizeLimits) -> Result<Prompt> {
         let messages: Vec<Message> = self.messages(cut).cloned().collect();
-        let prompt = model.prompt_within(&messages, &self.tools, bound);
+        let prompt = model.prompt_within(&messages, &self.tools, &self.options, bound);
         prompt.map_err(|error| errors::from_prompt_error(model.id(), error))
     }
 }

@@ -41,8 +41,8 @@ struct RunningPrompt {
     deltas: DeltaStream,
     /// Prompt tokens found in the prefix cache.
     cached: u32,
-    /// Tokens generated so far, by choice.
-    generated: Vec<u32>,
+    /// Tokens generated so far, and how many of them are reasoning, by choice.
+    generated: Vec<(u32, u32)>,
 }
 
 /// Tokens that a call used.
@@ -51,11 +51,14 @@ pub struct Usage {
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
     pub completion_tokens: u32,
+    /// How many of the completion's tokens are reasoning.
+    pub reasoning_tokens: u32,
 }
 
 /// One complete choice.
 #[derive(Default)]
 pub struct Choice {
+    pub reasoning: String,
     pub text: String,
     pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
@@ -134,7 +137,7 @@ impl TextGeneration {
         let choices = requests.first().map_or(1, |request| request.choices);
         recorder.charge_prompt(tokens as u64)?;
         let submit = |request: GenerationRequest| {
-            let generated = vec![0; request.choices as usize];
+            let generated = vec![(0, 0); request.choices as usize];
             let deltas = self.engine.submit(model, request)?.deltas;
             Ok(RunningPrompt { deltas, cached: 0, generated })
         };
@@ -200,10 +203,12 @@ impl RunningGeneration {
 
     /// Usage so far.
     pub fn usage(&self) -> Usage {
+        let generated = || self.prompts.iter().flat_map(|prompt| &prompt.generated);
         Usage {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.prompts.iter().map(|prompt| prompt.cached).sum(),
-            completion_tokens: self.prompts.iter().flat_map(|prompt| &prompt.generated).sum(),
+            completion_tokens: generated().map(|(all, _)| all).sum(),
+            reasoning_tokens: generated().map(|(_, reasoning)| reasoning).sum(),
         }
     }
 }
@@ -212,7 +217,7 @@ impl RunningPrompt {
     /// Counts the tokens that a delta reports.
     fn count(&mut self, delta: &TextDelta) {
         if let Some(generated) = self.generated.get_mut(delta.choice as usize) {
-            *generated = delta.generated;
+            *generated = (delta.generated, delta.reasoning_tokens);
         }
         self.cached = delta.cached;
     }
@@ -275,6 +280,7 @@ impl Choices {
 
     pub fn add(&mut self, delta: TextDelta) {
         let Some(choice) = self.0.get_mut(delta.choice as usize) else { return };
+        choice.reasoning.push_str(&delta.reasoning);
         choice.text.push_str(&delta.text);
         append_call_deltas(&mut choice.calls, &delta.calls);
         choice.tokens.extend(delta.tokens);

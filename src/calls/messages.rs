@@ -46,7 +46,8 @@ pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
         None => "user",
     };
     let (name, tool_call_id) = (text("name").map(str::to_owned), text("tool_call_id").map(str::to_owned));
-    Ok(Message { role: role.to_owned(), content, name, tool_calls, tool_call_id })
+    let reasoning = text("reasoning_content").or_else(|| text("reasoning")).unwrap_or_default().to_owned();
+    Ok(Message { role: role.to_owned(), content, reasoning, name, tool_calls, tool_call_id })
 }
 
 fn calls(message: &Value) -> Vec<ToolCall> {

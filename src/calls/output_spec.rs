@@ -15,6 +15,8 @@ use crate::service::tool_definitions;
 #[derive(Debug, Default)]
 pub struct OutputRequest {
     pub text: TextFormat,
+    /// The field with the text's format; `None`: the usual one of the dialect.
+    pub text_field: Option<&'static str>,
     /// A JSON array of tool definitions, as text. `None`: the agent's tools, if any.
     pub tools: Option<String>,
     pub choice: ToolChoice,
@@ -40,6 +42,7 @@ pub(super) struct ResolvedOutput {
     from_agent: bool,
     /// Whether the request leaves open if there may be several calls.
     parallel_by_model: bool,
+    text_field: &'static str,
     dialect: Dialect,
 }
 
@@ -55,11 +58,13 @@ impl OutputRequest {
             Some(own) => own,
             None => agents.as_deref().map(tool_definitions::parse).transpose()?.unwrap_or_default(),
         };
+        let text_field = self.text_field.unwrap_or_else(|| self.dialect.output_schema());
         let calling = resolve_call_mode(&self.choice, &listed, self.dialect)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
         let spec = OutputSpec { text: self.text, tools, calling, parallel: self.parallel.unwrap_or(true) };
-        Ok(ResolvedOutput { spec, from_agent, parallel_by_model: self.parallel.is_none(), dialect: self.dialect })
+        let parallel_by_model = self.parallel.is_none();
+        Ok(ResolvedOutput { spec, from_agent, parallel_by_model, text_field, dialect: self.dialect })
     }
 }
 
@@ -136,7 +141,7 @@ impl ResolvedOutput {
     /// The name of a part of a schema, of the tool with this index or of the text.
     fn schema_field(&self, tool: Option<usize>, path: &str) -> String {
         match tool {
-            None => format!("{}{path}", self.dialect.output_schema()),
+            None => format!("{}{path}", self.text_field),
             Some(tool) if self.from_agent => format!("agent.tools[{tool}].function.parameters{path}"),
             Some(tool) => format!("tools[{tool}].{}{path}", self.dialect.tool_schema()),
         }
@@ -144,10 +149,10 @@ impl ResolvedOutput {
 
     fn offending_field(&self) -> &'static str {
         match (&self.spec.text, self.from_agent) {
-            (TextFormat::Schema { .. }, _) => self.dialect.output_schema(),
-            (TextFormat::Object, _) => self.dialect.output_format(),
             (TextFormat::Free, true) => "agent_id",
             (TextFormat::Free, false) => "tools",
+            (TextFormat::Object, _) => self.dialect.output_format(),
+            _ => self.text_field,
         }
     }
 }

@@ -26,6 +26,7 @@ struct PendingTurn {
     /// The conversation as it was when the prompt was built.
     conversation: Conversation,
     messages: Vec<String>,
+    reasoning: String,
     answer: String,
     calls: Vec<GeneratedCall>,
     ids: ToolCallIds,
@@ -55,6 +56,7 @@ impl TurnRecorder {
             access,
             conversation,
             messages,
+            reasoning: String::new(),
             answer: String::new(),
             calls: Vec::new(),
             ids,
@@ -80,6 +82,7 @@ impl TurnRecorder {
     /// Observes a delta. Returns `None` for the last one; [`TurnRecorder::close`] returns that one.
     pub fn observe(&mut self, delta: TextDelta) -> Option<TextDelta> {
         let Some(turn) = &mut self.turn else { return Some(delta) };
+        turn.reasoning.push_str(&delta.reasoning);
         turn.answer.push_str(&delta.text);
         append_call_deltas(&mut turn.calls, &delta.calls);
         if delta.end.is_none() {
@@ -109,6 +112,14 @@ impl PendingTurn {
 
     /// The assistant's message. A conversation takes one completion, so its tool calls are those of choice 0.
     fn answer(&self) -> Value {
+        let mut answer = self.answer_without_reasoning();
+        if let Some(fields) = answer.as_object_mut().filter(|_| !self.reasoning.is_empty()) {
+            fields.insert("reasoning_content".to_owned(), json!(self.reasoning));
+        }
+        answer
+    }
+
+    fn answer_without_reasoning(&self) -> Value {
         if self.calls.is_empty() {
             return json!({ "role": "assistant", "content": self.answer });
         }

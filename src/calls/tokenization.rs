@@ -7,7 +7,8 @@ use super::generation::TextGeneration;
 use super::output_spec::OutputRequest;
 use super::text_input::check_ids;
 use crate::engine::{
-    EncoderModel, Message, ModelKind, PreprocessError, Prompt, SpecialTokenOptions, TextModel, TokenizeLimits, Tool,
+    EncoderModel, Message, ModelKind, PreprocessError, Prompt, PromptOptions, SpecialTokenOptions, TextModel,
+    TokenizeLimits, Tool,
 };
 use crate::error::{Error, Result};
 use crate::ids::TokenizationId;
@@ -45,8 +46,7 @@ pub enum TokenizeInput {
         messages: Vec<Message>,
         /// A JSON array of tool definitions, as text.
         tools: Option<String>,
-        /// Whether the beginning of the assistant's turn follows the last message.
-        generation_prompt: bool,
+        options: PromptOptions,
     },
 }
 
@@ -141,18 +141,18 @@ impl Tokenization {
 /// An input whose size is checked, with parsed tools.
 enum ResolvedInput {
     Text { text: String, special: SpecialTokenOptions },
-    Messages { messages: Vec<Message>, tools: Arc<[Tool]>, tools_bytes: usize, generation_prompt: bool },
+    Messages { messages: Vec<Message>, tools: Arc<[Tool]>, tools_bytes: usize, options: PromptOptions },
 }
 
 impl ResolvedInput {
     fn new(input: TokenizeInput) -> Result<Self> {
         let resolved = match input {
             TokenizeInput::Text { text, special } => Self::Text { text, special },
-            TokenizeInput::Messages { messages, tools, generation_prompt } => {
+            TokenizeInput::Messages { messages, tools, options } => {
                 let tools_bytes = tools.as_ref().map_or(0, String::len);
                 let output = OutputRequest { tools, ..OutputRequest::default() };
                 let tools = output.resolve(None, false)?.spec.tools;
-                Self::Messages { messages, tools, tools_bytes, generation_prompt }
+                Self::Messages { messages, tools, tools_bytes, options }
             }
         };
         let (bytes, field) = (resolved.bytes(), resolved.field());
@@ -168,7 +168,7 @@ impl ResolvedInput {
         match self {
             Self::Text { text, .. } => text.len(),
             Self::Messages { messages, tools_bytes, .. } => {
-                messages.iter().map(|message| message.content.len()).sum::<usize>() + tools_bytes
+                messages.iter().map(Message::bytes).sum::<usize>() + tools_bytes
             }
         }
     }
@@ -217,11 +217,8 @@ impl LoadedModel {
             (Self::Encoder(model), ResolvedInput::Text { text, special }) => {
                 model.tokenize(text, special.add, bound).map_err(stopped)
             }
-            (Self::Text(model), ResolvedInput::Messages { messages, tools, generation_prompt, .. }) => {
-                let prompt = match generation_prompt {
-                    true => model.prompt_within(messages, tools, bound),
-                    false => model.transcript_within(messages, tools, bound),
-                };
+            (Self::Text(model), ResolvedInput::Messages { messages, tools, options, .. }) => {
+                let prompt = model.prompt_within(messages, tools, options, bound);
                 prompt.map_err(|error| errors::from_prompt_error(model.id(), error))
             }
             (Self::Encoder(model), ResolvedInput::Messages { .. }) => {

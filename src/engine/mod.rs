@@ -57,7 +57,9 @@ pub use text::chat_template::PromptError;
 pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced};
 pub use text::message::Message;
 pub use text::model::TextModel;
+pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 pub use text::queue::Load;
+pub use text::reasoning::ReasoningRequest;
 pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
 };

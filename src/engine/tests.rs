@@ -86,6 +86,7 @@ impl Rig {
             max_tokens: 24,
             sampling,
             grammar: None,
+            reasoning: None,
             stop: Vec::new(),
             logprobs: None,
             tenant: 1,

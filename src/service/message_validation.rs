@@ -18,7 +18,8 @@ pub enum UnknownFields {
 /// Max messages of a request, or of a part of a training example.
 pub const MAX_MESSAGES: usize = 4096;
 const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
-const FIELDS: [&str; 6] = ["role", "content", "name", "tool_calls", "tool_call_id", "refusal"];
+const FIELDS: [&str; 8] =
+    ["role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning"];
 /// Response fields that SDKs send back with history; they must be empty.
 const EMPTY_IN_HISTORY: [&str; 3] = ["annotations", "audio", "function_call"];
 
@@ -39,7 +40,9 @@ pub fn check(field: &str, message: &Value, unknown: UnknownFields) -> Result<()>
     }
     let role = role(field, message)?;
     let calls = tool_calls(field, message, role)?;
-    optional_text(field, message, "name")?;
+    for name in ["name", "reasoning_content", "reasoning"] {
+        optional_text(field, message, name)?;
+    }
     let refused = optional_text(field, message, "refusal")?;
     tool_call_id(field, message, role)?;
     match message.get("content") {

@@ -41,6 +41,7 @@ mod limits;
 mod models;
 mod overload;
 mod projects;
+mod reasoning;
 mod responses;
 mod routes;
 mod schemas;

@@ -146,6 +146,7 @@ fn memory_used_by_other_models_gives_a_retryable_error() {
             max_tokens: 200,
             sampling,
             grammar: None,
+            reasoning: None,
             stop: Vec::new(),
             logprobs: None,
             tenant: 1,

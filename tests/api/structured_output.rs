@@ -79,6 +79,37 @@ fn json_matches_the_schema_with_and_without_streaming() {
 }
 
 #[test]
+fn formats_of_other_servers_are_enforced() {
+    let server = start_server();
+    let text = |more: Value| {
+        let choice = chat(&server, "/openai/v1", more).ok()["choices"][0].clone();
+        assert_eq!(choice["finish_reason"], "stop", "{choice}");
+        choice["message"]["content"].as_str().unwrap().to_owned()
+    };
+    let schema = json!({ "type": "array", "items": { "enum": ["a", "b"] }, "minItems": 2, "maxItems": 2 });
+    let grammar = "start: (\"x\" | \"y\") \"-\" \"z\"";
+    for more in [json!({ "guided_json": schema }), json!({ "structured_outputs": { "json": schema.to_string() } })] {
+        let value: Vec<String> = serde_json::from_str(&text(more)).unwrap();
+        assert!(value.len() == 2 && value.iter().all(|item| item == "a" || item == "b"), "{value:?}");
+    }
+    for more in
+        [json!({ "guided_choice": ["no", "never"] }), json!({ "structured_outputs": { "choice": ["no", "never"] } })]
+    {
+        assert!(["no", "never"].contains(&text(more).as_str()));
+    }
+    assert!(text(json!({ "guided_regex": "ab[0-9]" })).starts_with("ab"));
+    for more in [json!({ "grammar": grammar }), json!({ "guided_grammar": grammar })] {
+        assert!(["x-z", "y-z"].contains(&text(more).as_str()));
+    }
+    let error = |more: Value| chat(&server, "/v1", more).error_fields().2.unwrap();
+    assert_eq!(error(json!({ "guided_regex": "(" })), "guided_regex");
+    assert_eq!(error(json!({ "grammar": "start: missing" })), "grammar");
+    assert_eq!(error(json!({ "guided_choice": ["a"], "response_format": { "type": "json_object" } })), "guided_choice");
+    let path = error(json!({ "guided_json": { "type": "array", "items": { "type": "nonsense" } } }));
+    assert_eq!(path, "guided_json.items.type");
+}
+
+#[test]
 fn tool_calls_have_openais_format_with_and_without_streaming() {
     // Its token ID: all bytes and 17 merges come before it.
     let biased = json!({ "logit_bias": { "273": 100 }, "parallel_tool_calls": false, "stop": ["json", "name"] });

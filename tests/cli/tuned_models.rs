@@ -120,7 +120,7 @@ fn a_job_that_is_killed_five_times_ends_as_an_unbroken_one() {
     let path = folder.path();
     let hyperparameters = json!({ "n_epochs": 50, "batch_size": 1 });
     let mut serving = ServerProcess::start(path, &[]);
-    let job = create_job(&serving, &examples(24), &hyperparameters);
+    let job = create_job(&serving, &examples(72), &hyperparameters);
     let step = |job: &Value| job["progress"]["step"].as_u64().unwrap_or(0);
     let mut reached = 0;
     for kill in 0..5 {
@@ -134,7 +134,7 @@ fn a_job_that_is_killed_five_times_ends_as_an_unbroken_one() {
         serving = ServerProcess::start(path, &[]);
     }
     let killed = wait_for_success(&serving, &job);
-    let unbroken = wait_for_success(&serving, &create_job(&serving, &examples(24), &hyperparameters));
+    let unbroken = wait_for_success(&serving, &create_job(&serving, &examples(72), &hyperparameters));
     for field in ["train_loss", "train_mean_token_accuracy", "step"] {
         assert_eq!(killed["progress"][field], unbroken["progress"][field], "{field}");
     }

@@ -1,18 +1,24 @@
-"""The format of error responses."""
+"""The formats of error responses: OpenAI's, and Anthropic's for its Messages API."""
 
 
 def format_problem(response):
     """A description of what is wrong with the body of an error response, or `None`."""
     try:
-        error = response.json()["error"]
+        body = response.json()
+        error = body["error"]
         fields = sorted(error)
     except (ValueError, KeyError, TypeError) as cause:
         return f"no error object: {cause!r}"
-    if fields != ["code", "message", "param", "request_id", "type"]:
+    if body.get("type") == "error":
+        # Anthropic's format has the request ID outside the error.
+        request_id, expected = body.get("request_id"), ["code", "message", "param", "type"]
+    else:
+        request_id, expected = error.get("request_id"), ["code", "message", "param", "request_id", "type"]
+    if fields != expected:
         return f"fields {fields}"
     header = response.headers.get("x-request-id", [""])
-    if error["request_id"] not in (header, *header):
-        return f"request id {error['request_id']} in the body, {header} in the header"
+    if request_id not in (header, *header):
+        return f"request id {request_id} in the body, {header} in the header"
     texts = [error["message"], error["type"], error["code"], error["param"] or "-"]
     if not all(isinstance(text, str) and text for text in texts):
         return f"not non-empty strings: {texts}"

@@ -97,6 +97,7 @@ pub fn request(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
         max_tokens,
         sampling,
         grammar: None,
+        reasoning: None,
         stop: Vec::new(),
         logprobs: None,
         tenant: 1,

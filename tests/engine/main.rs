@@ -35,6 +35,7 @@ mod malicious_models;
 mod ngram_speculation;
 mod overload_and_fairness;
 mod prefix_cache;
+mod reasoning;
 mod registry;
 mod scheduling;
 mod sd3_and_flux;

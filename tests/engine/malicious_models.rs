@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outpost::engine::{
-    Engine, InputType, LoadError, Message, ModelKind, OutputSpec, PreprocessError, PromptError, Settings, TextFormat,
-    TokenizeLimits,
+    Engine, InputType, LoadError, Message, ModelKind, OutputSpec, PreprocessError, PromptError, PromptOptions,
+    Settings, TextFormat, TokenizeLimits,
 };
 use serde_json::{Value, json};
 
@@ -264,7 +264,7 @@ fn a_template_that_takes_too_long_is_killed() {
     let request = Arc::new(());
     let bound = TokenizeLimits::default().with_request(&request);
     drop(request);
-    assert!(model.prompt_within(&[Message::new("user", "hello")], &[], &bound).is_err());
+    assert!(model.prompt_within(&[Message::new("user", "hello")], &[], &PromptOptions::default(), &bound).is_err());
 }
 
 /// A request that crashes the process fails alone; concurrent requests complete.

@@ -280,6 +280,70 @@ async fn text_matches_its_schema_when_tools_are_optional() {
 }
 
 #[tokio::test]
+async fn text_matches_a_regex_a_choice_or_a_grammar() {
+    let choices = ["yes".to_owned(), "yes, \"but\"".to_owned(), "nö\n".to_owned()];
+    let lark = "start: item (\",\" item)*\nitem: /[a-z]/ \"=\" NUMBER\nNUMBER: /[0-9]{1,2}/";
+    let regexes =
+        [r"[a-c]{2}-\d{1,3}/x", r"^[a-c]{2}-\d{1,3}/x$", r"(aa|b)\$"].map(|regex| TextFormat::Regex(regex.to_owned()));
+    let formats = [TextFormat::Choice(choices.to_vec()), TextFormat::Lark(lark.to_owned())];
+    let patterns = [
+        r"^[a-c]{2}-\d{1,3}/x$",
+        r"^[a-c]{2}-\d{1,3}/x$",
+        r"^(aa|b)\$$",
+        "^(yes|yes, \"but\"|nö\n)$",
+        "^[a-z]=[0-9]{1,2}(,[a-z]=[0-9]{1,2})*$",
+    ];
+    let rig = large_context();
+    let with_tools = family(HERMES);
+    let mut called = 0;
+    for (text, pattern) in regexes.into_iter().chain(formats).zip(patterns) {
+        let pattern = regex::Regex::new(pattern).unwrap();
+        let spec = OutputSpec { text, ..OutputSpec::default() };
+        for seed in 0..6 {
+            let output = generate(&rig, &spec, seed).await;
+            assert!(pattern.is_match(&output.text), "{pattern} {output:?}");
+            let spec = OutputSpec { tools: two_tools(), ..spec.clone() };
+            let output = generate(&with_tools, &spec, seed).await;
+            called += usize::from(!output.calls.is_empty());
+            assert!(!output.calls.is_empty() || pattern.is_match(&output.text), "{pattern} {output:?}");
+        }
+    }
+    assert!(called > 0);
+}
+
+#[test]
+fn invalid_and_malicious_grammars_are_refused_in_bounded_time() {
+    let rig = large_context();
+    let regexes = ["(", "a{1000}{1000}{1000}", "((a*)*)*(b+){999}{999}", "\\1"];
+    let grammars =
+        ["start", "start: x", "start: start", "start: /(/", "rule: \"a\"", "start: @arguments_0", "%llguidance {"];
+    let nested = format!("start: {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000));
+    let chain = |rules: u32| {
+        let rule = |index| format!("r{index}: \"a\" r{} | \"b\"\n", index + 1);
+        format!("start: r0\n{}r{rules}: \"c\"", (0..rules).map(rule).collect::<String>())
+    };
+    let optional = format!("start: {}", "\"a\"? \"b\"? ".repeat(3_000));
+    let alternatives =
+        format!("start: {}", (0..6_000).map(|index| format!("\"{index}\"")).collect::<Vec<_>>().join(" | "));
+    let repeated = "start: ((\"a\" \"b\"?){0,1000} \"c\"){0,1000}".to_owned();
+    let regexes = regexes.map(|regex| TextFormat::Regex(regex.to_owned()));
+    let grammars = grammars.iter().map(|grammar| TextFormat::Lark((*grammar).to_owned()));
+    let long = [nested, chain(500), chain(3_000), optional, alternatives, repeated].map(TextFormat::Lark);
+    for text in regexes.into_iter().chain(grammars).chain(long) {
+        let spec = OutputSpec { text, ..OutputSpec::default() };
+        let begun = Instant::now();
+        let made = rig.model.compile_grammar(&spec);
+        let elapsed = begun.elapsed();
+        eprintln!("{elapsed:?} {:.60} {:.200?}", format!("{:?}", spec.text), made.as_ref().err());
+        assert!(elapsed.as_secs() < 15, "{elapsed:?} {:.60}", format!("{:?}", spec.text));
+        if let Err(error) = made {
+            assert!(matches!(&error, GrammarError::Schema { path, .. } if path.is_empty()), "{error}");
+            assert!(error.to_string().contains("cannot be enforced: ") && error.to_string().len() < 300, "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_grammar_works_with_seeds_choices_and_min_tokens() {
     let rig = large_context();
     let output_spec = schema(json!({ "type": "array", "items": { "type": "boolean" }, "minItems": 1, "maxItems": 4 }));

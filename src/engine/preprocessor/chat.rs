@@ -11,6 +11,8 @@ use super::tokenizer_info::ChatTokenizerInfo;
 use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
+use crate::engine::text::prompt_options::{PromptEnd, PromptOptions, TemplateVariable};
+use crate::engine::text::reasoning::ReasoningSyntax;
 use crate::engine::text::tools::{Tool, ToolPromptStyle};
 use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
 
@@ -23,6 +25,21 @@ pub struct ChatPreprocessor {
     default: PromptTemplate,
     /// For requests with tools, if the model has a separate template that shows its call format.
     tool_use: Option<PromptTemplate>,
+}
+
+/// The prompt up to the end of the last message's text. As in transformers, white space around the text is part of it only if
+/// the template keeps it.
+fn end_after(mut rendered: String, text: &str) -> Result<String, PromptError> {
+    let trimmed = text.trim();
+    let found = rendered.rfind(trimmed).filter(|_| !trimmed.is_empty());
+    let Some(start) = found else {
+        let reason = "it does not render the text of the last message, so that the text cannot be continued";
+        return Err(PromptError::Refused(reason.to_owned()));
+    };
+    let whole = text.trim_start();
+    let kept = if rendered.get(start..).is_some_and(|rest| rest.starts_with(whole)) { whole } else { trimmed };
+    rendered.truncate(start + kept.len());
+    Ok(rendered)
 }
 
 /// A template, and how tools are described to it.
@@ -59,20 +76,26 @@ impl ChatPreprocessor {
         let eos_ids = vocabulary.eos_ids().clone();
         let eos = vocabulary.eos.or_else(|| eos_ids.iter().min().copied());
         let prepends_space = tokens.encode("a").first().is_some_and(|first| vocabulary.bytes(*first).starts_with(b" "));
-        let info =
-            ChatTokenizerInfo { vocabulary, prepends_space, call_format: style.format(), template_describes_tools };
+        let reasoning = ReasoningSyntax::detect(&templates.joined(), &vocabulary, |text| tokens.encode(text));
+        let info = ChatTokenizerInfo {
+            vocabulary,
+            prepends_space,
+            call_format: style.format(),
+            reasoning,
+            template_describes_tools,
+        };
         Ok((Self { tokens, eos_ids, eos, default, tool_use }, info))
     }
 
-    /// Renders the conversation, with or without the generation prompt, and tokenizes it. Tokenizing stops at `limits`.
+    /// Renders the conversation and tokenizes it. Tokenizing stops at `limits`.
     pub fn prompt(
         &self,
         messages: &[Message],
         tools: &[Tool],
-        generation_prompt: bool,
+        options: &PromptOptions,
         limits: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
-        let rendered = self.render_with_tools(messages, tools, generation_prompt)?;
+        let rendered = self.render_with_tools(messages, tools, options)?;
         let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {
             return Err(PromptError::Broken("it renders these messages to an empty prompt".to_owned()));
@@ -94,17 +117,21 @@ impl ChatPreprocessor {
         self.eos
     }
 
-    /// Renders the conversation, with or without the generation prompt.
+    /// Renders the conversation up to where `options` says.
     pub fn render_with_tools(
         &self,
         messages: &[Message],
         tools: &[Tool],
-        generation_prompt: bool,
+        options: &PromptOptions,
     ) -> Result<String, PromptError> {
-        match self.render(messages, tools, generation_prompt, false) {
+        let rendered = match self.render(messages, tools, options, false) {
             // Some templates reject system messages. Then merge the tool descriptions into another message.
-            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, generation_prompt, true),
+            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, options, true),
             rendered => rendered,
+        }?;
+        match messages.last().filter(|_| options.end == PromptEnd::LastMessageText) {
+            Some(last) => end_after(rendered, &self.tokens.protect(&last.content)),
+            None => Ok(rendered),
         }
     }
 
@@ -112,7 +139,7 @@ impl ChatPreprocessor {
         &self,
         messages: &[Message],
         tools: &[Tool],
-        generation_prompt: bool,
+        options: &PromptOptions,
         merged: bool,
     ) -> Result<String, PromptError> {
         let tool_use = self.tool_use.as_ref().filter(|_| !tools.is_empty());
@@ -121,7 +148,12 @@ impl ChatPreprocessor {
         let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
             values.into_iter().map(|value| Value::from(Serde(self.protect(value)))).collect()
         };
-        template.render(Value::from(safe(messages)), safe(tools), generation_prompt)
+        let variable = |TemplateVariable { name, value }: &TemplateVariable| {
+            (name.clone(), Value::from(Serde(self.protect(value.clone()))))
+        };
+        let variables = options.variables.iter().map(variable).collect();
+        let generation_prompt = options.end == PromptEnd::NextMessage;
+        template.render(Value::from(safe(messages)), safe(tools), variables, generation_prompt)
     }
 
     /// Escapes special tokens in all strings of the value, including field names.

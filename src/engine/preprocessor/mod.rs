@@ -29,6 +29,7 @@ use crate::engine::error::PreprocessError;
 use crate::engine::runtime::catch_panic::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
+use crate::engine::text::prompt_options::PromptOptions;
 use crate::engine::text::tools::Tool;
 use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
 use crate::engine::tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};
@@ -105,15 +106,16 @@ impl Preprocessor {
         sandbox_protocol::decode(&response).map_err(PreprocessError::Failed)
     }
 
-    /// The prompt of a conversation, with or without the generation prompt.
+    /// The prompt of a conversation.
     pub fn prompt(
         &self,
         messages: &[Message],
         tools: &[Tool],
-        generation_prompt: bool,
+        options: &PromptOptions,
         limits: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
-        let request = Request::Prompt { messages: messages.into(), tools: tools.into(), generation_prompt };
+        let options = Cow::Borrowed(options);
+        let request = Request::Prompt { messages: messages.into(), tools: tools.into(), options };
         self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
     }
 

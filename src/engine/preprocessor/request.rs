@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::text::message::Message;
+use crate::engine::text::prompt_options::PromptOptions;
 use crate::engine::text::tools::Tool;
 use crate::engine::text::training_example::TrainingExample;
 use crate::engine::tokenizer::SpecialTokenOptions;
@@ -13,8 +14,8 @@ use crate::engine::tokenizer::SpecialTokenOptions;
 /// text.
 #[derive(Serialize, Deserialize)]
 pub enum Request<'a> {
-    /// The prompt of a conversation, with or without the beginning of the assistant's turn.
-    Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]>, generation_prompt: bool },
+    /// The prompt of a conversation.
+    Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]>, options: Cow<'a, PromptOptions> },
     /// A training example, of which no text may have more than `max_tokens` tokens.
     TrainingTexts { example: Cow<'a, TrainingExample>, max_tokens: usize },
     /// A text without a template.

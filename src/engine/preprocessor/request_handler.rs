@@ -57,8 +57,8 @@ impl RequestHandler {
         let limits =
             &max_tokens.map_or_else(|| limits.clone(), |max_tokens| limits.clone().with_max_tokens(max_tokens));
         match (request, self) {
-            (Request::Prompt { messages, tools, generation_prompt }, Self::Chat(chat)) => {
-                sandbox_protocol::encode(&chat.prompt(&messages, &tools, generation_prompt, limits))
+            (Request::Prompt { messages, tools, options }, Self::Chat(chat)) => {
+                sandbox_protocol::encode(&chat.prompt(&messages, &tools, &options, limits))
             }
             (Request::TrainingTexts { example, max_tokens }, Self::Chat(chat)) => {
                 sandbox_protocol::encode(&chat.training_texts(&example, max_tokens, limits))

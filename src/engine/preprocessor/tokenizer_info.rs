@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::text::reasoning::ReasoningSyntax;
 use crate::engine::text::tools::CallFormat;
 use crate::engine::tokenizer::Vocabulary;
 
@@ -17,7 +18,7 @@ pub struct PromptTokenizerSpec {
     pub padding: Option<String>,
 }
 
-/// A chat model's vocabulary and tool call format.
+/// A chat model's vocabulary, and how it writes reasoning and tool calls.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ChatTokenizerInfo {
     pub vocabulary: Vocabulary,
@@ -25,6 +26,8 @@ pub struct ChatTokenizerInfo {
     pub prepends_space: bool,
     /// How the model writes tool calls.
     pub call_format: CallFormat,
+    /// How the model marks its reasoning, if it reasons.
+    pub reasoning: Option<ReasoningSyntax>,
     /// Whether the model's own template describes tools.
     pub template_describes_tools: bool,
 }

@@ -9,6 +9,7 @@ use super::chat::ChatPreprocessor;
 use crate::engine::error::PreprocessError;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
+use crate::engine::text::prompt_options::{PromptEnd, PromptOptions};
 use crate::engine::text::tools::Tool;
 use crate::engine::text::training_example::{TrainingExample, TrainingTexts};
 use crate::engine::tokenizer::TokenizeLimits;
@@ -69,13 +70,14 @@ impl ChatPreprocessor {
         max_tokens: usize,
         limits: &TokenizeLimits,
     ) -> Result<Vec<TrainingText>, PromptError> {
+        let transcript = PromptOptions { end: PromptEnd::LastMessage, ..PromptOptions::default() };
         let mut texts: Vec<TrainingText> = Vec::new();
         for (index, _) in trained.iter().enumerate().filter(|(_, trained)| **trained) {
             if limits.is_cancelled() {
                 return Err(PromptError::PreprocessError(PreprocessError::Failed("it was cancelled".to_owned())));
             }
-            let before = self.render_with_tools(&messages[..index], tools, true)?;
-            let after = self.render_with_tools(&messages[..=index], tools, false)?;
+            let before = self.render_with_tools(&messages[..index], tools, &PromptOptions::default())?;
+            let after = self.render_with_tools(&messages[..=index], tools, &transcript)?;
             let prompt = self.tokenizer().encode_prompt(&before, &TokenizeLimits::default()).ids;
             if prompt.is_empty() {
                 return Err(PromptError::Broken("it renders these messages to an empty prompt".to_owned()));
@@ -194,6 +196,7 @@ mod tests {
             role: text("/role").unwrap(),
             content: text("/content").unwrap(),
             name: text("/name"),
+            reasoning: String::new(),
             tool_calls: (0..).map_while(call).collect(),
             tool_call_id: text("/tool_call_id"),
         }

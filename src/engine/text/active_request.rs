@@ -180,8 +180,10 @@ impl ActiveRequest {
 /// Merges two deltas of one choice.
 fn merge(earlier: Option<TextDelta>, delta: TextDelta) -> TextDelta {
     let Some(mut combined) = earlier else { return delta };
+    combined.reasoning.push_str(&delta.reasoning);
     combined.text.push_str(&delta.text);
     combined.calls.extend(delta.calls);
     combined.tokens.extend(delta.tokens);
-    TextDelta { text: combined.text, calls: combined.calls, tokens: combined.tokens, ..delta }
+    let TextDelta { reasoning, text, calls, tokens, .. } = combined;
+    TextDelta { reasoning, text, calls, tokens, ..delta }
 }

@@ -3,6 +3,7 @@
 //! A template is untrusted code: it gets no files, bounded work (fuel), bounded output and filters with bounded
 //! arguments. Its memory is bounded by the process that runs it: see [`crate::engine::preprocessor`].
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -69,9 +70,16 @@ impl Template {
         Ok(Self { environment, bos, eos })
     }
 
-    /// `messages` is a list of `{role, content, name?, tool_calls?, tool_call_id?}`, `tools` a list of
-    /// `{type, function}`. With `generation_prompt`, the output ends where the assistant's next message begins.
-    pub fn render(&self, messages: Value, tools: Vec<Value>, generation_prompt: bool) -> Result<String, PromptError> {
+    /// `messages` is a list of `{role, content, name?, reasoning_content?, tool_calls?, tool_call_id?}`, `tools` a list of
+    /// `{type, function}`. `variables`: further variables of the template. With `generation_prompt`, the output ends where
+    /// the assistant's next message begins.
+    pub fn render(
+        &self,
+        messages: Value,
+        tools: Vec<Value>,
+        variables: HashMap<String, Value>,
+        generation_prompt: bool,
+    ) -> Result<String, PromptError> {
         let template = self.environment.get_template("chat").map_err(|error| prompt_error(&error))?;
         let context = context! {
             messages,
@@ -80,6 +88,7 @@ impl Template {
             eos_token => &self.eos,
             tools => Some(tools).filter(|tools| !tools.is_empty()),
             documents => (),
+            ..Value::from(variables)
         };
         let mut out = BoundedWriter(Vec::new());
         template.render_captured_to(context, &mut out).map_err(|error| prompt_error(&error))?;

@@ -10,6 +10,8 @@ pub struct Message {
     pub role: String,
     /// Empty if an assistant message consists of tool calls only.
     pub content: String,
+    /// The reasoning of an assistant message; empty if there is none.
+    pub reasoning: String,
     pub name: Option<String>,
     /// The tool calls of an assistant message.
     pub tool_calls: Vec<ToolCall>,
@@ -18,6 +20,11 @@ pub struct Message {
 }
 
 impl Message {
+    /// Bytes of its texts.
+    pub fn bytes(&self) -> usize {
+        self.content.len() + self.reasoning.len()
+    }
+
     /// A message with text only.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), ..Self::default() }

@@ -14,6 +14,8 @@ use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
+use crate::engine::text::prompt_options::PromptOptions;
+use crate::engine::text::reasoning::{PromptReasoning, ReasoningParser, ReasoningRequest, ReasoningSyntax};
 use crate::engine::text::scheduler::{ModelId, Tenant};
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
@@ -41,6 +43,8 @@ pub struct TextNetwork {
     /// Whether the tokens of a text begin with a space that the text does not have.
     prepends_space: bool,
     preprocessor: Preprocessor,
+    /// How it marks its reasoning, if it reasons.
+    reasoning: Option<Arc<ReasoningSyntax>>,
     /// How it writes tool calls.
     call_format: CallFormat,
     template_describes_tools: bool,
@@ -71,7 +75,7 @@ impl TextModel {
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
-        let ChatTokenizerInfo { vocabulary, prepends_space, call_format, template_describes_tools } = info;
+        let ChatTokenizerInfo { vocabulary, prepends_space, call_format, reasoning, template_describes_tools } = info;
         let longest_token = vocabulary.max_token_bytes();
         let network = load_causal_lm(checkpoint.weights(), backend).map_err(|error| error.to_string())?;
         let network = TextNetwork {
@@ -82,6 +86,7 @@ impl TextModel {
             longest_token,
             prepends_space,
             preprocessor,
+            reasoning: reasoning.map(Arc::new),
             call_format,
             template_describes_tools,
             grammars: GrammarCache::default(),
@@ -135,27 +140,34 @@ impl TextModel {
 
     /// Like [`Self::prompt`], with tools that the model may call.
     pub fn prompt_with(&self, messages: &[Message], tools: &[Tool]) -> Result<Vec<u32>, PromptError> {
-        self.prompt_within(messages, tools, &TokenizeLimits::default()).map(|prompt| prompt.ids)
+        let options = PromptOptions::default();
+        self.prompt_within(messages, tools, &options, &TokenizeLimits::default()).map(|prompt| prompt.ids)
     }
 
-    /// Like [`Self::prompt_with`], but tokenises a long prompt only up to `bound`.
+    /// Like [`Self::prompt_with`], with options, and tokenises a long prompt only up to `bound`.
     pub fn prompt_within(
         &self,
         messages: &[Message],
         tools: &[Tool],
+        options: &PromptOptions,
         bound: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
-        self.preprocessor.prompt(messages, tools, true, bound)
+        self.preprocessor.prompt(messages, tools, options, bound)
     }
 
-    /// Like [`Self::prompt_within`], but ends with the last message.
-    pub fn transcript_within(
-        &self,
-        messages: &[Message],
-        tools: &[Tool],
-        bound: &TokenizeLimits,
-    ) -> Result<Prompt, PromptError> {
-        self.preprocessor.prompt(messages, tools, false, bound)
+    /// The reasoning that may follow a prompt. `None` if the model does not reason, or not after this prompt. `max_tokens`:
+    /// its limit.
+    pub fn reasoning_after(&self, prompt: &[u32], max_tokens: Option<u32>) -> Option<ReasoningRequest> {
+        let is_open = match self.reasoning.as_ref()?.at_end_of(prompt, &self.vocabulary) {
+            PromptReasoning::Before => false,
+            PromptReasoning::Open => true,
+            PromptReasoning::Closed => return None,
+        };
+        Some(ReasoningRequest { is_open, max_tokens })
+    }
+
+    pub(in crate::engine) fn reasoning_parser(&self, request: ReasoningRequest) -> Option<ReasoningParser> {
+        self.reasoning.clone().map(|syntax| ReasoningParser::new(syntax, request))
     }
 
     /// Tokenises a text without the chat template, a long one only up to `bound`. Takes time proportional to its length: do

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::runtime::Runtime;
 use crate::engine::text::grammar::CompiledGrammar;
+use crate::engine::text::reasoning::ReasoningRequest;
 pub use crate::engine::text::sampler::Sampling;
 use crate::engine::text::tools::ToolCallDelta;
 
@@ -21,7 +22,9 @@ pub struct GenerationRequest {
     pub sampling: Sampling,
     /// The grammar that constrains every choice; `None` is free text.
     pub grammar: Option<CompiledGrammar>,
-    /// Stop strings: they end a choice and are not part of it. Not searched for in tool calls.
+    /// The reasoning that is split from the text; `None`: everything is text.
+    pub reasoning: Option<ReasoningRequest>,
+    /// Stop strings: they end a choice and are not part of it. Not searched for in reasoning and tool calls.
     pub stop: Vec<String>,
     /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20.
     pub logprobs: Option<u8>,
@@ -37,17 +40,21 @@ pub struct Generation {
 }
 
 /// What one step adds to one choice.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TextDelta {
     pub choice: u32,
+    /// Whole characters of the reasoning; it comes before all text.
+    pub reasoning: String,
     /// Whole characters; empty while a character is incomplete or a stop string may have begun.
     pub text: String,
     /// Tool call deltas; they come after all text.
     pub calls: Vec<ToolCallDelta>,
-    /// Empty unless log-probabilities were requested; never includes the end-of-sequence token.
+    /// Empty unless log-probabilities were requested. Those of reasoning and the end-of-sequence token are left out.
     pub tokens: Vec<TokenInfo>,
     /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
+    /// How many of them are reasoning, with its markers.
+    pub reasoning_tokens: u32,
     /// Prompt tokens that came from the tenant's prefix cache.
     pub cached: u32,
     /// Set in the last delta of the choice.

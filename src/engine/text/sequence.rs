@@ -8,6 +8,7 @@ use crate::engine::text::detokenizer::Detokenizer;
 use crate::engine::text::grammar;
 use crate::engine::text::logprobs;
 use crate::engine::text::model::TextModel;
+use crate::engine::text::reasoning::{ReasoningParser, Split};
 use crate::engine::text::request::{FinishReason, GenerationRequest, TextDelta, TokenInfo, TokenLogprob};
 use crate::engine::text::sampler::Sampler;
 use crate::engine::text::stop::StopMatcher;
@@ -21,6 +22,7 @@ pub struct Sequence {
     sampler: Sampler,
     /// The state in the grammar of the requested output format.
     grammar: Option<grammar::GrammarState>,
+    reasoning: Option<ReasoningParser>,
     calls: Option<CallParser>,
     text: Detokenizer,
     stop: StopMatcher,
@@ -38,6 +40,7 @@ impl Sequence {
             sampler: Sampler::new(request.sampling.clone(), &request.prompt, choice),
             grammar: request.grammar.as_ref().map(|grammar| grammar.state()),
             calls: request.grammar.as_ref().and_then(|grammar| grammar.syntax.clone()).map(CallParser::new),
+            reasoning: request.reasoning.and_then(|reasoning| model.reasoning_parser(reasoning)),
             text: Detokenizer::default(),
             stop: StopMatcher::new(request.stop.clone()),
             logprobs: request.logprobs,
@@ -54,10 +57,9 @@ impl Sequence {
         if !are_finite(logits) {
             return Err(Failure::not_finite(self.model.id()));
         }
-        let raw = self.logprobs.map(|_| logits.to_vec());
-        if let Some(grammar) = &mut self.grammar {
-            grammar.restrict(logits)?;
-        }
+        let was_reasoning = self.is_reasoning();
+        let raw = self.logprobs.filter(|_| !was_reasoning).map(|_| logits.to_vec());
+        self.restrict(logits)?;
         let ends = self.model.vocabulary.eos_ids();
         let id = self.sampler.next(logits, ends).ok_or_else(no_token_allowed)?;
         self.last_token = id;
@@ -65,16 +67,17 @@ impl Sequence {
         if ends.contains(&id) {
             return Ok(self.finish(Output::default(), Vec::new(), FinishReason::Stop));
         }
-        if let Some(grammar) = &mut self.grammar {
-            grammar.consume(id)?;
+        if !was_reasoning {
+            self.consume(id)?;
         }
-        let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
         let decoded = self.text.push(self.model.vocabulary.visible(id));
         let (output, end) = self.parse(id, &decoded);
+        let raw = raw.filter(|_| !self.is_reasoning());
+        let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
         if let Some(end) = end {
             return Ok(self.final_delta(output, tokens, end));
         }
-        if self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
+        if !self.is_reasoning() && self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
             return Ok(self.finish(output, tokens, FinishReason::Stop));
         }
         if self.generated >= self.max_tokens {
@@ -83,26 +86,80 @@ impl Sequence {
         Ok(self.delta(output, tokens, None))
     }
 
-    /// What a token adds to text and tool calls, and why the choice ends with it, if it does.
+    fn is_reasoning(&self) -> bool {
+        self.reasoning.as_ref().is_some_and(ReasoningParser::is_open)
+    }
+
+    /// Bans the tokens that cannot come next. The grammar applies to the answer only; its first token may begin the
+    /// reasoning instead.
+    fn restrict(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
+        let forced = self.reasoning.as_ref().and_then(ReasoningParser::forced);
+        if let Some(forced) = forced {
+            let others = logits.iter_mut().enumerate().filter(|(id, _)| *id != forced as usize);
+            others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        }
+        let Some(grammar) = self.grammar.as_mut().filter(|_| forced.is_none()) else { return Ok(()) };
+        if self.reasoning.as_ref().is_some_and(ReasoningParser::is_open) {
+            return Ok(());
+        }
+        let opening = self.reasoning.as_ref().and_then(ReasoningParser::opening_id).map(|id| id as usize);
+        let kept = opening.and_then(|id| Some((id, *logits.get(id)?)));
+        grammar.restrict(logits)?;
+        if let Some((id, logit)) = kept
+            && let Some(slot) = logits.get_mut(id)
+        {
+            *slot = logit;
+        }
+        Ok(())
+    }
+
+    /// Advances the grammar, if there is one, past a token that does not begin the reasoning.
+    fn consume(&mut self, id: u32) -> Result<(), Failure> {
+        let Some(grammar) = &mut self.grammar else { return Ok(()) };
+        if let Some(reasoning) = &mut self.reasoning {
+            if reasoning.opening_id() == Some(id) {
+                return Ok(());
+            }
+            reasoning.skip();
+        }
+        grammar.consume(id)
+    }
+
+    /// What a token adds to reasoning, text and tool calls, and why the choice ends with it, if it does.
     fn parse(&mut self, id: u32, decoded: &str) -> (Output, Option<FinishReason>) {
+        let Some(parser) = &mut self.reasoning else { return self.parse_answer(id, decoded) };
+        let Split { reasoning, answer } = parser.push(id, decoded);
+        if parser.is_open() {
+            return (Output { reasoning, ..Output::default() }, None);
+        }
+        let (output, end) = self.parse_answer(id, &answer);
+        (Output { reasoning, ..output }, end)
+    }
+
+    fn parse_answer(&mut self, id: u32, decoded: &str) -> (Output, Option<FinishReason>) {
         let Some(parser) = &mut self.calls else {
             let (text, stopped) = self.stop.push(decoded);
-            return (Output { text, calls: Vec::new() }, stopped.map(FinishReason::StopString));
+            return (Output { text, ..Output::default() }, stopped.map(FinishReason::StopString));
         };
         let parsed = parser.push(id, decoded);
         let (mut text, stopped) = self.stop.push(&parsed.text);
         if let Some(index) = stopped {
-            return (Output { text, calls: Vec::new() }, Some(FinishReason::StopString(index)));
+            return (Output { text, ..Output::default() }, Some(FinishReason::StopString(index)));
         }
         if parser.is_calling() {
             text.push_str(&self.stop.finish());
         }
-        (Output { text, calls: parsed.calls }, parsed.done.then_some(FinishReason::Stop))
+        (Output { text, calls: parsed.calls, ..Output::default() }, parsed.done.then_some(FinishReason::Stop))
     }
 
     /// Ends the choice and flushes the text that was held back.
     fn finish(&mut self, mut output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
         let mut rest = self.text.finish();
+        if let Some(parser) = &mut self.reasoning {
+            let Split { reasoning, answer } = parser.finish(&rest);
+            output.reasoning.push_str(&reasoning);
+            rest = answer;
+        }
         if let Some(parser) = &mut self.calls {
             // An incomplete character inside a call is not text.
             rest = if parser.is_calling() { String::new() } else { parser.finish() + &rest };
@@ -123,8 +180,18 @@ impl Sequence {
     }
 
     fn delta(&self, output: Output, tokens: Vec<TokenInfo>, end: Option<FinishReason>) -> TextDelta {
-        let Output { text, calls } = output;
-        TextDelta { choice: self.choice, text, calls, tokens, generated: self.generated, cached: 0, end }
+        let Output { reasoning, text, calls } = output;
+        TextDelta {
+            choice: self.choice,
+            reasoning,
+            text,
+            calls,
+            tokens,
+            generated: self.generated,
+            reasoning_tokens: self.reasoning.as_ref().map_or(0, ReasoningParser::tokens),
+            cached: 0,
+            end,
+        }
     }
 
     fn token_info(&self, id: u32, raw: &[f32]) -> TokenInfo {
@@ -147,6 +214,7 @@ impl Sequence {
 /// What a step adds to the client's output.
 #[derive(Default)]
 struct Output {
+    reasoning: String,
     text: String,
     calls: Vec<ToolCallDelta>,
 }

@@ -35,6 +35,11 @@ impl Vocabulary {
         self.control.iter().copied().filter(|id| self.bytes(*id) == text.as_bytes()).min()
     }
 
+    /// The ID of the token with this text.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        self.bytes.iter().position(|bytes| bytes == text.as_bytes()).and_then(|id| u32::try_from(id).ok())
+    }
+
     /// The bytes of a token; empty for an unknown ID.
     pub fn bytes(&self, id: u32) -> &[u8] {
         self.bytes.get(id as usize).map_or(&[], Vec::as_slice)

@@ -26,11 +26,14 @@ pub fn complete(document: &mut Value) {
         }
     }
     document["components"]["schemas"]["Error"] = error();
-    document["components"]["responses"]["Error"] = json!({
-        "description": "An error; `error.code` identifies it.",
-        "headers": { "x-request-id": { "schema": { "type": "string" } } },
-        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
-    });
+    document["components"]["schemas"]["AnthropicError"] = anthropic_error();
+    for name in ["Error", "AnthropicError"] {
+        document["components"]["responses"][name] = json!({
+            "description": "An error; `error.code` identifies it.",
+            "headers": { "x-request-id": { "schema": { "type": "string" } } },
+            "content": { "application/json": { "schema": { "$ref": format!("#/components/schemas/{name}") } } },
+        });
+    }
 }
 
 /// Objects without required fields: a missing body counts as an empty object.
@@ -48,7 +51,8 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     let prefix = if mount == Some(Mount::OpenAi) { "openai_" } else { "" };
     let name = format!("{prefix}{}_{}", text(&operation["tags"][0]), text(&operation["operationId"]));
     operation["operationId"] = Value::String(name);
-    operation["responses"]["default"] = json!({ "$ref": "#/components/responses/Error" });
+    let error = if operation["tags"][0] == "messages" { "AnthropicError" } else { "Error" };
+    operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{error}") });
     let bare = operation["tags"][0] == "images";
     let is_exact = EXACT_TAGS.contains(&text(&operation["tags"][0]).as_str());
     let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
@@ -126,5 +130,28 @@ fn error() -> Value {
             "required": ["message", "type", "code", "param", "request_id"],
             "properties": fields,
         } },
+    })
+}
+
+/// An error in the format of Anthropic's API.
+fn anthropic_error() -> Value {
+    let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    json!({
+        "type": "object",
+        "required": ["type", "error", "request_id"],
+        "properties": {
+            "type": { "const": "error" },
+            "error": {
+                "type": "object",
+                "required": ["type", "message", "code", "param"],
+                "properties": {
+                    "type": { "type": "string" },
+                    "message": { "type": "string" },
+                    "code": { "type": "string", "enum": codes },
+                    "param": { "type": ["string", "null"] },
+                },
+            },
+            "request_id": { "type": "string" },
+        },
     })
 }

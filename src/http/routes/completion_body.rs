@@ -11,11 +11,18 @@ pub struct UsageBody {
     completion_tokens: u32,
     total_tokens: u32,
     prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
 struct PromptDetails {
     cached_tokens: u32,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct CompletionDetails {
+    /// Tokens before the answer, with the markers around them.
+    reasoning_tokens: u32,
 }
 
 impl From<Usage> for UsageBody {
@@ -25,6 +32,7 @@ impl From<Usage> for UsageBody {
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
             prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
+            completion_tokens_details: CompletionDetails { reasoning_tokens: usage.reasoning_tokens },
         }
     }
 }

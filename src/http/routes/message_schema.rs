@@ -19,6 +19,9 @@ pub struct Message {
     /// The ID of the tool call to which this is the result; required in messages of the role `tool`.
     tool_call_id: Option<String>,
     refusal: Option<String>,
+    /// The reasoning of an assistant's message; also as `reasoning`. The chat template decides whether the model sees it.
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
 }
 
 #[derive(ToSchema)]

@@ -22,6 +22,7 @@ mod message_schema;
 pub mod metrics;
 mod models;
 mod projects;
+mod prompt_fields;
 mod rerank;
 mod responses;
 mod sampling_fields;

@@ -22,7 +22,7 @@ const TOP_K: u32 = 40;
 const MIN_P: f32 = 0.05;
 
 /// Fields that do not affect the output of this server.
-const IGNORED: [&str; 12] = [
+const IGNORED: [&str; 15] = [
     "user",
     "metadata",
     "store",
@@ -35,6 +35,9 @@ const IGNORED: [&str; 12] = [
     "moderation",
     "verbosity",
     "reasoning_effort",
+    "keep_alive",
+    "cache_prompt",
+    "num_ctx",
 ];
 
 /// Adds the shared fields to the struct of a request. Not a flattened struct, whose fields would have no path in error
@@ -59,6 +62,7 @@ macro_rules! with_sampling_fields {
             /// −2 to 2.
             presence_penalty: Option<f32>,
             /// Above 0 up to 10; 1 is off.
+            #[serde(alias = "repeat_penalty")]
             repetition_penalty: Option<f32>,
             /// The same seed and request give the same output.
             seed: Option<i64>,
@@ -171,9 +175,20 @@ pub fn refuse_unsupported<T: PartialSchema>(
     is_idle: impl Fn(&str, &Value) -> bool,
 ) -> Result<()> {
     let changes = |(name, value): &(&String, &Value)| {
-        !value.is_null() && !IGNORED.contains(&name.as_str()) && !is_idle(name, value)
+        !value.is_null() && !IGNORED.contains(&name.as_str()) && !is_neutral(name, value) && !is_idle(name, value)
     };
     rest.iter().find(changes).map_or(Ok(()), |(name, _)| Err(unsupported::<T>(name)))
+}
+
+/// Whether a sampling field of other servers has the value that switches it off.
+fn is_neutral(name: &str, value: &Value) -> bool {
+    match name {
+        "typical_p" | "tfs_z" => value.as_f64() == Some(1.0),
+        "mirostat" | "top_a" | "epsilon_cutoff" | "eta_cutoff" | "dry_multiplier" | "xtc_probability" => {
+            value.as_f64() == Some(0.0)
+        }
+        _ => false,
+    }
 }
 
 pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, min: T, max: T) -> Result<T> {

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
 use crate::http::routes::message_schema::{self, Message};
+use crate::http::routes::prompt_fields::PromptFields;
 use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
@@ -43,6 +44,11 @@ pub struct TokenizeRequest {
     messages: Option<Vec<Box<RawValue>>>,
     /// Whether the beginning of the assistant's turn follows the last message; true if absent. Only with `messages`.
     add_generation_prompt: Option<bool>,
+    /// Whether the last message, one of the assistant, is to be continued. Only with `messages`.
+    continue_final_message: Option<bool>,
+    /// Variables of the chat template. Only with `messages`.
+    #[schema(value_type = Option<Object>)]
+    chat_template_kwargs: Option<Map<String, Value>>,
     /// Function tools, at most 128. Only with `messages`.
     #[schema(value_type = Option<Vec<FunctionTool>>)]
     tools: Option<Box<RawValue>>,
@@ -85,7 +91,12 @@ impl TokenizeRequest {
                 ("add_special_tokens", self.add_special_tokens.is_some()),
                 ("parse_special", self.parse_special.is_some()),
             ],
-            [("add_generation_prompt", self.add_generation_prompt.is_some()), ("tools", self.tools.is_some())],
+            [
+                ("add_generation_prompt", self.add_generation_prompt.is_some()),
+                ("continue_final_message", self.continue_final_message.is_some()),
+                ("chat_template_kwargs", self.chat_template_kwargs.is_some()),
+                ("tools", self.tools.is_some()),
+            ],
         );
         let input = match (self.prompt, self.messages) {
             (Some(text), None) => {
@@ -95,11 +106,15 @@ impl TokenizeRequest {
             }
             (None, Some(messages)) => {
                 refuse(&for_text, "prompt")?;
-                TokenizeInput::Messages {
-                    messages: messages::parse(&message_schema::to_json(&messages), false)?,
-                    tools: self.tools.map(|json| json.get().to_owned()),
-                    generation_prompt: self.add_generation_prompt.unwrap_or(true),
-                }
+                let messages = messages::parse(&message_schema::to_json(&messages), false)?;
+                let fields = PromptFields {
+                    add_generation_prompt: self.add_generation_prompt,
+                    continue_final_message: self.continue_final_message,
+                    chat_template_kwargs: self.chat_template_kwargs,
+                    ..PromptFields::default()
+                };
+                let options = fields.check(messages.last())?;
+                TokenizeInput::Messages { messages, tools: self.tools.map(|json| json.get().to_owned()), options }
             }
             (Some(_), Some(_)) => {
                 return Err(Error::invalid("messages", "'prompt' and 'messages' are both set. Send one of them."));

@@ -21,6 +21,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 use toktrie::TokEnv;
 
+use crate::display::shorten;
 use crate::engine::text::tools::{CallSyntax, OutputSpec};
 use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
@@ -132,6 +133,7 @@ fn compile(factory: &ParserFactory, mut source: source::Source) -> Result<Compil
     let matcher = match parse(factory, &source, None) {
         Ok(matcher) => matcher,
         Err(reason) => {
+            check_text(factory, &source)?;
             relax(factory, &mut source)?;
             parse(factory, &source, None).map_err(|_| combination(reason))?
         }
@@ -149,6 +151,17 @@ fn relax(factory: &ParserFactory, source: &mut source::Source) -> Result<(), Gra
         source.schemas[index].leave_open(&|schema| compiles(factory, schema));
     }
     Ok(())
+}
+
+/// Fails if the grammar or the regular expression of the text does not compile, with the compiler's reason.
+fn check_text(factory: &ParserFactory, source: &source::Source) -> Result<(), GrammarError> {
+    let Some(grammar) = source.text_grammar() else { return Ok(()) };
+    let Some(error) = Matcher::new(factory.create_parser(grammar)).get_error() else { return Ok(()) };
+    let reason = match Rejection::of(&error) {
+        Rejection::TooComplex => Rejection::TooComplex.to_string(),
+        _ => shorten(error.lines().next().unwrap_or_default()),
+    };
+    Err(GrammarError::schema(None, String::new(), format!("cannot be enforced: {reason}")))
 }
 
 fn compiles(factory: &ParserFactory, schema: Value) -> bool {

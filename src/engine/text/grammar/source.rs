@@ -16,10 +16,17 @@ const MAX_ROUNDS: usize = 4;
 /// Max calls per choice: a small model may otherwise call tools endlessly.
 const MAX_CALLS: usize = 16;
 
+/// Max lines of a grammar in Lark notation: the compiler's time grows with the square of the number of rules.
+const MAX_LARK_LINES: usize = 512;
+/// The name of the text's schema or grammar in the Lark rules.
+const TEXT: &str = "text";
+
 /// The source of a grammar.
 pub(super) struct Source {
     /// Absent if the output is a single schema.
     lark: Option<String>,
+    /// The grammar of the text, if it is not a schema.
+    text: Option<GrammarWithLexer>,
     pub schemas: Vec<Part>,
 }
 
@@ -53,26 +60,54 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
     let mut multiples = Multiples::default();
     let mut schemas = Vec::new();
     if has_text {
-        schemas.extend(text(spec, &mut multiples)?);
+        schemas.extend(text_schema(spec, &mut multiples)?);
     }
-    let Some(syntax) = syntax else { return Ok(Source { lark: None, schemas }) };
+    let text = if has_text { text_grammar(&spec.text)? } else { None };
+    let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas }) };
     for (index, tool) in &syntax.callable {
         schemas.push(parameters(*index, tool, &mut multiples)?);
     }
     if syntax.format == CallFormat::Llama && !syntax.call_required && !matches!(spec.text, TextFormat::Free) {
-        let what = "This model starts tool calls the same way as JSON text, so response_format cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit response_format.";
+        let what = "This model starts tool calls the same way as JSON text, so a format of the text cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit the format.";
         return Err(GrammarError::Combination(what.to_owned()));
     }
-    Ok(Source { lark: Some(lark(syntax)), schemas })
+    Ok(Source { lark: Some(lark(syntax)), text, schemas })
 }
 
-fn text(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
+fn text_schema(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
     let (schema, strict) = match &spec.text {
-        TextFormat::Free => return Ok(None),
+        TextFormat::Free | TextFormat::Regex(_) | TextFormat::Choice(_) | TextFormat::Lark(_) => return Ok(None),
         TextFormat::Object => (json!({ "type": "object" }), true),
         TextFormat::Schema { schema, strict } => (schema.clone(), *strict),
     };
-    Part::new("text".to_owned(), &schema, strict, None, multiples).map(Some)
+    Part::new(TEXT.to_owned(), &schema, strict, None, multiples).map(Some)
+}
+
+/// The grammar of a text format that is not a schema.
+fn text_grammar(format: &TextFormat) -> Result<Option<GrammarWithLexer>, GrammarError> {
+    let grammar = match format {
+        TextFormat::Free | TextFormat::Object | TextFormat::Schema { .. } => return Ok(None),
+        TextFormat::Regex(regex) => GrammarWithLexer::from_regex(without_anchors(regex)),
+        TextFormat::Choice(texts) => {
+            let texts: Vec<String> = texts.iter().map(|text| quote(text)).collect();
+            GrammarWithLexer::from_lark(format!("start: {}", texts.join(" | ")))
+        }
+        TextFormat::Lark(grammar) => match grammar.lines().count() {
+            0..=MAX_LARK_LINES => GrammarWithLexer::from_lark(grammar.clone()),
+            lines => {
+                let what = format!("cannot be enforced: it has {lines} lines; at most {MAX_LARK_LINES} are allowed");
+                return Err(GrammarError::schema(None, String::new(), what));
+            }
+        },
+    };
+    Ok(Some(GrammarWithLexer { name: Some(TEXT.to_owned()), ..grammar }))
+}
+
+/// The text must match as a whole, so anchors at both ends add nothing.
+fn without_anchors(regex: &str) -> &str {
+    let regex = regex.strip_prefix('^').unwrap_or(regex);
+    let escapes = |text: &str| text.len() - text.trim_end_matches('\\').len();
+    regex.strip_suffix('$').filter(|rest| escapes(rest) % 2 == 0).unwrap_or(regex)
 }
 
 /// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
@@ -246,7 +281,13 @@ impl Source {
         let chosen = self.schemas.iter().enumerate().filter(|(index, _)| part.is_none_or(|part| part == *index));
         let schemas = chosen.map(|(_, part)| named(part));
         let lark = self.lark.clone().filter(|_| part.is_none()).map(GrammarWithLexer::from_lark);
-        TopLevelGrammar { grammars: lark.into_iter().chain(schemas).collect(), max_tokens: None }
+        let text = self.text.clone().filter(|_| part.is_none());
+        TopLevelGrammar { grammars: lark.into_iter().chain(text).chain(schemas).collect(), max_tokens: None }
+    }
+
+    /// The grammar of the text alone, if it is not a schema.
+    pub fn text_grammar(&self) -> Option<TopLevelGrammar> {
+        self.text.clone().map(TopLevelGrammar::from_grammar)
     }
 
     /// An error in the schema at `part`.

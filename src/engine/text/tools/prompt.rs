@@ -54,8 +54,13 @@ impl ToolPromptStyle {
 
 fn plain_value(message: &Message) -> Value {
     let mut value = json!({ "role": message.role, "content": message.content });
-    if let (Some(fields), Some(name)) = (value.as_object_mut(), &message.name) {
-        fields.insert("name".to_owned(), json!(name));
+    if let Some(fields) = value.as_object_mut() {
+        if let Some(name) = &message.name {
+            fields.insert("name".to_owned(), json!(name));
+        }
+        if !message.reasoning.is_empty() {
+            fields.insert("reasoning_content".to_owned(), json!(message.reasoning));
+        }
     }
     value
 }

@@ -63,6 +63,12 @@ pub enum TextFormat {
     Object,
     /// JSON that is valid under this schema. `strict`: what cannot be enforced is an error.
     Schema { schema: Value, strict: bool },
+    /// Text that this regular expression matches as a whole.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// Text of this grammar, in the Lark notation of llguidance.
+    Lark(String),
 }
 
 /// Whether tools must be called (`tool_choice`).
@@ -89,6 +95,9 @@ impl OutputSpec {
             TextFormat::Free => "free".to_owned(),
             TextFormat::Object => "object".to_owned(),
             TextFormat::Schema { schema, strict } => format!("schema {strict} {schema}"),
+            TextFormat::Regex(regex) => format!("regex {}", Value::from(regex.as_str())),
+            TextFormat::Choice(texts) => format!("choice {}", Value::from(texts.as_slice())),
+            TextFormat::Lark(grammar) => format!("lark {}", Value::from(grammar.as_str())),
         };
         let head = format!("{:?} {}", self.calling, self.parallel);
         let tools = self.tools.iter().map(|tool| format!("{} {}", tool.strict, tool.definition));

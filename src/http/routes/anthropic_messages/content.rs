@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::display::shorten;
-use crate::engine::{Message, ToolCall};
+use crate::engine::{Message, PromptEnd, ToolCall};
 use crate::error::{Error, Result};
+use crate::http::routes::prompt_fields::continued;
 use crate::service::json_fields::invalid_field;
 use crate::service::message_validation::MAX_MESSAGES;
 
@@ -15,7 +16,7 @@ use crate::service::message_validation::MAX_MESSAGES;
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
 /// Blocks of an assistant's message that do not reach the model.
-const UNSEEN: [&str; 3] = ["thinking", "redacted_thinking", "server_tool_use"];
+const UNSEEN: [&str; 2] = ["redacted_thinking", "server_tool_use"];
 
 /// The system prompt as a message, if there is one.
 pub fn system<'a>(system: Option<&'a Value>) -> Result<Vec<Message>> {
@@ -57,12 +58,14 @@ pub fn append(messages: &[Value], out: &mut Vec<Message>) -> Result<()> {
             _ => return invalid_field(&format!("{field}.role"), "must be 'user' or 'assistant'"),
         }
     }
-    match out.last().is_some_and(|last| last.role == "assistant") {
-        true => {
-            let text = "The last message is the assistant's. Responses that continue a given text are not supported: end with a message of the role 'user'.";
-            Err(Error::invalid("messages", text))
-        }
-        false => Ok(()),
+    Ok(())
+}
+
+/// Where the prompt ends: a last message of the assistant is continued.
+pub fn prompt_end(messages: &[Message]) -> Result<PromptEnd> {
+    match messages.last() {
+        Some(last) if last.role == "assistant" => continued(Some(last), "messages"),
+        _ => Ok(PromptEnd::NextMessage),
     }
 }
 
@@ -122,7 +125,7 @@ fn append_assistant(
     calls: &mut HashSet<String>,
     out: &mut Vec<Message>,
 ) -> Result<()> {
-    let (mut text, mut tool_calls) = (String::new(), Vec::new());
+    let (mut reasoning, mut text, mut tool_calls) = (String::new(), String::new(), Vec::new());
     for (index, block) in blocks.iter().enumerate() {
         let field = format!("{field}.content[{index}]");
         match block {
@@ -132,6 +135,9 @@ fn append_assistant(
                 calls.insert(call.id.clone());
                 tool_calls.push(call);
             }
+            Block::Typed("thinking", block) => {
+                reasoning.push_str(block.get("thinking").and_then(Value::as_str).unwrap_or_default());
+            }
             Block::Typed(kind, _) if UNSEEN.contains(kind) || kind.ends_with("_tool_result") => {}
             Block::Typed(kind, _) => return unsupported(&field, kind, "text, thinking and tool_use"),
         }
@@ -139,6 +145,7 @@ fn append_assistant(
     append_text("assistant", &text, out);
     if let Some(last) = out.last_mut() {
         last.tool_calls.extend(tool_calls);
+        last.reasoning.push_str(&reasoning);
     }
     Ok(())
 }
@@ -269,6 +276,7 @@ mod tests {
             |id: &str, content: &str| Message { tool_call_id: Some(id.to_owned()), ..Message::new("tool", content) };
         let assistant = Message {
             tool_calls: vec![call("t1", "read", r#"{"z":1,"a":[2]}"#), call("t2", "list", "{}")],
+            reasoning: "hm".to_owned(),
             ..Message::new("assistant", "I look.")
         };
         let expected = [
@@ -279,6 +287,18 @@ mod tests {
             Message::new("user", "go on\nT\nbody"),
         ];
         assert_eq!(messages, expected);
+    }
+
+    #[test]
+    fn a_last_message_of_the_assistant_is_continued() {
+        let end = |last: Value| prompt_end(&parse(&json!([{ "role": "user", "content": "x" }, last])).unwrap());
+        assert_eq!(end(json!({ "role": "user", "content": "y" })).unwrap(), PromptEnd::NextMessage);
+        assert_eq!(end(json!({ "role": "assistant", "content": "{" })).unwrap(), PromptEnd::LastMessageText);
+        let call = json!([{ "type": "tool_use", "id": "t", "name": "n", "input": {} }]);
+        for content in [json!(" "), call] {
+            let error = end(json!({ "role": "assistant", "content": content })).unwrap_err();
+            assert_eq!(error.param_name(), Some("messages"));
+        }
     }
 
     #[test]
@@ -309,7 +329,6 @@ mod tests {
                 json!([{ "role": "assistant", "content": [{ "type": "tool_use", "id": "a", "name": "b" }] }]),
                 "messages[0].content[0].input",
             ),
-            (json!([{ "role": "user", "content": "x" }, { "role": "assistant", "content": "{" }]), "messages"),
         ] {
             assert_eq!(error(&messages), param, "{messages}");
         }

@@ -1,10 +1,12 @@
 //! Anthropic's Messages API: <https://docs.anthropic.com/en/api/messages>. The same calls as chat completions.
 
 mod content;
+mod message_schema;
 mod output;
 mod request;
 mod response;
 mod stream;
+mod thinking;
 
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;

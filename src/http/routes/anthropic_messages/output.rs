@@ -57,7 +57,7 @@ pub fn request(
         Some(choice) => tool_choice(choice)?,
     };
     let tools = (!functions.is_empty()).then(|| Value::Array(functions).to_string());
-    Ok(OutputRequest { text, tools, choice, parallel, dialect: Dialect::Messages })
+    Ok(OutputRequest { text, text_field: None, tools, choice, parallel, dialect: Dialect::Messages })
 }
 
 /// A tool as OpenAI defines it.

@@ -4,13 +4,16 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::message_schema::AnthropicMessage;
+use super::thinking::{Thinking, thinking};
 use super::{content, output};
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::display::shorten;
-use crate::error::{Error, Result};
+use crate::engine::PromptOptions;
+use crate::error::Result;
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, check_stops};
-use crate::service::json_fields::{invalid_field, optional};
+use crate::service::json_fields::invalid_field;
 
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 13] = [
@@ -29,9 +32,6 @@ const IGNORED: [&str; 13] = [
     "workspace_id",
 ];
 
-/// What clients may send in `thinking.type`.
-const THINKING: [&str; 4] = ["enabled", "adaptive", "between_tools", "disabled"];
-
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct MessagesRequest {
     /// Id of an installed model.
@@ -39,9 +39,9 @@ pub struct MessagesRequest {
     /// Maximum number of tokens to generate. If the model's context has room for fewer, generation ends there with the
     /// stop reason `model_context_window_exceeded`. Required, but not for counting tokens.
     max_tokens: Option<u32>,
-    /// Messages of the roles `user` and `assistant`; the last one is the user's. Blocks: `text`, `tool_use`, `tool_result`,
-    /// `thinking`, `document` with text, `search_result`.
-    #[schema(value_type = Vec<Object>)]
+    /// Messages of the roles `user` and `assistant`; if the last one is the assistant's, it is continued. Blocks: `text`,
+    /// `tool_use`, `tool_result`, `thinking`, `document` with text, `search_result`.
+    #[schema(value_type = Vec<AnthropicMessage>)]
     messages: Vec<Value>,
     /// The system prompt: a text, or an array of text blocks.
     #[schema(value_type = Option<Object>)]
@@ -61,13 +61,14 @@ pub struct MessagesRequest {
     top_p: Option<f32>,
     /// 40 if absent; 0 is off.
     top_k: Option<u32>,
-    /// `format`: a JSON schema that the text matches.
+    /// `format`: a JSON schema that the text matches. `effort`: how much the model reasons, if its template knows it.
     #[schema(value_type = Option<Object>)]
     output_config: Option<Value>,
     /// The earlier name of `output_config.format`.
     #[schema(value_type = Option<Object>)]
     output_format: Option<Value>,
-    /// Accepted, without effect.
+    /// `{"type": "enabled" | "adaptive" | "disabled"}`, with `budget_tokens`: max tokens of the reasoning. Disabled if
+    /// absent.
     #[schema(value_type = Option<Object>)]
     thinking: Option<Value>,
     #[serde(flatten)]
@@ -93,7 +94,8 @@ impl MessagesRequest {
             }
             given => given.map(|count| (count, "max_tokens")),
         };
-        check_thinking(self.thinking.as_ref())?;
+        let Thinking { variables, max_tokens: max_reasoning_tokens } =
+            thinking(self.thinking.as_ref(), self.output_config.as_ref())?;
         let is_unknown = |(name, value): &(&String, &Value)| !value.is_null() && !IGNORED.contains(&name.as_str());
         let mut ignored: Vec<String> = self.rest.iter().filter(is_unknown).map(|(name, _)| shorten(name)).collect();
         let format = output::format(self.output_config.as_ref(), self.output_format.as_ref())?;
@@ -113,10 +115,13 @@ impl MessagesRequest {
         let stop = check_stops("stop_sequences", self.stop_sequences.unwrap_or_default())?;
         let mut messages = content::system(self.system.as_ref())?;
         content::append(&self.messages, &mut messages)?;
+        let end = content::prompt_end(&messages)?;
         let call = ChatCall {
             model: Some(self.model),
             messages,
             context: ConversationContextRequest::default(),
+            prompt: PromptOptions { end, variables },
+            max_reasoning_tokens,
             output,
             choices: 1,
             max_tokens,
@@ -126,17 +131,5 @@ impl MessagesRequest {
             logprobs: None,
         };
         Ok(Checked { call, is_streamed: self.stream.unwrap_or(false), ignored })
-    }
-}
-
-fn check_thinking(thinking: Option<&Value>) -> Result<()> {
-    optional("thinking", thinking, "an object", Value::is_object)?;
-    match thinking.and_then(|thinking| thinking.get("type")).map(|kind| kind.as_str().unwrap_or_default()) {
-        None => Ok(()),
-        Some(kind) if THINKING.contains(&kind) => Ok(()),
-        Some(kind) => {
-            let text = format!("'thinking.type' is '{}'; it must be {}.", shorten(kind), THINKING.join(", "));
-            Err(Error::invalid("thinking.type", text))
-        }
     }
 }

@@ -24,6 +24,12 @@ pub struct MessageBody {
 #[derive(Serialize, utoipa::ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
+    /// What the model wrote before its answer.
+    Thinking {
+        thinking: String,
+        /// Not empty, because clients leave out blocks without a signature. It is not checked.
+        signature: String,
+    },
     Text {
         text: String,
     },
@@ -48,7 +54,7 @@ pub struct UsageBody {
 }
 
 impl From<Usage> for UsageBody {
-    fn from(Usage { prompt_tokens, cached_tokens, completion_tokens }: Usage) -> Self {
+    fn from(Usage { prompt_tokens, cached_tokens, completion_tokens, .. }: Usage) -> Self {
         Self {
             input_tokens: prompt_tokens.saturating_sub(cached_tokens),
             cache_creation_input_tokens: 0,
@@ -69,10 +75,19 @@ pub fn stop_reason(running: &RunningChat, ending: FinishReason, stops: &[String]
     }
 }
 
+/// The signature of the message's reasoning.
+pub fn signature(running: &RunningChat) -> String {
+    message_id(running)
+}
+
+fn message_id(running: &RunningChat) -> String {
+    MessageId::from_bytes(running.id.to_bytes()).to_string()
+}
+
 /// The message before anything is generated.
 pub fn empty_message(running: &RunningChat) -> MessageBody {
     MessageBody {
-        id: MessageId::from_bytes(running.id.to_bytes()).to_string(),
+        id: message_id(running),
         r#type: "message",
         role: "assistant",
         model: running.model.clone(),
@@ -85,15 +100,17 @@ pub fn empty_message(running: &RunningChat) -> MessageBody {
 
 /// The whole message. `stops`: the stop sequences of the request.
 pub fn message(running: &RunningChat, choices: Vec<Choice>, stops: &[String]) -> MessageBody {
-    let Choice { text, calls, ending, .. } = choices.into_iter().next().unwrap_or_default();
+    let Choice { reasoning, text, calls, ending, .. } = choices.into_iter().next().unwrap_or_default();
     let (stop_reason, stop_sequence) = stop_reason(running, ending.unwrap_or(FinishReason::Stop), stops);
+    let thinking =
+        (!reasoning.is_empty()).then(|| ContentBlock::Thinking { thinking: reasoning, signature: signature(running) });
     let text = (!text.is_empty()).then_some(ContentBlock::Text { text });
     let tool_use = |(index, GeneratedCall { name, arguments })| ContentBlock::ToolUse {
         id: running.call_ids.of(0, index),
         name,
         input: input(arguments),
     };
-    let content = text.into_iter().chain((0..).zip(calls).map(tool_use)).collect();
+    let content = thinking.into_iter().chain(text).chain((0..).zip(calls).map(tool_use)).collect();
     MessageBody { content, stop_reason: Some(stop_reason), stop_sequence, ..empty_message(running) }
 }
 

@@ -3,7 +3,7 @@
 use actix_web::HttpResponse;
 use serde::Serialize;
 
-use super::response::{MessageBody, UsageBody, empty_message, stop_reason};
+use super::response::{MessageBody, UsageBody, empty_message, signature, stop_reason};
 use crate::calls::chat::RunningChat;
 use crate::calls::generation::RunningText;
 use crate::engine::{FinishReason, TextDelta, ToolCallDelta};
@@ -28,6 +28,7 @@ enum Event<'a> {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Start<'a> {
+    Thinking { thinking: &'a str, signature: &'a str },
     Text { text: &'a str },
     ToolUse { id: String, name: &'a str, input: serde_json::Map<String, serde_json::Value> },
 }
@@ -35,6 +36,8 @@ enum Start<'a> {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Delta<'a> {
+    ThinkingDelta { thinking: &'a str },
+    SignatureDelta { signature: &'a str },
     TextDelta { text: &'a str },
     InputJsonDelta { partial_json: &'a str },
 }
@@ -72,6 +75,7 @@ pub fn respond(running: RunningChat, stops: Vec<String>, request_id: Option<Requ
 /// The block that has started and not ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OpenBlock {
+    Thinking,
     Text,
     /// With the index of the call.
     ToolUse(u32),
@@ -105,6 +109,12 @@ impl EventSource for MessageEvents {
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
         self.ending = delta.end.unwrap_or(self.ending);
         let mut events = Vec::new();
+        if !delta.reasoning.is_empty() {
+            if self.open != Some(OpenBlock::Thinking) {
+                self.start(OpenBlock::Thinking, Start::Thinking { thinking: "", signature: "" }, &mut events);
+            }
+            self.push_delta(Delta::ThinkingDelta { thinking: &delta.reasoning }, &mut events);
+        }
         if !delta.text.is_empty() {
             if self.open != Some(OpenBlock::Text) {
                 self.start(OpenBlock::Text, Start::Text { text: "" }, &mut events);
@@ -152,6 +162,9 @@ impl MessageEvents {
     }
 
     fn stop_block(&mut self, events: &mut Vec<sse::Event>) {
+        if self.open == Some(OpenBlock::Thinking) {
+            self.push_delta(Delta::SignatureDelta { signature: &signature(&self.running) }, events);
+        }
         if self.open.take().is_some() {
             events.push(Event::ContentBlockStop { index: self.blocks.saturating_sub(1) }.encode());
         }

@@ -1,6 +1,7 @@
 //! Chat completions: endpoint 5.
 
 mod conversation_fields;
+mod guided_output;
 mod output_format;
 mod request;
 mod response;

@@ -3,6 +3,7 @@
 //! Parsed by hand, because errors must name the invalid field, which serde's untagged enums cannot do. The types are
 //! for `/openapi.json`.
 
+use super::guided_output::GuidedFields;
 use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
@@ -10,7 +11,7 @@ use crate::calls::dialect::Dialect;
 use crate::calls::output_spec::{OutputRequest, ToolChoice as Choice};
 use crate::display::shorten;
 use crate::engine::TextFormat;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::service::json_fields::{invalid_field, known, name, object, optional};
 
 /// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that matches the schema.
@@ -93,12 +94,25 @@ pub struct ToolName {
 /// Combines the fields; the tool definitions are validated later.
 pub fn output_request(
     format: Option<&Value>,
+    guided: GuidedFields,
     tools: Option<&RawValue>,
     choice: Option<&Value>,
     parallel: Option<bool>,
 ) -> Result<OutputRequest> {
+    let (text_format, text_field) = match (format.filter(|format| !format.is_null()), guided.format()?) {
+        (None, None) => (TextFormat::Free, None),
+        (Some(format), None) => (text(format)?, None),
+        (None, Some((format, field))) => (format, Some(field)),
+        (Some(_), Some((_, field))) => {
+            return Err(Error::invalid(
+                field,
+                format!("'response_format' and '{field}' are both set. Send one of them."),
+            ));
+        }
+    };
     Ok(OutputRequest {
-        text: format.map_or(Ok(TextFormat::Free), text)?,
+        text: text_format,
+        text_field,
         tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
         choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,
         parallel,

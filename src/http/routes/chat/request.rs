@@ -1,17 +1,19 @@
 //! OpenAI's chat request. Every field is supported, ignored because it cannot change the result, or rejected by name.
 
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Map, Value, value::RawValue};
 
 use super::conversation_fields;
+use super::guided_output::GuidedFields;
 use super::output_format::{self, ResponseFormat, ToolChoice};
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::no_model;
 use crate::calls::messages;
-use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
+use crate::engine::{self, MAX_CHOICES, MAX_TOP_LOGPROBS, PromptOptions};
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::message_schema::{self, Message};
+use crate::http::routes::prompt_fields::PromptFields;
 use crate::http::routes::sampling_fields::{
     CheckedSampling, StreamOptions, refuse_unsupported, with_sampling_fields, within,
 };
@@ -43,6 +45,20 @@ with_sampling_fields! {
         /// Format of the output, enforced during generation.
         #[schema(value_type = Option<ResponseFormat>)]
         response_format: Option<Value>,
+        /// JSON schema of the text, as an object or as a string. This field and the next five are alternatives to
+        /// `response_format`.
+        #[schema(value_type = Option<Object>)]
+        guided_json: Option<Value>,
+        /// Regular expression that matches the whole text.
+        guided_regex: Option<String>,
+        /// The texts to choose from, at most 1,024.
+        guided_choice: Option<Vec<String>>,
+        /// Grammar of the text in Lark notation; also as `grammar`.
+        guided_grammar: Option<String>,
+        grammar: Option<String>,
+        /// One of `json`, `json_object`, `regex`, `choice` and `grammar`.
+        #[schema(value_type = Option<Object>)]
+        structured_outputs: Option<Map<String, Value>>,
         /// Function tools, at most 128; absent: the agent's. Arguments of calls always match their schemas.
         #[schema(value_type = Option<Vec<output_format::FunctionTool>>)]
         tools: Option<Box<RawValue>>,
@@ -51,6 +67,21 @@ with_sampling_fields! {
         tool_choice: Option<Value>,
         /// Whether one response may contain several calls; true if absent.
         parallel_tool_calls: Option<bool>,
+        /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`: a variable of the chat template. `none` sets
+        /// `enable_thinking` to false, the others to true.
+        reasoning_effort: Option<String>,
+        /// Whether the model reasons before it answers, if its chat template knows this variable.
+        enable_thinking: Option<bool>,
+        /// Max tokens of the reasoning; then the answer begins.
+        #[serde(alias = "thinking_budget")]
+        max_reasoning_tokens: Option<u32>,
+        /// Further variables of the chat template.
+        #[schema(value_type = Option<Object>)]
+        chat_template_kwargs: Option<Map<String, Value>>,
+        /// Whether the beginning of the assistant's message follows the last message; true if absent.
+        add_generation_prompt: Option<bool>,
+        /// Whether the model continues the last message, one of the assistant, instead of beginning another.
+        continue_final_message: Option<bool>,
     }
 }
 
@@ -70,14 +101,24 @@ impl ChatRequest {
         let choices = self.n.unwrap_or(1);
         within("n", choices, 1, MAX_CHOICES)?;
         let logprobs = self.logprobs()?;
+        let guided = GuidedFields {
+            guided_json: self.guided_json.take(),
+            guided_regex: self.guided_regex.take(),
+            guided_choice: self.guided_choice.take(),
+            guided_grammar: self.guided_grammar.take(),
+            grammar: self.grammar.take(),
+            structured_outputs: self.structured_outputs.take(),
+        };
         let output = output_format::output_request(
             self.response_format.as_ref(),
+            guided,
             self.tools.as_deref(),
             self.tool_choice.as_ref(),
             self.parallel_tool_calls,
         )?;
         let sent = message_schema::to_json(&self.messages);
         let messages = messages::parse(&sent, self.conversation_id.is_some())?;
+        let prompt = self.prompt(messages.last())?;
         let named = conversation_fields::ConversationFields {
             conversation: self.conversation_id,
             agent: self.agent_id,
@@ -91,6 +132,8 @@ impl ChatRequest {
             model: self.model,
             messages,
             context,
+            prompt,
+            max_reasoning_tokens: self.max_reasoning_tokens,
             output,
             choices,
             max_tokens,
@@ -100,6 +143,21 @@ impl ChatRequest {
             logprobs,
         };
         Ok(CheckedRequest { call, stream })
+    }
+
+    fn prompt(&mut self, last: Option<&engine::Message>) -> Result<PromptOptions> {
+        if self.continue_final_message == Some(true) && self.conversation_id.is_some() {
+            let text = "'continue_final_message' is not supported with conversation_id: the conversation would have the message in two parts.";
+            return Err(Error::invalid("continue_final_message", text));
+        }
+        let fields = PromptFields {
+            add_generation_prompt: self.add_generation_prompt,
+            continue_final_message: self.continue_final_message,
+            chat_template_kwargs: self.chat_template_kwargs.take(),
+            enable_thinking: self.enable_thinking,
+            reasoning_effort: self.reasoning_effort.take(),
+        };
+        fields.check(last)
     }
 
     fn max_tokens(&self) -> Result<Option<(u32, &'static str)>> {

@@ -35,6 +35,12 @@ struct WholeChoice {
 #[derive(Serialize, utoipa::ToSchema)]
 struct AssistantMessage {
     role: &'static str,
+    /// What the model wrote before its answer, if it reasons.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    /// The same under its newer name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning: String,
     /// Null if the response contains only tool calls.
     content: Option<String>,
     refusal: Option<String>,
@@ -107,6 +113,11 @@ pub struct ChunkChoice<'a> {
 pub struct Delta<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
+    /// The same text under both names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<&'a str>,
     /// Inner `None` is null, which starts a response that may have no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Option<&'a str>>,
@@ -138,6 +149,8 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         index,
         message: AssistantMessage {
             role: "assistant",
+            reasoning_content: choice.reasoning.clone(),
+            reasoning: choice.reasoning,
             content: Some(choice.text).filter(|text| choice.calls.is_empty() || !text.is_empty()),
             refusal: None,
             tool_calls: tool_calls(running, index, choice.calls),

@@ -33,7 +33,11 @@ impl EventSource for ChatEvents {
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
         let first = self.role_sent.get_mut(delta.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        let is_empty = !first && delta.text.is_empty() && delta.calls.is_empty() && delta.tokens.is_empty();
+        let is_empty = !first
+            && delta.reasoning.is_empty()
+            && delta.text.is_empty()
+            && delta.calls.is_empty()
+            && delta.tokens.is_empty();
         let delta_choice = (!is_empty).then(|| sse::data(&self.chunk(vec![self.delta_choice(delta, first)])));
         let Some(ending) = delta.end else { return delta_choice };
         // OpenAI ends a choice with a separate chunk whose delta is empty.
@@ -66,11 +70,15 @@ impl EventSource for ChatEvents {
 
 impl ChatEvents {
     fn delta_choice<'a>(&self, delta: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
-        let text = Some(delta.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
+        let reasoning = Some(delta.reasoning.as_str()).filter(|text| !text.is_empty());
+        let may_be_null = self.running.may_call || reasoning.is_some();
+        let text = Some(delta.text.as_str()).filter(|text| !text.is_empty() || !may_be_null);
         ChunkChoice {
             index: delta.choice,
             delta: Delta {
                 role: first.then_some("assistant"),
+                reasoning_content: reasoning,
+                reasoning,
                 content: (first || !delta.text.is_empty()).then_some(text),
                 tool_calls: call_deltas(&self.running, delta.choice, &delta.calls),
             },

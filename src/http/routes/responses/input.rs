@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
+use super::reasoning;
 use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
@@ -41,6 +42,8 @@ pub struct Transcript {
     pub messages: Vec<Message>,
     /// The items that are left out.
     pub ignored: Vec<String>,
+    /// The reasoning before the next message or call of the assistant.
+    reasoning: String,
     /// The ids of the tool calls so far.
     calls: HashSet<String>,
 }
@@ -62,8 +65,10 @@ impl Transcript {
             Some("message") => self.append_message(field, item),
             Some("function_call") => self.append_call(field, item),
             Some("function_call_output") => self.append_result(field, item),
-            // The model does not see its earlier thoughts.
-            Some("reasoning") => Ok(()),
+            Some("reasoning") => {
+                self.reasoning = reasoning::text_of(item);
+                Ok(())
+            }
             Some(kind) if is_hosted(kind) => {
                 self.ignored.push(format!("{field} {}", shorten(kind)));
                 Ok(())
@@ -86,8 +91,14 @@ impl Transcript {
         let content = item.get("content").unwrap_or(&Value::Null);
         let text = |separator| text(&format!("{field}.content"), content, separator);
         match item.get("role").and_then(Value::as_str) {
-            Some("user") => self.append_text("user", text("\n")?),
-            Some("assistant") => self.append_text("assistant", text("")?),
+            Some("user") => {
+                self.reasoning.clear();
+                self.append_text("user", text("\n")?);
+            }
+            Some("assistant") => {
+                self.append_text("assistant", text("")?);
+                self.append_reasoning();
+            }
             // Chat templates know one system message, at the beginning. A later one becomes the user's.
             Some("system" | "developer") => match self.messages.iter().all(|message| message.role == "system") {
                 true => self.append_text("system", text("\n")?),
@@ -112,6 +123,17 @@ impl Transcript {
         }
     }
 
+    /// Moves the reasoning to the assistant's message that it led to, the last one.
+    fn append_reasoning(&mut self) {
+        let reasoning = std::mem::take(&mut self.reasoning);
+        if let Some(last) = self.messages.last_mut().filter(|_| !reasoning.is_empty()) {
+            if !last.reasoning.is_empty() {
+                last.reasoning.push('\n');
+            }
+            last.reasoning.push_str(&reasoning);
+        }
+    }
+
     /// A call belongs to the assistant's message before it.
     fn append_call(&mut self, field: &str, item: &Value) -> Result<()> {
         let text = |name: &str| string(field, item, name);
@@ -123,6 +145,7 @@ impl Transcript {
                 self.messages.push(Message { tool_calls: vec![call], ..Message::new("assistant", "") });
             }
         }
+        self.append_reasoning();
         Ok(())
     }
 
@@ -220,7 +243,7 @@ mod tests {
                 { "role": "developer", "content": "Speak Latin." },
                 { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "a" }, { "type": "input_text", "text": "b" }] },
                 { "role": "system", "content": "It rains." },
-                { "type": "reasoning", "id": "rs_1", "summary": [] },
+                { "type": "reasoning", "id": "rs_1", "summary": [], "content": [{ "type": "reasoning_text", "text": "Hm." }] },
                 { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I ", "annotations": [] }, { "type": "refusal", "refusal": "look." }] },
                 { "type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}" },
                 { "type": "web_search_call", "id": "ws_1" },
@@ -243,6 +266,7 @@ mod tests {
             Message::new("user", "a\nb\nIt rains."),
             Message {
                 tool_calls: vec![call("c1", "read", "{}"), call("c2", "list", "")],
+                reasoning: "Hm.".to_owned(),
                 ..Message::new("assistant", "I look.")
             },
             result("c1", "one"),

@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::input::kind;
 use super::request::output_of;
-use super::response::ItemIds;
+use super::response::ItemEncoder;
 use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::extractors::lenient;
-use crate::ids::{FunctionCallId, FunctionOutputId, ItemId, MessageId, ResponseId};
+use crate::ids::{FunctionCallId, FunctionOutputId, ItemId, MessageId, ReasoningId, ResponseId};
 use crate::service::access::Access;
 use crate::service::json_fields::invalid_field;
 use crate::service::responses::{Responses, StoredResponse};
@@ -21,7 +21,7 @@ const MAX_LIMIT: i64 = 100;
 
 /// The JSON of each item as it is stored: with an id, a type and a status, and with parts instead of a text.
 pub fn stored(response: ResponseId, items: &[Value]) -> Vec<String> {
-    let stored = |(index, item)| stored_item(ItemIds::input(response, index), item).to_string();
+    let stored = |(index, item)| stored_item(ItemEncoder::input(response, index), item).to_string();
     items.iter().enumerate().map(stored).collect()
 }
 
@@ -32,6 +32,7 @@ fn stored_item(id: [u8; 16], item: &Value) -> Value {
         "message" => MessageId::from_bytes(id).to_string(),
         "function_call" => FunctionCallId::from_bytes(id).to_string(),
         "function_call_output" => FunctionOutputId::from_bytes(id).to_string(),
+        "reasoning" => ReasoningId::from_bytes(id).to_string(),
         _ => ItemId::from_bytes(id).to_string(),
     };
     set_missing(&mut fields, "id", json!(id));

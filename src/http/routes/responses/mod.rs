@@ -6,6 +6,7 @@ mod input;
 mod input_items;
 mod output;
 mod output_items;
+mod reasoning;
 mod request;
 mod response;
 mod running;
@@ -61,7 +62,8 @@ async fn create(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let (Checked { call, settings, is_streamed, input, ignored }, link) = check(body.0, &caller, &api).await?;
+    let (Checked { call, settings, reasoning, is_streamed, input, ignored }, link) =
+        check(body.0, &caller, &api).await?;
     let storage = match settings.store {
         true => {
             let bytes: usize = input.iter().map(|item| item.to_string().len()).sum();
@@ -75,7 +77,7 @@ async fn create(
     let mut chat = started.map_err(in_input)?;
     let unenforced = std::mem::take(&mut chat.unenforced);
     let truncated = chat.truncated;
-    let mut running = RunningResponse::new(chat, settings, storage, api.clock_rng.clone());
+    let mut running = RunningResponse::new(chat, settings, reasoning, storage, api.clock_rng.clone());
     let mut response = match is_streamed {
         true => {
             caller.recorder.defer();

@@ -30,7 +30,7 @@ pub fn request(
     };
     let functions: Vec<Value> = functions.into_iter().map(|(_, function)| function).collect();
     let tools = (!functions.is_empty()).then(|| Value::Array(functions).to_string());
-    Ok(OutputRequest { text, tools, choice, parallel, dialect: Dialect::Responses })
+    Ok(OutputRequest { text, text_field: None, tools, choice, parallel, dialect: Dialect::Responses })
 }
 
 /// The field `text.format`.

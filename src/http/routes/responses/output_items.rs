@@ -5,6 +5,8 @@ use crate::engine::{FinishReason, TextDelta, TokenInfo, ToolCallDelta};
 /// An item of the output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputItem {
+    /// What the model wrote before its answer.
+    Reasoning(String),
     /// A text and its tokens, if log-probabilities were requested.
     Message { text: String, tokens: Vec<TokenInfo> },
     /// A tool call. `call`: its number among the calls, which gives its id.
@@ -18,6 +20,7 @@ pub enum Step {
     End,
     /// An item starts, empty.
     Start,
+    Reasoning(String),
     Text {
         text: String,
         tokens: Vec<TokenInfo>,
@@ -40,6 +43,9 @@ impl OutputItems {
         let mut steps = Vec::new();
         self.ending = delta.end.or(self.ending);
         self.pending.extend(delta.tokens.iter().cloned());
+        if !delta.reasoning.is_empty() {
+            self.add_reasoning(&delta.reasoning, &mut steps);
+        }
         if !delta.text.is_empty() {
             self.add_text(&delta.text, &mut steps);
         }
@@ -47,10 +53,18 @@ impl OutputItems {
             self.add_call(call, &mut steps);
         }
         if self.ending.is_some() && self.items.is_empty() {
-            // A response without any text has an empty message.
+            // A response without any item has an empty message.
             self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, &mut steps);
         }
         steps
+    }
+
+    fn add_reasoning(&mut self, added: &str, steps: &mut Vec<Step>) {
+        match self.items.last_mut() {
+            Some(OutputItem::Reasoning(text)) => text.push_str(added),
+            _ => self.start(OutputItem::Reasoning(added.to_owned()), steps),
+        }
+        steps.push(Step::Reasoning(added.to_owned()));
     }
 
     fn add_text(&mut self, added: &str, steps: &mut Vec<Step>) {
@@ -103,7 +117,7 @@ mod tests {
     use super::*;
 
     fn delta(text: &str, calls: Vec<ToolCallDelta>, end: Option<FinishReason>) -> TextDelta {
-        TextDelta { choice: 0, text: text.to_owned(), calls, tokens: Vec::new(), generated: 1, cached: 0, end }
+        TextDelta { text: text.to_owned(), calls, generated: 1, end, ..TextDelta::default() }
     }
 
     fn call(index: u32, name: Option<&str>, arguments: &str) -> ToolCallDelta {
@@ -129,6 +143,18 @@ mod tests {
         };
         assert_eq!(output.items(), [message, called(0, "f", "{}"), called(1, "g", "")]);
         assert!(!output.is_cut_off());
+    }
+
+    #[test]
+    fn reasoning_is_an_item_before_the_message() {
+        let mut output = OutputItems::default();
+        let thinks = |text: &str| TextDelta { reasoning: text.to_owned(), ..TextDelta::default() };
+        assert_eq!(output.add(&thinks("a")), [Step::Start, Step::Reasoning("a".to_owned())]);
+        let both = TextDelta { text: "c".to_owned(), ..thinks("b") };
+        let text = Step::Text { text: "c".to_owned(), tokens: Vec::new() };
+        assert_eq!(output.add(&both), [Step::Reasoning("b".to_owned()), Step::End, Step::Start, text]);
+        let message = OutputItem::Message { text: "c".to_owned(), tokens: Vec::new() };
+        assert_eq!(output.items(), [OutputItem::Reasoning("ab".to_owned()), message]);
     }
 
     #[test]

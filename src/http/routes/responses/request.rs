@@ -6,16 +6,17 @@ use serde_json::{Map, Value, json};
 
 use super::input::{self, Transcript};
 use super::output;
+use super::reasoning::{self, ReasoningFormat, RequestedReasoning};
 use super::response::Settings;
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::display::shorten;
-use crate::engine::{MAX_TOP_LOGPROBS, Message};
+use crate::engine::{MAX_TOP_LOGPROBS, Message, PromptOptions};
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::sampling_fields::{CheckedSampling, with_sampling_fields, within};
 use crate::ids::ResponseId;
-use crate::service::json_fields::{invalid_field, optional};
+use crate::service::json_fields::invalid_field;
 use crate::service::responses::{Chain, StoredResponse, check_metadata, previous_not_found};
 
 /// Fields that do not affect the output of this server.
@@ -30,7 +31,7 @@ with_sampling_fields! {
     pub struct ResponsesRequest {
         /// Id of an installed model.
         model: String,
-        /// A text, or items: `message`, `function_call`, `function_call_output`, `reasoning` (left out) and `item_reference`.
+        /// A text, or items: `message`, `function_call`, `function_call_output`, `reasoning` and `item_reference`.
         #[schema(value_type = Object)]
         input: Option<Value>,
         /// The system prompt. It is not passed on to responses that continue this one.
@@ -54,7 +55,8 @@ with_sampling_fields! {
         text: Option<Value>,
         /// 0–20; needs the entry of `include`.
         top_logprobs: Option<u32>,
-        /// `message.output_text.logprobs` for log-probabilities; others are ignored.
+        /// `message.output_text.logprobs` for log-probabilities, `reasoning.encrypted_content` for reasoning that clients
+        /// without a store send back; others are ignored.
         include: Option<Vec<String>>,
         /// Whether the response is stored; true if absent.
         store: Option<bool>,
@@ -63,9 +65,12 @@ with_sampling_fields! {
         metadata: Option<Map<String, Value>>,
         /// What happens if the input is too long: `auto` leaves out the oldest turns, `disabled` refuses it.
         truncation: Option<Truncation>,
-        /// Accepted, without effect.
+        /// `effort`: how much the model reasons, if its chat template knows this. `summary`: whether the reasoning is
+        /// returned as a summary. It is always the whole text.
         #[schema(value_type = Option<Object>)]
         reasoning: Option<Value>,
+        /// Max tokens of the reasoning; then the answer begins.
+        max_reasoning_tokens: Option<u32>,
         user: Option<String>,
         safety_identifier: Option<String>,
         prompt_cache_key: Option<String>,
@@ -85,6 +90,7 @@ with_sampling_fields! {
 pub struct Checked {
     pub call: ChatCall,
     pub settings: Settings,
+    pub reasoning: ReasoningFormat,
     pub is_streamed: bool,
     /// The items of the request; none if the response is not stored.
     pub input: Vec<Value>,
@@ -111,6 +117,8 @@ impl ResponsesRequest {
         let max_tokens = self.max_output_tokens.map(|count| (count, "max_output_tokens"));
         let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
         let logprobs = self.logprobs()?;
+        let RequestedReasoning { variables, format } =
+            reasoning::requested(self.reasoning.as_ref(), self.include.as_deref())?;
         let mut transcript = Transcript::new(self.instructions.as_deref());
         for response in &chain.responses {
             transcript.append("previous_response_id", &items_of(response)?)?;
@@ -132,6 +140,8 @@ impl ResponsesRequest {
             model: Some(std::mem::take(&mut self.model)),
             messages,
             context,
+            prompt: PromptOptions { variables, ..PromptOptions::default() },
+            max_reasoning_tokens: self.max_reasoning_tokens,
             output,
             choices: 1,
             max_tokens,
@@ -142,7 +152,7 @@ impl ResponsesRequest {
         };
         let settings = self.settings(&call)?;
         let input = if settings.store { items } else { Vec::new() };
-        Ok(Checked { call, settings, is_streamed: stream.is_some(), input, ignored })
+        Ok(Checked { call, settings, reasoning: format, is_streamed: stream.is_some(), input, ignored })
     }
 
     fn refuse_unsupported(&self) -> Result<()> {
@@ -194,7 +204,6 @@ impl ResponsesRequest {
                 return invalid_field(field, &format!("may have at most {MAX_LABEL_CHARS} characters"));
             }
         }
-        optional("reasoning", reasoning.as_ref(), "an object", Value::is_object)?;
         let reasoning = reasoning.unwrap_or_default();
         let of_reasoning = |name: &str| reasoning.get(name).cloned().unwrap_or_default();
         let metadata = Value::Object(metadata.unwrap_or_default());

@@ -4,12 +4,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::output_items::{OutputItem, OutputItems};
+use super::reasoning::{ReasoningFormat, ReasoningPart};
 use crate::calls::generation::Usage;
 use crate::calls::output_spec::ToolCallIds;
 use crate::engine::{TokenInfo, TokenLogprob};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::completion_body::finite_logprob;
-use crate::ids::{FunctionCallId, MessageId, ResponseId};
+use crate::ids::{FunctionCallId, MessageId, ReasoningId, ResponseId};
 
 /// A response, complete or while it is generated.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -92,6 +93,15 @@ pub enum ItemBody {
         status: &'static str,
         content: Vec<Part>,
     },
+    /// What the model wrote before its answer: as `summary` if one was requested, else as `content`.
+    Reasoning {
+        id: String,
+        summary: Vec<ReasoningPart>,
+        content: Vec<ReasoningPart>,
+        /// The text in base64, if it was requested.
+        encrypted_content: Option<String>,
+        status: &'static str,
+    },
     FunctionCall {
         id: String,
         /// The id that the item with the result names.
@@ -158,28 +168,30 @@ struct OutputDetails {
 }
 
 impl From<Usage> for UsageBody {
-    fn from(Usage { prompt_tokens, cached_tokens, completion_tokens }: Usage) -> Self {
+    fn from(usage: Usage) -> Self {
+        let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
         Self {
             input_tokens: prompt_tokens,
             input_tokens_details: InputDetails { cached_tokens, cache_write_tokens: 0 },
             output_tokens: completion_tokens,
-            output_tokens_details: OutputDetails { reasoning_tokens: 0 },
+            output_tokens_details: OutputDetails { reasoning_tokens },
             total_tokens: prompt_tokens.saturating_add(completion_tokens),
         }
     }
 }
 
-/// The ids of a response's items. They follow its own id, so the response of an item can be found.
+/// Encodes a response's items. Their ids follow its own id, so the response of an item can be found.
 #[derive(Clone, Copy)]
-pub struct ItemIds {
+pub struct ItemEncoder {
     pub response: ResponseId,
     pub calls: ToolCallIds,
+    pub reasoning: ReasoningFormat,
 }
 
 /// The ids of input items begin at this distance from the response's id.
 const INPUT_IDS: u128 = 1 << 32;
 
-impl ItemIds {
+impl ItemEncoder {
     /// The bytes of an output item's id.
     fn output(self, index: usize) -> [u8; 16] {
         self.response.to_u128().wrapping_add(index as u128).to_be_bytes()
@@ -191,9 +203,10 @@ impl ItemIds {
     }
 
     /// The id of an output item.
-    pub fn of(self, index: usize, item: &OutputItem) -> String {
+    pub fn id(self, index: usize, item: &OutputItem) -> String {
         let bytes = self.output(index);
         match item {
+            OutputItem::Reasoning(_) => ReasoningId::from_bytes(bytes).to_string(),
             OutputItem::Message { .. } => MessageId::from_bytes(bytes).to_string(),
             OutputItem::Call { .. } => FunctionCallId::from_bytes(bytes).to_string(),
         }
@@ -201,8 +214,13 @@ impl ItemIds {
 
     /// An item of the output. `status`: its own.
     pub fn body(self, index: usize, item: &OutputItem, status: &'static str) -> ItemBody {
-        let id = self.of(index, item);
+        let id = self.id(index, item);
         match item {
+            OutputItem::Reasoning(text) => {
+                let (part, format) = (vec![self.reasoning.part(text)], self.reasoning);
+                let (summary, content) = if format.is_summary { (part, Vec::new()) } else { (Vec::new(), part) };
+                ItemBody::Reasoning { id, summary, content, encrypted_content: format.encrypted(text), status }
+            }
             OutputItem::Message { text, tokens } => {
                 ItemBody::Message { id, role: "assistant", status, content: vec![part(text, tokens)] }
             }
@@ -216,11 +234,18 @@ impl ItemIds {
         }
     }
 
-    /// An item when it starts: a message has no part yet.
+    /// An item when it starts: without parts, or with empty arguments.
     pub fn started(self, index: usize, item: &OutputItem) -> ItemBody {
+        let id = self.id(index, item);
         match item {
+            OutputItem::Reasoning(_) => ItemBody::Reasoning {
+                id,
+                summary: Vec::new(),
+                content: Vec::new(),
+                encrypted_content: None,
+                status: "in_progress",
+            },
             OutputItem::Message { .. } => {
-                let id = self.of(index, item);
                 ItemBody::Message { id, role: "assistant", status: "in_progress", content: Vec::new() }
             }
             OutputItem::Call { call, name, .. } => {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::input_items;
 use super::output_items::{OutputItems, Step};
-use super::response::{Failure, IncompleteDetails, ItemIds, ResponseBody, Settings};
+use super::reasoning::ReasoningFormat;
+use super::response::{Failure, IncompleteDetails, ItemEncoder, ResponseBody, Settings};
 use crate::calls::chat::RunningChat;
 use crate::calls::generation::{RunningGeneration, RunningText};
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -28,6 +29,7 @@ pub struct RunningResponse {
     pub chat: RunningChat,
     pub output: OutputItems,
     settings: Settings,
+    reasoning: ReasoningFormat,
     clock_rng: Arc<dyn ClockRng>,
     /// When the last delta arrived.
     completed_at: Option<Timestamp>,
@@ -36,16 +38,22 @@ pub struct RunningResponse {
 }
 
 impl RunningResponse {
-    pub fn new(chat: RunningChat, settings: Settings, storage: Option<Storage>, clock_rng: Arc<dyn ClockRng>) -> Self {
-        Self { chat, output: OutputItems::default(), settings, clock_rng, completed_at: None, storage }
+    pub fn new(
+        chat: RunningChat,
+        settings: Settings,
+        reasoning: ReasoningFormat,
+        storage: Option<Storage>,
+        clock_rng: Arc<dyn ClockRng>,
+    ) -> Self {
+        Self { chat, output: OutputItems::default(), settings, reasoning, clock_rng, completed_at: None, storage }
     }
 
     fn id(&self) -> ResponseId {
         ResponseId::from_bytes(self.chat.id.to_bytes())
     }
 
-    pub fn item_ids(&self) -> ItemIds {
-        ItemIds { response: self.id(), calls: self.chat.call_ids }
+    pub fn encoder(&self) -> ItemEncoder {
+        ItemEncoder { response: self.id(), calls: self.chat.call_ids, reasoning: self.reasoning }
     }
 
     /// Adds a delta to the output.
@@ -100,7 +108,7 @@ impl RunningResponse {
             completed_at: self.completed_at.filter(|_| !is_cut_off).map(Timestamp::as_seconds),
             status: if is_cut_off { "incomplete" } else { "completed" },
             incomplete_details: is_cut_off.then_some(IncompleteDetails { reason: "max_output_tokens" }),
-            output: self.item_ids().bodies(&self.output),
+            output: self.encoder().bodies(&self.output),
             usage: Some(self.chat.usage().into()),
             ..self.started()
         }

@@ -4,6 +4,7 @@ use actix_web::HttpResponse;
 use serde::Serialize;
 
 use super::output_items::{OutputItem, Step};
+use super::reasoning::{PartIndex, ReasoningPart};
 use super::response::{Failure, ItemBody, Part, ResponseBody, TokenBody, logprobs, part, status_of};
 use super::running::RunningResponse;
 use crate::engine::TextDelta;
@@ -25,14 +26,70 @@ struct Event<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Fields<'a> {
-    Response { response: Box<ResponseBody> },
-    Item { output_index: usize, item: ItemBody },
-    Part { item_id: String, output_index: usize, content_index: usize, part: Part },
-    TextDelta { item_id: String, output_index: usize, content_index: usize, delta: &'a str, logprobs: Vec<TokenBody> },
-    TextDone { item_id: String, output_index: usize, content_index: usize, text: &'a str, logprobs: Vec<TokenBody> },
-    ArgumentsDelta { item_id: String, output_index: usize, delta: &'a str },
-    ArgumentsDone { item_id: String, output_index: usize, name: &'a str, arguments: &'a str },
-    Error { code: &'static str, message: &'a str, param: Option<&'a str> },
+    Response {
+        response: Box<ResponseBody>,
+    },
+    Item {
+        output_index: usize,
+        item: ItemBody,
+    },
+    Part {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        part: Part,
+    },
+    TextDelta {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        delta: &'a str,
+        logprobs: Vec<TokenBody>,
+    },
+    TextDone {
+        item_id: String,
+        output_index: usize,
+        content_index: usize,
+        text: &'a str,
+        logprobs: Vec<TokenBody>,
+    },
+    ReasoningPart {
+        item_id: String,
+        output_index: usize,
+        #[serde(flatten)]
+        index: PartIndex,
+        part: ReasoningPart,
+    },
+    ReasoningDelta {
+        item_id: String,
+        output_index: usize,
+        #[serde(flatten)]
+        index: PartIndex,
+        delta: &'a str,
+    },
+    ReasoningDone {
+        item_id: String,
+        output_index: usize,
+        #[serde(flatten)]
+        index: PartIndex,
+        text: &'a str,
+    },
+    ArgumentsDelta {
+        item_id: String,
+        output_index: usize,
+        delta: &'a str,
+    },
+    ArgumentsDone {
+        item_id: String,
+        output_index: usize,
+        name: &'a str,
+        arguments: &'a str,
+    },
+    Error {
+        code: &'static str,
+        message: &'a str,
+        param: Option<&'a str>,
+    },
 }
 
 fn encode(kind: &'static str, sequence_number: u64, fields: Fields<'_>) -> sse::Event {
@@ -118,6 +175,12 @@ impl ResponseEvents {
                 self.start_item();
             }
             Step::End => self.end_item(),
+            Step::Reasoning(delta) => {
+                let Some((output_index, item_id)) = self.open() else { return };
+                let names = self.running.encoder().reasoning.events();
+                let fields = Fields::ReasoningDelta { item_id, output_index, index: names.index, delta };
+                self.events.push(names.delta, fields);
+            }
             Step::Text { text, tokens } => {
                 let Some((output_index, item_id)) = self.open() else { return };
                 let logprobs = logprobs(tokens);
@@ -136,17 +199,27 @@ impl ResponseEvents {
     fn open(&self) -> Option<(usize, String)> {
         let index = self.started.checked_sub(1)?;
         let item = self.running.output.items().get(index)?;
-        Some((index, self.running.item_ids().of(index, item)))
+        Some((index, self.running.encoder().id(index, item)))
     }
 
     fn start_item(&mut self) {
         let Some((output_index, item_id)) = self.open() else { return };
         let Some(item) = self.running.output.items().get(output_index) else { return };
-        let body = self.running.item_ids().started(output_index, item);
+        let body = self.running.encoder().started(output_index, item);
         self.events.push("response.output_item.added", Fields::Item { output_index, item: body });
-        if let OutputItem::Message { .. } = item {
-            let fields = Fields::Part { item_id, output_index, content_index: 0, part: part("", &[]) };
-            self.events.push("response.content_part.added", fields);
+        match item {
+            OutputItem::Reasoning(_) => {
+                let format = self.running.encoder().reasoning;
+                let names = format.events();
+                let part = format.part("");
+                let fields = Fields::ReasoningPart { item_id, output_index, index: names.index, part };
+                self.events.push(names.part_added, fields);
+            }
+            OutputItem::Message { .. } => {
+                let fields = Fields::Part { item_id, output_index, content_index: 0, part: part("", &[]) };
+                self.events.push("response.content_part.added", fields);
+            }
+            OutputItem::Call { .. } => {}
         }
     }
 
@@ -155,6 +228,15 @@ impl ResponseEvents {
         let output = &self.running.output;
         let Some(item) = output.items().get(output_index) else { return };
         match item {
+            OutputItem::Reasoning(text) => {
+                let format = self.running.encoder().reasoning;
+                let names = format.events();
+                let index = names.index;
+                let done = Fields::ReasoningDone { item_id: item_id.clone(), output_index, index, text };
+                self.events.push(names.done, done);
+                let part = Fields::ReasoningPart { item_id, output_index, index, part: format.part(text) };
+                self.events.push(names.part_done, part);
+            }
             OutputItem::Message { text, tokens } => {
                 let logprobs = logprobs(tokens);
                 let done =
@@ -169,7 +251,7 @@ impl ResponseEvents {
             }
         }
         let status = status_of(output_index, output.items().len(), output.is_cut_off());
-        let body = self.running.item_ids().body(output_index, item, status);
+        let body = self.running.encoder().body(output_index, item, status);
         self.events.push("response.output_item.done", Fields::Item { output_index, item: body });
     }
 }
