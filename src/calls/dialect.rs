@@ -8,6 +8,8 @@ pub enum Dialect {
     Chat,
     /// Anthropic's Messages.
     Messages,
+    /// Ollama's API.
+    Ollama,
 }
 
 impl Dialect {
@@ -16,13 +18,23 @@ impl Dialect {
         match self {
             Self::Chat => "response_format.json_schema.schema",
             Self::Messages => "output_config.format.schema",
+            Self::Ollama => "format",
+        }
+    }
+
+    /// The field with the format of the output.
+    pub(super) fn output_format(self) -> &'static str {
+        match self {
+            Self::Chat => "response_format",
+            Self::Messages => "output_config.format",
+            Self::Ollama => "format",
         }
     }
 
     /// The field of a tool with the schema of its arguments.
     pub(super) fn tool_schema(self) -> &'static str {
         match self {
-            Self::Chat => "function.parameters",
+            Self::Chat | Self::Ollama => "function.parameters",
             Self::Messages => "input_schema",
         }
     }
@@ -30,14 +42,14 @@ impl Dialect {
     /// The field that names the tool to call.
     pub(super) fn chosen_tool(self) -> &'static str {
         match self {
-            Self::Chat => "tool_choice.function.name",
+            Self::Chat | Self::Ollama => "tool_choice.function.name",
             Self::Messages => "tool_choice.name",
         }
     }
 
-    /// Whether `max_tokens` may exceed what the context leaves. Anthropic's clients always send it, and generation then ends
-    /// where the context does.
+    /// Whether the number of tokens may exceed what the context leaves; generation then ends where the context does.
+    /// Anthropic's clients always send a number, and Ollama's know that generation ends with the context.
     pub(super) fn limits_max_tokens(self) -> bool {
-        self == Self::Messages
+        matches!(self, Self::Messages | Self::Ollama)
     }
 }

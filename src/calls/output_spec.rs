@@ -145,7 +145,7 @@ impl ResolvedOutput {
     fn offending_field(&self) -> &'static str {
         match (&self.spec.text, self.from_agent) {
             (TextFormat::Schema { .. }, _) => self.dialect.output_schema(),
-            (TextFormat::Object, _) => "response_format",
+            (TextFormat::Object, _) => self.dialect.output_format(),
             (TextFormat::Free, true) => "agent_id",
             (TextFormat::Free, false) => "tools",
         }

@@ -68,10 +68,16 @@ impl Response {
         self.json()
     }
 
-    /// `(status, error.code, error.param)` of an error response, whose format is checked here.
+    /// `(status, error.code, error.param)` of an error response, whose format is checked here. In Ollama's format, an error has
+    /// no code.
     pub fn error_fields(&self) -> (u16, String, Option<String>) {
         let body = self.json();
         let error = body.get("error").unwrap_or_else(|| panic!("no error in {}", self.text));
+        if let Some(text) = error.as_str() {
+            assert!(text.len() > 10 && body.as_object().unwrap().len() == 1, "{}", self.text);
+            assert!(self.headers.contains_key("x-request-id"));
+            return (self.status, String::new(), None);
+        }
         assert!(error["message"].as_str().is_some_and(|text| text.len() > 10), "{}", self.text);
         assert!(error["type"].is_string(), "{}", self.text);
         let id = self.headers["x-request-id"].to_str().unwrap();
@@ -300,6 +306,7 @@ pub fn config(folder: &Path) -> Config {
         public_url: None,
         allowed_hosts: Vec::new(),
         cors_origins: Vec::new(),
+        keyless_project: None,
         trusted_proxies: Vec::new(),
         sandbox: None,
         tls: Tls::Off,

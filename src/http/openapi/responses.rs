@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::Code;
+use crate::http::api_format::is_ollama;
 use crate::http::response::Mount;
 
 /// Completes the document collected from the handlers.
@@ -16,6 +17,8 @@ pub fn complete(document: &mut Value) {
         let operations = item.as_object_mut().into_iter().flat_map(Map::values_mut);
         for operation in operations.filter(|operation| operation["responses"].is_object()) {
             complete_operation(operation, mount);
+            let error = if is_ollama(path) { "OllamaError" } else { "Error" };
+            operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{error}") });
             let body = operation.pointer("/requestBody/content/application~1json/schema/$ref").and_then(Value::as_str);
             if body.is_some_and(|body| optional_bodies.iter().any(|name| body.ends_with(&format!("/{name}")))) {
                 operation["requestBody"]["required"] = Value::Bool(false);
@@ -23,11 +26,16 @@ pub fn complete(document: &mut Value) {
         }
     }
     document["components"]["schemas"]["Error"] = error();
-    document["components"]["responses"]["Error"] = json!({
-        "description": "An error; `error.code` identifies it.",
-        "headers": { "x-request-id": { "schema": { "type": "string" } } },
-        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
-    });
+    document["components"]["schemas"]["OllamaError"] = ollama_error();
+    let response = |description: &str, schema: &str| {
+        json!({
+            "description": description,
+            "headers": { "x-request-id": { "schema": { "type": "string" } } },
+            "content": { "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } },
+        })
+    };
+    document["components"]["responses"]["Error"] = response("An error; `error.code` identifies it.", "Error");
+    document["components"]["responses"]["OllamaError"] = response("An error of Ollama's API.", "OllamaError");
 }
 
 /// Objects without required fields: a missing body counts as an empty object.
@@ -45,7 +53,6 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     let prefix = if mount == Some(Mount::OpenAi) { "openai_" } else { "" };
     let name = format!("{prefix}{}_{}", text(&operation["tags"][0]), text(&operation["operationId"]));
     operation["operationId"] = Value::String(name);
-    operation["responses"]["default"] = json!({ "$ref": "#/components/responses/Error" });
     let bare = operation["tags"][0] == "images";
     let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
     if let (Some(mount), Some(schema)) = (mount, documented) {
@@ -99,6 +106,14 @@ fn page(item: &Value) -> Value {
             "first_id": maybe,
             "last_id": maybe,
         },
+    })
+}
+
+fn ollama_error() -> Value {
+    json!({
+        "type": "object",
+        "required": ["error"],
+        "properties": { "error": { "type": "string", "description": "What is wrong, and what is accepted." } },
     })
 }
 
