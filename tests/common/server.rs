@@ -124,7 +124,13 @@ impl Server {
 
     /// Starts on a folder that may already contain models and data.
     pub fn start_in(folder: TempDir) -> Self {
-        let config = config(folder.path());
+        Self::start_in_configured(folder, |_| ())
+    }
+
+    /// Like [`Self::start_in`], with a changed configuration.
+    pub fn start_in_configured(folder: TempDir, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config(folder.path());
+        change(&mut config);
         Self::start_with_config(folder, config)
     }
 

@@ -66,7 +66,7 @@ pub struct GenerateRequest {
 /// The call that answers a request.
 enum Call {
     Chat(Box<ChatCall>),
-    Completion(CompletionCall),
+    Completion(Box<CompletionCall>),
 }
 
 impl GenerateRequest {
@@ -80,7 +80,7 @@ impl GenerateRequest {
         let context = options.context;
         let suffix = self.suffix.take().filter(|suffix| !suffix.is_empty());
         let call = match self.raw.unwrap_or(false) || suffix.is_some() {
-            true => Call::Completion(self.completion(suffix, options, logprobs)?),
+            true => Call::Completion(Box::new(self.completion(suffix, options, logprobs)?)),
             false => Call::Chat(Box::new(self.chat(options, logprobs)?)),
         };
         Ok((call, Delivery { is_streamed, includes_logprobs, ignored, context }))
@@ -180,7 +180,7 @@ async fn generate(
             delivery.send::<GenerateContent>(running, head, from, None, &unenforced).await
         }
         Call::Completion(call) => {
-            let running = api.completions.start(&caller.access, call, caller.recorder.clone()).await?;
+            let running = api.completions.start(&caller.access, *call, caller.recorder.clone()).await?;
             delivery.send::<GenerateContent>(running, head, from, None, &[]).await
         }
     }

@@ -22,8 +22,14 @@ pub fn respond<T: Content>(
     call_ids: Option<ToolCallIds>,
     request_id: Option<RequestId>,
 ) -> HttpResponse {
-    let lines =
-        Lines { running, head, call_ids, call: None, ending: FinishReason::Stop, content: PhantomData::<fn() -> T> };
+    let lines = Lines {
+        running,
+        head,
+        call_ids,
+        calls: WholeCalls::default(),
+        ending: FinishReason::Stop,
+        content: PhantomData::<fn() -> T>,
+    };
     ndjson::response(generation_stream::events(lines, request_id))
 }
 
@@ -31,8 +37,7 @@ struct Lines<C, T> {
     running: C,
     head: Head,
     call_ids: Option<ToolCallIds>,
-    /// The call that is being generated, with its index.
-    call: Option<(u32, GeneratedCall)>,
+    calls: WholeCalls,
     ending: FinishReason,
     content: PhantomData<fn() -> T>,
 }
@@ -51,18 +56,13 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
 
     fn event(&mut self, delta: &TextDelta) -> Option<Bytes> {
         self.ending = delta.end.unwrap_or(self.ending);
-        let mut calls = Vec::new();
-        for part in &delta.calls {
-            calls.extend(self.add(part));
-        }
-        if delta.end.is_some() {
-            calls.extend(self.take_call());
-        }
+        let calls = self.calls.add(delta);
         if delta.text.is_empty() && calls.is_empty() && delta.tokens.is_empty() {
             return None;
         }
-        let parts = Parts { text: delta.text.clone(), calls };
-        Some(ndjson::line(&self.head.part::<T>(parts, &delta.tokens)))
+        let body = |ids| calls.into_iter().map(|(index, call)| ToolCallBody::new(ids, index, call)).collect();
+        let calls = self.call_ids.map(body).unwrap_or_default();
+        Some(ndjson::line(&self.head.part::<T>(Parts { text: delta.text.clone(), calls }, &delta.tokens)))
     }
 
     fn last_event(&mut self) -> Bytes {
@@ -74,22 +74,63 @@ impl<C: RunningText + 'static, T: Content> EventSource for Lines<C, T> {
     }
 }
 
-impl<C, T> Lines<C, T> {
-    /// Adds a part of a call. Returns the call before it, if that has ended.
-    fn add(&mut self, part: &ToolCallDelta) -> Option<ToolCallBody> {
-        let ended = if part.name.is_some() { self.take_call() } else { None };
-        if let Some(name) = &part.name {
-            self.call = Some((part.index, GeneratedCall { name: name.clone(), arguments: String::new() }));
+/// Puts calls together from deltas.
+#[derive(Default)]
+struct WholeCalls {
+    /// The call that is being generated, with its index.
+    open: Option<(u32, GeneratedCall)>,
+}
+
+impl WholeCalls {
+    /// The calls that end with a delta, with their indices.
+    fn add(&mut self, delta: &TextDelta) -> Vec<(u32, GeneratedCall)> {
+        let mut ended = Vec::new();
+        for ToolCallDelta { index, name, arguments } in &delta.calls {
+            if let Some(name) = name {
+                ended.extend(
+                    self.open.replace((*index, GeneratedCall { name: name.clone(), ..GeneratedCall::default() })),
+                );
+            }
+            if let Some((_, call)) = &mut self.open {
+                call.arguments.push_str(arguments);
+            }
         }
-        if let Some((_, call)) = &mut self.call {
-            call.arguments.push_str(&part.arguments);
+        if delta.end.is_some() {
+            ended.extend(self.open.take());
         }
         ended
     }
+}
 
-    fn take_call(&mut self) -> Option<ToolCallBody> {
-        let ids = self.call_ids?;
-        let (index, call) = self.call.take()?;
-        Some(ToolCallBody::new(ids, index, call))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_returned_when_it_is_complete() {
+        let part = |index, name: Option<&str>, arguments: &str| ToolCallDelta {
+            index,
+            name: name.map(str::to_owned),
+            arguments: arguments.to_owned(),
+        };
+        let delta = |calls, end| TextDelta {
+            choice: 0,
+            text: String::new(),
+            calls,
+            tokens: Vec::new(),
+            generated: 0,
+            cached: 0,
+            end,
+        };
+        let call =
+            |name: &str, arguments: &str| GeneratedCall { name: name.to_owned(), arguments: arguments.to_owned() };
+        let mut calls = WholeCalls::default();
+        assert!(calls.add(&delta(vec![part(0, Some("a"), "{")], None)).is_empty());
+        assert!(calls.add(&delta(vec![part(0, None, "}")], None)).is_empty());
+        let both = calls.add(&delta(vec![part(1, Some("b"), "{}"), part(2, Some("c"), "[")], None));
+        assert_eq!(both, [(0, call("a", "{}")), (1, call("b", "{}"))]);
+        let last = calls.add(&delta(vec![part(2, None, "]")], Some(FinishReason::ToolCalls)));
+        assert_eq!(last, [(2, call("c", "[]"))]);
+        assert!(calls.add(&delta(Vec::new(), Some(FinishReason::Stop))).is_empty());
     }
 }
