@@ -12,14 +12,13 @@ use serde::Serialize;
 
 use super::Api;
 use super::connections::Connection;
-use super::keyless;
+use super::keyless::{self, API_KEY};
 use super::metering_middleware::SharedRecorder;
 use super::response::{ApiResult, Head, List, Mount};
 use crate::error::{Code, Error, Result};
 use crate::ids::ListId;
 use crate::service::access::Access;
 
-pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Set on a response that is replayed for an idempotency key.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 

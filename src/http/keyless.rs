@@ -11,12 +11,14 @@ use actix_web::http::header::{self, HeaderMap, HeaderName};
 
 use super::Api;
 use super::api_format::is_ollama;
-use super::authentication::API_KEY;
 use crate::ids::KeyId;
 use crate::origin::Origin;
 
 /// VS Code lists models with Ollama's API, and then chats here.
 const OPENAI_CHAT: &str = "/v1/chat/completions";
+
+/// Where Anthropic's clients send the key.
+pub const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 

@@ -29,12 +29,13 @@ fn post(server: &Server, path: &str, body: &Value) -> Response {
 
 fn chat() -> Value {
     let messages = json!([{ "role": "user", "content": "the sea" }]);
-    json!({ "model": MODEL, "messages": messages, "stream": false, "max_tokens": 1, "options": { "num_predict": 1 } })
+    json!({ "model": MODEL, "messages": messages, "stream": false })
 }
 
 /// The key of such requests.
 fn own_key(server: &Server) -> Value {
-    let keys = server.get("/v1/api-keys").ok();
+    let project = server.get("/v1/me").ok()["project_id"].as_str().unwrap().to_owned();
+    let keys = server.get(&format!("/v1/api-keys?project_id={project}")).ok();
     let mut found = keys["data"].as_array().unwrap().iter().filter(|key| key["name"] == "requests without a key");
     let key = found.next().unwrap_or_else(|| panic!("{keys}")).clone();
     assert!(found.next().is_none(), "{keys}");
@@ -118,7 +119,8 @@ fn revoking_its_key_ends_it_until_the_next_start() {
     let server = start();
     let first = own_key(&server)["id"].as_str().unwrap().to_owned();
     // A restart uses the same key.
-    let again = |folder| Server::start_in_configured(folder, |config| config.keyless_project = Some("default".to_owned()));
+    let again =
+        |folder| Server::start_in_configured(folder, |config| config.keyless_project = Some("default".to_owned()));
     let server = again(server.stop());
     tags(&server, &[]).ok();
     assert_eq!(own_key(&server)["id"], first);
@@ -134,8 +136,7 @@ fn revoking_its_key_ends_it_until_the_next_start() {
 fn an_archived_project_ends_it() {
     let server = Server::start();
     let (project, ..) = server.tenant("local");
-    let server =
-        Server::start_in_configured(server.stop(), |config| config.keyless_project = Some("local".to_owned()));
+    let server = Server::start_in_configured(server.stop(), |config| config.keyless_project = Some("local".to_owned()));
     tags(&server, &[]).ok();
     server.call(Method::POST, &format!("/v1/projects/{project}/archive"), Some(&server.admin), None).ok();
     let refused = tags(&server, &[]);

@@ -163,10 +163,13 @@ fn tool(name: &str) -> Value {
     json!({ "type": "function", "function": { "name": name, "description": "Looks.", "parameters": schema } })
 }
 
+/// A template whose calls begin with a marker.
+const HERMES: &str = "{% if tools %}<tool_call>{% endif %}{% for message in messages %}{{ message['role'] + ': ' + \
+    message['content'] + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
+
 #[test]
 fn tools_are_called_and_their_results_are_taken() {
-    let server =
-        Server::start_with(&TinyModel { markers: &[("```json\n{\"name\": \"look\", \"arguments\":", 4)], ..model() });
+    let server = Server::start_with(&TinyModel { template: Some(HERMES), markers: &[("<tool_call>", 4)], ..model() });
     let tools = json!([tool("look"), tool("see")]);
     // Without a required call, a random model makes one by chance.
     let random = |seed: u32, stream: bool| {
@@ -298,7 +301,8 @@ fn models_are_listed_and_described() {
     assert_eq!(tags["models"][0]["capabilities"], json!(["embedding"]));
     assert_eq!(tags["models"][1]["capabilities"], json!(["completion", "tools"]));
     let show = server.post("/api/show", &json!({ "model": format!("{MODEL}:latest") })).ok();
-    let expected = ["capabilities", "details", "model_info", "modelfile", "modified_at", "parameters", "template"];
+    let expected =
+        ["capabilities", "details", "license", "model_info", "modelfile", "modified_at", "parameters", "template"];
     assert_eq!(fields(&show), expected);
     assert!(show["template"].as_str().unwrap().contains("<|im_start|>"));
     assert_eq!(show["details"], tags["models"][1]["details"]);

@@ -8,8 +8,9 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
 use super::delivery::unknown;
+use super::model_name::model_id;
+use super::options;
 use super::response::nanoseconds;
-use super::{model_id, options};
 use crate::calls::embeddings::{Embedded, EmbeddingCall};
 use crate::calls::text_input::TextInput;
 use crate::engine::InputType;

@@ -7,9 +7,10 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
 use super::delivery::{Delivery, check_think, load, logprobs, unknown};
+use super::model_name::model_id;
 use super::options::{self, Options};
 use super::response::{Body, GenerateContent, Head};
-use super::{content, model_id, output};
+use super::{content, output};
 use crate::calls::chat::ChatCall;
 use crate::calls::completions::CompletionCall;
 use crate::calls::conversation_context::ConversationContextRequest;

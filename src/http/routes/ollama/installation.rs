@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
-use super::model_id;
+use super::model_name::model_id;
 use super::models::NamedModel;
 use crate::error::{Code, Error, Result};
 use crate::http::response::ApiResult;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
-use super::{VERSION, model_id};
+use super::model_name::model_id;
 use crate::clock_rng::Timestamp;
 use crate::display::hex;
 use crate::engine::{ModelInfo, ModelKind};
@@ -20,6 +20,10 @@ use crate::http::{Api, authentication::Caller};
 pub fn routes(config: &mut ServiceConfig) {
     config.service(version).service(tags).service(show).service(ps);
 }
+
+/// The version of Ollama's API that is implemented. Clients require a minimum: VS Code 0.6.4. 0.12.11 is the first with
+/// `logprobs`; from 0.13.4 on, Codex expects OpenAI's Responses API.
+const VERSION: &str = "0.12.11";
 
 /// Models stay loaded until their memory is needed. Clients expect a time, so this is far in the future.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
