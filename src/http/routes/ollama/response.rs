@@ -150,7 +150,7 @@ impl Metrics {
         // Clients divide by the durations.
         let between = |from: Duration, to: Duration| nanoseconds(to.saturating_sub(from)).max(1);
         Self {
-            total_duration: between(received, now),
+            total_duration: between(received, last),
             load_duration: between(received, timings.submitted),
             prompt_eval_count: usage.prompt_tokens,
             prompt_eval_duration: between(timings.submitted, first),
