@@ -45,7 +45,7 @@ use crate::service::api_key_secret::Secret;
 use crate::service::responses::Responses;
 use crate::service::stored_images::StoredImages;
 use crate::service::usage::{Retention, Usage};
-use crate::service::{Services, setup};
+use crate::service::{Services, keyless, setup};
 use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 
 /// File with the first admin key, for scripts.
@@ -65,6 +65,8 @@ pub enum StartError {
     Tls(#[from] TlsError),
     #[error("--device {0}")]
     Device(String),
+    #[error("--keyless-project: {0}")]
+    Keyless(crate::error::Error),
     #[error("the database could not be prepared: {0}")]
     Setup(crate::error::Error),
     #[error("{path}: {cause}")]
@@ -145,7 +147,11 @@ impl App {
         let control = ControlSocket::listen(&data, store.clone())?;
         let services = Services::start(&store, &clock_rng, config.image_url_ttl).await.map_err(StartError::Setup)?;
         let (training, training_stopper) = TrainingLoop::new(engine.clone(), services.jobs.clone(), clock_rng.clone());
-        let api = Data::new(api(config, store.clone(), &engine, services, clock_rng));
+        let keyless = match &config.keyless_project {
+            Some(project) => Some(keyless::key(&store, &clock_rng, project).await.map_err(StartError::Keyless)?),
+            None => None,
+        };
+        let api = Data::new(Api { keyless, ..api(config, store.clone(), &engine, services, clock_rng) });
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
@@ -400,6 +406,7 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
         origins: config.cors_origins.clone(),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
+        keyless: None,
         services,
         store,
         clock_rng,

@@ -106,6 +106,10 @@ pub struct ServeArgs {
     /// repeated)
     #[arg(long = "cors-origin", env = "OUTPOST_CORS_ORIGINS", value_delimiter = ',', value_name = "ORIGIN")]
     pub cors_origins: Vec<Origin>,
+    /// Project that local requests to Ollama's API without an API key act for, by name or ID. They must come from a program
+    /// on this machine and may only call models
+    #[arg(long, env = "OUTPOST_KEYLESS_PROJECT", value_name = "NAME|ID")]
+    pub keyless_project: Option<String>,
     /// Reverse proxy in front of this server, such as 10.0.0.1 or 10.0.0.0/24 (may be repeated). The client addresses that
     /// it sends in X-Forwarded-For or Forwarded are trusted
     #[arg(long = "trusted-proxy", env = "OUTPOST_TRUSTED_PROXIES", value_delimiter = ',', value_name = "ADDRESS|CIDR")]
@@ -224,6 +228,8 @@ pub struct Config {
     pub allowed_hosts: Vec<String>,
     /// Origins whose pages may call the API from a browser.
     pub cors_origins: Vec<Origin>,
+    /// The project of local requests without an API key, by name or ID.
+    pub keyless_project: Option<String>,
     /// Proxies whose forwarded client addresses are trusted.
     pub trusted_proxies: Vec<Network>,
     pub tls: Tls,
@@ -273,6 +279,7 @@ impl Config {
             public_url: args.public_url.clone(),
             allowed_hosts: args.allowed_hosts.clone(),
             cors_origins: args.cors_origins.clone(),
+            keyless_project: args.keyless_project.clone(),
             trusted_proxies: args.trusted_proxies.clone(),
             tls,
             sandbox: None,

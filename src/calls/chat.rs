@@ -183,6 +183,15 @@ impl Chat {
         Ok(u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX))
     }
 
+    /// Loads a chat model without generating anything.
+    pub async fn load(&self, access: &Access, id: &str, recorder: &UsageRecorder) -> Result<()> {
+        if self.generation.admit(access, id, recorder).await?.is_none() {
+            let (model, ()) = self.generation.prepare_with(access, id, 0, |_, _| Ok(())).await?;
+            recorder.set_model(model.id());
+        }
+        Ok(())
+    }
+
     /// Resolves agent, conversation, model and output of a request.
     async fn resolve(&self, access: &Access, call: &mut ChatCall) -> Result<Resolved> {
         let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;

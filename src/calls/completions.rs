@@ -35,8 +35,11 @@ pub struct CompletionCall {
     pub suffix: Option<String>,
     /// Number of completions of each prompt.
     pub choices: u32,
-    /// Max tokens of a completion; `None`: [`DEFAULT_MAX_TOKENS`], or fewer if the context leaves fewer.
-    pub max_tokens: Option<u32>,
+    /// Max tokens of a completion and the name of the field that set it, for error messages; `None`: the default, or fewer if
+    /// the context leaves fewer.
+    pub max_tokens: Option<(u32, &'static str)>,
+    /// `None`: what the context leaves.
+    pub default_max_tokens: Option<u32>,
     pub sampling: Sampling,
     /// Sampling seed; `None`: a random one.
     pub seed: Option<u64>,
@@ -45,6 +48,7 @@ pub struct CompletionCall {
     pub logprobs: Option<u8>,
     /// Whether each completion begins with its prompt.
     pub echo: bool,
+    pub dialect: Dialect,
 }
 
 /// A running completion. Dropping it cancels the work.
@@ -64,6 +68,7 @@ struct Prompts {
     inputs: Vec<TextInput>,
     single: bool,
     suffix: Option<String>,
+    dialect: Dialect,
 }
 
 /// A tokenised prompt.
@@ -87,7 +92,8 @@ impl Completions {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningCompletion> {
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
-        let prompts = Prompts { inputs: call.prompts, single: call.single, suffix: call.suffix };
+        let dialect = call.dialect;
+        let prompts = Prompts { inputs: call.prompts, single: call.single, suffix: call.suffix, dialect };
         if let Some(model) = self.generation.admit(access, &call.model, &recorder).await? {
             prompts.check_estimates(engine, &model, &recorder)?;
         }
@@ -104,7 +110,12 @@ impl Completions {
         sampling.seed = call.seed.unwrap_or_else(|| self.generation.fresh_seed());
         let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
         for (index, prompt) in prompts.into_iter().enumerate() {
-            let max_tokens = max_tokens(engine, &model, &prompt.tokens, call.max_tokens, &field(single, index))?;
+            let (tokens, field) = (&prompt.tokens, field(single, index));
+            let count = u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX);
+            let length = PromptLength { tokens: count, exact: tokens.complete, field: &field, dialect };
+            let limit = completion_limit(engine, &model, length, call.max_tokens, "")?;
+            let default = call.default_max_tokens.filter(|_| call.max_tokens.is_none());
+            let max_tokens = default.map_or(limit, |default| limit.min(default));
             echoes.extend(std::iter::repeat_n(prompt.echo, call.choices as usize));
             requests.push(GenerationRequest {
                 prompt: prompt.tokens.ids.into(),
@@ -152,13 +163,6 @@ fn field(single: bool, index: usize) -> String {
     if single { "prompt".to_owned() } else { format!("prompt[{index}]") }
 }
 
-fn max_tokens(engine: &Engine, model: &TextModel, prompt: &Prompt, requested: Option<u32>, field: &str) -> Result<u32> {
-    let tokens = u32::try_from(prompt.ids.len()).unwrap_or(u32::MAX);
-    let length = PromptLength { tokens, exact: prompt.complete, field, dialect: Dialect::Chat };
-    let limit = completion_limit(engine, model, length, requested.map(|count| (count, "max_tokens")), "")?;
-    Ok(if requested.is_none() { limit.min(DEFAULT_MAX_TOKENS) } else { limit })
-}
-
 impl Prompts {
     /// The size of all texts that are tokenised.
     fn bytes(&self) -> usize {
@@ -175,11 +179,8 @@ impl Prompts {
                 TextInput::Text(text) => model.min_text_tokens(text.len() + suffix),
                 TextInput::Tokens(ids) => ids.len() as u64,
             };
-            check_estimate(
-                engine,
-                model,
-                PromptLength::at_least(min_tokens, &field(self.single, index), Dialect::Chat),
-            )?;
+            let field = field(self.single, index);
+            check_estimate(engine, model, PromptLength::at_least(min_tokens, &field, self.dialect))?;
             total += min_tokens;
         }
         if total > 0 { recorder.check_budget(total) } else { Ok(()) }
@@ -187,7 +188,7 @@ impl Prompts {
 
     /// Tokenises each prompt. Takes time in proportion to their length.
     fn tokenise(self, model: &TextModel, echo: bool, bound: &TokenizeLimits) -> Result<Vec<TokenizedPrompt>> {
-        let Self { inputs, single, suffix } = self;
+        let Self { inputs, single, suffix, .. } = self;
         let one = |(index, input)| {
             let field = field(single, index);
             let (tokens, echo) = match input {

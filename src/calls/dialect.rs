@@ -10,6 +10,8 @@ pub enum Dialect {
     Messages,
     /// OpenAI's Responses.
     Responses,
+    /// Ollama's API.
+    Ollama,
 }
 
 impl Dialect {
@@ -19,6 +21,7 @@ impl Dialect {
             Self::Chat => "response_format.json_schema.schema",
             Self::Messages => "output_config.format.schema",
             Self::Responses => "text.format.schema",
+            Self::Ollama => "format",
         }
     }
 
@@ -28,13 +31,14 @@ impl Dialect {
             Self::Chat => "response_format",
             Self::Messages => "output_config.format",
             Self::Responses => "text.format",
+            Self::Ollama => "format",
         }
     }
 
     /// The field with the conversation.
     pub(super) fn prompt(self) -> &'static str {
         match self {
-            Self::Chat | Self::Messages => "messages",
+            Self::Chat | Self::Messages | Self::Ollama => "messages",
             Self::Responses => "input",
         }
     }
@@ -42,7 +46,7 @@ impl Dialect {
     /// The field of a tool with the schema of its arguments.
     pub(super) fn tool_schema(self) -> &'static str {
         match self {
-            Self::Chat => "function.parameters",
+            Self::Chat | Self::Ollama => "function.parameters",
             Self::Messages => "input_schema",
             Self::Responses => "parameters",
         }
@@ -51,13 +55,14 @@ impl Dialect {
     /// The field that names the tool to call.
     pub(super) fn chosen_tool(self) -> &'static str {
         match self {
-            Self::Chat => "tool_choice.function.name",
+            Self::Chat | Self::Ollama => "tool_choice.function.name",
             Self::Messages | Self::Responses => "tool_choice.name",
         }
     }
 
-    /// Whether `max_tokens` may exceed what the context leaves. Anthropic's clients always send it, and generation then ends
-    /// where the context does. In the Responses API, it is an upper bound, too.
+    /// Whether the number of tokens may exceed what the context leaves; generation then ends where the context does.
+    /// Anthropic's clients always send a number, Ollama's know that generation ends with the context, and in the Responses
+    /// API it is an upper bound.
     pub(super) fn limits_max_tokens(self) -> bool {
         self != Self::Chat
     }

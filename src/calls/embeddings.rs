@@ -1,6 +1,7 @@
 //! Embeddings, from a typed request to vectors.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::errors::{self, ModelErrors};
 use super::prompt_preparation::PromptPreparation;
@@ -40,6 +41,8 @@ pub struct Embedded {
     /// In the order of the texts.
     pub vectors: Vec<Vec<f32>>,
     pub tokens: u64,
+    /// How long it took until the model was loaded.
+    pub loading: Duration,
 }
 
 impl Embeddings {
@@ -51,7 +54,8 @@ impl Embeddings {
     /// future cancels what is not computed yet.
     pub async fn run(&self, access: &Access, call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
         access.require_model(&call.model)?;
-        let (engine, allowed) = (self.engine.clone(), access.clone());
+        let (engine, allowed, clock_rng) = (self.engine.clone(), access.clone(), Arc::clone(&self.clock_rng));
+        let received = clock_rng.uptime();
         let bytes = call.inputs.iter().map(TextInput::bytes).sum();
         let prepare = move |bound: TokenizeLimits| {
             let id = call.model.as_str();
@@ -60,15 +64,30 @@ impl Embeddings {
                 .models()
                 .load_encoder(id, ModelKind::Embedding)
                 .map_err(|error| errors.load_failed(id, &error))?;
+            let loading = clock_rng.uptime().saturating_sub(received);
             check_dimensions(&model, call.dimensions)?;
             let texts = tokenise(&model, &call, &bound)?;
-            Ok((call, model, texts))
+            Ok(((call, loading), model, texts))
         };
-        let (call, mut vectors, tokens) = self.compute(access, recorder, bytes, prepare).await?;
+        let ((call, loading), mut vectors, tokens) = self.compute(access, recorder, bytes, prepare).await?;
         if let Some(length) = call.dimensions {
             vectors.iter_mut().for_each(|vector| truncate_dimensions(vector, length as usize));
         }
-        Ok(Embedded { id: EmbeddingId::generate(&*self.clock_rng), model: call.model, vectors, tokens })
+        Ok(Embedded { id: EmbeddingId::generate(&*self.clock_rng), model: call.model, vectors, tokens, loading })
+    }
+
+    /// Loads an embedding model without computing anything.
+    pub async fn load(&self, access: &Access, id: &str, recorder: &UsageRecorder) -> Result<()> {
+        access.require_model(id)?;
+        let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
+        let load = move |_: TokenizeLimits| {
+            let errors = ModelErrors { engine: &engine, access: &allowed };
+            let model = engine.models().load_encoder(&name, ModelKind::Embedding);
+            model.map(drop).map_err(|error| errors.load_failed(&name, &error))
+        };
+        self.preparing.run(access.project(), 0, load).await?;
+        recorder.set_model(id);
+        Ok(())
     }
 
     /// Runs `prepare` on a call with `bytes` of text off the async threads, then computes its texts. Returns the call,

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::errors::{self, ModelErrors};
 use super::fine_tuning::TunedModels;
@@ -35,6 +36,20 @@ pub(crate) struct RunningGeneration {
     /// The prompt whose deltas are looked for first.
     next: usize,
     recorder: Arc<UsageRecorder>,
+    context_window: u32,
+    timings: Timings,
+    clock_rng: Arc<dyn ClockRng>,
+}
+
+/// When the parts of a call happened, as uptime of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    /// When the prompts were submitted to the engine: the model was loaded, and the prompts were tokenised.
+    pub submitted: Duration,
+    /// When the first token arrived.
+    pub first: Option<Duration>,
+    /// When the last token arrived.
+    pub last: Option<Duration>,
 }
 
 struct RunningPrompt {
@@ -136,6 +151,7 @@ impl TextGeneration {
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
         let choices = requests.first().map_or(1, |request| request.choices);
         recorder.charge_prompt(tokens as u64)?;
+        let submitted = self.clock_rng.uptime();
         let submit = |request: GenerationRequest| {
             let generated = vec![(0, 0); request.choices as usize];
             let deltas = self.engine.submit(model, request)?.deltas;
@@ -146,7 +162,16 @@ impl TextGeneration {
         let prompts = prompts.inspect_err(|_| recorder.waive());
         let prompts = prompts.map_err(|refused| errors::from_refused(model.id(), refused))?;
         let prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-        Ok(RunningGeneration { prompts, choices, prompt_tokens, next: 0, recorder })
+        Ok(RunningGeneration {
+            prompts,
+            choices,
+            prompt_tokens,
+            next: 0,
+            recorder,
+            context_window: model.context_window(),
+            timings: Timings { submitted, first: None, last: None },
+            clock_rng: Arc::clone(&self.clock_rng),
+        })
     }
 
     /// The seed of a request that sets none.
@@ -181,12 +206,24 @@ impl RunningGeneration {
                     prompt.count(&delta);
                     self.next = at + 1;
                     self.record();
+                    let now = self.clock_rng.uptime();
+                    self.timings.first.get_or_insert(now);
+                    self.timings.last = Some(now);
                     let first = self.choices * u32::try_from(at).unwrap_or(u32::MAX);
                     return Poll::Ready(Some(Ok(TextDelta { choice: first + delta.choice, ..delta })));
                 }
             }
         }
         if all_ended { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    /// The context window of the model.
+    pub fn context_window(&self) -> u32 {
+        self.context_window
+    }
+
+    pub fn timings(&self) -> Timings {
+        self.timings
     }
 
     fn record(&self) {

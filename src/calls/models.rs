@@ -4,7 +4,7 @@ use super::blocking::run_blocking;
 use super::errors::ModelErrors;
 use super::fine_tuning::TunedModels;
 use crate::catalog::{Catalog, CatalogModel, pull_command};
-use crate::engine::{Engine, InUse, ModelInfo};
+use crate::engine::{Engine, InUse, ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::service::access::{Access, Scope};
 
@@ -95,6 +95,15 @@ impl Models {
 }
 
 impl Models {
+    /// The chat template of a chat model, as text.
+    pub async fn chat_template(&self, model: &ModelInfo) -> Result<Option<String>> {
+        if model.kind != ModelKind::Text {
+            return Ok(None);
+        }
+        let (engine, id) = (self.engine.clone(), model.base.as_ref().unwrap_or(&model.id).clone());
+        run_blocking(move || Ok(engine.models().chat_template(&id))).await
+    }
+
     /// Deletes a model that the project has trained.
     pub async fn delete(&self, access: &Access, id: &str) -> Result<()> {
         access.require(access.project(), Scope::Project)?;

@@ -62,16 +62,17 @@ pub(super) fn completion_limit(
     }
     let needed = if is_limited { 1 } else { completion };
     let (total, window) = (u64::from(prompt.tokens) + u64::from(needed), model.context_window());
-    let or_lower = requested.map_or_else(String::new, |(_, field)| format!(" or lower {field}"));
+    let or_lower =
+        requested.filter(|_| !is_limited).map_or_else(String::new, |(_, field)| format!(" or lower {field}"));
     let shorten = format!("Shorten {}{or_lower}", prompt.noun());
     let param = requested.map_or(prompt.field, |(_, field)| if left == 0 { prompt.field } else { field });
     if total <= u64::from(window) {
         engine.fits(model, total).map_err(|large| errors::too_large(&large, param, &shorten, remedy))?;
     }
-    let (id, counts) = (model.id(), prompt.counts(completion));
+    let (id, counts) = (model.id(), prompt.counts(if is_limited { needed } else { completion }));
     // Clients recognise the error by how the text of their API begins.
     let message = match prompt.dialect {
-        Dialect::Chat | Dialect::Responses => {
+        Dialect::Chat | Dialect::Responses | Dialect::Ollama => {
             format!(
                 "This model's maximum context length is {window} tokens. {counts} {shorten} (model: '{id}').{remedy}"
             )

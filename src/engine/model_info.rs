@@ -36,6 +36,7 @@ impl ModelInfo {
         self.kind = base.kind;
         self.embedding_dimensions = base.embedding_dimensions;
         self.context_window = base.context_window;
+        (self.width, self.infills) = (base.width, base.infills);
         self.device.clone_from(&base.device);
         self.base = Some(base.id.clone());
     }
@@ -60,6 +61,10 @@ pub struct ModelInfo {
     pub bytes: u64,
     pub context_window: Option<u32>,
     pub embedding_dimensions: Option<u32>,
+    /// The width of the network, if its file names it.
+    pub width: Option<u32>,
+    /// Whether a GGUF file has tokens for fill-in-the-middle prompts.
+    pub infills: bool,
     /// The sizes of images that the model is good at, as width and height in pixels; its default is the first.
     pub image_sizes: Vec<[usize; 2]>,
     pub loaded: bool,

@@ -6,12 +6,13 @@
 
 use std::net::IpAddr;
 
-use actix_web::Error as ActixError;
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::header;
+use actix_web::http::Uri;
+use actix_web::http::header::{self, HeaderMap};
 use actix_web::middleware::Next;
 use actix_web::web::Data;
+use actix_web::{Error as ActixError, HttpRequest};
 
 use crate::display::shorten;
 use crate::error::{Code, Error};
@@ -50,6 +51,16 @@ impl AllowedHosts {
         )
     }
 
+    /// Whether the request is for this machine by a loopback name, or for a name that the operator has given.
+    pub fn is_local(&self, request: &HttpRequest) -> bool {
+        let named = |authority: &str| match self {
+            Self::Any => false,
+            Self::Named(named) => named.iter().any(|one| one.eq_ignore_ascii_case(name(authority))),
+        };
+        let mut authorities = authorities(request.uri(), request.headers()).peekable();
+        authorities.peek().is_some() && authorities.all(|authority| is_loopback(authority) || named(authority))
+    }
+
     /// Whether a request for this authority (`name` or `name:port`) is allowed.
     fn allows(&self, authority: &str) -> bool {
         let Self::Named(named) = self else { return true };
@@ -66,6 +77,15 @@ impl AllowedHosts {
     }
 }
 
+/// Whether an authority is this machine: a loopback address, or `localhost`.
+fn is_loopback(authority: &str) -> bool {
+    let host = name(authority).to_ascii_lowercase();
+    match host.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => host == "localhost" || host.ends_with(".localhost"),
+    }
+}
+
 /// An authority without its port and brackets.
 fn name(authority: &str) -> &str {
     if let Some((address, _)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -77,6 +97,13 @@ fn name(authority: &str) -> &str {
     }
 }
 
+/// The names that a request is for. HTTP/2 has the name in the request's target, and so may HTTP/1.1.
+fn authorities<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = &'a str> {
+    let target = uri.authority().map(|authority| authority.as_str());
+    let sent = headers.get_all(header::HOST).map(|value| value.to_str().unwrap_or_default());
+    target.into_iter().chain(sent)
+}
+
 /// Middleware around all routes: 421 for a host that is not allowed.
 pub async fn check_host<B: MessageBody + 'static>(
     request: ServiceRequest,
@@ -84,11 +111,8 @@ pub async fn check_host<B: MessageBody + 'static>(
 ) -> Result<ServiceResponse<actix_web::body::EitherBody<B>>, ActixError> {
     let foreign = {
         let hosts = request.app_data::<Data<AllowedHosts>>();
-        // HTTP/2 has the name in the request's target, and so may HTTP/1.1.
-        let target = request.uri().authority().map(|authority| authority.as_str());
-        let header = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or_default());
-        let names = target.into_iter().chain(header);
-        let foreign = hosts.and_then(|hosts| names.into_iter().find(|name| !hosts.allows(name)));
+        let mut names = authorities(request.uri(), request.headers());
+        let foreign = hosts.and_then(|hosts| names.find(|name| !hosts.allows(name)));
         foreign.map(|one| shorten(name(one)).to_string())
     };
     let Some(name) = foreign else { return Ok(next.call(request).await?.map_into_left_body()) };

@@ -12,13 +12,13 @@ use serde::Serialize;
 
 use super::Api;
 use super::connections::Connection;
+use super::keyless::{self, API_KEY};
 use super::metering_middleware::SharedRecorder;
 use super::response::{ApiResult, Head, List, Mount};
 use crate::error::{Code, Error, Result};
 use crate::ids::ListId;
 use crate::service::access::Access;
 
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Set on a response that is replayed for an idempotency key.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -30,7 +30,8 @@ pub struct Caller {
     pub recorder: SharedRecorder,
 }
 
-/// Middleware of both mounts: every request needs a valid key, even for a 404.
+/// Middleware of the mounts and of Ollama's API: every request needs a valid key, even for a 404. The exception is
+/// [`keyless`].
 pub async fn authenticate<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
@@ -53,8 +54,11 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
 
 /// Authenticates a request. Requests without a key do not count as failed attempts: they always get 401.
 pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Access> {
-    let secret = secret(request.headers())?;
-    let access = api.services.keys.authenticate_from(api.proxies.client(request), secret).await?;
+    let keys = &api.services.keys;
+    let access = match keyless::key(api, request) {
+        Some(key) => keys.authenticate_keyless(key).await?,
+        None => keys.authenticate_from(api.proxies.client(request), secret(request.headers())?).await?,
+    };
     if let Some(connection) = Connection::of(request) {
         connection.authenticated();
     }

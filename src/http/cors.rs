@@ -1,7 +1,8 @@
 //! Cross-origin requests: lets pages of configured origins call the API from a browser (CORS of the Fetch standard).
 //!
 //! API keys are sent in a header, never as cookies, so requests with credentials in the sense of the standard are not
-//! supported. A page therefore needs a key to do anything, and may send and read any header.
+//! supported. A page therefore needs a key to do anything, and may send and read any header. The exception is a page of an
+//! origin that is named explicitly, with `--keyless-project` (see `keyless`).
 
 use actix_web::Error as ActixError;
 use actix_web::HttpResponse;
@@ -13,6 +14,7 @@ use actix_web::middleware::Next;
 use actix_web::web::Data;
 
 use super::Api;
+use super::api_format::is_ollama;
 use super::response::Mount;
 use crate::origin::Origin;
 
@@ -26,7 +28,7 @@ pub async fn cors<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, ActixError> {
     let allowed = match request.app_data::<Data<Api>>() {
-        Some(api) if !api.origins.is_empty() && Mount::of(request.path()).is_some() => allow(&api.origins, &request),
+        Some(api) if !api.origins.is_empty() && is_api(request.path()) => allow(&api.origins, &request),
         _ => return Ok(next.call(request).await?.map_into_left_body()),
     };
     if let Some(origin) = &allowed
@@ -44,6 +46,11 @@ pub async fn cors<B: MessageBody + 'static>(
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
     }
     Ok(response)
+}
+
+/// Whether a path belongs to an API that needs a key.
+fn is_api(path: &str) -> bool {
+    Mount::of(path).is_some() || is_ollama(path)
 }
 
 /// The value of `Access-Control-Allow-Origin`; `None` if the request has no origin or its origin is not allowed.

@@ -1,4 +1,4 @@
-//! Renders an [`Error`] as a response, in the format of OpenAI's API, or of Anthropic's for its requests.
+//! Renders an [`Error`] as a response, in the format of OpenAI's API, or of Anthropic's or Ollama's for their requests.
 //!
 //! Handlers and extractors return `Error`; actix keeps it inside the response, and `request_logging` renders it here
 //! once the request id is known. Errors from actix itself are converted to the same format.
@@ -7,12 +7,13 @@ use std::borrow::Cow;
 
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderValue};
+use actix_web::web::Bytes;
 use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
 
 use crate::error::{Code, Error, Result};
 use crate::http::api_format::ApiFormat;
-use crate::http::sse;
+use crate::http::{ndjson, sse};
 use crate::ids::RequestId;
 use crate::service::api_key_secret::redact;
 
@@ -74,6 +75,18 @@ impl<'a> AnthropicBody<'a> {
     }
 }
 
+/// The error of Ollama's API.
+#[derive(Serialize)]
+struct OllamaBody<'a> {
+    error: Cow<'a, str>,
+}
+
+impl<'a> OllamaBody<'a> {
+    fn new(error: &'a Error) -> Self {
+        Self { error: redact(error.message()) }
+    }
+}
+
 /// The status and the type that Anthropic's API has for an error.
 fn anthropic_status(code: Code) -> (u16, &'static str) {
     match code {
@@ -115,6 +128,12 @@ pub fn responses_in_stream(
     (code, redact(error.message()))
 }
 
+/// Like [`in_stream`], as a line in the format of Ollama's API.
+pub fn ollama_in_stream(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Bytes {
+    log_stream_failure(error, request_id, recorded);
+    ndjson::line(&OllamaBody::new(error))
+}
+
 fn log_stream_failure(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) {
     if let Err(unrecorded) = recorded {
         tracing::warn!(%unrecorded, "the usage of a failed stream is not recorded");
@@ -139,6 +158,7 @@ impl ResponseError for Error {
 pub fn render(error: &Error, request_id: RequestId, format: ApiFormat) -> HttpResponse {
     let mut response = match format {
         ApiFormat::OpenAi => HttpResponse::build(error.status_code()).json(Body::new(error, request_id)),
+        ApiFormat::Ollama => HttpResponse::build(error.status_code()).json(OllamaBody::new(error)),
         ApiFormat::Anthropic => {
             let (status, _) = anthropic_status(error.code());
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -131,20 +131,25 @@ pub(super) fn refuse_encoding(request: &HttpRequest) -> Result<()> {
 
 /// Reads the body under its size and time limits. A body must be JSON and not compressed.
 pub(super) async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
+    let body = read_bytes(request, payload).await?;
+    if body.is_empty() { Ok(body) } else { require_json(request).map(|()| body) }
+}
+
+/// Like [`read_body`], whatever the `Content-Type`.
+pub(super) async fn read_bytes(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
     refuse_encoding(request)?;
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: usize| bytes > BODY_LIMIT) {
         return Err(too_large());
     }
     let read = actix_web::rt::time::timeout(BODY_TIMEOUT, collect(payload)).await;
-    let body = read.unwrap_or_else(|_| {
+    read.unwrap_or_else(|_| {
         let message = format!(
             "The body did not arrive within {} s. Send it faster, or check the connection.",
             BODY_TIMEOUT.as_secs()
         );
         Err(Error::new(Code::RequestTimeout, message))
-    })?;
-    if body.is_empty() { Ok(body) } else { require_json(request).map(|()| body) }
+    })
 }
 
 async fn collect(mut payload: Payload) -> Result<Bytes> {

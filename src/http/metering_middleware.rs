@@ -14,6 +14,7 @@ use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, HttpMessage, web};
 
 use super::Api;
+use super::api_format::{OLLAMA_PREFIX, is_ollama};
 use super::request_logging::log_usage;
 use super::response::Mount;
 use crate::error::{Error, Result};
@@ -27,7 +28,7 @@ pub type SharedRecorder = Arc<UsageRecorder>;
 /// Requests to this path are never rate limited, so that a limit that is too low can be raised.
 const UNMETERED_ROUTE: &str = "/projects/{project_id}/rate-limits";
 
-/// Middleware of both mounts, inside authentication.
+/// Middleware of the mounts and of Ollama's API, inside authentication.
 pub async fn meter<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
@@ -36,7 +37,7 @@ pub async fn meter<B: MessageBody + 'static>(
         return Err(Error::internal("metering is outside the two mounts, or before authentication").into());
     };
     let pattern = request.match_pattern();
-    let route = pattern.as_deref().and_then(Mount::of).map(|(_, route)| route).filter(|route| route.len() > 1);
+    let route = pattern.as_deref().and_then(route);
     let recorder = Arc::new(api.services.meter.open(&access, endpoint(request.method(), route)));
     request.extensions_mut().insert(recorder.clone());
     log_usage(&request, &recorder);
@@ -56,6 +57,15 @@ pub async fn meter<B: MessageBody + 'static>(
     }
     set_rate_limit_headers(response.headers_mut(), &status);
     Ok(response)
+}
+
+/// The route as usage records have it: without the prefix of its mount. Routes of Ollama's API keep theirs, because others
+/// have the same names.
+fn route(pattern: &str) -> Option<&str> {
+    match Mount::of(pattern) {
+        Some((_, route)) => Some(route).filter(|route| route.len() > 1),
+        None => Some(pattern).filter(|pattern| is_ollama(pattern) && pattern.len() > OLLAMA_PREFIX.len() + 1),
+    }
 }
 
 fn caller(request: &ServiceRequest) -> Option<Access> {

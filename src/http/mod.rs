@@ -1,7 +1,7 @@
 //! The HTTP layer: decodes requests, calls the services and encodes the responses.
 //!
-//! One set of handlers is mounted twice: `/v1` uses the spec's envelope, `/openai/v1` OpenAI's exact bodies. Every
-//! request passes `request_logging` (id, log line, error body); inside the mounts it passes authentication before
+//! One set of handlers is mounted twice: `/v1` uses the spec's envelope, `/openai/v1` OpenAI's exact bodies. Ollama's API
+//! is below `/api`. Every request passes `request_logging` (id, log line, error body); inside the mounts it passes authentication before
 //! anything else is read.
 
 pub mod allowed_hosts;
@@ -19,8 +19,10 @@ mod header_list;
 mod http1;
 mod http2;
 pub mod idempotent_body;
+mod keyless;
 pub mod metering_middleware;
 pub mod multipart;
+mod ndjson;
 mod normalize;
 pub mod openapi;
 pub mod page_params;
@@ -47,7 +49,7 @@ use crate::calls::{
     models::Models, tokenization::Tokenization,
 };
 use crate::clock_rng::ClockRng;
-use crate::ids::ListId;
+use crate::ids::{KeyId, ListId};
 use crate::origin::Origin;
 use crate::service::Services;
 use crate::storage::Store;
@@ -68,6 +70,8 @@ pub struct Api {
     pub hosts: Data<AllowedHosts>,
     /// The origins whose pages may call the API from a browser.
     pub origins: Vec<Origin>,
+    /// The key of local requests without one.
+    pub keyless: Option<KeyId>,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,
     /// Public base URL of this server; if not set, the request's host is used.

@@ -19,8 +19,10 @@ use actix_web::web::Data;
 use actix_web::{App, web};
 use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
+use utoipa_actix_web::service_config::ServiceConfig;
 use utoipa_actix_web::{AppExt, scope};
 
+use super::api_format::OLLAMA_PREFIX;
 use super::authentication::authenticate;
 use super::connections::{Connections, IDLE_TIMEOUT};
 use super::cors::cors;
@@ -121,8 +123,10 @@ fn app(
         .app_data(hosts)
         // Must precede the mount that contains it, where every request needs a key.
         .service(routes::images::fetch)
-        .service(mount(Mount::Spec))
-        .service(mount(Mount::OpenAi))
+        .service(scoped(Mount::Spec.prefix(), Mount::Spec, routes::mount))
+        .service(scoped(Mount::OpenAi.prefix(), Mount::OpenAi, routes::mount))
+        // Its handlers reply in their own format on any mount.
+        .service(scoped(OLLAMA_PREFIX, Mount::OpenAi, routes::ollama::mount))
         .service(routes::health::alive)
         .service(routes::health::ready)
         .service(routes::metrics::metrics)
@@ -212,8 +216,11 @@ where
     }
 }
 
-fn mount(
+/// The routes below `prefix`. They need a key.
+fn scoped(
+    prefix: &str,
     mount: Mount,
+    routes: fn(&mut ServiceConfig<'_>),
 ) -> scope::Scope<
     impl actix_web::dev::ServiceFactory<
         actix_web::dev::ServiceRequest,
@@ -223,9 +230,9 @@ fn mount(
         InitError = (),
     >,
 > {
-    scope::scope(mount.prefix())
+    scope::scope(prefix)
         .app_data(mount)
-        .configure(routes::mount)
+        .configure(routes)
         .default_service(web::to(openapi::fallback))
         // The last middleware is outermost: requests are authenticated before they are counted.
         .wrap(from_fn(meter))

@@ -158,6 +158,25 @@ impl Keys {
         Ok(known.access.clone())
     }
 
+    /// The access of requests that come without a key, which is that of the key `id`.
+    pub async fn authenticate_keyless(&self, id: KeyId) -> Result<Access> {
+        let known = match self.cache.get(id) {
+            Ok(known) => known,
+            Err(token) => {
+                let found = self.load(id).await?.filter(|(_, exists)| *exists);
+                let (known, _) = found.ok_or_else(api_key_secret::invalid)?;
+                self.cache.insert(id, token, known.clone());
+                known
+            }
+        };
+        let usable = authorize::check_usable(&known.record, known.project_archived, self.clock_rng.now());
+        usable.map_err(|error| {
+            let text = format!("Requests without an API key are not accepted any more: {}", error.message());
+            Error::new(error.code(), text)
+        })?;
+        Ok(known.access.clone())
+    }
+
     /// The stored key, if `digest` is that of its current or previous secret.
     ///
     /// Every refusal takes the same read even if the cache has the key, so that the response time does not reveal which

@@ -18,6 +18,7 @@ pub mod fine_tuning;
 pub mod idempotency;
 pub mod json_fields;
 mod key_cache;
+pub mod keyless;
 pub mod keys;
 pub mod limits;
 pub mod message_validation;

@@ -104,7 +104,10 @@ fn send(server: &Server, mistake: &Mistake) -> String {
     let response = server.raw(mistake.method.clone(), &mistake.path, Some(&server.admin), &headers, body);
     response.error_fields();
     let folder = server.folder.path().join("models");
-    response.json()["error"]["message"].as_str().unwrap().replace(folder.to_str().unwrap(), "FOLDER")
+    let error = &response.json()["error"];
+    // Ollama's errors are a text.
+    let text = error["message"].as_str().or(error.as_str()).unwrap();
+    text.replace(folder.to_str().unwrap(), "FOLDER")
 }
 
 fn check(cases: Vec<(Mistake, &str)>) {
@@ -251,7 +254,7 @@ fn unknown_paths_and_ids_are_answered_with_the_right_form() {
             post("/v1/chat/completion", &nothing),
             "There is nothing at '/v1/chat/completion'. Did you mean '/v1/chat/completions'?",
         ),
-        (post("/api/chat", &nothing), "There is nothing at '/api/chat'. Did you mean '/v1/chat/completions'?"),
+        (post("/chat", &nothing), "There is nothing at '/chat'. Did you mean '/v1/chat/completions'?"),
         (post("/responses", &nothing), "There is nothing at '/responses'. Did you mean '/v1/responses'?"),
         (get("/v1/nothing/here"), "There is nothing at '/v1/nothing/here'. /openapi.json lists every path."),
         (get("/v1/projects/org-abc"), &project),

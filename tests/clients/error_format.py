@@ -1,8 +1,12 @@
 """The formats of error responses: OpenAI's, and Anthropic's for its Messages API."""
 
+from urllib.parse import urlsplit
+
 
 def format_problem(response):
     """A description of what is wrong with the body of an error response, or `None`."""
+    if urlsplit(str(response.request.url)).path.startswith("/api/"):
+        return ollama_problem(response)
     try:
         body = response.json()
         error = body["error"]
@@ -23,3 +27,14 @@ def format_problem(response):
     if not all(isinstance(text, str) and text for text in texts):
         return f"not non-empty strings: {texts}"
     return None
+
+
+def ollama_problem(response):
+    """The same for Ollama's API, whose errors are a text."""
+    try:
+        body = response.json()
+    except ValueError as cause:
+        return f"no JSON: {cause!r}"
+    if not isinstance(body, dict) or list(body) != ["error"] or not isinstance(body["error"], str) or not body["error"]:
+        return f"no error of Ollama: {body}"
+    return None if response.headers.get("x-request-id") else "no request id"

@@ -61,7 +61,7 @@ TYPES += ["application/json; charset=utf-16", "application/json, text/html", "ap
 def operations(document):
     """`(method, path, schema of the body or None)` of every route under the mounts that may accept a body."""
     for path, item in document["paths"].items():
-        if not path.startswith(("/v1/", "/openai/v1/")):
+        if not path.startswith(("/v1/", "/openai/v1/", "/api/")):
             continue
         for method, operation in item.items():
             content = operation.get("requestBody", {}).get("content", {})

@@ -68,10 +68,16 @@ impl Response {
         self.json()
     }
 
-    /// `(status, error.code, error.param)` of an error response, whose format is checked here.
+    /// `(status, error.code, error.param)` of an error response, whose format is checked here. In Ollama's format, an error has
+    /// no code.
     pub fn error_fields(&self) -> (u16, String, Option<String>) {
         let body = self.json();
         let error = body.get("error").unwrap_or_else(|| panic!("no error in {}", self.text));
+        if let Some(text) = error.as_str() {
+            assert!(text.len() > 10 && body.as_object().unwrap().len() == 1, "{}", self.text);
+            assert!(self.headers.contains_key("x-request-id"));
+            return (self.status, String::new(), None);
+        }
         assert!(error["message"].as_str().is_some_and(|text| text.len() > 10), "{}", self.text);
         assert!(error["type"].is_string(), "{}", self.text);
         let id = self.headers["x-request-id"].to_str().unwrap();
@@ -118,7 +124,13 @@ impl Server {
 
     /// Starts on a folder that may already contain models and data.
     pub fn start_in(folder: TempDir) -> Self {
-        let config = config(folder.path());
+        Self::start_in_configured(folder, |_| ())
+    }
+
+    /// Like [`Self::start_in`], with a changed configuration.
+    pub fn start_in_configured(folder: TempDir, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config(folder.path());
+        change(&mut config);
         Self::start_with_config(folder, config)
     }
 
@@ -300,6 +312,7 @@ pub fn config(folder: &Path) -> Config {
         public_url: None,
         allowed_hosts: Vec::new(),
         cors_origins: Vec::new(),
+        keyless_project: None,
         trusted_proxies: Vec::new(),
         sandbox: None,
         tls: Tls::Off,

@@ -6,6 +6,7 @@ use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
+use crate::engine::tokenizer;
 use crate::models::decoder_family;
 use crate::models::gguf::{GgufFile, Header};
 
@@ -37,6 +38,7 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     info.parameters = header.parameters();
     info.quantization = header.quantization().map(str::to_owned);
     info.context_window = small("context_length");
+    info.width = small("embedding_length");
     info.license = text("general.license");
     if let Some(owner) = text("general.organization").or_else(|| text("general.author")) {
         info.owned_by = owner;
@@ -56,4 +58,5 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     }
     info.kind = if decoder_family::find_architecture(name).is_some() { ModelKind::Text } else { ModelKind::Unknown };
     info.problem = checkpoint::check_gguf(header).err();
+    info.infills = info.kind == ModelKind::Text && info.problem.is_none() && tokenizer::has_fim_tokens(metadata);
 }

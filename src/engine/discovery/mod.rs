@@ -373,6 +373,8 @@ fn empty_info(id: &str, created: Timestamp) -> ModelInfo {
         bytes: 0,
         context_window: None,
         embedding_dimensions: None,
+        width: None,
+        infills: false,
         image_sizes: Vec::new(),
         loaded: false,
         device: None,

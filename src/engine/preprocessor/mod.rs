@@ -37,8 +37,17 @@ use crate::models::encoder::Tokenized;
 use request::Request;
 use request_handler::RequestHandler;
 use sandbox_parent::Sandbox;
-use spec::Spec;
+use spec::{ModelFiles, Spec};
 pub(super) use template_sources::TemplateSources;
+
+/// The chat template in the files of a model whose main file is `path`. It is not run.
+pub(super) fn chat_template(path: &Path) -> Result<String, String> {
+    let templates = match ModelFiles::read(path)? {
+        ModelFiles::Gguf(metadata) => TemplateSources::from_gguf(&metadata)?,
+        ModelFiles::Folder(files) => TemplateSources::from_folder(&files)?,
+    };
+    Ok(templates.default)
+}
 pub(super) use tokenizer_info::{ChatTokenizerInfo, EncoderTokenizerInfo, PromptTokenizerSpec};
 
 /// A model's tokenizers and templates, ready for requests.

@@ -35,7 +35,7 @@ pub enum ModelFiles {
 
 impl ModelFiles {
     /// `path`: the model's main file.
-    fn read(path: &Path) -> Result<Self, String> {
+    pub fn read(path: &Path) -> Result<Self, String> {
         if is_gguf(path) {
             let file = GgufFile::open(path).map_err(|error| error.to_string())?;
             return Ok(Self::Gguf(file.header.metadata));

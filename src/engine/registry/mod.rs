@@ -28,7 +28,7 @@ use crate::engine::error::{InUse, LoadError};
 use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::{ModelInfo, ModelKind};
 use crate::engine::per_model::PerModel;
-use crate::engine::preprocessor::Isolation;
+use crate::engine::preprocessor::{self, Isolation};
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::runtime::memory_budget::Lease;
@@ -217,6 +217,13 @@ impl Registry {
     /// at most once a second.
     pub fn find(&self, id: &str) -> Option<ModelInfo> {
         self.lookup_on_disk(id).map(|found| self.describe(&found))
+    }
+
+    /// The chat template in the files of a model of the folder, as text. Reads them.
+    pub fn chat_template(&self, id: &str) -> Option<String> {
+        let found = self.lookup_on_disk(id)?;
+        let read = || preprocessor::chat_template(&found.base().unwrap_or(&found).path);
+        catch_load_panic(read).ok()
     }
 
     fn lookup(&self, id: &str) -> Option<DiscoveredModel> {

@@ -184,6 +184,15 @@ impl ChatTokenizer {
     }
 }
 
+/// Whether a file has the tokens of fill-in-the-middle prompts.
+pub fn has_fim_tokens(metadata: &Metadata) -> bool {
+    let texts = metadata.texts("tokenizer.ggml.tokens").unwrap_or_default();
+    let known = |id: &u32| (*id as usize) < texts.len();
+    let by_key = |key: &str| metadata.integer(key).and_then(|id| u32::try_from(id).ok()).filter(known);
+    let with_text = |text: &str| texts.iter().position(|other| other == text).and_then(|id| u32::try_from(id).ok());
+    FimTokens::from_metadata(by_key).or_else(|| FimTokens::from_vocabulary(with_text)).is_some()
+}
+
 fn token_bytes(table: &GgufVocabulary<'_>, kind: Kind, id: usize, text: &str) -> Vec<u8> {
     match kind {
         _ if table.special(id, text) => text.as_bytes().to_vec(),

@@ -23,7 +23,7 @@ use tokenizers::Tokenizer;
 use crate::engine::tokenizer::special_tokens::{Part, SpecialTokens};
 pub use chunks::chunks;
 use fill_in_the_middle::FimTokens;
-pub use gguf::{GgufVocabulary, check};
+pub use gguf::{GgufVocabulary, check, has_fim_tokens};
 pub use hugging_face::{check as check_hugging_face, tokenizer_json};
 pub use vocabulary::Vocabulary;
 

@@ -27,9 +27,14 @@ pub fn complete(document: &mut Value) {
     }
     document["components"]["schemas"]["Error"] = error();
     document["components"]["schemas"]["AnthropicError"] = anthropic_error();
-    for name in ["Error", "AnthropicError"] {
+    document["components"]["schemas"]["OllamaError"] = ollama_error();
+    for (name, description) in [
+        ("Error", "An error; `error.code` identifies it."),
+        ("AnthropicError", "An error of Anthropic's API; `error.code` identifies it."),
+        ("OllamaError", "An error of Ollama's API."),
+    ] {
         document["components"]["responses"][name] = json!({
-            "description": "An error; `error.code` identifies it.",
+            "description": description,
             "headers": { "x-request-id": { "schema": { "type": "string" } } },
             "content": { "application/json": { "schema": { "$ref": format!("#/components/schemas/{name}") } } },
         });
@@ -51,7 +56,11 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     let prefix = if mount == Some(Mount::OpenAi) { "openai_" } else { "" };
     let name = format!("{prefix}{}_{}", text(&operation["tags"][0]), text(&operation["operationId"]));
     operation["operationId"] = Value::String(name);
-    let error = if operation["tags"][0] == "messages" { "AnthropicError" } else { "Error" };
+    let error = match operation["tags"][0].as_str() {
+        Some("messages") => "AnthropicError",
+        Some("ollama") => "OllamaError",
+        _ => "Error",
+    };
     operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{error}") });
     let bare = operation["tags"][0] == "images";
     let is_exact = EXACT_TAGS.contains(&text(&operation["tags"][0]).as_str());
@@ -107,6 +116,14 @@ fn page(item: &Value) -> Value {
             "first_id": maybe,
             "last_id": maybe,
         },
+    })
+}
+
+fn ollama_error() -> Value {
+    json!({
+        "type": "object",
+        "required": ["error"],
+        "properties": { "error": { "type": "string", "description": "What is wrong, and what is accepted." } },
     })
 }
 

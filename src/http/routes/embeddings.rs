@@ -24,7 +24,7 @@ pub fn routes(config: &mut ServiceConfig) {
 
 const MAX_INPUTS: usize = 2048;
 /// Max vectors encoded on an async thread; more would block other requests for too long.
-const FEW: usize = 32;
+pub(super) const FEW: usize = 32;
 /// Clients that count tokens send the ids of OpenAI's tokenizer, which mean other words to any other model.
 const UNDECLARED_TOKENS: &str = "'input' has token ids, which give wrong vectors without an error if another tokenizer made them. Send texts; in LangChain, set check_embedding_ctx_length=False. If the ids are those of this model's own tokenizer, send token_ids: \"model\" too.";
 /// Fields that do not affect the output of this server.
@@ -130,7 +130,7 @@ impl EmbeddingRequest {
     }
 }
 
-fn check_inputs(inputs: &[TextInput], single: bool) -> Result<()> {
+pub(super) fn check_inputs(inputs: &[TextInput], single: bool) -> Result<()> {
     check_count("input", inputs.len(), MAX_INPUTS)?;
     match inputs.iter().position(TextInput::is_empty) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! Generated text as server-sent events: keep-alives while it is awaited, one event for an error, and usage that is durable
+//! Generated text as server-sent events, or as lines of JSON: keep-alives while it is awaited, one event for an error, and usage that is durable
 //! before the stream ends.
 //!
 //! The response body owns the running call: when the client disconnects, actix drops the body, which drops the receivers
@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use actix_web::HttpResponse;
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 
 use crate::calls::generation::RunningText;
 use crate::engine::TextDelta;
@@ -50,6 +50,14 @@ pub(super) trait EventSource: 'static {
 
 /// The response with the events of `source`.
 pub(super) fn respond(source: impl EventSource, request_id: Option<RequestId>) -> HttpResponse {
+    sse::response(events(source, request_id))
+}
+
+/// The events of `source`.
+pub(super) fn events(
+    source: impl EventSource,
+    request_id: Option<RequestId>,
+) -> impl Stream<Item = sse::Event> + 'static {
     let first = stream::iter(source.first_event());
     let state = Events { source, request_id, finished: false };
     let others = stream::unfold(state, |mut state| async move {
@@ -59,7 +67,7 @@ pub(super) fn respond(source: impl EventSource, request_id: Option<RequestId>) -
         let event = state.next().await;
         Some((event, state))
     });
-    sse::response(first.chain(others))
+    first.chain(others)
 }
 
 struct Events<S> {

@@ -21,6 +21,7 @@ mod limits;
 mod message_schema;
 pub mod metrics;
 mod models;
+pub mod ollama;
 mod projects;
 mod prompt_fields;
 mod rerank;

@@ -55,6 +55,11 @@ pub enum PromptReasoning {
     Closed,
 }
 
+/// Whether a chat template has markers of reasoning.
+pub fn is_in_template(template: &str) -> bool {
+    MARKERS.iter().any(|(_, closing)| template.contains(closing))
+}
+
 impl ReasoningSyntax {
     /// The markers that occur in the template, or that are tokens of the vocabulary. `encode`: tokenises plain text.
     pub fn detect(template: &str, vocabulary: &Vocabulary, encode: impl Fn(&str) -> Vec<u32>) -> Option<Self> {

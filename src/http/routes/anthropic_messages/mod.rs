@@ -14,15 +14,10 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::generation::RunningText;
 use crate::http::extractors::ApiJson;
-use crate::http::header_list::header_list;
+use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, request_logging};
 use request::Checked;
-
-/// The fields and tools that were left out.
-const IGNORED: &str = "x-outpost-ignored";
-/// The fields of the request's schemas that are not enforced.
-const UNENFORCED: &str = "x-outpost-unenforced";
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(count_tokens);
@@ -63,7 +58,7 @@ async fn create(
             HttpResponse::Ok().json(response::message(&running, choices, &stops))
         }
     };
-    Ok(with_headers(response, &ignored, &unenforced))
+    Ok(with_lists(response, &ignored, &unenforced))
 }
 
 /// Count the tokens of a message's prompt, with system prompt and tools.
@@ -72,14 +67,5 @@ async fn create(
 async fn count_tokens(caller: Caller, body: ApiJson<request::MessagesRequest>, api: web::Data<Api>) -> ApiResult {
     let Checked { call, ignored, .. } = body.0.check(false)?;
     let input_tokens = api.chat.count_tokens(&caller.access, call, &caller.recorder).await?;
-    Ok(with_headers(HttpResponse::Ok().json(TokenCount { input_tokens }), &ignored, &[]))
-}
-
-fn with_headers(mut response: HttpResponse, ignored: &[String], unenforced: &[String]) -> HttpResponse {
-    for (name, list) in [(IGNORED, ignored), (UNENFORCED, unenforced)] {
-        if let Some(list) = header_list(list) {
-            response.headers_mut().insert(actix_web::http::header::HeaderName::from_static(name), list);
-        }
-    }
-    response
+    Ok(with_lists(HttpResponse::Ok().json(TokenCount { input_tokens }), &ignored, &[]))
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::calls::completions::{CompletionCall, DEFAULT_MAX_TOKENS};
+use crate::calls::dialect::Dialect;
 use crate::calls::text_input::TextInput;
 use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
 use crate::error::{Error, Result};
@@ -66,12 +67,14 @@ impl CompletionRequest {
             single,
             suffix,
             choices,
-            max_tokens: self.max_tokens,
+            max_tokens: self.max_tokens.map(|count| (count, "max_tokens")),
+            default_max_tokens: Some(DEFAULT_MAX_TOKENS),
             sampling,
             seed,
             stop,
             logprobs,
             echo: self.echo.unwrap_or(false),
+            dialect: Dialect::Chat,
         };
         Ok(CheckedRequest { call, stream })
     }

@@ -20,17 +20,13 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
-use crate::http::header_list::header_list;
+use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::service::responses::{Chain, ChainLink};
 use request::{Checked, ResponsesRequest};
 use running::{RunningResponse, Storage};
 
-/// The fields, tools and items that were left out.
-const IGNORED: HeaderName = HeaderName::from_static("x-outpost-ignored");
-/// The fields of the request's schemas that are not enforced.
-const UNENFORCED: HeaderName = HeaderName::from_static("x-outpost-unenforced");
 /// The number of messages that were left out because the input is too long.
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 
@@ -78,15 +74,14 @@ async fn create(
     let unenforced = std::mem::take(&mut chat.unenforced);
     let truncated = chat.truncated;
     let mut running = RunningResponse::new(chat, settings, reasoning, storage, api.clock_rng.clone());
-    let mut response = match is_streamed {
+    let response = match is_streamed {
         true => {
             caller.recorder.defer();
             stream::respond(running, request_logging::request_id(&request))
         }
         false => HttpResponse::Ok().json(running.finish().await?),
     };
-    set_list(&mut response, IGNORED, &ignored);
-    set_list(&mut response, UNENFORCED, &unenforced);
+    let mut response = with_lists(response, &ignored, &unenforced);
     if let Some(count) = truncated {
         response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
     }
@@ -100,9 +95,7 @@ async fn count_tokens(caller: Caller, body: ApiJson<ResponsesRequest>, api: web:
     let (Checked { call, ignored, .. }, _) = check(body.0, &caller, &api).await?;
     let counted = api.chat.count_tokens(&caller.access, call, &caller.recorder).await;
     let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(in_input)? };
-    let mut response = HttpResponse::Ok().json(count);
-    set_list(&mut response, IGNORED, &ignored);
-    Ok(response)
+    Ok(with_lists(HttpResponse::Ok().json(count), &ignored, &[]))
 }
 
 /// Validates a request, with the stored responses that it refers to.
@@ -120,10 +113,4 @@ async fn check(request: ResponsesRequest, caller: &Caller, api: &Api) -> Result<
 /// The messages of a chat are the input of a response.
 fn in_input(error: Error) -> Error {
     if error.param_name() == Some("messages") { error.param("input") } else { error }
-}
-
-fn set_list(response: &mut HttpResponse, name: HeaderName, entries: &[String]) {
-    if let Some(list) = header_list(entries) {
-        response.headers_mut().insert(name, list);
-    }
 }

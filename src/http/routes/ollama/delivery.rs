@@ -1,0 +1,155 @@
+//! What chats and completions have in common: fields that both have, and how a response is sent.
+
+use actix_web::HttpResponse;
+use serde_json::{Map, Value};
+
+use super::response::{Content, Head};
+use super::{lines, options};
+use crate::calls::generation::RunningText;
+use crate::calls::output_spec::ToolCallIds;
+use crate::display::shorten;
+use crate::engine::{MAX_TOP_LOGPROBS, TemplateVariable};
+use crate::error::{Code, Error, Result};
+use crate::http::header_list::with_lists;
+use crate::http::response::ApiResult;
+use crate::http::routes::prompt_fields;
+use crate::http::routes::sampling_fields::within;
+use crate::http::{Api, authentication::Caller};
+use crate::ids::RequestId;
+
+/// Fields that do not affect the output of this server.
+const IDLE: [&str; 1] = ["keep_alive"];
+
+const LEVELS: [&str; 4] = ["low", "medium", "high", "max"];
+
+/// How a response is sent.
+pub struct Delivery {
+    pub is_streamed: bool,
+    pub includes_logprobs: bool,
+    /// The fields and options that were left out.
+    pub ignored: Vec<String>,
+    /// The context that the client wants.
+    pub context: Option<u32>,
+}
+
+impl Delivery {
+    /// Sends what `running` generates. `call_ids`: of a response that may have calls. `unenforced`: the fields of the
+    /// request's schemas that are not enforced.
+    pub async fn send<T: Content>(
+        mut self,
+        mut running: impl RunningText + 'static,
+        head: Head,
+        (caller, request_id): (&Caller, Option<RequestId>),
+        call_ids: Option<ToolCallIds>,
+        unenforced: &[String],
+    ) -> ApiResult {
+        let window = running.generation().context_window();
+        if self.context.is_some_and(|context| context > window) {
+            self.ignored.push(options::NUM_CTX.to_owned());
+        }
+        let response = match self.is_streamed {
+            true => {
+                caller.recorder.defer();
+                lines::respond::<T>(running, head, call_ids, request_id)
+            }
+            false => {
+                let choices = running.whole().await?;
+                HttpResponse::Ok().json(head.whole::<T>(choices, call_ids, &running, self.includes_logprobs))
+            }
+        };
+        Ok(with_lists(response, &self.ignored, unenforced))
+    }
+}
+
+/// The fields of a request that have no effect and could have one.
+pub fn unknown(rest: &Map<String, Value>) -> Vec<String> {
+    let asks = |(name, value): &(&String, &Value)| {
+        !value.is_null() && **value != Value::Bool(false) && !IDLE.contains(&name.as_str())
+    };
+    rest.iter().filter(asks).map(|(name, _)| shorten(name)).collect()
+}
+
+/// The variables of the chat template for `think`: true, false or a level.
+pub fn think(think: Option<&Value>) -> Result<Vec<TemplateVariable>> {
+    match think {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Bool(enabled)) => Ok(prompt_fields::thinking(*enabled).into()),
+        Some(Value::String(level)) if LEVELS.contains(&level.as_str()) => prompt_fields::effort("think", level.clone()),
+        Some(_) => Err(Error::invalid("think", "'think' must be true, false, 'low', 'medium', 'high' or 'max'.")),
+    }
+}
+
+/// The number of alternatives of each token. Without `logprobs`, Ollama ignores it.
+pub fn logprobs(logprobs: Option<bool>, top: Option<u32>) -> Result<Option<u8>> {
+    let top = within("top_logprobs", top.unwrap_or(0), 0, MAX_TOP_LOGPROBS.into())?;
+    Ok(logprobs.unwrap_or(false).then(|| u8::try_from(top).unwrap_or(MAX_TOP_LOGPROBS)))
+}
+
+/// The response to a request without a prompt: its model is loaded, or with `keep_alive: 0` unloaded. `rest`: its further
+/// fields.
+pub async fn load<T: Content>(
+    caller: &Caller,
+    api: &Api,
+    id: &str,
+    rest: &Map<String, Value>,
+    head: &Head,
+) -> ApiResult {
+    let reason = match is_zero(rest.get("keep_alive")) {
+        false => {
+            api.chat.load(&caller.access, id, &caller.recorder).await?;
+            "load"
+        }
+        true => {
+            api.models.unload(&caller.access, id).await.map_err(explain_scope)?;
+            "unload"
+        }
+    };
+    Ok(HttpResponse::Ok().json(head.without_text::<T>(reason)))
+}
+
+/// Whether a duration is zero: seconds, or a text such as `0s`.
+fn is_zero(duration: Option<&Value>) -> bool {
+    match duration {
+        Some(Value::Number(seconds)) => seconds.as_f64() == Some(0.),
+        Some(Value::String(text)) => {
+            text.starts_with('0') && text.trim_end_matches(char::is_alphabetic).chars().all(|digit| digit == '0')
+        }
+        _ => false,
+    }
+}
+
+fn explain_scope(error: Error) -> Error {
+    match error.code() {
+        Code::InsufficientScope => {
+            let text = "Unloading a model (keep_alive: 0 without a prompt) needs an API key with the scope 'admin'. Models are unloaded anyway when memory is needed for others.";
+            Error::new(Code::InsufficientScope, text)
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_zero_unloads() {
+        for zero in [json!(0), json!(0.0), json!("0"), json!("0s"), json!("00m")] {
+            assert!(is_zero(Some(&zero)), "{zero}");
+        }
+        for other in [json!(null), json!(5), json!(-1), json!("5m"), json!("0.5s"), json!(""), json!("m")] {
+            assert!(!is_zero(Some(&other)), "{other}");
+        }
+        assert!(!is_zero(None));
+    }
+
+    #[test]
+    fn fields_that_ask_for_nothing_are_not_named() {
+        let rest = json!({ "keep_alive": "5m", "shift": false, "truncate": true, "width": null, "x\n": 1 });
+        let named = unknown(rest.as_object().unwrap());
+        assert_eq!(named[0], "truncate");
+        assert_eq!(named.len(), 2);
+    }
+}

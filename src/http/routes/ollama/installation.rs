@@ -1,0 +1,107 @@
+//! Calls that install and change models. Operators install models with `outpost models`, so these calls do what they can
+//! without installing any: a pull of an installed model succeeds, and a tuned model can be deleted.
+
+use actix_web::{HttpResponse, delete, get, post, web};
+use serde::{Deserialize, Serialize};
+use utoipa_actix_web::service_config::ServiceConfig;
+
+use super::body::OllamaJson;
+use super::model_name::model_id;
+use super::models::NamedModel;
+use crate::error::{Code, Error, Result};
+use crate::http::response::ApiResult;
+use crate::http::{Api, authentication::Caller, ndjson};
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(pull).service(remove);
+    config.service(push).service(create).service(copy).service(has_blob).service(put_blob);
+}
+
+/// The status of a pull.
+#[derive(Serialize, utoipa::ToSchema)]
+struct PullBody {
+    /// `success`.
+    status: &'static str,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+pub struct PullRequest {
+    /// Id of a model.
+    model: Option<String>,
+    /// The older name of `model`.
+    name: Option<String>,
+    /// True if absent.
+    stream: Option<bool>,
+}
+
+/// Check that a model is installed. Operators install models with `outpost models pull`.
+#[utoipa::path(tag = "ollama", request_body = PullRequest, responses((
+    status = 200,
+    description = "The model is installed.",
+    content((PullBody = "application/json"), (String = "application/x-ndjson")),
+)))]
+#[post("/pull")]
+async fn pull(caller: Caller, body: OllamaJson<PullRequest>, api: web::Data<Api>) -> ApiResult {
+    let PullRequest { model, name, stream } = body.0;
+    let name = NamedModel { model, name }.into_name()?;
+    api.models.get(&caller.access, model_id(&name)).await?;
+    let body = PullBody { status: "success" };
+    Ok(match stream.unwrap_or(true) {
+        true => ndjson::response(futures_util::stream::iter([ndjson::line(&body)])),
+        false => HttpResponse::Ok().json(body),
+    })
+}
+
+/// Delete a model that the project has trained.
+#[utoipa::path(tag = "ollama", request_body = NamedModel, responses((status = 200, description = "The model is deleted.")))]
+#[delete("/delete")]
+async fn remove(caller: Caller, body: OllamaJson<NamedModel>, api: web::Data<Api>) -> ApiResult {
+    let name = body.0.into_name()?;
+    api.models.delete(&caller.access, model_id(&name)).await?;
+    Ok(HttpResponse::Ok().finish())
+}
+
+/// Not supported.
+#[utoipa::path(tag = "ollama", responses((status = 400, description = "Models cannot be pushed.")))]
+#[post("/push")]
+async fn push(_: Caller) -> ApiResult {
+    unsupported("pushed to a registry")
+}
+
+/// Not supported.
+#[utoipa::path(tag = "ollama", responses((status = 400, description = "Models cannot be created.")))]
+#[post("/create")]
+async fn create(_: Caller) -> ApiResult {
+    unsupported("created")
+}
+
+/// Not supported.
+#[utoipa::path(tag = "ollama", responses((status = 400, description = "Models cannot be copied.")))]
+#[post("/copy")]
+async fn copy(_: Caller) -> ApiResult {
+    unsupported("copied")
+}
+
+/// Not supported: there are no blobs.
+#[utoipa::path(tag = "ollama", params(("digest" = String, Path)), responses((status = 404, description = "There are no blobs.")))]
+#[get("/blobs/{digest}")]
+async fn has_blob(_: Caller) -> ApiResult {
+    let text =
+        "This server has no blobs. The operator installs models with 'outpost models pull' or 'outpost models import'.";
+    Err(Error::new(Code::NotFound, text))
+}
+
+/// Not supported.
+#[utoipa::path(tag = "ollama", params(("digest" = String, Path)), responses((status = 400, description = "Blobs cannot be created.")))]
+#[post("/blobs/{digest}")]
+async fn put_blob(_: Caller) -> ApiResult {
+    unsupported("uploaded")
+}
+
+/// `done`: what cannot be done with models.
+fn unsupported<T>(done: &str) -> Result<T> {
+    let text = format!(
+        "Models cannot be {done} over this API. The operator installs them on the server with 'outpost models pull' or 'outpost models import'; fine-tuning jobs (POST /v1/fine_tuning/jobs) make new ones."
+    );
+    Err(Error::new(Code::InvalidParameter, text))
+}

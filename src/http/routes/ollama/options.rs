@@ -1,0 +1,156 @@
+//! `options`: the parameters of generation. Those that cannot be honoured are named in a header.
+
+use serde_json::{Map, Value};
+
+use crate::display::shorten;
+use crate::engine::Sampling;
+use crate::error::Result;
+use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, Stop};
+use crate::service::json_fields::invalid_field;
+
+/// Checked options.
+#[derive(Debug)]
+pub struct Options {
+    pub sampling: Sampling,
+    /// `None`: a random one.
+    pub seed: Option<u64>,
+    pub stop: Vec<String>,
+    /// With the name of its field. `None`: what the context leaves.
+    pub max_tokens: Option<(u32, &'static str)>,
+    /// The context that the client wants.
+    pub context: Option<u32>,
+}
+
+/// The option with the number of tokens to generate.
+const NUM_PREDICT: &str = "options.num_predict";
+/// The option with the size of the context.
+pub const NUM_CTX: &str = "options.num_ctx";
+
+/// Checks the options. The names of those without effect are added to `ignored`.
+pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Options> {
+    let (mut fields, mut max_tokens, mut context) = (SamplingFields::default(), None, None);
+    for (name, value) in given(options)? {
+        let option = Given { name, value };
+        match name.as_str() {
+            "temperature" => fields.temperature = Some(option.number()?),
+            "top_p" => fields.top_p = Some(option.number()?),
+            "min_p" => fields.min_p = Some(option.number()?),
+            "repeat_penalty" => fields.repetition_penalty = Some(option.number()?),
+            "presence_penalty" => fields.presence_penalty = Some(option.number()?),
+            "frequency_penalty" => fields.frequency_penalty = Some(option.number()?),
+            // A negative number is off, as zero.
+            "top_k" => fields.top_k = Some(option.count()?),
+            "seed" => fields.seed = Some(option.integer()?).filter(|seed| *seed != -1),
+            "stop" => fields.stop = Some(option.stop()?),
+            // Up to the end of the context if it is not positive.
+            "num_predict" => max_tokens = Some(option.count()?).filter(|count| *count > 0),
+            "num_ctx" => context = Some(option.count()?),
+            _ => ignored.push(format!("options.{}", shorten(name))),
+        }
+    }
+    let max_tokens = max_tokens.map(|count| (count, NUM_PREDICT));
+    let CheckedSampling { sampling, seed, stop, .. } = fields.check(max_tokens)?;
+    Ok(Options { sampling, seed, stop, max_tokens, context })
+}
+
+/// The names of all options, for calls that have none.
+pub fn names(options: Option<&Value>) -> Result<Vec<String>> {
+    Ok(given(options)?.map(|(name, _)| format!("options.{}", shorten(name))).collect())
+}
+
+/// The options that are set.
+fn given(options: Option<&Value>) -> Result<impl Iterator<Item = (&String, &Value)>> {
+    let fields: Option<&Map<String, Value>> = match options {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(fields)) => Some(fields),
+        Some(_) => return invalid_field("options", "must be an object"),
+    };
+    Ok(fields.into_iter().flatten().filter(|(_, value)| !value.is_null()))
+}
+
+/// An option that is set.
+struct Given<'a> {
+    name: &'a str,
+    value: &'a Value,
+}
+
+impl Given<'_> {
+    fn invalid<T>(&self, what: &str) -> Result<T> {
+        invalid_field(&format!("options.{}", self.name), what)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the nearest number of the sampler's type")]
+    fn number(&self) -> Result<f32> {
+        match self.value.as_f64() {
+            Some(number) => Ok(number as f32),
+            None => self.invalid("must be a number"),
+        }
+    }
+
+    /// Some clients write whole numbers as `8192.0`.
+    fn integer(&self) -> Result<i64> {
+        let from_float = |number: f64| {
+            let text = format!("{number:.0}");
+            text.parse().ok().filter(|_| number.fract() == 0.)
+        };
+        match self.value.as_i64().or_else(|| self.value.as_f64().and_then(from_float)) {
+            Some(number) => Ok(number),
+            None => self.invalid("must be a whole number"),
+        }
+    }
+
+    /// A whole number; 0 if it is negative.
+    fn count(&self) -> Result<u32> {
+        self.integer().map(|number| u32::try_from(number.max(0)).unwrap_or(u32::MAX))
+    }
+
+    fn stop(&self) -> Result<Stop> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let texts = match self.value {
+            Value::String(one) => Some(vec![one.clone()]),
+            Value::Array(many) => many.iter().map(text).collect(),
+            _ => None,
+        };
+        texts.map_or_else(|| self.invalid("must be an array of strings"), |texts| Ok(Stop::Many(texts)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn options_are_honoured_or_named() {
+        let options = json!({
+            "temperature": 0, "top_k": 20.0, "top_p": 0.5, "min_p": null, "seed": -1, "num_predict": 8, "stop": "x",
+            "repeat_penalty": 1.1, "num_ctx": 4096.0, "mirostat": 1, "num_gpu": 99, "typical_p": 0.7,
+        });
+        let mut ignored = Vec::new();
+        let checked = check(Some(&options), &mut ignored).unwrap();
+        assert_eq!(ignored, ["options.mirostat", "options.num_gpu", "options.typical_p"]);
+        assert_eq!((checked.max_tokens, checked.context, checked.seed), (Some((8, NUM_PREDICT)), Some(4096), None));
+        assert_eq!(checked.stop, ["x"]);
+        let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } = checked.sampling;
+        assert_eq!((temperature, top_k, top_p, min_p, repetition_penalty), (0., 20, 0.5, 0.05, 1.1));
+        for endless in [json!({ "num_predict": -1 }), json!({ "num_predict": -2.0 }), json!({}), Value::Null] {
+            assert_eq!(check(Some(&endless), &mut ignored).unwrap().max_tokens, None);
+        }
+        assert_eq!(check(Some(&json!({ "seed": 7 })), &mut ignored).unwrap().seed, Some(7));
+    }
+
+    #[test]
+    fn errors_name_the_option() {
+        for (options, param) in [
+            (json!([]), "options"),
+            (json!({ "temperature": "hot" }), "options.temperature"),
+            (json!({ "top_k": 1.5 }), "options.top_k"),
+            (json!({ "num_predict": true }), "options.num_predict"),
+            (json!({ "stop": [1] }), "options.stop"),
+            (json!({ "temperature": 3 }), "temperature"),
+        ] {
+            assert_eq!(check(Some(&options), &mut Vec::new()).unwrap_err().param_name(), Some(param), "{options}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Response bodies of chats and completions, whole and in lines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::calls::generation::{Choice, RunningText};
+use crate::calls::output_spec::{GeneratedCall, ToolCallIds};
+use crate::clock_rng::{ClockRng, Timestamp};
+use crate::engine::{FinishReason, TokenInfo, TokenLogprob};
+use crate::http::routes::completion_body::finite_logprob;
+
+/// A response, or a part of one.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Body<T> {
+    /// As the request has it.
+    model: String,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    #[serde(flatten)]
+    content: T,
+    /// Whether it is the last part.
+    done: bool,
+    /// `stop`, `length`, `load` or `unload`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    logprobs: Vec<LogprobBody>,
+    #[serde(flatten)]
+    metrics: Option<Metrics>,
+}
+
+/// What was generated.
+#[derive(Default)]
+pub struct Parts {
+    /// The reasoning before the text.
+    pub thinking: String,
+    pub text: String,
+    pub calls: Vec<ToolCallBody>,
+}
+
+/// The content of a body.
+pub trait Content: Serialize + 'static {
+    fn new(parts: Parts) -> Self;
+}
+
+/// That of a chat.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ChatContent {
+    message: MessageBody,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct MessageBody {
+    role: &'static str,
+    content: String,
+    /// The reasoning before the content.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    thinking: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCallBody>,
+}
+
+/// That of a completion.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct GenerateContent {
+    response: String,
+    /// The reasoning before the response.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    thinking: String,
+}
+
+impl Content for ChatContent {
+    fn new(Parts { thinking, text, calls }: Parts) -> Self {
+        Self { message: MessageBody { role: "assistant", content: text, thinking, tool_calls: calls } }
+    }
+}
+
+impl Content for GenerateContent {
+    /// There are no tools.
+    fn new(Parts { thinking, text, .. }: Parts) -> Self {
+        Self { response: text, thinking }
+    }
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ToolCallBody {
+    id: String,
+    function: FunctionBody,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct FunctionBody {
+    index: u32,
+    name: String,
+    /// The order of the fields is that of the model.
+    #[schema(value_type = Object)]
+    arguments: Box<RawValue>,
+}
+
+impl ToolCallBody {
+    /// The call with this index. Arguments that are cut off are left out.
+    pub fn new(ids: ToolCallIds, index: u32, GeneratedCall { name, arguments }: GeneratedCall) -> Self {
+        let empty = || RawValue::from_string("{}".to_owned());
+        let arguments = RawValue::from_string(arguments).or_else(|_| empty()).unwrap_or_default();
+        Self { id: ids.of(0, index), function: FunctionBody { index, name, arguments } }
+    }
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct LogprobBody {
+    #[serde(flatten)]
+    token: TokenBody,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top_logprobs: Vec<TokenBody>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct TokenBody {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+impl From<&TokenInfo> for LogprobBody {
+    fn from(info: &TokenInfo) -> Self {
+        let body = |token: &TokenLogprob| TokenBody {
+            token: String::from_utf8_lossy(&token.bytes).into_owned(),
+            logprob: finite_logprob(token.logprob),
+            bytes: token.bytes.clone(),
+        };
+        Self { token: body(&info.token), top_logprobs: info.top.iter().map(body).collect() }
+    }
+}
+
+/// Numbers of tokens, and durations in nanoseconds.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Metrics {
+    /// From the request to the last token.
+    total_duration: u64,
+    /// Until the model was loaded and the prompt tokenised.
+    load_duration: u64,
+    prompt_eval_count: u32,
+    /// From then to the first token. Includes the time in the queue.
+    prompt_eval_duration: u64,
+    eval_count: u32,
+    /// From the first token to the last.
+    eval_duration: u64,
+}
+
+impl Metrics {
+    /// `received`: when the request arrived, as uptime of the server.
+    fn new(running: &impl RunningText, received: Duration, now: Duration) -> Self {
+        let (timings, usage) = (running.generation().timings(), running.usage());
+        let (first, last) = (timings.first.unwrap_or(now), timings.last.unwrap_or(now));
+        // Clients divide by the durations.
+        let between = |from: Duration, to: Duration| nanoseconds(to.saturating_sub(from)).max(1);
+        Self {
+            total_duration: between(received, last),
+            load_duration: between(received, timings.submitted),
+            prompt_eval_count: usage.prompt_tokens,
+            prompt_eval_duration: between(timings.submitted, first),
+            eval_count: usage.completion_tokens,
+            eval_duration: between(first, last),
+        }
+    }
+}
+
+pub fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What all bodies of a response share.
+pub struct Head {
+    /// The name that the client sent.
+    pub model: String,
+    pub clock_rng: Arc<dyn ClockRng>,
+    /// When the request arrived, as uptime of the server.
+    pub received: Duration,
+}
+
+impl Head {
+    /// A part that is not the last.
+    pub fn part<T: Content>(&self, parts: Parts, tokens: &[TokenInfo]) -> Body<T> {
+        let logprobs = tokens.iter().map(LogprobBody::from).collect();
+        Body { logprobs, ..self.body(parts, None) }
+    }
+
+    /// The last part.
+    pub fn last<T: Content>(&self, ending: FinishReason, running: &impl RunningText) -> Body<T> {
+        self.complete(Parts::default(), ending, running)
+    }
+
+    /// The response of a request that generates nothing: its model was loaded or unloaded.
+    pub fn without_text<T: Content>(&self, done_reason: &'static str) -> Body<T> {
+        self.body(Parts::default(), Some(done_reason))
+    }
+
+    /// The whole response. `call_ids`: of a response that may have calls.
+    pub fn whole<T: Content>(
+        &self,
+        choices: Vec<Choice>,
+        call_ids: Option<ToolCallIds>,
+        running: &impl RunningText,
+        includes_logprobs: bool,
+    ) -> Body<T> {
+        let Choice { reasoning, text, calls, tokens, ending, .. } = choices.into_iter().next().unwrap_or_default();
+        let calls =
+            call_ids.map(|ids| (0..).zip(calls).map(|(index, call)| ToolCallBody::new(ids, index, call)).collect());
+        let parts = Parts { thinking: reasoning, text, calls: calls.unwrap_or_default() };
+        let body = self.complete(parts, ending.unwrap_or(FinishReason::Stop), running);
+        let tokens = tokens.iter().filter(|_| includes_logprobs);
+        Body { logprobs: tokens.map(LogprobBody::from).collect(), ..body }
+    }
+
+    fn complete<T: Content>(&self, parts: Parts, ending: FinishReason, running: &impl RunningText) -> Body<T> {
+        let metrics = Metrics::new(running, self.received, self.clock_rng.uptime());
+        let reason = match ending {
+            FinishReason::Stop | FinishReason::StopString(_) | FinishReason::ToolCalls => "stop",
+            FinishReason::Length => "length",
+        };
+        Body { metrics: Some(metrics), ..self.body(parts, Some(reason)) }
+    }
+
+    fn body<T: Content>(&self, parts: Parts, done_reason: Option<&'static str>) -> Body<T> {
+        Body {
+            model: self.model.clone(),
+            created_at: self.clock_rng.now(),
+            content: T::new(parts),
+            done: done_reason.is_some(),
+            done_reason,
+            logprobs: Vec::new(),
+            metrics: None,
+        }
+    }
+}
