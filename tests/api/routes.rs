@@ -154,7 +154,11 @@ fn every_operation_has_a_unique_name_and_documents_its_errors() {
         for (method, operation) in item.as_object().unwrap() {
             let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no name"));
             assert!(names.insert(name), "{method} {path} has the name of another operation: {name}");
-            let error = if path.starts_with("/api/") { "OllamaError" } else { "Error" };
+            let error = match path {
+                _ if path.starts_with("/api/") => "OllamaError",
+                _ if path.contains("/messages") && !path.contains("conversations") => "AnthropicError",
+                _ => "Error",
+            };
             let documented = format!("#/components/responses/{error}");
             assert_eq!(operation["responses"]["default"]["$ref"], documented, "{method} {path}");
         }

@@ -104,7 +104,10 @@ fn upload_file(server: &Server, sample: &Value) -> Response {
 }
 
 fn cases(project: &str) -> Vec<Case> {
-    let assistant = json!({ "role": "assistant", "content": "c", "name": "n", "tool_calls": [call()], "refusal": "r" });
+    let assistant = json!({
+        "role": "assistant", "content": "c", "name": "n", "tool_calls": [call()], "refusal": "r",
+        "reasoning_content": "s", "reasoning": "s",
+    });
     let tool = json!({ "role": "tool", "content": "c", "name": "n", "tool_call_id": "call_1", "refusal": "r" });
     let request = json!({
         "model": IMAGE_MODEL, "prompt": "p", "n": 1, "size": "64x64", "resize": true, "quality": "low",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
-use super::delivery::{Delivery, think, load, logprobs, unknown};
+use super::delivery::{Delivery, load, logprobs, think, unknown};
 use super::model_name::model_id;
 use super::options::{self, Options};
 use super::response::{Body, GenerateContent, Head};
