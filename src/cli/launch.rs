@@ -50,6 +50,8 @@ pub struct LaunchArgs {
 enum Client {
     /// Claude Code
     Claude,
+    /// Codex
+    Codex,
     /// opencode
     Opencode,
     /// aider
@@ -174,6 +176,26 @@ impl Client {
                 removed: &["ANTHROPIC_API_KEY"],
                 package: "npm install -g @anthropic-ai/claude-code",
             },
+            Self::Codex => {
+                let provider = |field: &str, value: &str| format!("model_providers.outpost.{field}={value}");
+                let settings = [
+                    "model_provider=\"outpost\"".to_owned(),
+                    provider("name", "\"Outpost\""),
+                    provider("base_url", &json!(openai).to_string()),
+                    provider("env_key", &json!(KEY).to_string()),
+                    provider("wire_api", "\"responses\""),
+                    provider("stream_idle_timeout_ms", &TIMEOUT_MILLIS.to_string()),
+                    format!("model_context_window={window}"),
+                ];
+                let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
+                Launch {
+                    program: "codex",
+                    arguments: ["--model".to_owned(), id].into_iter().chain(settings).collect(),
+                    variables: vec![(KEY, None)],
+                    removed: &[],
+                    package: "npm install -g @openai/codex",
+                }
+            }
             Self::Opencode => {
                 let limits = json!({ "name": id, "limit": { "context": window, "output": output } });
                 let options = json!({ "baseURL": openai, "apiKey": "{env:OUTPOST_KEY}", "timeout": TIMEOUT_MILLIS });

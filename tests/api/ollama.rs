@@ -380,7 +380,7 @@ fn errors_have_ollamas_format() {
         (json!({ "model": null }), "model"),
         (json!({ "messages": [{ "role": "robot", "content": "x" }] }), "messages[0].role"),
         (json!({ "messages": [{ "role": "user", "content": "x", "images": ["aGk="] }] }), "messages[0].images"),
-        (json!({ "messages": [{ "role": "user" }, { "role": "assistant", "content": "{" }] }), "the assistant's"),
+        (json!({ "messages": [{ "role": "user" }, { "role": "assistant", "content": " " }] }), "To be continued"),
         (json!({ "options": { "temperature": 3 } }), "temperature"),
         (json!({ "options": { "num_predict": "many" } }), "options.num_predict"),
         (json!({ "format": "xml" }), "format"),

@@ -1,4 +1,4 @@
-//! Reasoning in chat completions, messages and conversations, and the fields that switch it.
+//! Reasoning in chat completions, messages, responses, conversations and Ollama's API, and the fields that switch it.
 
 use serde_json::{Value, json};
 
@@ -123,6 +123,149 @@ fn messages_have_thinking_blocks() {
     ];
     assert_eq!(types, expected);
     assert_eq!(json!(thought), chat["reasoning"]);
+}
+
+/// The types of a stream's events, without repetitions, and the deltas of one type joined.
+fn event_types(text: &str, delta: &str) -> (Vec<String>, String) {
+    let (mut types, mut joined) = (Vec::new(), String::new());
+    for event in text.split_terminator("\n\n") {
+        let data: Value = serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap();
+        if data["type"] == delta {
+            joined += data["delta"].as_str().unwrap();
+        }
+        types.push(data["type"].as_str().unwrap().to_owned());
+    }
+    types.dedup();
+    (types, joined)
+}
+
+#[test]
+fn responses_have_reasoning_items() {
+    let server = start(OPEN);
+    let request = |more: Value| {
+        let request = json!({
+            "model": MODEL, "input": "the sea", "max_output_tokens": 40, "temperature": 0, "max_reasoning_tokens": 8,
+        });
+        with(request, more)
+    };
+    let chat = server.post("/v1/chat/completions", &body(json!({ "max_reasoning_tokens": 8 }))).ok();
+    let answer = &chat["choices"][0]["message"];
+    let whole = server.post("/v1/responses", &request(json!({}))).ok();
+    let [reasoning, message] = &whole["output"].as_array().unwrap()[..] else { panic!("{whole}") };
+    let content = json!([{ "type": "reasoning_text", "text": answer["reasoning"] }]);
+    assert_eq!((&reasoning["type"], &reasoning["content"]), (&json!("reasoning"), &content));
+    assert_eq!((&reasoning["summary"], &reasoning["encrypted_content"]), (&json!([]), &Value::Null));
+    assert!(reasoning["id"].as_str().unwrap().starts_with("rs_"));
+    assert_eq!(message["content"][0]["text"], answer["content"]);
+    assert_eq!(whole["usage"]["output_tokens_details"]["reasoning_tokens"], 9, "8 and the closing marker");
+
+    let summary = json!({ "reasoning": { "summary": "auto" }, "include": ["reasoning.encrypted_content"] });
+    let summarized = server.post("/v1/responses", &request(summary.clone())).ok();
+    let item = &summarized["output"][0];
+    assert_eq!(item["summary"], json!([{ "type": "summary_text", "text": answer["reasoning"] }]));
+    assert_eq!(item["content"], json!([]));
+    assert!(!item["encrypted_content"].as_str().unwrap().is_empty());
+
+    for (more, part, text) in [
+        (json!({}), "response.content_part", "response.reasoning_text"),
+        (summary, "response.reasoning_summary_part", "response.reasoning_summary_text"),
+    ] {
+        let stream = server.post("/v1/responses", &request(with(more, json!({ "stream": true }))));
+        let (types, joined) = event_types(&stream.text, &format!("{text}.delta"));
+        assert_eq!(json!(joined), answer["reasoning"]);
+        let [added, done] = ["response.output_item.added", "response.output_item.done"];
+        let reasoning =
+            [&format!("{part}.added"), &format!("{text}.delta"), &format!("{text}.done"), &format!("{part}.done")];
+        let message = [
+            "response.content_part.added",
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+        ];
+        let mut expected = vec!["response.created", "response.in_progress", added];
+        expected.extend(reasoning.map(String::as_str));
+        expected.extend([done, added]);
+        expected.extend(message);
+        expected.extend([done, "response.incomplete"]);
+        assert_eq!(types, expected);
+    }
+}
+
+#[test]
+fn reasoning_items_come_back_to_the_template() {
+    let server = start(TEMPLATE);
+    let count = |more: Value| {
+        let counted = server.post("/v1/responses/input_tokens", &with(json!({ "model": MODEL }), more)).ok();
+        counted["input_tokens"].as_u64().unwrap()
+    };
+    let answer = json!({ "role": "assistant", "content": "So" });
+    let reasoning = |fields: Value| with(json!({ "type": "reasoning", "id": "rs_1", "summary": [] }), fields);
+    let user = json!({ "role": "user", "content": "and?" });
+    let without = count(json!({ "input": [user, answer, user] }));
+    for item in [
+        reasoning(json!({ "content": [{ "type": "reasoning_text", "text": "Hm" }] })),
+        reasoning(json!({ "summary": [{ "type": "summary_text", "text": "Hm" }] })),
+        reasoning(json!({ "encrypted_content": "SG0=" })),
+    ] {
+        let messages = json!([user, with(answer.clone(), json!({ "reasoning": "Hm" })), user]);
+        let expected = prompt_tokens(&server, json!({ "messages": messages }));
+        let found = count(json!({ "input": [user, item, answer, user] }));
+        assert!(found == expected && found > without, "{item}");
+    }
+    // Reasoning without an answer is that of a turn that was broken off.
+    let lost = reasoning(json!({ "encrypted_content": "SG0=" }));
+    assert_eq!(
+        count(json!({ "input": [user, lost, user, answer, user] })),
+        count(json!({ "input": [user, user, answer, user] }))
+    );
+    let plain = count(json!({ "input": "hi" }));
+    assert!(count(json!({ "input": "hi", "reasoning": { "effort": "none" } })) > plain);
+    let wrong = json!({ "model": MODEL, "input": "hi", "reasoning": { "effort": "much" } });
+    let error = server.post("/v1/responses", &wrong).error_fields();
+    assert_eq!(error, (400, "invalid_parameter".to_owned(), Some("reasoning.effort".to_owned())));
+}
+
+#[test]
+fn ollama_has_the_thinking_apart() {
+    let server = start(OPEN);
+    let chat = server.post("/v1/chat/completions", &body(json!({}))).ok();
+    let answer = &chat["choices"][0]["message"];
+    let options = json!({ "num_predict": 40, "temperature": 0 });
+    let request = |more: Value| with(json!({ "model": MODEL, "stream": false, "options": options }), more);
+    let messages = json!([{ "role": "user", "content": "the sea" }]);
+    let whole = server.post("/api/chat", &request(json!({ "messages": messages }))).ok();
+    let thinking = &whole["message"]["thinking"];
+    assert!(!thinking.as_str().unwrap().is_empty());
+    assert_eq!((thinking, &whole["message"]["content"]), (&answer["reasoning"], &answer["content"]));
+    let generated = server.post("/api/generate", &request(json!({ "prompt": "the sea" }))).ok();
+    assert_eq!((&generated["thinking"], &generated["response"]), (thinking, &answer["content"]));
+    let lines = server.post("/api/chat", &request(json!({ "messages": messages, "stream": true })));
+    let lines: Vec<Value> = lines.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let joined = |field: &str| lines.iter().filter_map(|line| line["message"][field].as_str()).collect::<String>();
+    assert_eq!((json!(joined("thinking")), json!(joined("content"))), (thinking.clone(), answer["content"].clone()));
+    let shown = server.post("/api/show", &json!({ "model": MODEL })).ok();
+    assert!(shown["capabilities"].as_array().unwrap().contains(&json!("thinking")), "{shown}");
+}
+
+#[test]
+fn ollama_s_fields_reach_the_chat_template() {
+    let server = start(TEMPLATE);
+    let count = |more: Value| {
+        let request = json!({ "model": MODEL, "stream": false, "options": { "num_predict": 1 } });
+        server.post("/api/chat", &with(request, more)).ok()["prompt_eval_count"].as_u64().unwrap()
+    };
+    let user = json!({ "role": "user", "content": "hi" });
+    let plain = count(json!({ "messages": [user] }));
+    assert_eq!(count(json!({ "messages": [user], "think": true })), plain);
+    assert!(count(json!({ "messages": [user], "think": false })) > plain);
+    assert!(count(json!({ "messages": [user], "think": "low" })) > plain);
+    let answer = |more: Value| with(json!({ "role": "assistant", "content": "So" }), more);
+    let thought = count(json!({ "messages": [user, answer(json!({ "thinking": "Hm" })), user] }));
+    assert!(thought > count(json!({ "messages": [user, answer(json!({})), user] })));
+    // A last message of the assistant is continued.
+    let messages = json!([user, answer(json!({}))]);
+    let continued = prompt_tokens(&server, json!({ "messages": messages, "continue_final_message": true }));
+    assert_eq!(count(json!({ "messages": messages })), continued);
 }
 
 #[test]

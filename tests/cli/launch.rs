@@ -29,7 +29,7 @@ fn launch(folder: &Path, arguments: &[&str]) -> Output {
 fn an_agent_gets_the_address_the_key_and_the_context() {
     let folder = folder(&TinyModel { context: 4096, ..TinyModel::default() });
     let path = folder.path();
-    ["claude", "aider", "opencode"].iter().for_each(|name| write_agent(path, name));
+    ["claude", "codex", "aider", "opencode"].iter().for_each(|name| write_agent(path, name));
     let server = ServerProcess::start(path, &[]);
     let url = server.url.as_str();
     let started = |client: &str| {
@@ -52,6 +52,17 @@ fn an_agent_gets_the_address_the_key_and_the_context() {
         assert!(claude.lines().any(|found| found == line), "{line}: {claude}");
     }
     assert!(!claude.contains("sk-other"), "the key for another server is not passed on: {claude}");
+    let codex = started("codex");
+    for line in [
+        format!("argument {MODEL}"),
+        "argument model_provider=\"outpost\"".to_owned(),
+        format!("argument model_providers.outpost.base_url=\"{url}/openai/v1\""),
+        "argument model_providers.outpost.wire_api=\"responses\"".to_owned(),
+        "argument model_context_window=4096".to_owned(),
+        format!("OUTPOST_KEY={key}"),
+    ] {
+        assert!(codex.lines().any(|found| found == line), "{line}: {codex}");
+    }
     let aider = started("aider");
     assert!(aider.contains(&format!("argument --model\nargument openai/{MODEL}\n")), "{aider}");
     assert!(aider.contains(&format!("OPENAI_API_BASE={url}/openai/v1\n")), "{aider}");

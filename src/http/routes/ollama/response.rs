@@ -101,12 +101,20 @@ struct FunctionBody {
 }
 
 impl ToolCallBody {
-    /// The call with this index. Arguments that are cut off are left out.
+    /// The call with this index.
     pub fn new(ids: ToolCallIds, index: u32, GeneratedCall { name, arguments }: GeneratedCall) -> Self {
         let empty = || RawValue::from_string("{}".to_owned());
-        let arguments = RawValue::from_string(arguments).or_else(|_| empty()).unwrap_or_default();
+        let arguments = json_line(&arguments);
         Self { id: ids.of(0, index), function: FunctionBody { index, name, arguments } }
     }
+}
+
+/// JSON without line breaks, because a body may be one line of several; an empty object if it is cut off.
+fn json_line(arguments: &str) -> Box<RawValue> {
+    // They can only stand between values.
+    let one_line = arguments.replace(['\n', '\r'], " ");
+    let empty = || RawValue::from_string("{}".to_owned());
+    RawValue::from_string(one_line).or_else(|_| empty()).unwrap_or_default()
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -234,5 +242,16 @@ impl Head {
             logprobs: Vec::new(),
             metrics: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_have_no_line_break() {
+        assert_eq!(json_line("{\n\"z\": \"a\\nb\",\r\n\"a\": 1e3}").get(), "{ \"z\": \"a\\nb\",  \"a\": 1e3}");
+        assert_eq!(json_line("{\"a\": ").get(), "{}");
     }
 }
