@@ -103,7 +103,6 @@ struct FunctionBody {
 impl ToolCallBody {
     /// The call with this index.
     pub fn new(ids: ToolCallIds, index: u32, GeneratedCall { name, arguments }: GeneratedCall) -> Self {
-        let empty = || RawValue::from_string("{}".to_owned());
         let arguments = json_line(&arguments);
         Self { id: ids.of(0, index), function: FunctionBody { index, name, arguments } }
     }
