@@ -159,7 +159,7 @@ async fn speculation_does_not_change_the_output() {
             let rig = thinker(MARKERS[0], speculate);
             let (opening, _) = marker_ids(&rig);
             // A text that repeats itself, which is what n-grams are proposed from.
-            let open = [vec![9, 10, 11].repeat(30), vec![opening]].concat();
+            let open = [[9, 10, 11].repeat(30), vec![opening]].concat();
             let mut request = limited(&rig, open, max);
             (request.max_tokens, request.sampling.temperature) = (200, 0.);
             let (reasoning, text, tokens, _) = run(&rig, request).await;

@@ -312,6 +312,7 @@ async fn text_matches_a_regex_a_choice_or_a_grammar() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a test measures real time")]
 fn invalid_and_malicious_grammars_are_refused_in_bounded_time() {
     let rig = large_context();
     let regexes = ["(", "a{1000}{1000}{1000}", "((a*)*)*(b+){999}{999}", "\\1"];
@@ -334,7 +335,6 @@ fn invalid_and_malicious_grammars_are_refused_in_bounded_time() {
         let begun = Instant::now();
         let made = rig.model.compile_grammar(&spec);
         let elapsed = begun.elapsed();
-        eprintln!("{elapsed:?} {:.60} {:.200?}", format!("{:?}", spec.text), made.as_ref().err());
         assert!(elapsed.as_secs() < 15, "{elapsed:?} {:.60}", format!("{:?}", spec.text));
         if let Err(error) = made {
             assert!(matches!(&error, GrammarError::Schema { path, .. } if path.is_empty()), "{error}");

@@ -34,12 +34,16 @@ enum Start<'a> {
 }
 
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 enum Delta<'a> {
-    ThinkingDelta { thinking: &'a str },
-    SignatureDelta { signature: &'a str },
-    TextDelta { text: &'a str },
-    InputJsonDelta { partial_json: &'a str },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'a str },
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: &'a str },
 }
 
 #[derive(Serialize)]
@@ -113,13 +117,13 @@ impl EventSource for MessageEvents {
             if self.open != Some(OpenBlock::Thinking) {
                 self.start(OpenBlock::Thinking, Start::Thinking { thinking: "", signature: "" }, &mut events);
             }
-            self.push_delta(Delta::ThinkingDelta { thinking: &delta.reasoning }, &mut events);
+            self.push_delta(Delta::Thinking { thinking: &delta.reasoning }, &mut events);
         }
         if !delta.text.is_empty() {
             if self.open != Some(OpenBlock::Text) {
                 self.start(OpenBlock::Text, Start::Text { text: "" }, &mut events);
             }
-            self.push_delta(Delta::TextDelta { text: &delta.text }, &mut events);
+            self.push_delta(Delta::Text { text: &delta.text }, &mut events);
         }
         for ToolCallDelta { index, name, arguments } in &delta.calls {
             if let Some(name) = name {
@@ -128,7 +132,7 @@ impl EventSource for MessageEvents {
                 self.start(OpenBlock::ToolUse(*index), start, &mut events);
             }
             if !arguments.is_empty() {
-                self.push_delta(Delta::InputJsonDelta { partial_json: arguments }, &mut events);
+                self.push_delta(Delta::InputJson { partial_json: arguments }, &mut events);
             }
         }
         (!events.is_empty()).then(|| events.concat().into())
@@ -163,7 +167,7 @@ impl MessageEvents {
 
     fn stop_block(&mut self, events: &mut Vec<sse::Event>) {
         if self.open == Some(OpenBlock::Thinking) {
-            self.push_delta(Delta::SignatureDelta { signature: &signature(&self.running) }, events);
+            self.push_delta(Delta::Signature { signature: &signature(&self.running) }, events);
         }
         if self.open.take().is_some() {
             events.push(Event::ContentBlockStop { index: self.blocks.saturating_sub(1) }.encode());
