@@ -28,6 +28,7 @@ mod completions;
 mod contract;
 mod conversations;
 mod embeddings;
+mod equal_apis;
 mod error_messages;
 mod files;
 mod fine_tuning;

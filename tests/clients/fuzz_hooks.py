@@ -30,6 +30,9 @@ def before_call(context, case, kwargs):
         case.body.pop("min_tokens", None)
     if valid and case.path in ("/api/chat", "/api/generate") and isinstance(case.body, dict):
         case.body |= {"model": CHAT, "options": {"num_predict": 1}}
+    if valid and case.path.endswith("/responses") and isinstance(case.body, dict):
+        case.body |= {"model": CHAT, "max_output_tokens": 1}
+        case.body.pop("min_tokens", None)
     if valid and "/images/" in case.path and isinstance(case.body, dict):
         case.body |= {"model": IMAGE, "size": "64x64", "steps": 1, "n": 1}
         case.body.pop("num_inference_steps", None)

@@ -70,6 +70,12 @@ def operations(document):
                 yield method.upper(), path, schema
 
 
+LIMITS = ["max_tokens", "max_completion_tokens", "max_output_tokens", "options", "num_predict"]
+SCHEMA = '{"enum": ["x"]}'
+# Values of fields that allow only a short text: of Ollama's API and of the Responses API.
+BOUNDED = {"format": SCHEMA, "text": '{"format": {"type": "json_schema", "name": "x", "schema": ' + SCHEMA + "}}"}
+
+
 class BodyGenerator:
     """Generates bodies from their schemas, valid ones and ones with a single invalid value."""
 
@@ -84,6 +90,8 @@ class BodyGenerator:
     def example(self, schema, name=""):
         """The JSON text of a valid value."""
         schema = self.resolve(schema)
+        if self.is_bounded(name, schema):
+            return BOUNDED[name]
         if name in self.ids or name == "model":
             return f'"{self.ids.get(name, self.chat_model)}"'
         for choice in schema.get("oneOf", schema.get("anyOf", [])):
@@ -99,10 +107,16 @@ class BodyGenerator:
             return f"[{self.example(schema.get('items', {'type': 'string'}))}]"
         return {"string": '"x"', "integer": "1", "number": "1", "boolean": "false"}.get(kind, "null")
 
+    @staticmethod
+    def is_bounded(name, schema):
+        return name in BOUNDED and "string" not in schema.get("type", [])
+
     def required(self, schema):
         properties = schema.get("properties", {})
-        # The server requires model and content in more cases than the schema. The limits keep valid chats short.
-        names = {*schema.get("required", []), *({"model", "content", "max_tokens", "max_completion_tokens"} & properties.keys())}
+        # The server requires model and content in more cases than the schema. Each chat has two limits that keep it short,
+        # so one of them can be invalid.
+        names = {*schema.get("required", []), *({"model", "content", *LIMITS} & properties.keys())}
+        names |= {name for name, value in properties.items() if self.is_bounded(name, self.resolve(value))}
         return {name: value for name, value in properties.items() if name in names}
 
     @staticmethod
@@ -209,6 +223,10 @@ def test_the_examples_are_valid(fuzz_server, document):
         for method, path, schema in operations(document):
             if schema:
                 paths = ResourcePaths(http, document, fuzz_server.chat_model)
+                if "/embed" in path:
+                    paths.bodies.ids["model"] = fuzz_server.embed_model
+                elif "/images/" in path:
+                    paths.bodies.ids["model"] = fuzz_server.image_model
                 response = check(http, method, paths.resolve_path(path), "an example", paths.bodies.example(schema))
                 accepted += response.status_code == 200
                 refused += [f"{method} {path}: {response.text}"] if response.status_code != 200 else []

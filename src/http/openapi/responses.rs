@@ -9,6 +9,8 @@ use crate::http::response::Mount;
 
 /// The tags of APIs whose bodies are the same on both mounts, without an envelope.
 const EXACT_TAGS: [&str; 2] = ["messages", "responses"];
+/// The tags whose bodies have no `id` and no `object` on OpenAI's mount.
+const BARE_TAGS: [&str; 2] = ["images", "tokenization"];
 
 /// Completes the document collected from the handlers.
 pub fn complete(document: &mut Value) {
@@ -62,12 +64,11 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
         _ => "Error",
     };
     operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{error}") });
-    let bare = operation["tags"][0] == "images";
-    let is_exact = EXACT_TAGS.contains(&text(&operation["tags"][0]).as_str());
+    let is_tagged = |tags: &[&str]| operation["tags"][0].as_str().is_some_and(|tag| tags.contains(&tag));
+    let (is_exact, is_bare) = (is_tagged(&EXACT_TAGS), is_tagged(&BARE_TAGS));
     let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
     if let (Some(mount), Some(schema)) = (mount.filter(|_| !is_exact), documented) {
-        // OpenAI's image responses have no `id` or `object`.
-        *schema = if bare && mount == Mount::OpenAi { schema.take() } else { with_envelope(mount, schema.take()) };
+        *schema = if is_bare && mount == Mount::OpenAi { schema.take() } else { with_envelope(mount, schema.take()) };
     }
 }
 

@@ -10,6 +10,7 @@ use crate::engine::FinishReason;
 use crate::ids::MessageId;
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = AnthropicMessageBody)]
 pub struct MessageBody {
     pub id: String,
     pub r#type: &'static str,
@@ -43,6 +44,7 @@ pub enum ContentBlock {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = AnthropicUsage)]
 pub struct UsageBody {
     /// Tokens of the prompt that were not in the prefix cache.
     input_tokens: u32,

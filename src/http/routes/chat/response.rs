@@ -50,6 +50,7 @@ struct AssistantMessage {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ChatToolCall)]
 struct ToolCall {
     id: String,
     r#type: &'static str,

@@ -35,8 +35,8 @@ pub struct OllamaChatRequest {
     /// `json`, or a JSON schema.
     #[schema(value_type = Option<Value>)]
     format: Option<Value>,
-    /// Parameters such as `temperature`, `num_predict` and `stop`.
-    #[schema(value_type = Option<Object>)]
+    /// Parameters of generation. Others are named in a header.
+    #[schema(value_type = Option<options::OptionsSchema>)]
     options: Option<Value>,
     /// True if absent.
     stream: Option<bool>,

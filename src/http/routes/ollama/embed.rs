@@ -25,6 +25,7 @@ pub fn routes(config: &mut ServiceConfig) {
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaEmbedRequest)]
 pub struct EmbedRequest {
     /// Id of an installed embedding model. `NAME:latest` is `NAME`.
     model: String,
@@ -51,6 +52,7 @@ enum Texts {
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaEmbedOneRequest)]
 pub struct EmbedOneRequest {
     /// Id of an installed embedding model. `NAME:latest` is `NAME`.
     model: String,
@@ -65,6 +67,7 @@ pub struct EmbedOneRequest {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaEmbeddings)]
 struct EmbedBody {
     model: String,
     /// One vector for each text, normalized to length 1.
@@ -78,6 +81,7 @@ struct EmbedBody {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaEmbedding)]
 struct EmbedOneBody {
     /// Normalized to length 1.
     embedding: Vec<f32>,

@@ -26,6 +26,7 @@ pub fn routes(config: &mut ServiceConfig) {
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaGenerateRequest)]
 pub struct GenerateRequest {
     /// Id of an installed model. `NAME:latest` is `NAME`.
     model: String,
@@ -48,8 +49,8 @@ pub struct GenerateRequest {
     /// Must be empty.
     #[schema(value_type = Option<Vec<String>>)]
     images: Option<Value>,
-    /// Parameters such as `temperature`, `num_predict` and `stop`.
-    #[schema(value_type = Option<Object>)]
+    /// Parameters of generation. Others are named in a header.
+    #[schema(value_type = Option<options::OptionsSchema>)]
     options: Option<Value>,
     /// True if absent.
     stream: Option<bool>,

@@ -19,12 +19,14 @@ pub fn routes(config: &mut ServiceConfig) {
 
 /// The status of a pull.
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaPull)]
 struct PullBody {
     /// `success`.
     status: &'static str,
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaPullRequest)]
 pub struct PullRequest {
     /// Id of a model.
     model: Option<String>,

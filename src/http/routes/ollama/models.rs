@@ -29,18 +29,21 @@ const VERSION: &str = "0.12.11";
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaVersion)]
 struct VersionBody {
     /// The version of Ollama's API that is implemented.
     version: &'static str,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaModelList)]
 struct ModelList<T> {
     models: Vec<T>,
 }
 
 /// What `/api/tags` and `/api/ps` say of a model.
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaModel)]
 struct ModelBody {
     name: String,
     model: String,
@@ -52,6 +55,7 @@ struct ModelBody {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaTaggedModel)]
 struct TaggedModel {
     #[serde(flatten)]
     model: ModelBody,
@@ -61,6 +65,7 @@ struct TaggedModel {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaLoadedModel)]
 struct LoadedModel {
     #[serde(flatten)]
     model: ModelBody,
@@ -73,6 +78,7 @@ struct LoadedModel {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaModelDetails)]
 struct Details {
     /// The base model of an adapter.
     parent_model: String,
@@ -85,6 +91,7 @@ struct Details {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaModelDescription)]
 struct ShowBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     license: Option<String>,
@@ -103,6 +110,7 @@ struct ShowBody {
 
 /// A request that names a model.
 #[derive(Deserialize, utoipa::ToSchema)]
+#[schema(as = OllamaNamedModel)]
 pub struct NamedModel {
     /// Id of a model. `NAME:latest` is `NAME`.
     pub model: Option<String>,

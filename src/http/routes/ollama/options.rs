@@ -8,6 +8,35 @@ use crate::error::Result;
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, Stop};
 use crate::service::json_fields::invalid_field;
 
+/// The options that have an effect, for `/openapi.json`.
+#[derive(utoipa::ToSchema)]
+#[schema(as = OllamaOptions)]
+#[expect(dead_code, reason = "a shape for the document; options are checked one by one")]
+pub struct OptionsSchema {
+    /// 0–2, 0.8 if absent.
+    temperature: Option<f32>,
+    /// Above 0 up to 1, 0.95 if absent.
+    top_p: Option<f32>,
+    /// 40 if absent; 0 is off.
+    top_k: Option<i64>,
+    /// 0–1, 0.05 if absent.
+    min_p: Option<f32>,
+    /// Above 0 up to 10; 1 is off.
+    repeat_penalty: Option<f32>,
+    /// −2 to 2.
+    presence_penalty: Option<f32>,
+    /// −2 to 2.
+    frequency_penalty: Option<f32>,
+    /// A random one if absent or -1.
+    seed: Option<i64>,
+    /// Up to 16.
+    stop: Option<Vec<String>>,
+    /// Max tokens to generate; up to the end of the context if it is not positive.
+    num_predict: Option<i64>,
+    /// The size of the context, at most that of the model.
+    num_ctx: Option<i64>,
+}
+
 /// Checked options.
 #[derive(Debug)]
 pub struct Options {

@@ -14,6 +14,7 @@ use crate::http::routes::completion_body::finite_logprob;
 
 /// A response, or a part of one.
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaBody)]
 pub struct Body<T> {
     /// As the request has it.
     model: String,
@@ -29,7 +30,7 @@ pub struct Body<T> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     logprobs: Vec<LogprobBody>,
     #[serde(flatten)]
-    metrics: Option<Metrics>,
+    metrics: Metrics,
 }
 
 /// What was generated.
@@ -48,11 +49,13 @@ pub trait Content: Serialize + 'static {
 
 /// That of a chat.
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaChatContent)]
 pub struct ChatContent {
     message: MessageBody,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaMessage)]
 struct MessageBody {
     role: &'static str,
     content: String,
@@ -65,6 +68,7 @@ struct MessageBody {
 
 /// That of a completion.
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaGenerateContent)]
 pub struct GenerateContent {
     response: String,
     /// The reasoning before the response.
@@ -86,12 +90,14 @@ impl Content for GenerateContent {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaToolCall)]
 pub struct ToolCallBody {
     id: String,
     function: FunctionBody,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaFunction)]
 struct FunctionBody {
     index: u32,
     name: String,
@@ -117,6 +123,7 @@ fn json_line(arguments: &str) -> Box<RawValue> {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaLogprob)]
 pub struct LogprobBody {
     #[serde(flatten)]
     token: TokenBody,
@@ -125,6 +132,7 @@ pub struct LogprobBody {
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaToken)]
 struct TokenBody {
     token: String,
     logprob: f32,
@@ -142,19 +150,26 @@ impl From<&TokenInfo> for LogprobBody {
     }
 }
 
-/// Numbers of tokens, and durations in nanoseconds.
-#[derive(Serialize, utoipa::ToSchema)]
+/// Numbers of tokens, and durations in nanoseconds. Only in the last part of a response that has text.
+#[derive(Default, Serialize, utoipa::ToSchema)]
+#[schema(as = OllamaMetrics)]
 pub struct Metrics {
     /// From the request to the last token.
-    total_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_duration: Option<u64>,
     /// Until the model was loaded and the prompt tokenised.
-    load_duration: u64,
-    prompt_eval_count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load_duration: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_eval_count: Option<u32>,
     /// From then to the first token. Includes the time in the queue.
-    prompt_eval_duration: u64,
-    eval_count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_eval_duration: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eval_count: Option<u32>,
     /// From the first token to the last.
-    eval_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    eval_duration: Option<u64>,
 }
 
 impl Metrics {
@@ -163,13 +178,13 @@ impl Metrics {
         let (timings, usage) = (running.generation().timings(), running.usage());
         let (first, last) = (timings.first.unwrap_or(now), timings.last.unwrap_or(now));
         // Clients divide by the durations.
-        let between = |from: Duration, to: Duration| nanoseconds(to.saturating_sub(from)).max(1);
+        let between = |from: Duration, to: Duration| Some(nanoseconds(to.saturating_sub(from)).max(1));
         Self {
             total_duration: between(received, last),
             load_duration: between(received, timings.submitted),
-            prompt_eval_count: usage.prompt_tokens,
+            prompt_eval_count: Some(usage.prompt_tokens),
             prompt_eval_duration: between(timings.submitted, first),
-            eval_count: usage.completion_tokens,
+            eval_count: Some(usage.completion_tokens),
             eval_duration: between(first, last),
         }
     }
@@ -228,7 +243,7 @@ impl Head {
             FinishReason::Stop | FinishReason::StopString(_) | FinishReason::ToolCalls => "stop",
             FinishReason::Length => "length",
         };
-        Body { metrics: Some(metrics), ..self.body(parts, Some(reason)) }
+        Body { metrics, ..self.body(parts, Some(reason)) }
     }
 
     fn body<T: Content>(&self, parts: Parts, done_reason: Option<&'static str>) -> Body<T> {
@@ -239,7 +254,7 @@ impl Head {
             done: done_reason.is_some(),
             done_reason,
             logprobs: Vec::new(),
-            metrics: None,
+            metrics: Metrics::default(),
         }
     }
 }

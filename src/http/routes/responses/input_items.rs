@@ -75,6 +75,7 @@ pub struct ListParams {
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq, utoipa::ToSchema)]
+#[schema(as = InputItemOrder)]
 #[serde(rename_all = "lowercase")]
 enum Order {
     Asc,

@@ -4,6 +4,7 @@
 
 mod input;
 mod input_items;
+mod input_schema;
 mod output;
 mod output_items;
 mod reasoning;

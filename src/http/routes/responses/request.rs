@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::input::{self, Transcript};
+use super::input_schema::InputSchema;
 use super::output;
 use super::reasoning::{self, ReasoningFormat, RequestedReasoning};
 use super::response::Settings;
@@ -32,7 +33,7 @@ with_sampling_fields! {
         /// Id of an installed model.
         model: String,
         /// A text, or items: `message`, `function_call`, `function_call_output`, `reasoning` and `item_reference`.
-        #[schema(value_type = Object)]
+        #[schema(value_type = InputSchema)]
         input: Option<Value>,
         /// The system prompt. It is not passed on to responses that continue this one.
         instructions: Option<String>,

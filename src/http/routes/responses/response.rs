@@ -99,6 +99,7 @@ pub enum ItemBody {
         summary: Vec<ReasoningPart>,
         content: Vec<ReasoningPart>,
         /// The text in base64, if it was requested.
+        #[serde(skip_serializing_if = "Option::is_none")]
         encrypted_content: Option<String>,
         status: &'static str,
     },
