@@ -54,7 +54,7 @@ use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
 pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
 pub use text::chat_template::PromptError;
-pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced};
+pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark};
 pub use text::message::Message;
 pub use text::model::TextModel;
 pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};

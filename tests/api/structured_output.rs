@@ -98,7 +98,8 @@ fn formats_of_other_servers_are_enforced() {
         assert!(["no", "never"].contains(&text(more).as_str()));
     }
     assert!(text(json!({ "guided_regex": "ab[0-9]" })).starts_with("ab"));
-    for more in [json!({ "grammar": grammar }), json!({ "guided_grammar": grammar })] {
+    let gbnf = "root ::= letter \"-z\"\nletter ::= [xy]";
+    for more in [json!({ "grammar": grammar }), json!({ "guided_grammar": grammar }), json!({ "grammar": gbnf })] {
         assert!(["x-z", "y-z"].contains(&text(more).as_str()));
     }
     let error = |more: Value| chat(&server, "/v1", more).error_fields().2.unwrap();

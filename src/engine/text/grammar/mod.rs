@@ -5,6 +5,7 @@
 //! with a large stack. Schemas are untrusted input: their size is limited before compilation, the work during it.
 
 mod error;
+mod gbnf;
 mod regex_escape;
 mod rejection;
 mod schema;
@@ -25,6 +26,7 @@ use crate::display::shorten;
 use crate::engine::text::tools::{CallSyntax, OutputSpec};
 use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
+pub use gbnf::to_lark as gbnf_to_lark;
 use rejection::Rejection;
 pub use source::Unenforced;
 pub use state::GrammarState;

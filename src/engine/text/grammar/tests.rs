@@ -52,20 +52,30 @@ fn matcher(syntax: &CallSyntax) -> Matcher {
         .unwrap()
 }
 
+/// The number of accepted bytes of a text of this format, and whether it may end after them.
+pub(super) fn accepted_text(format: TextFormat, text: &str) -> (usize, bool) {
+    let spec = OutputSpec { text: format, ..OutputSpec::default() };
+    let mut matcher = parse(&FACTORY, &source::build(&spec, None).unwrap(), None).unwrap();
+    read(&mut matcher, text)
+}
+
+fn read(matcher: &mut Matcher, text: &str) -> (usize, bool) {
+    for (at, byte) in text.bytes().enumerate() {
+        if !allows(matcher, byte.into()) {
+            return (at, false);
+        }
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    (text.len(), allows(matcher, END))
+}
+
 fn allows(matcher: &mut Matcher, token: u32) -> bool {
     matcher.compute_mask_or_eos().unwrap().is_allowed(token)
 }
 
 /// The number of accepted bytes of the text, and whether the output may end after them.
 fn accepted(format: CallFormat, parallel: bool, text: &str) -> (usize, bool) {
-    let mut matcher = matcher(&syntax(format, parallel));
-    for (at, byte) in text.bytes().enumerate() {
-        if !allows(&mut matcher, byte.into()) {
-            return (at, false);
-        }
-        matcher.consume_token(byte.into()).unwrap();
-    }
-    (text.len(), allows(&mut matcher, END))
+    read(&mut matcher(&syntax(format, parallel)), text)
 }
 
 fn is_whole(text: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::engine::TextFormat;
+use crate::engine::{TextFormat, gbnf_to_lark};
 use crate::error::{Error, Result};
 use crate::service::json_fields::{invalid_field, known};
 
@@ -109,10 +109,13 @@ fn choice(field: &'static str, texts: Vec<String>) -> Result<Format> {
     Ok((TextFormat::Choice(texts), field))
 }
 
+/// A grammar in Lark, or in GBNF, whose rules have another sign.
 fn grammar(field: &'static str, text: String) -> Result<Format> {
-    if text.contains("::=") {
-        let what = "is a GBNF grammar. This server takes grammars in Lark notation, with rules such as 'start: \"yes\" | \"no\"'";
-        return invalid_field(field, what);
+    if text.len() <= MAX_GRAMMAR_BYTES && text.contains("::=") {
+        return match gbnf_to_lark(&text) {
+            Ok(lark) => Ok((TextFormat::Lark(lark), field)),
+            Err(problem) => invalid_field(field, &format!("is a grammar in GBNF that {problem}")),
+        };
     }
     text_format(field, text, TextFormat::Lark)
 }
@@ -140,6 +143,11 @@ mod tests {
         assert_eq!(found(json!({ "json_object": false, "regex": null })).unwrap(), None);
         let regex = found(json!({ "regex": "a+" })).unwrap();
         assert_eq!(regex, Some(("Regex(\"a+\")".to_owned(), "structured_outputs.regex")));
+        let gbnf = found(json!({ "grammar": "root ::= \"a\"" })).unwrap();
+        assert_eq!(
+            gbnf,
+            Some((format!("{:?}", TextFormat::Lark("start: (\"a\")\n".to_owned())), "structured_outputs.grammar"))
+        );
         for (outputs, param) in [
             (json!({ "regex": "a", "choice": ["b"] }), "structured_outputs"),
             (json!({ "pattern": "a" }), "structured_outputs.pattern"),
@@ -148,7 +156,7 @@ mod tests {
             (json!({ "choice": ["a", 1] }), "structured_outputs.choice"),
             (json!({ "json": "{" }), "structured_outputs.json"),
             (json!({ "json_object": 1 }), "structured_outputs.json_object"),
-            (json!({ "grammar": "root ::= \"a\"" }), "structured_outputs.grammar"),
+            (json!({ "grammar": "root ::= missing" }), "structured_outputs.grammar"),
             (json!({ "grammar": "" }), "structured_outputs.grammar"),
         ] {
             assert_eq!(found(outputs.clone()).unwrap_err().param_name(), Some(param), "{outputs}");
