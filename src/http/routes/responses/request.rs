@@ -47,7 +47,7 @@ with_sampling_fields! {
         #[schema(value_type = Option<Vec<Object>>)]
         tools: Option<Vec<Value>>,
         /// `none`, `auto`, `required`, one function, or `allowed_tools`; `auto` if absent.
-        #[schema(value_type = Option<Object>)]
+        #[schema(value_type = Option<serde_json::Value>)]
         tool_choice: Option<Value>,
         /// Whether one response may contain several calls; true if absent.
         parallel_tool_calls: Option<bool>,

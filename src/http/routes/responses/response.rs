@@ -70,7 +70,7 @@ pub struct Settings {
     pub temperature: f32,
     #[schema(value_type = Object)]
     pub text: Value,
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub tool_choice: Value,
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<Value>,
