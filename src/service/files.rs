@@ -1,4 +1,4 @@
-//! Files: training data. Their content is stored in chunks.
+//! Files: training data, and the requests and results of batches. Their content is stored in chunks.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::training_data::ExampleFormat;
 use super::upload::{CompletedUpload, Upload};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::display::hex;
+use crate::display::{hex, one_of};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::content_chunks;
@@ -33,27 +33,53 @@ const UPLOADS_OF_ONE: usize = 8;
 pub enum Purpose {
     #[serde(rename = "fine-tune")]
     FineTune = 1,
+    /// The requests of a batch.
+    #[serde(rename = "batch")]
+    Batch = 2,
+    /// The results of a batch.
+    #[serde(rename = "batch_output")]
+    BatchOutput = 3,
 }
 
 impl Purpose {
+    const ALL: [Purpose; 3] = [Purpose::FineTune, Purpose::Batch, Purpose::BatchOutput];
+    /// The purposes that files are uploaded for.
+    const UPLOADED: [Purpose; 2] = [Purpose::FineTune, Purpose::Batch];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Purpose::FineTune => "fine-tune",
+            Purpose::Batch => "batch",
+            Purpose::BatchOutput => "batch_output",
         }
     }
 
-    /// Parses the name.
+    /// Parses the name of any purpose.
     pub fn from_name(name: &str) -> Result<Self> {
-        if name == Purpose::FineTune.as_str() {
-            return Ok(Purpose::FineTune);
-        }
-        let shown: String = name.chars().take(40).collect();
-        let text = format!("'purpose' is '{shown}'; this server accepts files for: fine-tune.");
-        Err(Error::invalid("purpose", text))
+        Self::one_of(&Self::ALL, name)
+    }
+
+    /// Parses the name of a purpose that files are uploaded for.
+    pub fn of_upload(name: &str) -> Result<Self> {
+        Self::one_of(&Self::UPLOADED, name)
+    }
+
+    fn one_of(known: &[Purpose], name: &str) -> Result<Self> {
+        known.iter().copied().find(|purpose| purpose.as_str() == name).ok_or_else(|| {
+            let shown: String = name.chars().take(40).collect();
+            let names: Vec<&str> = known.iter().map(|purpose| purpose.as_str()).collect();
+            let text = format!("'purpose' is '{shown}'; it must be {}.", one_of(&names));
+            Error::invalid("purpose", text)
+        })
+    }
+
+    /// Numbers written by a later version are shown as results of a batch, which nothing reads.
+    fn from_number(number: u8) -> Self {
+        Self::ALL.into_iter().find(|purpose| *purpose as u8 == number).unwrap_or(Purpose::BatchOutput)
     }
 }
 
-/// An uploaded file.
+/// A file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     pub id: FileId,
@@ -61,9 +87,9 @@ pub struct File {
     pub name: String,
     pub purpose: Purpose,
     pub bytes: u64,
-    /// Number and format of the training examples.
+    /// Number and format of the training examples, if it is training data.
     pub examples: u64,
-    pub form: String,
+    pub form: Option<String>,
     /// SHA-256 of the content, in hex.
     pub sha256: String,
     pub created_at: Timestamp,
@@ -71,10 +97,12 @@ pub struct File {
 
 impl File {
     fn new(id: FileId, record: FileRecord) -> Self {
-        let FileRecord { project, name, bytes, examples, form, sha256, created_at, .. } = record;
+        let FileRecord { project, name, purpose, bytes, examples, form, sha256, created_at, .. } = record;
+        let purpose = Purpose::from_number(purpose);
         let form = ExampleFormat::from_number(form).map_or("unknown", ExampleFormat::as_str).to_owned();
+        let form = Some(form).filter(|_| purpose == Purpose::FineTune);
         let sha256 = hex(&sha256);
-        Self { id, project, name, purpose: Purpose::FineTune, bytes, examples, form, sha256, created_at }
+        Self { id, project, name, purpose, bytes, examples, form, sha256, created_at }
     }
 }
 
@@ -123,13 +151,13 @@ impl Files {
         Self { store, clock_rng, contents, upload_limit }
     }
 
-    /// Begins an upload. Fails early if it would be refused at its end, as far as that is known: the field `project`
-    /// may follow later. It counts against the client's `address`, if known.
+    /// Begins an upload. Fails early if it would be refused at its end, as far as that is known: the fields `project`
+    /// and `purpose` may follow later. It counts against the client's `address`, if known.
     pub async fn begin(
         &self,
         access: &Access,
         address: Option<IpAddr>,
-        project: Option<ProjectId>,
+        (project, purpose): (Option<ProjectId>, Option<Purpose>),
         name: &str,
     ) -> Result<Upload> {
         validation::file_name(name)?;
@@ -144,12 +172,13 @@ impl Files {
         admitted.await?;
         let slot = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
-        Ok(Upload::new(self.store.clone(), id, likely, self.contents.guard(id), slot))
+        Ok(Upload::new(self.store.clone(), id, (likely, purpose), self.contents.guard(id), slot))
     }
 
     /// Creates a file from a completed upload.
-    pub async fn create(&self, access: &Access, arrived: CompletedUpload, new: NewFile) -> Result<File> {
+    pub async fn create(&self, access: &Access, mut arrived: CompletedUpload, new: NewFile) -> Result<File> {
         validation::file_name(&new.name)?;
+        let (examples, form) = arrived.examples(new.purpose)?;
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or(access.project());
         let id = arrived.id;
@@ -159,8 +188,8 @@ impl Files {
             purpose: new.purpose as u8,
             bytes: arrived.bytes,
             chunks: arrived.chunks,
-            examples: arrived.summary.examples,
-            form: arrived.summary.form as u8,
+            examples,
+            form,
             sha256: arrived.sha256,
             created_at: now,
         };
@@ -179,15 +208,21 @@ impl Files {
         Ok(file)
     }
 
-    /// A page of a project's files, newest first.
-    pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<File>> {
+    /// A page of a project's files, or of those with one purpose, newest first.
+    pub async fn list(
+        &self,
+        access: &Access,
+        project: Option<ProjectId>,
+        purpose: Option<Purpose>,
+        request: PageRequest,
+    ) -> Result<Page<File>> {
         let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
         let listing = Listing { name: "files", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, FileId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authorize::own_or_named_project(tx, &access, project, named)?;
-            project_resources::newest::<FileRecord>(tx, project, window.before, window.rows())
+            newest(tx, project, purpose, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| File::new(FileId::from_bytes(id), record)).collect();
         Ok(page(self.store.pepper(), listing, window, items, |file: &File| file.id.to_bytes()))
@@ -228,6 +263,27 @@ impl Files {
 
     fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
         AuditEntry::new(&self.clock_rng, Some(access), action)
+    }
+}
+
+/// Up to `limit` files of a project older than `before`, newest first.
+fn newest(
+    tx: &impl Reader,
+    project: ProjectId,
+    purpose: Option<Purpose>,
+    mut before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Vec<([u8; 16], FileRecord)>> {
+    let mut found = Vec::new();
+    loop {
+        let rows = project_resources::newest::<FileRecord>(tx, project, before, limit)?;
+        let is_last = rows.len() < limit;
+        before = rows.last().map(|(id, _)| *id);
+        found.extend(rows.into_iter().filter(|(_, file)| purpose.is_none_or(|purpose| file.purpose == purpose as u8)));
+        if is_last || found.len() >= limit {
+            found.truncate(limit);
+            return Ok(found);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ pub mod audit;
 mod auth_throttle;
 mod authorize;
 mod base62;
+pub mod batches;
 pub mod concurrency_limit;
 pub mod contents;
 pub mod conversations;

@@ -11,6 +11,7 @@
 pub mod agents;
 pub mod audit;
 mod backup;
+pub mod batches;
 mod check_report;
 mod codec;
 pub mod content_chunks;

@@ -9,6 +9,7 @@ use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
 use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditIndexRow, AuditRecord};
+use super::batches::{BatchRecord, BatchResultRecord, OpenBatchRow};
 use super::check_report::{CheckReport, cause, records};
 use super::content_chunks::{Chunk, OrphanedChunks};
 use super::conversations::{ConversationRecord, MessageRecord};
@@ -92,6 +93,8 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         stored_images(tx, &mut report)?;
         project_resources::<ResponseRecord>(tx, &mut report)?;
         responses(tx, &mut report)?;
+        project_resources::<BatchRecord>(tx, &mut report)?;
+        batches(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
@@ -236,6 +239,17 @@ fn responses(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })?;
     records(tx, report, &mut |id, _: ResponseContentRecord| {
         Ok(tx.raw(tables::RESPONSES, id)?.is_none().then(|| "a content belongs to no response".into()))
+    })
+}
+
+/// Checks that results and rows of open batches belong to a batch.
+fn batches(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+    records(tx, report, &mut |row_key, _: BatchResultRecord| {
+        let open = tx.raw(tables::OPEN_BATCHES, row_key.get(..16).unwrap_or_default())?;
+        Ok(open.is_none().then(|| "a result belongs to no open batch".into()))
+    })?;
+    records(tx, report, &mut |id, _: OpenBatchRow| {
+        Ok(tx.raw(tables::BATCHES, id)?.is_none().then(|| "an open batch does not exist".into()))
     })
 }
 

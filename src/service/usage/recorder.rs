@@ -26,7 +26,7 @@ pub struct Meter {
 
 /// A record to be written. Created once, because its transaction may run more than once.
 #[derive(Clone, Debug)]
-struct Entry {
+pub(in crate::service) struct Entry {
     project: ProjectId,
     at: Timestamp,
     tail: [u8; 6],
@@ -42,6 +42,8 @@ pub struct UsageRecorder {
     project: ProjectId,
     key: KeyId,
     endpoint: String,
+    /// Whether its tokens count against the rate per minute.
+    is_rated: bool,
     state: Mutex<State>,
     /// Closed by the response body instead of the middleware.
     deferred: AtomicBool,
@@ -76,11 +78,24 @@ impl Meter {
 
     /// A recorder for a request to `endpoint` (method and path below the mount).
     pub fn open(&self, access: &Access, endpoint: String) -> UsageRecorder {
+        self.recorder(access, endpoint, true)
+    }
+
+    /// A recorder for a request of a batch to `endpoint`. Its tokens count against the budget, but not against the rate per
+    /// minute, which is for clients that wait.
+    pub async fn open_for_batch(&self, access: &Access, endpoint: String) -> Result<UsageRecorder> {
+        // Loads the current limits.
+        self.limits.status(access.project()).await?;
+        Ok(self.recorder(access, endpoint, false))
+    }
+
+    fn recorder(&self, access: &Access, endpoint: String, is_rated: bool) -> UsageRecorder {
         UsageRecorder {
             meter: self.clone(),
             project: access.project(),
             key: access.key(),
             endpoint,
+            is_rated,
             state: Mutex::default(),
             deferred: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -132,7 +147,7 @@ impl Meter {
 }
 
 impl Entry {
-    fn write(&self, tx: &WriteTx) -> Result<()> {
+    pub(in crate::service) fn write(&self, tx: &WriteTx) -> Result<()> {
         let series = usage::number(tx, self.project, &self.series)?;
         let record = UsageRecord { series, outcome: self.outcome, amounts: self.amounts };
         keys::used(tx, self.series.key, self.at)?;
@@ -152,7 +167,7 @@ impl UsageRecorder {
 
     /// Charges the prompt tokens to the project's rate and budget.
     pub fn charge_prompt(&self, tokens: u64) -> Result<()> {
-        let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
         let mut state = self.state();
         state.reservation = Some(reservation);
         state.amounts.input = tokens;
@@ -162,8 +177,8 @@ impl UsageRecorder {
     /// 429 if the project's rate or budget does not allow `tokens` now; charges nothing. For an estimate before the
     /// prompt is tokenised.
     pub fn check_budget(&self, tokens: u64) -> Result<()> {
-        let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
-        self.meter.limits.settle(self.project, Some(reservation), 0);
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
+        self.meter.limits.settle(self.project, Some(reservation), 0, self.is_rated);
         Ok(())
     }
 
@@ -216,8 +231,17 @@ impl UsageRecorder {
         }
     }
 
-    /// The record, on the first call.
-    fn entry(&self, outcome: Outcome) -> Option<Entry> {
+    /// Ends a request that is tried again later. It is neither recorded nor charged.
+    pub fn discard(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let reservation = self.state().reservation.take();
+        self.meter.limits.settle(self.project, reservation, 0, self.is_rated);
+    }
+
+    /// The record, on the first call. The caller writes it.
+    pub(in crate::service) fn entry(&self, outcome: Outcome) -> Option<Entry> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return None;
         }
@@ -230,7 +254,7 @@ impl UsageRecorder {
         state.outcome = Some(outcome);
         let (model, amounts, reservation) = (state.model.clone(), state.amounts, state.reservation.take());
         drop(state);
-        self.meter.limits.settle(self.project, reservation, amounts.tokens());
+        self.meter.limits.settle(self.project, reservation, amounts.tokens(), self.is_rated);
         let mut tail = [0; 6];
         self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };
