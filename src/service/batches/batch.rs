@@ -165,6 +165,8 @@ impl Batch {
 /// A batch to create.
 #[derive(Clone, Debug)]
 pub struct NewBatch {
+    /// Absent: the project of the key.
+    pub project: Option<ProjectId>,
     pub endpoint: BatchEndpoint,
     pub input_file: FileId,
     /// A JSON object, as text.

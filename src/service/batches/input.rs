@@ -132,7 +132,8 @@ impl BatchInput {
             }
             let text = line.text.unwrap_or_default();
             // The input was valid, and files do not change.
-            let request = RequestLine::parse(&text, self.endpoint).map_err(|problem| Error::internal(problem.message))?;
+            let request =
+                RequestLine::parse(&text, self.endpoint).map_err(|problem| Error::internal(problem.message))?;
             let (custom_id, body) = (request.custom_id(), request.body.get().to_owned());
             return Ok(Some(PendingRequest { line: line.number, custom_id, body }));
         }

@@ -60,16 +60,17 @@ impl Batches {
         self.changes.subscribe()
     }
 
-    /// Creates a batch in the project of the key.
+    /// Creates a batch.
     pub async fn create(&self, access: &Access, new: NewBatch) -> Result<Batch> {
         fields::metadata(new.metadata.as_deref())?;
-        let (now, project) = (self.clock_rng.now(), access.project());
-        let record = record(access, new, now);
+        let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
+        let now = self.clock_rng.now();
+        let record = record(access, project, new, now);
         let id = BatchId::generate(&*self.clock_rng);
         let entry = self.audit_entry(access, "batch.created");
         let permit = authorize::manage_project(project);
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
-            authorize::active_project(tx, caller, project, false)?;
+            authorize::active_project(tx, caller, project, named)?;
             caller.require(project, Scope::Inference)?;
             check_file(tx, caller, &record)?;
             make_room(tx, project)?;
@@ -135,9 +136,9 @@ impl Batches {
     }
 }
 
-fn record(access: &Access, new: NewBatch, now: Timestamp) -> BatchRecord {
+fn record(access: &Access, project: ProjectId, new: NewBatch, now: Timestamp) -> BatchRecord {
     BatchRecord {
-        project: access.project(),
+        project,
         key: access.key(),
         endpoint: new.endpoint as u8,
         input_file: new.input_file,
@@ -172,13 +173,14 @@ fn check_file(tx: &impl Reader, access: &Access, record: &BatchRecord) -> Result
     let file = files::find(tx, access, id).map_err(|error| error.param(param))?;
     if file.project != record.project {
         let text = format!(
-            "'{param}' is {id}, which belongs to {}, but your key to {}. Use a key of the file's project.",
+            "'{param}' is {id}, which belongs to {}, but the batch to {}. Upload the file to the batch's project.",
             file.project, record.project
         );
         return Err(Error::invalid(param, text));
     }
     if file.purpose != Purpose::Batch as u8 {
-        let text = format!("'{param}' is {id}, which was not uploaded for a batch. Upload it with the purpose 'batch'.");
+        let text =
+            format!("'{param}' is {id}, which was not uploaded for a batch. Upload it with the purpose 'batch'.");
         return Err(Error::invalid(param, text));
     }
     Ok(())

@@ -79,11 +79,9 @@ fn to_json(line: &ResultLine<'_>) -> Result<String> {
 /// Code and message for requests that were not run.
 fn not_run(ends_as: BatchState) -> (&'static str, &'static str) {
     match ends_as {
-        BatchState::Cancelled => ("batch_cancelled", "The batch was cancelled before this request was run."),
-        BatchState::Expired => {
-            ("batch_expired", "This request could not be run before the completion window expired.")
-        }
-        _ => ("batch_failed", "The batch failed before this request was run."),
+        BatchState::Cancelled => ("batch_cancelled", "The batch was cancelled before this request was completed."),
+        BatchState::Expired => ("batch_expired", "The completion window expired before this request was completed."),
+        _ => ("batch_failed", "The batch failed before this request was completed."),
     }
 }
 

@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::Batches;
 use super::batch::{Batch, BatchError, BatchState};
 use super::input::{BatchInput, InputLines, PendingRequest};
 use super::output::{self, BatchResult, OutputFiles, WrittenFile};
 use super::validation::{input_deleted, validate};
-use super::Batches;
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{BatchId, FileId, ProjectId};
@@ -32,6 +32,8 @@ pub enum NextStep {
     Run(Access),
     /// The project may store no more: try again later.
     Wait,
+    /// The input was deleted: fail the batch.
+    InputDeleted,
     /// The batch is not in progress any more, or its project is archived.
     Stop,
 }
@@ -97,11 +99,13 @@ impl Batches {
         let read = self.store.read(move |tx| {
             let record = of(tx, id)?;
             let is_running = BatchState::from_number(record.state) == BatchState::InProgress;
-            let (Some(key), true, true) =
-                (keys::find(tx, record.key)?, is_running, is_active(tx, record.project)?)
+            let (Some(key), true, true) = (keys::find(tx, record.key)?, is_running, is_active(tx, record.project)?)
             else {
                 return Ok(NextStep::Stop);
             };
+            if project_resources::find::<FileRecord>(tx, record.input_file.to_bytes())?.is_none() {
+                return Ok(NextStep::InputDeleted);
+            }
             if quotas::check_bytes(tx, record.project, 1).is_err() {
                 return Ok(NextStep::Wait);
             }
@@ -109,6 +113,11 @@ impl Batches {
             Ok(NextStep::Run(Access::new(record.key, record.project, scopes, key.models.map(Into::into))))
         });
         read.await
+    }
+
+    /// Whether requests of a batch are to be run.
+    pub async fn is_in_progress(&self, id: BatchId) -> Result<bool> {
+        self.store.read(move |tx| Ok(BatchState::from_number(of(tx, id)?.state) == BatchState::InProgress)).await
     }
 
     /// Records a response together with its usage, both or neither. A result that is already stored stays.
@@ -195,7 +204,10 @@ impl Batches {
                 let name = format!("{id}_{kind}.jsonl");
                 let (purpose, bytes, chunks) = (Purpose::BatchOutput as u8, content.bytes, content.chunks);
                 let (sha256, created_at) = (*sha256, now);
-                (content.id, FileRecord { project, name, purpose, bytes, chunks, examples: 0, form: 0, sha256, created_at })
+                (
+                    content.id,
+                    FileRecord { project, name, purpose, bytes, chunks, examples: 0, form: 0, sha256, created_at },
+                )
             })
         };
         let (output, errors) = (new(&files.output, "output"), new(&files.errors, "error"));
@@ -236,11 +248,7 @@ impl Batches {
         if now >= expires { Duration::ZERO } else { now.until(expires) }
     }
 
-    async fn change(
-        &self,
-        id: BatchId,
-        mut change: impl FnMut(&mut BatchRecord) + Send + 'static,
-    ) -> Result<()> {
+    async fn change(&self, id: BatchId, mut change: impl FnMut(&mut BatchRecord) + Send + 'static) -> Result<()> {
         let written = self.store.write(move |tx| {
             let mut record = of(tx, id)?;
             change(&mut record);

@@ -34,7 +34,8 @@ impl<'a> RequestLine<'a> {
             LineProblem { code: "invalid_json_line", message, param: None }
         })?;
         let field = |name: &'static str, what: &str| {
-            let missing = || problem("missing_required_parameter", name, format!("'{name}' is missing. It must be {what}."));
+            let missing =
+                || problem("missing_required_parameter", name, format!("'{name}' is missing. It must be {what}."));
             fields.get(name).copied().ok_or_else(missing)
         };
         let text = |name: &'static str, what: &str| {
@@ -53,7 +54,8 @@ impl<'a> RequestLine<'a> {
         }
         let (url, path) = (text("url", "the batch's endpoint")?, endpoint.path());
         if url != path {
-            let message = format!("'url' is '{}', but the batch's endpoint is '{path}'. They must be equal.", shorten(&url));
+            let message =
+                format!("'url' is '{}', but the batch's endpoint is '{path}'. They must be equal.", shorten(&url));
             return Err(problem("mismatched_url", "url", message));
         }
         let body = field("body", "the body of the request, an object")?;
@@ -69,8 +71,9 @@ impl<'a> RequestLine<'a> {
 
 /// Refuses what no request of a batch may ask for.
 fn check_body(body: &RawValue) -> Result<(), LineProblem> {
-    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(body.get())
-        .map_err(|_| problem("invalid_parameter", "body", "'body' must be an object: the body of the request.".into()))?;
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_str(body.get()).map_err(|_| {
+        problem("invalid_parameter", "body", "'body' must be an object: the body of the request.".into())
+    })?;
     if fields.get("stream").is_some_and(|stream| stream.get() == "true") {
         let message = "'body.stream' is true, but requests of a batch cannot be streamed. Leave it out.";
         return Err(problem("invalid_parameter", "body.stream", message.into()));

@@ -73,7 +73,8 @@ impl Validation {
     }
 
     fn finish(mut self) -> Validated {
-        let whole = |code: &str, message: String| BatchError { code: code.to_owned(), message, param: None, line: None };
+        let whole =
+            |code: &str, message: String| BatchError { code: code.to_owned(), message, param: None, line: None };
         if self.requests == 0 {
             self.errors.push(whole("empty_file", "The input has no requests. Put one on each line.".to_owned()));
         }

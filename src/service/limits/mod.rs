@@ -105,13 +105,7 @@ impl Limits {
     }
 
     /// Replaces a reservation by the tokens used. `is_rated` as in [`Self::reserve_tokens`].
-    pub(super) fn settle(
-        &self,
-        project: ProjectId,
-        reservation: Option<TokenReservation>,
-        used: u64,
-        is_rated: bool,
-    ) {
+    pub(super) fn settle(&self, project: ProjectId, reservation: Option<TokenReservation>, used: u64, is_rated: bool) {
         let now = (self.clock_rng.now(), self.clock_rng.uptime());
         match reservation {
             Some(reservation) => reservation.limiter.settle(reservation.tokens, used, is_rated, now),

@@ -1,6 +1,6 @@
 //! Records usage: each request exactly once, however it ends.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -22,6 +22,8 @@ pub struct Meter {
     limits: Limits,
     /// Records that did not fit into the writer's queue.
     pending: Arc<Mutex<Vec<Entry>>>,
+    /// Running requests that use the engine and that a client waits for.
+    interactive: Arc<AtomicUsize>,
 }
 
 /// A record to be written. Created once, because its transaction may run more than once.
@@ -55,8 +57,26 @@ struct State {
     model: Option<String>,
     amounts: Amounts,
     reservation: Option<TokenReservation>,
+    /// While it uses the engine and a client waits for it.
+    interactive: Option<Interactive>,
     /// Once it is closed.
     outcome: Option<Outcome>,
+}
+
+/// Counts a request until it is dropped.
+struct Interactive(Arc<AtomicUsize>);
+
+impl Interactive {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Interactive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What is known of a request's usage, for the log.
@@ -73,7 +93,7 @@ pub struct UsageSummary {
 
 impl Meter {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, limits: Limits) -> Self {
-        Self { store, clock_rng, limits, pending: Arc::default() }
+        Self { store, clock_rng, limits, pending: Arc::default(), interactive: Arc::default() }
     }
 
     /// A recorder for a request to `endpoint` (method and path below the mount).
@@ -87,6 +107,11 @@ impl Meter {
         // Loads the current limits.
         self.limits.status(access.project()).await?;
         Ok(self.recorder(access, endpoint, false))
+    }
+
+    /// The number of running requests that use the engine and that a client waits for.
+    pub fn interactive(&self) -> usize {
+        self.interactive.load(Ordering::Relaxed)
     }
 
     fn recorder(&self, access: &Access, endpoint: String, is_rated: bool) -> UsageRecorder {
@@ -170,6 +195,7 @@ impl UsageRecorder {
         let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
         let mut state = self.state();
         state.reservation = Some(reservation);
+        state.interactive = self.is_rated.then(|| Interactive::new(&self.meter.interactive));
         state.amounts.input = tokens;
         Ok(())
     }
@@ -252,6 +278,7 @@ impl UsageRecorder {
             state.amounts = Amounts::default();
         }
         state.outcome = Some(outcome);
+        state.interactive = None;
         let (model, amounts, reservation) = (state.model.clone(), state.amounts, state.reservation.take());
         drop(state);
         self.meter.limits.settle(self.project, reservation, amounts.tokens(), self.is_rated);
