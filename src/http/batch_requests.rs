@@ -28,23 +28,22 @@ impl RequestRunner for BatchRequests {
         &self,
         access: Access,
         endpoint: BatchEndpoint,
-        body: String,
+        body: Arc<str>,
         recorder: Arc<UsageRecorder>,
     ) -> LocalBoxFuture<'static, Result<String>> {
         let (api, caller) = (self.0.clone(), Caller { access, mount: Mount::OpenAi, recorder });
-        let bytes = move || body.into_bytes();
         Box::pin(async move {
             let response = match endpoint {
                 BatchEndpoint::ChatCompletions => {
-                    chat::complete_for_batch(&caller, extractors::from_json(&bytes())?, &api).await
+                    chat::complete_for_batch(&caller, extractors::from_json(body.as_bytes())?, &api).await
                 }
                 BatchEndpoint::Responses => {
-                    responses::create_for_batch(&caller, extractors::from_json(&bytes())?, &api).await
+                    responses::create_for_batch(&caller, extractors::from_json(body.as_bytes())?, &api).await
                 }
                 BatchEndpoint::Completions => {
-                    completions::complete_for_batch(&caller, extractors::from_json(&bytes())?, &api).await
+                    completions::complete_for_batch(&caller, extractors::from_json(body.as_bytes())?, &api).await
                 }
-                BatchEndpoint::Embeddings => embeddings::embed(&caller, extractors::from_json(&bytes())?, &api).await,
+                BatchEndpoint::Embeddings => embeddings::embed(&caller, extractors::from_json(body.as_bytes())?, &api).await,
             };
             text(response?)
         })

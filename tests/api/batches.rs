@@ -252,7 +252,7 @@ fn batches_are_listed_by_page_and_created_once_for_an_idempotency_key() {
     let replayed = create("0");
     assert_eq!((replayed.header("idempotent-replayed"), id(&replayed.ok())), (Some("true"), ids[0].as_str()));
     let newest_first: Vec<&str> = ids.iter().rev().map(String::as_str).collect();
-    let listed = pages(&server, &format!("/v1/batches?project_id={project}&limit=2"));
+    let listed = pages(&server, &format!("/v1/batches?project_id={project}"), 2);
     let listed: Vec<&str> = listed.iter().map(id).collect();
     assert_eq!(listed, newest_first);
     let after = server.call(Method::GET, &format!("/openai/v1/batches?after={}", ids[1]), Some(&key), None).ok();

@@ -42,7 +42,7 @@ pub trait RequestRunner {
         &self,
         access: Access,
         endpoint: BatchEndpoint,
-        body: String,
+        body: Arc<str>,
         recorder: Arc<UsageRecorder>,
     ) -> LocalBoxFuture<'static, Result<String>>;
 

@@ -101,24 +101,25 @@ impl BatchLoop {
 
     /// The next request when it may begin; `None` after the last.
     async fn next(&self, batch: &Batch, input: BatchInput) -> Result<Option<Result<(BatchInput, Admitted), Outcome>>> {
-        let (input, request) = match input.next().await {
-            Ok((input, Some(request))) => (input, request),
-            Ok((_, None)) => return Ok(None),
-            Err(error) if error.code() == Code::NotFound => return Ok(Some(Err(Outcome::InputDeleted))),
-            Err(error) => return Err(error),
-        };
-        loop {
+        let (access, slot) = loop {
             let slot = self.admission.acquire().await?;
             if self.batches.is_expired(batch) {
                 return Ok(Some(Err(Outcome::Expired)));
             }
             match self.batches.next_step(batch.id).await? {
-                NextStep::Run(access) => return Ok(Some(Ok((input, Admitted { request, access, slot })))),
+                NextStep::Run(access) => break (access, slot),
                 NextStep::InputDeleted => return Ok(Some(Err(Outcome::InputDeleted))),
                 NextStep::Stop => return Ok(Some(Err(Outcome::Interrupted))),
                 NextStep::Wait => drop(slot),
             }
             tokio::time::sleep(RETRY).await;
+        };
+        // Read only now, because a request may be large.
+        match input.next().await {
+            Ok((input, Some(request))) => Ok(Some(Ok((input, Admitted { request, access, slot })))),
+            Ok((_, None)) => Ok(None),
+            Err(error) if error.code() == Code::NotFound => Ok(Some(Err(Outcome::InputDeleted))),
+            Err(error) => Err(error),
         }
     }
 

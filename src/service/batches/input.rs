@@ -1,6 +1,7 @@
 //! Reads the input of a batch line by line. At most a line and a chunk are in memory.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::batch::BatchEndpoint;
 use super::request_line::RequestLine;
@@ -8,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::service::training_data::trim_line;
 use crate::storage::Store;
-use crate::storage::content_chunks;
+use crate::storage::content_chunks::{self, CHUNK_BYTES};
 
 /// Max bytes of a line, as of the body of a request.
 pub(super) const MAX_LINE_BYTES: usize = 8 << 20;
@@ -89,6 +90,8 @@ impl InputLines {
         *searched -= read;
         self.start = 0;
         self.buffer.extend_from_slice(&chunk);
+        // A long line must not keep its memory.
+        self.buffer.shrink_to(2 * CHUNK_BYTES);
         Ok(true)
     }
 }
@@ -100,7 +103,7 @@ pub struct PendingRequest {
     pub line: u32,
     pub custom_id: String,
     /// The JSON of its body.
-    pub body: String,
+    pub body: Arc<str>,
 }
 
 /// The requests of a batch that have no result yet.
@@ -134,7 +137,7 @@ impl BatchInput {
             // The input was valid, and files do not change.
             let request =
                 RequestLine::parse(&text, self.endpoint).map_err(|problem| Error::internal(problem.message))?;
-            let (custom_id, body) = (request.custom_id(), request.body.get().to_owned());
+            let (custom_id, body) = (request.custom_id(), Arc::from(request.body.get()));
             return Ok(Some(PendingRequest { line: line.number, custom_id, body }));
         }
         Ok(None)
