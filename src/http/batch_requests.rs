@@ -43,7 +43,9 @@ impl RequestRunner for BatchRequests {
                 BatchEndpoint::Completions => {
                     completions::complete_for_batch(&caller, extractors::from_json(body.as_bytes())?, &api).await
                 }
-                BatchEndpoint::Embeddings => embeddings::embed(&caller, extractors::from_json(body.as_bytes())?, &api).await,
+                BatchEndpoint::Embeddings => {
+                    embeddings::embed(&caller, extractors::from_json(body.as_bytes())?, &api).await
+                }
             };
             text(response?)
         })

@@ -108,7 +108,8 @@ fn every_endpoint_answers_as_it_answers_clients() {
         ("/v1/embeddings", json!({ "model": EMBEDDER, "input": ["hi", "ho"] })),
     ];
     for (endpoint, request) in cases {
-        let missing = json!({ "model": "none", "input": "a", "messages": message, "prompt": "a" });
+        let mut missing = request.clone();
+        missing["model"] = json!("none");
         let content = [line("good", endpoint, &request), String::new(), line("bad", endpoint, &missing)].join("\r\n");
         let created = new_batch(&server, &key, endpoint, &content);
         assert_eq!((&created["object"], &created["status"]), (&json!("batch"), &json!("validating")));
@@ -141,7 +142,7 @@ fn every_endpoint_answers_as_it_answers_clients() {
         );
         let metered = usage(&server, &project, &endpoint.replace("/v1", "BATCH "));
         assert_eq!(
-            (&metered["requests"]["succeeded"], &metered["requests"]["refused"]),
+            (&metered["requests_by_outcome"]["succeeded"], &metered["requests_by_outcome"]["refused"]),
             (&json!(1), &json!(1)),
             "{metered}"
         );
@@ -293,9 +294,9 @@ fn a_cancelled_batch_keeps_what_is_complete() {
     assert!(errors.iter().all(|line| line["error"]["code"] == "batch_cancelled" && line["response"].is_null()));
     until(
         || "what ran is recorded as abandoned",
-        || usage(&server, &project, "BATCH /completions")["requests"]["abandoned"].as_u64() == Some(8),
+        || usage(&server, &project, "BATCH /completions")["requests_by_outcome"]["abandoned"].as_u64() == Some(8),
     );
-    assert_eq!(usage(&server, &project, "BATCH /completions")["requests"]["succeeded"], 3);
+    assert_eq!(usage(&server, &project, "BATCH /completions")["requests_by_outcome"]["succeeded"], 3);
     let held = quota_usage_of(server.stop().path(), &project);
     assert_eq!(held.files, 5, "two inputs and three files of results");
 }
@@ -355,7 +356,10 @@ fn a_batch_waits_for_the_budget_and_outlives_its_key_but_no_rate_limit_stops_it(
     let ended = wait_for_batch(&server, id(&batch), "completed");
     assert_eq!(counts(&ended), [30, 30, 0]);
     let metered = usage(&server, &project, "BATCH /completions");
-    assert_eq!((&metered["requests"]["succeeded"], &metered["requests"]["limited"]), (&json!(30), &json!(0)));
+    assert_eq!(
+        (&metered["requests_by_outcome"]["succeeded"], &metered["requests_by_outcome"]["limited"]),
+        (&json!(30), &json!(0))
+    );
 }
 
 #[test]
@@ -409,7 +413,7 @@ fn a_batch_goes_on_after_a_restart() {
     assert_eq!(ids.iter().map(|line| line["custom_id"].clone()).collect::<Vec<_>>(), expected);
     let metered = usage(&server, &project, "BATCH /completions");
     assert_eq!(
-        (&metered["requests"]["succeeded"], &metered["requests"]["abandoned"]),
+        (&metered["requests_by_outcome"]["succeeded"], &metered["requests_by_outcome"]["abandoned"]),
         (&json!(40), &json!(0)),
         "{metered}"
     );

@@ -82,7 +82,8 @@ fn a_batch_that_is_killed_three_times_has_each_result_and_its_usage_once() {
     let custom_ids = |lines: &[Value]| lines.iter().map(|line| line["custom_id"].clone()).collect::<Vec<_>>();
     assert_eq!(custom_ids(&output), ids((0..REQUESTS).filter(|index| !index.is_multiple_of(10))));
     assert_eq!(custom_ids(&errors), ids((0..REQUESTS).step_by(10)));
-    let used = |name: &str| output.iter().map(|line| line["response"]["body"]["usage"][name].as_u64().unwrap()).sum::<u64>();
+    let used =
+        |name: &str| output.iter().map(|line| line["response"]["body"]["usage"][name].as_u64().unwrap()).sum::<u64>();
 
     let project = ended["project_id"].as_str().unwrap();
     let report = get(&serving, &format!("/v1/projects/{project}/usage?group_by=endpoint"));
@@ -90,7 +91,7 @@ fn a_batch_that_is_killed_three_times_has_each_result_and_its_usage_once() {
     let metered = groups.iter().find(|group| group["endpoint"] == "BATCH /completions").unwrap();
     let expected = json!({ "succeeded": 270, "refused": 30, "limited": 0, "failed": 0, "abandoned": 0 });
     for (outcome, count) in expected.as_object().unwrap() {
-        assert_eq!(&metered["requests"][outcome], count, "{outcome}: {metered}");
+        assert_eq!(&metered["requests_by_outcome"][outcome], count, "{outcome}: {metered}");
     }
     assert_eq!(metered["tokens"]["input"], used("prompt_tokens"), "{metered}");
     assert_eq!(metered["tokens"]["output"], used("completion_tokens"), "{metered}");

@@ -160,7 +160,8 @@ impl Batches {
         }
     }
 
-    /// Begins the end of a batch: no more results are stored. `ends_as`: its final state.
+    /// Begins the end of a batch: no more results are stored. `ends_as`: its final state, unless it is cancelled, or every
+    /// request has a result.
     pub async fn finalize(&self, id: BatchId, ends_as: BatchState, error: Option<BatchError>) -> Result<()> {
         let now = self.clock_rng.now();
         self.change(id, move |record| {
@@ -168,8 +169,13 @@ impl Batches {
             if state.is_final() || state == BatchState::Finalizing {
                 return;
             }
-            let ends_as = if state == BatchState::Cancelling { BatchState::Cancelled } else { ends_as };
-            record.errors.extend(error.clone());
+            let is_whole = record.total > 0 && record.completed + record.failed == record.total;
+            let ends_as = match state {
+                BatchState::Cancelling => BatchState::Cancelled,
+                _ if is_whole => BatchState::Completed,
+                _ => ends_as,
+            };
+            record.errors.extend(error.clone().filter(|_| ends_as == BatchState::Failed));
             record.state = BatchState::Finalizing as u8;
             record.ends_as = Some(ends_as as u8);
             record.times.finalizing = Some(now);
