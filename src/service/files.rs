@@ -10,13 +10,14 @@ use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::concurrency_limit::ConcurrencyLimit;
 use super::contents::Contents;
+pub use super::file_purpose::Purpose;
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::quotas::{self, QuotaKind, signed};
 use super::training_data::ExampleFormat;
 use super::upload::{CompletedUpload, Upload};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::display::{hex, one_of};
+use crate::display::hex;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::content_chunks;
@@ -26,58 +27,6 @@ use crate::storage::{Reader, Store, project_resources};
 /// Concurrent uploads, in all and per project or address; each may hold a chunk and a line in memory.
 const UPLOADS: usize = 32;
 const UPLOADS_OF_ONE: usize = 8;
-
-/// The purpose of a file. The number is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum Purpose {
-    #[serde(rename = "fine-tune")]
-    FineTune = 1,
-    /// The requests of a batch.
-    #[serde(rename = "batch")]
-    Batch = 2,
-    /// The results of a batch.
-    #[serde(rename = "batch_output")]
-    BatchOutput = 3,
-}
-
-impl Purpose {
-    const ALL: [Purpose; 3] = [Purpose::FineTune, Purpose::Batch, Purpose::BatchOutput];
-    /// The purposes that files are uploaded for.
-    const UPLOADED: [Purpose; 2] = [Purpose::FineTune, Purpose::Batch];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Purpose::FineTune => "fine-tune",
-            Purpose::Batch => "batch",
-            Purpose::BatchOutput => "batch_output",
-        }
-    }
-
-    /// Parses the name of any purpose.
-    pub fn from_name(name: &str) -> Result<Self> {
-        Self::one_of(&Self::ALL, name)
-    }
-
-    /// Parses the name of a purpose that files are uploaded for.
-    pub fn of_upload(name: &str) -> Result<Self> {
-        Self::one_of(&Self::UPLOADED, name)
-    }
-
-    fn one_of(known: &[Purpose], name: &str) -> Result<Self> {
-        known.iter().copied().find(|purpose| purpose.as_str() == name).ok_or_else(|| {
-            let shown: String = name.chars().take(40).collect();
-            let names: Vec<&str> = known.iter().map(|purpose| purpose.as_str()).collect();
-            let text = format!("'purpose' is '{shown}'; it must be {}.", one_of(&names));
-            Error::invalid("purpose", text)
-        })
-    }
-
-    /// Numbers written by a later version are shown as results of a batch, which nothing reads.
-    fn from_number(number: u8) -> Self {
-        Self::ALL.into_iter().find(|purpose| *purpose as u8 == number).unwrap_or(Purpose::BatchOutput)
-    }
-}
 
 /// A file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ pub mod concurrency_limit;
 pub mod contents;
 pub mod conversations;
 pub mod export;
+mod file_purpose;
 pub mod files;
 pub mod fine_tuning;
 pub mod idempotency;

@@ -5,7 +5,7 @@ use ring::digest::{Context, SHA256};
 
 use super::concurrency_limit::Slot;
 use super::contents::SweepGuard;
-use super::files::Purpose;
+use super::file_purpose::Purpose;
 use super::quotas::{self, QuotaKind, signed};
 use super::training_data::{Summary, Validator};
 use crate::error::{Code, Error, Result};

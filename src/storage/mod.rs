@@ -44,6 +44,7 @@ mod tables;
 mod transaction;
 pub mod usage;
 mod verify;
+mod verify_batches;
 mod verify_usage_sums;
 
 pub use backup::BackupReport;

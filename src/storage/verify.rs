@@ -9,7 +9,7 @@ use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
 use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditIndexRow, AuditRecord};
-use super::batches::{BatchRecord, BatchResultRecord, OpenBatchRow};
+use super::batches::BatchRecord;
 use super::check_report::{CheckReport, cause, records};
 use super::content_chunks::{Chunk, OrphanedChunks};
 use super::conversations::{ConversationRecord, MessageRecord};
@@ -29,7 +29,7 @@ use super::responses::{ResponseContentRecord, ResponseRecord};
 use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
-use super::{migrations, private_files, tables, verify_usage_sums};
+use super::{migrations, private_files, tables, verify_batches, verify_usage_sums};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 
@@ -94,7 +94,7 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         project_resources::<ResponseRecord>(tx, &mut report)?;
         responses(tx, &mut report)?;
         project_resources::<BatchRecord>(tx, &mut report)?;
-        batches(tx, &mut report)?;
+        verify_batches::check(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
@@ -239,17 +239,6 @@ fn responses(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })?;
     records(tx, report, &mut |id, _: ResponseContentRecord| {
         Ok(tx.raw(tables::RESPONSES, id)?.is_none().then(|| "a content belongs to no response".into()))
-    })
-}
-
-/// Checks that results and rows of open batches belong to a batch.
-fn batches(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |row_key, _: BatchResultRecord| {
-        let open = tx.raw(tables::OPEN_BATCHES, row_key.get(..16).unwrap_or_default())?;
-        Ok(open.is_none().then(|| "a result belongs to no open batch".into()))
-    })?;
-    records(tx, report, &mut |id, _: OpenBatchRow| {
-        Ok(tx.raw(tables::BATCHES, id)?.is_none().then(|| "an open batch does not exist".into()))
     })
 }
 

@@ -17,7 +17,7 @@ fn upload(serving: &ServerProcess) -> String {
     let line = |index: u64| {
         // Every tenth request is refused.
         let model = if index.is_multiple_of(10) { "none" } else { MODEL };
-        let body = json!({ "model": model, "prompt": format!("text {index}"), "max_tokens": 5, "ignore_eos": true });
+        let body = json!({ "model": model, "prompt": format!("text {index}"), "max_tokens": 40, "ignore_eos": true });
         json!({ "custom_id": format!("request-{index}"), "method": "POST", "url": ENDPOINT, "body": body }).to_string()
     };
     let content = (0..REQUESTS).map(line).collect::<Vec<_>>().join("\n");
@@ -53,7 +53,7 @@ fn ids(of: impl Iterator<Item = u64>) -> Vec<Value> {
 
 #[test]
 fn a_batch_that_is_killed_three_times_has_each_result_and_its_usage_once() {
-    let folder = folder(&TinyModel::default());
+    let folder = folder(&TinyModel { blocks: 4, width: 256, ..TinyModel::default() });
     let mut serving = ServerProcess::start(folder.path(), &[]);
     let new = json!({ "input_file_id": upload(&serving), "endpoint": ENDPOINT, "completion_window": "24h" });
     let batch: Value = serving.request(Method::POST, "/v1/batches", Some(&new)).json().unwrap();

@@ -12,51 +12,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::LocalBoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 
 use self::admission::Admission;
-use self::requests::Outcome;
+pub use self::requests::RequestRunner;
+use self::requests::{LOOK, Outcome, Requests};
 use crate::clock_rng::ClockRng;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
-use crate::ids::{BatchId, ProjectId, RequestId};
-use crate::service::access::Access;
-use crate::service::batches::{Batch, BatchEndpoint, BatchState, Batches};
-use crate::service::usage::{Meter, UsageRecorder};
+use crate::error::Result;
+use crate::ids::{BatchId, ProjectId};
+use crate::service::batches::{Batch, BatchState, Batches};
+use crate::service::usage::Meter;
 
 /// The time until it tries again after an error.
 const RETRY: Duration = Duration::from_secs(5);
-/// The time between two looks at batches that have not ended, for their completion windows.
-const LOOK: Duration = Duration::from_secs(1);
 /// The time between two looks if there is none.
 const IDLE: Duration = Duration::from_secs(3600);
 /// Max projects whose batches run at once; bounds the memory for their inputs.
 const MAX_PROJECTS: usize = 64;
 
-/// Runs one request as its endpoint does, with the bodies of OpenAI's API.
-pub trait RequestRunner {
-    /// The JSON body of the response. Usage is added to `recorder`.
-    fn run(
-        &self,
-        access: Access,
-        endpoint: BatchEndpoint,
-        body: Arc<str>,
-        recorder: Arc<UsageRecorder>,
-    ) -> LocalBoxFuture<'static, Result<String>>;
-
-    /// The JSON body for an error.
-    fn error_body(&self, error: &Error, request_id: RequestId) -> Result<String>;
-}
-
 /// Runs the batches of all projects.
 pub struct BatchLoop {
     batches: Batches,
-    meter: Meter,
-    clock_rng: Arc<dyn ClockRng>,
-    runner: Box<dyn RequestRunner>,
-    admission: Admission,
+    requests: Requests,
     stopping: watch::Receiver<bool>,
 }
 
@@ -91,7 +70,9 @@ impl BatchLoop {
     ) -> (Self, BatchStopper) {
         let (sender, stopping) = watch::channel(false);
         let admission = Admission::new(engine, meter.clone());
-        (Self { batches, meter, clock_rng, runner, admission, stopping }, BatchStopper(Arc::new(sender)))
+        let requests =
+            Requests { batches: batches.clone(), meter, clock_rng, runner, admission, stopping: stopping.clone() };
+        (Self { batches, requests, stopping }, BatchStopper(Arc::new(sender)))
     }
 
     /// Runs until it is stopped.
@@ -186,7 +167,7 @@ impl BatchLoop {
             BatchState::Validating => Ok(()),
             BatchState::Cancelling => self.batches.finalize(id, BatchState::Cancelled, None).await,
             BatchState::Finalizing => self.batches.end(batch).await,
-            BatchState::InProgress => match self.run_requests(batch).await? {
+            BatchState::InProgress => match self.requests.run(batch).await? {
                 Outcome::Complete => self.batches.finalize(id, BatchState::Completed, None).await,
                 Outcome::Expired => self.batches.finalize(id, BatchState::Expired, None).await,
                 Outcome::InputDeleted => {

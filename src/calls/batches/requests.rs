@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use futures_util::{Stream, StreamExt, stream};
+use tokio::sync::watch;
 
-use super::admission::Slot;
-use super::{BatchLoop, LOOK};
+use super::admission::{Admission, Slot};
+use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::RequestId;
 use crate::service::access::Access;
-use crate::service::batches::{Batch, BatchInput, BatchResult, NextStep, PendingRequest};
+use crate::service::batches::{Batch, BatchEndpoint, BatchInput, BatchResult, Batches, NextStep, PendingRequest};
+use crate::service::usage::{Meter, UsageRecorder};
 
 /// Max requests of a batch that run at once.
 const MAX_RUNNING: usize = 8;
@@ -18,6 +21,24 @@ const MAX_RUNNING: usize = 8;
 const RETRY: Duration = Duration::from_secs(2);
 /// Attempts to use a model that cannot be used now; it may be for good.
 const MAX_MODEL_ATTEMPTS: u32 = 5;
+
+/// The time between two looks at batches that have not ended, for their completion windows.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+
+/// Runs one request as its endpoint does, with the bodies of OpenAI's API.
+pub trait RequestRunner {
+    /// The JSON body of the response. Usage is added to `recorder`.
+    fn run(
+        &self,
+        access: Access,
+        endpoint: BatchEndpoint,
+        body: Arc<str>,
+        recorder: Arc<UsageRecorder>,
+    ) -> LocalBoxFuture<'static, Result<String>>;
+
+    /// The JSON body for an error.
+    fn error_body(&self, error: &Error, request_id: RequestId) -> Result<String>;
+}
 
 /// How the requests of a batch have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +62,25 @@ struct Source {
     input: Option<BatchInput>,
 }
 
-impl BatchLoop {
-    /// Runs the requests that have no result yet.
-    pub(super) async fn run_requests(&self, batch: &Batch) -> Result<Outcome> {
+/// Runs the requests of batches.
+pub(super) struct Requests {
+    pub batches: Batches,
+    pub meter: Meter,
+    pub clock_rng: Arc<dyn ClockRng>,
+    pub runner: Box<dyn RequestRunner>,
+    pub admission: Admission,
+    pub stopping: watch::Receiver<bool>,
+}
+
+impl Requests {
+    /// Resolves when the server stops.
+    async fn stopped(&self) {
+        // If the sender is gone, the server is gone.
+        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
+    }
+
+    /// Runs the requests of a batch that have no result yet.
+    pub async fn run(&self, batch: &Batch) -> Result<Outcome> {
         let Some(input) = self.batches.input(batch).await? else { return Ok(Outcome::InputDeleted) };
         let requests = self.admitted(batch, input).map(|admitted| async {
             match admitted? {
