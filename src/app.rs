@@ -20,6 +20,7 @@ use self::failed_start::DataFolderSnapshot;
 pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
+    batches::{BatchLoop, BatchStopper},
     chat::Chat,
     completions::Completions,
     conversation_context::ConversationContextLoader,
@@ -37,6 +38,7 @@ pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
 use crate::http::allowed_hosts::AllowedHosts;
+use crate::http::batch_requests::BatchRequests;
 use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
 use crate::http::server;
@@ -84,6 +86,7 @@ pub struct App {
     store: Store,
     stopper: Stopper,
     training: TrainingLoop,
+    batches: BatchLoop,
     control: ControlSocket,
     retention: Retention,
 }
@@ -95,6 +98,7 @@ pub struct Stopper {
     engine: Engine,
     server: ServerHandle,
     training: TrainingStopper,
+    batches: BatchStopper,
     /// Time from the stop until streams that still run are ended.
     drain_timeout: Duration,
 }
@@ -151,16 +155,30 @@ impl App {
             Some(project) => Some(keyless::key(&store, &clock_rng, project).await.map_err(StartError::Keyless)?),
             None => None,
         };
-        let api = Data::new(Api { keyless, ..api(config, store.clone(), &engine, services, clock_rng) });
+        let api = Data::new(Api { keyless, ..api(config, store.clone(), &engine, services, clock_rng.clone()) });
+        let (batches, batch_stopper) = BatchLoop::new(
+            engine.clone(),
+            api.services.batches.clone(),
+            api.services.meter.clone(),
+            clock_rng,
+            Box::new(BatchRequests(api.clone())),
+        );
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth of the time is for error events to reach their clients.
         let drain_timeout = config.drain * 5 / 6;
-        let stopper = Stopper { api, engine, server: server.handle(), training: training_stopper, drain_timeout };
+        let stopper = Stopper {
+            api,
+            engine,
+            server: server.handle(),
+            training: training_stopper,
+            batches: batch_stopper,
+            drain_timeout,
+        };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
-        Ok(Self { server, address, certificate, first_key, store, stopper, training, control, retention })
+        Ok(Self { server, address, certificate, first_key, store, stopper, training, batches, control, retention })
     }
 
     /// Checks whether [`App::start`] can listen, read its certificate and use the devices. Changes nothing.
@@ -207,7 +225,9 @@ impl App {
         let sweeping = actix_web::rt::spawn(sweep(api.services.stored_images.clone(), api.services.responses.clone()));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let training = actix_web::rt::spawn(self.training.run());
+        let batches = actix_web::rt::spawn(self.batches.run());
         let outcome = self.server.await;
+        self.stopper.end_batches(batches).await;
         self.stopper.end_training(training).await;
         pruning.abort();
         sweeping.abort();
@@ -289,6 +309,7 @@ impl Stopper {
     pub async fn stop(self) {
         self.api.draining.store(true, Ordering::Relaxed);
         self.training.stop();
+        self.batches.stop();
         self.engine.drain();
         let gentle = self.server.stop(true);
         let engine = self.engine.clone();
@@ -300,6 +321,14 @@ impl Stopper {
         tokio::select! {
             () = gentle => {}
             () = cut => {}
+        }
+    }
+
+    /// Gives the batches time to store results. Requests without one begin again after the next start.
+    async fn end_batches(&self, mut batches: JoinHandle<()>) {
+        self.batches.stop();
+        if tokio::time::timeout(self.drain_timeout, &mut batches).await.is_err() {
+            batches.abort();
         }
     }
 

@@ -158,6 +158,10 @@ ids! {
     JobEventId "fine-tuning event" "ftevent-";
     /// An adapter that a fine-tuning job has saved.
     CheckpointId "checkpoint" "ftckpt_";
+    /// A batch of requests.
+    BatchId "batch" "batch_";
+    /// The result of one request of a batch.
+    BatchResultId "batch result" "batch_req_";
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `service` and `engine` do not depend on each other. Code that needs both is here, so that `http` only encodes and
 //! decodes.
 
+pub mod batches;
 mod blocking;
 pub mod chat;
 pub mod completions;

@@ -7,6 +7,7 @@
 pub mod allowed_hosts;
 mod api_format;
 pub mod authentication;
+pub mod batch_requests;
 pub mod client_address;
 pub mod connections;
 pub mod content_negotiation;

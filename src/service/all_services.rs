@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::agents::Agents;
 use super::audit::Audit;
+use super::batches::Batches;
 use super::contents::Contents;
 use super::conversations::Conversations;
 use super::files::Files;
@@ -23,6 +24,7 @@ use crate::storage::Store;
 pub struct Services {
     pub agents: Agents,
     pub audit: Audit,
+    pub batches: Batches,
     pub conversations: Conversations,
     pub files: Files,
     pub jobs: Jobs,
@@ -44,6 +46,7 @@ impl Services {
         Ok(Self {
             agents: Agents::new(store(), clock_rng()),
             audit: Audit::new(store()),
+            batches: Batches::new(store(), clock_rng(), contents.clone()),
             conversations: Conversations::new(store(), clock_rng()),
             files: Files::new(store(), clock_rng(), contents.clone()),
             jobs: Jobs::new(store(), clock_rng(), contents),

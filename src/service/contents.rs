@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use ring::digest::{Context, SHA256};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::clock_rng::ClockRng;
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 use crate::ids::FileId;
 use crate::storage::Store;
 use crate::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
@@ -83,6 +84,56 @@ pub(super) struct WrittenContent {
     _guard: SweepGuard,
 }
 
+/// Content that is written piece by piece, on a blocking thread.
+pub(super) struct ContentWriter {
+    contents: Contents,
+    id: FileId,
+    pending: Vec<u8>,
+    bytes: u64,
+    chunks: u32,
+    digest: Context,
+    guard: SweepGuard,
+}
+
+impl ContentWriter {
+    /// Blocking.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.bytes += bytes.len() as u64;
+        self.digest.update(bytes);
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.pending.len()));
+            self.pending.extend_from_slice(now);
+            bytes = later;
+            if self.pending.len() == CHUNK_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The content and its SHA-256; `None` if it is empty. Blocking.
+    pub fn finish(mut self) -> Result<Option<(WrittenContent, [u8; 32])>> {
+        if self.bytes == 0 {
+            return Ok(None);
+        }
+        if !self.pending.is_empty() {
+            self.flush()?;
+        }
+        let mut sha256 = [0; 32];
+        sha256.copy_from_slice(self.digest.finish().as_ref());
+        let Self { id, bytes, chunks, guard, .. } = self;
+        Ok(Some((WrittenContent { id, bytes, chunks, _guard: guard }, sha256)))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let (id, index, chunk) = (self.id, self.chunks, Chunk(std::mem::take(&mut self.pending)));
+        let written = self.contents.store.enqueue(move |tx| content_chunks::put(tx, id, index, &chunk))?;
+        written.blocking_recv().map_err(Error::internal)??;
+        self.chunks += 1;
+        Ok(())
+    }
+}
+
 impl Contents {
     /// Starts the removal of chunks. Needs a tokio runtime.
     pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
@@ -111,6 +162,13 @@ impl Contents {
             chunks += 1;
         }
         Ok(WrittenContent { id, bytes: bytes.len() as u64, chunks, _guard: guard })
+    }
+
+    /// A new content that is written piece by piece.
+    pub(super) fn writer(&self) -> ContentWriter {
+        let id = FileId::generate(&*self.clock_rng);
+        let (contents, guard, digest) = (self.clone(), self.guard(id), Context::new(&SHA256));
+        ContentWriter { contents, id, pending: Vec::new(), bytes: 0, chunks: 0, digest, guard }
     }
 
     /// The content of `chunks` chunks under `id`.

@@ -1,4 +1,4 @@
-//! Files: training data. Their content is stored in chunks.
+//! Files: training data, and the requests and results of batches. Their content is stored in chunks.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::concurrency_limit::ConcurrencyLimit;
 use super::contents::Contents;
+pub use super::file_purpose::Purpose;
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::quotas::{self, QuotaKind, signed};
 use super::training_data::ExampleFormat;
@@ -27,33 +28,7 @@ use crate::storage::{Reader, Store, project_resources};
 const UPLOADS: usize = 32;
 const UPLOADS_OF_ONE: usize = 8;
 
-/// The purpose of a file. The number is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum Purpose {
-    #[serde(rename = "fine-tune")]
-    FineTune = 1,
-}
-
-impl Purpose {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Purpose::FineTune => "fine-tune",
-        }
-    }
-
-    /// Parses the name.
-    pub fn from_name(name: &str) -> Result<Self> {
-        if name == Purpose::FineTune.as_str() {
-            return Ok(Purpose::FineTune);
-        }
-        let shown: String = name.chars().take(40).collect();
-        let text = format!("'purpose' is '{shown}'; this server accepts files for: fine-tune.");
-        Err(Error::invalid("purpose", text))
-    }
-}
-
-/// An uploaded file.
+/// A file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     pub id: FileId,
@@ -61,9 +36,9 @@ pub struct File {
     pub name: String,
     pub purpose: Purpose,
     pub bytes: u64,
-    /// Number and format of the training examples.
+    /// Number and format of the training examples, if it is training data.
     pub examples: u64,
-    pub form: String,
+    pub form: Option<String>,
     /// SHA-256 of the content, in hex.
     pub sha256: String,
     pub created_at: Timestamp,
@@ -71,10 +46,12 @@ pub struct File {
 
 impl File {
     fn new(id: FileId, record: FileRecord) -> Self {
-        let FileRecord { project, name, bytes, examples, form, sha256, created_at, .. } = record;
+        let FileRecord { project, name, purpose, bytes, examples, form, sha256, created_at, .. } = record;
+        let purpose = Purpose::from_number(purpose);
         let form = ExampleFormat::from_number(form).map_or("unknown", ExampleFormat::as_str).to_owned();
+        let form = Some(form).filter(|_| purpose == Purpose::FineTune);
         let sha256 = hex(&sha256);
-        Self { id, project, name, purpose: Purpose::FineTune, bytes, examples, form, sha256, created_at }
+        Self { id, project, name, purpose, bytes, examples, form, sha256, created_at }
     }
 }
 
@@ -123,13 +100,13 @@ impl Files {
         Self { store, clock_rng, contents, upload_limit }
     }
 
-    /// Begins an upload. Fails early if it would be refused at its end, as far as that is known: the field `project`
-    /// may follow later. It counts against the client's `address`, if known.
+    /// Begins an upload. Fails early if it would be refused at its end, as far as that is known: the fields `project`
+    /// and `purpose` may follow later. It counts against the client's `address`, if known.
     pub async fn begin(
         &self,
         access: &Access,
         address: Option<IpAddr>,
-        project: Option<ProjectId>,
+        (project, purpose): (Option<ProjectId>, Option<Purpose>),
         name: &str,
     ) -> Result<Upload> {
         validation::file_name(name)?;
@@ -144,12 +121,13 @@ impl Files {
         admitted.await?;
         let slot = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
-        Ok(Upload::new(self.store.clone(), id, likely, self.contents.guard(id), slot))
+        Ok(Upload::new(self.store.clone(), id, (likely, purpose), self.contents.guard(id), slot))
     }
 
     /// Creates a file from a completed upload.
-    pub async fn create(&self, access: &Access, arrived: CompletedUpload, new: NewFile) -> Result<File> {
+    pub async fn create(&self, access: &Access, mut arrived: CompletedUpload, new: NewFile) -> Result<File> {
         validation::file_name(&new.name)?;
+        let (examples, form) = arrived.examples(new.purpose)?;
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or(access.project());
         let id = arrived.id;
@@ -159,8 +137,8 @@ impl Files {
             purpose: new.purpose as u8,
             bytes: arrived.bytes,
             chunks: arrived.chunks,
-            examples: arrived.summary.examples,
-            form: arrived.summary.form as u8,
+            examples,
+            form,
             sha256: arrived.sha256,
             created_at: now,
         };
@@ -179,15 +157,21 @@ impl Files {
         Ok(file)
     }
 
-    /// A page of a project's files, newest first.
-    pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<File>> {
+    /// A page of a project's files, or of those with one purpose, newest first.
+    pub async fn list(
+        &self,
+        access: &Access,
+        project: Option<ProjectId>,
+        purpose: Option<Purpose>,
+        request: PageRequest,
+    ) -> Result<Page<File>> {
         let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
         let listing = Listing { name: "files", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, FileId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authorize::own_or_named_project(tx, &access, project, named)?;
-            project_resources::newest::<FileRecord>(tx, project, window.before, window.rows())
+            newest(tx, project, purpose, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| File::new(FileId::from_bytes(id), record)).collect();
         Ok(page(self.store.pepper(), listing, window, items, |file: &File| file.id.to_bytes()))
@@ -228,6 +212,27 @@ impl Files {
 
     fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
         AuditEntry::new(&self.clock_rng, Some(access), action)
+    }
+}
+
+/// Up to `limit` files of a project older than `before`, newest first.
+fn newest(
+    tx: &impl Reader,
+    project: ProjectId,
+    purpose: Option<Purpose>,
+    mut before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Vec<([u8; 16], FileRecord)>> {
+    let mut found = Vec::new();
+    loop {
+        let rows = project_resources::newest::<FileRecord>(tx, project, before, limit)?;
+        let is_last = rows.len() < limit;
+        before = rows.last().map(|(id, _)| *id);
+        found.extend(rows.into_iter().filter(|(_, file)| purpose.is_none_or(|purpose| file.purpose == purpose as u8)));
+        if is_last || found.len() >= limit {
+            found.truncate(limit);
+            return Ok(found);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use ring::digest::{Context, SHA256};
 
 use super::concurrency_limit::Slot;
 use super::contents::SweepGuard;
+use super::file_purpose::Purpose;
 use super::quotas::{self, QuotaKind, signed};
 use super::training_data::{Summary, Validator};
 use crate::error::{Code, Error, Result};
@@ -17,18 +18,27 @@ pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// Validation state and digest of the content so far.
 struct Progress {
-    validator: Validator,
+    /// The validation as training examples, or its first error if they may turn out to be something else; `None` if they are
+    /// something else.
+    validator: Option<Result<Validator>>,
     digest: Context,
 }
 
 impl Progress {
-    fn new() -> Self {
-        Self { validator: Validator::default(), digest: Context::new(&SHA256) }
+    /// `purpose`: if it is known before the content.
+    fn new(purpose: Option<Purpose>) -> Self {
+        let may_train = purpose.is_none_or(|purpose| purpose == Purpose::FineTune);
+        Self { validator: may_train.then(|| Ok(Validator::default())), digest: Context::new(&SHA256) }
     }
 
-    fn read(&mut self, content: &[u8]) -> Result<()> {
+    fn read(&mut self, content: &[u8], purpose: Option<Purpose>) -> Result<()> {
         self.digest.update(content);
-        self.validator.read(content)
+        let Some(Ok(validator)) = &mut self.validator else { return Ok(()) };
+        match (validator.read(content), purpose) {
+            (Err(error), None) => self.validator = Some(Err(error)),
+            (read, _) => return read,
+        }
+        Ok(())
     }
 }
 
@@ -38,6 +48,7 @@ pub struct Upload {
     pub(super) id: FileId,
     /// The likely project; if known before the file, its quota is checked from the start.
     project: Option<ProjectId>,
+    purpose: Option<Purpose>,
     progress: Progress,
     pending: Vec<u8>,
     chunks: u32,
@@ -49,7 +60,8 @@ pub struct Upload {
 /// A completed, valid upload that is not yet a file.
 pub struct CompletedUpload {
     pub(super) id: FileId,
-    pub(super) summary: Summary,
+    /// The training examples; `None` if they are something else.
+    examples: Option<Result<Summary>>,
     pub(super) chunks: u32,
     pub(super) bytes: u64,
     pub(super) sha256: [u8; 32],
@@ -61,12 +73,12 @@ impl Upload {
     pub(super) fn new(
         store: Store,
         id: FileId,
-        project: Option<ProjectId>,
+        (project, purpose): (Option<ProjectId>, Option<Purpose>),
         sweep_guard: SweepGuard,
         slot: Slot,
     ) -> Self {
-        let progress = Progress::new();
-        Self { store, id, project, progress, pending: Vec::new(), chunks: 0, bytes: 0, sweep_guard, slot }
+        let progress = Progress::new(purpose);
+        Self { store, id, project, purpose, progress, pending: Vec::new(), chunks: 0, bytes: 0, sweep_guard, slot }
     }
 
     /// Writes the next bytes; complete chunks are validated and stored before it returns.
@@ -94,9 +106,14 @@ impl Upload {
         let Progress { validator, digest } = self.progress;
         let mut sha256 = [0; 32];
         sha256.copy_from_slice(digest.finish().as_ref());
+        let examples = validator.map(|validator| validator.and_then(Validator::finish));
+        let examples = match (examples, self.purpose) {
+            (Some(Err(error)), Some(_)) => return Err(error),
+            (examples, _) => examples,
+        };
         Ok(CompletedUpload {
             id: self.id,
-            summary: validator.finish()?,
+            examples,
             chunks: self.chunks,
             bytes: self.bytes,
             sha256,
@@ -107,9 +124,10 @@ impl Upload {
 
     async fn flush(&mut self) -> Result<()> {
         let content = std::mem::take(&mut self.pending);
-        let mut progress = std::mem::replace(&mut self.progress, Progress::new());
+        let purpose = self.purpose;
+        let mut progress = std::mem::replace(&mut self.progress, Progress::new(purpose));
         // Validating a chunk would block an async thread for milliseconds.
-        let read = tokio::task::spawn_blocking(move || progress.read(&content).map(|()| (progress, content)));
+        let read = tokio::task::spawn_blocking(move || progress.read(&content, purpose).map(|()| (progress, content)));
         let (progress, content) = read.await.map_err(Error::internal)??;
         self.progress = progress;
         let (id, index, project, bytes) = (self.id, self.chunks, self.project, self.bytes);
@@ -130,6 +148,19 @@ impl CompletedUpload {
     /// The digest that identifies a repeated upload.
     pub fn sha256(&self) -> &[u8; 32] {
         &self.sha256
+    }
+
+    /// The number of training examples and their format as a number: zeros for other purposes. To be called once.
+    pub(super) fn examples(&mut self, purpose: Purpose) -> Result<(u64, u8)> {
+        match (purpose, self.examples.take()) {
+            (Purpose::FineTune, Some(summary)) => summary.map(|Summary { examples, form }| (examples, form as u8)),
+            (Purpose::FineTune, None) => Err(Error::internal("the examples of a training file are not checked")),
+            _ if self.bytes == 0 => {
+                let text = "The file is empty. It must have at least one line with a request.";
+                Err(Error::invalid("file", text))
+            }
+            _ => Ok((0, 0)),
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 pub mod agents;
 pub mod audit;
 mod backup;
+pub mod batches;
 mod check_report;
 mod codec;
 pub mod content_chunks;
@@ -43,6 +44,7 @@ mod tables;
 mod transaction;
 pub mod usage;
 mod verify;
+mod verify_batches;
 mod verify_usage_sums;
 
 pub use backup::BackupReport;

@@ -1,5 +1,7 @@
 //! Resources of a project other than keys: found by id, listed by project.
 
+use std::ops::ControlFlow;
+
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
@@ -18,6 +20,7 @@ pub enum ResourceKind {
     Job = 4,
     Checkpoint = 5,
     Response = 6,
+    Batch = 7,
 }
 
 /// A record that belongs to a project and is stored under its 16-byte id in its own table.
@@ -78,6 +81,16 @@ pub fn newest<R: ProjectResource>(
                 .ok_or_else(|| codec::inconsistent("the index of resources lists one wrongly"))
         })
         .collect()
+}
+
+/// The number of resources of a kind that a project has. Visits them all.
+pub fn count<R: ProjectResource>(tx: &impl Reader, project: ProjectId) -> Result<usize> {
+    let mut count = 0;
+    tx.visit(OWNED, &prefix(R::KIND, project), None, &mut |_, _| {
+        count += 1;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(count)
 }
 
 /// The key of a resource's row in the index.

@@ -84,6 +84,12 @@ pub const TUNED_MODELS: Table = Table("tuned_models");
 pub const RESPONSES: Table = Table("responses");
 /// Response id → its input and the response itself.
 pub const RESPONSE_CONTENTS: Table = Table("response_contents");
+/// Batch id → batch.
+pub const BATCHES: Table = Table("batches");
+/// Batch id, line → the result of the request in that line of the input, until the batch has ended.
+pub const BATCH_RESULTS: Table = Table("batch_results");
+/// Batch id → nothing: the batches that have not ended, or whose results are not removed yet.
+pub const OPEN_BATCHES: Table = Table("open_batches");
 /// Project id, time, tail → one metered request.
 pub const USAGE: Table = Table("usage");
 /// Project id, width, start, series → the sums of that minute, hour or day.
@@ -129,6 +135,9 @@ pub const ALL: &[Table] = &[
     TUNED_MODELS,
     RESPONSES,
     RESPONSE_CONTENTS,
+    BATCHES,
+    BATCH_RESULTS,
+    OPEN_BATCHES,
     USAGE,
     ROLLUPS,
     SERIES,

@@ -9,6 +9,7 @@ use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
 use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditIndexRow, AuditRecord};
+use super::batches::BatchRecord;
 use super::check_report::{CheckReport, cause, records};
 use super::content_chunks::{Chunk, OrphanedChunks};
 use super::conversations::{ConversationRecord, MessageRecord};
@@ -28,7 +29,7 @@ use super::responses::{ResponseContentRecord, ResponseRecord};
 use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
-use super::{migrations, private_files, tables, verify_usage_sums};
+use super::{migrations, private_files, tables, verify_batches, verify_usage_sums};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 
@@ -92,6 +93,8 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         stored_images(tx, &mut report)?;
         project_resources::<ResponseRecord>(tx, &mut report)?;
         responses(tx, &mut report)?;
+        project_resources::<BatchRecord>(tx, &mut report)?;
+        verify_batches::check(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))

@@ -54,6 +54,8 @@ struct Tenant {
     response: String,
     file: String,
     job: String,
+    input: String,
+    batch: String,
 }
 
 fn id(value: &Value) -> String {
@@ -72,7 +74,11 @@ fn tenant(server: &Server) -> Tenant {
     let file = upload(server, &secret);
     let job = id(&post("/v1/fine_tuning/jobs", json!({ "model": MODEL, "training_file": file })));
     crate::fine_tuning::wait_for(server, &job, "succeeded");
-    Tenant { project, key, secret, inference, conversation, agent, response, file, job }
+    let input = id(&crate::batches::upload_batch(server, &secret, &crate::batches::short_lines(1)).ok());
+    let new = json!({ "input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h" });
+    let batch = id(&post("/v1/batches", new));
+    crate::batches::wait_for_batch(server, &batch, "completed");
+    Tenant { project, key, secret, inference, conversation, agent, response, file, job, input, batch }
 }
 
 /// A request to every route, from a caller of project `own`, with the IDs of project `of`.
@@ -83,7 +89,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         rows.push(Row { mounts: &MOUNTS, method, route, id_position, path, body, needs });
     };
     let (get, post, put, patch, delete) = (Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE);
-    let Tenant { project, key, conversation, agent, response, file, job, .. } = of;
+    let Tenant { project, key, conversation, agent, response, file, job, input, batch, .. } = of;
     let (path, query, body) = (Some("path"), Some("query"), Some("body"));
     let named = || Json(json!({ "name": "n" }));
     let messages = || json!([{ "role": "user", "content": "hi" }]);
@@ -217,6 +223,16 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         row(get.clone(), route, path, format!("{one}/{list}"), Empty, needs_p);
     }
 
+    row(get.clone(), "/batches", query, format!("/batches?project_id={project}"), Empty, needs_p);
+    for field in [json!({ "project_id": project }), json!({ "input_file_id": input })] {
+        let mut new = json!({ "input_file_id": own.input, "project_id": own.project, "completion_window": "24h" });
+        new["endpoint"] = json!("/v1/completions");
+        new.as_object_mut().unwrap().extend(field.as_object().unwrap().clone());
+        row(post.clone(), "/batches", body, "/batches".into(), Json(new), needs_p);
+    }
+    row(get.clone(), "/batches/{batch_id}", path, format!("/batches/{batch}"), Empty, needs_p);
+    row(post.clone(), "/batches/{batch_id}/cancel", path, format!("/batches/{batch}/cancel"), Empty, needs_p);
+
     row(get.clone(), "/audit-events", None, "/audit-events".into(), Empty, Needs::Admin);
     row(get, "/audit-events", query, format!("/audit-events?project_id={project}"), Empty, needs_p);
     rows.extend(ollama_rows());
@@ -301,8 +317,9 @@ impl Row {
             "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
             // The response was not generated in the background.
             "/responses/{response_id}/cancel" => response.status == 400,
-            // The job has ended.
-            "/fine_tuning/jobs/{job_id}/cancel"
+            // The job or batch has ended.
+            "/batches/{batch_id}/cancel"
+            | "/fine_tuning/jobs/{job_id}/cancel"
             | "/fine_tuning/jobs/{job_id}/pause"
             | "/fine_tuning/jobs/{job_id}/resume" => response.status == 409,
             "/push" | "/create" | "/copy" => response.status == 400,
@@ -394,7 +411,7 @@ fn missing_invalid_expired_and_revoked_keys_get_401_everywhere() {
 
 /// All resources of a project, read with an admin key.
 fn state(server: &Server, of: &Tenant) -> Vec<Value> {
-    let Tenant { project, key, conversation, agent, response, file, job, .. } = of;
+    let Tenant { project, key, conversation, agent, response, file, job, batch, .. } = of;
     let mut paths = vec![
         format!("/projects/{project}"),
         format!("/projects/{project}/rate-limits"),
@@ -404,9 +421,10 @@ fn state(server: &Server, of: &Tenant) -> Vec<Value> {
         format!("/responses/{response}"),
         format!("/files/{file}"),
         format!("/fine_tuning/jobs/{job}"),
+        format!("/batches/{batch}"),
     ];
     paths.extend(
-        ["api-keys", "conversations", "agents", "files", "fine_tuning/jobs", "audit-events"]
+        ["api-keys", "conversations", "agents", "files", "fine_tuning/jobs", "batches", "audit-events"]
             .map(|list| format!("/{list}?project_id={project}")),
     );
     let read = |path: &String| {

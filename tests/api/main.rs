@@ -20,6 +20,7 @@ mod api_keys;
 mod audit;
 mod auth_throttle;
 mod bad_input;
+mod batches;
 mod browsers;
 mod chat;
 mod chat_context;

@@ -18,6 +18,7 @@ mod wait;
 mod access_log;
 mod audit;
 mod backup_and_check;
+mod batches;
 mod client_flood;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda_driver;

@@ -21,7 +21,7 @@ from test_fine_tuning import CONTENT, PREFERENCE, QUICK
 from test_images import png
 
 STRICT_MOUNT = "/openai/v1"
-OPENAI_PATHS = ("/chat/", "/completions", "/embeddings", "/images/", "/models", "/files", "/fine_tuning/")
+OPENAI_PATHS = ("/chat/", "/completions", "/embeddings", "/images/", "/models", "/files", "/batches", "/fine_tuning/")
 
 
 class ErrorBody(BaseModel):
@@ -47,6 +47,10 @@ OPERATIONS = {
     "GET /files": [FILES],
     "GET /files/{file_id}": [openai_types.FileObject],
     "DELETE /files/{file_id}": [openai_types.FileDeleted],
+    "POST /batches": [openai_types.Batch],
+    "GET /batches": [SyncCursorPage[openai_types.Batch]],
+    "GET /batches/{batch_id}": [openai_types.Batch],
+    "POST /batches/{batch_id}/cancel": [ErrorBody],
     "POST /fine_tuning/jobs": [fine_tuning.FineTuningJob],
     "GET /fine_tuning/jobs": [JOBS],
     "GET /fine_tuning/jobs/{job_id}": [fine_tuning.FineTuningJob],
@@ -176,7 +180,24 @@ def bodies(server, http, mount):
     for action in ("cancel", "pause", "resume"):
         call(f"POST /fine_tuning/jobs/{{job_id}}/{action}", {"job_id": job}, status=409, json={})
     call("DELETE /files/{file_id}", {"file_id": file})
+    batches(http, mount, call)
     return found
+
+
+def batches(http, mount, call):
+    """Two batches, with and without a valid input."""
+    for content in (b"[]", json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {}}).encode()):
+        file = call("POST /files", files={"file": ("requests.jsonl", content)}, data={"purpose": "batch"})["id"]
+        new = {"input_file_id": file, "endpoint": "/v1/embeddings", "completion_window": "24h"}
+        batch = call("POST /batches", json=new)["id"]
+        deadline = time.monotonic() + 120
+        # The field is in both formats.
+        while (done := http.get(f"{mount}/batches/{batch}").json())["completed_at"] is None and done["failed_at"] is None:
+            assert time.monotonic() < deadline, done
+            time.sleep(0.1)
+        call("GET /batches/{batch_id}", {"batch_id": batch})
+        call("POST /batches/{batch_id}/cancel", {"batch_id": batch}, status=409, json={})
+    call("GET /batches")
 
 
 def own_project(http):

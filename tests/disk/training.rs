@@ -30,7 +30,7 @@ async fn upload(services: &Services, access: &Access) -> FileId {
         ] })
     };
     let lines: Vec<String> = (0..8).map(|index| line(index).to_string()).collect();
-    let mut upload = services.files.begin(access, None, None, "train.jsonl").await.unwrap();
+    let mut upload = services.files.begin(access, None, (None, None), "train.jsonl").await.unwrap();
     upload.write(lines.join("\n").as_bytes()).await.unwrap();
     let new = NewFile { project: None, name: "train.jsonl".to_owned(), purpose: Purpose::FineTune };
     services.files.create(access, upload.finish().await.unwrap(), new).await.unwrap().id

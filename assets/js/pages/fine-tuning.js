@@ -27,7 +27,7 @@ function useLatest(jobs, project) {
 }
 
 function Overview({ project }) {
-  const files = usePagedList("/files", { project_id: project.id }, [project.id]);
+  const files = usePagedList("/files", { project_id: project.id, purpose: "fine-tune" }, [project.id]);
   const jobs = usePagedList("/fine_tuning/jobs", { project_id: project.id }, [project.id]);
   const jobRows = useLatest(jobs.rows, project);
   const [open, setOpen] = useState(null);

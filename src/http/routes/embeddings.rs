@@ -158,7 +158,12 @@ impl Encoding {
 #[utoipa::path(tag = "embeddings", request_body = EmbeddingRequest, responses((status = 200, body = EmbeddingBody)))]
 #[post("/embeddings")]
 async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> ApiResult {
-    let (call, encoding) = body.0.check()?;
+    embed(&caller, body.0, &api).await
+}
+
+/// Embeds texts, whether or not a client waits.
+pub async fn embed(caller: &Caller, request: EmbeddingRequest, api: &Api) -> ApiResult {
+    let (call, encoding) = request.check()?;
     let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await?;
     let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
     let (id, model, vectors) = (embedded.id, embedded.model, embedded.vectors);

@@ -39,7 +39,8 @@ pub struct UploadFile {
     /// `{"input": {"messages": […]}, "preferred_output": […], "non_preferred_output": […]}`.
     #[schema(value_type = String, format = Binary)]
     file: String,
-    /// What the file is for: `fine-tune`.
+    /// What the file is for: `fine-tune`, or `batch` for the requests of a batch. Their lines are checked when the batch is
+    /// created.
     purpose: String,
     /// The project that owns the file; absent: the key's own project.
     project_id: Option<String>,
@@ -79,10 +80,10 @@ pub struct FileBody {
     filename: String,
     purpose: &'static str,
     bytes: u64,
-    /// Number of examples in the file.
+    /// Number of training examples in the file.
     examples: u64,
-    /// Format of the examples: `messages`, `prompt_completion`, `text` or `preference`.
-    example_format: String,
+    /// Format of the examples: `messages`, `prompt_completion`, `text` or `preference`; null for files of batches.
+    example_format: Option<String>,
     /// SHA-256 of the content, in hexadecimal digits.
     sha256: String,
     /// Unix seconds, as in OpenAI's API.
@@ -127,8 +128,8 @@ impl Form {
                 return Err(Error::invalid(name.clone(), format!("'{name}' is given more than once. Give it once.")));
             }
             match name.as_str() {
-                "file" => form.file = Some(receive(part, access, address, form.project, api).await?),
-                "purpose" => form.purpose = Some(Purpose::from_name(&part.text().await?)?),
+                "file" => form.file = Some(receive(part, access, address, (form.project, form.purpose), api).await?),
+                "purpose" => form.purpose = Some(Purpose::of_upload(&part.text().await?)?),
                 "project_id" => form.project = Some(parse_project_id(&part.text().await?)?),
                 other => {
                     let problem = spelling::unknown_field(other, &["file", "purpose", "project_id"]);
@@ -143,30 +144,30 @@ impl Form {
     fn finish(self) -> Result<(CompletedUpload, NewFile)> {
         let missing = |name: &str, what: &str| Error::invalid(name, format!("'{name}' is missing. Send {what}."));
         let (name, completed) = self.file.ok_or_else(|| missing("file", "the file as a part with a filename"))?;
-        let purpose = self.purpose.ok_or_else(|| missing("purpose", "what the file is for: fine-tune"))?;
+        let purpose = self.purpose.ok_or_else(|| missing("purpose", "what the file is for: fine-tune or batch"))?;
         Ok((completed, NewFile { project: self.project, name, purpose }))
     }
 }
 
-/// Stores the content of the file as it arrives.
+/// Stores the content of the file as it arrives. `known`: the fields `project` and `purpose`, if they precede it.
 async fn receive(
     mut part: Part,
     access: &Access,
     address: Option<IpAddr>,
-    project: Option<ProjectId>,
+    known: (Option<ProjectId>, Option<Purpose>),
     api: &Api,
 ) -> Result<(String, CompletedUpload)> {
     let name = part.file_name().ok_or_else(|| {
         Error::invalid("file", "'file' has no filename. Send it as a file, for example with -F file=@train.jsonl.")
     })?;
-    let mut upload = api.services.files.begin(access, address, project, &name).await?;
+    let mut upload = api.services.files.begin(access, address, known, &name).await?;
     while let Some(bytes) = part.next().await? {
         upload.write(&bytes).await?;
     }
     Ok((name, upload.finish().await?))
 }
 
-/// Upload a file. Its lines are checked while they arrive.
+/// Upload a file. Lines of training data are checked while they arrive.
 #[utoipa::path(tag = "files", request_body(content = UploadFile, content_type = "multipart/form-data"),
     responses((status = 200, body = FileBody)))]
 #[post("/files")]
@@ -188,10 +189,9 @@ async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Dat
 #[get("/files")]
 async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> ApiResult {
     let ListFiles { project_id, purpose, order: None | Some(Order::Desc), limit, cursor, after } = params.0;
-    // There is only one purpose; others are rejected, as for uploads.
-    purpose.as_deref().map(Purpose::from_name).transpose()?;
+    let purpose = purpose.as_deref().map(Purpose::from_name).transpose()?;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
-    let page = api.services.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let page = api.services.files.list(&caller.access, project, purpose, PageRequest { limit, cursor, after }).await?;
     let item = |file: File| caller.mount.item(head(&file), body(file));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }

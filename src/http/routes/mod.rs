@@ -5,12 +5,13 @@ mod agents;
 mod anthropic_messages;
 mod api_keys;
 mod audit;
+pub mod batches;
 mod catalog;
-mod chat;
+pub mod chat;
 mod completion_body;
-mod completions;
+pub mod completions;
 mod conversations;
-mod embeddings;
+pub mod embeddings;
 mod files;
 mod fine_tuning;
 mod generation_stream;
@@ -25,7 +26,7 @@ pub mod ollama;
 mod projects;
 mod prompt_fields;
 mod rerank;
-mod responses;
+pub mod responses;
 mod sampling_fields;
 mod text_inputs;
 mod tokenization;
@@ -54,5 +55,6 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(images::routes)
         .configure(files::routes)
         .configure(fine_tuning::routes)
+        .configure(batches::routes)
         .configure(audit::routes);
 }

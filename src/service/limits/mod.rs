@@ -97,19 +97,19 @@ impl Limits {
         Ok(self.limiter(project).await?.status())
     }
 
-    /// Reserves the tokens of a prompt from rate and budget.
-    pub(super) fn reserve_tokens(&self, project: ProjectId, prompt: u64) -> Result<TokenReservation> {
+    /// Reserves the tokens of a prompt from budget and, if `is_rated`, rate.
+    pub(super) fn reserve_tokens(&self, project: ProjectId, prompt: u64, is_rated: bool) -> Result<TokenReservation> {
         let limiter = self.limiters.get(project);
-        limiter.take_tokens(prompt, (self.clock_rng.now(), self.clock_rng.uptime()))?;
+        limiter.take_tokens(prompt, is_rated, (self.clock_rng.now(), self.clock_rng.uptime()))?;
         Ok(TokenReservation { limiter, tokens: prompt })
     }
 
-    /// Replaces a reservation by the tokens used.
-    pub(super) fn settle(&self, project: ProjectId, reservation: Option<TokenReservation>, used: u64) {
+    /// Replaces a reservation by the tokens used. `is_rated` as in [`Self::reserve_tokens`].
+    pub(super) fn settle(&self, project: ProjectId, reservation: Option<TokenReservation>, used: u64, is_rated: bool) {
         let now = (self.clock_rng.now(), self.clock_rng.uptime());
         match reservation {
-            Some(reservation) => reservation.limiter.settle(reservation.tokens, used, now),
-            None if used > 0 => self.limiters.get(project).settle(0, used, now),
+            Some(reservation) => reservation.limiter.settle(reservation.tokens, used, is_rated, now),
+            None if used > 0 => self.limiters.get(project).settle(0, used, is_rated, now),
             None => {}
         }
     }

@@ -121,8 +121,8 @@ impl ProjectLimiter {
         self.state().as_ref().map(State::status).unwrap_or_default()
     }
 
-    /// Takes the tokens of a prompt. `now`: wall clock and uptime.
-    pub fn take_tokens(&self, prompt: u64, now: (Timestamp, Duration)) -> Result<()> {
+    /// Takes the tokens of a prompt from the budget and, if `is_rated`, from the rate. `now`: wall clock and uptime.
+    pub fn take_tokens(&self, prompt: u64, is_rated: bool, now: (Timestamp, Duration)) -> Result<()> {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return Ok(()) };
         state.month.roll(now.0);
@@ -135,7 +135,7 @@ impl ProjectLimiter {
             return Err(Error::new(Code::InsufficientQuota, text));
         }
         let until = state.refill_until(now.1);
-        if let Some(bucket) = &mut state.tokens {
+        if let Some(bucket) = state.tokens.as_mut().filter(|_| is_rated) {
             let rate = bucket.rate();
             bucket.take(prompt, until).map_err(|wait| limited(format!("{rate} tokens per minute"), wait))?;
         }
@@ -144,14 +144,14 @@ impl ProjectLimiter {
     }
 
     /// Replaces the `held` tokens of a request's prompt by the tokens that it used.
-    pub fn settle(&self, held: u64, used: u64, now: (Timestamp, Duration)) {
+    pub fn settle(&self, held: u64, used: u64, is_rated: bool, now: (Timestamp, Duration)) {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return };
         state.month.roll(now.0);
         state.month.held = state.month.held.saturating_sub(held);
         state.month.used = state.month.used.saturating_add(used);
         let until = state.refill_until(now.1);
-        if let Some(bucket) = &mut state.tokens {
+        if let Some(bucket) = state.tokens.as_mut().filter(|_| is_rated) {
             bucket.settle(i128::from(used) - i128::from(held), until);
         }
     }

@@ -1,6 +1,6 @@
 //! Records usage: each request exactly once, however it ends.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -22,11 +22,13 @@ pub struct Meter {
     limits: Limits,
     /// Records that did not fit into the writer's queue.
     pending: Arc<Mutex<Vec<Entry>>>,
+    /// Running requests that use the engine and that a client waits for.
+    interactive: Arc<AtomicUsize>,
 }
 
 /// A record to be written. Created once, because its transaction may run more than once.
 #[derive(Clone, Debug)]
-struct Entry {
+pub(in crate::service) struct Entry {
     project: ProjectId,
     at: Timestamp,
     tail: [u8; 6],
@@ -42,6 +44,8 @@ pub struct UsageRecorder {
     project: ProjectId,
     key: KeyId,
     endpoint: String,
+    /// Whether its tokens count against the rate per minute.
+    is_rated: bool,
     state: Mutex<State>,
     /// Closed by the response body instead of the middleware.
     deferred: AtomicBool,
@@ -53,8 +57,26 @@ struct State {
     model: Option<String>,
     amounts: Amounts,
     reservation: Option<TokenReservation>,
+    /// While it uses the engine and a client waits for it.
+    interactive: Option<Interactive>,
     /// Once it is closed.
     outcome: Option<Outcome>,
+}
+
+/// Counts a request until it is dropped.
+struct Interactive(Arc<AtomicUsize>);
+
+impl Interactive {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Interactive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What is known of a request's usage, for the log.
@@ -71,16 +93,34 @@ pub struct UsageSummary {
 
 impl Meter {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, limits: Limits) -> Self {
-        Self { store, clock_rng, limits, pending: Arc::default() }
+        Self { store, clock_rng, limits, pending: Arc::default(), interactive: Arc::default() }
     }
 
     /// A recorder for a request to `endpoint` (method and path below the mount).
     pub fn open(&self, access: &Access, endpoint: String) -> UsageRecorder {
+        self.recorder(access, endpoint, true)
+    }
+
+    /// A recorder for a request of a batch to `endpoint`. Its tokens count against the budget, but not against the rate per
+    /// minute, which is for clients that wait.
+    pub async fn open_for_batch(&self, access: &Access, endpoint: String) -> Result<UsageRecorder> {
+        // Loads the current limits.
+        self.limits.status(access.project()).await?;
+        Ok(self.recorder(access, endpoint, false))
+    }
+
+    /// The number of running requests that use the engine and that a client waits for.
+    pub fn interactive(&self) -> usize {
+        self.interactive.load(Ordering::Relaxed)
+    }
+
+    fn recorder(&self, access: &Access, endpoint: String, is_rated: bool) -> UsageRecorder {
         UsageRecorder {
             meter: self.clone(),
             project: access.project(),
             key: access.key(),
             endpoint,
+            is_rated,
             state: Mutex::default(),
             deferred: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -132,7 +172,7 @@ impl Meter {
 }
 
 impl Entry {
-    fn write(&self, tx: &WriteTx) -> Result<()> {
+    pub(in crate::service) fn write(&self, tx: &WriteTx) -> Result<()> {
         let series = usage::number(tx, self.project, &self.series)?;
         let record = UsageRecord { series, outcome: self.outcome, amounts: self.amounts };
         keys::used(tx, self.series.key, self.at)?;
@@ -152,9 +192,10 @@ impl UsageRecorder {
 
     /// Charges the prompt tokens to the project's rate and budget.
     pub fn charge_prompt(&self, tokens: u64) -> Result<()> {
-        let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
         let mut state = self.state();
         state.reservation = Some(reservation);
+        state.interactive = self.is_rated.then(|| Interactive::new(&self.meter.interactive));
         state.amounts.input = tokens;
         Ok(())
     }
@@ -162,8 +203,8 @@ impl UsageRecorder {
     /// 429 if the project's rate or budget does not allow `tokens` now; charges nothing. For an estimate before the
     /// prompt is tokenised.
     pub fn check_budget(&self, tokens: u64) -> Result<()> {
-        let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
-        self.meter.limits.settle(self.project, Some(reservation), 0);
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
+        self.meter.limits.settle(self.project, Some(reservation), 0, self.is_rated);
         Ok(())
     }
 
@@ -216,8 +257,17 @@ impl UsageRecorder {
         }
     }
 
-    /// The record, on the first call.
-    fn entry(&self, outcome: Outcome) -> Option<Entry> {
+    /// Ends a request that is tried again later. It is neither recorded nor charged.
+    pub fn discard(&self) {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let reservation = self.state().reservation.take();
+        self.meter.limits.settle(self.project, reservation, 0, self.is_rated);
+    }
+
+    /// The record, on the first call. The caller writes it.
+    pub(in crate::service) fn entry(&self, outcome: Outcome) -> Option<Entry> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return None;
         }
@@ -228,9 +278,10 @@ impl UsageRecorder {
             state.amounts = Amounts::default();
         }
         state.outcome = Some(outcome);
+        state.interactive = None;
         let (model, amounts, reservation) = (state.model.clone(), state.amounts, state.reservation.take());
         drop(state);
-        self.meter.limits.settle(self.project, reservation, amounts.tokens());
+        self.meter.limits.settle(self.project, reservation, amounts.tokens(), self.is_rated);
         let mut tail = [0; 6];
         self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };

@@ -24,7 +24,7 @@ function hyperparametersOf(form) {
 export function StartJob({ project, close }) {
   const [form, setForm] = useState({ method: "supervised", ...Object.fromEntries([...FIELDS, ...HYPERPARAMETERS].map((name) => [name, ""])) });
   const [models, modelsError] = useModels("chat_completions");
-  const [files, filesError] = useLoad(() => all("/files", { project_id: project.id }), [project.id]);
+  const [files, filesError] = useLoad(() => all("/files", { project_id: project.id, purpose: "fine-tune" }), [project.id]);
   // An adapter cannot be trained again.
   const bases = models?.filter((model) => !model.base_model);
   const model = form.model || bases?.[0]?.id;

@@ -17,6 +17,7 @@ use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::ApiJson;
 use crate::http::response::{ApiResult, Head};
 use crate::http::{Api, authentication::Caller, request_logging};
+use crate::ids::RequestId;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(complete);
@@ -38,12 +39,26 @@ async fn complete(
     api: web::Data<Api>,
 ) -> ApiResult {
     let checked = body.0.check(if_match.0)?;
+    respond(&caller, checked, request_logging::request_id(&request), &api).await
+}
+
+/// Completes a chat that no client waits for.
+pub async fn complete_for_batch(caller: &Caller, request: request::ChatRequest, api: &Api) -> ApiResult {
+    respond(caller, request.check(None)?, None, api).await
+}
+
+async fn respond(
+    caller: &Caller,
+    checked: request::CheckedRequest,
+    request_id: Option<RequestId>,
+    api: &Api,
+) -> ApiResult {
     let mut running = api.chat.start(&caller.access, checked.call, caller.recorder.clone()).await?;
     if let Some(options) = checked.stream {
         caller.recorder.defer();
         let truncated = running.truncated;
         let unenforced = std::mem::take(&mut running.unenforced);
-        let response = stream::respond(running, options, request_logging::request_id(&request));
+        let response = stream::respond(running, options, request_id);
         return Ok(conversation_fields::with_headers(response, truncated, &unenforced));
     }
     let choices = running.whole().await?;

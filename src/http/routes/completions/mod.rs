@@ -11,6 +11,7 @@ use crate::calls::generation::RunningText;
 use crate::http::extractors::ApiJson;
 use crate::http::response::{ApiResult, Head};
 use crate::http::{Api, authentication::Caller, request_logging};
+use crate::ids::RequestId;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(complete_text);
@@ -29,11 +30,24 @@ async fn complete_text(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let checked = body.0.check()?;
+    respond(&caller, body.0.check()?, request_logging::request_id(&request), &api).await
+}
+
+/// Completes texts that no client waits for.
+pub async fn complete_for_batch(caller: &Caller, request: request::CompletionRequest, api: &Api) -> ApiResult {
+    respond(caller, request.check()?, None, api).await
+}
+
+async fn respond(
+    caller: &Caller,
+    checked: request::CheckedRequest,
+    request_id: Option<RequestId>,
+    api: &Api,
+) -> ApiResult {
     let mut running = api.completions.start(&caller.access, checked.call, caller.recorder.clone()).await?;
     if let Some(options) = checked.stream {
         caller.recorder.defer();
-        return Ok(stream::respond(running, options, request_logging::request_id(&request)));
+        return Ok(stream::respond(running, options, request_id));
     }
     let choices = running.whole().await?;
     let head = Head { id: running.id, object: "text_completion", state: None };

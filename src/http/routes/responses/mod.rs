@@ -24,6 +24,7 @@ use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, request_logging};
+use crate::ids::RequestId;
 use crate::service::responses::{Chain, ChainLink};
 use request::{Checked, ResponsesRequest};
 use running::{RunningResponse, Storage};
@@ -59,8 +60,17 @@ async fn create(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
+    respond(&caller, body.0, request_logging::request_id(&request), &api).await
+}
+
+/// Generates a response that no client waits for. It is not stored.
+pub async fn create_for_batch(caller: &Caller, request: ResponsesRequest, api: &Api) -> ApiResult {
+    respond(caller, request.unstored(), None, api).await
+}
+
+async fn respond(caller: &Caller, request: ResponsesRequest, request_id: Option<RequestId>, api: &Api) -> ApiResult {
     let (Checked { call, settings, reasoning, is_streamed, input, ignored }, link) =
-        check(body.0, &caller, &api).await?;
+        check(request, caller, api).await?;
     let storage = match settings.store {
         true => {
             let bytes: usize = input.iter().map(|item| item.to_string().len()).sum();
@@ -78,7 +88,7 @@ async fn create(
     let response = match is_streamed {
         true => {
             caller.recorder.defer();
-            stream::respond(running, request_logging::request_id(&request))
+            stream::respond(running, request_id)
         }
         false => HttpResponse::Ok().json(running.finish().await?),
     };

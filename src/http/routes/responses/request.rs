@@ -106,6 +106,11 @@ impl ResponsesRequest {
         self.previous_response_id.as_ref().map(parse).transpose()
     }
 
+    /// The same request for a response that is not stored.
+    pub fn unstored(self) -> Self {
+        Self { store: Some(false), ..self }
+    }
+
     /// The items of the request.
     pub fn items(&self) -> Result<Vec<Value>> {
         input::items(self.input.as_ref())

@@ -1,0 +1,210 @@
+//! Runs the batches: validates their input, runs their requests and ends them.
+//!
+//! The projects take turns, request by request; the batches of one project run one after the other. A request goes through
+//! the same decoder, call and encoder as one that a client waits for, behind [`RequestRunner`]. Interactive requests come first
+//! ([`admission`]).
+
+mod admission;
+mod requests;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::watch;
+
+use self::admission::Admission;
+pub use self::requests::RequestRunner;
+use self::requests::{LOOK, Outcome, Requests};
+use crate::clock_rng::ClockRng;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::ids::{BatchId, ProjectId};
+use crate::service::batches::{Batch, BatchState, Batches};
+use crate::service::usage::Meter;
+
+/// The time until it tries again after an error.
+const RETRY: Duration = Duration::from_secs(5);
+/// The time between two looks if there is none.
+const IDLE: Duration = Duration::from_secs(3600);
+/// Max projects whose batches run at once; bounds the memory for their inputs.
+const MAX_PROJECTS: usize = 64;
+
+/// Runs the batches of all projects.
+pub struct BatchLoop {
+    batches: Batches,
+    requests: Requests,
+    stopping: watch::Receiver<bool>,
+}
+
+/// Stops a [`BatchLoop`].
+#[derive(Clone)]
+pub struct BatchStopper(Arc<watch::Sender<bool>>);
+
+impl BatchStopper {
+    /// Gives up running requests, which begin again after the next start, and ends.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// The steps of batches that run now.
+#[derive(Default)]
+struct Running {
+    steps: HashSet<BatchId>,
+    /// The projects whose requests run.
+    projects: HashSet<ProjectId>,
+    /// When requests of each project last began to run, as a count.
+    turns: HashMap<ProjectId, u64>,
+}
+
+impl BatchLoop {
+    pub fn new(
+        engine: Engine,
+        batches: Batches,
+        meter: Meter,
+        clock_rng: Arc<dyn ClockRng>,
+        runner: Box<dyn RequestRunner>,
+    ) -> (Self, BatchStopper) {
+        let (sender, stopping) = watch::channel(false);
+        let admission = Admission::new(engine, meter.clone());
+        let requests =
+            Requests { batches: batches.clone(), meter, clock_rng, runner, admission, stopping: stopping.clone() };
+        (Self { batches, requests, stopping }, BatchStopper(Arc::new(sender)))
+    }
+
+    /// Runs until it is stopped.
+    pub async fn run(self) {
+        tokio::join!(self.validate_all(), self.run_all());
+    }
+
+    fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// Resolves when it is to stop.
+    async fn stopped(&self) {
+        // If the sender is gone, the server is gone.
+        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
+    }
+
+    /// Validates one batch after the other, the oldest first.
+    async fn validate_all(&self) {
+        let mut changes = self.batches.changes();
+        while !self.is_stopping() {
+            changes.mark_unchanged();
+            let wait = match self.validate_next().await {
+                Ok(true) => continue,
+                Ok(false) => IDLE,
+                Err(error) => {
+                    tracing::warn!(%error, "a batch cannot be validated now");
+                    RETRY
+                }
+            };
+            self.wait(&mut changes, wait).await;
+        }
+    }
+
+    async fn validate_next(&self) -> Result<bool> {
+        let open = self.batches.open().await?;
+        match open.iter().find(|batch| batch.state == BatchState::Validating) {
+            Some(batch) => self.batches.validate(batch).await.map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Waits for a change, a stop or this time.
+    async fn wait(&self, changes: &mut watch::Receiver<()>, time: Duration) {
+        tokio::select! {
+            _ = changes.changed() => {}
+            () = self.stopped() => {}
+            () = tokio::time::sleep(time) => {}
+        }
+    }
+
+    /// Runs the next step of every batch. When it is stopped, it waits for those that run.
+    async fn run_all(&self) {
+        let (mut running, mut steps) = (Running::default(), FuturesUnordered::new());
+        let mut changes = self.batches.changes();
+        while !self.is_stopping() {
+            changes.mark_unchanged();
+            let wait = match self.batches.open().await {
+                Ok(open) => {
+                    let next = running.begin(&open);
+                    steps.extend(next.into_iter().map(|batch| self.step(batch)));
+                    if open.is_empty() { IDLE } else { LOOK }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the batches cannot be read");
+                    RETRY
+                }
+            };
+            tokio::select! {
+                Some(ended) = steps.next() => running.end(&ended),
+                () = self.wait(&mut changes, wait) => {}
+            }
+        }
+        while steps.next().await.is_some() {}
+    }
+
+    /// Does what a batch needs next.
+    async fn step(&self, batch: Batch) -> Batch {
+        if let Err(error) = self.try_step(&batch).await {
+            tracing::warn!(batch = %batch.id, %error, "a batch cannot go on now");
+            tokio::select! {
+                () = self.stopped() => {}
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+        batch
+    }
+
+    async fn try_step(&self, batch: &Batch) -> Result<()> {
+        let id = batch.id;
+        match batch.state {
+            BatchState::Validating => Ok(()),
+            BatchState::Cancelling => self.batches.finalize(id, BatchState::Cancelled, None).await,
+            BatchState::Finalizing => self.batches.end(batch).await,
+            BatchState::InProgress => match self.requests.run(batch).await? {
+                Outcome::Complete => self.batches.finalize(id, BatchState::Completed, None).await,
+                Outcome::Expired => self.batches.finalize(id, BatchState::Expired, None).await,
+                Outcome::InputDeleted => {
+                    self.batches.finalize(id, BatchState::Failed, Some(Batches::input_deleted())).await
+                }
+                Outcome::Interrupted => Ok(()),
+            },
+            _ => self.batches.remove_results(id).await,
+        }
+    }
+}
+
+impl Running {
+    /// The batches whose next step begins now. Of each project, one at a time runs requests; the others only end.
+    fn begin(&mut self, open: &[Batch]) -> Vec<Batch> {
+        let turn = |batch: &&Batch| (self.turns.get(&batch.project).copied().unwrap_or(0), batch.id);
+        let mut order: Vec<&Batch> = open.iter().filter(|batch| !self.steps.contains(&batch.id)).collect();
+        order.sort_by_key(turn);
+        order.retain(|batch| match batch.state {
+            BatchState::Validating => false,
+            BatchState::InProgress => {
+                self.projects.len() < MAX_PROJECTS && self.projects.insert(batch.project) && {
+                    let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
+                    self.turns.insert(batch.project, turn);
+                    true
+                }
+            }
+            _ => true,
+        });
+        self.steps.extend(order.iter().map(|batch| batch.id));
+        order.into_iter().cloned().collect()
+    }
+
+    fn end(&mut self, batch: &Batch) {
+        self.steps.remove(&batch.id);
+        if batch.state == BatchState::InProgress {
+            self.projects.remove(&batch.project);
+        }
+    }
+}

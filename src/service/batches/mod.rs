@@ -1,0 +1,202 @@
+//! Batches: files of requests that are answered in the background.
+//!
+//! A batch is created and cancelled here. What runs it ([`crate::calls::batches`]) reports back through the methods of
+//! [`progress`]. The result of each request is stored in the transaction that records its usage, so a restart neither loses
+//! nor repeats one. When all have a result, the results become files.
+
+mod batch;
+mod input;
+mod output;
+mod progress;
+mod request_line;
+mod validation;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::watch;
+
+pub use self::batch::{Batch, BatchEndpoint, BatchError, BatchState, NewBatch};
+pub use self::input::{BatchInput, PendingRequest};
+pub use self::output::BatchResult;
+pub use self::progress::NextStep;
+use super::access::{Access, Scope};
+use super::audit::AuditEntry;
+use super::contents::Contents;
+use super::files::{self, Purpose};
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::{authorize, validation as fields};
+use crate::clock_rng::{ClockRng, Timestamp};
+use crate::error::{Code, Error, Result};
+use crate::ids::{BatchId, ProjectId};
+use crate::storage::batches::{self, BatchRecord, BatchTimesRecord};
+use crate::storage::{Reader, Store, WriteTx, project_resources};
+
+/// Max batches of a project that have not ended.
+const MAX_OPEN: usize = 100;
+/// Max batches of a project. A new one replaces the oldest that has ended.
+const MAX_BATCHES: usize = 1_000;
+/// The time in which a batch must be completed; what is not, expires.
+pub const COMPLETION_WINDOW: Duration = Duration::from_secs(24 * 3600);
+
+/// The batches service. Clones share it.
+#[derive(Clone)]
+pub struct Batches {
+    store: Store,
+    clock_rng: Arc<dyn ClockRng>,
+    contents: Contents,
+    /// Changes when a batch may have to be validated, run or ended.
+    changes: Arc<watch::Sender<()>>,
+}
+
+impl Batches {
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, contents: Contents) -> Self {
+        Self { store, clock_rng, contents, changes: Arc::new(watch::channel(()).0) }
+    }
+
+    /// Changes when a batch may have to be validated, run or ended.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Creates a batch.
+    pub async fn create(&self, access: &Access, new: NewBatch) -> Result<Batch> {
+        fields::metadata(new.metadata.as_deref())?;
+        let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
+        let now = self.clock_rng.now();
+        let record = record(access, project, new, now);
+        let id = BatchId::generate(&*self.clock_rng);
+        let entry = self.audit_entry(access, "batch.created");
+        let permit = authorize::manage_project(project);
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
+            authorize::active_project(tx, caller, project, named)?;
+            caller.require(project, Scope::Inference)?;
+            check_file(tx, caller, &record)?;
+            make_room(tx, project)?;
+            batches::insert(tx, id, &record)?;
+            let endpoint = BatchEndpoint::from_number(record.endpoint).path();
+            entry.write(tx, project, id, &json!({ "endpoint": endpoint, "input_file_id": record.input_file }))?;
+            Ok(Batch::new(id, record.clone()))
+        });
+        let batch = written.await?;
+        self.changes.send_replace(());
+        Ok(batch)
+    }
+
+    /// A page of a project's batches, newest first.
+    pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<Batch>> {
+        let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
+        let listing = Listing { name: "batches", owner: Some(project.to_bytes()) };
+        let window = request.window(self.store.pepper(), listing, BatchId::to_bytes)?;
+        let access = access.clone();
+        let rows = self.store.read(move |tx| {
+            authorize::own_or_named_project(tx, &access, project, named)?;
+            project_resources::newest::<BatchRecord>(tx, project, window.before, window.rows())
+        });
+        let items = rows.await?.into_iter().map(|(id, record)| Batch::new(BatchId::from_bytes(id), record)).collect();
+        Ok(page(self.store.pepper(), listing, window, items, |batch: &Batch| batch.id.to_bytes()))
+    }
+
+    pub async fn get(&self, access: &Access, id: BatchId) -> Result<Batch> {
+        let access = access.clone();
+        let record = self.store.read(move |tx| find(tx, &access, id));
+        Ok(Batch::new(id, record.await?))
+    }
+
+    /// Cancels a batch that is being validated or is in progress. What is complete stays, and becomes files.
+    pub async fn cancel(&self, access: &Access, id: BatchId) -> Result<Batch> {
+        let now = self.clock_rng.now();
+        let entry = self.audit_entry(access, "batch.cancelled");
+        let permit = authorize::manage_owner::<BatchRecord>(id.to_bytes());
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
+            let mut record = find(tx, caller, id)?;
+            authorize::require_active_owner(tx, record.project)?;
+            let state = BatchState::from_number(record.state);
+            if !matches!(state, BatchState::Validating | BatchState::InProgress) {
+                let text = format!(
+                    "The batch is {} and cannot be cancelled. Only batches that are validating or in_progress can.",
+                    state.as_str()
+                );
+                return Err(Error::new(Code::Conflict, text));
+            }
+            record.state = BatchState::Cancelling as u8;
+            record.times.cancelling = Some(now);
+            project_resources::replace(tx, id.to_bytes(), &record)?;
+            entry.write(tx, record.project, id, &json!({ "state": state }))?;
+            Ok(Batch::new(id, record))
+        });
+        let batch = written.await?;
+        self.changes.send_replace(());
+        Ok(batch)
+    }
+
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
+    }
+}
+
+fn record(access: &Access, project: ProjectId, new: NewBatch, now: Timestamp) -> BatchRecord {
+    BatchRecord {
+        project,
+        key: access.key(),
+        endpoint: new.endpoint as u8,
+        input_file: new.input_file,
+        metadata: new.metadata,
+        state: BatchState::Validating as u8,
+        ends_as: None,
+        errors: Vec::new(),
+        output_file: None,
+        error_file: None,
+        total: 0,
+        completed: 0,
+        failed: 0,
+        result_bytes: 0,
+        times: BatchTimesRecord {
+            created: now,
+            expires: now.after(COMPLETION_WINDOW),
+            in_progress: None,
+            cancelling: None,
+            finalizing: None,
+            ended: None,
+        },
+    }
+}
+
+fn find(tx: &impl Reader, access: &Access, id: BatchId) -> Result<BatchRecord> {
+    authorize::resource(tx, access, Scope::Project, "batch", (id, id.to_bytes()))
+}
+
+/// Checks that the input exists, is accessible, belongs to the batch's project and was uploaded for a batch.
+fn check_file(tx: &impl Reader, access: &Access, record: &BatchRecord) -> Result<()> {
+    let (id, param) = (record.input_file, "input_file_id");
+    let file = files::find(tx, access, id).map_err(|error| error.param(param))?;
+    if file.project != record.project {
+        let text = format!(
+            "'{param}' is {id}, which belongs to {}, but the batch to {}. Upload the file to the batch's project.",
+            file.project, record.project
+        );
+        return Err(Error::invalid(param, text));
+    }
+    if file.purpose != Purpose::Batch as u8 {
+        let text =
+            format!("'{param}' is {id}, which was not uploaded for a batch. Upload it with the purpose 'batch'.");
+        return Err(Error::invalid(param, text));
+    }
+    Ok(())
+}
+
+/// Refuses another batch while too many have not ended, and removes the oldest one if there are too many in all.
+fn make_room(tx: &WriteTx, project: ProjectId) -> Result<()> {
+    let open = batches::open(tx)?.iter().filter(|(_, record)| record.project == project).count();
+    if open >= MAX_OPEN {
+        let text = format!(
+            "The project has {open} batches that have not ended; at most {MAX_OPEN} are allowed. Create more when some have ended."
+        );
+        return Err(Error::new(Code::RateLimited, text).retry_after(Duration::from_secs(60)));
+    }
+    match project_resources::count::<BatchRecord>(tx, project)? >= MAX_BATCHES {
+        true => batches::remove_oldest_ended(tx, project),
+        false => Ok(()),
+    }
+}
