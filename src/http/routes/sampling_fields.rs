@@ -57,6 +57,8 @@ macro_rules! with_sampling_fields {
             top_k: Option<u32>,
             /// Sample from tokens with at least this probability, relative to the most likely one: 0–1, 0.05 if absent.
             min_p: Option<f32>,
+            /// Locally typical sampling: above 0 up to 1; 1 is off.
+            typical_p: Option<f32>,
             /// −2 to 2.
             frequency_penalty: Option<f32>,
             /// −2 to 2.
@@ -89,6 +91,7 @@ macro_rules! with_sampling_fields {
                     top_p: self.top_p,
                     top_k: self.top_k,
                     min_p: self.min_p,
+                    typical_p: self.typical_p,
                     frequency_penalty: self.frequency_penalty,
                     presence_penalty: self.presence_penalty,
                     repetition_penalty: self.repetition_penalty,
@@ -113,6 +116,7 @@ pub struct SamplingFields {
     pub top_p: Option<f32>,
     pub top_k: Option<u32>,
     pub min_p: Option<f32>,
+    pub typical_p: Option<f32>,
     pub frequency_penalty: Option<f32>,
     pub presence_penalty: Option<f32>,
     pub repetition_penalty: Option<f32>,
@@ -155,6 +159,7 @@ impl SamplingFields {
             top_p: positive("top_p", self.top_p, TOP_P, 1.0)?,
             top_k: self.top_k.unwrap_or(TOP_K),
             min_p: number("min_p", self.min_p, MIN_P, 0.0, 1.0)?,
+            typical_p: positive("typical_p", self.typical_p, 1.0, 1.0)?,
             frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0.0, -2.0, 2.0)?,
             presence_penalty: number("presence_penalty", self.presence_penalty, 0.0, -2.0, 2.0)?,
             repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 1.0, 10.0)?,
@@ -183,7 +188,7 @@ pub fn refuse_unsupported<T: PartialSchema>(
 /// Whether a sampling field of other servers has the value that switches it off.
 fn is_neutral(name: &str, value: &Value) -> bool {
     match name {
-        "typical_p" | "tfs_z" => value.as_f64() == Some(1.0),
+        "tfs_z" => value.as_f64() == Some(1.0),
         "mirostat" | "top_a" | "epsilon_cutoff" | "eta_cutoff" | "dry_multiplier" | "xtc_probability" => {
             value.as_f64() == Some(0.0)
         }

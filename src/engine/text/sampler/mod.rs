@@ -1,6 +1,6 @@
 //! Samples the next token from logits.
 //!
-//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each filter applies to the result of
+//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `typical_p`, `top_p`. Each filter applies to the result of
 //! the one before, with probabilities renormalised. The generator is ChaCha8 with the request's seed and one stream per
 //! choice: the same logits give the same tokens.
 
@@ -18,6 +18,8 @@ pub struct Sampling {
     /// 0 is off.
     pub top_k: u32,
     pub min_p: f32,
+    /// Locally typical sampling (Meister et al., 2023); 1 is off.
+    pub typical_p: f32,
     /// Subtracted once per occurrence of the token in the generated text.
     pub frequency_penalty: f32,
     /// Subtracted once if the token was generated.
@@ -40,6 +42,7 @@ impl Default for Sampling {
             top_p: 1.,
             top_k: 0,
             min_p: 0.,
+            typical_p: 1.,
             frequency_penalty: 0.,
             presence_penalty: 0.,
             repetition_penalty: 1.,
@@ -60,6 +63,7 @@ impl Sampling {
         finite("temperature", self.temperature, self.temperature >= 0.)?;
         finite("top_p", self.top_p, self.top_p > 0. && self.top_p <= 1.)?;
         finite("min_p", self.min_p, (0. ..=1.).contains(&self.min_p))?;
+        finite("typical_p", self.typical_p, self.typical_p > 0. && self.typical_p <= 1.)?;
         finite("frequency_penalty", self.frequency_penalty, true)?;
         finite("presence_penalty", self.presence_penalty, true)?;
         finite("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0.)?;
@@ -132,6 +136,9 @@ impl Sampler {
 
     fn draw(&mut self, logits: &[f32]) -> Option<u32> {
         let mut candidates = self.weigh(logits)?;
+        if self.settings.typical_p < 1. {
+            keep_typical(&mut candidates, self.settings.typical_p);
+        }
         if self.settings.top_p < 1. {
             keep_top_p(&mut candidates, self.settings.top_p);
         }
@@ -245,6 +252,25 @@ fn keep_top_p(candidates: &mut Vec<Candidate>, share: f32) {
             None if end == candidates.len() => return,
             None => front *= 8,
         }
+    }
+}
+
+/// Keeps the smallest set of candidates whose weights reach `share` of the total, taking those first whose information is
+/// closest to the entropy.
+fn keep_typical(candidates: &mut Vec<Candidate>, share: f32) {
+    let total: f64 = candidates.iter().map(|candidate| f64::from(candidate.1)).sum();
+    let information = |candidate: &Candidate| -(f64::from(candidate.1) / total).ln();
+    let possible = candidates.iter().filter(|candidate| candidate.1 > 0.);
+    let entropy: f64 = possible.map(|candidate| f64::from(candidate.1) / total * information(candidate)).sum();
+    let distance = |candidate: &Candidate| (information(candidate) - entropy).abs();
+    candidates.sort_unstable_by(|one, other| distance(one).total_cmp(&distance(other)).then(one.0.cmp(&other.0)));
+    let mut mass = 0.;
+    let reached = candidates.iter().position(|candidate| {
+        mass += f64::from(candidate.1);
+        mass >= total * f64::from(share)
+    });
+    if let Some(last) = reached {
+        candidates.truncate(last + 1);
     }
 }
 

@@ -48,6 +48,20 @@ fn top_k_top_p_and_min_p_keep_the_right_tokens() {
 }
 
 #[test]
+fn typical_p_keeps_tokens_with_information_close_to_the_entropy() {
+    // The entropy is 1.33 nats. The tokens have 0.69, 1.61, 1.90, 2.30 and 3.00.
+    let p = [0.5, 0.2, 0.15, 0.1, 0.05];
+    let left = |typical_p| {
+        shares(Sampling { typical_p, seed: 3, ..Sampling::default() }, &p, 2_000).into_keys().collect::<HashSet<_>>()
+    };
+    assert_eq!(left(0.1), [1].into());
+    assert_eq!(left(0.3), [1, 2].into());
+    assert_eq!(left(0.6), [0, 1, 2].into());
+    assert_eq!(left(0.9), [0, 1, 2, 3].into());
+    assert_eq!(left(1.), [0, 1, 2, 3, 4].into());
+}
+
+#[test]
 fn top_p_of_a_large_vocabulary_matches_a_full_sort() {
     let mut candidates: Vec<(u32, f32)> = (0..5_000).map(|id| (id, ((id * 7919) % 5003) as f32)).collect();
     let mut sorted = candidates.clone();

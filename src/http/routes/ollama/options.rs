@@ -21,6 +21,8 @@ pub struct OptionsSchema {
     top_k: Option<i64>,
     /// 0–1, 0.05 if absent.
     min_p: Option<f32>,
+    /// Above 0 up to 1; 1 is off.
+    typical_p: Option<f32>,
     /// Above 0 up to 10; 1 is off.
     repeat_penalty: Option<f32>,
     /// −2 to 2.
@@ -64,6 +66,7 @@ pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Optio
             "temperature" => fields.temperature = Some(option.number()?),
             "top_p" => fields.top_p = Some(option.number()?),
             "min_p" => fields.min_p = Some(option.number()?),
+            "typical_p" => fields.typical_p = Some(option.number()?),
             "repeat_penalty" => fields.repetition_penalty = Some(option.number()?),
             "presence_penalty" => fields.presence_penalty = Some(option.number()?),
             "frequency_penalty" => fields.frequency_penalty = Some(option.number()?),
@@ -158,11 +161,12 @@ mod tests {
         });
         let mut ignored = Vec::new();
         let checked = check(Some(&options), &mut ignored).unwrap();
-        assert_eq!(ignored, ["options.mirostat", "options.num_gpu", "options.typical_p"]);
+        assert_eq!(ignored, ["options.mirostat", "options.num_gpu"]);
         assert_eq!((checked.max_tokens, checked.context, checked.seed), (Some((8, NUM_PREDICT)), Some(4096), None));
         assert_eq!(checked.stop, ["x"]);
-        let Sampling { temperature, top_k, top_p, min_p, repetition_penalty, .. } = checked.sampling;
-        assert_eq!((temperature, top_k, top_p, min_p, repetition_penalty), (0., 20, 0.5, 0.05, 1.1));
+        let Sampling { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, .. } = checked.sampling;
+        assert_eq!((temperature, top_k, top_p, min_p), (0., 20, 0.5, 0.05));
+        assert_eq!((typical_p, repetition_penalty), (0.7, 1.1));
         for endless in [json!({ "num_predict": -1 }), json!({ "num_predict": -2.0 }), json!({}), Value::Null] {
             assert_eq!(check(Some(&endless), &mut ignored).unwrap().max_tokens, None);
         }
