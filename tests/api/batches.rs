@@ -268,6 +268,26 @@ fn batches_are_listed_by_page_and_created_once_for_an_idempotency_key() {
 }
 
 #[test]
+fn a_project_has_a_limited_number_of_batches_that_have_not_ended() {
+    let server = Server::start_with(&crate::slow_model());
+    let (_, _, key) = server.tenant("many");
+    let file = upload_batch(&server, &key, &long_lines(1)).ok()["id"].clone();
+    let new = json!({ "input_file_id": file, "endpoint": COMPLETIONS, "completion_window": "24h" });
+    let create = || server.call(Method::POST, "/v1/batches", Some(&key), Some(&new));
+    let batches: Vec<Value> = (0..100).map(|_| create().ok()).collect();
+    let refused = create();
+    assert_eq!(refused.error_fields().1, "rate_limit_exceeded");
+    assert!(refused.header("retry-after").is_some());
+    server.call(Method::POST, &format!("/v1/batches/{}/cancel", id(&batches[50])), Some(&key), Some(&json!({}))).ok();
+    wait_for_batch(&server, id(&batches[50]), "cancelled");
+    create().ok();
+    assert_eq!(create().status, 429);
+    // Those that wait expire, too.
+    server.clock.advance(Duration::from_secs(24 * 3600));
+    wait_for_batch(&server, id(&batches[99]), "expired");
+}
+
+#[test]
 fn a_cancelled_batch_keeps_what_is_complete() {
     let server = Server::start_with(&crate::slow_model());
     let (project, _, key) = server.tenant("cancels");

@@ -54,8 +54,8 @@ impl BatchStopper {
 #[derive(Default)]
 struct Running {
     steps: HashSet<BatchId>,
-    /// The projects whose requests run.
-    projects: HashSet<ProjectId>,
+    /// The batch of each project whose requests run.
+    projects: HashMap<ProjectId, BatchId>,
     /// When requests of each project last began to run, as a count.
     turns: HashMap<ProjectId, u64>,
 }
@@ -132,7 +132,7 @@ impl BatchLoop {
             changes.mark_unchanged();
             let wait = match self.batches.open().await {
                 Ok(open) => {
-                    let next = running.begin(&open);
+                    let next = running.begin(&open, |batch| self.batches.is_expired(batch));
                     steps.extend(next.into_iter().map(|batch| self.step(batch)));
                     if open.is_empty() { IDLE } else { LOOK }
                 }
@@ -166,7 +166,14 @@ impl BatchLoop {
         match batch.state {
             BatchState::Validating => Ok(()),
             BatchState::Cancelling => self.batches.finalize(id, BatchState::Cancelled, None).await,
-            BatchState::Finalizing => self.batches.end(batch).await,
+            BatchState::Finalizing => {
+                self.batches.end(batch).await?;
+                tracing::info!(batch = %id, project = %batch.project, state = ?batch.ends_as, "a batch has ended");
+                Ok(())
+            }
+            BatchState::InProgress if self.batches.is_expired(batch) => {
+                self.batches.finalize(id, BatchState::Expired, None).await
+            }
             BatchState::InProgress => match self.requests.run(batch).await? {
                 Outcome::Complete => self.batches.finalize(id, BatchState::Completed, None).await,
                 Outcome::Expired => self.batches.finalize(id, BatchState::Expired, None).await,
@@ -182,28 +189,33 @@ impl BatchLoop {
 
 impl Running {
     /// The batches whose next step begins now. Of each project, one at a time runs requests; the others only end.
-    fn begin(&mut self, open: &[Batch]) -> Vec<Batch> {
+    fn begin(&mut self, open: &[Batch], is_expired: impl Fn(&Batch) -> bool) -> Vec<Batch> {
         let turn = |batch: &&Batch| (self.turns.get(&batch.project).copied().unwrap_or(0), batch.id);
         let mut order: Vec<&Batch> = open.iter().filter(|batch| !self.steps.contains(&batch.id)).collect();
         order.sort_by_key(turn);
         order.retain(|batch| match batch.state {
             BatchState::Validating => false,
-            BatchState::InProgress => {
-                self.projects.len() < MAX_PROJECTS && self.projects.insert(batch.project) && {
-                    let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
-                    self.turns.insert(batch.project, turn);
-                    true
-                }
-            }
+            BatchState::InProgress => is_expired(batch) || self.take_turn(batch),
             _ => true,
         });
         self.steps.extend(order.iter().map(|batch| batch.id));
         order.into_iter().cloned().collect()
     }
 
+    /// Whether the requests of a batch may run now.
+    fn take_turn(&mut self, batch: &Batch) -> bool {
+        let is_free = self.projects.len() < MAX_PROJECTS && !self.projects.contains_key(&batch.project);
+        if is_free {
+            self.projects.insert(batch.project, batch.id);
+            let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
+            self.turns.insert(batch.project, turn);
+        }
+        is_free
+    }
+
     fn end(&mut self, batch: &Batch) {
         self.steps.remove(&batch.id);
-        if batch.state == BatchState::InProgress {
+        if self.projects.get(&batch.project) == Some(&batch.id) {
             self.projects.remove(&batch.project);
         }
     }
