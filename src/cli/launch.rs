@@ -76,7 +76,7 @@ pub(super) fn run(paths: &DataPaths, args: LaunchArgs, out: &mut dyn Write) -> O
     let launch = client.launch(url.trim_end_matches('/'), &model);
     if let Some(window) = model.context_window.filter(|window| *window < AMPLE_CONTEXT) {
         let text = format!(
-            "outpost: {} has a context of {window} tokens; coding agents need {AMPLE_CONTEXT} or more",
+            "outpost: {} has a context of {window} tokens; coding agents work best with {AMPLE_CONTEXT} or more",
             model.id
         );
         writeln!(stderr(), "{text}")?;
@@ -86,8 +86,8 @@ pub(super) fn run(paths: &DataPaths, args: LaunchArgs, out: &mut dyn Write) -> O
     }
     check_server(&url)?;
     let key = match std::env::var(KEY) {
-        Ok(key) => key,
-        Err(_) => read_key(&paths.data.join(ADMIN_KEY_FILE))?,
+        Ok(key) if !key.trim().is_empty() => key,
+        _ => read_key(&paths.data.join(ADMIN_KEY_FILE))?,
     };
     let mut command = Command::new(launch.program);
     command.args(&launch.arguments).args(&arguments);
@@ -143,9 +143,14 @@ fn check_server(url: &str) -> Result<(), String> {
     let failed = |cause: &dyn std::fmt::Display| {
         format!("no server answers at {url} ({cause}); start one with: outpost serve, or set --url")
     };
-    let mut addresses = host.to_socket_addrs().map_err(|cause| failed(&cause))?;
-    let address = addresses.next().ok_or_else(|| failed(&"the name has no address"))?;
-    TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map(drop).map_err(|cause| failed(&cause))
+    let mut tried = Err(failed(&"the name has no address"));
+    for address in host.to_socket_addrs().map_err(|cause| failed(&cause))? {
+        tried = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map(drop).map_err(|cause| failed(&cause));
+        if tried.is_ok() {
+            break;
+        }
+    }
+    tried
 }
 
 impl Client {

@@ -59,7 +59,7 @@ pub use text::message::Message;
 pub use text::model::TextModel;
 pub use text::prompt_options::{PromptEnd, PromptOptions, RESERVED_VARIABLES, TemplateVariable};
 pub use text::queue::Load;
-pub use text::reasoning::{ReasoningRequest, is_in_template as template_reasons};
+pub use text::reasoning::{ReasoningRequest, is_in_template as template_has_reasoning};
 pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
 };

@@ -243,8 +243,6 @@ fn ollama_has_the_thinking_apart() {
     let lines: Vec<Value> = lines.text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let joined = |field: &str| lines.iter().filter_map(|line| line["message"][field].as_str()).collect::<String>();
     assert_eq!((json!(joined("thinking")), json!(joined("content"))), (thinking.clone(), answer["content"].clone()));
-    let shown = server.post("/api/show", &json!({ "model": MODEL })).ok();
-    assert!(shown["capabilities"].as_array().unwrap().contains(&json!("thinking")), "{shown}");
 }
 
 #[test]
@@ -262,6 +260,8 @@ fn ollama_s_fields_reach_the_chat_template() {
     let answer = |more: Value| with(json!({ "role": "assistant", "content": "So" }), more);
     let thought = count(json!({ "messages": [user, answer(json!({ "thinking": "Hm" })), user] }));
     assert!(thought > count(json!({ "messages": [user, answer(json!({})), user] })));
+    let shown = server.post("/api/show", &json!({ "model": MODEL })).ok();
+    assert!(shown["capabilities"].as_array().unwrap().contains(&json!("thinking")), "{shown}");
     // A last message of the assistant is continued.
     let messages = json!([user, answer(json!({}))]);
     let continued = prompt_tokens(&server, json!({ "messages": messages, "continue_final_message": true }));

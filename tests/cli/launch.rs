@@ -37,7 +37,10 @@ fn an_agent_gets_the_address_the_key_and_the_context() {
         assert_eq!(output.status.code(), Some(3), "the agent's own code: {}", output_text(&output));
         let text = output_text(&output);
         assert!(text.contains("argument -p\nargument say hi\n"), "{text}");
-        assert!(text.contains("tiny has a context of 4096 tokens; coding agents need 32768 or more"), "{text}");
+        assert!(
+            text.contains("tiny has a context of 4096 tokens; coding agents work best with 32768 or more"),
+            "{text}"
+        );
         text
     };
     let key = server.key();

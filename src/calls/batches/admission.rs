@@ -16,7 +16,7 @@ use crate::service::usage::Meter;
 /// Max requests of batches that run at once, of all projects.
 const MAX_RUNNING: usize = 16;
 /// The time between two looks at the engine.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Admits requests of batches, in the order in which they ask.
 pub struct Admission {
@@ -47,7 +47,7 @@ impl Admission {
     pub async fn acquire(&self) -> Result<Slot> {
         let permit = Arc::clone(&self.slots).acquire_owned().await.map_err(Error::internal)?;
         while !self.may_begin() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.running.fetch_add(1, Ordering::Relaxed);
         Ok(Slot { running: Arc::clone(&self.running), _permit: permit })

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use self::admission::Admission;
 pub use self::requests::RequestRunner;
-use self::requests::{LOOK, Outcome, Requests};
+use self::requests::{EXPIRY_CHECK_INTERVAL, Outcome, Requests};
 use crate::clock_rng::ClockRng;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -26,9 +26,9 @@ use crate::service::batches::{Batch, BatchState, Batches};
 use crate::service::usage::Meter;
 
 /// The time until it tries again after an error.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The time between two looks if there is none.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE_WAIT: Duration = Duration::from_secs(3600);
 /// Max projects whose batches run at once; bounds the memory for their inputs.
 const MAX_PROJECTS: usize = 64;
 
@@ -97,10 +97,10 @@ impl BatchLoop {
             changes.mark_unchanged();
             let wait = match self.validate_next().await {
                 Ok(true) => continue,
-                Ok(false) => IDLE,
+                Ok(false) => IDLE_WAIT,
                 Err(error) => {
                     tracing::warn!(%error, "a batch cannot be validated now");
-                    RETRY
+                    RETRY_DELAY
                 }
             };
             self.wait(&mut changes, wait).await;
@@ -134,11 +134,11 @@ impl BatchLoop {
                 Ok(open) => {
                     let next = running.begin(&open, |batch| self.batches.is_expired(batch));
                     steps.extend(next.into_iter().map(|batch| self.step(batch)));
-                    if open.is_empty() { IDLE } else { LOOK }
+                    if open.is_empty() { IDLE_WAIT } else { EXPIRY_CHECK_INTERVAL }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the batches cannot be read");
-                    RETRY
+                    RETRY_DELAY
                 }
             };
             tokio::select! {
@@ -155,7 +155,7 @@ impl BatchLoop {
             tracing::warn!(batch = %batch.id, %error, "a batch cannot go on now");
             tokio::select! {
                 () = self.stopped() => {}
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(RETRY_DELAY) => {}
             }
         }
         batch

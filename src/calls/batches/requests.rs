@@ -18,12 +18,12 @@ use crate::service::usage::{Meter, UsageRecorder};
 /// Max requests of a batch that run at once.
 const MAX_RUNNING: usize = 8;
 /// The time until a request is tried again that the server has no room or budget for.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Attempts to use a model that cannot be used now; it may be for good.
 const MAX_MODEL_ATTEMPTS: u32 = 5;
 
 /// The time between two looks at batches that have not ended, for their completion windows.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
+pub(super) const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs one request as its endpoint does, with the bodies of OpenAI's API.
 pub trait RequestRunner {
@@ -102,7 +102,7 @@ impl Requests {
                     None => return ended,
                 },
                 _ = changes.changed() => true,
-                () = tokio::time::sleep(LOOK) => true,
+                () = tokio::time::sleep(EXPIRY_CHECK_INTERVAL) => true,
             };
             // The requests that still run are dropped then, and recorded as abandoned.
             if self.batches.is_expired(batch) {
@@ -149,7 +149,7 @@ impl Requests {
                 NextStep::Stop => return Ok(Some(Err(Outcome::Interrupted))),
                 NextStep::Wait => drop(slot),
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         };
         // Read only now, because a request may be large.
         match input.next().await {
@@ -163,9 +163,8 @@ impl Requests {
     /// Runs a request until it has a result, and stores that.
     async fn complete(&self, batch: &Batch, admitted: Admitted) -> Result<Outcome> {
         let Admitted { request, access, mut slot } = admitted;
-        let mut attempts = 0;
+        let mut unavailable = 0;
         loop {
-            attempts += 1;
             let recorder = self.meter.open_for_batch(&access, batch.endpoint.metered_as().to_owned()).await?;
             let recorder = Arc::new(recorder);
             let run = self.runner.run(access.clone(), batch.endpoint, request.body.clone(), recorder.clone());
@@ -178,7 +177,7 @@ impl Requests {
                     recorder.discard();
                     return Ok(Outcome::Interrupted);
                 }
-                Err(error) if is_temporary(&error, attempts) => recorder.discard(),
+                Err(error) if is_temporary(&error, &mut unavailable) => recorder.discard(),
                 answered => {
                     let result = self.result(answered)?;
                     self.batches.record(batch.id, &request, &result, &recorder).await?;
@@ -188,7 +187,7 @@ impl Requests {
             // Others may run meanwhile.
             drop(slot);
             tokio::select! {
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(RETRY_DELAY) => {}
                 () = self.stopped() => return Ok(Outcome::Interrupted),
             }
             slot = tokio::select! {
@@ -217,11 +216,14 @@ fn stopping() -> Error {
     Error::new(Code::ShuttingDown, "The server is shutting down.")
 }
 
-/// Whether a request is to be tried again, after so many attempts.
-fn is_temporary(error: &Error, attempts: u32) -> bool {
+/// Whether a request is to be tried again. `unavailable`: how often its model could not be used.
+fn is_temporary(error: &Error, unavailable: &mut u32) -> bool {
     match error.code() {
         Code::RateLimited | Code::InsufficientQuota | Code::Overloaded | Code::StorageUnavailable => true,
-        Code::ModelUnavailable => attempts < MAX_MODEL_ATTEMPTS,
+        Code::ModelUnavailable => {
+            *unavailable += 1;
+            *unavailable < MAX_MODEL_ATTEMPTS
+        }
         _ => false,
     }
 }

@@ -30,7 +30,11 @@ pub struct LineProblem {
 impl<'a> RequestLine<'a> {
     pub fn parse(line: &'a [u8], endpoint: BatchEndpoint) -> Result<Self, LineProblem> {
         let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(line).map_err(|error| {
-            let message = format!("The line is not a JSON object in UTF-8: {error}.");
+            let place = match error.column() {
+                0 => String::new(),
+                column => format!(" The error is at byte {column}."),
+            };
+            let message = format!("The line is not a JSON object in UTF-8.{place}");
             LineProblem { code: "invalid_json_line", message, param: None }
         })?;
         let field = |name: &'static str, what: &str| {

@@ -87,42 +87,39 @@ fn convert<Old: Record, New: Record + From<Old>>(tx: &WriteTx) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::ProjectId;
-    use crate::storage::store::{Store, StoreSettings};
 
     #[test]
     fn limits_and_usage_keep_their_fields() {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = StoreSettings { dir: folder.path().to_owned(), cache_bytes: 1 << 20, queue: 16 };
-        let clock_rng = std::sync::Arc::new(crate::app::SystemClockRng::default());
-        let store = Store::open(settings, clock_rng).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let project = ProjectId::from_bytes([1; 16]);
-        let migrated = runtime.block_on(store.write(move |tx| {
-            let own = Rates { requests_per_minute: Some(7), ..Rates::default() };
-            let quotas = OldQuotas {
-                api_keys: None,
-                conversations: None,
-                agents: Some(2),
-                files: None,
+        let old = OldLimits {
+            own: Rates { requests_per_minute: Some(7), ..Rates::default() },
+            ceiling: Rates { tokens_per_minute: Some(8), ..Rates::default() },
+            quotas: OldQuotas {
+                api_keys: Some(1),
+                conversations: Some(2),
+                agents: Some(3),
+                files: Some(4),
                 jobs: None,
                 bytes: Some(9),
-            };
-            let updated_at = Some(Timestamp::from_millis(5));
-            tx.put(&project.to_bytes(), &OldLimits { own, ceiling: Rates::default(), quotas, updated_at })?;
-            let usage = OldQuotaUsage { agents: 1, bytes: 8, changed_at: 6, ..OldQuotaUsage::default() };
-            tx.put(&project.to_bytes(), &usage)?;
-            extend_quotas(tx)?;
-            let limits: Option<LimitsRecord> = tx.get(&project.to_bytes())?;
-            let usage: Option<QuotaUsageRecord> = tx.get(&project.to_bytes())?;
-            Ok((limits.unwrap(), usage.unwrap()))
-        }));
-        let (limits, usage) = migrated.unwrap();
-        let quotas = Quotas { agents: Some(2), bytes: Some(9), ..Quotas::default() };
-        assert_eq!((limits.own.requests_per_minute, limits.quotas), (Some(7), quotas));
-        assert_eq!(limits.updated_at, Some(Timestamp::from_millis(5)));
-        let expected = QuotaUsageRecord { agents: 1, bytes: 8, changed_at: 6, ..QuotaUsageRecord::default() };
-        assert_eq!(usage, expected);
-        store.shutdown();
+            },
+            updated_at: Some(Timestamp::from_millis(5)),
+        };
+        let LimitsRecord { own, ceiling, quotas, updated_at } = old.into();
+        assert_eq!((own.requests_per_minute, ceiling.tokens_per_minute), (Some(7), Some(8)));
+        assert_eq!((quotas.api_keys, quotas.conversations, quotas.agents), (Some(1), Some(2), Some(3)));
+        assert_eq!((quotas.files, quotas.jobs, quotas.responses, quotas.bytes), (Some(4), None, None, Some(9)));
+        assert_eq!(updated_at, Some(Timestamp::from_millis(5)));
+        let old =
+            OldQuotaUsage { api_keys: 1, conversations: 2, agents: 3, files: 4, jobs: 5, bytes: 8, changed_at: 6 };
+        let new = QuotaUsageRecord {
+            api_keys: 1,
+            conversations: 2,
+            agents: 3,
+            files: 4,
+            jobs: 5,
+            responses: 0,
+            bytes: 8,
+            changed_at: 6,
+        };
+        assert_eq!(QuotaUsageRecord::from(old), new);
     }
 }

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 /// Max characters, classes and names in a grammar; they bound the compiler's time.
 const MAX_SYMBOLS: usize = 4_096;
-/// Max nested parentheses.
-const MAX_DEPTH: usize = 32;
+/// Max nested parentheses; the compiler allows 29, and a literal needs another pair.
+const MAX_DEPTH: usize = 24;
 /// Max of a repetition such as `{2,5}`.
 const MAX_REPETITIONS: u32 = 1_000;
 
@@ -115,7 +115,9 @@ impl Characters<'_> {
         let hex = self.rest.get(..digits).filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let code = hex.and_then(|hex| u32::from_str_radix(hex, 16).ok()).and_then(char::from_u32);
         self.rest = self.rest.get(digits..).unwrap_or_default();
-        code.ok_or_else(|| format!("has an escape '\\{kind}' without {digits} hexadecimal digits of a character"))
+        code.ok_or_else(|| {
+            format!("has '\\{kind}', which must be followed by {digits} hexadecimal digits of a character")
+        })
     }
 
     fn literal(&mut self) -> Result<String, String> {
@@ -140,7 +142,8 @@ impl Characters<'_> {
                 last = self.character(']')?.map_or(first, |(last, _)| last);
             }
             if last < first {
-                return Err(format!("has a class with the range '{}-{}'", first.escape_debug(), last.escape_debug()));
+                let (first, last) = (first.escape_debug(), last.escape_debug());
+                return Err(format!("has the range '{first}-{last}', which ends before it begins"));
             }
             // Writing to a string cannot fail.
             let _ = write!(regex, "\\x{{{:x}}}-\\x{{{:x}}}", u32::from(first), u32::from(last));
@@ -166,7 +169,7 @@ impl Characters<'_> {
             Some((min, max)) => {
                 let (min, max) = (if min.trim().is_empty() { 0 } else { number(min)? }, number(max)?);
                 if max < min {
-                    return Err(format!("has the repetition {{{min},{max}}}"));
+                    return Err(format!("has the repetition {{{min},{max}}}, whose maximum is below its minimum"));
                 }
                 format!("{{{min},{max}}}")
             }
@@ -209,7 +212,7 @@ impl Parser {
             self.position += 1;
             let known = self.name(&name);
             if std::mem::replace(&mut known.1, true) {
-                return Err(format!("has two rules '{name}'"));
+                return Err(format!("defines the rule '{name}' twice"));
             }
             let lark_name = known.0.clone();
             let body = self.alternatives(0)?;
@@ -221,8 +224,8 @@ impl Parser {
         if !self.names.get("root").is_some_and(|(_, is_defined)| *is_defined) {
             return Err("has no rule 'root'".to_owned());
         }
-        match self.names.iter().find(|(_, (_, is_defined))| !is_defined) {
-            Some((name, _)) => Err(format!("uses '{name}', for which it has no rule")),
+        match self.names.iter().filter(|(_, (_, is_defined))| !is_defined).map(|(name, _)| name).min() {
+            Some(name) => Err(format!("uses the undefined rule '{name}'")),
             None => Ok(lark),
         }
     }
@@ -258,9 +261,11 @@ impl Parser {
                 Token::Literal(text) => self.characters(&text)?,
                 Token::Class(regex) => format!("/{regex}/"),
                 Token::Repeat(repeat) => {
+                    if matches!(self.tokens.get(self.position + 1), Some(Token::Repeat(_))) {
+                        return Err("has two repetitions in a row; put the first one in parentheses".to_owned());
+                    }
                     let last = parts.last_mut().ok_or_else(|| format!("has a '{repeat}' with nothing before it"))?;
-                    // Parentheses, because two repetitions may follow each other.
-                    *last = format!("({last}{repeat})");
+                    last.push_str(&repeat);
                     self.position += 1;
                     continue;
                 }
@@ -344,19 +349,20 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (gbnf, problem) in [
             ("rot ::= \"a\"", "has no rule 'root'"),
-            ("root ::= other", "uses 'other', for which it has no rule"),
-            ("root ::= \"a\"\nroot ::= \"b\"", "has two rules 'root'"),
+            ("root ::= other", "uses the undefined rule 'other'"),
+            ("root ::= \"a\"\nroot ::= \"b\"", "defines the rule 'root' twice"),
             ("root ::= (\"a\"", "has a '(' without ')'"),
             ("root ::= \"a\")", "has a ')' without '(' in the rule 'root'"),
             ("root ::= \"a", "ends before '\"'"),
             ("root ::= [a", "ends before ']'"),
             ("root ::= []", "has an empty class"),
-            ("root ::= [z-a]", "has a class with the range 'z-a'"),
+            ("root ::= [z-a]", "has the range 'z-a', which ends before it begins"),
             ("root ::= *", "has a '*' with nothing before it"),
-            ("root ::= \"a\"{3,2}", "has the repetition {3,2}"),
+            ("root ::= \"a\"+?", "has two repetitions in a row; put the first one in parentheses"),
+            ("root ::= \"a\"{3,2}", "has the repetition {3,2}, whose maximum is below its minimum"),
             ("root ::= \"a\"{x}", "has a repetition whose numbers are not from 0 to 1000"),
             ("root ::= \"\\q\"", "has an unknown escape '\\q'"),
-            ("root ::= \"\\x4\"", "has an escape '\\x' without 2 hexadecimal digits of a character"),
+            ("root ::= \"\\x4\"", "has '\\x', which must be followed by 2 hexadecimal digits of a character"),
             ("root ::= <think>", "has an unexpected '<'"),
             ("root ::= \"a\" ::= \"b\"", "has a '::=' without a name before it"),
             ("\"a\" ::= root", "has a rule that does not begin with 'name ::='"),
@@ -364,8 +370,10 @@ mod tests {
         ] {
             assert_eq!(to_lark(gbnf).unwrap_err(), problem, "{gbnf}");
         }
+        let nested = format!("root ::= {}\"ab\"{}", "(".repeat(24), "+)".repeat(24));
+        assert!(is_whole(&nested, "abab"), "the compiler takes as many parentheses");
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(100), ")".repeat(100));
-        assert_eq!(to_lark(&deep).unwrap_err(), "has more than 32 nested parentheses");
+        assert_eq!(to_lark(&deep).unwrap_err(), "has more than 24 nested parentheses");
         assert!(to_lark(&format!("root ::= \"{}\"", "a".repeat(5_000))).unwrap_err().starts_with("has more than 4096"));
         assert!(to_lark(&format!("root ::= {}", "[a] ".repeat(5_000))).unwrap_err().starts_with("has 5002 symbols"));
     }

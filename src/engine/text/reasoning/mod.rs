@@ -55,9 +55,9 @@ pub enum PromptReasoning {
     Closed,
 }
 
-/// Whether a chat template has a marker of reasoning.
+/// Whether a chat template has markers of reasoning.
 pub fn is_in_template(template: &str) -> bool {
-    MARKERS.iter().any(|(opening, closing)| template.contains(opening) || template.contains(closing))
+    MARKERS.iter().any(|(_, closing)| template.contains(closing))
 }
 
 impl ReasoningSyntax {

@@ -109,9 +109,17 @@ fn choice(field: &'static str, texts: Vec<String>) -> Result<Format> {
     Ok((TextFormat::Choice(texts), field))
 }
 
-/// A grammar in Lark, or in GBNF, whose rules have another sign.
+/// Whether a grammar begins with a rule of GBNF, after comments.
+fn is_gbnf(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let first = lines.next().unwrap_or_default();
+    let name = |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
+    first.trim_start_matches(name).trim_start().starts_with("::=")
+}
+
+/// A grammar in Lark or in GBNF.
 fn grammar(field: &'static str, text: String) -> Result<Format> {
-    if text.len() <= MAX_GRAMMAR_BYTES && text.contains("::=") {
+    if text.len() <= MAX_GRAMMAR_BYTES && is_gbnf(&text) {
         return match gbnf_to_lark(&text) {
             Ok(lark) => Ok((TextFormat::Lark(lark), field)),
             Err(problem) => invalid_field(field, &format!("is a grammar in GBNF that {problem}")),
@@ -148,6 +156,8 @@ mod tests {
             gbnf,
             Some((format!("{:?}", TextFormat::Lark("start: (\"a\")\n".to_owned())), "structured_outputs.grammar"))
         );
+        let lark = found(json!({ "grammar": "start: \"a ::= b\"" })).unwrap();
+        assert!(lark.unwrap().0.starts_with("Lark("));
         for (outputs, param) in [
             (json!({ "regex": "a", "choice": ["b"] }), "structured_outputs"),
             (json!({ "pattern": "a" }), "structured_outputs.pattern"),

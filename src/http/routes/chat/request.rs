@@ -53,7 +53,7 @@ with_sampling_fields! {
         guided_regex: Option<String>,
         /// The texts to choose from, at most 1,024.
         guided_choice: Option<Vec<String>>,
-        /// Grammar of the text in Lark notation; also as `grammar`.
+        /// Grammar of the text, in Lark or GBNF; also as `grammar`.
         guided_grammar: Option<String>,
         grammar: Option<String>,
         /// One of `json`, `json_object`, `regex`, `choice` and `grammar`.

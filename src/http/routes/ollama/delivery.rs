@@ -18,7 +18,7 @@ use crate::http::{Api, authentication::Caller};
 use crate::ids::RequestId;
 
 /// Fields that do not affect the output of this server.
-const IDLE: [&str; 1] = ["keep_alive"];
+const IGNORED: [&str; 1] = ["keep_alive"];
 
 const LEVELS: [&str; 4] = ["low", "medium", "high", "max"];
 
@@ -64,7 +64,7 @@ impl Delivery {
 /// The fields of a request that have no effect and could have one.
 pub fn unknown(rest: &Map<String, Value>) -> Vec<String> {
     let asks = |(name, value): &(&String, &Value)| {
-        !value.is_null() && **value != Value::Bool(false) && !IDLE.contains(&name.as_str())
+        !value.is_null() && **value != Value::Bool(false) && !IGNORED.contains(&name.as_str())
     };
     rest.iter().filter(asks).map(|(name, _)| shorten(name)).collect()
 }

@@ -12,7 +12,7 @@ use super::body::OllamaJson;
 use super::model_name::model_id;
 use crate::clock_rng::Timestamp;
 use crate::display::hex;
-use crate::engine::{ModelInfo, ModelKind, template_reasons};
+use crate::engine::{ModelInfo, ModelKind, template_has_reasoning};
 use crate::error::{Error, Result};
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
@@ -245,7 +245,7 @@ async fn show(caller: Caller, body: OllamaJson<NamedModel>, api: web::Data<Api>)
     let model = api.models.get(&caller.access, model_id(&name)).await?;
     let template = api.models.chat_template(&model).await?.unwrap_or_default();
     let mut capabilities = capabilities(&model);
-    if capabilities.contains(&"completion") && template_reasons(&template) {
+    if capabilities.contains(&"completion") && template_has_reasoning(&template) {
         capabilities.push("thinking");
     }
     Ok(HttpResponse::Ok().json(ShowBody {

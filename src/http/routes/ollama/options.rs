@@ -4,11 +4,11 @@ use serde_json::{Map, Value};
 
 use crate::display::shorten;
 use crate::engine::Sampling;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, Stop};
 use crate::service::json_fields::invalid_field;
 
-/// The options that have an effect, for `/openapi.json`.
+/// The known options, for `/openapi.json`.
 #[derive(utoipa::ToSchema)]
 #[schema(as = OllamaOptions)]
 #[expect(dead_code, reason = "a shape for the document; options are checked one by one")]
@@ -35,7 +35,7 @@ pub struct OptionsSchema {
     stop: Option<Vec<String>>,
     /// Max tokens to generate; up to the end of the context if it is not positive.
     num_predict: Option<i64>,
-    /// The size of the context, at most that of the model.
+    /// Without effect: the context is the model's. Named in a header if it is larger.
     num_ctx: Option<i64>,
 }
 
@@ -81,8 +81,22 @@ pub fn check(options: Option<&Value>, ignored: &mut Vec<String>) -> Result<Optio
         }
     }
     let max_tokens = max_tokens.map(|count| (count, NUM_PREDICT));
-    let CheckedSampling { sampling, seed, stop, .. } = fields.check(max_tokens)?;
+    let CheckedSampling { sampling, seed, stop, .. } = fields.check(max_tokens).map_err(in_options)?;
     Ok(Options { sampling, seed, stop, max_tokens, context })
+}
+
+/// The error about an option, under the name that the client sent.
+fn in_options(error: Error) -> Error {
+    let Some(field) = error.param_name().map(str::to_owned) else { return error };
+    if field.starts_with("options.") {
+        return error;
+    }
+    let name = match field.as_str() {
+        "repetition_penalty" => "options.repeat_penalty".to_owned(),
+        name => format!("options.{name}"),
+    };
+    let text = error.message().replace(&format!("'{field}'"), &format!("'{name}'"));
+    Error::invalid(name, text)
 }
 
 /// The names of all options, for calls that have none.
@@ -181,7 +195,8 @@ mod tests {
             (json!({ "top_k": 1.5 }), "options.top_k"),
             (json!({ "num_predict": true }), "options.num_predict"),
             (json!({ "stop": [1] }), "options.stop"),
-            (json!({ "temperature": 3 }), "temperature"),
+            (json!({ "temperature": 3 }), "options.temperature"),
+            (json!({ "repeat_penalty": 11 }), "options.repeat_penalty"),
         ] {
             assert_eq!(check(Some(&options), &mut Vec::new()).unwrap_err().param_name(), Some(param), "{options}");
         }

@@ -66,7 +66,7 @@ impl Transcript {
             Some("function_call") => self.append_call(field, item),
             Some("function_call_output") => self.append_result(field, item),
             Some("reasoning") => {
-                self.reasoning = reasoning::text_of(item);
+                join_line(&mut self.reasoning, &reasoning::text_of(item));
                 Ok(())
             }
             Some(kind) if is_hosted(kind) => {
@@ -99,7 +99,7 @@ impl Transcript {
                 self.append_text("assistant", text("")?);
                 self.append_reasoning();
             }
-            // Chat templates know one system message, at the beginning. A later one becomes the user's.
+            // Many chat templates support only one system message, at the beginning. A later one becomes the user's.
             Some("system" | "developer") => match self.messages.iter().all(|message| message.role == "system") {
                 true => self.append_text("system", text("\n")?),
                 false => self.append_text("user", text("\n")?),
@@ -126,11 +126,8 @@ impl Transcript {
     /// Moves the reasoning to the assistant's message that it led to, the last one.
     fn append_reasoning(&mut self) {
         let reasoning = std::mem::take(&mut self.reasoning);
-        if let Some(last) = self.messages.last_mut().filter(|_| !reasoning.is_empty()) {
-            if !last.reasoning.is_empty() {
-                last.reasoning.push('\n');
-            }
-            last.reasoning.push_str(&reasoning);
+        if let Some(last) = self.messages.last_mut() {
+            join_line(&mut last.reasoning, &reasoning);
         }
     }
 
@@ -167,6 +164,14 @@ impl Transcript {
         self.messages.push(Message { tool_call_id: Some(id), ..Message::new("tool", output) });
         Ok(())
     }
+}
+
+/// Adds a text that is not empty as another line.
+fn join_line(text: &mut String, more: &str) {
+    if !text.is_empty() && !more.is_empty() {
+        text.push('\n');
+    }
+    text.push_str(more);
 }
 
 /// Whether an item records the work of a tool that this server does not have.
@@ -218,7 +223,8 @@ fn no_text<T>(field: &str, part: &Value) -> Result<T> {
     }
 }
 
-/// A part of a tool's result. One that has no text is named, because the client cannot take a result back.
+/// A part of a tool's result. One that has no text is named: clients send their whole history with each request, so an
+/// error would come back for good.
 fn result_part(part: &Value) -> String {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or("part");
     let left_out = || format!("[{} left out: the model reads only text]", shorten(kind));
