@@ -92,4 +92,5 @@ def test_what_is_not_served(http):
     served = {"/conversations"}
     assert len(paths) > 10
     for path in sorted(set(paths) - served):
-        assert http.post("/openai/v1" + path, json={}).status_code == 404, path
+        # A path may have the form of a resource's, which has other methods.
+        assert http.post("/openai/v1" + path, json={}).status_code in (404, 405), path

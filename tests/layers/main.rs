@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod module_graph;
+mod schema_names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
