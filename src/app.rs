@@ -43,6 +43,7 @@ use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
+use crate::http::unknown_fields::UnknownFields;
 use crate::service::api_key_secret::Secret;
 use crate::service::responses::Responses;
 use crate::service::stored_images::StoredImages;
@@ -439,6 +440,10 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
         services,
         store,
         clock_rng,
+        unknown_fields: match config.ignore_unknown_fields {
+            true => UnknownFields::Ignored,
+            false => UnknownFields::Refused,
+        },
         open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),
     }

@@ -80,6 +80,9 @@ pub struct ServeArgs {
     /// Refuse every schema that cannot be enforced as a whole, not only those with strict: true
     #[arg(long, env = "OUTPOST_STRICT_SCHEMAS")]
     pub strict_schemas: bool,
+    /// Leave out fields of requests that this server does not know, and name them in a header, instead of refusing them
+    #[arg(long, env = "OUTPOST_IGNORE_UNKNOWN_FIELDS")]
+    pub ignore_unknown_fields: bool,
     /// Serve /metrics without a key
     #[arg(long, env = "OUTPOST_OPEN_METRICS")]
     pub open_metrics: bool,
@@ -214,6 +217,7 @@ pub struct Config {
     pub precision: Vec<ModelPrecision>,
     pub device: Vec<ModelDevice>,
     pub strict_schemas: bool,
+    pub ignore_unknown_fields: bool,
     pub open_metrics: bool,
     pub pull: bool,
     /// How long a stop may take, from the signal to the end of the process.
@@ -271,6 +275,7 @@ impl Config {
             precision: args.precision.clone(),
             device: args.compute.device.clone(),
             strict_schemas: args.strict_schemas,
+            ignore_unknown_fields: args.ignore_unknown_fields,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,
             drain: Duration::from_secs(args.drain_seconds),

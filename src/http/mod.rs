@@ -36,7 +36,7 @@ pub mod server;
 pub mod sse;
 pub mod tls;
 mod transport;
-mod unknown_fields;
+pub mod unknown_fields;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +77,8 @@ pub struct Api {
     pub proxies: TrustedProxies,
     /// Public base URL of this server; if not set, the request's host is used.
     pub public_url: Option<String>,
+    /// What calls of models do with fields that they do not know.
+    pub unknown_fields: unknown_fields::UnknownFields,
     /// Whether `/metrics` needs no key.
     pub open_metrics: bool,
     pub draining: AtomicBool,

@@ -11,14 +11,38 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::spelling;
 
-/// Refuses fields that a call neither knows nor ignores. `T` is the request.
-pub fn refuse_unknown<T: PartialSchema>(rest: &Map<String, Value>, ignored: &[&str]) -> Result<()> {
-    let foreign = rest.iter().find(|(name, value)| !value.is_null() && !ignored.contains(&name.as_str()));
-    foreign.map_or(Ok(()), |(name, _)| Err(unsupported::<T>(name)))
+/// What calls of models do with fields that they do not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// A 400 that names the field.
+    Refused,
+    /// They are left out and named in a header.
+    Ignored,
+}
+
+impl UnknownFields {
+    /// The names of the fields that are left out. `T`: the request. `rest`: its further fields. `known`: those that never
+    /// change the output.
+    pub fn left_out<T: PartialSchema>(self, rest: &Map<String, Value>, known: &[&str]) -> Result<Vec<String>> {
+        self.left_out_unless::<T>(rest, |name, _| known.contains(&name))
+    }
+
+    /// Like [`Self::left_out`]. `is_idle`: whether a field with this value does not change the output.
+    pub fn left_out_unless<T: PartialSchema>(
+        self,
+        rest: &Map<String, Value>,
+        is_idle: impl Fn(&str, &Value) -> bool,
+    ) -> Result<Vec<String>> {
+        let mut unknown = rest.iter().filter(|(name, value)| !value.is_null() && !is_idle(name, value));
+        match self {
+            Self::Refused => unknown.next().map_or(Ok(Vec::new()), |(name, _)| Err(unsupported::<T>(name))),
+            Self::Ignored => Ok(unknown.map(|(name, _)| shorten(name)).collect()),
+        }
+    }
 }
 
 /// The error for a field that the request `T` does not have.
-pub fn unsupported<T: PartialSchema>(name: &str) -> Error {
+fn unsupported<T: PartialSchema>(name: &str) -> Error {
     let fields = schema_fields::<T>();
     let meant = spelling::nearest(name, fields.iter().map(String::as_str));
     let name = shorten(name);

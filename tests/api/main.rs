@@ -52,6 +52,7 @@ mod schemas;
 mod stored_responses;
 mod structured_output;
 mod tokenization;
+mod unknown_fields;
 mod upload;
 mod usage;
 

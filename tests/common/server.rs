@@ -304,6 +304,7 @@ pub fn config(folder: &Path) -> Config {
         speculate: true,
         draft_model: Vec::new(),
         strict_schemas: false,
+        ignore_unknown_fields: false,
         open_metrics: false,
         pull: false,
         drain: Duration::from_secs(30),

@@ -13,9 +13,9 @@ use crate::calls::text_input::TextInput;
 use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
+use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::text_inputs::{TextInputs, check_count};
-use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -110,7 +110,6 @@ struct EmbeddingUsage {
 impl EmbeddingRequest {
     /// Validates each field.
     fn check(self) -> Result<(EmbeddingCall, Encoding)> {
-        refuse_unknown::<EmbeddingRequest>(&self.rest, &IGNORED)?;
         if self.dimensions == Some(0) {
             return Err(Error::invalid("dimensions", "'dimensions' is 0; it must be at least 1."));
         }
@@ -163,6 +162,7 @@ async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<
 
 /// Embeds texts, whether or not a client waits.
 pub async fn embed(caller: &Caller, request: EmbeddingRequest, api: &Api) -> ApiResult {
+    let ignored = api.unknown_fields.left_out::<EmbeddingRequest>(&request.rest, &IGNORED)?;
     let (call, encoding) = request.check()?;
     let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await?;
     let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
@@ -172,7 +172,8 @@ pub async fn embed(caller: &Caller, request: EmbeddingRequest, api: &Api) -> Api
         false => web::block(move || write(vectors, encoding)).await.map_err(Error::internal)?,
     };
     let data = data.map_err(Error::internal)?;
-    Ok(caller.mount.result(id, "list", EmbeddingBody { data, model, usage }))
+    let reply = caller.mount.result(id, "list", EmbeddingBody { data, model, usage });
+    Ok(with_lists(reply, &ignored, &[]))
 }
 
 fn write(vectors: Vec<Vec<f32>>, encoding: Encoding) -> serde_json::Result<Box<RawValue>> {

@@ -8,8 +8,8 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use crate::calls::rerank::{RerankCall, Reranked};
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
+use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
-use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -80,7 +80,6 @@ struct RerankUsage {
 impl RerankRequest {
     /// Validates each field; returns whether to include the documents.
     fn check(self) -> Result<(RerankCall, bool)> {
-        refuse_unknown::<RerankRequest>(&self.rest, &IGNORED)?;
         let count = self.documents.len();
         if !(1..=MAX_DOCUMENTS).contains(&count) {
             let text = format!("'documents' has {count} entries; it must have 1 to {MAX_DOCUMENTS}.");
@@ -111,6 +110,7 @@ impl RerankRequest {
 #[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
 async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
+    let ignored = api.unknown_fields.left_out::<RerankRequest>(&body.0.rest, &IGNORED)?;
     let (call, returned) = body.0.check()?;
     let Reranked { id, model, results, mut documents, tokens } =
         api.embeddings.rerank(&caller.access, call, &caller.recorder).await?;
@@ -120,5 +120,5 @@ async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api
     };
     let results = results.into_iter().map(result).collect();
     let usage = RerankUsage { prompt_tokens: tokens, total_tokens: tokens };
-    Ok(caller.mount.result(id, "rerank", RerankBody { model, results, usage }))
+    Ok(with_lists(caller.mount.result(id, "rerank", RerankBody { model, results, usage }), &ignored, &[]))
 }

@@ -9,7 +9,7 @@ use utoipa::PartialSchema;
 use crate::display::shorten;
 use crate::engine::{MAX_STOPS, Sampling};
 use crate::error::{Error, Result};
-use crate::http::unknown_fields::unsupported;
+use crate::http::unknown_fields::UnknownFields;
 
 const MAX_STOP_BYTES: usize = 256;
 const MAX_BIASES: usize = 1024;
@@ -173,16 +173,16 @@ impl SamplingFields {
     }
 }
 
-/// Refuses fields that would change the output and that the request `T` does not have. `is_idle`: whether a further
-/// field with this value changes nothing.
-pub fn refuse_unsupported<T: PartialSchema>(
+/// The fields that would change the output and that the request `T` does not have: refused, or their names. `is_idle`:
+/// whether a further field with this value changes nothing.
+pub fn left_out<T: PartialSchema>(
+    unknown: UnknownFields,
     rest: &Map<String, Value>,
     is_idle: impl Fn(&str, &Value) -> bool,
-) -> Result<()> {
-    let changes = |(name, value): &(&String, &Value)| {
-        !value.is_null() && !IGNORED.contains(&name.as_str()) && !is_neutral(name, value) && !is_idle(name, value)
-    };
-    rest.iter().find(changes).map_or(Ok(()), |(name, _)| Err(unsupported::<T>(name)))
+) -> Result<Vec<String>> {
+    let changes_nothing =
+        |name: &str, value: &Value| IGNORED.contains(&name) || is_neutral(name, value) || is_idle(name, value);
+    unknown.left_out_unless::<T>(rest, changes_nothing)
 }
 
 /// Whether a sampling field of other servers has the value that switches it off.

@@ -12,10 +12,10 @@ use crate::calls::tokenization::{TokenizeCall, TokenizeInput};
 use crate::engine::SpecialTokenOptions;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
+use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::message_schema::{self, Message};
 use crate::http::routes::prompt_fields::PromptFields;
-use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -85,7 +85,6 @@ pub struct DetokenizeBody {
 impl TokenizeRequest {
     /// Validates each field.
     fn check(self) -> Result<TokenizeCall> {
-        refuse_unknown::<TokenizeRequest>(&self.rest, &IGNORED)?;
         let (for_text, for_messages) = (
             [
                 ("add_special_tokens", self.add_special_tokens.is_some()),
@@ -139,10 +138,11 @@ fn refuse(fields: &[(&str, bool)], needed: &str) -> Result<()> {
 #[utoipa::path(tag = "tokenization", request_body = TokenizeRequest, responses((status = 200, body = TokenizeBody)))]
 #[post("/tokenize")]
 async fn tokenize(caller: Caller, body: ApiJson<TokenizeRequest>, api: web::Data<Api>) -> ApiResult {
+    let ignored = api.unknown_fields.left_out::<TokenizeRequest>(&body.0.rest, &IGNORED)?;
     let call = body.0.check()?;
     let text = api.tokenization.tokenize(&caller.access, call, &caller.recorder).await?;
     let body = TokenizeBody { count: text.tokens.len(), max_model_len: text.max_tokens, tokens: text.tokens };
-    Ok(caller.mount.bare(text.id, body))
+    Ok(with_lists(caller.mount.bare(text.id, body), &ignored, &[]))
 }
 
 /// Convert tokens of the model to text.
@@ -150,8 +150,8 @@ async fn tokenize(caller: Caller, body: ApiJson<TokenizeRequest>, api: web::Data
 #[post("/detokenize")]
 async fn detokenize(caller: Caller, body: ApiJson<DetokenizeRequest>, api: web::Data<Api>) -> ApiResult {
     let request = body.0;
-    refuse_unknown::<DetokenizeRequest>(&request.rest, &IGNORED)?;
+    let ignored = api.unknown_fields.left_out::<DetokenizeRequest>(&request.rest, &IGNORED)?;
     let decoded = api.tokenization.detokenize(&caller.access, request.model, request.tokens, &caller.recorder);
     let (id, prompt) = decoded.await?;
-    Ok(caller.mount.bare(id, DetokenizeBody { prompt }))
+    Ok(with_lists(caller.mount.bare(id, DetokenizeBody { prompt }), &ignored, &[]))
 }

@@ -7,14 +7,13 @@ use serde::Serialize;
 use crate::calls::chat::RunningChat;
 use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
-use crate::http::header_list::header_list;
+use crate::http::header_list::with_lists;
 use crate::http::resource_ids::parse_field_id;
 use crate::http::routes::agents::Truncation;
 use crate::service::conversations::Conversation;
 use crate::service::precondition::IfMatch;
 
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
-const UNENFORCED: HeaderName = HeaderName::from_static("x-outpost-unenforced");
 /// What a request names.
 pub struct ConversationFields {
     pub conversation: Option<String>,
@@ -67,14 +66,17 @@ pub fn conversation(running: &RunningChat) -> Option<ConversationRef> {
     running.conversation().map(reference)
 }
 
-/// The same response, with the number of dropped messages of the conversation and the parts of the request's schemas
-/// that are not enforced.
-pub fn with_headers(mut response: HttpResponse, truncated: Option<usize>, unenforced: &[String]) -> HttpResponse {
+/// The same response, with the number of dropped messages of the conversation, the fields that are left out, and the parts
+/// of the request's schemas that are not enforced.
+pub fn with_headers(
+    response: HttpResponse,
+    truncated: Option<usize>,
+    ignored: &[String],
+    unenforced: &[String],
+) -> HttpResponse {
+    let mut response = with_lists(response, ignored, unenforced);
     if let Some(count) = truncated {
         response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
-    }
-    if let Some(list) = header_list(unenforced) {
-        response.headers_mut().insert(UNENFORCED, list);
     }
     response
 }

@@ -38,13 +38,13 @@ async fn complete(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let checked = body.0.check(if_match.0)?;
+    let checked = body.0.check(if_match.0, api.unknown_fields)?;
     respond(&caller, checked, request_logging::request_id(&request), &api).await
 }
 
 /// Completes a chat that no client waits for.
 pub async fn complete_for_batch(caller: &Caller, request: request::ChatRequest, api: &Api) -> ApiResult {
-    respond(caller, request.check(None)?, None, api).await
+    respond(caller, request.check(None, api.unknown_fields)?, None, api).await
 }
 
 async fn respond(
@@ -59,10 +59,10 @@ async fn respond(
         let truncated = running.truncated;
         let unenforced = std::mem::take(&mut running.unenforced);
         let response = stream::respond(running, options, request_id);
-        return Ok(conversation_fields::with_headers(response, truncated, &unenforced));
+        return Ok(conversation_fields::with_headers(response, truncated, &checked.ignored, &unenforced));
     }
     let choices = running.whole().await?;
     let head = Head { id: running.id, object: "chat.completion", state: None };
     let reply = caller.reply(head, response::completion(&running, choices))?;
-    Ok(conversation_fields::with_headers(reply, running.truncated, &running.unenforced))
+    Ok(conversation_fields::with_headers(reply, running.truncated, &checked.ignored, &running.unenforced))
 }

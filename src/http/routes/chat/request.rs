@@ -14,9 +14,8 @@ use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::message_schema::{self, Message};
 use crate::http::routes::prompt_fields::PromptFields;
-use crate::http::routes::sampling_fields::{
-    CheckedSampling, StreamOptions, refuse_unsupported, with_sampling_fields, within,
-};
+use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, left_out, with_sampling_fields, within};
+use crate::http::unknown_fields::UnknownFields;
 use crate::service::precondition::IfMatch;
 
 with_sampling_fields! {
@@ -90,12 +89,14 @@ pub struct CheckedRequest {
     pub call: ChatCall,
     /// Stream options; `None` if not streaming.
     pub stream: Option<StreamOptions>,
+    /// The fields that are left out.
+    pub ignored: Vec<String>,
 }
 
 impl ChatRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
-    pub fn check(mut self, if_match: Option<IfMatch>) -> Result<CheckedRequest> {
-        refuse_unsupported::<Self>(&self.rest, is_idle)?;
+    pub fn check(mut self, if_match: Option<IfMatch>, unknown: UnknownFields) -> Result<CheckedRequest> {
+        let ignored = left_out::<Self>(unknown, &self.rest, is_idle)?;
         let max_tokens = self.max_tokens()?;
         let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
         let choices = self.n.unwrap_or(1);
@@ -142,7 +143,7 @@ impl ChatRequest {
             stop,
             logprobs,
         };
-        Ok(CheckedRequest { call, stream })
+        Ok(CheckedRequest { call, stream, ignored })
     }
 
     fn prompt(&mut self, last: Option<&engine::Message>) -> Result<PromptOptions> {

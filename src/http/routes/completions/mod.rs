@@ -9,6 +9,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::calls::generation::RunningText;
 use crate::http::extractors::ApiJson;
+use crate::http::header_list::with_lists;
 use crate::http::response::{ApiResult, Head};
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
@@ -30,12 +31,12 @@ async fn complete_text(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    respond(&caller, body.0.check()?, request_logging::request_id(&request), &api).await
+    respond(&caller, body.0.check(api.unknown_fields)?, request_logging::request_id(&request), &api).await
 }
 
 /// Completes texts that no client waits for.
 pub async fn complete_for_batch(caller: &Caller, request: request::CompletionRequest, api: &Api) -> ApiResult {
-    respond(caller, request.check()?, None, api).await
+    respond(caller, request.check(api.unknown_fields)?, None, api).await
 }
 
 async fn respond(
@@ -47,9 +48,10 @@ async fn respond(
     let mut running = api.completions.start(&caller.access, checked.call, caller.recorder.clone()).await?;
     if let Some(options) = checked.stream {
         caller.recorder.defer();
-        return Ok(stream::respond(running, options, request_id));
+        return Ok(with_lists(stream::respond(running, options, request_id), &checked.ignored, &[]));
     }
     let choices = running.whole().await?;
     let head = Head { id: running.id, object: "text_completion", state: None };
-    caller.reply(head, response::completion(&running, choices))
+    let reply = caller.reply(head, response::completion(&running, choices))?;
+    Ok(with_lists(reply, &checked.ignored, &[]))
 }

@@ -9,10 +9,9 @@ use crate::calls::dialect::Dialect;
 use crate::calls::text_input::TextInput;
 use crate::engine::{MAX_CHOICES, MAX_TOP_LOGPROBS};
 use crate::error::{Error, Result};
-use crate::http::routes::sampling_fields::{
-    CheckedSampling, StreamOptions, refuse_unsupported, with_sampling_fields, within,
-};
+use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, left_out, with_sampling_fields, within};
 use crate::http::routes::text_inputs::{TextInputs, check_count};
+use crate::http::unknown_fields::UnknownFields;
 
 with_sampling_fields! {
     #[derive(Deserialize, utoipa::ToSchema)]
@@ -43,12 +42,14 @@ pub struct CheckedRequest {
     pub call: CompletionCall,
     /// Stream options; `None` if not streaming.
     pub stream: Option<StreamOptions>,
+    /// The fields that are left out.
+    pub ignored: Vec<String>,
 }
 
 impl CompletionRequest {
     /// Validates each field; the module `calls` checks what depends on the model.
-    pub fn check(mut self) -> Result<CheckedRequest> {
-        refuse_unsupported::<Self>(&self.rest, is_idle)?;
+    pub fn check(mut self, unknown: UnknownFields) -> Result<CheckedRequest> {
+        let ignored = left_out::<Self>(unknown, &self.rest, is_idle)?;
         let limit = (self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS), "max_tokens");
         let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(Some(limit))?;
         let choices = within("n", self.n.unwrap_or(1), 1, MAX_CHOICES)?;
@@ -76,7 +77,7 @@ impl CompletionRequest {
             echo: self.echo.unwrap_or(false),
             dialect: Dialect::Chat,
         };
-        Ok(CheckedRequest { call, stream })
+        Ok(CheckedRequest { call, stream, ignored })
     }
 
     fn check_best_of(&self, choices: u32) -> Result<()> {

@@ -18,6 +18,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use crate::calls::images::{EditKind, RunningImages};
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
+use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, content_negotiation, request_logging};
 use crate::service::stored_images::Format;
@@ -39,7 +40,7 @@ const JSON: &str = "application/json";
 ))))]
 #[post("/images/generations")]
 async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> ApiResult {
-    let checked = body.0.check(true)?;
+    let checked = body.0.check(true, api.unknown_fields)?;
     generate(caller, checked, "image_generation", &request, &api).await
 }
 
@@ -52,7 +53,7 @@ async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpReques
 #[post("/images/edits")]
 async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let checked = multipart_form::read(&request, payload, EditKind::Edit, slot).await?;
+    let checked = multipart_form::read(&request, payload, EditKind::Edit, slot, api.unknown_fields).await?;
     generate(caller, checked, "image_edit", &request, &api).await
 }
 
@@ -65,12 +66,23 @@ async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<
 #[post("/images/variations")]
 async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let checked = multipart_form::read(&request, payload, EditKind::Variation, slot).await?;
+    let checked = multipart_form::read(&request, payload, EditKind::Variation, slot, api.unknown_fields).await?;
     generate(caller, checked, "image_variation", &request, &api).await
 }
 
 /// Generates the images and sends them as requested: as events, bytes, URLs or JSON.
 async fn generate(
+    caller: Caller,
+    mut checked: CheckedRequest,
+    name: &'static str,
+    request: &HttpRequest,
+    api: &Data<Api>,
+) -> ApiResult {
+    let ignored = std::mem::take(&mut checked.ignored);
+    Ok(with_lists(respond(caller, checked, name, request, api).await?, &ignored, &[]))
+}
+
+async fn respond(
     caller: Caller,
     mut checked: CheckedRequest,
     name: &'static str,

@@ -11,6 +11,7 @@ use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::from_json;
 use crate::http::multipart::{Part, Parts};
+use crate::http::unknown_fields::UnknownFields;
 use crate::service::concurrency_limit::Slot;
 
 /// Max bytes of an image or mask file.
@@ -78,7 +79,13 @@ struct Form {
 }
 
 /// Reads the whole form into memory; `slot` is held until its files are processed.
-pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
+pub async fn read(
+    request: &HttpRequest,
+    payload: Payload,
+    kind: EditKind,
+    slot: Slot,
+    unknown: UnknownFields,
+) -> Result<CheckedRequest> {
     let largest = 2 * MAX_IMAGE_BYTES as u64 + FRAME;
     let mut parts = Parts::of(request, payload, largest, || too_large("image"))?;
     let mut form = Form::default();
@@ -91,7 +98,7 @@ pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot:
         }
         form.take(part).await?;
     }
-    form.finish(kind, slot)
+    form.finish(kind, slot, unknown)
 }
 
 impl Form {
@@ -131,7 +138,7 @@ impl Form {
         }
     }
 
-    fn finish(mut self, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
+    fn finish(mut self, kind: EditKind, slot: Slot, unknown: UnknownFields) -> Result<CheckedRequest> {
         let strength = self.fields.remove("strength").map(|value| strength(&value)).transpose()?;
         let image = self.image.ok_or_else(|| {
             Error::invalid(
@@ -147,7 +154,7 @@ impl Form {
             self.fields.entry("prompt").or_insert_with(|| Value::String(String::new()));
         }
         let fields = Value::Object(self.fields).to_string();
-        let mut checked = from_json::<ImageRequest>(fields.as_bytes())?.check(kind == EditKind::Edit)?;
+        let mut checked = from_json::<ImageRequest>(fields.as_bytes())?.check(kind == EditKind::Edit, unknown)?;
         checked.call.original = Some(SourceImage { image, mask: self.mask, strength, kind, slot });
         Ok(checked)
     }

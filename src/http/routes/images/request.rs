@@ -10,7 +10,7 @@ use crate::calls::images::{ImageCall, Output, Quality};
 use crate::display::shorten;
 use crate::engine::{MAX_IMAGES, SchedulerName};
 use crate::error::{Error, Result};
-use crate::http::unknown_fields::refuse_unknown;
+use crate::http::unknown_fields::UnknownFields;
 use crate::service::stored_images::Format;
 
 /// Max characters of a prompt and of a negative prompt.
@@ -123,14 +123,16 @@ pub struct CheckedRequest {
     pub format_named: bool,
     pub response_format: Delivery,
     pub stream: bool,
+    /// The fields that are left out.
+    pub ignored: Vec<String>,
 }
 
 impl ImageRequest {
     /// Validates each field. `prompted`: whether a prompt is required.
-    pub fn check(mut self, prompted: bool) -> Result<CheckedRequest> {
+    pub fn check(mut self, prompted: bool, unknown: UnknownFields) -> Result<CheckedRequest> {
         self.rest.retain(|name, value| !is_given(name, value));
         refuse_given(&self.rest)?;
-        refuse_unknown::<ImageRequest>(&self.rest, &IGNORED)?;
+        let ignored = unknown.left_out::<ImageRequest>(&self.rest, &IGNORED)?;
         let stream = self.stream.unwrap_or(false);
         let response_format = self.response_format.unwrap_or(Delivery::B64Json);
         if stream && response_format == Delivery::Url {
@@ -146,6 +148,7 @@ impl ImageRequest {
             format_named: format.is_some(),
             response_format,
             stream,
+            ignored,
         })
     }
 
