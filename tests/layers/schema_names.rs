@@ -32,7 +32,7 @@ fn type_name(line: &str) -> Option<String> {
 #[test]
 fn types_have_different_names_in_the_openapi_document() {
     let mut files = BTreeMap::<String, Vec<String>>::new();
-    for (module, text) in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http")) {
+    for (module, text) in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
         for name in schema_names(&text) {
             files.entry(name).or_default().push(module.join("/"));
         }
