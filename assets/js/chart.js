@@ -25,7 +25,7 @@ function ticksUpTo(max, fine) {
 function useWidth(element) {
   const [width, setWidth] = useState(INITIAL_WIDTH);
   useLayoutEffect(() => {
-    const observer = new ResizeObserver(() => setWidth(element.current.clientWidth));
+    const observer = new ResizeObserver(([{ target }]) => setWidth(target.clientWidth));
     observer.observe(element.current);
     return () => observer.disconnect();
   }, []);

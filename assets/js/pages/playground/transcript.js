@@ -16,8 +16,8 @@ export function Transcript({ busy, turn, children }) {
     following.current = true;
     element.current.scrollTop = element.current.scrollHeight;
   };
-  const onScroll = () => {
-    const { scrollHeight, scrollTop, clientHeight } = element.current;
+  // The event may come after the element was removed.
+  const onScroll = ({ currentTarget: { scrollHeight, scrollTop, clientHeight } }) => {
     following.current = scrollHeight - scrollTop - clientHeight < TOLERANCE;
     setAtEnd(following.current);
   };
