@@ -107,7 +107,7 @@ impl ConversationContext {
     pub fn bytes(&self) -> usize {
         let stored: usize =
             self.transcript.as_ref().map_or(0, |transcript| transcript.messages.iter().map(String::len).sum());
-        stored + self.history.iter().map(|message| message.content.len()).sum::<usize>()
+        stored + self.history.iter().map(Message::bytes).sum::<usize>()
     }
 
     /// Renders and tokenises the whole prompt. Takes time in proportion to its length.

@@ -8,13 +8,15 @@ use actix_web::web::Bytes;
 use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 
-/// A JSON value as one line. JSON text has no raw line breaks.
+/// A JSON value as one line.
 pub fn line(value: &impl Serialize) -> Bytes {
     let mut bytes = Vec::new();
     if let Err(cause) = serde_json::to_writer(&mut bytes, value) {
         tracing::error!(%cause, "a line could not be encoded");
         return Bytes::new();
     }
+    // JSON that a model has written may have line breaks. They can only stand between values.
+    bytes.iter_mut().filter(|byte| matches!(byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     bytes.push(b'\n');
     bytes.into()
 }
@@ -26,4 +28,17 @@ pub fn response(lines: impl Stream<Item = Bytes> + 'static) -> HttpResponse {
         .insert_header((header::CACHE_CONTROL, "no-cache, no-transform"))
         .insert_header(("x-accel-buffering", "no"))
         .streaming(lines.map(Ok::<_, Infallible>))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::line;
+
+    #[test]
+    fn a_value_is_one_line() {
+        let raw = RawValue::from_string("{\n\"z\": \"a\\nb\",\r\n\"a\": 1e3}".to_owned()).unwrap();
+        assert_eq!(line(&raw), "{ \"z\": \"a\\nb\",  \"a\": 1e3}\n");
+    }
 }

@@ -33,12 +33,22 @@ impl UnknownFields {
         rest: &Map<String, Value>,
         is_idle: impl Fn(&str, &Value) -> bool,
     ) -> Result<Vec<String>> {
-        let mut unknown = rest.iter().filter(|(name, value)| !value.is_null() && !is_idle(name, value));
         match self {
-            Self::Refused => unknown.next().map_or(Ok(Vec::new()), |(name, _)| Err(unsupported::<T>(name))),
-            Self::Ignored => Ok(unknown.map(|(name, _)| shorten(name)).collect()),
+            Self::Refused => unknown(rest, is_idle).next().map_or(Ok(Vec::new()), |name| Err(unsupported::<T>(name))),
+            Self::Ignored => Ok(unknown_names(rest, is_idle)),
         }
     }
+}
+
+/// The fields that ask for something unknown. `is_idle` as in [`UnknownFields::left_out_unless`].
+fn unknown(rest: &Map<String, Value>, is_idle: impl Fn(&str, &Value) -> bool) -> impl Iterator<Item = &String> {
+    rest.iter().filter(move |(name, value)| !value.is_null() && !is_idle(name, value)).map(|(name, _)| name)
+}
+
+/// The names of the fields that ask for something unknown, for APIs that never refuse them. `is_idle` as in
+/// [`UnknownFields::left_out_unless`].
+pub fn unknown_names(rest: &Map<String, Value>, is_idle: impl Fn(&str, &Value) -> bool) -> Vec<String> {
+    unknown(rest, is_idle).map(|name| shorten(name)).collect()
 }
 
 /// The error for a field that the request `T` does not have.

@@ -98,10 +98,11 @@ impl Sequence {
             let others = logits.iter_mut().enumerate().filter(|(id, _)| *id != forced as usize);
             others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
         }
-        let Some(grammar) = self.grammar.as_mut().filter(|_| forced.is_none()) else { return Ok(()) };
-        if self.reasoning.as_ref().is_some_and(ReasoningParser::is_open) {
+        // A token is forced only within the reasoning.
+        if self.is_reasoning() {
             return Ok(());
         }
+        let Some(grammar) = &mut self.grammar else { return Ok(()) };
         let opening = self.reasoning.as_ref().and_then(ReasoningParser::opening_id).map(|id| id as usize);
         let kept = opening.and_then(|id| Some((id, *logits.get(id)?)));
         grammar.restrict(logits)?;

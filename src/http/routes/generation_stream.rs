@@ -1,5 +1,5 @@
-//! Generated text as server-sent events, or as lines of JSON: keep-alives while it is awaited, one event for an error, and usage that is durable
-//! before the stream ends.
+//! Generated text as server-sent events, or as lines of JSON: keep-alives while it is awaited, one event for an error, and
+//! usage that is durable before the stream ends.
 //!
 //! The response body owns the running call: when the client disconnects, actix drops the body, which drops the receivers
 //! and stops the generation.

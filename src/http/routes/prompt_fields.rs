@@ -60,6 +60,14 @@ impl PromptFields {
     }
 }
 
+/// The end of a prompt in APIs that always continue a last message of the assistant.
+pub fn end_of_messages(messages: &[Message]) -> Result<PromptEnd> {
+    match messages.last() {
+        Some(last) if last.role == "assistant" => continued(Some(last), "messages"),
+        _ => Ok(PromptEnd::NextMessage),
+    }
+}
+
 /// The end of a prompt whose last message is continued. `field`: the field that asks for it.
 pub fn continued(last: Option<&Message>, field: &str) -> Result<PromptEnd> {
     match last {

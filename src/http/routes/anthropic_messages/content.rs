@@ -5,9 +5,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use crate::display::shorten;
-use crate::engine::{Message, PromptEnd, ToolCall};
+use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
-use crate::http::routes::prompt_fields::continued;
 use crate::service::json_fields::invalid_field;
 use crate::service::message_validation::MAX_MESSAGES;
 
@@ -59,14 +58,6 @@ pub fn append(messages: &[Value], out: &mut Vec<Message>) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Where the prompt ends: a last message of the assistant is continued.
-pub fn prompt_end(messages: &[Message]) -> Result<PromptEnd> {
-    match messages.last() {
-        Some(last) if last.role == "assistant" => continued(Some(last), "messages"),
-        _ => Ok(PromptEnd::NextMessage),
-    }
 }
 
 /// A block of a message, or a text that stands for one.
@@ -237,6 +228,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::engine::PromptEnd;
+    use crate::http::routes::prompt_fields::end_of_messages;
 
     fn parse(messages: &Value) -> Result<Vec<Message>> {
         let mut out = Vec::new();
@@ -291,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_last_message_of_the_assistant_is_continued() {
-        let end = |last: Value| prompt_end(&parse(&json!([{ "role": "user", "content": "x" }, last])).unwrap());
+        let end = |last: Value| end_of_messages(&parse(&json!([{ "role": "user", "content": "x" }, last])).unwrap());
         assert_eq!(end(json!({ "role": "user", "content": "y" })).unwrap(), PromptEnd::NextMessage);
         assert_eq!(end(json!({ "role": "assistant", "content": "{" })).unwrap(), PromptEnd::LastMessageText);
         let call = json!([{ "type": "tool_use", "id": "t", "name": "n", "input": {} }]);

@@ -9,10 +9,11 @@ use super::thinking::{Thinking, thinking};
 use super::{content, output};
 use crate::calls::chat::ChatCall;
 use crate::calls::conversation_context::ConversationContextRequest;
-use crate::display::shorten;
 use crate::engine::PromptOptions;
 use crate::error::Result;
+use crate::http::routes::prompt_fields::end_of_messages;
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, check_stops};
+use crate::http::unknown_fields::unknown_names;
 use crate::service::json_fields::invalid_field;
 
 /// Fields that do not affect the output of this server.
@@ -96,8 +97,7 @@ impl MessagesRequest {
         };
         let Thinking { variables, max_tokens: max_reasoning_tokens } =
             thinking(self.thinking.as_ref(), self.output_config.as_ref())?;
-        let is_unknown = |(name, value): &(&String, &Value)| !value.is_null() && !IGNORED.contains(&name.as_str());
-        let mut ignored: Vec<String> = self.rest.iter().filter(is_unknown).map(|(name, _)| shorten(name)).collect();
+        let mut ignored = unknown_names(&self.rest, |name, _| IGNORED.contains(&name));
         let format = output::format(self.output_config.as_ref(), self.output_format.as_ref())?;
         let output = output::request(
             self.tools.as_deref().unwrap_or_default(),
@@ -115,7 +115,7 @@ impl MessagesRequest {
         let stop = check_stops("stop_sequences", self.stop_sequences.unwrap_or_default())?;
         let mut messages = content::system(self.system.as_ref())?;
         content::append(&self.messages, &mut messages)?;
-        let end = content::prompt_end(&messages)?;
+        let end = end_of_messages(&messages)?;
         let call = ChatCall {
             model: Some(self.model),
             messages,

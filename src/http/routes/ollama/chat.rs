@@ -16,6 +16,7 @@ use crate::calls::conversation_context::ConversationContextRequest;
 use crate::engine::PromptOptions;
 use crate::error::Result;
 use crate::http::response::ApiResult;
+use crate::http::routes::prompt_fields::end_of_messages;
 use crate::http::{Api, authentication::Caller, request_logging};
 
 pub fn routes(config: &mut ServiceConfig) {
@@ -62,7 +63,7 @@ impl OllamaChatRequest {
             options::check(self.options.as_ref(), &mut ignored)?;
         let logprobs = logprobs(self.logprobs, self.top_logprobs)?;
         let messages = content::messages(messages)?;
-        let end = content::prompt_end(&messages)?;
+        let end = end_of_messages(&messages)?;
         let call = ChatCall {
             model: Some(model_id(&self.model).to_owned()),
             messages,

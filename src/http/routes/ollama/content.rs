@@ -6,9 +6,8 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use crate::display::shorten;
-use crate::engine::{Message, PromptEnd, ToolCall};
+use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
-use crate::http::routes::prompt_fields::continued;
 use crate::service::json_fields::{invalid_field, optional};
 use crate::service::message_validation::MAX_MESSAGES;
 
@@ -32,14 +31,6 @@ pub fn messages(messages: &[Value]) -> Result<Vec<Message>> {
     let mut calls = Calls::default();
     let parsed = messages.iter().enumerate().map(|(index, value)| calls.message(&format!("messages[{index}]"), value));
     parsed.collect()
-}
-
-/// The end of the prompt: a last message of the assistant is continued.
-pub fn prompt_end(messages: &[Message]) -> Result<PromptEnd> {
-    match messages.last() {
-        Some(last) if last.role == "assistant" => continued(Some(last), "messages"),
-        _ => Ok(PromptEnd::NextMessage),
-    }
 }
 
 /// The calls so far.
@@ -129,6 +120,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::engine::PromptEnd;
+    use crate::http::routes::prompt_fields::end_of_messages;
 
     fn parse(list: Value) -> Result<Vec<Message>> {
         messages(list.as_array().unwrap())
@@ -198,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_last_message_of_the_assistant_is_continued() {
-        let end = |last: Value| prompt_end(&parse(json!([{ "role": "user", "content": "x" }, last])).unwrap());
+        let end = |last: Value| end_of_messages(&parse(json!([{ "role": "user", "content": "x" }, last])).unwrap());
         assert_eq!(end(json!({ "role": "user", "content": "y" })).unwrap(), PromptEnd::NextMessage);
         assert_eq!(end(json!({ "role": "assistant", "content": "{" })).unwrap(), PromptEnd::LastMessageText);
         let error = end(json!({ "role": "assistant", "tool_calls": [call("a")] })).unwrap_err();

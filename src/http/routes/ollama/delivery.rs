@@ -7,13 +7,13 @@ use super::response::{Content, Head};
 use super::{lines, options};
 use crate::calls::generation::RunningText;
 use crate::calls::output_spec::ToolCallIds;
-use crate::display::shorten;
 use crate::engine::{MAX_TOP_LOGPROBS, TemplateVariable};
 use crate::error::{Code, Error, Result};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::prompt_fields;
 use crate::http::routes::sampling_fields::within;
+use crate::http::unknown_fields::unknown_names;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::RequestId;
 
@@ -63,10 +63,7 @@ impl Delivery {
 
 /// The fields of a request that have no effect and could have one.
 pub fn unknown(rest: &Map<String, Value>) -> Vec<String> {
-    let asks = |(name, value): &(&String, &Value)| {
-        !value.is_null() && **value != Value::Bool(false) && !IGNORED.contains(&name.as_str())
-    };
-    rest.iter().filter(asks).map(|(name, _)| shorten(name)).collect()
+    unknown_names(rest, |name, value| *value == Value::Bool(false) || IGNORED.contains(&name))
 }
 
 /// The variables of the chat template for `think`: true, false or a level.

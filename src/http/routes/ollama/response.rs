@@ -109,17 +109,15 @@ struct FunctionBody {
 impl ToolCallBody {
     /// The call with this index.
     pub fn new(ids: ToolCallIds, index: u32, GeneratedCall { name, arguments }: GeneratedCall) -> Self {
-        let arguments = json_line(&arguments);
+        let arguments = whole_json(arguments);
         Self { id: ids.of(0, index), function: FunctionBody { index, name, arguments } }
     }
 }
 
-/// JSON without line breaks, because a body may be one line of several; an empty object if it is cut off.
-fn json_line(arguments: &str) -> Box<RawValue> {
-    // They can only stand between values.
-    let one_line = arguments.replace(['\n', '\r'], " ");
+/// The arguments of a call; an empty object if they are cut off.
+fn whole_json(arguments: String) -> Box<RawValue> {
     let empty = || RawValue::from_string("{}".to_owned());
-    RawValue::from_string(one_line).or_else(|_| empty()).unwrap_or_default()
+    RawValue::from_string(arguments).or_else(|_| empty()).unwrap_or_default()
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -261,11 +259,11 @@ impl Head {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::whole_json;
 
     #[test]
-    fn arguments_have_no_line_break() {
-        assert_eq!(json_line("{\n\"z\": \"a\\nb\",\r\n\"a\": 1e3}").get(), "{ \"z\": \"a\\nb\",  \"a\": 1e3}");
-        assert_eq!(json_line("{\"a\": ").get(), "{}");
+    fn arguments_that_are_cut_off_are_empty() {
+        assert_eq!(whole_json("{\"z\": 1}".to_owned()).get(), "{\"z\": 1}");
+        assert_eq!(whole_json("{\"a\": ".to_owned()).get(), "{}");
     }
 }

@@ -16,6 +16,7 @@ use crate::engine::{MAX_TOP_LOGPROBS, Message, PromptOptions};
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::sampling_fields::{CheckedSampling, with_sampling_fields, within};
+use crate::http::unknown_fields::unknown_names;
 use crate::ids::ResponseId;
 use crate::service::json_fields::invalid_field;
 use crate::service::responses::{Chain, StoredResponse, check_metadata, previous_not_found};
@@ -132,8 +133,7 @@ impl ResponsesRequest {
         transcript.ignored.clear();
         transcript.append("input", &items)?;
         let Transcript { messages, mut ignored, .. } = transcript;
-        let is_unknown = |(name, value): &(&String, &Value)| !value.is_null() && !IGNORED.contains(&name.as_str());
-        ignored.extend(self.rest.iter().filter(is_unknown).map(|(name, _)| shorten(name)));
+        ignored.extend(unknown_names(&self.rest, |name, _| IGNORED.contains(&name)));
         let output = output::request(
             self.text.as_ref(),
             self.tools.as_deref().unwrap_or_default(),
