@@ -20,15 +20,17 @@ use self::failed_start::DataFolderSnapshot;
 pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
-    batches::{BatchLoop, BatchStopper},
+    background_responses::BackgroundResponses,
+    batches::BatchLoop,
     chat::Chat,
     completions::Completions,
     conversation_context::ConversationContextLoader,
     embeddings::Embeddings,
-    fine_tuning::{FineTuning, TrainingLoop, TrainingStopper, TunedModels},
+    fine_tuning::{FineTuning, TrainingLoop, TunedModels},
     generation::TextGeneration,
     images::Images,
     models::Models,
+    stop_signal::LoopStopper,
     tokenization::Tokenization,
 };
 use crate::clock_rng::ClockRng;
@@ -41,6 +43,7 @@ use crate::http::allowed_hosts::AllowedHosts;
 use crate::http::batch_requests::BatchRequests;
 use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
+use crate::http::routes::responses::{ResponseRequests, live::LiveResponses};
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
@@ -88,6 +91,7 @@ pub struct App {
     stopper: Stopper,
     training: TrainingLoop,
     batches: BatchLoop,
+    background: BackgroundResponses,
     control: ControlSocket,
     retention: Retention,
 }
@@ -98,8 +102,9 @@ pub struct Stopper {
     api: Data<Api>,
     engine: Engine,
     server: ServerHandle,
-    training: TrainingStopper,
-    batches: BatchStopper,
+    training: LoopStopper,
+    batches: LoopStopper,
+    background: LoopStopper,
     /// Time from the stop until streams that still run are ended.
     drain_timeout: Duration,
 }
@@ -164,6 +169,11 @@ impl App {
             clock_rng,
             Box::new(BatchRequests(api.clone())),
         );
+        let (background, background_stopper) = BackgroundResponses::new(
+            api.services.responses.clone(),
+            api.services.meter.clone(),
+            Box::new(ResponseRequests(api.clone())),
+        );
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
@@ -176,10 +186,23 @@ impl App {
             server: server.handle(),
             training: training_stopper,
             batches: batch_stopper,
+            background: background_stopper,
             drain_timeout,
         };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
-        Ok(Self { server, address, certificate, first_key, store, stopper, training, batches, control, retention })
+        Ok(Self {
+            server,
+            address,
+            certificate,
+            first_key,
+            store,
+            stopper,
+            training,
+            batches,
+            background,
+            control,
+            retention,
+        })
     }
 
     /// Checks whether [`App::start`] can listen, read its certificate and use the devices. Changes nothing.
@@ -227,8 +250,10 @@ impl App {
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let training = actix_web::rt::spawn(self.training.run());
         let batches = actix_web::rt::spawn(self.batches.run());
+        let background = actix_web::rt::spawn(self.background.run());
         let outcome = self.server.await;
-        self.stopper.end_batches(batches).await;
+        self.stopper.end(&self.stopper.batches, batches).await;
+        self.stopper.end(&self.stopper.background, background).await;
         self.stopper.end_training(training).await;
         pruning.abort();
         sweeping.abort();
@@ -311,6 +336,7 @@ impl Stopper {
         self.api.draining.store(true, Ordering::Relaxed);
         self.training.stop();
         self.batches.stop();
+        self.background.stop();
         self.engine.drain();
         let gentle = self.server.stop(true);
         let engine = self.engine.clone();
@@ -325,11 +351,11 @@ impl Stopper {
         }
     }
 
-    /// Gives the batches time to store results. Requests without one begin again after the next start.
-    async fn end_batches(&self, mut batches: JoinHandle<()>) {
-        self.batches.stop();
-        if tokio::time::timeout(self.drain_timeout, &mut batches).await.is_err() {
-            batches.abort();
+    /// Gives a loop time to store results. What has none begins again after the next start.
+    async fn end(&self, stopper: &LoopStopper, mut running: JoinHandle<()>) {
+        stopper.stop();
+        if tokio::time::timeout(self.drain_timeout, &mut running).await.is_err() {
+            running.abort();
         }
     }
 
@@ -432,6 +458,7 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
         tokenization: Tokenization::new(generation),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
+        live_responses: LiveResponses::default(),
         hosts: Data::new(hosts(config)),
         origins: config.cors_origins.clone(),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),

@@ -3,6 +3,7 @@
 //! `service` and `engine` do not depend on each other. Code that needs both is here, so that `http` only encodes and
 //! decodes.
 
+pub mod background_responses;
 pub mod batches;
 mod blocking;
 pub mod chat;
@@ -24,6 +25,7 @@ mod persist_turn;
 mod prompt_length;
 mod prompt_preparation;
 pub mod rerank;
+pub mod stop_signal;
 pub mod text_input;
 pub mod tokenization;
 pub mod training_examples;

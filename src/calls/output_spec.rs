@@ -1,5 +1,6 @@
 //! The requested output format and tools, and the tool calls of a completion.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::dialect::Dialect;
@@ -178,14 +179,27 @@ pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, deltas: &[ToolC
 }
 
 /// Ids of the tool calls of one request: consecutive numbers from a random start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(from = "[u8; 16]", into = "[u8; 16]")]
 pub struct ToolCallIds(u128);
+
+impl From<[u8; 16]> for ToolCallIds {
+    fn from(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+}
+
+impl From<ToolCallIds> for [u8; 16] {
+    fn from(ids: ToolCallIds) -> Self {
+        ids.0.to_be_bytes()
+    }
+}
 
 impl ToolCallIds {
     pub(super) fn new(clock_rng: &dyn ClockRng) -> Self {
         let mut bytes = [0; 16];
         clock_rng.fill(&mut bytes);
-        Self(u128::from_be_bytes(bytes))
+        bytes.into()
     }
 
     /// The id of a choice's tool call.

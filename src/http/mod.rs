@@ -45,6 +45,7 @@ use actix_web::web::Data;
 
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
+use self::routes::responses::live::LiveResponses;
 use crate::calls::{
     chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
     models::Models, tokenization::Tokenization,
@@ -67,6 +68,8 @@ pub struct Api {
     pub tokenization: Tokenization,
     pub embeddings: Embeddings,
     pub images: Images,
+    /// Responses that are generated in the background.
+    pub live_responses: LiveResponses,
     /// The host names that this server accepts.
     pub hosts: Data<AllowedHosts>,
     /// The origins whose pages may call the API from a browser.

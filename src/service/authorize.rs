@@ -51,6 +51,19 @@ pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> R
     Ok(Access::new(access.key(), key.project, Scopes::from_bits(key.scopes), key.models.map(Into::into)))
 }
 
+/// What the server may do in the background for a key: call its models for the project, even if it is revoked. `None` if
+/// the project is archived.
+pub(super) fn background_access(tx: &impl Reader, project: ProjectId, key: KeyId) -> Result<Option<Access>> {
+    let (Some(found), true) = (keys::find(tx, key)?, is_active_project(tx, project)?) else { return Ok(None) };
+    let scopes = Scopes::from_iter([Scope::Inference]);
+    Ok(Some(Access::new(key, project, scopes, found.models.map(Into::into))))
+}
+
+/// Whether a project exists and is not archived.
+pub(super) fn is_active_project(tx: &impl Reader, id: ProjectId) -> Result<bool> {
+    Ok(projects::find(tx, id)?.is_some_and(|project| project.archived_at.is_none()))
+}
+
 /// Requires that the caller may manage a project.
 pub(super) fn manage_project(project: ProjectId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |_, caller| caller.require(project, Scope::Project)

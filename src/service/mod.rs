@@ -27,6 +27,7 @@ pub mod message_validation;
 mod monotonic_time;
 pub mod pagination;
 pub mod patch;
+mod persistent_write;
 pub mod precondition;
 pub mod projects;
 pub mod quotas;

@@ -1,16 +1,18 @@
 //! Stored responses of the Responses API. Each has only its own input and output; its record names the response that it
 //! continues. Ids sort by time, so the table itself is the index by age.
 
+use std::ops::ControlFlow;
+
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{RESPONSE_CONTENTS, RESPONSES, Table};
+use super::tables::{OPEN_RESPONSES, RESPONSE_CONTENTS, RESPONSE_STEPS, RESPONSES, Table};
 use super::transaction::{Reader, WriteTx};
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
-use crate::ids::{ProjectId, ResponseId};
+use crate::ids::{KeyId, ProjectId, ResponseId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResponseRecord {
@@ -22,7 +24,7 @@ pub struct ResponseRecord {
     pub chain_length: u32,
     /// Bytes of the inputs and responses of the chain.
     pub chain_bytes: u64,
-    /// Bytes of its own input and response, for the quota.
+    /// Bytes of what is stored of it, for the quota: its input and response; its request while it is open; its steps.
     pub bytes: u64,
     #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
@@ -63,6 +65,35 @@ impl ResponseContentRecord {
     }
 }
 
+/// A response that is generated in the background and has not ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OpenResponseRecord {
+    /// The key that created it, which it is metered for.
+    #[serde(with = "record_serde::key_id")]
+    pub key: KeyId,
+    /// The JSON of its request, without the input.
+    pub request: String,
+    /// Whether its steps are to be stored.
+    pub keeps_steps: bool,
+}
+
+impl Record for OpenResponseRecord {
+    const TABLE: Table = OPEN_RESPONSES;
+    const VERSION: u8 = 1;
+}
+
+/// The parts of a response's output as they were generated.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ResponseStepsRecord {
+    /// Empty: they were too many, or it was cancelled.
+    pub json: String,
+}
+
+impl Record for ResponseStepsRecord {
+    const TABLE: Table = RESPONSE_STEPS;
+    const VERSION: u8 = 1;
+}
+
 /// Stores a response with its content.
 pub fn insert(tx: &WriteTx, id: ResponseId, record: &ResponseRecord, content: &ResponseContentRecord) -> Result<()> {
     project_resources::insert(tx, id.to_bytes(), record)?;
@@ -75,10 +106,61 @@ pub fn content(tx: &impl Reader, id: ResponseId) -> Result<ResponseContentRecord
     found.ok_or_else(|| codec::inconsistent(format!("{id} has no content")))
 }
 
-/// Removes a response with its content.
+/// Replaces a response and its content.
+pub fn replace(tx: &WriteTx, id: ResponseId, record: &ResponseRecord, content: &ResponseContentRecord) -> Result<()> {
+    project_resources::replace(tx, id.to_bytes(), record)?;
+    tx.put(&id.to_bytes(), content)
+}
+
+/// Removes a response with all that is stored of it.
 pub fn remove(tx: &WriteTx, id: ResponseId, record: &ResponseRecord) -> Result<()> {
     project_resources::remove(tx, id.to_bytes(), record)?;
-    tx.remove::<ResponseContentRecord>(&id.to_bytes())
+    tx.remove::<ResponseContentRecord>(&id.to_bytes())?;
+    tx.remove::<OpenResponseRecord>(&id.to_bytes())?;
+    tx.remove::<ResponseStepsRecord>(&id.to_bytes())
+}
+
+/// Marks an existing response as open.
+pub fn put_open(tx: &WriteTx, id: ResponseId, open: &OpenResponseRecord) -> Result<()> {
+    tx.put(&id.to_bytes(), open)
+}
+
+/// The request of a response that is open.
+pub fn find_open(tx: &impl Reader, id: ResponseId) -> Result<Option<OpenResponseRecord>> {
+    tx.get(&id.to_bytes())
+}
+
+pub fn is_open(tx: &impl Reader, id: ResponseId) -> Result<bool> {
+    Ok(tx.raw(OPEN_RESPONSES, &id.to_bytes())?.is_some())
+}
+
+/// Marks a response as ended.
+pub fn close(tx: &WriteTx, id: ResponseId) -> Result<()> {
+    tx.remove::<OpenResponseRecord>(&id.to_bytes())
+}
+
+/// Every open response, the oldest first.
+pub fn open(tx: &impl Reader) -> Result<Vec<(ResponseId, ResponseRecord)>> {
+    let mut ids = Vec::new();
+    tx.visit(OPEN_RESPONSES, &[], None, &mut |key, _| {
+        ids.extend(key.try_into().map(ResponseId::from_bytes));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    ids.sort_unstable();
+    let found = |id: ResponseId| {
+        let record = project_resources::find(tx, id.to_bytes())?;
+        record.map(|record| (id, record)).ok_or_else(|| codec::inconsistent("an open response does not exist"))
+    };
+    ids.into_iter().map(found).collect()
+}
+
+pub fn put_steps(tx: &WriteTx, id: ResponseId, steps: &ResponseStepsRecord) -> Result<()> {
+    tx.put(&id.to_bytes(), steps)
+}
+
+/// The steps of a response, if they are stored.
+pub fn steps(tx: &impl Reader, id: ResponseId) -> Result<Option<ResponseStepsRecord>> {
+    tx.get(&id.to_bytes())
 }
 
 /// Up to `limit` responses with an id below `before`, the largest id first.

@@ -84,6 +84,10 @@ pub const TUNED_MODELS: Table = Table("tuned_models");
 pub const RESPONSES: Table = Table("responses");
 /// Response id → its input and the response itself.
 pub const RESPONSE_CONTENTS: Table = Table("response_contents");
+/// Response id → the request of a response that is generated in the background and has not ended.
+pub const OPEN_RESPONSES: Table = Table("open_responses");
+/// Response id → the parts of its output as they were generated, for streams that begin later.
+pub const RESPONSE_STEPS: Table = Table("response_steps");
 /// Batch id → batch.
 pub const BATCHES: Table = Table("batches");
 /// Batch id, line → the result of the request in that line of the input, until the batch has ended.
@@ -135,6 +139,8 @@ pub const ALL: &[Table] = &[
     TUNED_MODELS,
     RESPONSES,
     RESPONSE_CONTENTS,
+    OPEN_RESPONSES,
+    RESPONSE_STEPS,
     BATCHES,
     BATCH_RESULTS,
     OPEN_BATCHES,

@@ -25,7 +25,7 @@ use super::pepper::{self, Pepper};
 use super::project_resources::{self, ProjectResource};
 use super::projects::ProjectRecord;
 use super::quota_usage::QuotaUsageRecord;
-use super::responses::{ResponseContentRecord, ResponseRecord};
+use super::responses::{OpenResponseRecord, ResponseContentRecord, ResponseRecord, ResponseStepsRecord};
 use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
@@ -229,17 +229,23 @@ fn stored_images(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })
 }
 
-/// Checks that a response has its content, and that a content belongs to a response.
+/// Checks that a response has its content, and that what is stored of responses belongs to one.
 fn responses(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: ResponseRecord| {
         let content: Option<ResponseContentRecord> = tx.get(id)?;
-        let fits = content.is_some_and(|content| content.bytes() == record.bytes);
+        let request = tx.get(id)?.map_or(0, |open: OpenResponseRecord| open.request.len() as u64);
+        let steps = tx.get(id)?.map_or(0, |steps: ResponseStepsRecord| steps.json.len() as u64);
+        let fits = content.is_some_and(|content| content.bytes() + request + steps == record.bytes);
         let project = record.project;
         Ok((!fits).then(|| format!("a response of {project} has no content or another size")))
     })?;
-    records(tx, report, &mut |id, _: ResponseContentRecord| {
-        Ok(tx.raw(tables::RESPONSES, id)?.is_none().then(|| "a content belongs to no response".into()))
-    })
+    let has_none = |id: &[u8], what: &str| {
+        let found = tx.raw(tables::RESPONSES, id)?;
+        Ok(found.is_none().then(|| format!("{what} belongs to no response")))
+    };
+    records(tx, report, &mut |id, _: ResponseContentRecord| has_none(id, "a content"))?;
+    records(tx, report, &mut |id, _: OpenResponseRecord| has_none(id, "a request"))?;
+    records(tx, report, &mut |id, _: ResponseStepsRecord| has_none(id, "a list of steps"))
 }
 
 /// Checks the message count and bytes of every conversation, and that every message has a conversation.

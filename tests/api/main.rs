@@ -19,6 +19,7 @@ mod anthropic_messages;
 mod api_keys;
 mod audit;
 mod auth_throttle;
+mod background_responses;
 mod bad_input;
 mod batches;
 mod browsers;

@@ -33,7 +33,7 @@ pub fn text_of(response: &Value) -> &str {
 }
 
 /// The events of a stream. The name of each is its type, and they are numbered.
-fn events(text: &str) -> Vec<Value> {
+pub fn events(text: &str) -> Vec<Value> {
     let event = |(number, event): (usize, &str)| {
         let (name, data) = event.split_once('\n').unwrap();
         let (name, data) = (name.strip_prefix("event: ").unwrap(), data.strip_prefix("data: ").unwrap());
@@ -48,14 +48,19 @@ fn events(text: &str) -> Vec<Value> {
 fn assembled(text: &str) -> Value {
     let events = events(text);
     assert_eq!((&events[0]["type"], &events[1]["type"]), (&json!("response.created"), &json!("response.in_progress")));
-    let mut response = events[0]["response"].clone();
+    let response = events[0]["response"].clone();
     assert_eq!(
         (&response["status"], &response["usage"], &response["output"]),
         (&json!("in_progress"), &Value::Null, &json!([]))
     );
     assert_eq!(response, events[1]["response"]);
+    assembled_from(response, &events[2..], text)
+}
+
+/// Adds the events after the first ones to a response without output.
+pub fn assembled_from(mut response: Value, events: &[Value], text: &str) -> Value {
     let (mut open, mut part) = (false, false);
-    let (last, middle) = events[2..].split_last().unwrap();
+    let (last, middle) = events.split_last().unwrap();
     for event in middle {
         let output = response["output"].as_array_mut().unwrap();
         let kind = event["type"].as_str().unwrap();
@@ -116,7 +121,7 @@ fn assembled(text: &str) -> Value {
 }
 
 /// A response without what differs between two equal requests.
-fn comparable(mut response: Value) -> Value {
+pub fn comparable(mut response: Value) -> Value {
     for field in ["id", "created_at", "completed_at"] {
         response.as_object_mut().unwrap().remove(field).unwrap();
     }
@@ -374,7 +379,7 @@ fn errors_name_the_field() {
         (json!({ "top_logprobs": 2 }), "top_logprobs"),
         (json!({ "truncation": "much" }), "truncation"),
         (json!({ "metadata": [] }), "metadata"),
-        (json!({ "background": true }), "background"),
+        (json!({ "background": true, "store": false }), "background"),
         (json!({ "conversation": "conv_1" }), "conversation"),
         (json!({ "prompt": { "id": "p" } }), "prompt"),
         (json!({ "reasoning": "much" }), "reasoning"),

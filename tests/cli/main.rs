@@ -17,6 +17,7 @@ mod wait;
 
 mod access_log;
 mod audit;
+mod background_responses;
 mod backup_and_check;
 mod batches;
 mod client_flood;

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use self::admission::Admission;
 pub use self::requests::RequestRunner;
 use self::requests::{EXPIRY_CHECK_INTERVAL, Outcome, Requests};
+use super::stop_signal::{LoopStopper, StopSignal, stop_signal};
 use crate::clock_rng::ClockRng;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -32,22 +33,11 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 /// Max projects whose batches run at once; bounds the memory for their inputs.
 const MAX_PROJECTS: usize = 64;
 
-/// Runs the batches of all projects.
+/// Runs the batches of all projects. When it is stopped, running requests are given up; they begin again after the next start.
 pub struct BatchLoop {
     batches: Batches,
     requests: Requests,
-    stopping: watch::Receiver<bool>,
-}
-
-/// Stops a [`BatchLoop`].
-#[derive(Clone)]
-pub struct BatchStopper(Arc<watch::Sender<bool>>);
-
-impl BatchStopper {
-    /// Gives up running requests, which begin again after the next start, and ends.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
-    }
+    stop: StopSignal,
 }
 
 /// The steps of batches that run now.
@@ -67,12 +57,11 @@ impl BatchLoop {
         meter: Meter,
         clock_rng: Arc<dyn ClockRng>,
         runner: Box<dyn RequestRunner>,
-    ) -> (Self, BatchStopper) {
-        let (sender, stopping) = watch::channel(false);
+    ) -> (Self, LoopStopper) {
+        let (stopper, stop) = stop_signal();
         let admission = Admission::new(engine, meter.clone());
-        let requests =
-            Requests { batches: batches.clone(), meter, clock_rng, runner, admission, stopping: stopping.clone() };
-        (Self { batches, requests, stopping }, BatchStopper(Arc::new(sender)))
+        let requests = Requests { batches: batches.clone(), meter, clock_rng, runner, admission, stop: stop.clone() };
+        (Self { batches, requests, stop }, stopper)
     }
 
     /// Runs until it is stopped.
@@ -80,20 +69,10 @@ impl BatchLoop {
         tokio::join!(self.validate_all(), self.run_all());
     }
 
-    fn is_stopping(&self) -> bool {
-        *self.stopping.borrow()
-    }
-
-    /// Resolves when it is to stop.
-    async fn stopped(&self) {
-        // If the sender is gone, the server is gone.
-        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
-    }
-
     /// Validates one batch after the other, the oldest first.
     async fn validate_all(&self) {
         let mut changes = self.batches.changes();
-        while !self.is_stopping() {
+        while !self.stop.is_set() {
             changes.mark_unchanged();
             let wait = match self.validate_next().await {
                 Ok(true) => continue,
@@ -119,7 +98,7 @@ impl BatchLoop {
     async fn wait(&self, changes: &mut watch::Receiver<()>, time: Duration) {
         tokio::select! {
             _ = changes.changed() => {}
-            () = self.stopped() => {}
+            () = self.stop.wait() => {}
             () = tokio::time::sleep(time) => {}
         }
     }
@@ -128,7 +107,7 @@ impl BatchLoop {
     async fn run_all(&self) {
         let (mut running, mut steps) = (Running::default(), FuturesUnordered::new());
         let mut changes = self.batches.changes();
-        while !self.is_stopping() {
+        while !self.stop.is_set() {
             changes.mark_unchanged();
             let wait = match self.batches.open().await {
                 Ok(open) => {
@@ -154,7 +133,7 @@ impl BatchLoop {
         if let Err(error) = self.try_step(&batch).await {
             tracing::warn!(batch = %batch.id, %error, "a batch cannot go on now");
             tokio::select! {
-                () = self.stopped() => {}
+                () = self.stop.wait() => {}
                 () = tokio::time::sleep(RETRY_DELAY) => {}
             }
         }

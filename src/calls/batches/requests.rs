@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 use futures_util::{Stream, StreamExt, stream};
-use tokio::sync::watch;
 
 use super::admission::{Admission, Slot};
+use crate::calls::stop_signal::StopSignal;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::RequestId;
@@ -69,16 +69,10 @@ pub(super) struct Requests {
     pub clock_rng: Arc<dyn ClockRng>,
     pub runner: Box<dyn RequestRunner>,
     pub admission: Admission,
-    pub stopping: watch::Receiver<bool>,
+    pub stop: StopSignal,
 }
 
 impl Requests {
-    /// Resolves when the server stops.
-    async fn stopped(&self) {
-        // If the sender is gone, the server is gone.
-        let _ = self.stopping.clone().wait_for(|stopping| *stopping).await;
-    }
-
     /// Runs the requests of a batch that have no result yet.
     pub async fn run(&self, batch: &Batch) -> Result<Outcome> {
         let Some(input) = self.batches.input(batch).await? else { return Ok(Outcome::InputDeleted) };
@@ -125,7 +119,7 @@ impl Requests {
             let input = source.input.take()?;
             let next = tokio::select! {
                 next = self.next(batch, input) => next,
-                () = self.stopped() => Ok(Some(Err(Outcome::Interrupted))),
+                () = self.stop.wait() => Ok(Some(Err(Outcome::Interrupted))),
             };
             match next {
                 Ok(Some(Ok((input, admitted)))) => Some((Ok(Ok(admitted)), Source { input: Some(input) })),
@@ -170,7 +164,7 @@ impl Requests {
             let run = self.runner.run(access.clone(), batch.endpoint, request.body.clone(), recorder.clone());
             let answered = tokio::select! {
                 answered = run => answered,
-                () = self.stopped() => Err(stopping()),
+                () = self.stop.wait() => Err(stopping()),
             };
             match answered {
                 Err(error) if error.code() == Code::ShuttingDown => {
@@ -188,11 +182,11 @@ impl Requests {
             drop(slot);
             tokio::select! {
                 () = tokio::time::sleep(RETRY_DELAY) => {}
-                () = self.stopped() => return Ok(Outcome::Interrupted),
+                () = self.stop.wait() => return Ok(Outcome::Interrupted),
             }
             slot = tokio::select! {
                 slot = self.admission.acquire() => slot?,
-                () = self.stopped() => return Ok(Outcome::Interrupted),
+                () = self.stop.wait() => return Ok(Outcome::Interrupted),
             };
         }
     }

@@ -15,7 +15,7 @@ use crate::service::fine_tuning::NewJob;
 use crate::service::fine_tuning::{Job, Jobs};
 pub use pace::{Pace, Speed};
 pub use preparation::{Prepared, Task, Unprepared, prepare};
-pub use training_loop::{TrainingLoop, TrainingStopper};
+pub use training_loop::TrainingLoop;
 pub use tuned_models::TunedModels;
 
 /// The fine-tuning API.

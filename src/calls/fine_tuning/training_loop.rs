@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::watch;
 
 use super::pace::{Pace, Speed};
 use super::preparation::{Prepared, Task, Unprepared, prepare};
 use crate::calls::blocking::run_blocking;
+use crate::calls::stop_signal::{LoopStopper, StopSignal, stop_signal};
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     Engine, Failure, LoadError, Measurement, StepReport, TrainingCheckpoint, TrainingEvent, TrainingRun,
@@ -27,27 +27,16 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Events with measurements of a job, at most about this many.
 const MAX_METRICS: u32 = 1000;
 
-/// Trains the jobs that are queued.
+/// Trains the jobs that are queued. When it is stopped, the training that runs saves its state.
 pub struct TrainingLoop {
     engine: Engine,
     jobs: Jobs,
     clock: Arc<dyn ClockRng>,
-    stopping: watch::Receiver<bool>,
+    stop: StopSignal,
     /// When a job of each project was last begun, as a count.
     turns: HashMap<ProjectId, u64>,
     /// The job that waits, and why.
     waiting: Option<(JobId, String)>,
-}
-
-/// Stops a [`TrainingLoop`].
-#[derive(Clone)]
-pub struct TrainingStopper(Arc<watch::Sender<bool>>);
-
-impl TrainingStopper {
-    /// Lets the training save its state and end.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
-    }
 }
 
 /// Why a training was not completed.
@@ -74,17 +63,14 @@ fn job_error(code: &str, message: impl Into<String>, param: Option<&str>) -> Job
 }
 
 impl TrainingLoop {
-    pub fn new(engine: Engine, jobs: Jobs, clock: Arc<dyn ClockRng>) -> (Self, TrainingStopper) {
-        let (sender, stopping) = watch::channel(false);
-        (
-            Self { engine, jobs, clock, stopping, turns: HashMap::new(), waiting: None },
-            TrainingStopper(Arc::new(sender)),
-        )
+    pub fn new(engine: Engine, jobs: Jobs, clock: Arc<dyn ClockRng>) -> (Self, LoopStopper) {
+        let (stopper, stop) = stop_signal();
+        (Self { engine, jobs, clock, stop, turns: HashMap::new(), waiting: None }, stopper)
     }
 
     /// Runs until it is stopped.
     pub async fn run(mut self) {
-        while !*self.stopping.borrow() {
+        while !self.stop.is_set() {
             let wait = match self.next().await {
                 Ok(Some(job)) => self.train(job).await,
                 Ok(None) => Some(Duration::MAX),
@@ -94,10 +80,9 @@ impl TrainingLoop {
                 }
             };
             if let Some(wait) = wait {
-                let mut stopping = self.stopping.clone();
                 tokio::select! {
                     () = self.jobs.changed() => {}
-                    _ = stopping.wait_for(|stopping| *stopping) => {}
+                    () = self.stop.wait() => {}
                     () = tokio::time::sleep(wait.min(Duration::from_secs(3600))) => {}
                 }
             }
@@ -162,7 +147,7 @@ impl TrainingLoop {
             Some(step) => format!("The training goes on after step {step}."),
             None => format!("The training begins with {examples} examples."),
         };
-        if *self.stopping.borrow() || !self.jobs.start(id, resolved, message).await? {
+        if self.stop.is_set() || !self.jobs.start(id, resolved, message).await? {
             return Err(Interruption::Stopped);
         }
         let run = self.engine.train(model, data, options, saved);
@@ -257,8 +242,7 @@ impl<'a> Watched<'a> {
     }
 
     async fn follow(mut self, mut run: TrainingRun) -> std::result::Result<(), Interruption> {
-        let TrainingLoop { jobs, stopping, .. } = self.training;
-        let mut stopping = stopping.clone();
+        let TrainingLoop { jobs, stop, .. } = self.training;
         let mut stopped = false;
         loop {
             tokio::select! {
@@ -283,7 +267,7 @@ impl<'a> Watched<'a> {
                     JobState::Paused | JobState::Queued => run.stop(),
                     JobState::Succeeded | JobState::Failed | JobState::Cancelled => return Err(Interruption::Stopped),
                 },
-                _ = stopping.wait_for(|stopping| *stopping), if !stopped => {
+                () = stop.wait(), if !stopped => {
                     stopped = true;
                     run.stop();
                 }

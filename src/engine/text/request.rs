@@ -4,6 +4,7 @@ use crate::engine::error::Failure;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::engine::runtime::Runtime;
@@ -61,7 +62,7 @@ pub struct TextDelta {
     pub end: Option<FinishReason>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenInfo {
     pub token: TokenLogprob,
     /// Whether it is a control token, which adds no text.
@@ -69,7 +70,7 @@ pub struct TokenInfo {
     pub top: Vec<TokenLogprob>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     pub id: u32,
     pub bytes: Vec<u8>,

@@ -10,20 +10,20 @@ use super::input::{BatchInput, InputLines, PendingRequest};
 use super::output::{self, BatchResult, OutputFiles, WrittenFile};
 use super::validation::{input_deleted, validate};
 use crate::clock_rng::Timestamp;
-use crate::error::{Code, Error, Result};
-use crate::ids::{BatchId, FileId, ProjectId};
-use crate::service::access::{Access, Scope, Scopes};
+use crate::error::{Error, Result};
+use crate::ids::{BatchId, FileId};
+use crate::service::access::Access;
+use crate::service::authorize;
 use crate::service::files::Purpose;
+use crate::service::persistent_write;
 use crate::service::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageRecorder};
 use crate::storage::batches::{self, BatchRecord};
 use crate::storage::file_records::{self, FileRecord};
-use crate::storage::{Reader, WriteTx, keys, project_resources, projects};
+use crate::storage::{Reader, WriteTx, project_resources};
 
 /// Results that are removed per transaction; other writes wait meanwhile.
 const REMOVE_BATCH: usize = 256;
-/// The time until a result is stored again if the disk fails.
-const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// What to do with the next request of a batch.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl Batches {
         let open = self.store.read(|tx| {
             let (mut open, mut active) = (batches::open(tx)?, HashMap::new());
             for (_, record) in &open {
-                active.insert(record.project, is_active(tx, record.project)?);
+                active.insert(record.project, authorize::is_active_project(tx, record.project)?);
             }
             open.retain(|(_, record)| active.get(&record.project) == Some(&true));
             Ok(open)
@@ -99,18 +99,15 @@ impl Batches {
         let read = self.store.read(move |tx| {
             let record = of(tx, id)?;
             let is_running = BatchState::from_number(record.state) == BatchState::InProgress;
-            let (Some(key), true, true) = (keys::find(tx, record.key)?, is_running, is_active(tx, record.project)?)
-            else {
-                return Ok(NextStep::Stop);
-            };
+            let access = authorize::background_access(tx, record.project, record.key)?;
+            let Some(access) = access.filter(|_| is_running) else { return Ok(NextStep::Stop) };
             if project_resources::find::<FileRecord>(tx, record.input_file.to_bytes())?.is_none() {
                 return Ok(NextStep::InputDeleted);
             }
             if quotas::check_bytes(tx, record.project, 1).is_err() {
                 return Ok(NextStep::Wait);
             }
-            let scopes = Scopes::from_iter([Scope::Inference]);
-            Ok(NextStep::Run(Access::new(record.key, record.project, scopes, key.models.map(Into::into))))
+            Ok(NextStep::Run(access))
         });
         read.await
     }
@@ -148,16 +145,7 @@ impl Batches {
             quotas::charge_unchecked(tx, record.project, now, QuotaKind::File, 0, signed(bytes))?;
             project_resources::replace(tx, id.to_bytes(), &record)
         };
-        loop {
-            match self.store.write(write.clone()).await {
-                // The transaction may have become durable, which the next attempt finds out.
-                Err(error) if matches!(error.code(), Code::StorageUnavailable | Code::Overloaded) => {
-                    tracing::warn!(batch = %id, line, %error, "the result of a request is stored again");
-                    tokio::time::sleep(STORE_RETRY).await;
-                }
-                written => return written,
-            }
-        }
+        persistent_write::write(&self.store, move |tx, _| write(tx)).await
     }
 
     /// Begins the end of a batch: no more results are stored. `ends_as`: its final state, unless it is cancelled, or every
@@ -268,11 +256,6 @@ impl Batches {
 
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(Error::internal(panic)))
-}
-
-/// Whether a project exists and is not archived.
-fn is_active(tx: &impl Reader, project: ProjectId) -> Result<bool> {
-    Ok(projects::find(tx, project)?.is_some_and(|project| project.archived_at.is_none()))
 }
 
 fn of(tx: &impl Reader, id: BatchId) -> Result<BatchRecord> {

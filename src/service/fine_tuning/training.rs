@@ -9,14 +9,15 @@ use super::job_records::{Ended, end, meter};
 use super::spec::Hyperparameters;
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
-use crate::ids::{CheckpointId, FileId, JobEventId, JobId, ProjectId};
+use crate::ids::{CheckpointId, FileId, JobEventId, JobId};
 use crate::service::Access;
+use crate::service::authorize;
 use crate::service::contents::SweepGuard;
 use crate::service::quotas::{self, signed};
 use crate::storage::file_records::FileRecord;
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord, append_event};
-use crate::storage::{Reader, WriteTx, project_resources, projects};
+use crate::storage::{Reader, WriteTx, project_resources};
 
 /// Checkpoints of a job that are kept.
 const MAX_CHECKPOINTS: usize = 3;
@@ -61,7 +62,7 @@ impl Jobs {
             let mut jobs = fine_tuning_jobs::open_jobs(tx)?;
             let mut active = BTreeMap::new();
             for (_, record) in &jobs {
-                active.insert(record.project, is_active(tx, record.project)?);
+                active.insert(record.project, authorize::is_active_project(tx, record.project)?);
             }
             jobs.retain(|(_, record)| active.get(&record.project) == Some(&true));
             Ok(jobs)
@@ -138,7 +139,7 @@ impl Jobs {
                 let new = JobEventRecord { metrics: Some(metrics), ..JobEventRecord::new(now, Level::Info, message) };
                 append_event(tx, id, event, &new)?;
             }
-            is_active(tx, record.project)
+            authorize::is_active_project(tx, record.project)
         });
         written.await
     }
@@ -310,11 +311,6 @@ fn add_checkpoint(
     let oldest = record.checkpoints.drain(..excess).map(CheckpointId::from_bytes);
     let removed = oldest.map(|id| checkpoints::remove(tx, id, new.created_at)).collect::<Result<Vec<_>>>()?;
     Ok(removed.into_iter().flatten().collect())
-}
-
-/// Whether a project exists and is not archived.
-fn is_active(tx: &impl Reader, project: ProjectId) -> Result<bool> {
-    Ok(projects::find(tx, project)?.is_some_and(|project| project.archived_at.is_none()))
 }
 
 fn of(tx: &impl Reader, id: JobId) -> Result<JobRecord> {

@@ -22,7 +22,7 @@ pub struct Meter {
     limits: Limits,
     /// Records that did not fit into the writer's queue.
     pending: Arc<Mutex<Vec<Entry>>>,
-    /// Running requests that use the engine and that a client waits for.
+    /// Running requests that use the engine and do not belong to a batch.
     interactive: Arc<AtomicUsize>,
 }
 
@@ -57,7 +57,7 @@ struct State {
     model: Option<String>,
     amounts: Amounts,
     reservation: Option<TokenReservation>,
-    /// While it uses the engine and a client waits for it.
+    /// While it uses the engine and does not belong to a batch.
     interactive: Option<Interactive>,
     /// Once it is closed.
     outcome: Option<Outcome>,
@@ -109,7 +109,14 @@ impl Meter {
         Ok(self.recorder(access, endpoint, false))
     }
 
-    /// The number of running requests that use the engine and that a client waits for.
+    /// A recorder for what the server does later for a request to `endpoint`, which no client waits for. Its tokens count
+    /// like those of other requests.
+    pub async fn open_in_background(&self, access: &Access, endpoint: String) -> Result<UsageRecorder> {
+        self.limits.status(access.project()).await?;
+        Ok(self.recorder(access, endpoint, true))
+    }
+
+    /// The number of running requests that use the engine and do not belong to a batch.
     pub fn interactive(&self) -> usize {
         self.interactive.load(Ordering::Relaxed)
     }

@@ -124,7 +124,8 @@ pub fn page(response: &StoredResponse, params: ListParams) -> Result<ItemList> {
     Ok(ItemList { object: "list", first_id: id(items.first()), last_id: id(items.last()), data: items, has_more })
 }
 
-fn parsed(response: &StoredResponse) -> Result<Vec<Value>> {
+/// The input items of a stored response.
+pub fn parsed(response: &StoredResponse) -> Result<Vec<Value>> {
     response.input.iter().map(|text| serde_json::from_str(text).map_err(Error::internal)).collect()
 }
 

@@ -2,9 +2,12 @@
 //!
 //! Both mounts have OpenAI's bodies, because clients of this API expect nothing else.
 
+mod background;
+mod follow;
 mod input;
 mod input_items;
 mod input_schema;
+pub mod live;
 mod output;
 mod output_items;
 mod reasoning;
@@ -17,15 +20,17 @@ mod stream;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
+use serde_json::{Value, value::RawValue};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::error::{Error, Result};
-use crate::http::extractors::ApiJson;
+use crate::http::extractors::{self, ApiJson};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
 use crate::service::responses::{Chain, ChainLink};
+pub use background::ResponseRequests;
 use request::{Checked, ResponsesRequest};
 use running::{RunningResponse, Storage};
 
@@ -46,7 +51,7 @@ struct TokenCount {
 
 /// Generate a response, in the format of OpenAI's Responses API; with `stream: true` as server-sent events.
 ///
-/// The response is stored for 30 days unless `store` is false. Fields, tools and items that this server does not know are
+/// The response is stored for 30 days unless `store` is false. With `background: true`, it is generated later. Fields, tools and items that this server does not know are
 /// left out and named in the header `x-outpost-ignored`.
 #[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((
     status = 200,
@@ -54,23 +59,30 @@ struct TokenCount {
     content((response::ResponseBody = "application/json"), (String = "text/event-stream")),
 )))]
 #[post("/responses")]
-async fn create(
-    caller: Caller,
-    body: ApiJson<ResponsesRequest>,
-    request: HttpRequest,
-    api: web::Data<Api>,
-) -> ApiResult {
-    respond(&caller, body.0, request_logging::request_id(&request), &api).await
+async fn create(caller: Caller, body: ApiJson<Box<RawValue>>, request: HttpRequest, api: web::Data<Api>) -> ApiResult {
+    let body = body.0.get();
+    let decoded: ResponsesRequest = extractors::from_json(body.as_bytes())?;
+    let (checked, link) = check(decoded, &caller, &api).await?;
+    match checked.settings.background {
+        true => background::create(&caller, checked, link, body, &api).await,
+        false => respond(&caller, checked, link, request_logging::request_id(&request), &api).await,
+    }
 }
 
 /// Generates a response that no client waits for. It is not stored.
 pub async fn create_for_batch(caller: &Caller, request: ResponsesRequest, api: &Api) -> ApiResult {
-    respond(caller, request.unstored(), None, api).await
+    let (checked, link) = check(request.for_batch(), caller, api).await?;
+    respond(caller, checked, link, None, api).await
 }
 
-async fn respond(caller: &Caller, request: ResponsesRequest, request_id: Option<RequestId>, api: &Api) -> ApiResult {
-    let (Checked { call, settings, reasoning, is_streamed, input, ignored }, link) =
-        check(request, caller, api).await?;
+async fn respond(
+    caller: &Caller,
+    checked: Checked,
+    link: ChainLink,
+    request_id: Option<RequestId>,
+    api: &Api,
+) -> ApiResult {
+    let Checked { call, settings, reasoning, is_streamed, input, ignored } = checked;
     let storage = match settings.store {
         true => {
             let bytes: usize = input.iter().map(|item| item.to_string().len()).sum();
@@ -111,10 +123,19 @@ async fn count_tokens(caller: Caller, body: ApiJson<ResponsesRequest>, api: web:
 
 /// Validates a request, with the stored responses that it refers to.
 async fn check(request: ResponsesRequest, caller: &Caller, api: &Api) -> Result<(Checked, ChainLink)> {
-    let responses = &api.services.responses;
-    let items = input_items::resolve(responses, &caller.access, request.items()?).await?;
+    let items = input_items::resolve(&api.services.responses, &caller.access, request.items()?).await?;
+    check_with(request, items, caller, api).await
+}
+
+/// Like [`check`], with the items of the request, in which references are replaced by what they refer to.
+async fn check_with(
+    request: ResponsesRequest,
+    items: Vec<Value>,
+    caller: &Caller,
+    api: &Api,
+) -> Result<(Checked, ChainLink)> {
     let chain = match request.previous()? {
-        Some(last) => responses.chain(&caller.access, last).await?,
+        Some(last) => api.services.responses.chain(&caller.access, last).await?,
         None => Chain::default(),
     };
     let link = ChainLink::from(&chain);

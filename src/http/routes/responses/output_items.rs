@@ -1,9 +1,12 @@
 //! The output of a response, put together from deltas. Whole responses and streams come from the same items.
 
+use serde::{Deserialize, Serialize};
+
 use crate::engine::{FinishReason, TextDelta, TokenInfo, ToolCallDelta};
+use crate::http::routes::completion_body::finite_logprob;
 
 /// An item of the output.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum OutputItem {
     /// What the model wrote before its answer.
     Reasoning(String),
@@ -14,12 +17,12 @@ pub enum OutputItem {
 }
 
 /// What a delta adds to the items. The last item is the one that grows.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Step {
     /// An item is complete.
     End,
     /// An item starts, empty.
-    Start,
+    Start(OutputItem),
     Reasoning(String),
     Text {
         text: String,
@@ -42,7 +45,7 @@ impl OutputItems {
     pub fn add(&mut self, delta: &TextDelta) -> Vec<Step> {
         let mut steps = Vec::new();
         self.ending = delta.end.or(self.ending);
-        self.pending.extend(delta.tokens.iter().cloned());
+        self.pending.extend(delta.tokens.iter().cloned().map(finite));
         if !delta.reasoning.is_empty() {
             self.add_reasoning(&delta.reasoning, &mut steps);
         }
@@ -59,24 +62,38 @@ impl OutputItems {
         steps
     }
 
-    fn add_reasoning(&mut self, added: &str, steps: &mut Vec<Step>) {
-        match self.items.last_mut() {
-            Some(OutputItem::Reasoning(text)) => text.push_str(added),
-            _ => self.start(OutputItem::Reasoning(added.to_owned()), steps),
+    /// Does what a step says.
+    pub fn apply(&mut self, step: &Step) {
+        match (step, self.items.last_mut()) {
+            (Step::Start(item), _) => self.items.push(item.clone()),
+            (Step::Reasoning(added), Some(OutputItem::Reasoning(text))) => text.push_str(added),
+            (Step::Text { text: added, tokens: new }, Some(OutputItem::Message { text, tokens })) => {
+                text.push_str(added);
+                tokens.extend_from_slice(new);
+            }
+            (Step::Arguments(added), Some(OutputItem::Call { arguments, .. })) => arguments.push_str(added),
+            _ => {}
         }
-        steps.push(Step::Reasoning(added.to_owned()));
+    }
+
+    fn push(&mut self, step: Step, steps: &mut Vec<Step>) {
+        self.apply(&step);
+        steps.push(step);
+    }
+
+    fn add_reasoning(&mut self, added: &str, steps: &mut Vec<Step>) {
+        if !matches!(self.items.last(), Some(OutputItem::Reasoning(_))) {
+            self.start(OutputItem::Reasoning(String::new()), steps);
+        }
+        self.push(Step::Reasoning(added.to_owned()), steps);
     }
 
     fn add_text(&mut self, added: &str, steps: &mut Vec<Step>) {
         if !matches!(self.items.last(), Some(OutputItem::Message { .. })) {
             self.start(OutputItem::Message { text: String::new(), tokens: Vec::new() }, steps);
         }
-        let new = std::mem::take(&mut self.pending);
-        if let Some(OutputItem::Message { text, tokens }) = self.items.last_mut() {
-            text.push_str(added);
-            tokens.extend(new.iter().cloned());
-        }
-        steps.push(Step::Text { text: added.to_owned(), tokens: new });
+        let tokens = std::mem::take(&mut self.pending);
+        self.push(Step::Text { text: added.to_owned(), tokens }, steps);
     }
 
     fn add_call(&mut self, delta: &ToolCallDelta, steps: &mut Vec<Step>) {
@@ -86,20 +103,16 @@ impl OutputItems {
             let item = OutputItem::Call { call: delta.index, name: name.clone(), arguments: String::new() };
             self.start(item, steps);
         }
-        if let Some(OutputItem::Call { arguments, .. }) = self.items.last_mut()
-            && !delta.arguments.is_empty()
-        {
-            arguments.push_str(&delta.arguments);
-            steps.push(Step::Arguments(delta.arguments.clone()));
+        if !delta.arguments.is_empty() {
+            self.push(Step::Arguments(delta.arguments.clone()), steps);
         }
     }
 
     fn start(&mut self, item: OutputItem, steps: &mut Vec<Step>) {
         if !self.items.is_empty() {
-            steps.push(Step::End);
+            self.push(Step::End, steps);
         }
-        self.items.push(item);
-        steps.push(Step::Start);
+        self.push(Step::Start(item), steps);
     }
 
     pub fn items(&self) -> &[OutputItem] {
@@ -110,6 +123,14 @@ impl OutputItems {
     pub fn is_cut_off(&self) -> bool {
         self.ending == Some(FinishReason::Length)
     }
+}
+
+/// The token with log-probabilities that JSON can express.
+fn finite(mut token: TokenInfo) -> TokenInfo {
+    for token in token.top.iter_mut().chain([&mut token.token]) {
+        token.logprob = finite_logprob(token.logprob);
+    }
+    token
 }
 
 #[cfg(test)]
@@ -124,24 +145,26 @@ mod tests {
         ToolCallDelta { index, name: name.map(str::to_owned), arguments: arguments.to_owned() }
     }
 
+    fn message(text: &str) -> OutputItem {
+        OutputItem::Message { text: text.to_owned(), tokens: Vec::new() }
+    }
+
+    fn called(call: u32, name: &str, arguments: &str) -> OutputItem {
+        OutputItem::Call { call, name: name.to_owned(), arguments: arguments.to_owned() }
+    }
+
     #[test]
     fn an_item_ends_before_the_next_starts() {
         let mut output = OutputItems::default();
         let text = |text: &str| Step::Text { text: text.to_owned(), tokens: Vec::new() };
-        assert_eq!(output.add(&delta("a", vec![], None)), [Step::Start, text("a")]);
+        assert_eq!(output.add(&delta("a", vec![], None)), [Step::Start(message("")), text("a")]);
         assert_eq!(
             output.add(&delta("b", vec![call(0, Some("f"), "{")], None)),
-            [text("b"), Step::End, Step::Start, Step::Arguments("{".to_owned())]
+            [text("b"), Step::End, Step::Start(called(0, "f", "")), Step::Arguments("{".to_owned())]
         );
         let last = delta("", vec![call(0, None, "}"), call(1, Some("g"), "")], Some(FinishReason::ToolCalls));
-        assert_eq!(output.add(&last), [Step::Arguments("}".to_owned()), Step::End, Step::Start]);
-        let message = OutputItem::Message { text: "ab".to_owned(), tokens: Vec::new() };
-        let called = |call, name: &str, arguments: &str| OutputItem::Call {
-            call,
-            name: name.to_owned(),
-            arguments: arguments.to_owned(),
-        };
-        assert_eq!(output.items(), [message, called(0, "f", "{}"), called(1, "g", "")]);
+        assert_eq!(output.add(&last), [Step::Arguments("}".to_owned()), Step::End, Step::Start(called(1, "g", ""))]);
+        assert_eq!(output.items(), [message("ab"), called(0, "f", "{}"), called(1, "g", "")]);
         assert!(!output.is_cut_off());
     }
 
@@ -149,19 +172,21 @@ mod tests {
     fn reasoning_is_an_item_before_the_message() {
         let mut output = OutputItems::default();
         let thinks = |text: &str| TextDelta { reasoning: text.to_owned(), ..TextDelta::default() };
-        assert_eq!(output.add(&thinks("a")), [Step::Start, Step::Reasoning("a".to_owned())]);
+        assert_eq!(
+            output.add(&thinks("a")),
+            [Step::Start(OutputItem::Reasoning(String::new())), Step::Reasoning("a".to_owned())]
+        );
         let both = TextDelta { text: "c".to_owned(), ..thinks("b") };
         let text = Step::Text { text: "c".to_owned(), tokens: Vec::new() };
-        assert_eq!(output.add(&both), [Step::Reasoning("b".to_owned()), Step::End, Step::Start, text]);
-        let message = OutputItem::Message { text: "c".to_owned(), tokens: Vec::new() };
-        assert_eq!(output.items(), [OutputItem::Reasoning("ab".to_owned()), message]);
+        assert_eq!(output.add(&both), [Step::Reasoning("b".to_owned()), Step::End, Step::Start(message("")), text]);
+        assert_eq!(output.items(), [OutputItem::Reasoning("ab".to_owned()), message("c")]);
     }
 
     #[test]
     fn a_response_without_text_is_an_empty_message() {
         let mut output = OutputItems::default();
-        assert_eq!(output.add(&delta("", vec![], Some(FinishReason::Length))), [Step::Start]);
-        assert_eq!(output.items(), [OutputItem::Message { text: String::new(), tokens: Vec::new() }]);
+        assert_eq!(output.add(&delta("", vec![], Some(FinishReason::Length))), [Step::Start(message(""))]);
+        assert_eq!(output.items(), [message("")]);
         assert!(output.is_cut_off());
     }
 }

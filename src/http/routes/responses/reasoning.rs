@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::display::shorten;
@@ -16,7 +16,7 @@ const ENCRYPTED: &str = "reasoning.encrypted_content";
 const SUMMARIES: [&str; 4] = ["auto", "concise", "detailed", "none"];
 
 /// How reasoning is returned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReasoningFormat {
     /// Whether the text is the item's summary, and not its content.
     pub is_summary: bool,

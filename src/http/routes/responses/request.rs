@@ -77,7 +77,7 @@ with_sampling_fields! {
         safety_identifier: Option<String>,
         prompt_cache_key: Option<String>,
         service_tier: Option<String>,
-        /// Only false: responses are not generated in the background.
+        /// Whether the response is generated after this request has been answered; false if absent. It must be stored.
         background: Option<bool>,
         /// Not supported: use `previous_response_id`.
         #[schema(value_type = Option<Object>)]
@@ -107,9 +107,9 @@ impl ResponsesRequest {
         self.previous_response_id.as_ref().map(parse).transpose()
     }
 
-    /// The same request for a response that is not stored.
-    pub fn unstored(self) -> Self {
-        Self { store: Some(false), ..self }
+    /// The same request in a batch, which is in the background itself. Its response is not stored.
+    pub fn for_batch(self) -> Self {
+        Self { store: Some(false), background: None, ..self }
     }
 
     /// The items of the request.
@@ -163,11 +163,9 @@ impl ResponsesRequest {
 
     fn refuse_unsupported(&self) -> Result<()> {
         let given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
-        if self.background == Some(true) {
-            return invalid_field(
-                "background",
-                "is true, but this server generates nothing in the background. Send stream: true, or leave it out",
-            );
+        if self.background == Some(true) && self.store == Some(false) {
+            let text = "is true, but 'store' is false. A response that is generated in the background must be stored";
+            return invalid_field("background", text);
         }
         if given(&self.conversation) {
             return invalid_field(
@@ -215,7 +213,7 @@ impl ResponsesRequest {
         let metadata = Value::Object(metadata.unwrap_or_default());
         check_metadata(&metadata.to_string())?;
         Ok(Settings {
-            background: false,
+            background: self.background == Some(true),
             instructions: self.instructions,
             max_output_tokens: self.max_output_tokens,
             max_tool_calls: self.max_tool_calls,

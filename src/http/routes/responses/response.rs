@@ -1,15 +1,15 @@
 //! A response as OpenAI's API returns it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::output_items::{OutputItem, OutputItems};
 use super::reasoning::{ReasoningFormat, ReasoningPart};
 use crate::calls::generation::Usage;
 use crate::calls::output_spec::ToolCallIds;
+use crate::clock_rng::Timestamp;
 use crate::engine::{TokenInfo, TokenLogprob};
 use crate::http::routes::agents::Truncation;
-use crate::http::routes::completion_body::finite_logprob;
 use crate::ids::{FunctionCallId, MessageId, ReasoningId, ResponseId};
 
 /// A response, complete or while it is generated.
@@ -21,7 +21,7 @@ pub struct ResponseBody {
     /// Unix seconds, as `completed_at`.
     pub created_at: i64,
     pub completed_at: Option<i64>,
-    /// `in_progress`, `completed`, `incomplete` or `failed`.
+    /// `queued`, `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`.
     pub status: &'static str,
     pub error: Option<Failure>,
     pub incomplete_details: Option<IncompleteDetails>,
@@ -33,11 +33,30 @@ pub struct ResponseBody {
     pub settings: Settings,
 }
 
+impl ResponseBody {
+    /// A response without output.
+    pub fn new(id: ResponseId, created_at: Timestamp, model: String, settings: Settings, status: &'static str) -> Self {
+        Self {
+            id: id.to_string(),
+            object: "response",
+            created_at: created_at.as_seconds(),
+            completed_at: None,
+            status,
+            error: None,
+            incomplete_details: None,
+            model,
+            output: Vec::new(),
+            usage: None,
+            settings,
+        }
+    }
+}
+
 /// Why a response failed.
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(as = ResponseFailure)]
 pub struct Failure {
-    pub code: &'static str,
+    pub code: String,
     pub message: String,
 }
 
@@ -51,7 +70,7 @@ pub struct IncompleteDetails {
 #[derive(Clone, Serialize, utoipa::ToSchema)]
 #[schema(as = ResponseSettings)]
 pub struct Settings {
-    /// Always false.
+    /// Whether it is generated in the background.
     pub background: bool,
     pub instructions: Option<String>,
     pub max_output_tokens: Option<u32>,
@@ -182,7 +201,7 @@ impl From<Usage> for UsageBody {
 }
 
 /// Encodes a response's items. Their ids follow its own id, so the response of an item can be found.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ItemEncoder {
     pub response: ResponseId,
     pub calls: ToolCallIds,
@@ -265,7 +284,7 @@ impl ItemEncoder {
 }
 
 /// The status of an item of a complete output with `count` items.
-pub fn status_of(index: usize, count: usize, is_cut_off: bool) -> &'static str {
+fn status_of(index: usize, count: usize, is_cut_off: bool) -> &'static str {
     if is_cut_off && index + 1 == count { "incomplete" } else { "completed" }
 }
 
@@ -283,6 +302,6 @@ pub fn logprobs(tokens: &[TokenInfo]) -> Vec<TokenBody> {
 }
 
 fn alternative(token: &TokenLogprob) -> Alternative {
-    let logprob = finite_logprob(token.logprob);
-    Alternative { token: String::from_utf8_lossy(&token.bytes).into_owned(), logprob, bytes: token.bytes.clone() }
+    let text = String::from_utf8_lossy(&token.bytes).into_owned();
+    Alternative { token: text, logprob: token.logprob, bytes: token.bytes.clone() }
 }

@@ -26,6 +26,8 @@ pub struct Storage {
 
 /// A running response. Dropping it cancels the work.
 pub struct RunningResponse {
+    id: ResponseId,
+    created_at: Timestamp,
     pub chat: RunningChat,
     pub output: OutputItems,
     settings: Settings,
@@ -45,15 +47,18 @@ impl RunningResponse {
         storage: Option<Storage>,
         clock_rng: Arc<dyn ClockRng>,
     ) -> Self {
-        Self { chat, output: OutputItems::default(), settings, reasoning, clock_rng, completed_at: None, storage }
+        let (id, created_at) = (ResponseId::from_bytes(chat.id.to_bytes()), chat.created);
+        let output = OutputItems::default();
+        Self { id, created_at, chat, output, settings, reasoning, clock_rng, completed_at: None, storage }
     }
 
-    fn id(&self) -> ResponseId {
-        ResponseId::from_bytes(self.chat.id.to_bytes())
+    /// The same response under the id and with the time of one that was created before.
+    pub fn of(self, id: ResponseId, created_at: Timestamp) -> Self {
+        Self { id, created_at, ..self }
     }
 
     pub fn encoder(&self) -> ItemEncoder {
-        ItemEncoder { response: self.id(), calls: self.chat.call_ids, reasoning: self.reasoning }
+        ItemEncoder { response: self.id, calls: self.chat.call_ids, reasoning: self.reasoning }
     }
 
     /// Adds a delta to the output.
@@ -79,26 +84,15 @@ impl RunningResponse {
             return Err(Error::internal("the engine closed a ticket before its end"));
         }
         let Some(Storage { responses, access, link, input }) = &self.storage else { return Ok(()) };
-        let (id, response) = (self.id(), serde_json::to_string(&self.complete()).map_err(Error::internal)?);
+        let (id, response) = (self.id, serde_json::to_string(&self.complete()).map_err(Error::internal)?);
         let stored = StoredResponse { id, input: input_items::stored(id, input), response };
-        responses.create(access, stored, link.clone(), self.chat.created).await
+        responses.create(access, stored, link.clone(), self.created_at).await
     }
 
     /// The response when it starts.
     pub fn started(&self) -> ResponseBody {
-        ResponseBody {
-            id: self.id().to_string(),
-            object: "response",
-            created_at: self.chat.created.as_seconds(),
-            completed_at: None,
-            status: "in_progress",
-            error: None,
-            incomplete_details: None,
-            model: self.chat.model.clone(),
-            output: Vec::new(),
-            usage: None,
-            settings: self.settings.clone(),
-        }
+        let (model, settings) = (self.chat.model.clone(), self.settings.clone());
+        ResponseBody::new(self.id, self.created_at, model, settings, "in_progress")
     }
 
     /// The complete response.

@@ -1,11 +1,18 @@
 //! Stored responses.
 
+use std::sync::Arc;
+
 use actix_web::{HttpResponse, delete, get, post, web};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use super::background::{json_body, stored_steps, with_status};
+use super::follow;
 use super::input_items::{self, ItemList, ListParams};
+use super::live::LiveResponse;
 use super::response::ResponseBody;
+use crate::error::Error;
 use crate::http::extractors::{ApiParams, ApiPath, lenient};
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
@@ -19,9 +26,13 @@ pub fn routes(config: &mut ServiceConfig) {
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct GetParams {
-    /// Only false: the events of a stream are not kept.
+    /// Whether the events of its generation are sent, again or while it is generated. The response must have been created
+    /// with `background` and `stream`.
     #[serde(default, deserialize_with = "lenient")]
     stream: Option<bool>,
+    /// With `stream`: only events with a `sequence_number` above this one are sent, and the last one.
+    #[serde(default, deserialize_with = "lenient")]
+    starting_after: Option<u64>,
 }
 
 /// Confirmation of a deletion.
@@ -39,12 +50,34 @@ struct DeletedResponse {
     responses((status = 200, body = ResponseBody)))]
 #[get("/responses/{response_id}")]
 async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParams>, api: web::Data<Api>) -> ApiResult {
-    if params.0.stream == Some(true) {
-        let text = "is true, but the events of a response are not kept. Read the whole response without it";
-        return invalid_field("stream", text);
+    let GetParams { stream, starting_after } = params.0;
+    if stream == Some(true) {
+        return stream_again(&caller, id.0, starting_after, &api).await;
     }
-    let stored = api.services.responses.get(&caller.access, id.0).await?;
-    Ok(HttpResponse::Ok().content_type("application/json").body(stored.response))
+    if starting_after.is_some() {
+        return invalid_field("starting_after", "needs stream=true");
+    }
+    let is_running = api.live_responses.is_running(id.0);
+    let stored = api.services.responses.get(&caller.access, id.0).await?.response;
+    // It is stored as queued until it ends.
+    let is_open = is_running && api.services.responses.is_open(id.0).await?;
+    Ok(json_body(if is_open { with_status(&stored, "in_progress")? } else { stored }))
+}
+
+async fn stream_again(caller: &Caller, id: ResponseId, after: Option<u64>, api: &web::Data<Api>) -> ApiResult {
+    let responses = &api.services.responses;
+    let live = api.live_responses.get(id);
+    let keeps_steps = responses.keeps_steps(&caller.access, id).await?;
+    let live = match (keeps_steps, responses.steps(&caller.access, id).await?) {
+        (Some(true), None) => live,
+        (_, Some(steps)) => Arc::new(LiveResponse::ended(stored_steps(&steps)?)),
+        _ => {
+            let text = "is true, but only responses that were created with background: true and stream: true can be streamed again. Read the whole response without it";
+            return invalid_field("stream", text);
+        }
+    };
+    let stored = responses.get(&caller.access, id).await?;
+    Ok(follow::respond(api.clone(), caller.access.clone(), stored, live, after))
 }
 
 /// Delete a stored response. Responses that continue it stay, but can no longer be continued.
@@ -53,6 +86,7 @@ async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParam
 #[delete("/responses/{response_id}")]
 async fn delete(caller: Caller, id: ApiPath<ResponseId>, api: web::Data<Api>) -> ApiResult {
     api.services.responses.delete(&caller.access, id.0).await?;
+    api.live_responses.close(id.0);
     Ok(HttpResponse::Ok().json(DeletedResponse { id: id.0.to_string(), object: "response", deleted: true }))
 }
 
@@ -70,12 +104,18 @@ async fn list_input_items(
     Ok(HttpResponse::Ok().json(input_items::page(&stored, params.0)?))
 }
 
-/// Cancel a response that is generated in the background. There are none on this server, so this is always an error.
+/// Cancel a response that is generated in the background. One that has ended stays as it is.
 #[utoipa::path(tag = "responses", params(("response_id" = String, Path)),
-    responses((status = 400, description = "The response was not generated in the background.")))]
+    responses((status = 200, body = ResponseBody)))]
 #[post("/responses/{response_id}/cancel")]
 async fn cancel(caller: Caller, id: ApiPath<ResponseId>, api: web::Data<Api>) -> ApiResult {
-    api.services.responses.get(&caller.access, id.0).await?;
-    let text = "names a response that was not created with background: true. Only such responses can be cancelled; close the connection to cancel another one";
-    invalid_field("response_id", text)
+    let cancelled = |response: &str| with_status(response, "cancelled");
+    let response = api.services.responses.cancel(&caller.access, id.0, cancelled).await?;
+    let fields: Value = serde_json::from_str(&response).map_err(Error::internal)?;
+    if fields.get("background") != Some(&Value::Bool(true)) {
+        let text = "names a response that was not created with background: true. Only such responses can be cancelled; close the connection to cancel another one";
+        return invalid_field("response_id", text);
+    }
+    api.live_responses.close(id.0);
+    Ok(json_body(response))
 }

@@ -2,10 +2,11 @@
 
 use actix_web::HttpResponse;
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
-use super::output_items::{OutputItem, Step};
+use super::output_items::{OutputItem, OutputItems, Step};
 use super::reasoning::{PartIndex, ReasoningPart};
-use super::response::{Failure, ItemBody, Part, ResponseBody, TokenBody, logprobs, part, status_of};
+use super::response::{Failure, ItemBody, ItemEncoder, Part, TokenBody, logprobs, part};
 use super::running::RunningResponse;
 use crate::engine::TextDelta;
 use crate::error::{Error, Result};
@@ -27,7 +28,7 @@ struct Event<'a> {
 #[serde(untagged)]
 enum Fields<'a> {
     Response {
-        response: Box<ResponseBody>,
+        response: Box<RawValue>,
     },
     Item {
         output_index: usize,
@@ -86,7 +87,7 @@ enum Fields<'a> {
         arguments: &'a str,
     },
     Error {
-        code: &'static str,
+        code: &'a str,
         message: &'a str,
         param: Option<&'a str>,
     },
@@ -96,9 +97,15 @@ fn encode(kind: &'static str, sequence_number: u64, fields: Fields<'_>) -> sse::
     sse::named(kind, &Event { r#type: kind, sequence_number, fields })
 }
 
+/// An event with a response.
+fn with_response(kind: &'static str, number: u64, response: &impl Serialize) -> sse::Event {
+    // A response can always be encoded.
+    let response = to_raw_value(response).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    encode(kind, number, Fields::Response { response })
+}
+
 pub fn respond(running: RunningResponse, request_id: Option<RequestId>) -> HttpResponse {
-    let source = ResponseEvents { running, started: 0, events: Events { next: FIRST_EVENTS, encoded: Vec::new() } };
-    generation_stream::respond(source, request_id)
+    generation_stream::respond(ResponseEvents { running, events: EventEncoder::new(FIRST_EVENTS, None) }, request_id)
 }
 
 /// The number of events before the first delta.
@@ -106,28 +113,7 @@ const FIRST_EVENTS: u64 = 2;
 
 struct ResponseEvents {
     running: RunningResponse,
-    /// Items that have started.
-    started: usize,
-    events: Events,
-}
-
-/// Numbers events.
-struct Events {
-    next: u64,
-    encoded: Vec<sse::Event>,
-}
-
-impl Events {
-    fn push(&mut self, kind: &'static str, fields: Fields<'_>) {
-        self.encoded.push(encode(kind, self.next, fields));
-        self.next += 1;
-    }
-
-    /// What was pushed.
-    fn take(&mut self) -> Option<sse::Event> {
-        let events = std::mem::take(&mut self.encoded);
-        (!events.is_empty()).then(|| events.concat().into())
-    }
+    events: EventEncoder,
 }
 
 impl EventSource for ResponseEvents {
@@ -138,120 +124,181 @@ impl EventSource for ResponseEvents {
     }
 
     fn first_event(&self) -> Option<sse::Event> {
-        let event =
-            |kind, number| encode(kind, number, Fields::Response { response: Box::new(self.running.started()) });
+        let started = self.running.started();
+        let event = |kind, number| with_response(kind, number, &started);
         Some(sse::join(event("response.created", 0), event("response.in_progress", 1)))
     }
 
     fn event(&mut self, delta: &TextDelta) -> Option<sse::Event> {
-        for step in self.running.add(delta) {
-            self.encode_step(&step);
-        }
+        let steps = self.running.add(delta);
+        let output = (&self.running.output, self.running.encoder());
+        steps.iter().for_each(|step| self.events.add_step(step, output));
         self.events.take()
     }
 
     fn last_event(&mut self) -> sse::Event {
-        self.end_item();
+        let is_cut_off = self.running.output.is_cut_off();
+        self.events.end_item((&self.running.output, self.running.encoder()), is_cut_off);
         let response = self.running.complete();
-        let kind = if response.status == "incomplete" { "response.incomplete" } else { "response.completed" };
-        self.events.push(kind, Fields::Response { response: Box::new(response) });
-        self.events.take().unwrap_or_default()
+        self.events.end(response.status, &response)
     }
 
     fn error_event(&self, error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> sse::Event {
         let (code, message) = responses_in_stream(error, request_id, recorded);
-        let fields = Fields::Error { code, message: &message, param: error.param_name() };
-        let response = self.running.failed(Failure { code, message: message.to_string() });
-        let failed = encode("response.failed", self.events.next + 1, Fields::Response { response: Box::new(response) });
-        sse::join(encode("error", self.events.next, fields), failed)
+        let response = self.running.failed(Failure { code: code.to_owned(), message: message.to_string() });
+        EventEncoder::new(self.events.next, None).failed(code, &message, error.param_name(), &response)
     }
 }
 
-impl ResponseEvents {
-    fn encode_step(&mut self, step: &Step) {
+/// Numbers events and encodes the steps of an output.
+pub struct EventEncoder {
+    /// The number of the next event.
+    next: u64,
+    /// Events up to this number are left out.
+    after: Option<u64>,
+    /// Items that have started.
+    started: usize,
+    encoded: Vec<sse::Event>,
+}
+
+/// The items so far, and how they are encoded.
+type Output<'a> = (&'a OutputItems, ItemEncoder);
+
+impl EventEncoder {
+    /// `next`: the number of the first event. `after`: those up to this number are left out.
+    pub fn new(next: u64, after: Option<u64>) -> Self {
+        Self { next, after, started: 0, encoded: Vec::new() }
+    }
+
+    fn push(&mut self, kind: &'static str, fields: Fields<'_>) {
+        if self.after.is_none_or(|after| self.next > after) {
+            self.encoded.push(encode(kind, self.next, fields));
+        }
+        self.next += 1;
+    }
+
+    /// Adds an event with a response.
+    pub fn add_response(&mut self, kind: &'static str, response: &impl Serialize) {
+        if self.after.is_none_or(|after| self.next > after) {
+            self.encoded.push(with_response(kind, self.next, response));
+        }
+        self.next += 1;
+    }
+
+    /// What was added.
+    pub fn take(&mut self) -> Option<sse::Event> {
+        let events = std::mem::take(&mut self.encoded);
+        (!events.is_empty()).then(|| events.concat().into())
+    }
+
+    /// The event that ends a stream, which is never left out. `status`: the response's own.
+    pub fn end(&mut self, status: &str, response: &impl Serialize) -> sse::Event {
+        let kind = match status {
+            "completed" => "response.completed",
+            "incomplete" => "response.incomplete",
+            _ => "response.failed",
+        };
+        self.leave_out_no_more();
+        self.add_response(kind, response);
+        self.take().unwrap_or_default()
+    }
+
+    /// The events that end a stream after an error.
+    pub fn failed(&mut self, code: &str, message: &str, param: Option<&str>, response: &impl Serialize) -> sse::Event {
+        self.leave_out_no_more();
+        self.push("error", Fields::Error { code, message, param });
+        self.end("failed", response)
+    }
+
+    fn leave_out_no_more(&mut self) {
+        self.next = self.next.max(self.after.take().map_or(0, |after| after.saturating_add(1)));
+    }
+
+    /// Adds the events of a step. `output`: already with the step.
+    pub fn add_step(&mut self, step: &Step, output: Output<'_>) {
         match step {
-            Step::Start => {
+            Step::Start(_) => {
                 self.started += 1;
-                self.start_item();
+                self.start_item(output);
             }
-            Step::End => self.end_item(),
+            Step::End => self.end_item(output, false),
             Step::Reasoning(delta) => {
-                let Some((output_index, item_id)) = self.open() else { return };
-                let names = self.running.encoder().reasoning.events();
+                let Some((output_index, item_id)) = self.open(output) else { return };
+                let names = output.1.reasoning.events();
                 let fields = Fields::ReasoningDelta { item_id, output_index, index: names.index, delta };
-                self.events.push(names.delta, fields);
+                self.push(names.delta, fields);
             }
             Step::Text { text, tokens } => {
-                let Some((output_index, item_id)) = self.open() else { return };
+                let Some((output_index, item_id)) = self.open(output) else { return };
                 let logprobs = logprobs(tokens);
                 let fields = Fields::TextDelta { item_id, output_index, content_index: 0, delta: text, logprobs };
-                self.events.push("response.output_text.delta", fields);
+                self.push("response.output_text.delta", fields);
             }
             Step::Arguments(delta) => {
-                let Some((output_index, item_id)) = self.open() else { return };
+                let Some((output_index, item_id)) = self.open(output) else { return };
                 let fields = Fields::ArgumentsDelta { item_id, output_index, delta };
-                self.events.push("response.function_call_arguments.delta", fields);
+                self.push("response.function_call_arguments.delta", fields);
             }
         }
     }
 
     /// Index and id of the item that grows.
-    fn open(&self) -> Option<(usize, String)> {
+    fn open(&self, (items, encoder): Output<'_>) -> Option<(usize, String)> {
         let index = self.started.checked_sub(1)?;
-        let item = self.running.output.items().get(index)?;
-        Some((index, self.running.encoder().id(index, item)))
+        let item = items.items().get(index)?;
+        Some((index, encoder.id(index, item)))
     }
 
-    fn start_item(&mut self) {
-        let Some((output_index, item_id)) = self.open() else { return };
-        let Some(item) = self.running.output.items().get(output_index) else { return };
-        let body = self.running.encoder().started(output_index, item);
-        self.events.push("response.output_item.added", Fields::Item { output_index, item: body });
+    fn start_item(&mut self, output: Output<'_>) {
+        let (items, encoder) = output;
+        let Some((output_index, item_id)) = self.open(output) else { return };
+        let Some(item) = items.items().get(output_index) else { return };
+        let body = encoder.started(output_index, item);
+        self.push("response.output_item.added", Fields::Item { output_index, item: body });
         match item {
             OutputItem::Reasoning(_) => {
-                let format = self.running.encoder().reasoning;
-                let names = format.events();
-                let part = format.part("");
+                let names = encoder.reasoning.events();
+                let part = encoder.reasoning.part("");
                 let fields = Fields::ReasoningPart { item_id, output_index, index: names.index, part };
-                self.events.push(names.part_added, fields);
+                self.push(names.part_added, fields);
             }
             OutputItem::Message { .. } => {
                 let fields = Fields::Part { item_id, output_index, content_index: 0, part: part("", &[]) };
-                self.events.push("response.content_part.added", fields);
+                self.push("response.content_part.added", fields);
             }
             OutputItem::Call { .. } => {}
         }
     }
 
-    fn end_item(&mut self) {
-        let Some((output_index, item_id)) = self.open() else { return };
-        let output = &self.running.output;
-        let Some(item) = output.items().get(output_index) else { return };
+    /// Adds the events of the end of the last item. `is_cut_off`: whether it is incomplete.
+    pub fn end_item(&mut self, output: Output<'_>, is_cut_off: bool) {
+        let (items, encoder) = output;
+        let Some((output_index, item_id)) = self.open(output) else { return };
+        let Some(item) = items.items().get(output_index) else { return };
         match item {
             OutputItem::Reasoning(text) => {
-                let format = self.running.encoder().reasoning;
-                let names = format.events();
+                let names = encoder.reasoning.events();
                 let index = names.index;
                 let done = Fields::ReasoningDone { item_id: item_id.clone(), output_index, index, text };
-                self.events.push(names.done, done);
-                let part = Fields::ReasoningPart { item_id, output_index, index, part: format.part(text) };
-                self.events.push(names.part_done, part);
+                self.push(names.done, done);
+                let part = Fields::ReasoningPart { item_id, output_index, index, part: encoder.reasoning.part(text) };
+                self.push(names.part_done, part);
             }
             OutputItem::Message { text, tokens } => {
                 let logprobs = logprobs(tokens);
                 let done =
                     Fields::TextDone { item_id: item_id.clone(), output_index, content_index: 0, text, logprobs };
-                self.events.push("response.output_text.done", done);
+                self.push("response.output_text.done", done);
                 let fields = Fields::Part { item_id, output_index, content_index: 0, part: part(text, tokens) };
-                self.events.push("response.content_part.done", fields);
+                self.push("response.content_part.done", fields);
             }
             OutputItem::Call { name, arguments, .. } => {
                 let fields = Fields::ArgumentsDone { item_id, output_index, name, arguments };
-                self.events.push("response.function_call_arguments.done", fields);
+                self.push("response.function_call_arguments.done", fields);
             }
         }
-        let status = status_of(output_index, output.items().len(), output.is_cut_off());
-        let body = self.running.encoder().body(output_index, item, status);
-        self.events.push("response.output_item.done", Fields::Item { output_index, item: body });
+        let status = if is_cut_off { "incomplete" } else { "completed" };
+        let body = encoder.body(output_index, item, status);
+        self.push("response.output_item.done", Fields::Item { output_index, item: body });
     }
 }

@@ -4,12 +4,16 @@
 //! A key that may call models may also read and delete the responses of its project: clients fetch and delete what they
 //! have created, and whoever can continue a response learns what it says.
 
+mod background;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
+pub use self::background::{BackgroundRequest, EndedResponse, OpenResponse, StartedResponse};
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::quotas::{self, QuotaKind, signed};
@@ -76,16 +80,18 @@ impl From<&Chain> for ChainLink {
     }
 }
 
-/// The stored responses service.
+/// The stored responses service. Clones share it.
 #[derive(Clone)]
 pub struct Responses {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
+    /// Changes when a response may have to be generated in the background, or need not be any more.
+    changes: Arc<watch::Sender<()>>,
 }
 
 impl Responses {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
-        Self { store, clock_rng }
+        Self { store, clock_rng, changes: Arc::new(watch::channel(()).0) }
     }
 
     /// Checks the caller's quotas before a response is generated. `bytes`: of its input.
@@ -104,15 +110,28 @@ impl Responses {
         link: ChainLink,
         created_at: Timestamp,
     ) -> Result<()> {
-        let (now, project) = (self.clock_rng.now(), access.project());
+        self.insert(access, response, link, created_at, None).await
+    }
+
+    /// `request`: that of a response that is to be generated in the background.
+    async fn insert(
+        &self,
+        access: &Access,
+        response: StoredResponse,
+        link: ChainLink,
+        created_at: Timestamp,
+        request: Option<BackgroundRequest>,
+    ) -> Result<()> {
+        let (now, project, key) = (self.clock_rng.now(), access.project(), access.key());
         let StoredResponse { id, input, response } = response;
         let content = ResponseContentRecord { input, response };
-        let bytes = content.bytes();
+        let open = request.map(|request| request.record(key));
+        let bytes = content.bytes() + open.as_ref().map_or(0, |open| open.request.len() as u64);
         let record = ResponseRecord {
             project,
             previous: link.previous.map(ResponseId::to_bytes),
             chain_length: link.length,
-            chain_bytes: link.bytes.saturating_add(bytes),
+            chain_bytes: link.bytes.saturating_add(content.bytes()),
             bytes,
             created_at,
         };
@@ -123,6 +142,10 @@ impl Responses {
             authorize::require_active_owner(tx, project)?;
             quotas::charge(tx, project, now, QuotaKind::Response, 1, signed(bytes))?;
             stored::insert(tx, id, &record, &content)?;
+            if let Some(open) = &open {
+                background::check_open(tx, project)?;
+                stored::put_open(tx, id, open)?;
+            }
             entry.write(tx, project, id, &json!({ "previous_response_id": link.previous, "bytes": bytes }))
         });
         written.await
@@ -134,6 +157,12 @@ impl Responses {
         let read = self.store.read(move |tx| {
             let record = find_visible(tx, &access, last)?.ok_or_else(|| previous_not_found(last))?;
             check_chain(last, &record)?;
+            if stored::is_open(tx, last)? {
+                let text = format!(
+                    "The response '{last}' is still generated in the background. Continue it when its status is no longer queued or in_progress."
+                );
+                return Err(Error::invalid("previous_response_id", text));
+            }
             let (mut responses, mut next) = (Vec::new(), Some(last));
             while let Some(id) = next {
                 let record = find_visible(tx, &access, id)?.ok_or_else(|| previous_not_found(id))?;
@@ -181,7 +210,7 @@ impl Responses {
         read.await
     }
 
-    /// Deletes a response. Responses that continue it cannot be continued any more.
+    /// Deletes a response, and ends its generation. Responses that continue it cannot be continued any more.
     pub async fn delete(&self, access: &Access, id: ResponseId) -> Result<()> {
         let now = self.clock_rng.now();
         let entry = AuditEntry::new(&self.clock_rng, Some(access), "response.deleted");
@@ -193,7 +222,9 @@ impl Responses {
             stored::remove(tx, id, &record)?;
             entry.write(tx, record.project, id, &Value::Null)
         });
-        written.await
+        written.await?;
+        self.changes.send_replace(());
+        Ok(())
     }
 
     /// Removes responses whose time is over; returns their number.

@@ -1,0 +1,38 @@
+//! Tells a background loop to end.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Stops a loop, from any thread.
+#[derive(Clone)]
+pub struct LoopStopper(Arc<watch::Sender<bool>>);
+
+/// What the loop looks at.
+#[derive(Clone)]
+pub(super) struct StopSignal(watch::Receiver<bool>);
+
+/// A signal and what sets it.
+pub(super) fn stop_signal() -> (LoopStopper, StopSignal) {
+    let (sender, receiver) = watch::channel(false);
+    (LoopStopper(Arc::new(sender)), StopSignal(receiver))
+}
+
+impl LoopStopper {
+    /// Lets the loop end soon. Work that is not complete goes on after the next start.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl StopSignal {
+    pub fn is_set(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Resolves when the loop is to end.
+    pub async fn wait(&self) {
+        // If the sender is gone, the server is gone.
+        let _ = self.0.clone().wait_for(|stop| *stop).await;
+    }
+}

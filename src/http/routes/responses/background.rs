@@ -1,0 +1,166 @@
+//! Responses that are generated in the background.
+
+use std::sync::Arc;
+
+use actix_web::HttpResponse;
+use actix_web::web::Data;
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::input_items;
+use super::live::{LiveResponse, OutputSteps};
+use super::request::{Checked, ResponsesRequest};
+use super::response::{Failure, ResponseBody};
+use super::running::RunningResponse;
+use super::{check_with, follow, in_input};
+use crate::calls::background_responses::ResponseRunner;
+use crate::calls::generation::RunningText;
+use crate::error::{Code, Error, Result};
+use crate::http::Api;
+use crate::http::authentication::Caller;
+use crate::http::error::responses_in_stream;
+use crate::http::extractors;
+use crate::http::header_list::with_lists;
+use crate::http::response::{ApiResult, Mount};
+use crate::ids::ResponseId;
+use crate::service::responses::{BackgroundRequest, ChainLink, EndedResponse, StartedResponse, StoredResponse};
+use crate::service::usage::{Outcome, UsageRecorder};
+
+/// Stores a response that is to be generated. `body`: the JSON of its request.
+pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &str, api: &Data<Api>) -> ApiResult {
+    let Checked { call, settings, is_streamed, input, ignored, .. } = checked;
+    let model = call.model.unwrap_or_default();
+    caller.access.require_model(&model)?;
+    api.models.get(&caller.access, &model).await?;
+    caller.recorder.check_budget(1)?;
+    let (id, created_at) = (ResponseId::generate(&*api.clock_rng), api.clock_rng.now());
+    let queued = to_json(&ResponseBody::new(id, created_at, model, settings, "queued"))?;
+    let stored = StoredResponse { id, input: input_items::stored(id, &input), response: queued.clone() };
+    let request = BackgroundRequest { json: request_json(body, api)?, keeps_steps: is_streamed };
+    // It is followed from its beginning.
+    let live = api.live_responses.get(id);
+    let responses = &api.services.responses;
+    responses.create_in_background(&caller.access, stored.clone(), link, created_at, request).await?;
+    let response = match is_streamed {
+        true => follow::respond(api.clone(), caller.access.clone(), stored, live, None),
+        false => json_body(queued),
+    };
+    Ok(with_lists(response, &ignored, &[]))
+}
+
+/// The JSON of a request without its input, which is stored on its own. It has a seed, so that a response that is generated
+/// again is the same.
+fn request_json(body: &str, api: &Api) -> Result<String> {
+    let mut fields: Map<String, Value> = serde_json::from_str(body).map_err(Error::internal)?;
+    for name in ["input", "stream", "stream_options"] {
+        fields.shift_remove(name);
+    }
+    let seed = fields.entry("seed").or_insert(Value::Null);
+    if seed.is_null() {
+        let mut bytes = [0; 4];
+        api.clock_rng.fill(&mut bytes);
+        *seed = json!(u32::from_le_bytes(bytes));
+    }
+    to_json(&fields)
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(Error::internal)
+}
+
+/// A body that is JSON already.
+pub fn json_body(json: String) -> HttpResponse {
+    HttpResponse::Ok().content_type("application/json").body(json)
+}
+
+/// The JSON of a response with another status.
+pub fn with_status(response: &str, status: &str) -> Result<String> {
+    changed(response, |fields| {
+        fields.insert("status".to_owned(), json!(status));
+    })
+}
+
+fn changed(response: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Result<String> {
+    let mut fields: Map<String, Value> = serde_json::from_str(response).map_err(Error::internal)?;
+    change(&mut fields);
+    to_json(&fields)
+}
+
+/// Generates responses in the background.
+pub struct ResponseRequests(pub Data<Api>);
+
+impl ResponseRunner for ResponseRequests {
+    fn run(
+        &self,
+        started: StartedResponse,
+        recorder: Arc<UsageRecorder>,
+    ) -> LocalBoxFuture<'static, Result<EndedResponse>> {
+        let api = self.0.clone();
+        Box::pin(async move { generate(&api, started, recorder).await })
+    }
+
+    fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse> {
+        let (code, message) = responses_in_stream(error, None, Ok(()));
+        let failure = Failure { code: code.to_owned(), message: message.into_owned() };
+        let response = changed(&started.stored.response, |fields| {
+            fields.insert("status".to_owned(), json!("failed"));
+            fields.insert("error".to_owned(), json!(failure));
+        })?;
+        let steps = started.request.keeps_steps.then(String::new);
+        Ok(EndedResponse { response, steps, outcome: Outcome::of_status(error.code().status()) })
+    }
+
+    fn closed(&self, id: ResponseId) {
+        self.0.live_responses.close(id);
+    }
+}
+
+async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecorder>) -> Result<EndedResponse> {
+    let StartedResponse { stored, created_at, request, access } = started;
+    let live = api.live_responses.get(stored.id);
+    let caller = Caller { access, mount: Mount::OpenAi, recorder };
+    let items = input_items::parsed(&stored)?;
+    let body: ResponsesRequest = extractors::from_json(request.json.as_bytes())?;
+    let (Checked { call, settings, reasoning, .. }, _) = check_with(body, items, &caller, api).await?;
+    let chat = api.chat.start(&caller.access, call, caller.recorder.clone()).await.map_err(in_input)?;
+    let running = RunningResponse::new(chat, settings, reasoning, None, api.clock_rng.clone());
+    let mut running = running.of(stored.id, created_at);
+    live.start(running.encoder());
+    let failure = run(&mut running, &live, request.keeps_steps).await.err();
+    let (body, outcome) = match failure {
+        None => (running.complete(), Outcome::Succeeded),
+        Some(error) if error.code() == Code::ShuttingDown => return Err(error),
+        Some(error) => {
+            let (code, message) = responses_in_stream(&error, None, Ok(()));
+            let failure = Failure { code: code.to_owned(), message: message.into_owned() };
+            (running.failed(failure), Outcome::of_status(error.code().status()))
+        }
+    };
+    let steps = match request.keeps_steps {
+        true => Some(live.output().map_or(Ok(String::new()), |output| to_json(&output))?),
+        false => None,
+    };
+    Ok(EndedResponse { response: to_json(&body)?, steps, outcome })
+}
+
+/// Generates the whole output.
+async fn run(running: &mut RunningResponse, live: &LiveResponse, keeps_steps: bool) -> Result<()> {
+    while let Some(delta) = running.next().await {
+        let steps = running.add(&delta?);
+        if keeps_steps {
+            live.extend(steps);
+        }
+    }
+    match running.output.ending {
+        Some(_) => Ok(()),
+        None => Err(Error::internal("the engine closed a ticket before its end")),
+    }
+}
+
+/// What is stored of the steps of a response; nothing if they were too many, or it ended before its generation.
+pub fn stored_steps(json: &str) -> Result<Option<OutputSteps>> {
+    match json {
+        "" => Ok(None),
+        json => serde_json::from_str(json).map(Some).map_err(Error::internal),
+    }
+}

@@ -1,0 +1,133 @@
+//! Responses in the background while they are generated: the steps of their outputs, which any number of streams follow.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::output_items::Step;
+use super::response::ItemEncoder;
+use crate::ids::ResponseId;
+
+/// The steps of an output and how they are encoded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OutputSteps {
+    pub encoder: ItemEncoder,
+    pub steps: Vec<Step>,
+}
+
+/// A response whose generation can be followed.
+pub struct LiveResponse {
+    state: Mutex<State>,
+    changes: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Since its generation began.
+    output: Option<OutputSteps>,
+    is_closed: bool,
+}
+
+/// What a stream does not know yet.
+pub struct News {
+    /// How steps are encoded, since generation began.
+    pub encoder: Option<ItemEncoder>,
+    pub steps: Vec<Step>,
+    /// Whether there will be no more.
+    pub is_closed: bool,
+}
+
+impl LiveResponse {
+    fn new(state: State) -> Self {
+        Self { state: Mutex::new(state), changes: watch::channel(()).0 }
+    }
+
+    /// A response that has ended. `None`: its steps are not known.
+    pub fn ended(output: Option<OutputSteps>) -> Self {
+        Self::new(State { output, is_closed: true })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_running(&self) -> bool {
+        let state = self.state();
+        state.output.is_some() && !state.is_closed
+    }
+
+    /// Generation begins.
+    pub fn start(&self, encoder: ItemEncoder) {
+        self.state().output = Some(OutputSteps { encoder, steps: Vec::new() });
+        self.changes.send_replace(());
+    }
+
+    pub fn extend(&self, steps: Vec<Step>) {
+        if let Some(output) = &mut self.state().output {
+            output.steps.extend(steps);
+        }
+        self.changes.send_replace(());
+    }
+
+    /// The steps so far.
+    pub fn output(&self) -> Option<OutputSteps> {
+        self.state().output.clone()
+    }
+
+    fn close(&self) {
+        self.state().is_closed = true;
+        self.changes.send_replace(());
+    }
+
+    /// What follows the first `known` steps.
+    pub fn news(&self, known: usize) -> News {
+        let state = self.state();
+        let output = state.output.as_ref();
+        News {
+            encoder: output.map(|output| output.encoder),
+            steps: output.and_then(|output| output.steps.get(known..)).unwrap_or_default().to_vec(),
+            is_closed: state.is_closed,
+        }
+    }
+
+    /// Changes when there is news.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+}
+
+/// The responses that are generated in the background, or waited for.
+#[derive(Default)]
+pub struct LiveResponses(Mutex<HashMap<ResponseId, Weak<LiveResponse>>>);
+
+impl LiveResponses {
+    fn all(&self) -> MutexGuard<'_, HashMap<ResponseId, Weak<LiveResponse>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A response that has not ended. It is forgotten when nobody holds it any more.
+    pub fn get(&self, id: ResponseId) -> Arc<LiveResponse> {
+        let mut all = self.all();
+        if let Some(live) = all.get(&id).and_then(Weak::upgrade) {
+            return live;
+        }
+        all.retain(|_, live| live.strong_count() > 0);
+        let live = Arc::new(LiveResponse::new(State::default()));
+        all.insert(id, Arc::downgrade(&live));
+        live
+    }
+
+    /// Whether a response is being generated now.
+    pub fn is_running(&self, id: ResponseId) -> bool {
+        self.all().get(&id).and_then(Weak::upgrade).is_some_and(|live| live.is_running())
+    }
+
+    /// The response has ended, or the server stops: its streams end.
+    pub fn close(&self, id: ResponseId) {
+        if let Some(live) = self.all().remove(&id).and_then(|live| live.upgrade()) {
+            live.close();
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Writes of what the server has done by itself, which no client could send again.
+
+use std::time::Duration;
+
+use crate::error::{Code, Result};
+use crate::storage::{Store, WriteTx};
+
+/// The time until a write is tried again if the disk fails.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Runs `write` until the disk takes it. It gets the number of earlier attempts, one of which may have become durable
+/// although it failed.
+pub(super) async fn write(
+    store: &Store,
+    write: impl FnMut(&WriteTx, u64) -> Result<()> + Clone + Send + 'static,
+) -> Result<()> {
+    let mut attempts = 0;
+    loop {
+        let mut attempt = write.clone();
+        match store.write(move |tx| attempt(tx, attempts)).await {
+            Err(error) if matches!(error.code(), Code::StorageUnavailable | Code::Overloaded) => {
+                tracing::warn!(%error, "a result could not be stored and is stored again");
+                tokio::time::sleep(RETRY_DELAY).await;
+                attempts += 1;
+            }
+            written => return written,
+        }
+    }
+}

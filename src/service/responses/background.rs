@@ -1,0 +1,227 @@
+//! Responses that are generated in the background: no client waits for them, and they outlive the process.
+//!
+//! What generates them ([`crate::calls::background_responses`]) reports back through the methods without an [`Access`] of a
+//! caller: the server itself calls them. The end of a response is stored in the transaction that records its usage, so a
+//! restart generates it again or not at all.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::{ChainLink, ResponseContentRecord, ResponseRecord, Responses, StoredResponse, find};
+use crate::clock_rng::Timestamp;
+use crate::error::{Code, Error, Result};
+use crate::ids::{KeyId, ProjectId, ResponseId};
+use crate::service::access::{Access, Scope};
+use crate::service::audit::AuditEntry;
+use crate::service::quotas::{self, QuotaKind, signed};
+use crate::service::usage::{Outcome, UsageRecorder};
+use crate::service::{authorize, persistent_write};
+use crate::storage::responses::{self as stored, OpenResponseRecord, ResponseStepsRecord};
+use crate::storage::{Reader, WriteTx, project_resources};
+
+/// Max responses of a project that have not ended.
+const MAX_OPEN: usize = 100;
+/// Max bytes of the steps of a response. If there are more, none are stored.
+const MAX_STEPS_BYTES: usize = 8 << 20;
+
+/// What a response is to be generated from, in addition to its input.
+#[derive(Clone, Debug)]
+pub struct BackgroundRequest {
+    /// The JSON of the request, without the input.
+    pub json: String,
+    /// Whether the steps of its output are kept.
+    pub keeps_steps: bool,
+}
+
+impl BackgroundRequest {
+    pub(super) fn record(self, key: KeyId) -> OpenResponseRecord {
+        OpenResponseRecord { key, request: self.json, keeps_steps: self.keeps_steps }
+    }
+}
+
+/// A response that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenResponse {
+    pub id: ResponseId,
+    pub project: ProjectId,
+}
+
+/// A response whose generation begins.
+#[derive(Clone, Debug)]
+pub struct StartedResponse {
+    pub stored: StoredResponse,
+    pub created_at: Timestamp,
+    pub request: BackgroundRequest,
+    /// What it is generated with: the models of the key that created it.
+    pub access: Access,
+}
+
+/// How a response has ended.
+#[derive(Clone, Debug)]
+pub struct EndedResponse {
+    /// The JSON of the response.
+    pub response: String,
+    /// The steps of its output, as JSON, if they are kept; empty if there are none.
+    pub steps: Option<String>,
+    pub outcome: Outcome,
+}
+
+impl Responses {
+    /// Changes when a response may have to be generated in the background, or need not be any more.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Stores a response that is to be generated in the background.
+    pub async fn create_in_background(
+        &self,
+        access: &Access,
+        response: StoredResponse,
+        link: ChainLink,
+        created_at: Timestamp,
+        request: BackgroundRequest,
+    ) -> Result<()> {
+        self.insert(access, response, link, created_at, Some(request)).await?;
+        self.changes.send_replace(());
+        Ok(())
+    }
+
+    /// The responses that have not ended, the oldest first. Those of archived projects wait.
+    pub async fn open(&self) -> Result<Vec<OpenResponse>> {
+        let open = self.store.read(|tx| {
+            let mut open = Vec::new();
+            for (id, record) in stored::open(tx)? {
+                if authorize::is_active_project(tx, record.project)? {
+                    open.push(OpenResponse { id, project: record.project });
+                }
+            }
+            Ok(open)
+        });
+        open.await
+    }
+
+    /// What is needed to generate a response; `None` if it has ended or its project is archived.
+    pub async fn start(&self, id: ResponseId) -> Result<Option<StartedResponse>> {
+        let read = self.store.read(move |tx| {
+            let Some(open) = stored::find_open(tx, id)? else { return Ok(None) };
+            let record = of(tx, id)?;
+            let access = authorize::background_access(tx, record.project, open.key)?;
+            let stored = StoredResponse::new(id, stored::content(tx, id)?);
+            let request = BackgroundRequest { json: open.request, keeps_steps: open.keeps_steps };
+            let started = |access| StartedResponse { stored, created_at: record.created_at, request, access };
+            Ok(access.map(started))
+        });
+        read.await
+    }
+
+    /// Whether a response has not ended.
+    pub async fn is_open(&self, id: ResponseId) -> Result<bool> {
+        self.store.read(move |tx| stored::is_open(tx, id)).await
+    }
+
+    /// Stores the end of a response together with its usage. If it was cancelled or deleted, only the usage is recorded.
+    pub async fn end(&self, id: ResponseId, ended: EndedResponse, recorder: &UsageRecorder) -> Result<()> {
+        let (now, usage) = (self.clock_rng.now(), recorder.entry(ended.outcome));
+        let EndedResponse { response, steps, .. } = ended;
+        let steps = steps.map(|json| match json.len() > MAX_STEPS_BYTES {
+            true => ResponseStepsRecord::default(),
+            false => ResponseStepsRecord { json },
+        });
+        let write = move |tx: &WriteTx, attempts: u64| {
+            let is_open = stored::is_open(tx, id)?;
+            if is_open || attempts == 0 {
+                usage.as_ref().map_or(Ok(()), |usage| usage.write(tx))?;
+            }
+            match is_open {
+                true => replace(tx, id, now, response.clone(), steps.as_ref()),
+                false => Ok(()),
+            }
+        };
+        persistent_write::write(&self.store, write).await
+    }
+
+    /// Cancels a response that has not ended; returns its JSON. `cancelled` changes that to the JSON of a cancelled
+    /// response. A response that has ended stays as it is.
+    pub async fn cancel(
+        &self,
+        access: &Access,
+        id: ResponseId,
+        cancelled: impl Fn(&str) -> Result<String> + Send + 'static,
+    ) -> Result<String> {
+        let now = self.clock_rng.now();
+        let entry = AuditEntry::new(&self.clock_rng, Some(access), "response.cancelled");
+        let permit = |_: &WriteTx, caller: &Access| caller.require(caller.project(), Scope::Inference);
+        let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = find(tx, caller, id)?;
+            let response = stored::content(tx, id)?.response;
+            let Some(open) = stored::find_open(tx, id)? else { return Ok(response) };
+            authorize::require_active_owner(tx, record.project)?;
+            let response = cancelled(&response)?;
+            let no_steps = open.keeps_steps.then(ResponseStepsRecord::default);
+            replace(tx, id, now, response.clone(), no_steps.as_ref())?;
+            entry.write(tx, record.project, id, &json!({}))?;
+            Ok(response)
+        });
+        let response = written.await?;
+        self.changes.send_replace(());
+        Ok(response)
+    }
+
+    /// The steps of a response's output, as JSON; `None` if it has not ended, or they are not kept; empty if there are none.
+    pub async fn steps(&self, access: &Access, id: ResponseId) -> Result<Option<String>> {
+        let access = access.clone();
+        let read = self.store.read(move |tx| {
+            find(tx, &access, id)?;
+            Ok(stored::steps(tx, id)?.map(|steps| steps.json))
+        });
+        read.await
+    }
+
+    /// Whether the steps of an open response are kept; `None` if it has ended.
+    pub async fn keeps_steps(&self, access: &Access, id: ResponseId) -> Result<Option<bool>> {
+        let access = access.clone();
+        let read = self.store.read(move |tx| {
+            find(tx, &access, id)?;
+            Ok(stored::find_open(tx, id)?.map(|open| open.keeps_steps))
+        });
+        read.await
+    }
+}
+
+/// Ends an open response with its final JSON.
+fn replace(
+    tx: &WriteTx,
+    id: ResponseId,
+    now: Timestamp,
+    response: String,
+    steps: Option<&ResponseStepsRecord>,
+) -> Result<()> {
+    let record = of(tx, id)?;
+    let old = stored::content(tx, id)?;
+    let before = old.bytes();
+    let content = ResponseContentRecord { response, ..old };
+    let bytes = content.bytes() + steps.map_or(0, |steps| steps.json.len() as u64);
+    quotas::charge_unchecked(tx, record.project, now, QuotaKind::Response, 0, signed(bytes) - signed(record.bytes))?;
+    let chain_bytes = (record.chain_bytes + content.bytes()).saturating_sub(before);
+    stored::replace(tx, id, &ResponseRecord { bytes, chain_bytes, ..record }, &content)?;
+    steps.map_or(Ok(()), |steps| stored::put_steps(tx, id, steps))?;
+    stored::close(tx, id)
+}
+
+/// Refuses another response while too many have not ended.
+pub(super) fn check_open(tx: &WriteTx, project: ProjectId) -> Result<()> {
+    let open = stored::open(tx)?.iter().filter(|(_, record)| record.project == project).count();
+    if open >= MAX_OPEN {
+        let text = format!(
+            "The project has {open} responses in the background that have not ended; at most {MAX_OPEN} are allowed. Create more when some have ended."
+        );
+        return Err(Error::new(Code::RateLimited, text).retry_after(Duration::from_secs(10)));
+    }
+    Ok(())
+}
+
+fn of(tx: &impl Reader, id: ResponseId) -> Result<ResponseRecord> {
+    project_resources::find(tx, id.to_bytes())?.ok_or_else(|| Error::not_found("response", id))
+}
