@@ -128,6 +128,8 @@ ids! {
     FunctionOutputId "function call output" "fco_";
     /// The reasoning in the output of a response.
     ReasoningId "reasoning item" "rs_";
+    /// The summary of a conversation.
+    CompactionId "compaction" "cmp_";
     /// Another item in the input of a response.
     ItemId "item" "item_";
     /// One text completion.

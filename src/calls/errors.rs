@@ -31,6 +31,12 @@ pub(super) fn too_large(large: &TooLarge, param: &str, shorten: &str, remedy: &s
 pub(super) fn from_prompt_error(id: &str, error: PromptError) -> Error {
     match error {
         PromptError::PreprocessError(stopped) => from_stopped(id, &stopped),
+        PromptError::NoTemplate => {
+            let text = format!(
+                "The model '{id}' has no chat template: it is a base model, which continues texts and does not answer. Send the text to POST /completions, or use a chat model."
+            );
+            Error::invalid("model", text)
+        }
         PromptError::Refused(reason) => {
             let reason = reason.trim_end_matches('.');
             Error::invalid("messages", format!("The model's chat template rejects these messages: {reason}."))

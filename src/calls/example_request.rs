@@ -20,18 +20,19 @@ impl Models {
         let mut models = self.on_disk_blocking();
         models.retain(|model| model.problem.is_none());
         let starter = Catalog::builtin().starter();
-        let rank = |model: &ModelInfo| (kind_rank(model.kind), !starter.contains(&model.id), model.id.clone());
+        let rank = |model: &ModelInfo| (kind_rank(model), !starter.contains(&model.id), model.id.clone());
         models.iter().min_by_key(|model| rank(model)).and_then(example)
     }
 }
 
-fn kind_rank(kind: ModelKind) -> u8 {
-    match kind {
-        ModelKind::Text => 0,
+fn kind_rank(model: &ModelInfo) -> u8 {
+    match model.kind {
+        ModelKind::Text if model.has_chat_template => 0,
         ModelKind::Image => 1,
-        ModelKind::Embedding => 2,
-        ModelKind::Reranker => 3,
-        ModelKind::Unknown => 4,
+        ModelKind::Text => 2,
+        ModelKind::Embedding => 3,
+        ModelKind::Reranker => 4,
+        ModelKind::Unknown => 5,
     }
 }
 
@@ -39,6 +40,9 @@ fn example(model: &ModelInfo) -> Option<ExampleRequest> {
     let id = &model.id;
     let question = "What is an outpost?";
     let (path, body) = match model.kind {
+        ModelKind::Text if !model.has_chat_template => {
+            ("/v1/completions", json!({ "model": id, "prompt": "An outpost is", "max_tokens": 40 }))
+        }
         ModelKind::Text => {
             ("/v1/chat/completions", json!({ "model": id, "messages": [{ "role": "user", "content": question }] }))
         }

@@ -19,19 +19,21 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gguf")
 }
 
-/// Checks that a GGUF header describes a chat model that can be served. Cheap, so listings can use it.
-pub fn check_gguf(header: &Header) -> Result<(), String> {
+/// Checks that a GGUF header describes a text model that can be served. Returns whether it has a chat template. Cheap, so
+/// listings can use it.
+pub fn check_gguf(header: &Header) -> Result<bool, String> {
     DecoderConfig::from_gguf(header).map_err(|error| error.to_string())?;
     tokenizer::check(&header.metadata)?;
-    TemplateSources::from_gguf(&header.metadata).map(drop)
+    Ok(TemplateSources::from_gguf(&header.metadata).is_some())
 }
 
-/// Checks that a folder holds a chat model that can be served. Reads only headers and small files.
-pub fn check_hugging_face(folder: &ModelFolder) -> Result<(), String> {
+/// Checks that a folder holds a text model that can be served. Returns whether it has a chat template. Reads only headers
+/// and small files.
+pub fn check_hugging_face(folder: &ModelFolder) -> Result<bool, String> {
     DecoderConfig::from_folder(folder).map_err(|error| error.to_string())?;
     let files = TextFiles::read(&folder.path)?;
     tokenizer::check_hugging_face(&files)?;
-    TemplateSources::from_folder(&files).map(drop)
+    Ok(TemplateSources::from_folder(&files)?.is_some())
 }
 
 impl Checkpoint {
@@ -44,13 +46,13 @@ impl Checkpoint {
         Ok(Self::HuggingFace(Box::new(ModelFolder::open(folder).map_err(|error| error.to_string())?)))
     }
 
-    /// Like [`Self::open`], and checks that the model can be served as a chat model.
+    /// Like [`Self::open`], and checks that the model can be served as a text model.
     pub fn open_chat(path: &Path) -> Result<Self, String> {
         let checkpoint = Self::open(path)?;
         match &checkpoint {
             Self::Gguf(file) => check_gguf(&file.header)?,
             Self::HuggingFace(folder) => check_hugging_face(folder)?,
-        }
+        };
         Ok(checkpoint)
     }
 

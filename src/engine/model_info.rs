@@ -36,7 +36,7 @@ impl ModelInfo {
         self.kind = base.kind;
         self.embedding_dimensions = base.embedding_dimensions;
         self.context_window = base.context_window;
-        (self.width, self.infills) = (base.width, base.infills);
+        (self.width, self.infills, self.has_chat_template) = (base.width, base.infills, base.has_chat_template);
         self.device.clone_from(&base.device);
         self.base = Some(base.id.clone());
     }
@@ -63,6 +63,8 @@ pub struct ModelInfo {
     pub embedding_dimensions: Option<u32>,
     /// The width of the network, if its file names it.
     pub width: Option<u32>,
+    /// Whether it has a chat template. A text model without one is a base model, which only completes texts.
+    pub has_chat_template: bool,
     /// Whether a GGUF file has tokens for fill-in-the-middle prompts.
     pub infills: bool,
     /// The sizes of images that the model is good at, as width and height in pixels; its default is the first.

@@ -37,6 +37,19 @@ fn wait_for(server: &Server, response: &Value, status: &str) -> Value {
     found
 }
 
+/// Waits until the response is not open any more.
+fn wait_for_end(server: &Server, response: &Value) -> Value {
+    let mut found = Value::Null;
+    until(
+        || "the response ends",
+        || {
+            found = get(server, response);
+            !["queued", "in_progress"].contains(&found["status"].as_str().unwrap())
+        },
+    );
+    found
+}
+
 fn cancel(server: &Server, response: &Value) -> Response {
     server.post(&format!("{}/cancel", path_of(response)), &json!({}))
 }
@@ -103,9 +116,9 @@ fn a_response_in_the_background_is_the_one_that_a_client_would_have_waited_for()
         }
         send(&server, json!({ "input": input })).ok();
     }
-    let first = wait_for(&server, &create(&server, json!({ "store": true, "seed": null })), "completed");
+    let first = wait_for_end(&server, &create(&server, json!({ "store": true, "seed": null })));
     let second = create(&server, json!({ "input": "and the land", "previous_response_id": first["id"] }));
-    let second = wait_for(&server, &second, "completed");
+    let second = wait_for_end(&server, &second);
     let waited = send(&server, json!({ "input": "and the land", "previous_response_id": first["id"] })).ok();
     assert_eq!(text_of(&second), text_of(&waited));
     let items = server.get(&format!("{}/input_items", path_of(&second))).ok();
@@ -177,7 +190,7 @@ fn a_cancelled_response_ends_at_once_and_pays_for_what_was_generated() {
     until(|| "eight run", || server.engine.load().running == 8);
     let last = waiting.last().unwrap();
     assert_eq!(get(&server, last)["status"], "queued");
-    for response in waiting.iter().chain([&running]) {
+    for response in waiting.iter().rev().chain([&running]) {
         let cancelled = cancel(&server, response).ok();
         assert_eq!((&cancelled["status"], &cancelled["output"]), (&json!("cancelled"), &json!([])));
         assert_eq!(get(&server, response), cancelled);
@@ -194,7 +207,7 @@ fn a_cancelled_response_ends_at_once_and_pays_for_what_was_generated() {
     assert!(used["tokens"]["output"].as_u64() > Some(0), "{used}");
     assert_eq!(used["requests_by_outcome"]["abandoned"].as_u64(), Some(8), "the last one never ran: {used}");
     // One that has ended is not cancelled.
-    let ended = wait_for(&server, &create(&server, json!({})), "completed");
+    let ended = wait_for_end(&server, &create(&server, json!({})));
     assert_eq!(cancel(&server, &ended).ok(), ended);
     let waited = send(&server, json!({})).ok();
     assert_eq!(cancel(&server, &waited).error_fields().2.as_deref(), Some("response_id"));
@@ -253,7 +266,7 @@ fn what_cannot_be_generated_fails_with_the_reason() {
     let continued = json!({ "previous_response_id": first["id"], "background": true, "stream": false });
     let queued = send(&server, continued).ok();
     server.delete(&path_of(&first)).ok();
-    until(|| "it ends", || !["queued", "in_progress"].contains(&get(&server, &queued)["status"].as_str().unwrap()));
+    wait_for_end(&server, &queued);
 }
 
 #[test]

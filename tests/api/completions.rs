@@ -166,6 +166,30 @@ fn token_ids_are_a_prompt_and_texts_are_not_put_into_the_chat_template() {
 }
 
 #[test]
+fn a_base_model_completes_texts_and_refuses_conversations() {
+    let server = Server::start_with(&TinyModel { template: None, ..INFILL });
+    let model = server.get(&format!("/openai/v1/models/{MODEL}")).ok();
+    let capabilities = &model["capabilities"];
+    assert_eq!((&capabilities["chat_completions"], &capabilities["completions"]), (&json!(false), &json!(true)));
+    assert_eq!(model["problem"], Value::Null);
+    assert!(!text(&complete(&server, json!({})).ok(), 0).is_empty());
+    complete(&server, json!({ "prompt": "the", "suffix": "on" })).ok();
+    let chat = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 4 });
+    let responses = json!({ "model": MODEL, "input": "hello" });
+    for (path, body) in
+        [("/chat/completions", &chat), ("/responses", &responses), ("/messages", &chat), ("/tokenize", &chat)]
+    {
+        let refused = server.post(&format!("/openai/v1{path}"), body);
+        assert_eq!(refused.status, 400, "{path}: {}", refused.text);
+        assert!(
+            refused.text.contains("has no chat template") && refused.text.contains("/completions"),
+            "{}",
+            refused.text
+        );
+    }
+}
+
+#[test]
 fn a_suffix_makes_a_fill_in_the_middle_prompt() {
     let server = Server::start_with(&INFILL);
     let (before, after) = ("the hello", "on <|fim_prefix|> the");

@@ -142,7 +142,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for route in ["/messages", "/messages/count_tokens"] {
         row(post.clone(), route, None, route.into(), chat(json!({})), needs_i);
     }
-    for route in ["/responses", "/responses/input_tokens"] {
+    for route in ["/responses", "/responses/input_tokens", "/responses/compact"] {
         let plain = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1 });
         row(post.clone(), route, None, route.into(), Json(plain), needs_i);
         let next = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1, "previous_response_id": response });

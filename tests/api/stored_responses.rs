@@ -166,6 +166,54 @@ fn items_of_stored_responses_can_be_referred_to() {
 }
 
 #[test]
+fn a_conversation_is_compacted_to_a_summary() {
+    let server = Server::start_with(&model());
+    let first = send(&server, json!({ "input": "the sea" })).ok();
+    let compact = |more: Value| {
+        let mut body = json!({ "model": crate::server::MODEL });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post(&format!("{PATH}/compact"), &body)
+    };
+    let reply = compact(json!({ "previous_response_id": first["id"], "input": "the land", "tools": [] }));
+    assert_eq!(reply.header("x-outpost-ignored"), Some("tools"));
+    assert_eq!(reply.header("x-outpost-truncated-messages"), Some("0"));
+    let compacted = reply.ok();
+    assert_eq!(compacted["object"], "response.compaction");
+    let output = compacted["output"].as_array().unwrap();
+    let texts: Vec<&Value> = output[..2].iter().map(|item| &item["content"][0]["text"]).collect();
+    assert_eq!(texts, ["the sea", "the land"]);
+    assert_eq!((output.len(), &output[2]["type"]), (3, &json!("compaction")));
+    assert!(compacted["usage"]["output_tokens"].as_u64() > Some(0));
+    // It is the beginning of another conversation, which is stored with it.
+    let mut input = output.clone();
+    input.push(json!({ "role": "user", "content": "go on" }));
+    let next_one = send(&server, json!({ "input": input })).ok();
+    let after = next(&server, &id(&next_one), "and on").ok();
+    assert!(after["usage"]["input_tokens"].as_u64() > next_one["usage"]["input_tokens"].as_u64());
+    // The oldest turns are left out if the whole conversation is too long.
+    let mut long: Vec<Value> = Vec::new();
+    for turn in 0..40 {
+        long.push(json!({ "role": "user", "content": format!("question {turn} about the sea and the land") }));
+        long.push(json!({ "role": "assistant", "content": format!("answer {turn} about the land and the sea") }));
+    }
+    let reply = compact(json!({ "input": long }));
+    let left_out: usize = reply.header("x-outpost-truncated-messages").unwrap().parse().unwrap();
+    assert!(left_out > 0 && left_out < 80, "{left_out}");
+    reply.ok();
+    let too_long =
+        json!([{ "role": "user", "content": "word ".repeat(3000) }, { "role": "assistant", "content": "x" }]);
+    assert_eq!(compact(json!({ "input": too_long })).error_fields().1, "context_length_exceeded");
+    for (more, param) in [
+        (json!({}), "input"),
+        (json!({ "input": "x", "model": "none" }), "model"),
+        (json!({ "previous_response_id": "resp_none" }), "previous_response_id"),
+        (json!({ "input": [{ "type": "compaction", "encrypted_content": "gAAAAA==" }] }), "input[0].encrypted_content"),
+    ] {
+        assert_eq!(compact(more).error_fields().2.as_deref(), Some(param));
+    }
+}
+
+#[test]
 fn another_project_cannot_continue_a_response_nor_see_that_it_exists() {
     let server = Server::start_with(&model());
     let (_, _, owner) = server.tenant("owner");

@@ -148,6 +148,18 @@ def test_a_case_is_answered(server, http, name, stream):
         assert item["content"][0]["text"]
 
 
+def test_compaction(server, http):
+    """The case "POST /responses/compact"."""
+    conversation = [message("user", "My name is Alice."), message("assistant", "Hello Alice!")]
+    reply = http.post("/v1/responses/compact", json={"model": server.chat_model, "input": conversation}, timeout=300).json()
+    assert reply["object"] == "response.compaction"
+    check(reply, {"id": str, "created_at": int, "output": list, "usage": dict})
+    check(reply["usage"], USAGE)
+    check(reply["output"][-1], {"id": str, "type": str, "encrypted_content": str})
+    body = {"model": server.chat_model, "input": [*reply["output"], message("user", "What is my name?")], "max_output_tokens": 20}
+    check_response(http.post("/v1/responses", json=body, timeout=300).json())
+
+
 def test_images_are_refused(server, http):
     """The case "image input" needs a model that sees."""
     parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}]

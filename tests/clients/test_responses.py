@@ -3,10 +3,11 @@
 import asyncio
 import json
 import re
+import time
 
 import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import CompactedResponse, Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 from test_extra_fields import extra_fields
 
@@ -117,6 +118,55 @@ def test_responses_are_stored(responses, arguments):
         responses.cancel(second.id)
 
 
+def ended(responses, response):
+    while response.status in ("queued", "in_progress"):
+        time.sleep(0.05)
+        response = responses.retrieve(response.id)
+    return strictly(response)
+
+
+def test_responses_in_the_background(responses, arguments):
+    whole = responses.create(**arguments)
+    queued = responses.create(**arguments, background=True)
+    assert (strictly(queued).status, queued.background, queued.output_text) == ("queued", True, "")
+    response = ended(responses, queued)
+    assert (response.id, response.output_text, response.status) == (queued.id, whole.output_text, whole.status)
+    assert responses.cancel(response.id) == responses.retrieve(response.id)
+    long = responses.create(**arguments | {"max_output_tokens": 2000}, background=True, extra_body={"ignore_eos": True})
+    assert strictly(responses.cancel(long.id)).status == "cancelled"
+    assert responses.retrieve(long.id).status == "cancelled"
+
+
+def test_a_stream_in_the_background_goes_on_where_it_was_lost(responses, arguments):
+    stream = responses.create(**arguments, background=True, stream=True)
+    seen = []
+    for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            break
+    stream.close()
+    response = seen[0].response
+    rest = list(responses.retrieve(response.id, stream=True, starting_after=seen[-1].sequence_number))
+    events = seen + rest
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == strictly(events[-1].response).output_text == responses.retrieve(response.id).output_text
+    assert list(responses.retrieve(response.id, stream=True))[-1].response == events[-1].response
+    with responses.stream(response_id=response.id, starting_after=3) as again:
+        assert again.get_final_response().output_text == text
+
+
+def test_a_conversation_is_compacted(responses, arguments):
+    first = responses.create(**arguments)
+    compacted = responses.compact(model=arguments["model"], input="And the land?", previous_response_id=first.id)
+    assert compacted.object == "response.compaction" and compacted.usage.output_tokens > 0
+    assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
+    TypeAdapter(CompactedResponse).validate_python(compacted.model_dump(mode="json"))
+    items = [item.model_dump(mode="json", exclude_none=True) for item in compacted.output]
+    response = responses.create(**arguments | {"input": [*items, {"role": "user", "content": "Go on."}]})
+    assert response.output_text
+
+
 def test_a_response_that_is_not_stored(responses, arguments):
     response = responses.create(**arguments, store=False)
     with pytest.raises(openai.NotFoundError):
@@ -142,7 +192,7 @@ def test_input_tokens_are_counted(responses, arguments):
     [
         ({"model": "nobody"}, openai.NotFoundError, "model"),
         ({"input": []}, openai.BadRequestError, "input"),
-        ({"background": True}, openai.BadRequestError, "background"),
+        ({"background": True, "store": False}, openai.BadRequestError, "background"),
         ({"conversation": "conv_1"}, openai.BadRequestError, "conversation"),
         ({"tools": [{"type": "function"}]}, openai.BadRequestError, "tools[0].name"),
     ],

@@ -98,17 +98,19 @@ fn a_templates_run_time_is_bounded() {
 }
 
 #[test]
-fn a_model_without_a_template_is_not_served() {
+fn a_model_without_a_template_only_completes_texts() {
     let dir = tempfile::tempdir().unwrap();
     crate::tiny_model::write(dir.path(), "bare", &TinyModel { template: None, ..TinyModel::default() });
     crate::tiny_model::write(dir.path(), "torn", &TinyModel { template: Some("{% for %}"), ..TinyModel::default() });
     let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
     let engine = outpost::engine::Engine::start(settings, std::sync::Arc::new(TestClock::default())).unwrap();
-    for (id, word) in [("bare", "no chat template"), ("torn", "template is invalid")] {
-        let Err(LoadError::Unusable { reason, .. }) = engine.models().load(id) else { panic!("{id} was loaded") };
-        assert!(reason.contains(word), "{reason}");
-        assert_eq!(engine.models().find(id).unwrap().problem, Some(reason));
-    }
+    let bare = engine.models().load("bare").unwrap();
+    assert_eq!(bare.prompt(&[user("hi")]), Err(PromptError::NoTemplate));
+    let found = engine.models().find("bare").unwrap();
+    assert_eq!((found.has_chat_template, found.problem), (false, None));
+    let Err(LoadError::Unusable { reason, .. }) = engine.models().load("torn") else { panic!("it was loaded") };
+    assert!(reason.contains("template is invalid"), "{reason}");
+    assert_eq!(engine.models().find("torn").unwrap().problem, Some(reason));
 }
 
 #[test]

@@ -13,7 +13,9 @@ const POLL_MS = 15_000;
 const STARTER = "starter";
 
 const loadCatalog = async () => (await get("/catalog")).data;
-const capabilities = (model) => Object.entries(model.capabilities).filter(([, supported]) => supported).map(([name]) => t.models.capability[name]).filter(Boolean);
+// Every chat model completes texts, too.
+const isNamed = (name, model) => model.capabilities[name] && !(name === "completions" && model.capabilities.chat_completions);
+const capabilities = (model) => Object.keys(t.models.capability).filter((name) => isNamed(name, model)).map((name) => t.models.capability[name]);
 
 function limits({ context_window: context, embedding_dimensions: dimensions, image_sizes: sizes }) {
   const texts = [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes[0])];

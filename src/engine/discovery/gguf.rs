@@ -57,6 +57,9 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         return;
     }
     info.kind = if decoder_family::find_architecture(name).is_some() { ModelKind::Text } else { ModelKind::Unknown };
-    info.problem = checkpoint::check_gguf(header).err();
+    match checkpoint::check_gguf(header) {
+        Ok(has_template) => info.has_chat_template = has_template,
+        Err(problem) => info.problem = Some(problem),
+    }
     info.infills = info.kind == ModelKind::Text && info.problem.is_none() && tokenizer::has_fim_tokens(metadata);
 }

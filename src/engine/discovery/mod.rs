@@ -374,6 +374,7 @@ fn empty_info(id: &str, created: Timestamp) -> ModelInfo {
         context_window: None,
         embedding_dimensions: None,
         width: None,
+        has_chat_template: false,
         infills: false,
         image_sizes: Vec::new(),
         loaded: false,

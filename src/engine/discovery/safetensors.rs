@@ -48,7 +48,10 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     } else if info.architecture.ends_with("ForCausalLM") {
         info.kind = ModelKind::Text;
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
-        info.problem = opened.and_then(|folder| checkpoint::check_hugging_face(&folder)).err();
+        match opened.and_then(|folder| checkpoint::check_hugging_face(&folder)) {
+            Ok(has_template) => info.has_chat_template = has_template,
+            Err(problem) => info.problem = Some(problem),
+        }
     } else {
         info.problem = Some(format!("the architecture {} is not supported", info.architecture));
     }

@@ -22,7 +22,8 @@ pub struct ChatPreprocessor {
     /// The tokens that end generation, and the one that ends texts.
     eos_ids: HashSet<u32>,
     eos: Option<u32>,
-    default: PromptTemplate,
+    /// `None`: a base model, which only completes texts.
+    default: Option<PromptTemplate>,
     /// For requests with tools, if the model has a separate template that shows its call format.
     tool_use: Option<PromptTemplate>,
 }
@@ -55,28 +56,26 @@ impl ChatPreprocessor {
         rows: usize,
         clock: &Arc<dyn ClockRng>,
     ) -> Result<(Self, ChatTokenizerInfo), String> {
-        let templates = match source {
-            ModelFiles::Gguf(metadata) => TemplateSources::from_gguf(metadata)?,
-            ModelFiles::Folder(files) => TemplateSources::from_folder(files)?,
-        };
+        let templates = source.templates()?;
+        let written = templates.as_ref().map(TemplateSources::joined).unwrap_or_default();
         let (tokens, vocabulary) = match source {
-            ModelFiles::Gguf(metadata) => ChatTokenizer::from_gguf(metadata, rows, &templates.joined())?,
-            ModelFiles::Folder(files) => ChatTokenizer::from_hugging_face(files, rows, &templates.joined())?,
+            ModelFiles::Gguf(metadata) => ChatTokenizer::from_gguf(metadata, rows, &written)?,
+            ModelFiles::Folder(files) => ChatTokenizer::from_hugging_face(files, rows, &written)?,
         };
-        let prompt_template = |source: &str, wording| {
+        let prompt_template = |(source, wording): (&str, ToolPromptStyle)| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));
             let template = Template::new(source, bos, eos, Arc::clone(clock))?;
             Ok::<_, String>(PromptTemplate { template, wording })
         };
-        let default = prompt_template(&templates.default, ToolPromptStyle::of(&templates.default))?;
-        let tool_use =
-            templates.tool_use_template().map(|(source, wording)| prompt_template(source, wording)).transpose()?;
-        let style = tool_use.as_ref().unwrap_or(&default).wording;
+        let templates = templates.as_ref();
+        let default = templates.map(TemplateSources::default_template).map(prompt_template).transpose()?;
+        let tool_use = templates.and_then(TemplateSources::tool_use_template).map(prompt_template).transpose()?;
+        let style = tool_use.as_ref().or(default.as_ref()).map_or(ToolPromptStyle::Described, |used| used.wording);
         let template_describes_tools = style != ToolPromptStyle::Described;
         let eos_ids = vocabulary.eos_ids().clone();
         let eos = vocabulary.eos.or_else(|| eos_ids.iter().min().copied());
         let prepends_space = tokens.encode("a").first().is_some_and(|first| vocabulary.bytes(*first).starts_with(b" "));
-        let reasoning = ReasoningSyntax::detect(&templates.joined(), &vocabulary, |text| tokens.encode(text));
+        let reasoning = ReasoningSyntax::detect(&written, &vocabulary, |text| tokens.encode(text));
         let info = ChatTokenizerInfo {
             vocabulary,
             prepends_space,
@@ -143,7 +142,8 @@ impl ChatPreprocessor {
         merged: bool,
     ) -> Result<String, PromptError> {
         let tool_use = self.tool_use.as_ref().filter(|_| !tools.is_empty());
-        let PromptTemplate { template, wording } = tool_use.unwrap_or(&self.default);
+        let used = tool_use.or(self.default.as_ref()).ok_or(PromptError::NoTemplate)?;
+        let PromptTemplate { template, wording } = used;
         let (messages, tools) = wording.template_input(messages, tools, merged);
         let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
             values.into_iter().map(|value| Value::from(Serde(self.protect(value)))).collect()

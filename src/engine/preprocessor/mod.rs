@@ -40,13 +40,9 @@ use sandbox_parent::Sandbox;
 use spec::{ModelFiles, Spec};
 pub(super) use template_sources::TemplateSources;
 
-/// The chat template in the files of a model whose main file is `path`. It is not run.
-pub(super) fn chat_template(path: &Path) -> Result<String, String> {
-    let templates = match ModelFiles::read(path)? {
-        ModelFiles::Gguf(metadata) => TemplateSources::from_gguf(&metadata)?,
-        ModelFiles::Folder(files) => TemplateSources::from_folder(&files)?,
-    };
-    Ok(templates.default)
+/// The chat template in the files of a model whose main file is `path`, if it has one. It is not run.
+pub(super) fn chat_template(path: &Path) -> Result<Option<String>, String> {
+    Ok(ModelFiles::read(path)?.templates()?.map(|templates| templates.default))
 }
 pub(super) use tokenizer_info::{ChatTokenizerInfo, EncoderTokenizerInfo, PromptTokenizerSpec};
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::template_sources::TemplateSources;
 use super::tokenizer_info::PromptTokenizerSpec;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::tokenizer::files::TextFiles;
@@ -41,6 +42,14 @@ impl ModelFiles {
             return Ok(Self::Gguf(file.header.metadata));
         }
         TextFiles::read(path.parent().ok_or("the model file has no parent folder")?).map(Self::Folder)
+    }
+
+    /// The chat templates; `None` for a base model, which has none.
+    pub fn templates(&self) -> Result<Option<TemplateSources>, String> {
+        match self {
+            Self::Gguf(metadata) => Ok(TemplateSources::from_gguf(metadata)),
+            Self::Folder(files) => TemplateSources::from_folder(files),
+        }
     }
 }
 

@@ -15,20 +15,19 @@ pub(in crate::engine) struct TemplateSources {
 }
 
 impl TemplateSources {
-    pub fn from_gguf(metadata: &Metadata) -> Result<Self, String> {
+    /// `None`: the file has no chat template.
+    pub fn from_gguf(metadata: &Metadata) -> Option<Self> {
         let text = |key: &str| metadata.text(key).map(str::to_owned);
-        let default = text("tokenizer.chat_template").ok_or_else(|| {
-            "the file has no chat template (tokenizer.chat_template): it is not a chat model".to_owned()
-        })?;
-        Ok(Self { default, tool_use: text("tokenizer.chat_template.tool_use") })
+        let default = text("tokenizer.chat_template")?;
+        Some(Self { default, tool_use: text("tokenizer.chat_template.tool_use") })
     }
 
     /// Reads `chat_template.jinja` and the additional templates next to it, else `chat_template` in
-    /// `tokenizer_config.json`: a string, or a list of named templates.
-    pub fn from_folder(files: &TextFiles) -> Result<Self, String> {
+    /// `tokenizer_config.json`: a string, or a list of named templates. `None`: the folder has no chat template.
+    pub fn from_folder(files: &TextFiles) -> Result<Option<Self>, String> {
         if let Some(default) = files.text("chat_template.jinja")? {
             let tool_use = files.text(TOOL_USE_FILE)?.map(str::to_owned);
-            return Ok(Self { default: default.to_owned(), tool_use });
+            return Ok(Some(Self { default: default.to_owned(), tool_use }));
         }
         let config = files.json("tokenizer_config.json")?;
         let (default, tool_use) = match config.get("chat_template") {
@@ -36,8 +35,12 @@ impl TemplateSources {
             Some(Value::Array(templates)) => (named(templates, "default"), named(templates, "tool_use")),
             _ => (None, None),
         };
-        let default = default.ok_or_else(|| "the folder has no chat template: it is not a chat model".to_owned())?;
-        Ok(Self { default, tool_use })
+        Ok(default.map(|default| Self { default, tool_use }))
+    }
+
+    /// The template for other conversations, and how tools are described to it.
+    pub fn default_template(&self) -> (&str, ToolPromptStyle) {
+        (&self.default, ToolPromptStyle::of(&self.default))
     }
 
     /// The separate template for conversations with tools, and how tools are described to it. `None` if there is none

@@ -223,7 +223,7 @@ impl Registry {
     pub fn chat_template(&self, id: &str) -> Option<String> {
         let found = self.lookup_on_disk(id)?;
         let read = || preprocessor::chat_template(&found.base().unwrap_or(&found).path);
-        catch_load_panic(read).ok()
+        catch_load_panic(read).ok().flatten()
     }
 
     fn lookup(&self, id: &str) -> Option<DiscoveredModel> {

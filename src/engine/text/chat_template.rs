@@ -24,6 +24,9 @@ const MAX_INDENT: usize = 64;
 /// Why a conversation could not be rendered to a prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PromptError {
+    /// The model has no chat template.
+    #[error("the model has no chat template")]
+    NoTemplate,
     /// The template rejects this conversation, with a message for the caller.
     #[error("the model's chat template rejects these messages: {0}")]
     Refused(String),

@@ -82,7 +82,9 @@ pub struct ModelBody {
 /// What this server can do with the model.
 #[derive(Serialize, utoipa::ToSchema)]
 struct Capabilities {
+    /// False for base models, which have no chat template.
     chat_completions: bool,
+    completions: bool,
     streaming: bool,
     embeddings: bool,
     reranking: bool,
@@ -122,7 +124,8 @@ fn body(model: ModelInfo) -> ModelBody {
         architecture: model.architecture,
         base_model: model.base,
         capabilities: Capabilities {
-            chat_completions: text,
+            chat_completions: text && model.has_chat_template,
+            completions: text,
             streaming: text,
             embeddings: model.kind == ModelKind::Embedding && model.problem.is_none(),
             reranking: model.kind == ModelKind::Reranker && model.problem.is_none(),

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout } from "node:timers/promises";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText, stepCountIs, tool } from "ai";
 import OpenAI from "openai";
@@ -41,6 +42,31 @@ for (const mount of ["/v1", "/openai/v1"]) {
     assert.deepEqual(items, ["And then?"]);
     await responses.delete(first.id);
     await assert.rejects(responses.create({ ...request, previous_response_id: first.id }), OpenAI.BadRequestError);
+  });
+
+  test(`${mount}: responses in the background`, async () => {
+    const whole = await responses.create(request);
+    let response = await responses.create({ ...request, background: true });
+    assert.equal(response.status, "queued");
+    while (["queued", "in_progress"].includes(response.status)) {
+      await setTimeout(50);
+      response = await responses.retrieve(response.id);
+    }
+    assert.equal(response.output_text, whole.output_text);
+    const events = [];
+    for await (const event of await responses.create({ ...request, background: true, stream: true })) events.push(event);
+    const { id } = events[0].response;
+    const rest = [];
+    for await (const event of await responses.retrieve(id, { stream: true, starting_after: 4 })) rest.push(event);
+    assert.deepEqual(rest, events.slice(5));
+    assert.equal((await responses.cancel(id)).output_text, whole.output_text);
+  });
+
+  test(`${mount}: a compacted conversation`, async () => {
+    const compacted = await responses.compact({ model: OUTPOST_CHAT, input: QUESTION });
+    assert.equal(compacted.output.at(-1).type, "compaction");
+    const input = [...compacted.output, { role: "user", content: "Go on." }];
+    assert.ok((await responses.create({ ...request, input })).output_text);
   });
 }
 

@@ -171,9 +171,13 @@ fn state_digest(model: &ModelInfo) -> String {
 fn capabilities(model: &ModelInfo) -> Vec<&'static str> {
     match model.kind {
         _ if model.problem.is_some() => Vec::new(),
-        // Tools are described to models whose chat template does not.
-        ModelKind::Text if model.infills => vec!["completion", "tools", "insert"],
-        ModelKind::Text => vec!["completion", "tools"],
+        ModelKind::Text => {
+            let mut all = vec!["completion"];
+            // Tools are described to models whose chat template does not.
+            all.extend(model.has_chat_template.then_some("tools"));
+            all.extend(model.infills.then_some("insert"));
+            all
+        }
         ModelKind::Embedding => vec!["embedding"],
         ModelKind::Reranker | ModelKind::Image | ModelKind::Unknown => Vec::new(),
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::reasoning;
+use super::{compaction, reasoning};
 use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
@@ -69,13 +69,17 @@ impl Transcript {
                 join_line(&mut self.reasoning, &reasoning::text_of(item));
                 Ok(())
             }
+            Some("compaction") => {
+                self.append_text("user", compaction::text_of(field, item)?);
+                Ok(())
+            }
             Some(kind) if is_hosted(kind) => {
                 self.ignored.push(format!("{field} {}", shorten(kind)));
                 Ok(())
             }
             Some(kind) => {
                 let text = format!(
-                    "is '{}'. This server accepts message, function_call, function_call_output, reasoning and item_reference",
+                    "is '{}'. This server accepts message, function_call, function_call_output, reasoning, compaction and item_reference",
                     shorten(kind)
                 );
                 invalid_field(&format!("{field}.type"), &text)
@@ -292,7 +296,8 @@ mod tests {
             (json!([]), "input"),
             (json!(1), "input"),
             (json!([1]), "input[0].type"),
-            (json!([{ "type": "compaction" }]), "input[0].type"),
+            (json!([{ "type": "compaction_trigger" }]), "input[0].type"),
+            (json!([{ "type": "compaction" }]), "input[0].encrypted_content"),
             (json!([{ "role": "tool", "content": "x" }]), "input[0].role"),
             (json!([{ "role": "user" }]), "input[0].content"),
             (user(json!({ "text": "x" })), "input[0].content[0].type"),

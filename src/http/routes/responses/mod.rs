@@ -3,6 +3,7 @@
 //! Both mounts have OpenAI's bodies, because clients of this API expect nothing else.
 
 mod background;
+mod compaction;
 mod follow;
 mod input;
 mod input_items;
@@ -38,7 +39,7 @@ use running::{RunningResponse, Storage};
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(create).service(count_tokens).configure(stored::routes);
+    config.service(create).service(count_tokens).service(compaction::compact).configure(stored::routes);
 }
 
 #[derive(Serialize, utoipa::ToSchema)]

@@ -103,8 +103,7 @@ pub struct Checked {
 impl ResponsesRequest {
     /// The response that this one continues.
     pub fn previous(&self) -> Result<Option<ResponseId>> {
-        let parse = |text: &String| text.parse().map_err(|_| previous_not_found(shorten(text)));
-        self.previous_response_id.as_ref().map(parse).transpose()
+        parse_previous(self.previous_response_id.as_deref())
     }
 
     /// The same request in a batch, which is in the background itself. Its response is not stored.
@@ -239,9 +238,17 @@ impl ResponsesRequest {
     }
 }
 
+/// Parses the field `previous_response_id`.
+pub fn parse_previous(id: Option<&str>) -> Result<Option<ResponseId>> {
+    id.map(|text| text.parse().map_err(|_| previous_not_found(shorten(text)))).transpose()
+}
+
 /// The context of the call and its own messages. If the oldest turns may be left out, those before the last one are
 /// passed as the history.
-fn context(truncation: Option<Truncation>, mut messages: Vec<Message>) -> (ConversationContextRequest, Vec<Message>) {
+pub fn context(
+    truncation: Option<Truncation>,
+    mut messages: Vec<Message>,
+) -> (ConversationContextRequest, Vec<Message>) {
     if !truncation.is_some_and(Truncation::is_auto) {
         return (ConversationContextRequest::default(), messages);
     }
@@ -251,7 +258,7 @@ fn context(truncation: Option<Truncation>, mut messages: Vec<Message>) -> (Conve
 }
 
 /// The items of a stored response: its input, then its output.
-fn items_of(stored: &StoredResponse) -> Result<Vec<Value>> {
+pub fn items_of(stored: &StoredResponse) -> Result<Vec<Value>> {
     let parse = |text: &String| serde_json::from_str::<Value>(text).map_err(Error::internal);
     let mut items = stored.input.iter().map(parse).collect::<Result<Vec<_>>>()?;
     items.extend(output_of(stored)?);

@@ -1,0 +1,199 @@
+//! Compaction: the model summarizes a conversation that has become long, and the summary takes the place of its messages.
+
+use actix_web::http::header::HeaderValue;
+use actix_web::{HttpResponse, post, web};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::input::{self, Transcript, kind};
+use super::input_schema::InputSchema;
+use super::request::{context, items_of, parse_previous};
+use super::response::UsageBody;
+use super::{TRUNCATED, in_input, input_items};
+use crate::calls::chat::ChatCall;
+use crate::calls::dialect::Dialect;
+use crate::calls::generation::RunningText;
+use crate::calls::output_spec::OutputRequest;
+use crate::engine::{PromptOptions, Sampling};
+use crate::error::{Code, Error, Result};
+use crate::http::extractors::ApiJson;
+use crate::http::header_list::with_lists;
+use crate::http::response::ApiResult;
+use crate::http::routes::agents::Truncation;
+use crate::http::routes::prompt_fields::thinking;
+use crate::http::unknown_fields::unknown_names;
+use crate::http::{Api, authentication::Caller};
+use crate::ids::{CompactionId, ResponseId};
+use crate::service::json_fields::invalid_field;
+use crate::service::responses::Chain;
+
+/// What the model is asked for.
+const TASK: &str = "Summarize this conversation, so that another assistant can go on with it from your summary alone. \
+Write down what the user wants and has decided, what was done and found out, names, paths, numbers and other exact values \
+that will be needed, and what remains to be done. Write only the summary.";
+/// What stands before the summary when it is part of a prompt.
+const HEADING: &str = "Summary of the conversation so far:";
+/// Max tokens of a summary.
+const MAX_SUMMARY_TOKENS: u32 = 1024;
+/// Max bytes of JSON of the user's messages that are kept. The latest are kept.
+const MAX_KEPT_BYTES: usize = 16 << 10;
+
+#[derive(Deserialize, utoipa::ToSchema)]
+pub struct CompactRequest {
+    /// Id of an installed model.
+    model: String,
+    /// The conversation: a text, or items. It may be left out with `previous_response_id`.
+    #[schema(value_type = Option<InputSchema>)]
+    input: Option<Value>,
+    /// The system prompt of the conversation.
+    instructions: Option<String>,
+    /// The stored response with which the conversation ends, before `input`.
+    previous_response_id: Option<String>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+/// What takes the place of a conversation.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct CompactedResponse {
+    id: String,
+    /// `response.compaction`.
+    object: &'static str,
+    created_at: i64,
+    /// The input of the next request: messages of the user, then an item of the type `compaction`.
+    #[schema(value_type = Vec<Object>)]
+    output: Vec<Value>,
+    usage: UsageBody,
+}
+
+/// Summarize a conversation.
+///
+/// The output is the input of the next request.
+#[utoipa::path(tag = "responses", request_body = CompactRequest, responses((status = 200, body = CompactedResponse)))]
+#[post("/responses/compact")]
+pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Data<Api>) -> ApiResult {
+    let request = body.0;
+    let items = conversation(&request, &caller, &api).await?;
+    let mut transcript = Transcript::new(request.instructions.as_deref());
+    transcript.append("input", &items)?;
+    transcript.append("task", &[message(TASK)])?;
+    let Transcript { messages, mut ignored, .. } = transcript;
+    ignored.extend(unknown_names(&request.rest, |name, _| name.starts_with("prompt_cache_")));
+    let turns = messages.iter().filter(|message| message.role != "system").count();
+    let (context, messages) = context(Some(Truncation::Auto), messages);
+    let call = ChatCall {
+        model: Some(request.model),
+        messages,
+        context,
+        prompt: PromptOptions { variables: thinking(false).into(), ..PromptOptions::default() },
+        max_reasoning_tokens: None,
+        output: OutputRequest { dialect: Dialect::Responses, ..OutputRequest::default() },
+        choices: 1,
+        max_tokens: Some((MAX_SUMMARY_TOKENS, "input")),
+        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        seed: Some(0),
+        stop: Vec::new(),
+        logprobs: None,
+    };
+    let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
+    let mut chat = started.map_err(in_input)?;
+    let left_out = chat.truncated.unwrap_or(0);
+    if left_out > 0 && left_out + 1 == turns {
+        let text = "No part of the conversation that ends with a whole turn fits into the context of the model beside its summary. Leave out the oldest items, or use a model with a longer context.";
+        return Err(Error::new(Code::ContextLengthExceeded, text).param("input"));
+    }
+    let summary = chat.whole().await?.into_iter().next().unwrap_or_default().text;
+    let id = ResponseId::from_bytes(chat.id.to_bytes());
+    let compacted = CompactedResponse {
+        id: id.to_string(),
+        object: "response.compaction",
+        created_at: chat.created.as_seconds(),
+        output: output(id, &items, summary.trim())?,
+        usage: chat.usage().into(),
+    };
+    let mut response = with_lists(HttpResponse::Ok().json(compacted), &ignored, &[]);
+    response.headers_mut().insert(TRUNCATED, HeaderValue::from(left_out));
+    Ok(response)
+}
+
+/// The items of the whole conversation.
+async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> Result<Vec<Value>> {
+    let responses = &api.services.responses;
+    let previous = parse_previous(request.previous_response_id.as_deref())?;
+    let chain = match previous {
+        Some(last) => responses.chain(&caller.access, last).await?,
+        None => Chain::default(),
+    };
+    let own = match &request.input {
+        None | Some(Value::Null) if previous.is_some() => Vec::new(),
+        input => input_items::resolve(responses, &caller.access, input::items(input.as_ref())?).await?,
+    };
+    let stored = chain.responses.iter().map(items_of).collect::<Result<Vec<_>>>()?;
+    Ok(stored.into_iter().flatten().chain(own).collect())
+}
+
+fn message(text: &str) -> Value {
+    json!({ "type": "message", "role": "user", "content": text })
+}
+
+/// The latest messages of the user, then the summary.
+fn output(response: ResponseId, items: &[Value], summary: &str) -> Result<Vec<Value>> {
+    let is_users = |item: &&Value| kind(item) == Some("message") && item.get("role") == Some(&json!("user"));
+    let (mut kept, mut bytes) = (Vec::new(), 0);
+    for item in items.iter().rev().filter(is_users) {
+        bytes += item.to_string().len();
+        if bytes > MAX_KEPT_BYTES {
+            break;
+        }
+        kept.push(item.clone());
+    }
+    kept.reverse();
+    let parse = |text: &String| serde_json::from_str(text).map_err(Error::internal);
+    let mut output = input_items::stored(response, &kept).iter().map(parse).collect::<Result<Vec<Value>>>()?;
+    let id = CompactionId::from_bytes(response.to_bytes()).to_string();
+    output.push(json!({ "id": id, "type": "compaction", "encrypted_content": STANDARD.encode(summary) }));
+    Ok(output)
+}
+
+/// The text that an item of the type `compaction` has in a prompt.
+pub fn text_of(field: &str, item: &Value) -> Result<String> {
+    let content = item.get("encrypted_content").and_then(Value::as_str);
+    let summary =
+        content.and_then(|content| STANDARD.decode(content).ok()).and_then(|bytes| String::from_utf8(bytes).ok());
+    match summary {
+        Some(summary) => Ok(format!("{HEADING}\n{summary}")),
+        None => invalid_field(
+            &format!("{field}.encrypted_content"),
+            "is not a summary of this server. Send what POST /responses/compact has returned",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_messages_of_the_user_are_kept() {
+        let long = "x".repeat(9000);
+        let items = [
+            message("forgotten"),
+            message(&long),
+            json!({ "type": "message", "role": "assistant", "content": "no" }),
+            json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}" }),
+            json!({ "role": "user", "content": long }),
+            message("last"),
+        ];
+        let output = output(ResponseId::from_bytes([1; 16]), &items, "It — rains.").unwrap();
+        let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
+        assert_eq!(kinds, ["message", "message", "compaction"]);
+        assert_eq!(output[1]["content"][0]["text"], "last");
+        assert_eq!(text_of("input[2]", &output[2]).unwrap(), "Summary of the conversation so far:\nIt — rains.");
+        for bad in [json!({}), json!({ "encrypted_content": "gAAAAA==" }), json!({ "encrypted_content": "?" })] {
+            assert_eq!(text_of("input[2]", &bad).unwrap_err().param_name(), Some("input[2].encrypted_content"));
+        }
+    }
+}
