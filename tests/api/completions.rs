@@ -175,9 +175,10 @@ fn a_base_model_completes_texts_and_refuses_conversations() {
     assert!(!text(&complete(&server, json!({})).ok(), 0).is_empty());
     complete(&server, json!({ "prompt": "the", "suffix": "on" })).ok();
     let chat = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 4 });
+    let count = json!({ "model": MODEL, "messages": chat["messages"] });
     let responses = json!({ "model": MODEL, "input": "hello" });
     for (path, body) in
-        [("/chat/completions", &chat), ("/responses", &responses), ("/messages", &chat), ("/tokenize", &chat)]
+        [("/chat/completions", &chat), ("/responses", &responses), ("/messages", &chat), ("/tokenize", &count)]
     {
         let refused = server.post(&format!("/openai/v1{path}"), body);
         assert_eq!(refused.status, 400, "{path}: {}", refused.text);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use super::truncation::Truncation;
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
 use crate::http::idempotent_body::IdempotentJson;
@@ -78,16 +79,6 @@ pub struct MemoryBody {
     last_messages: Option<u32>,
 }
 
-/// What happens to a conversation that is too long for the model.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, utoipa::ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Truncation {
-    /// The oldest turns are dropped.
-    Auto,
-    /// The request is rejected.
-    Disabled,
-}
-
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -113,12 +104,6 @@ pub struct AgentBody {
     created_at: Time,
     /// When this version was created.
     updated_at: Time,
-}
-
-impl Truncation {
-    pub fn is_auto(self) -> bool {
-        self == Truncation::Auto
-    }
 }
 
 impl From<MemoryBody> for Memory {

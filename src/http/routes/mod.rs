@@ -30,6 +30,7 @@ pub mod responses;
 mod sampling_fields;
 mod text_inputs;
 mod tokenization;
+mod truncation;
 mod usage;
 
 use utoipa_actix_web::service_config::ServiceConfig;

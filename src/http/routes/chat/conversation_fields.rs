@@ -9,7 +9,7 @@ use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;
 use crate::http::resource_ids::parse_field_id;
-use crate::http::routes::agents::Truncation;
+use crate::http::routes::truncation::Truncation;
 use crate::service::conversations::Conversation;
 use crate::service::precondition::IfMatch;
 

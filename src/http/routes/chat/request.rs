@@ -11,10 +11,10 @@ use crate::calls::conversation_context::no_model;
 use crate::calls::messages;
 use crate::engine::{self, MAX_CHOICES, MAX_TOP_LOGPROBS, PromptOptions};
 use crate::error::{Error, Result};
-use crate::http::routes::agents::Truncation;
 use crate::http::routes::message_schema::{self, Message};
 use crate::http::routes::prompt_fields::PromptFields;
 use crate::http::routes::sampling_fields::{CheckedSampling, StreamOptions, left_out, with_sampling_fields, within};
+use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::precondition::IfMatch;
 

@@ -21,8 +21,8 @@ use crate::error::{Code, Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
-use crate::http::routes::agents::Truncation;
 use crate::http::routes::prompt_fields::thinking;
+use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::unknown_names;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::{CompactionId, ResponseId};
@@ -35,8 +35,9 @@ Write down what the user wants and has decided, what was done and found out, nam
 that will be needed, and what remains to be done. Write only the summary.";
 /// What stands before the summary when it is part of a prompt.
 const HEADING: &str = "Summary of the conversation so far:";
-/// Max tokens of a summary.
+/// Max tokens of a summary, and the part of the context that it may fill.
 const MAX_SUMMARY_TOKENS: u32 = 1024;
+const SUMMARY_PART: u32 = 4;
 /// Max bytes of JSON of the user's messages that are kept. The latest are kept.
 const MAX_KEPT_BYTES: usize = 16 << 10;
 
@@ -82,6 +83,8 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
     transcript.append("task", &[message(TASK)])?;
     let Transcript { messages, mut ignored, .. } = transcript;
     ignored.extend(unknown_names(&request.rest, |name, _| name.starts_with("prompt_cache_")));
+    let window = api.models.get(&caller.access, &request.model).await?.context_window;
+    let max_tokens = window.map_or(MAX_SUMMARY_TOKENS, |window| (window / SUMMARY_PART).clamp(1, MAX_SUMMARY_TOKENS));
     let turns = messages.iter().filter(|message| message.role != "system").count();
     let (context, messages) = context(Some(Truncation::Auto), messages);
     let call = ChatCall {
@@ -92,7 +95,7 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
         max_reasoning_tokens: None,
         output: OutputRequest { dialect: Dialect::Responses, ..OutputRequest::default() },
         choices: 1,
-        max_tokens: Some((MAX_SUMMARY_TOKENS, "input")),
+        max_tokens: Some((max_tokens, "input")),
         sampling: Sampling { temperature: 0.0, ..Sampling::default() },
         seed: Some(0),
         stop: Vec::new(),

@@ -9,7 +9,7 @@ use crate::calls::generation::Usage;
 use crate::calls::output_spec::ToolCallIds;
 use crate::clock_rng::Timestamp;
 use crate::engine::{TokenInfo, TokenLogprob};
-use crate::http::routes::agents::Truncation;
+use crate::http::routes::truncation::Truncation;
 use crate::ids::{FunctionCallId, MessageId, ReasoningId, ResponseId};
 
 /// A response, complete or while it is generated.
