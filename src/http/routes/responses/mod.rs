@@ -2,6 +2,7 @@
 //!
 //! Both mounts have OpenAI's bodies, because clients of this API expect nothing else.
 
+mod custom_tools;
 mod input;
 mod input_items;
 mod input_schema;

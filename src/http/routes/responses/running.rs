@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::input_items;
 use super::output_items::{OutputItems, Step};
 use super::reasoning::ReasoningFormat;
 use super::response::{Failure, IncompleteDetails, ItemEncoder, ResponseBody, Settings};
+use super::{custom_tools, input_items};
 use crate::calls::chat::RunningChat;
 use crate::calls::generation::{RunningGeneration, RunningText};
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -45,7 +45,8 @@ impl RunningResponse {
         storage: Option<Storage>,
         clock_rng: Arc<dyn ClockRng>,
     ) -> Self {
-        Self { chat, output: OutputItems::default(), settings, reasoning, clock_rng, completed_at: None, storage }
+        let output = OutputItems::new(custom_tools::names(&settings.tools));
+        Self { chat, output, settings, reasoning, clock_rng, completed_at: None, storage }
     }
 
     fn id(&self) -> ResponseId {

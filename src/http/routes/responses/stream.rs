@@ -74,7 +74,8 @@ enum Fields<'a> {
         index: PartIndex,
         text: &'a str,
     },
-    ArgumentsDelta {
+    /// Of a function's arguments, or of a custom tool's input.
+    CallDelta {
         item_id: String,
         output_index: usize,
         delta: &'a str,
@@ -84,6 +85,11 @@ enum Fields<'a> {
         output_index: usize,
         name: &'a str,
         arguments: &'a str,
+    },
+    InputDone {
+        item_id: String,
+        output_index: usize,
+        input: &'a str,
     },
     Error {
         code: &'static str,
@@ -189,8 +195,13 @@ impl ResponseEvents {
             }
             Step::Arguments(delta) => {
                 let Some((output_index, item_id)) = self.open() else { return };
-                let fields = Fields::ArgumentsDelta { item_id, output_index, delta };
+                let fields = Fields::CallDelta { item_id, output_index, delta };
                 self.events.push("response.function_call_arguments.delta", fields);
+            }
+            Step::Input(delta) => {
+                let Some((output_index, item_id)) = self.open() else { return };
+                let fields = Fields::CallDelta { item_id, output_index, delta };
+                self.events.push("response.custom_tool_call_input.delta", fields);
             }
         }
     }
@@ -219,7 +230,7 @@ impl ResponseEvents {
                 let fields = Fields::Part { item_id, output_index, content_index: 0, part: part("", &[]) };
                 self.events.push("response.content_part.added", fields);
             }
-            OutputItem::Call { .. } => {}
+            OutputItem::Call { .. } | OutputItem::CustomCall { .. } => {}
         }
     }
 
@@ -248,6 +259,10 @@ impl ResponseEvents {
             OutputItem::Call { name, arguments, .. } => {
                 let fields = Fields::ArgumentsDone { item_id, output_index, name, arguments };
                 self.events.push("response.function_call_arguments.done", fields);
+            }
+            OutputItem::CustomCall { input, .. } => {
+                let fields = Fields::InputDone { item_id, output_index, input };
+                self.events.push("response.custom_tool_call_input.done", fields);
             }
         }
         let status = status_of(output_index, output.items().len(), output.is_cut_off());
