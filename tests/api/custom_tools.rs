@@ -88,24 +88,26 @@ fn is_patch(text: &str) -> bool {
         |line: &str, starts: &[&str]| starts.iter().any(|start| line.starts_with(start) && line.len() > start.len());
     let is_file = |line: &str| starts(line, &["*** Add File: ", "*** Delete File: ", "*** Update File: "]);
     let mut file = "";
-    let fits = |line: &&str| {
+    for line in files {
         if is_file(line) {
             file = line;
-            return true;
+            continue;
         }
-        match file.split(' ').nth(1) {
+        let fits = match file.split(' ').nth(1) {
             Some("Add") => line.starts_with('+'),
             Some("Update") => {
-                let is_change = line.starts_with(['+', '-', ' ']);
-                is_change || starts(line, &["*** Move to: "]) || line.starts_with("@@") || *line == "*** End of File"
+                line.starts_with(['+', '-', ' '])
+                    || line.starts_with("@@")
+                    || starts(line, &["*** Move to: "])
+                    || *line == "*** End of File"
             }
             _ => false,
+        };
+        if !fits {
+            return false;
         }
-    };
-    *first == "*** Begin Patch"
-        && *last == "*** End Patch"
-        && files.first().is_some_and(|line| is_file(line))
-        && files.iter().all(fits)
+    }
+    *first == "*** Begin Patch" && *last == "*** End Patch" && !file.is_empty()
 }
 
 #[test]

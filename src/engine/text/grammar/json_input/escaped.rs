@@ -26,6 +26,7 @@ pub fn terminal(pattern: &Pattern) -> String {
         Pattern::Concat(parts) => join(parts, " "),
         Pattern::Or(parts) => join(parts, " | "),
         Pattern::And(parts) => join(parts, " & "),
+        Pattern::Not(inner) if **inner == Pattern::NOTHING => format!("/{EVERY_TEXT}/"),
         Pattern::Not(inner) => format!("(~({}) & /{EVERY_TEXT}/)", terminal(inner)),
         Pattern::Repeat(inner, min, max) => format!("({}){}", terminal(inner), repetition(*min, *max)),
     }
@@ -93,6 +94,7 @@ fn class(ranges: &[(char, char)]) -> String {
     let escaped: Vec<char> = escaped_characters().filter(|one| contains(*one)).collect();
     let plain = plain_ranges(ranges);
     match (plain.is_empty(), escaped.is_empty()) {
+        (true, true) => r"[^\x{0}-\x{10ffff}]".to_owned(),
         (_, true) => format!("[{plain}]"),
         (true, false) => format!("{BACKSLASH}{}", escape_endings(&escaped)),
         (false, false) => format!("(?:[{plain}]|{BACKSLASH}{})", escape_endings(&escaped)),

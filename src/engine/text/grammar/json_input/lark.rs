@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::common_terminals;
 use super::pattern::Pattern;
 use super::tokens::{Token, TokenKind, in_line, tokens};
 
@@ -50,14 +49,16 @@ pub fn parse(text: &str) -> Result<Lark, String> {
     }
 }
 
-struct Parser {
+/// Parses tokens, from the first to the last.
+pub struct Parser {
     tokens: Vec<Token>,
-    position: usize,
-    lark: Lark,
+    pub position: usize,
+    pub lark: Lark,
 }
 
 impl Parser {
-    fn peek(&self) -> Option<&TokenKind> {
+    /// The next token.
+    pub fn peek(&self) -> Option<&TokenKind> {
         self.tokens.get(self.position).map(|token| &token.kind)
     }
 
@@ -65,7 +66,8 @@ impl Parser {
         self.tokens.get(self.position).or(self.tokens.last()).map_or(1, |token| token.line)
     }
 
-    fn error<T>(&self, what: &str) -> Result<T, String> {
+    /// An error in this line.
+    pub fn error<T>(&self, what: &str) -> Result<T, String> {
         Err(in_line(self.line(), what))
     }
 
@@ -73,13 +75,15 @@ impl Parser {
         matches!(self.peek(), Some(TokenKind::Mark(next)) if *next == mark)
     }
 
-    fn take(&mut self, mark: &str) -> bool {
+    /// Takes a mark, if it is the next token.
+    pub fn take(&mut self, mark: &str) -> bool {
         let is_next = self.is_mark(mark);
         self.position += usize::from(is_next);
         is_next
     }
 
-    fn expect(&mut self, mark: &str) -> Result<(), String> {
+    /// Takes a mark, or fails.
+    pub fn expect(&mut self, mark: &str) -> Result<(), String> {
         if self.take(mark) { Ok(()) } else { self.error(&format!("has no '{mark}' where it should be")) }
     }
 
@@ -118,7 +122,8 @@ impl Parser {
         }
     }
 
-    fn end_of_line(&self) -> Result<(), String> {
+    /// Fails unless the line ends here.
+    pub fn end_of_line(&self) -> Result<(), String> {
         match self.peek() {
             None | Some(TokenKind::NewLine) => Ok(()),
             Some(TokenKind::Mark(mark)) => self.error(&format!("has an unexpected '{mark}'")),
@@ -126,65 +131,8 @@ impl Parser {
         }
     }
 
-    fn directive(&mut self, name: &str) -> Result<(), String> {
-        self.position += 1;
-        match name {
-            "ignore" => {
-                let ignored = self.alternatives(0)?;
-                self.lark.ignored.push(ignored);
-                self.end_of_line()
-            }
-            "import" => self.import(),
-            other => self.error(&format!("has %{other}; only %ignore and %import are supported")),
-        }
-    }
-
-    /// `common.NAME`, `common.NAME -> OTHER` or `common (NAME, …)`.
-    fn import(&mut self) -> Result<(), String> {
-        if self.peek() != Some(&TokenKind::Rule("common".to_owned())) {
-            return self.error("imports from another grammar than 'common'");
-        }
-        self.position += 1;
-        if self.take(".") {
-            let name = self.terminal_name()?;
-            let alias = if self.take("->") { self.terminal_name()? } else { name.clone() };
-            self.import_one(&name, alias)?;
-        } else {
-            self.expect("(")?;
-            loop {
-                let name = self.terminal_name()?;
-                self.import_one(&name, name.clone())?;
-                if !self.take(",") {
-                    break;
-                }
-            }
-            self.expect(")")?;
-        }
-        self.end_of_line()
-    }
-
-    fn terminal_name(&mut self) -> Result<String, String> {
-        match self.peek().cloned() {
-            Some(TokenKind::Terminal(name)) => {
-                self.position += 1;
-                Ok(name)
-            }
-            _ => self.error("has no name of a terminal where one is imported"),
-        }
-    }
-
-    fn import_one(&mut self, name: &str, alias: String) -> Result<(), String> {
-        let Some(regex) = common_terminals::regex(name) else {
-            return self.error(&format!("imports the unknown terminal 'common.{name}'"));
-        };
-        let pattern = Expression::Pattern(Pattern::regex(regex, "")?);
-        match self.lark.terminals.insert(alias.clone(), pattern) {
-            Some(_) => self.error(&format!("defines '{alias}' twice")),
-            None => Ok(()),
-        }
-    }
-
-    fn alternatives(&mut self, depth: usize) -> Result<Expression, String> {
+    /// Alternatives, at this depth of parentheses.
+    pub fn alternatives(&mut self, depth: usize) -> Result<Expression, String> {
         if depth > MAX_DEPTH {
             return self.error(&format!("has more than {MAX_DEPTH} nested parentheses"));
         }

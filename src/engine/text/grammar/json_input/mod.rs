@@ -10,11 +10,13 @@
 //! the forms that its parts allow.
 
 mod common_terminals;
+mod directives;
 mod escaped;
 mod lark;
 mod modes;
 mod nodes;
 mod pattern;
+mod repetitions;
 mod tokens;
 mod writer;
 

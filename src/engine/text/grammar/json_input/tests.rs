@@ -56,16 +56,14 @@ fn regular_expressions_match_the_unescaped_text_as_a_whole() {
         (r".", &["a", "\"", "\\", "\t", "\u{1}", "漢"], &["\n", "", "ab"]),
         (r"(?s).", &["\n"], &["", "\n\n"]),
         (r"[^a-z]+", &["A\n\"\\é", "\u{0}"], &["a", "Aa", ""]),
-        (r"(?i)straße\n", &["STRAßE\n", "strasse\n", "Straße\n"], &["straße"]),
+        (r"(?i)straße\n", &["STRAßE\n", "Straße\n"], &["straße"]),
         (r"\d{2,3}\s(x|y)*?", &["12 ", "123\txyx", "12\n"], &["1 ", "1234 "]),
         (r"(\r?\n)+", &["\n", "\r\n\n"], &["\r", ""]),
         ("\u{0}|\u{1f}|\u{7f}", &["\u{0}", "\u{1f}", "\u{7f}"], &["\u{1}", ""]),
         (r"[\x00-\x09]x?", &["\u{0}", "\tx"], &["\n", "x"]),
         (r"", &[""], &["a"]),
     ] {
-        let right: Vec<&str> =
-            right.iter().copied().filter(|text| regex != r"(?i)straße\n" || *text != "strasse\n").collect();
-        check(&InputFormat::Regex(regex.to_owned()), &right, wrong);
+        check(&InputFormat::Regex(regex.to_owned()), right, wrong);
     }
 }
 
@@ -108,7 +106,7 @@ fn terminals_may_be_combined() {
     let comment = "start: \"/*\" BODY \"*/\"\nBODY: /(?s:.*)/ & ~(/(?s:.*)/ \"*\" /(?s:.*)/)";
     check(&lark(comment), &["/**/", "/* \n\"\\ */"], &["/* * */", "/*"]);
     check(&lark("start: DIGIT+ \"a\"..\"c\" \"Ö\"i\n%import common.INT -> DIGIT"), &["12aö", "1cÖ"], &["ab", "1d"]);
-    check(&lark("?start: !x -> y\n!x: \"a\" // comment\n\n  | B # another\nB: \"b\"i"), &["a", "b", "B"], &["A"]);
+    check(&lark("?start: x -> y\n!x: \"a\" // comment\n\n  | B # another\nB: \"b\"i"), &["a", "b", "B"], &["A"]);
 }
 
 /// The format of patches to files that coding models write.

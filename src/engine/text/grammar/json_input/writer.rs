@@ -11,8 +11,6 @@ use super::nodes::{Grammar, Node};
 const MAX_LINES: usize = 2_048;
 /// Max bytes of the result.
 const MAX_BYTES: usize = 1 << 20;
-/// Max repetitions that are written one by one.
-const MAX_COPIES: u32 = 64;
 /// The JSON around the string.
 const OPENING: &str = r#""{\"input\": \"""#;
 const CLOSING: &str = r#""\"}""#;
@@ -57,7 +55,8 @@ fn of_terminal(is_nullable: bool, has_escape: bool) -> Transitions {
     })
 }
 
-fn suffix(from: Mode, to: Mode) -> &'static str {
+/// The end of a name that says from which mode to which one a part is.
+pub fn suffix(from: Mode, to: Mode) -> &'static str {
     match (from, to) {
         (Mode::Between, Mode::Between) => "bb",
         (Mode::Between, Mode::Escape) => "be",
@@ -74,7 +73,8 @@ fn terminal_name(index: usize, from: Mode, to: Mode) -> String {
     format!("T{index}_{}", suffix(from, to).to_ascii_uppercase())
 }
 
-struct Writer<'a> {
+/// Writes the rules and terminals that are needed.
+pub struct Writer<'a> {
     grammar: &'a Grammar,
     /// For each terminal, its texts that begin with an escape, without the backslash.
     after_backslash: Vec<Option<String>>,
@@ -82,14 +82,15 @@ struct Writer<'a> {
     rules: Vec<Transitions>,
     out: String,
     /// The names that are defined or pending.
-    written: HashSet<String>,
+    pub written: HashSet<String>,
     pending: Vec<(usize, Mode, Mode)>,
     /// The names of other rules, by their right sides.
-    helpers: HashMap<String, String>,
+    pub helpers: HashMap<String, String>,
 }
 
 impl Writer<'_> {
-    fn line(&mut self, name: &str, body: &str) -> Result<(), String> {
+    /// Adds a rule or a terminal.
+    pub fn line(&mut self, name: &str, body: &str) -> Result<(), String> {
         // Writing to a string cannot fail.
         let _ = writeln!(self.out, "{name}: {body}");
         match self.written.len() <= MAX_LINES && self.out.len() <= MAX_BYTES {
@@ -98,7 +99,8 @@ impl Writer<'_> {
         }
     }
 
-    fn transitions(&self, node: &Node) -> Transitions {
+    /// Between which modes a part can be.
+    pub fn transitions(&self, node: &Node) -> Transitions {
         Transitions::of(node, &self.rules, &self.terminals)
     }
 
@@ -108,7 +110,7 @@ impl Writer<'_> {
     }
 
     /// What a part is from one mode to another, as one item of a sequence. `None` if it has no such texts.
-    fn node(&mut self, node: &Node, from: Mode, to: Mode) -> Result<Option<String>, String> {
+    pub fn node(&mut self, node: &Node, from: Mode, to: Mode) -> Result<Option<String>, String> {
         if !self.transitions(node).has(from, to) {
             return Ok(None);
         }
@@ -156,7 +158,7 @@ impl Writer<'_> {
     }
 
     /// From the end to the beginning: what is left of the sequence from each mode.
-    fn sequence(&mut self, parts: &[&Node], from: Mode, to: Mode) -> Result<Option<String>, String> {
+    pub fn sequence(&mut self, parts: &[&Node], from: Mode, to: Mode) -> Result<Option<String>, String> {
         let reached = self.reached(parts, from);
         let mut rest: [Option<String>; 2] = MODES.map(|mode| (mode == to).then(String::new));
         for (part, begins) in parts.iter().zip(&reached).rev() {
@@ -210,110 +212,6 @@ impl Writer<'_> {
         Ok(if found.len() > 1 { any_of(found) } else { found.pop() })
     }
 
-    fn repeat(
-        &mut self,
-        inner: &Node,
-        min: u32,
-        max: Option<u32>,
-        from: Mode,
-        to: Mode,
-    ) -> Result<Option<String>, String> {
-        let transitions = self.transitions(inner);
-        let begins_with_escape = MODES.iter().any(|end| transitions.has(Mode::Escape, *end));
-        if !begins_with_escape {
-            return self.repeat_between(inner, min, max, from, to);
-        }
-        match max {
-            None if min == 0 => self.any_number(inner, from, to).map(Some),
-            _ if max.unwrap_or(min) > MAX_COPIES => Err(format!(
-                "repeats a rule that may begin with a quotation mark, a backslash or a control character up to {} times; at most {MAX_COPIES} are allowed",
-                max.unwrap_or(min)
-            )),
-            _ => {
-                let optional = match max {
-                    None => vec![Node::Repeat(Box::new(inner.clone()), 0, None)],
-                    Some(max) => vec![
-                        Node::Alternatives(vec![inner.clone(), Node::Sequence(Vec::new())]);
-                        max.saturating_sub(min) as usize
-                    ],
-                };
-                let required = std::iter::repeat_n(inner, min as usize);
-                self.sequence(&required.chain(&optional).collect::<Vec<_>>(), from, to)
-            }
-        }
-    }
-
-    /// A repetition whose parts all begin between two characters.
-    fn repeat_between(
-        &mut self,
-        inner: &Node,
-        min: u32,
-        max: Option<u32>,
-        from: Mode,
-        to: Mode,
-    ) -> Result<Option<String>, String> {
-        if from == Mode::Escape {
-            return Ok((min == 0 && to == Mode::Escape).then(empty));
-        }
-        let Some(whole) = self.node(inner, Mode::Between, Mode::Between)? else {
-            let last = self.node(inner, Mode::Between, to)?;
-            return Ok(match (min, to) {
-                (0, Mode::Between) => Some(empty()),
-                (0 | 1, _) if max != Some(0) => last,
-                _ => None,
-            });
-        };
-        if to == Mode::Between {
-            return Ok(Some(repeated(&whole, min, max)));
-        }
-        let Some(last) = self.node(inner, Mode::Between, to)? else { return Ok(None) };
-        let before = repeated(&whole, min.saturating_sub(1), max.map(|max| max.saturating_sub(1)));
-        Ok(Some(format!("({before} {last})")))
-    }
-
-    /// Any number of repetitions as a rule that begins with itself: such rules are the cheapest ones to parse.
-    fn any_number(&mut self, inner: &Node, from: Mode, to: Mode) -> Result<String, String> {
-        let mut parts = HashMap::new();
-        for begin in MODES {
-            for end in MODES {
-                parts.extend(self.node(inner, begin, end)?.map(|part| ((begin, end), part)));
-            }
-        }
-        let mut key: Vec<String> =
-            parts.iter().map(|((begin, end), part)| format!("{} {part}", suffix(*begin, *end))).collect();
-        key.sort();
-        let key = key.join("\n");
-        let number = self.helpers.len();
-        let name = self.helpers.entry(key).or_insert_with(|| format!("a{number}")).clone();
-        let of = |begin: Mode, end: Mode| format!("{name}_{}", suffix(begin, end));
-        let star = Transitions::new(|begin, end| parts.contains_key(&(begin, end)));
-        let star = star.repeated(0, None);
-        if self.written.insert(of(from, to)) {
-            for begin in MODES {
-                self.any_number_from(begin, star, &parts, &of)?;
-            }
-        }
-        Ok(of(from, to))
-    }
-
-    fn any_number_from(
-        &mut self,
-        begin: Mode,
-        star: Transitions,
-        parts: &HashMap<(Mode, Mode), String>,
-        of: &impl Fn(Mode, Mode) -> String,
-    ) -> Result<(), String> {
-        for end in MODES.into_iter().filter(|end| star.has(begin, *end)) {
-            let mut found: Vec<String> = if begin == end { vec![empty()] } else { Vec::new() };
-            for middle in MODES.into_iter().filter(|middle| star.has(begin, *middle)) {
-                found.extend(parts.get(&(middle, end)).map(|part| format!("{} {part}", of(begin, middle))));
-            }
-            self.written.insert(of(begin, end));
-            self.line(&of(begin, end), &found.join(" | "))?;
-        }
-        Ok(())
-    }
-
     /// The name of a rule with this right side.
     fn helper(&mut self, body: &str) -> Result<String, String> {
         if let Some(name) = self.helpers.get(body) {
@@ -328,7 +226,7 @@ impl Writer<'_> {
 }
 
 /// The empty text.
-fn empty() -> String {
+pub fn empty() -> String {
     "\"\"".to_owned()
 }
 
@@ -337,18 +235,5 @@ fn any_of(mut found: Vec<String>) -> Option<String> {
     match found.len() {
         0 | 1 => found.pop(),
         _ => Some(format!("({})", found.join(" | "))),
-    }
-}
-
-fn repeated(item: &str, min: u32, max: Option<u32>) -> String {
-    match (min, max) {
-        (_, Some(0)) => empty(),
-        _ if item == empty() => empty(),
-        (1, Some(1)) => item.to_owned(),
-        (0, None) => format!("{item}*"),
-        (1, None) => format!("{item}+"),
-        (0, Some(1)) => format!("{item}?"),
-        (min, None) => format!("{item}{{{min},}}"),
-        (min, Some(max)) => format!("{item}{{{min},{max}}}"),
     }
 }
