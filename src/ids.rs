@@ -126,6 +126,10 @@ ids! {
     FunctionCallId "function call" "fc_";
     /// The result of a tool call in the input of a response.
     FunctionOutputId "function call output" "fco_";
+    /// A call of a custom tool in the output of a response.
+    CustomCallId "custom tool call" "ctc_";
+    /// The result of a custom tool's call in the input of a response.
+    CustomOutputId "custom tool call output" "ctco_";
     /// The reasoning in the output of a response.
     ReasoningId "reasoning item" "rs_";
     /// The summary of a conversation.

@@ -52,6 +52,14 @@ impl Dialect {
         }
     }
 
+    /// The field of a custom tool with the definition of its grammar.
+    pub(super) fn tool_grammar(self) -> &'static str {
+        match self {
+            Self::Responses => "format.definition",
+            Self::Chat | Self::Messages | Self::Ollama => "custom.format.grammar.definition",
+        }
+    }
+
     /// The field that names the tool to call.
     pub(super) fn chosen_tool(self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@ pub mod chat;
 pub mod completions;
 pub mod conversation_context;
 mod conversation_truncation;
+pub mod custom_tools;
 pub mod dialect;
 pub mod embeddings;
 mod errors;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::custom_tools;
 use super::dialect::Dialect;
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
@@ -20,6 +21,8 @@ pub struct OutputRequest {
     pub text_field: Option<&'static str>,
     /// A JSON array of tool definitions, as text. `None`: the agent's tools, if any.
     pub tools: Option<String>,
+    /// The position of each tool among those that the client sent; empty if it sent no others.
+    pub tool_positions: Vec<usize>,
     pub choice: ToolChoice,
     /// Whether one choice may have several calls; `None`: as the model can.
     pub parallel: Option<bool>,
@@ -39,6 +42,7 @@ pub enum ToolChoice {
 /// An output request with its tools resolved.
 pub(super) struct ResolvedOutput {
     pub spec: OutputSpec,
+    tool_positions: Vec<usize>,
     /// Whether the tools come from the agent.
     from_agent: bool,
     /// Whether the request leaves open if there may be several calls.
@@ -53,11 +57,13 @@ impl OutputRequest {
         if let TextFormat::Schema { strict, .. } = &mut self.text {
             *strict |= strict_schemas;
         }
-        let own = self.tools.as_deref().map(tool_definitions::parse).transpose()?;
+        let may_be_custom = self.dialect == Dialect::Responses;
+        let parse = |json: &str| tool_definitions::parse(json, may_be_custom);
+        let own = self.tools.as_deref().map(parse).transpose()?;
         let from_agent = own.is_none();
         let listed = match own {
             Some(own) => own,
-            None => agents.as_deref().map(tool_definitions::parse).transpose()?.unwrap_or_default(),
+            None => agents.as_deref().map(parse).transpose()?.unwrap_or_default(),
         };
         let text_field = self.text_field.unwrap_or_else(|| self.dialect.output_schema());
         let calling = resolve_call_mode(&self.choice, &listed, self.dialect)?;
@@ -65,7 +71,8 @@ impl OutputRequest {
         let tools = visible.into_iter().map(|definition| tool(definition, strict_schemas)).collect();
         let spec = OutputSpec { text: self.text, tools, calling, parallel: self.parallel.unwrap_or(true) };
         let parallel_by_model = self.parallel.is_none();
-        Ok(ResolvedOutput { spec, from_agent, parallel_by_model, text_field, dialect: self.dialect })
+        let Self { tool_positions, dialect, .. } = self;
+        Ok(ResolvedOutput { spec, tool_positions, from_agent, parallel_by_model, text_field, dialect })
     }
 }
 
@@ -79,7 +86,7 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value], dialect: Dialect) -> 
         ToolChoice::Required => return Ok(CallMode::Required),
         ToolChoice::Named(name) => name,
     };
-    if tools.iter().any(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(name)) {
+    if tools.iter().any(|tool| tool_name(tool) == Some(name)) {
         return Ok(CallMode::Named(name.clone()));
     }
     let field = dialect.chosen_tool();
@@ -87,14 +94,24 @@ fn resolve_call_mode(choice: &ToolChoice, tools: &[Value], dialect: Dialect) -> 
     Err(Error::invalid(field, format!("'{field}' is '{name}', which is not the name of a tool.")))
 }
 
+/// The name of a validated definition.
+fn tool_name(definition: &Value) -> Option<&str> {
+    let names = ["/function/name", "/custom/name"];
+    names.iter().find_map(|path| definition.pointer(path)).and_then(Value::as_str)
+}
+
 /// Converts a validated definition to the form that chat templates expect, which always has parameters.
 pub(super) fn tool(definition: Value, strict_schemas: bool) -> Tool {
+    if let Some(custom) = definition.get("custom").and_then(Value::as_object) {
+        return custom_tools::tool(custom);
+    }
     let mut function = definition.get("function").and_then(Value::as_object).cloned().unwrap_or_default();
-    let name = function.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let name = tool_name(&definition).unwrap_or_default().to_owned();
     let strict = strict_schemas || function.get("strict") == Some(&Value::Bool(true));
     function.retain(|name, value| name != "strict" && !value.is_null());
     function.entry("parameters").or_insert_with(no_parameters);
-    Tool { name, definition: json!({ "type": "function", "function": Value::Object(function) }), strict }
+    let definition = json!({ "type": "function", "function": Value::Object(function) });
+    Tool { name, definition, strict, input: None }
 }
 
 /// As in OpenAI's API, omitted parameters mean that the function takes none.
@@ -143,9 +160,17 @@ impl ResolvedOutput {
     fn schema_field(&self, tool: Option<usize>, path: &str) -> String {
         match tool {
             None => format!("{}{path}", self.text_field),
+            Some(tool) if self.spec.tools.get(tool).is_some_and(|tool| tool.input.is_some()) => {
+                format!("tools[{}].{}", self.position(tool), self.dialect.tool_grammar())
+            }
             Some(tool) if self.from_agent => format!("agent.tools[{tool}].function.parameters{path}"),
-            Some(tool) => format!("tools[{tool}].{}{path}", self.dialect.tool_schema()),
+            Some(tool) => format!("tools[{}].{}{path}", self.position(tool), self.dialect.tool_schema()),
         }
+    }
+
+    /// The position of a tool among those that the client sent.
+    fn position(&self, tool: usize) -> usize {
+        self.tool_positions.get(tool).copied().unwrap_or(tool)
     }
 
     fn offending_field(&self) -> &'static str {

@@ -63,7 +63,7 @@ pub use text::reasoning::{ReasoningRequest, is_in_template as template_has_reaso
 pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
 };
-pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
+pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};
 pub use training::{

@@ -29,6 +29,7 @@ mod client_disconnects;
 mod completions;
 mod contract;
 mod conversations;
+mod custom_tools;
 mod embeddings;
 mod equal_apis;
 mod error_messages;

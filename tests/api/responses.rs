@@ -45,7 +45,7 @@ pub fn events(text: &str) -> Vec<Value> {
 }
 
 /// The response that a stream's events make, as OpenAI's clients put it together. The order of events is checked.
-fn assembled(text: &str) -> Value {
+pub fn assembled(text: &str) -> Value {
     let events = events(text);
     assert_eq!((&events[0]["type"], &events[1]["type"]), (&json!("response.created"), &json!("response.in_progress")));
     let response = events[0]["response"].clone();
@@ -110,6 +110,11 @@ pub fn assembled_from(mut response: Value, events: &[Value], text: &str) -> Valu
             "response.function_call_arguments.done" => {
                 assert_eq!((&event["arguments"], &event["name"]), (&item["arguments"], &item["name"]));
             }
+            "response.custom_tool_call_input.delta" => {
+                let input = item["input"].as_str().unwrap().to_owned() + event["delta"].as_str().unwrap();
+                item["input"] = json!(input);
+            }
+            "response.custom_tool_call_input.done" => assert_eq!(event["input"], item["input"]),
             other => panic!("{other}"),
         }
         assert_eq!(event["item_id"], item["id"], "{text}");
@@ -336,7 +341,7 @@ fn generation_ends_with_the_context_and_a_longer_input_is_refused_or_truncated()
 fn what_only_openai_has_is_left_out_and_named() {
     let server = Server::start_with(&model());
     let more = json!({
-        "tools": [{ "type": "web_search" }, tool("look"), { "type": "custom", "name": "apply_patch" }, { "type": "namespace", "name": "n" }],
+        "tools": [{ "type": "web_search" }, tool("look"), { "type": "local_shell" }, { "type": "namespace", "name": "n" }],
         "input": [{ "type": "web_search_call", "id": "ws_1", "status": "completed" }, { "type": "reasoning", "summary": [] }, { "role": "user", "content": "hi" }],
         "reasoning": { "effort": "low", "summary": null }, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k",
         "service_tier": "auto", "metadata": { "a": "b" }, "include": ["reasoning.encrypted_content"], "max_tool_calls": 3,
@@ -344,7 +349,7 @@ fn what_only_openai_has_is_left_out_and_named() {
     });
     let reply = send(&server, more);
     let response = reply.ok();
-    let ignored = "input[0] web_search_call, moderation, tools[0] web_search, tools[2] custom, tools[3] namespace";
+    let ignored = "input[0] web_search_call, moderation, tools[0] web_search, tools[2] local_shell, tools[3] namespace";
     assert_eq!(reply.header("x-outpost-ignored"), Some(ignored));
     for (field, value) in [
         ("reasoning", json!({ "effort": "low", "summary": null })),

@@ -69,7 +69,7 @@ fn requests_with_tools_use_the_tool_template() {
     let tool_template = Some("{% for t in tools %}{{ t.function.name }}{% endfor %} [TOOL_CALLS]");
     let rig = rig(&TinyModel { tool_template, ..TinyModel::default() }, |_| ());
     let definition = serde_json::json!({ "type": "function", "function": { "name": "look" } });
-    let tool = Tool { name: "look".to_owned(), definition, strict: false };
+    let tool = Tool { name: "look".to_owned(), definition, strict: false, input: None };
     assert_eq!(text(&rig.model, &rig.model.prompt_with(&[user("hi")], &[tool]).unwrap()), "look [TOOL_CALLS]");
     assert!(text(&rig.model, &rig.model.prompt(&[user("hi")]).unwrap()).starts_with("<|im_start|>user"));
 }

@@ -70,7 +70,8 @@ const TOOL_USE: &str = "<a>{% for t in tools %}{{ t.function.name }}{% endfor %}
 fn prompts(root: &Path) -> [Vec<u32>; 2] {
     let model = start(root).models().load("m").unwrap();
     let definition = json!({ "type": "function", "function": { "name": "bad" } });
-    let (hi, tool) = (Message::new("user", "hi"), Tool { name: "bad".to_owned(), definition, strict: false });
+    let (hi, tool) =
+        (Message::new("user", "hi"), Tool { name: "bad".to_owned(), definition, strict: false, input: None });
     [&[][..], &[tool]].map(|tools| model.prompt_with(std::slice::from_ref(&hi), tools).unwrap())
 }
 

@@ -21,7 +21,12 @@ fn schema(schema: Value) -> OutputSpec {
 
 fn tool(name: &str, parameters: Value) -> Tool {
     let function = json!({ "name": name, "description": "Looks.", "parameters": parameters });
-    Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }), strict: true }
+    Tool {
+        name: name.to_owned(),
+        definition: json!({ "type": "function", "function": function }),
+        strict: true,
+        input: None,
+    }
 }
 
 /// A request that ends only when its grammar is complete.

@@ -45,7 +45,7 @@ fn check(name: &str) {
 fn prompt_with_tools(model: &TextModel, tools: &[Value]) -> Vec<u32> {
     let tool = |definition: &Value| {
         let name = definition["function"]["name"].as_str().unwrap().to_owned();
-        Tool { name, definition: definition.clone(), strict: false }
+        Tool { name, definition: definition.clone(), strict: false, input: None }
     };
     let (id, arguments) = ("call_1".to_owned(), r#"{"city": "Köln"}"#.to_owned());
     let call = ToolCall { id: id.clone(), name: "get_weather".to_owned(), arguments };

@@ -216,7 +216,7 @@ mod tests {
                 let trained = (0..messages.len()).map(|index| trained.contains(&index)).collect();
                 let tool = |definition: &Value| {
                     let name = definition["function"]["name"].as_str().unwrap().to_owned();
-                    Tool { name, definition: definition.clone(), strict: false }
+                    Tool { name, definition: definition.clone(), strict: false, input: None }
                 };
                 let tools = tools.iter().map(tool).collect();
                 let example = TrainingExample::Chat { messages, trained, tools };

@@ -6,6 +6,7 @@
 
 mod error;
 mod gbnf;
+mod json_input;
 mod regex_escape;
 mod rejection;
 mod schema;
@@ -136,6 +137,7 @@ fn compile(factory: &ParserFactory, mut source: source::Source) -> Result<Compil
         Ok(matcher) => matcher,
         Err(reason) => {
             check_text(factory, &source)?;
+            check_inputs(factory, &source)?;
             relax(factory, &mut source)?;
             parse(factory, &source, None).map_err(|_| combination(reason))?
         }
@@ -164,6 +166,17 @@ fn check_text(factory: &ParserFactory, source: &source::Source) -> Result<(), Gr
         _ => shorten(error.lines().next().unwrap_or_default()),
     };
     Err(GrammarError::schema(None, String::new(), format!("cannot be enforced: {reason}")))
+}
+
+/// Fails if the grammar of a custom tool's input does not compile.
+fn check_inputs(factory: &ParserFactory, source: &source::Source) -> Result<(), GrammarError> {
+    for (tool, grammar) in source.inputs() {
+        if Matcher::new(factory.create_parser(grammar)).get_error().is_some() {
+            let what = format!("cannot be enforced: {}", Rejection::TooComplex);
+            return Err(GrammarError::schema(Some(tool), String::new(), what));
+        }
+    }
+    Ok(())
 }
 
 fn compiles(factory: &ParserFactory, schema: Value) -> bool {

@@ -6,9 +6,12 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
 use super::error::GrammarError;
+use super::json_input;
 use super::regex_escape::escape;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
-use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
+use crate::engine::text::tools::{
+    CallFormat, CallSyntax, InputFormat, OutputSpec, PYTHON, TextFormat, Tool, bare_call,
+};
 
 /// Max parts of a schema to try one by one if it does not compile, and how often.
 const MAX_SUSPECTS: usize = 200;
@@ -28,6 +31,8 @@ pub(super) struct Source {
     /// The grammar of the text, if it is not a schema.
     text: Option<GrammarWithLexer>,
     pub schemas: Vec<Part>,
+    /// The grammars of custom tools' arguments, with the index of each tool.
+    inputs: Vec<(usize, GrammarWithLexer)>,
 }
 
 /// A schema in the grammar.
@@ -63,15 +68,19 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
         schemas.extend(text_schema(spec, &mut multiples)?);
     }
     let text = if has_text { text_grammar(&spec.text)? } else { None };
-    let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas }) };
+    let mut inputs = Vec::new();
+    let Some(syntax) = syntax else { return Ok(Source { lark: None, text, schemas, inputs }) };
     for (index, tool) in &syntax.callable {
-        schemas.push(parameters(*index, tool, &mut multiples)?);
+        match &tool.input {
+            None => schemas.push(parameters(*index, tool, &mut multiples)?),
+            Some(format) => inputs.push((*index, input(*index, format)?)),
+        }
     }
     if syntax.format == CallFormat::Llama && !syntax.call_required && !matches!(spec.text, TextFormat::Free) {
         let what = "This model starts tool calls the same way as JSON text, so a format of the text cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit the format.";
         return Err(GrammarError::Combination(what.to_owned()));
     }
-    Ok(Source { lark: Some(lark(syntax)), text, schemas })
+    Ok(Source { lark: Some(lark(syntax)), text, schemas, inputs })
 }
 
 fn text_schema(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
@@ -110,6 +119,18 @@ fn without_anchors(regex: &str) -> &str {
     regex.strip_suffix('$').filter(|rest| escapes(rest) % 2 == 0).unwrap_or(regex)
 }
 
+/// The grammar of a custom tool's arguments.
+fn input(index: usize, format: &InputFormat) -> Result<GrammarWithLexer, GrammarError> {
+    let invalid = |what| GrammarError::schema(Some(index), String::new(), what);
+    let grammar = GrammarWithLexer::from_lark(json_input::arguments(format).map_err(invalid)?);
+    Ok(GrammarWithLexer { name: Some(arguments_name(index)), ..grammar })
+}
+
+/// The name of a tool's arguments in the Lark rules.
+fn arguments_name(index: usize) -> String {
+    format!("arguments_{index}")
+}
+
 /// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
 fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
     let mut schema = match tool.parameters() {
@@ -123,7 +144,7 @@ fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Pa
             return Err(GrammarError::schema(Some(index), String::new(), what));
         }
     }
-    Part::new(format!("arguments_{index}"), &schema, tool.strict, Some(index), multiples)
+    Part::new(arguments_name(index), &schema, tool.strict, Some(index), multiples)
 }
 
 impl Part {
@@ -282,7 +303,16 @@ impl Source {
         let schemas = chosen.map(|(_, part)| named(part));
         let lark = self.lark.clone().filter(|_| part.is_none()).map(GrammarWithLexer::from_lark);
         let text = self.text.clone().filter(|_| part.is_none());
-        TopLevelGrammar { grammars: lark.into_iter().chain(text).chain(schemas).collect(), max_tokens: None }
+        let inputs = self.inputs.iter().filter(|_| part.is_none()).map(|(_, grammar)| grammar.clone());
+        TopLevelGrammar {
+            grammars: lark.into_iter().chain(text).chain(inputs).chain(schemas).collect(),
+            max_tokens: None,
+        }
+    }
+
+    /// The grammars of custom tools' arguments, with the index of each tool.
+    pub fn inputs(&self) -> impl Iterator<Item = (usize, TopLevelGrammar)> {
+        self.inputs.iter().map(|(tool, grammar)| (*tool, TopLevelGrammar::from_grammar(grammar.clone())))
     }
 
     /// The grammar of the text alone, if it is not a schema.

@@ -31,7 +31,12 @@ static FACTORY: LazyLock<ParserFactory> = LazyLock::new(|| {
 fn syntax(format: CallFormat, parallel: bool) -> CallSyntax {
     let tool = |name: &str, parameters| {
         let function = json!({ "name": name, "parameters": parameters });
-        Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }), strict: true }
+        Tool {
+            name: name.to_owned(),
+            definition: json!({ "type": "function", "function": function }),
+            strict: true,
+            input: None,
+        }
     };
     let city = json!({ "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"],
         "additionalProperties": false });

@@ -14,9 +14,33 @@ pub struct Tool {
     pub definition: Value,
     /// Whether the arguments must match the whole schema: what cannot be enforced is then an error.
     pub strict: bool,
+    /// Of a custom tool, whose arguments are always `{"input": "…"}`: what the input is. `None` for functions.
+    pub input: Option<InputFormat>,
+}
+
+/// The format of a custom tool's input.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InputFormat {
+    /// Any text.
+    Text,
+    /// Text that this regular expression matches as a whole.
+    Regex(String),
+    /// Text of this grammar, in Lark notation.
+    Lark(String),
 }
 
 impl Tool {
+    /// What output with this tool depends on, in one line.
+    fn key(&self) -> String {
+        let input = match &self.input {
+            None => String::new(),
+            Some(InputFormat::Text) => "text".to_owned(),
+            Some(InputFormat::Regex(regex)) => format!("regex {}", Value::from(regex.as_str())),
+            Some(InputFormat::Lark(grammar)) => format!("lark {}", Value::from(grammar.as_str())),
+        };
+        format!("{} {} {input}", self.strict, self.definition)
+    }
+
     /// The JSON schema of the arguments, if the tool takes any.
     pub fn parameters(&self) -> Option<&Value> {
         self.definition.pointer("/function/parameters").filter(|parameters| !parameters.is_null())
@@ -100,7 +124,7 @@ impl OutputSpec {
             TextFormat::Lark(grammar) => format!("lark {}", Value::from(grammar.as_str())),
         };
         let head = format!("{:?} {}", self.calling, self.parallel);
-        let tools = self.tools.iter().map(|tool| format!("{} {}", tool.strict, tool.definition));
+        let tools = self.tools.iter().map(Tool::key);
         [head, text].into_iter().chain(tools).collect::<Vec<_>>().join("\n")
     }
 }

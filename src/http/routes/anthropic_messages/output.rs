@@ -36,7 +36,7 @@ pub fn request(
     text: TextFormat,
     ignored: &mut Vec<String>,
 ) -> Result<OutputRequest> {
-    let (mut functions, mut names) = (Vec::new(), HashSet::new());
+    let (mut functions, mut tool_positions, mut names) = (Vec::new(), Vec::new(), HashSet::new());
     for (index, tool) in tools.iter().enumerate() {
         let field = format!("tools[{index}]");
         let fields = object(&field, Some(tool))?;
@@ -48,6 +48,7 @@ pub fn request(
                     return invalid_field(&format!("{field}.name"), &text);
                 }
                 functions.push(function);
+                tool_positions.push(index);
             }
             Some(kind) => ignored.push(format!("{field} {}", shorten(kind))),
         }
@@ -57,7 +58,7 @@ pub fn request(
         Some(choice) => tool_choice(choice)?,
     };
     let tools = (!functions.is_empty()).then(|| Value::Array(functions).to_string());
-    Ok(OutputRequest { text, text_field: None, tools, choice, parallel, dialect: Dialect::Messages })
+    Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, parallel, dialect: Dialect::Messages })
 }
 
 /// A tool as OpenAI defines it.

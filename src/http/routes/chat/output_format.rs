@@ -114,6 +114,7 @@ pub fn output_request(
         text: text_format,
         text_field,
         tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
+        tool_positions: Vec::new(),
         choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,
         parallel,
         dialect: Dialect::Chat,

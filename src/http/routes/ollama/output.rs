@@ -18,7 +18,15 @@ pub fn request(format: Option<&Value>, tools: &[Value], ignored: &mut Vec<String
     let tools = tools.collect::<Result<Vec<_>>>()?;
     let tools = (!tools.is_empty()).then(|| Value::Array(tools).to_string());
     let (choice, parallel, dialect) = (ToolChoice::Auto, None, Dialect::Ollama);
-    Ok(OutputRequest { text: text(format)?, text_field: None, tools, choice, parallel, dialect })
+    Ok(OutputRequest {
+        text: text(format)?,
+        text_field: None,
+        tools,
+        tool_positions: Vec::new(),
+        choice,
+        parallel,
+        dialect,
+    })
 }
 
 /// `json`, or a schema.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{compaction, reasoning};
+use crate::calls::custom_tools;
 use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
@@ -63,8 +64,11 @@ impl Transcript {
     fn append_item(&mut self, field: &str, item: &Value) -> Result<()> {
         match kind(item) {
             Some("message") => self.append_message(field, item),
-            Some("function_call") => self.append_call(field, item),
-            Some("function_call_output") => self.append_result(field, item),
+            Some("function_call") => self.append_call(field, item, string(field, item, "arguments")?),
+            Some("custom_tool_call") => {
+                self.append_call(field, item, custom_tools::arguments(&string(field, item, "input")?))
+            }
+            Some("function_call_output" | "custom_tool_call_output") => self.append_result(field, item),
             Some("reasoning") => {
                 join_line(&mut self.reasoning, &reasoning::text_of(item));
                 Ok(())
@@ -79,7 +83,7 @@ impl Transcript {
             }
             Some(kind) => {
                 let text = format!(
-                    "is '{}'. This server accepts message, function_call, function_call_output, reasoning, compaction and item_reference",
+                    "is '{}'. This server accepts message, function_call, function_call_output, custom_tool_call, custom_tool_call_output, reasoning, compaction and item_reference",
                     shorten(kind)
                 );
                 invalid_field(&format!("{field}.type"), &text)
@@ -136,9 +140,9 @@ impl Transcript {
     }
 
     /// A call belongs to the assistant's message before it.
-    fn append_call(&mut self, field: &str, item: &Value) -> Result<()> {
+    fn append_call(&mut self, field: &str, item: &Value, arguments: String) -> Result<()> {
         let text = |name: &str| string(field, item, name);
-        let call = ToolCall { id: text("call_id")?, name: text("name")?, arguments: text("arguments")? };
+        let call = ToolCall { id: text("call_id")?, name: text("name")?, arguments };
         self.calls.insert(call.id.clone());
         match self.messages.last_mut().filter(|last| last.role == "assistant") {
             Some(last) => last.tool_calls.push(call),
@@ -155,7 +159,7 @@ impl Transcript {
         if !self.calls.contains(&id) {
             let field = format!("{field}.call_id");
             let text = format!(
-                "'{field}' is '{}', but no item before it is a function_call with this call_id. Send the call first, or previous_response_id.",
+                "'{field}' is '{}', but no item before it is a call with this call_id. Send the call first, or previous_response_id.",
                 shorten(&id)
             );
             return Err(Error::invalid(field, text));
@@ -186,7 +190,7 @@ fn is_hosted(kind: &str) -> bool {
 
 fn string(field: &str, item: &Value, name: &str) -> Result<String> {
     match item.get(name).and_then(Value::as_str) {
-        Some(text) if !text.is_empty() || name == "arguments" => Ok(text.to_owned()),
+        Some(text) if !text.is_empty() || matches!(name, "arguments" | "input") => Ok(text.to_owned()),
         _ => invalid_field(&format!("{field}.{name}"), "must be a string that is not empty"),
     }
 }
@@ -260,6 +264,8 @@ mod tests {
                 { "type": "function_call", "call_id": "c2", "name": "list", "arguments": "" },
                 { "type": "function_call_output", "call_id": "c1", "output": "one" },
                 { "type": "function_call_output", "call_id": "c2", "output": [{ "type": "input_text", "text": "two" }, { "type": "input_image" }] },
+                { "type": "custom_tool_call", "id": "ctc_1", "call_id": "c3", "name": "patch", "input": "a\n\"b\"", "status": "completed" },
+                { "type": "custom_tool_call_output", "call_id": "c3", "output": [{ "type": "input_text", "text": "done" }] },
                 { "role": "user", "content": "go on" },
             ]),
         )
@@ -281,6 +287,11 @@ mod tests {
             },
             result("c1", "one"),
             result("c2", "two\n[input_image left out: the model reads only text]"),
+            Message {
+                tool_calls: vec![call("c3", "patch", r#"{"input": "a\n\"b\""}"#)],
+                ..Message::new("assistant", "")
+            },
+            result("c3", "done"),
             Message::new("user", "go on"),
         ];
         assert_eq!(found.messages, expected);
@@ -305,6 +316,8 @@ mod tests {
             (user(json!({ "type": "input_image", "image_url": "data:" })), "input[0].content[0].type"),
             (json!([{ "type": "function_call", "call_id": "a", "name": "b" }]), "input[0].arguments"),
             (json!([{ "type": "function_call_output", "call_id": "a", "output": "" }]), "input[0].call_id"),
+            (json!([{ "type": "custom_tool_call", "call_id": "a", "name": "b" }]), "input[0].input"),
+            (json!([{ "type": "custom_tool_call_output", "call_id": "a", "output": "" }]), "input[0].call_id"),
         ] {
             assert_eq!(error(&input), param, "{input}");
         }

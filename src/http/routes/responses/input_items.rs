@@ -11,13 +11,18 @@ use super::response::ItemEncoder;
 use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::extractors::lenient;
-use crate::ids::{FunctionCallId, FunctionOutputId, ItemId, MessageId, ReasoningId, ResponseId};
+use crate::ids::{
+    CustomCallId, CustomOutputId, FunctionCallId, FunctionOutputId, ItemId, MessageId, ReasoningId, ResponseId,
+};
 use crate::service::access::Access;
 use crate::service::json_fields::invalid_field;
 use crate::service::responses::{Responses, StoredResponse};
 
 const DEFAULT_LIMIT: i64 = 20;
 const MAX_LIMIT: i64 = 100;
+/// The types of items that have a status.
+const WITH_STATUS: [&str; 5] =
+    ["message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"];
 
 /// The JSON of each item as it is stored: with an id, a type and a status, and with parts instead of a text.
 pub fn stored(response: ResponseId, items: &[Value]) -> Vec<String> {
@@ -32,12 +37,14 @@ fn stored_item(id: [u8; 16], item: &Value) -> Value {
         "message" => MessageId::from_bytes(id).to_string(),
         "function_call" => FunctionCallId::from_bytes(id).to_string(),
         "function_call_output" => FunctionOutputId::from_bytes(id).to_string(),
+        "custom_tool_call" => CustomCallId::from_bytes(id).to_string(),
+        "custom_tool_call_output" => CustomOutputId::from_bytes(id).to_string(),
         "reasoning" => ReasoningId::from_bytes(id).to_string(),
         _ => ItemId::from_bytes(id).to_string(),
     };
     set_missing(&mut fields, "id", json!(id));
     set_missing(&mut fields, "type", json!(kind));
-    if ["message", "function_call", "function_call_output"].contains(&kind.as_str()) {
+    if WITH_STATUS.contains(&kind.as_str()) {
         set_missing(&mut fields, "status", json!("completed"));
     }
     if kind == "message"

@@ -4,6 +4,7 @@
 
 mod background;
 mod compaction;
+mod custom_tools;
 mod follow;
 mod input;
 mod input_items;

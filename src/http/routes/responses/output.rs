@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use super::custom_tools;
 use crate::calls::dialect::Dialect;
 use crate::calls::output_spec::{OutputRequest, ToolChoice};
 use crate::display::shorten;
@@ -23,14 +24,15 @@ pub fn request(
     ignored: &mut Vec<String>,
 ) -> Result<OutputRequest> {
     let text = format(text)?;
-    let mut functions = functions(tools, ignored)?;
+    let mut callable = callable(tools, ignored)?;
     let choice = match choice {
         None | Some(Value::Null) => ToolChoice::Auto,
-        Some(choice) => tool_choice(choice, &mut functions)?,
+        Some(choice) => tool_choice(choice, &mut callable)?,
     };
-    let functions: Vec<Value> = functions.into_iter().map(|(_, function)| function).collect();
-    let tools = (!functions.is_empty()).then(|| Value::Array(functions).to_string());
-    Ok(OutputRequest { text, text_field: None, tools, choice, parallel, dialect: Dialect::Responses })
+    let tool_positions = callable.iter().map(|tool| tool.position).collect();
+    let definitions: Vec<Value> = callable.into_iter().map(|tool| tool.definition).collect();
+    let tools = (!definitions.is_empty()).then(|| Value::Array(definitions).to_string());
+    Ok(OutputRequest { text, text_field: None, tools, tool_positions, choice, parallel, dialect: Dialect::Responses })
 }
 
 /// The field `text.format`.
@@ -57,26 +59,37 @@ fn format(text: Option<&Value>) -> Result<TextFormat> {
     }
 }
 
-/// The functions among the tools, by name, as chat completions define them.
-fn functions(tools: &[Value], ignored: &mut Vec<String>) -> Result<Vec<(String, Value)>> {
-    let (mut functions, mut names) = (Vec::new(), HashSet::new());
-    for (index, tool) in tools.iter().enumerate() {
-        let field = format!("tools[{index}]");
+/// A tool that the model may call.
+struct Callable {
+    position: usize,
+    kind: &'static str,
+    name: String,
+    /// As chat completions define it.
+    definition: Value,
+}
+
+/// The functions and the custom tools.
+fn callable(tools: &[Value], ignored: &mut Vec<String>) -> Result<Vec<Callable>> {
+    let (mut callable, mut names) = (Vec::new(), HashSet::new());
+    for (position, tool) in tools.iter().enumerate() {
+        let field = format!("tools[{position}]");
         let fields = object(&field, Some(tool))?;
-        match fields.get("type").and_then(Value::as_str) {
-            Some("function") => {
-                let (name, function) = function(&field, fields)?;
-                if !names.insert(name.clone()) {
-                    let text = format!("is '{name}', which is already the name of an earlier tool. Use another name");
-                    return invalid_field(&format!("{field}.name"), &text);
-                }
-                functions.push((name, function));
+        let (kind, (name, definition)) = match fields.get("type").and_then(Value::as_str) {
+            Some("function") => ("function", function(&field, fields)?),
+            Some("custom") => ("custom", custom_tools::definition(&field, fields)?),
+            Some(kind) => {
+                ignored.push(format!("{field} {}", shorten(kind)));
+                continue;
             }
-            Some(kind) => ignored.push(format!("{field} {}", shorten(kind))),
             None => return invalid_field(&format!("{field}.type"), "is missing. The type of a function is 'function'"),
+        };
+        if !names.insert(name.clone()) {
+            let text = format!("is '{name}', which is already the name of an earlier tool. Use another name");
+            return invalid_field(&format!("{field}.name"), &text);
         }
+        callable.push(Callable { position, kind, name, definition });
     }
-    Ok(functions)
+    Ok(callable)
 }
 
 fn function(field: &str, tool: &Map<String, Value>) -> Result<(String, Value)> {
@@ -97,8 +110,8 @@ fn function(field: &str, tool: &Map<String, Value>) -> Result<(String, Value)> {
     Ok((tool_name.to_owned(), json!({ "type": "function", "function": function })))
 }
 
-/// The field `tool_choice`. `allowed_tools` removes the other functions.
-fn tool_choice(choice: &Value, functions: &mut Vec<(String, Value)>) -> Result<ToolChoice> {
+/// The field `tool_choice`. `allowed_tools` removes the other tools.
+fn tool_choice(choice: &Value, callable: &mut Vec<Callable>) -> Result<ToolChoice> {
     let mode = |field: &str, mode: &str| match mode {
         "auto" => Ok(ToolChoice::Auto),
         "none" => Ok(ToolChoice::None),
@@ -110,13 +123,22 @@ fn tool_choice(choice: &Value, functions: &mut Vec<(String, Value)>) -> Result<T
     }
     let fields = object("tool_choice", Some(choice))?;
     match fields.get("type").and_then(Value::as_str) {
-        Some("function") => Ok(ToolChoice::Named(name("tool_choice.name", fields.get("name"))?.to_owned())),
+        Some(kind @ ("function" | "custom")) => {
+            let name = name("tool_choice.name", fields.get("name"))?;
+            match callable.iter().find(|tool| tool.name == name) {
+                Some(tool) if tool.kind != kind => {
+                    let text = format!("is '{kind}', but the type of the tool '{name}' is '{}'", tool.kind);
+                    invalid_field("tool_choice.type", &text)
+                }
+                _ => Ok(ToolChoice::Named(name.to_owned())),
+            }
+        }
         Some("allowed_tools") => {
             let Some(allowed) = fields.get("tools").and_then(Value::as_array) else {
                 return invalid_field("tool_choice.tools", "must be an array of tools");
             };
             let names: HashSet<&str> = allowed.iter().filter_map(|tool| tool.get("name")?.as_str()).collect();
-            functions.retain(|(name, _)| names.contains(name.as_str()));
+            callable.retain(|tool| names.contains(tool.name.as_str()));
             mode("tool_choice.mode", fields.get("mode").and_then(Value::as_str).unwrap_or("auto"))
         }
         Some(other) => {
@@ -127,16 +149,19 @@ fn tool_choice(choice: &Value, functions: &mut Vec<(String, Value)>) -> Result<T
     }
 }
 
-const CHOICES: &str =
-    "'none', 'auto', 'required', {\"type\": \"function\", \"name\": …} or {\"type\": \"allowed_tools\", …}";
+const CHOICES: &str = "'none', 'auto', 'required', {\"type\": \"function\", \"name\": …}, {\"type\": \"custom\", \"name\": …} or {\"type\": \"allowed_tools\", …}";
 
 /// The tools as a response repeats them.
 pub fn echoed_tools(mut tools: Vec<Value>) -> Vec<Value> {
     for tool in tools.iter_mut().filter_map(Value::as_object_mut) {
-        if tool.get("type").and_then(Value::as_str) == Some("function") {
-            for name in ECHOED {
-                tool.entry(name).or_insert(Value::Null);
+        match tool.get("type").and_then(Value::as_str) {
+            Some("function") => {
+                for name in ECHOED {
+                    tool.entry(name).or_insert(Value::Null);
+                }
             }
+            Some("custom") => custom_tools::fill_in(tool),
+            _ => {}
         }
     }
     tools
@@ -162,6 +187,7 @@ mod tests {
             json!({ "type": "function", "name": "read", "description": "d", "parameters": { "type": "object" }, "strict": true }),
             json!({ "type": "web_search", "filters": {} }),
             json!({ "type": "function", "name": "list", "parameters": null }),
+            json!({ "type": "custom", "name": "patch", "format": { "type": "grammar", "syntax": "lark", "definition": "start: \"a\"" } }),
         ];
         let mut ignored = Vec::new();
         let output = request(None, &tools, Some(&json!("required")), Some(false), &mut ignored).unwrap();
@@ -169,9 +195,14 @@ mod tests {
         let expected = json!([
             { "type": "function", "function": { "name": "read", "description": "d", "parameters": { "type": "object" }, "strict": true } },
             { "type": "function", "function": { "name": "list" } },
+            { "type": "custom", "custom": { "name": "patch", "format": {
+                "type": "grammar", "grammar": { "syntax": "lark", "definition": "start: \"a\"" },
+            } } },
         ]);
         assert_eq!(serde_json::from_str::<Value>(&output.tools.unwrap()).unwrap(), expected);
-        assert_eq!(ignored, ["tools[1] web_search"]);
+        assert_eq!((output.tool_positions, &ignored[..]), (vec![0, 2, 3], &["tools[1] web_search".to_owned()][..]));
+        let named = request(None, &tools, Some(&json!({ "type": "custom", "name": "patch" })), None, &mut ignored);
+        assert_eq!(named.unwrap().choice, ToolChoice::Named("patch".to_owned()));
         let choice =
             json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "function", "name": "list" }] });
         let output = request(None, &tools, Some(&choice), None, &mut ignored).unwrap();
@@ -198,6 +229,15 @@ mod tests {
             (json!({ "name": "a" }), "tools[0].type"),
             (json!({ "type": "function" }), "tools[0].name"),
             (json!({ "type": "function", "name": "a", "parameters": 1 }), "tools[0].parameters"),
+            (json!({ "type": "custom" }), "tools[0].name"),
+            (json!({ "type": "custom", "name": "a", "description": 1 }), "tools[0].description"),
+            (json!({ "type": "custom", "name": "a", "format": 1 }), "tools[0].format"),
+            (json!({ "type": "custom", "name": "a", "format": { "type": "xml" } }), "tools[0].format.type"),
+            (json!({ "type": "custom", "name": "a", "format": { "type": "grammar" } }), "tools[0].format.syntax"),
+            (
+                json!({ "type": "custom", "name": "a", "format": { "type": "grammar", "syntax": "regex" } }),
+                "tools[0].format.definition",
+            ),
         ] {
             assert_eq!(error(json!(null), &[tool], json!(null)), param);
         }
@@ -209,5 +249,8 @@ mod tests {
         ] {
             assert_eq!(error(json!(null), &[], choice), param);
         }
+        let custom = json!({ "type": "custom", "name": "a" });
+        let choice = json!({ "type": "function", "name": "a" });
+        assert_eq!(error(json!(null), &[custom], choice), "tool_choice.type");
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::calls::custom_tools::InputDecoder;
 use crate::engine::{FinishReason, TextDelta, TokenInfo, ToolCallDelta};
 use crate::http::routes::completion_body::finite_logprob;
 
@@ -14,6 +15,8 @@ pub enum OutputItem {
     Message { text: String, tokens: Vec<TokenInfo> },
     /// A tool call. `call`: its number among the calls, which gives its id.
     Call { call: u32, name: String, arguments: String },
+    /// A call of a custom tool.
+    CustomCall { call: u32, name: String, input: String },
 }
 
 /// What a delta adds to the items. The last item is the one that grows.
@@ -29,18 +32,29 @@ pub enum Step {
         tokens: Vec<TokenInfo>,
     },
     Arguments(String),
+    /// Text of a custom tool's input.
+    Input(String),
 }
 
 /// The items so far.
 #[derive(Default)]
 pub struct OutputItems {
     items: Vec<OutputItem>,
+    /// The names of the custom tools.
+    custom: Vec<String>,
+    /// Reads the input of the last call, if it is of a custom tool.
+    decoder: InputDecoder,
     /// Tokens that have not added text yet.
     pending: Vec<TokenInfo>,
     pub ending: Option<FinishReason>,
 }
 
 impl OutputItems {
+    /// The items of a response whose custom tools have these names.
+    pub fn new(custom: Vec<String>) -> Self {
+        Self { custom, ..Self::default() }
+    }
+
     /// Adds a delta; returns what it changes, in order.
     pub fn add(&mut self, delta: &TextDelta) -> Vec<Step> {
         let mut steps = Vec::new();
@@ -72,6 +86,7 @@ impl OutputItems {
                 tokens.extend_from_slice(new);
             }
             (Step::Arguments(added), Some(OutputItem::Call { arguments, .. })) => arguments.push_str(added),
+            (Step::Input(added), Some(OutputItem::CustomCall { input, .. })) => input.push_str(added),
             _ => {}
         }
     }
@@ -100,11 +115,25 @@ impl OutputItems {
         if let Some(name) = &delta.name {
             // The tokens of calls are not part of any text.
             self.pending.clear();
-            let item = OutputItem::Call { call: delta.index, name: name.clone(), arguments: String::new() };
+            let (call, name) = (delta.index, name.clone());
+            let item = match self.custom.contains(&name) {
+                true => OutputItem::CustomCall { call, name, input: String::new() },
+                false => OutputItem::Call { call, name, arguments: String::new() },
+            };
+            self.decoder = InputDecoder::default();
             self.start(item, steps);
         }
-        if !delta.arguments.is_empty() {
-            self.push(Step::Arguments(delta.arguments.clone()), steps);
+        match self.items.last() {
+            Some(OutputItem::CustomCall { .. }) => {
+                let added = self.decoder.push(&delta.arguments);
+                if !added.is_empty() {
+                    self.push(Step::Input(added), steps);
+                }
+            }
+            Some(OutputItem::Call { .. }) if !delta.arguments.is_empty() => {
+                self.push(Step::Arguments(delta.arguments.clone()), steps);
+            }
+            _ => {}
         }
     }
 
@@ -166,6 +195,23 @@ mod tests {
         assert_eq!(output.add(&last), [Step::Arguments("}".to_owned()), Step::End, Step::Start(called(1, "g", ""))]);
         assert_eq!(output.items(), [message("ab"), called(0, "f", "{}"), called(1, "g", "")]);
         assert!(!output.is_cut_off());
+    }
+
+    #[test]
+    fn the_input_of_a_custom_tool_is_decoded() {
+        let mut output = OutputItems::new(vec!["patch".to_owned()]);
+        let started = delta("", vec![call(0, Some("patch"), "{\"input\": \"a\\")], None);
+        let custom =
+            |call, input: &str| OutputItem::CustomCall { call, name: "patch".to_owned(), input: input.to_owned() };
+        assert_eq!(output.add(&started), [Step::Start(custom(0, "")), Step::Input("a".to_owned())]);
+        assert_eq!(output.add(&delta("", vec![call(0, None, "n")], None)), [Step::Input("\n".to_owned())]);
+        let next = vec![call(0, None, "\"}"), call(1, Some("patch"), "{\"input\": \"b\"}"), call(2, Some("f"), "{}")];
+        let input = |text: &str| Step::Input(text.to_owned());
+        let arguments = Step::Arguments("{}".to_owned());
+        let (patch, f) = (Step::Start(custom(1, "")), Step::Start(called(2, "f", "")));
+        let steps = [Step::End, patch, input("b"), Step::End, f, arguments];
+        assert_eq!(output.add(&delta("", next, Some(FinishReason::ToolCalls))), steps);
+        assert_eq!(output.items()[..2], [custom(0, "a\n"), custom(1, "b")]);
     }
 
     #[test]

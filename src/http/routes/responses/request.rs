@@ -33,7 +33,8 @@ with_sampling_fields! {
     pub struct ResponsesRequest {
         /// Id of an installed model.
         model: String,
-        /// A text, or items: `message`, `function_call`, `function_call_output`, `reasoning` and `item_reference`.
+        /// A text, or items: `message`, `function_call`, `function_call_output`, `custom_tool_call`,
+        /// `custom_tool_call_output`, `reasoning` and `item_reference`.
         #[schema(value_type = InputSchema)]
         input: Option<Value>,
         /// The system prompt. It is not passed on to responses that continue this one.
@@ -44,10 +45,11 @@ with_sampling_fields! {
         max_output_tokens: Option<u32>,
         /// Accepted, without effect: it limits tools that run on OpenAI's servers.
         max_tool_calls: Option<u32>,
-        /// Function tools, at most 128. Arguments of calls always match their schemas. Other tools are left out.
+        /// Functions and custom tools, at most 128. Arguments of calls always match their schemas, and the input of custom
+        /// tools their grammars. Other tools are left out.
         #[schema(value_type = Option<Vec<Object>>)]
         tools: Option<Vec<Value>>,
-        /// `none`, `auto`, `required`, one function, or `allowed_tools`; `auto` if absent.
+        /// `none`, `auto`, `required`, one tool, or `allowed_tools`; `auto` if absent.
         #[schema(value_type = Option<serde_json::Value>)]
         tool_choice: Option<Value>,
         /// Whether one response may contain several calls; true if absent.

@@ -10,7 +10,7 @@ use crate::calls::output_spec::ToolCallIds;
 use crate::clock_rng::Timestamp;
 use crate::engine::{TokenInfo, TokenLogprob};
 use crate::http::routes::truncation::Truncation;
-use crate::ids::{FunctionCallId, MessageId, ReasoningId, ResponseId};
+use crate::ids::{CustomCallId, FunctionCallId, MessageId, ReasoningId, ResponseId};
 
 /// A response, complete or while it is generated.
 #[derive(Serialize, utoipa::ToSchema)]
@@ -131,6 +131,15 @@ pub enum ItemBody {
         arguments: String,
         status: &'static str,
     },
+    CustomToolCall {
+        id: String,
+        /// The id that the item with the result names.
+        call_id: String,
+        name: String,
+        /// A text of the tool's format; cut off if the response is incomplete.
+        input: String,
+        status: &'static str,
+    },
 }
 
 /// A part of a message.
@@ -229,6 +238,7 @@ impl ItemEncoder {
             OutputItem::Reasoning(_) => ReasoningId::from_bytes(bytes).to_string(),
             OutputItem::Message { .. } => MessageId::from_bytes(bytes).to_string(),
             OutputItem::Call { .. } => FunctionCallId::from_bytes(bytes).to_string(),
+            OutputItem::CustomCall { .. } => CustomCallId::from_bytes(bytes).to_string(),
         }
     }
 
@@ -251,10 +261,17 @@ impl ItemEncoder {
                 arguments: arguments.clone(),
                 status,
             },
+            OutputItem::CustomCall { call, name, input } => ItemBody::CustomToolCall {
+                id,
+                call_id: self.calls.of(0, *call),
+                name: name.clone(),
+                input: input.clone(),
+                status,
+            },
         }
     }
 
-    /// An item when it starts: without parts, or with empty arguments.
+    /// An item when it starts: without parts, or with empty arguments or an empty input.
     pub fn started(self, index: usize, item: &OutputItem) -> ItemBody {
         let id = self.id(index, item);
         match item {
@@ -270,6 +287,10 @@ impl ItemEncoder {
             }
             OutputItem::Call { call, name, .. } => {
                 let empty = OutputItem::Call { call: *call, name: name.clone(), arguments: String::new() };
+                self.body(index, &empty, "in_progress")
+            }
+            OutputItem::CustomCall { call, name, .. } => {
+                let empty = OutputItem::CustomCall { call: *call, name: name.clone(), input: String::new() };
                 self.body(index, &empty, "in_progress")
             }
         }

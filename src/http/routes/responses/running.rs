@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::input_items;
 use super::output_items::{OutputItems, Step};
 use super::reasoning::ReasoningFormat;
 use super::response::{Failure, IncompleteDetails, ItemEncoder, ResponseBody, Settings};
+use super::{custom_tools, input_items};
 use crate::calls::chat::RunningChat;
 use crate::calls::generation::{RunningGeneration, RunningText};
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -48,7 +48,7 @@ impl RunningResponse {
         clock_rng: Arc<dyn ClockRng>,
     ) -> Self {
         let (id, created_at) = (ResponseId::from_bytes(chat.id.to_bytes()), chat.created);
-        let output = OutputItems::default();
+        let output = OutputItems::new(custom_tools::names(&settings.tools));
         Self { id, created_at, chat, output, settings, reasoning, clock_rng, completed_at: None, storage }
     }
 

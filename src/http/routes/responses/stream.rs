@@ -75,7 +75,8 @@ enum Fields<'a> {
         index: PartIndex,
         text: &'a str,
     },
-    ArgumentsDelta {
+    /// Of a function's arguments, or of a custom tool's input.
+    CallDelta {
         item_id: String,
         output_index: usize,
         delta: &'a str,
@@ -85,6 +86,11 @@ enum Fields<'a> {
         output_index: usize,
         name: &'a str,
         arguments: &'a str,
+    },
+    InputDone {
+        item_id: String,
+        output_index: usize,
+        input: &'a str,
     },
     Error {
         code: &'a str,
@@ -236,8 +242,13 @@ impl EventEncoder {
             }
             Step::Arguments(delta) => {
                 let Some((output_index, item_id)) = self.open(output) else { return };
-                let fields = Fields::ArgumentsDelta { item_id, output_index, delta };
+                let fields = Fields::CallDelta { item_id, output_index, delta };
                 self.push("response.function_call_arguments.delta", fields);
+            }
+            Step::Input(delta) => {
+                let Some((output_index, item_id)) = self.open(output) else { return };
+                let fields = Fields::CallDelta { item_id, output_index, delta };
+                self.push("response.custom_tool_call_input.delta", fields);
             }
         }
     }
@@ -266,7 +277,7 @@ impl EventEncoder {
                 let fields = Fields::Part { item_id, output_index, content_index: 0, part: part("", &[]) };
                 self.push("response.content_part.added", fields);
             }
-            OutputItem::Call { .. } => {}
+            OutputItem::Call { .. } | OutputItem::CustomCall { .. } => {}
         }
     }
 
@@ -295,6 +306,10 @@ impl EventEncoder {
             OutputItem::Call { name, arguments, .. } => {
                 let fields = Fields::ArgumentsDone { item_id, output_index, name, arguments };
                 self.push("response.function_call_arguments.done", fields);
+            }
+            OutputItem::CustomCall { input, .. } => {
+                let fields = Fields::InputDone { item_id, output_index, input };
+                self.push("response.custom_tool_call_input.done", fields);
             }
         }
         let status = if is_cut_off { "incomplete" } else { "completed" };

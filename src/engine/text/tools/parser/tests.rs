@@ -7,7 +7,7 @@ use super::{CallParser, Parsed};
 use crate::engine::text::tools::{CallFormat, CallSyntax, Tool};
 
 fn parser(format: CallFormat, call_required: bool) -> CallParser {
-    let tool = |name: &str| Tool { name: name.to_owned(), definition: json!({}), strict: false };
+    let tool = |name: &str| Tool { name: name.to_owned(), definition: json!({}), strict: false, input: None };
     let callable = vec![(0, tool("a")), (1, tool("ab"))];
     let bare = !call_required && format != CallFormat::Llama;
     CallParser::new(Arc::new(CallSyntax {
