@@ -2,6 +2,7 @@
 //!
 //! A new table needs no new layout, because opening creates it. A changed record needs one, with a migration here.
 
+mod conversation_rows;
 mod fine_tuning_jobs;
 mod response_quota;
 
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use redb::Database;
 
+use super::codec::Record;
 use super::error::OpenError;
 use super::keys::KeyRecord;
 use super::meta::{LAYOUT_KEY, PEPPER_CHECK_KEY, meta};
@@ -22,11 +24,16 @@ use crate::ids::ProjectId;
 use response_quota::OldQuotaUsage;
 
 /// The layout version that this program writes.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
 
 /// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
-const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] =
-    &[count_keys, begin_checksums, fine_tuning_jobs::extend_jobs, response_quota::extend_quotas];
+const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[
+    count_keys,
+    begin_checksums,
+    fine_tuning_jobs::extend_jobs,
+    response_quota::extend_quotas,
+    conversation_rows::number_rows,
+];
 
 /// Creates an empty database at `path` atomically.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {
@@ -99,6 +106,16 @@ fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
 /// layout prevents older programs from treating new records as damaged.
 fn begin_checksums(_: &WriteTx) -> crate::error::Result<()> {
     Ok(())
+}
+
+/// Rewrites every record of a table.
+fn convert<Old: Record, New: Record + From<Old>>(tx: &WriteTx) -> crate::error::Result<()> {
+    let mut records: Vec<(Vec<u8>, New)> = Vec::new();
+    tx.each(&[], None, &mut |key, old: Old| {
+        records.push((key.to_vec(), old.into()));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    records.iter().try_for_each(|(key, record)| tx.put(key, record))
 }
 
 fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, OpenError> {
