@@ -56,7 +56,7 @@ impl ConversationFields {
             _ => {}
         }
         let sent = if conversation.is_some() { sent } else { Vec::new() };
-        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent, history: Vec::new() })
+        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent, ..Default::default() })
     }
 }
 

@@ -2,12 +2,14 @@
 //!
 //! Both mounts have OpenAI's bodies, because clients of this API expect nothing else.
 
-mod input;
-mod input_items;
-mod input_schema;
+mod continuation;
+mod conversation_field;
+pub(super) mod input;
+pub(super) mod input_items;
+pub(super) mod input_schema;
 mod output;
 mod output_items;
-mod reasoning;
+pub(super) mod reasoning;
 mod request;
 mod response;
 mod running;
@@ -19,13 +21,16 @@ use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
+use crate::service::precondition::IfMatch;
 use crate::service::responses::{Chain, ChainLink};
+use conversation_field::with_field_names;
 use request::{Checked, ResponsesRequest};
 use running::{RunningResponse, Storage};
 
@@ -48,7 +53,8 @@ struct TokenCount {
 ///
 /// The response is stored for 30 days unless `store` is false. Fields, tools and items that this server does not know are
 /// left out and named in the header `x-outpost-ignored`.
-#[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((
+#[utoipa::path(tag = "responses", request_body = ResponsesRequest, params(("If-Match" = Option<String>, Header,
+    description = "The version that the conversation must have.")), responses((
     status = 200,
     description = "With `stream: true` events, from `response.created` to `response.completed`.",
     content((response::ResponseBody = "application/json"), (String = "text/event-stream")),
@@ -57,20 +63,27 @@ struct TokenCount {
 async fn create(
     caller: Caller,
     body: ApiJson<ResponsesRequest>,
+    if_match: IfMatchHeader,
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    respond(&caller, body.0, request_logging::request_id(&request), &api).await
+    respond(&caller, body.0, if_match.0, request_logging::request_id(&request), &api).await
 }
 
 /// Generates a response that no client waits for. It is not stored.
 pub async fn create_for_batch(caller: &Caller, request: ResponsesRequest, api: &Api) -> ApiResult {
-    respond(caller, request.unstored(), None, api).await
+    respond(caller, request.unstored(), None, None, api).await
 }
 
-async fn respond(caller: &Caller, request: ResponsesRequest, request_id: Option<RequestId>, api: &Api) -> ApiResult {
+async fn respond(
+    caller: &Caller,
+    request: ResponsesRequest,
+    if_match: Option<IfMatch>,
+    request_id: Option<RequestId>,
+    api: &Api,
+) -> ApiResult {
     let (Checked { call, settings, reasoning, is_streamed, input, ignored }, link) =
-        check(request, caller, api).await?;
+        check(request, if_match, caller, api).await?;
     let storage = match settings.store {
         true => {
             let bytes: usize = input.iter().map(|item| item.to_string().len()).sum();
@@ -81,7 +94,7 @@ async fn respond(caller: &Caller, request: ResponsesRequest, request_id: Option<
         false => None,
     };
     let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
-    let mut chat = started.map_err(in_input)?;
+    let mut chat = started.map_err(with_field_names)?;
     let unenforced = std::mem::take(&mut chat.unenforced);
     let truncated = chat.truncated;
     let mut running = RunningResponse::new(chat, settings, reasoning, storage, api.clock_rng.clone());
@@ -103,14 +116,19 @@ async fn respond(caller: &Caller, request: ResponsesRequest, request_id: Option<
 #[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((status = 200, body = TokenCount)))]
 #[post("/responses/input_tokens")]
 async fn count_tokens(caller: Caller, body: ApiJson<ResponsesRequest>, api: web::Data<Api>) -> ApiResult {
-    let (Checked { call, ignored, .. }, _) = check(body.0, &caller, &api).await?;
+    let (Checked { call, ignored, .. }, _) = check(body.0, None, &caller, &api).await?;
     let counted = api.chat.count_tokens(&caller.access, call, &caller.recorder).await;
-    let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(in_input)? };
+    let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(with_field_names)? };
     Ok(with_lists(HttpResponse::Ok().json(count), &ignored, &[]))
 }
 
 /// Validates a request, with the stored responses that it refers to.
-async fn check(request: ResponsesRequest, caller: &Caller, api: &Api) -> Result<(Checked, ChainLink)> {
+async fn check(
+    request: ResponsesRequest,
+    if_match: Option<IfMatch>,
+    caller: &Caller,
+    api: &Api,
+) -> Result<(Checked, ChainLink)> {
     let responses = &api.services.responses;
     let items = input_items::resolve(responses, &caller.access, request.items()?).await?;
     let chain = match request.previous()? {
@@ -118,10 +136,5 @@ async fn check(request: ResponsesRequest, caller: &Caller, api: &Api) -> Result<
         None => Chain::default(),
     };
     let link = ChainLink::from(&chain);
-    Ok((request.check(items, &chain)?, link))
-}
-
-/// The messages of a chat are the input of a response.
-fn in_input(error: Error) -> Error {
-    if error.param_name() == Some("messages") { error.param("input") } else { error }
+    Ok((request.check(items, &chain, if_match)?, link))
 }
