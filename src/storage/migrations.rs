@@ -5,6 +5,7 @@
 mod conversation_rows;
 mod fine_tuning_jobs;
 mod response_quota;
+mod table_conversion;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 
 use redb::Database;
 
-use super::codec::Record;
 use super::error::OpenError;
 use super::keys::KeyRecord;
 use super::meta::{LAYOUT_KEY, PEPPER_CHECK_KEY, meta};
@@ -106,16 +106,6 @@ fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
 /// layout prevents older programs from treating new records as damaged.
 fn begin_checksums(_: &WriteTx) -> crate::error::Result<()> {
     Ok(())
-}
-
-/// Rewrites every record of a table.
-fn convert<Old: Record, New: Record + From<Old>>(tx: &WriteTx) -> crate::error::Result<()> {
-    let mut records: Vec<(Vec<u8>, New)> = Vec::new();
-    tx.each(&[], None, &mut |key, old: Old| {
-        records.push((key.to_vec(), old.into()));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    records.iter().try_for_each(|(key, record)| tx.put(key, record))
 }
 
 fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, OpenError> {

@@ -33,7 +33,7 @@ pub fn text_of(response: &Value) -> &str {
 }
 
 /// The events of a stream. The name of each is its type, and they are numbered.
-fn events(text: &str) -> Vec<Value> {
+pub fn events(text: &str) -> Vec<Value> {
     let event = |(number, event): (usize, &str)| {
         let (name, data) = event.split_once('\n').unwrap();
         let (name, data) = (name.strip_prefix("event: ").unwrap(), data.strip_prefix("data: ").unwrap());
@@ -45,7 +45,7 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 /// The response that a stream's events make, as OpenAI's clients put it together. The order of events is checked.
-fn assembled(text: &str) -> Value {
+pub fn assembled(text: &str) -> Value {
     let events = events(text);
     assert_eq!((&events[0]["type"], &events[1]["type"]), (&json!("response.created"), &json!("response.in_progress")));
     let mut response = events[0]["response"].clone();
@@ -116,7 +116,7 @@ fn assembled(text: &str) -> Value {
 }
 
 /// A response without what differs between two equal requests.
-fn comparable(mut response: Value) -> Value {
+pub fn comparable(mut response: Value) -> Value {
     for field in ["id", "created_at", "completed_at"] {
         response.as_object_mut().unwrap().remove(field).unwrap();
     }
@@ -375,7 +375,8 @@ fn errors_name_the_field() {
         (json!({ "truncation": "much" }), "truncation"),
         (json!({ "metadata": [] }), "metadata"),
         (json!({ "background": true }), "background"),
-        (json!({ "conversation": "conv_1" }), "conversation"),
+        (json!({ "conversation": 1 }), "conversation"),
+        (json!({ "conversation": { "name": "c" } }), "conversation"),
         (json!({ "prompt": { "id": "p" } }), "prompt"),
         (json!({ "reasoning": "much" }), "reasoning"),
         (json!({ "text": { "format": { "type": "xml" } } }), "text.format.type"),

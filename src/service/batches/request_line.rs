@@ -121,5 +121,9 @@ mod tests {
         assert_eq!(problem(&line.replace(r#"{"input": "x"}"#, "[]")), ("invalid_parameter", Some("body")));
         let streamed = line.replace(r#""input": "x""#, r#""stream": true"#);
         assert_eq!(problem(&streamed), ("invalid_parameter", Some("body.stream")));
+        for (name, field) in [("conversation", "body.conversation"), ("conversation_id", "body.conversation_id")] {
+            let continued = line.replace(r#""input": "x""#, &format!("\"{name}\": \"conv_1\""));
+            assert_eq!(problem(&continued), ("invalid_parameter", Some(field)));
+        }
     }
 }

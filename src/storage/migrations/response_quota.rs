@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::convert;
+use super::table_conversion::convert;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::storage::codec::Record;
