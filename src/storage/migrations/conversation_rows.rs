@@ -46,7 +46,14 @@ pub(super) fn number_rows(tx: &WriteTx) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use redb::Database;
+    use redb::backends::InMemoryBackend;
+
     use super::*;
+    use crate::storage::pepper::Pepper;
+    use crate::storage::transaction::Reader as _;
 
     #[test]
     fn a_conversation_keeps_its_fields_and_its_next_message_gets_the_next_row() {
@@ -59,7 +66,11 @@ mod tests {
             created_at: Timestamp::from_millis(5),
             updated_at: Timestamp::from_millis(6),
         };
-        let new = ConversationRecord::from(old);
+        let db = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
+        let tx = WriteTx::begin(&db, Arc::new(Pepper::from_bytes([7; 32]))).unwrap();
+        tx.put(b"id", &old).unwrap();
+        number_rows(&tx).unwrap();
+        let new: ConversationRecord = tx.get(b"id").unwrap().unwrap();
         assert_eq!((new.messages, new.first_row, new.next_row), (3, 0, 3));
         assert_eq!((new.project, new.metadata.as_deref()), (ProjectId::from_bytes([1; 16]), Some("{}")));
         assert_eq!((new.version, new.bytes), (4, 90));
