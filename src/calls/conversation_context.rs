@@ -163,9 +163,10 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
     transcript.messages.iter().enumerate().map(parse_message).collect()
 }
 
-/// The error for a request without messages that continues an empty conversation.
+/// The error for a prompt without messages.
 fn no_messages(field: &str) -> Error {
-    Error::invalid(field, format!("'{field}' is missing, and the conversation has no messages. Send '{field}'."))
+    let text = format!("'{field}' has no message, and neither does the conversation. Send at least one message.");
+    Error::invalid(field, text)
 }
 
 /// The error for a request without a model.

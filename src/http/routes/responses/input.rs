@@ -126,7 +126,9 @@ impl Transcript {
     fn append_call(&mut self, field: &str, item: &Value) -> Result<()> {
         let text = |name: &str| string(field, item, name);
         let call = ToolCall { id: text("call_id")?, name: text("name")?, arguments: text("arguments")? };
-        self.calls.as_mut().map(|calls| calls.insert(call.id.clone()));
+        if let Some(calls) = &mut self.calls {
+            calls.insert(call.id.clone());
+        }
         match self.messages.last_mut().filter(|last| last.role == "assistant") {
             Some(last) => last.tool_calls.push(call),
             None => {
