@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
+use super::dialect::Dialect;
 use super::generation::{RunningGeneration, RunningText, TextGeneration};
 use super::grammars::GrammarCompiler;
 use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
@@ -88,6 +89,7 @@ struct PromptInput {
     options: PromptOptions,
     /// With the bytes of their definitions.
     tools: (Arc<[Tool]>, usize),
+    dialect: Dialect,
 }
 
 /// Limits of a prompt.
@@ -127,7 +129,7 @@ impl Chat {
         let turn_recorder =
             self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let tools = (Arc::clone(&output.spec.tools), tools_bytes);
-        let input = PromptInput { messages: call.messages, options: call.prompt, tools };
+        let input = PromptInput { messages: call.messages, options: call.prompt, tools, dialect };
         let requested = call.max_tokens.map(|(count, _)| count);
         let limits = Limits { max_tokens: requested, bounded: true };
         let (model, fitted) = self.prepare(access, context, input, limits).await?;
@@ -173,11 +175,12 @@ impl Chat {
 
     /// The number of tokens that the prompt of a request has.
     pub async fn count_tokens(&self, access: &Access, mut call: ChatCall, recorder: &UsageRecorder) -> Result<u32> {
+        let dialect = call.output.dialect;
         let Resolved { context, output, tools_bytes } = self.resolve(access, &mut call).await?;
         self.generation.authorize(access, &context.model).await?;
         let limits = Limits { max_tokens: None, bounded: false };
         let tools = (output.spec.tools, tools_bytes);
-        let input = PromptInput { messages: call.messages, options: call.prompt, tools };
+        let input = PromptInput { messages: call.messages, options: call.prompt, tools, dialect };
         let (model, fitted) = self.prepare(access, context, input, limits).await?;
         recorder.set_model(model.id());
         Ok(u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX))
@@ -206,7 +209,7 @@ impl Chat {
         &self,
         access: &Access,
         context: ConversationContext,
-        PromptInput { messages, options, tools: (tools, tools_bytes) }: PromptInput,
+        PromptInput { messages, options, tools: (tools, tools_bytes), dialect }: PromptInput,
         Limits { max_tokens, bounded }: Limits,
     ) -> Result<(Arc<TextModel>, FittedPrompt)> {
         let (engine, id) = (self.generation.engine.clone(), context.model.clone());
@@ -216,7 +219,7 @@ impl Chat {
             let window = engine.positions(model);
             let bound = if bounded { bound.with_max_tokens(window as usize) } else { bound };
             let budget = TokenBudget { window, max_tokens, bound };
-            context.prompt(model, messages, (tools, options), budget)
+            context.prompt(model, messages, (tools, options), dialect, budget)
         });
         prepared.await
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use super::conversation_truncation::{self, FittedPrompt, TokenBudget};
+use super::dialect::Dialect;
+use super::message_joining::{join_parts, last_turn};
 use super::messages;
 use super::output_spec::ToolCallIds;
 use super::persist_turn::TurnRecorder;
@@ -27,6 +29,8 @@ pub struct ConversationContextLoader {
 pub struct ConversationContextRequest {
     pub conversation: Option<ConversationId>,
     pub agent: Option<AgentId>,
+    /// The system prompt before the conversation, instead of the agent's. It is not stored.
+    pub instructions: Option<String>,
     /// Whether the oldest turns may be left out; absent: the agent's setting, else no.
     pub truncate: Option<bool>,
     /// The expected version of the conversation.
@@ -75,7 +79,7 @@ impl ConversationContextLoader {
         Ok(ConversationContext {
             model: model.or(of_agent).ok_or_else(no_model)?,
             tools,
-            instructions,
+            instructions: request.instructions.take().or(instructions),
             truncate: request.truncate.or(memory.truncate).unwrap_or(false),
             transcript,
             history: std::mem::take(&mut request.history),
@@ -116,17 +120,24 @@ impl ConversationContext {
         model: &TextModel,
         mut own: Vec<Message>,
         (tools, options): (Arc<[Tool]>, PromptOptions),
+        dialect: Dialect,
         budget: TokenBudget,
     ) -> Result<FittedPrompt> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
-        let system = instructions.map(|content| Message::new("system", content));
+        let mut system = instructions.map(|content| Message::new("system", content));
         let may_drop = self.truncate && (self.transcript.is_some() || !self.history.is_empty());
         let mut history = self.transcript.as_ref().map_or(Ok(self.history), stored_messages)?;
-        messages::check_tool_results(&history, &own)?;
-        if own.first().is_some_and(|message| message.tool_call_id.is_some()) {
+        messages::check_tool_results(&history, &own, dialect)?;
+        if history.is_empty() && own.is_empty() {
+            return Err(no_messages(dialect.prompt()));
+        }
+        if dialect.joins_messages() {
+            history.splice(..0, system.take());
+            (history, own) = join_parts(history, own);
+        }
+        if own.first().is_none_or(|message| message.tool_call_id.is_some()) {
             // Tool results belong to the turn that called the tools, which must not be left out.
-            let begun = history.iter().rposition(|message| message.role == "user").unwrap_or(0);
-            own.splice(..0, history.split_off(begun));
+            own.splice(..0, history.split_off(last_turn(&history)));
         }
         let history = conversation_truncation::last_messages(history, self.last_messages);
         let parts = conversation_truncation::PromptParts { system, history, own, tools, options };
@@ -150,6 +161,12 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
         })
     };
     transcript.messages.iter().enumerate().map(parse_message).collect()
+}
+
+/// The error for a prompt without messages.
+fn no_messages(field: &str) -> Error {
+    let text = format!("'{field}' has no message, and neither does the conversation. Send at least one message.");
+    Error::invalid(field, text)
 }
 
 /// The error for a request without a model.

@@ -43,6 +43,11 @@ impl Dialect {
         }
     }
 
+    /// Whether neighbouring messages of a role are joined. Items of the Responses API are finer than messages.
+    pub(super) fn joins_messages(self) -> bool {
+        self == Self::Responses
+    }
+
     /// The field of a tool with the schema of its arguments.
     pub(super) fn tool_schema(self) -> &'static str {
         match self {

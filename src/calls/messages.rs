@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use super::dialect::Dialect;
 use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
@@ -59,7 +60,7 @@ fn calls(message: &Value) -> Vec<ToolCall> {
 }
 
 /// Checks that each tool result answers an earlier call, in the conversation or in the request.
-pub(super) fn check_tool_results(history: &[Message], own: &[Message]) -> Result<()> {
+pub(super) fn check_tool_results(history: &[Message], own: &[Message], dialect: Dialect) -> Result<()> {
     let mut ids = HashSet::new();
     let mut orphan = |message: &Message| {
         ids.extend(message.tool_calls.iter().map(|call| call.id.clone()));
@@ -71,6 +72,13 @@ pub(super) fn check_tool_results(history: &[Message], own: &[Message]) -> Result
     }
     match own.iter().enumerate().find_map(|(index, message)| Some((index, orphan(message)?))) {
         None => Ok(()),
+        Some((_, id)) if dialect == Dialect::Responses => {
+            let id = shorten(&id);
+            let text = format!(
+                "'input' has a result for the call '{id}', but neither the conversation nor an item before it has this call. Send the function_call first."
+            );
+            Err(Error::invalid("input", text))
+        }
         Some((index, id)) => {
             let id = shorten(&id);
             let field = format!("messages[{index}].tool_call_id");

@@ -19,6 +19,7 @@ pub mod fine_tuning;
 pub mod generation;
 mod grammars;
 pub mod images;
+pub mod message_joining;
 pub mod messages;
 pub mod models;
 pub mod output_spec;

@@ -7,7 +7,7 @@ use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
 use actix_web::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
-use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web};
+use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, HttpResponse, web};
 use serde::Serialize;
 
 use super::Api;
@@ -106,11 +106,19 @@ impl FromRequest for Caller {
 impl Caller {
     /// [`Mount::reply`] on the caller's mount; marked if it is a replay.
     pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> ApiResult {
-        let mut reply = self.mount.reply(head, body);
+        Ok(self.marked(self.mount.reply(head, body)))
+    }
+
+    /// [`Mount::result`] on the caller's mount; marked if it is a replay.
+    pub fn result<T: Serialize>(&self, id: impl Display, object: &'static str, body: T) -> ApiResult {
+        Ok(self.marked(self.mount.result(id, object, body)))
+    }
+
+    fn marked(&self, mut reply: HttpResponse) -> HttpResponse {
         if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {
             reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         }
-        Ok(reply)
+        reply
     }
 
     /// A page of a listing.

@@ -1,6 +1,7 @@
 //! Conversations: stored transcripts, which are appended to or replaced as a whole.
 
 mod chat;
+mod rows;
 mod search;
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+pub use rows::Appended;
 pub use search::ConversationSummary;
 
 use super::access::{Access, Scope};
@@ -42,7 +44,7 @@ pub struct Conversation {
 
 impl Conversation {
     fn new(id: ConversationId, record: ConversationRecord) -> Self {
-        let ConversationRecord { project, metadata, version, messages, created_at, updated_at, bytes: _ } = record;
+        let ConversationRecord { project, metadata, version, messages, created_at, updated_at, .. } = record;
         Self { id, project, metadata, version, messages, created_at, updated_at }
     }
 }
@@ -127,12 +129,14 @@ impl Conversations {
             let next = ConversationRecord {
                 metadata: content.metadata.clone(),
                 messages: content.count(),
+                first_row: record.next_row,
+                next_row: next_row(&record, &content)?,
                 bytes: content.bytes,
                 ..record.clone()
             };
             let next = store_next_version(tx, id, &record, next, now)?;
-            stored::put_messages(tx, id, 0, &content.messages)?;
-            stored::remove_messages(tx, id, next.messages, record.messages)?;
+            stored::remove_messages_below(tx, id, record.next_row)?;
+            stored::put_messages(tx, id, record.next_row, &content.messages)?;
             let detail = json!({ "version": next.version, "old_messages": record.messages, "messages": next.messages });
             replaced.write(tx, next.project, id, &detail)?;
             Ok(Conversation::new(id, next))
@@ -159,7 +163,7 @@ impl Conversations {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
-            append(tx, &entry, id, record, &added, now)
+            Ok(append(tx, &entry, id, record, &added, now)?.conversation)
         });
         written.await
     }
@@ -204,7 +208,7 @@ impl Conversations {
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
             quotas::charge(tx, record.project, now, QuotaKind::Conversation, -1, -signed(record.bytes))?;
-            stored::remove_messages(tx, id, 0, record.messages)?;
+            stored::remove_messages_below(tx, id, record.next_row)?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
             entry.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
         });
@@ -289,6 +293,8 @@ fn insert(
         metadata: content.metadata.clone(),
         version: 1,
         messages: content.count(),
+        first_row: 0,
+        next_row: content.count(),
         bytes: content.bytes,
         created_at: now,
         updated_at: now,
@@ -306,13 +312,25 @@ fn append(
     record: ConversationRecord,
     added: &Content,
     now: Timestamp,
-) -> Result<Conversation> {
+) -> Result<Appended> {
     let (messages, bytes) = (record.messages + added.count(), record.bytes + added.bytes);
     fits(messages as usize, bytes, "messages")?;
-    let next = store_next_version(tx, id, &record, ConversationRecord { messages, bytes, ..record.clone() }, now)?;
-    stored::put_messages(tx, id, record.messages, &added.messages)?;
+    let next = ConversationRecord { messages, bytes, next_row: next_row(&record, added)?, ..record.clone() };
+    let next = store_next_version(tx, id, &record, next, now)?;
+    stored::put_messages(tx, id, record.next_row, &added.messages)?;
     entry.write(tx, next.project, id, &json!({ "version": next.version, "messages": added.count() }))?;
-    Ok(Conversation::new(id, next))
+    Ok(Appended { conversation: Conversation::new(id, next), first_row: record.next_row })
+}
+
+/// The row after those of added messages.
+fn next_row(record: &ConversationRecord, added: &Content) -> Result<u32> {
+    record.next_row.checked_add(added.count()).ok_or_else(|| {
+        let text = format!(
+            "The conversation has had {} messages, which is the limit. Begin another conversation.",
+            record.next_row
+        );
+        Error::invalid("messages", text)
+    })
 }
 
 /// Stores a changed record under its next version and charges the difference in bytes.

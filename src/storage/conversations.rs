@@ -1,4 +1,9 @@
 //! Stored conversations, with messages in separate rows, so that an append writes only new messages.
+//!
+//! Rows are numbered in the order of the transcript. A number is never used again while the conversation exists, so
+//! rows may have gaps, and what refers to a row never refers to another message.
+
+use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +24,12 @@ pub struct ConversationRecord {
     pub metadata: Option<String>,
     /// Incremented by every write, starting at 1.
     pub version: u64,
-    /// Number of messages; their indices are 0 to `messages - 1`.
+    /// Number of messages.
     pub messages: u32,
+    /// The row of the first message; `next_row` if there is none.
+    pub first_row: u32,
+    /// The row that the next message gets.
+    pub next_row: u32,
     /// JSON bytes of messages and metadata, for the quota.
     pub bytes: u64,
     #[serde(with = "record_serde::time")]
@@ -31,7 +40,7 @@ pub struct ConversationRecord {
 
 impl Record for ConversationRecord {
     const TABLE: Table = CONVERSATIONS;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
     const SEALED: bool = true;
 }
 
@@ -54,33 +63,70 @@ impl Record for MessageRecord {
     const VERSION: u8 = 1;
 }
 
+/// A message with its row.
+pub type Row = (u32, String);
+
+/// The transcript, in order: the row and JSON of each message.
+pub fn rows(tx: &impl Reader, id: ConversationId, record: &ConversationRecord) -> Result<Vec<Row>> {
+    let found = tx.newest::<MessageRecord>(&id.to_bytes(), None, usize::MAX)?;
+    let row = |(key, row): (Vec<u8>, MessageRecord)| Ok((row_of(&key)?, row.json));
+    let rows = found.into_iter().rev().map(row).collect::<Result<Vec<Row>>>()?;
+    let first = rows.first().map_or(record.next_row, |(row, _)| *row);
+    let is_last_valid = rows.last().is_none_or(|(row, _)| *row < record.next_row);
+    if rows.len() as u64 != u64::from(record.messages) || first != record.first_row || !is_last_valid {
+        let reason = format!("{id} has {} of {} messages, or other rows", rows.len(), record.messages);
+        return Err(codec::inconsistent(reason));
+    }
+    Ok(rows)
+}
+
 /// The transcript, in order: the JSON of each message.
 pub fn messages(tx: &impl Reader, id: ConversationId, record: &ConversationRecord) -> Result<Vec<String>> {
-    let rows = tx.newest::<MessageRecord>(&id.to_bytes(), None, usize::MAX)?;
-    let whole = (0..record.messages).rev().map(|at| row_key(id, at)).eq(rows.iter().map(|(key, _)| key.clone()));
-    if !whole {
-        return Err(codec::inconsistent(format!("{id} has {} of {} messages, or holes", rows.len(), record.messages)));
-    }
-    Ok(rows.into_iter().rev().map(|(_, row)| row.json).collect())
+    Ok(rows(tx, id, record)?.into_iter().map(|(_, json)| json).collect())
 }
 
-/// The JSON of the message at an existing index.
-pub fn message(tx: &impl Reader, id: ConversationId, at: u32) -> Result<String> {
-    let row = tx.get::<MessageRecord>(&row_key(id, at))?;
-    row.map(|row| row.json).ok_or_else(|| codec::inconsistent(format!("{id} lacks its message {at}")))
+/// The JSON of the message in a row, if the row is not a gap.
+pub fn message(tx: &impl Reader, id: ConversationId, row: u32) -> Result<Option<String>> {
+    Ok(tx.get::<MessageRecord>(&row_key(id, row))?.map(|row| row.json))
 }
 
-/// Writes messages from index `first`.
+/// The row of the first message; `None` if there is none. Visits all rows.
+pub fn first_row(tx: &impl Reader, id: ConversationId) -> Result<Option<u32>> {
+    Ok(row_numbers(tx, id, u32::MAX)?.into_iter().last())
+}
+
+/// Writes messages from row `first` on.
 pub fn put_messages(tx: &WriteTx, id: ConversationId, first: u32, messages: &[String]) -> Result<()> {
     let mut rows = (first..).zip(messages);
-    rows.try_for_each(|(at, json)| tx.put(&row_key(id, at), &MessageRecord { json: json.clone() }))
+    rows.try_for_each(|(row, json)| tx.put(&row_key(id, row), &MessageRecord { json: json.clone() }))
 }
 
-/// Removes the messages `first..end`.
-pub fn remove_messages(tx: &WriteTx, id: ConversationId, first: u32, end: u32) -> Result<()> {
-    (first..end).try_for_each(|at| tx.remove::<MessageRecord>(&row_key(id, at)))
+/// Removes the message in a row.
+pub fn remove_message(tx: &WriteTx, id: ConversationId, row: u32) -> Result<()> {
+    tx.remove::<MessageRecord>(&row_key(id, row))
 }
 
-fn row_key(id: ConversationId, at: u32) -> Vec<u8> {
-    [&id.to_bytes()[..], &at.to_be_bytes()].concat()
+/// Removes all messages in rows below `end`.
+pub fn remove_messages_below(tx: &WriteTx, id: ConversationId, end: u32) -> Result<()> {
+    row_numbers(tx, id, end)?.into_iter().try_for_each(|row| remove_message(tx, id, row))
+}
+
+/// The rows below `end`, the last one first.
+fn row_numbers(tx: &impl Reader, id: ConversationId, end: u32) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    tx.visit(MESSAGES, &id.to_bytes(), Some(&row_key(id, end)), &mut |key, _| {
+        found.push(row_of(key)?);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(found)
+}
+
+fn row_key(id: ConversationId, row: u32) -> Vec<u8> {
+    [&id.to_bytes()[..], &row.to_be_bytes()].concat()
+}
+
+/// The row in the key of a message.
+pub(super) fn row_of(key: &[u8]) -> Result<u32> {
+    let row = key.get(16..).and_then(|row| row.try_into().ok()).map(u32::from_be_bytes);
+    row.ok_or_else(|| codec::inconsistent("a message has a malformed key"))
 }

@@ -2,8 +2,10 @@
 //!
 //! A new table needs no new layout, because opening creates it. A changed record needs one, with a migration here.
 
+mod conversation_rows;
 mod fine_tuning_jobs;
 mod response_quota;
+mod table_conversion;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -22,11 +24,16 @@ use crate::ids::ProjectId;
 use response_quota::OldQuotaUsage;
 
 /// The layout version that this program writes.
-pub const LAYOUT: u32 = 5;
+pub const LAYOUT: u32 = 6;
 
 /// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
-const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] =
-    &[count_keys, begin_checksums, fine_tuning_jobs::extend_jobs, response_quota::extend_quotas];
+const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[
+    count_keys,
+    begin_checksums,
+    fine_tuning_jobs::extend_jobs,
+    response_quota::extend_quotas,
+    conversation_rows::number_rows,
+];
 
 /// Creates an empty database at `path` atomically.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {

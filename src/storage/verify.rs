@@ -12,7 +12,7 @@ use super::audit::{AuditIndexRow, AuditRecord};
 use super::batches::BatchRecord;
 use super::check_report::{CheckReport, cause, records};
 use super::content_chunks::{Chunk, OrphanedChunks};
-use super::conversations::{ConversationRecord, MessageRecord};
+use super::conversations::{self, ConversationRecord, MessageRecord};
 use super::database::{self, DatabaseFile, catch_panic};
 use super::error::{CheckError, OpenError};
 use super::file_records::FileRecord;
@@ -263,10 +263,10 @@ fn transcripts(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
             .then(|| format!("a conversation of {project} has {count} of {expected} messages, {bytes} bytes in all")))
     })?;
     records(tx, report, &mut |row_key, _: MessageRecord| {
-        let (id, at) = row_key.split_at_checked(16).unwrap_or_default();
-        let at = at.try_into().map(u32::from_be_bytes);
-        let conversation: Option<ConversationRecord> = tx.get(id)?;
-        let fits = conversation.is_some_and(|record| at.is_ok_and(|at| at < record.messages));
+        let row = conversations::row_of(row_key);
+        let conversation: Option<ConversationRecord> = tx.get(row_key.get(..16).unwrap_or_default())?;
+        let rows = conversation.map_or(0..0, |record| record.first_row..record.next_row);
+        let fits = row.is_ok_and(|row| rows.contains(&row));
         Ok((!fits).then(|| "a message is in no conversation".into()))
     })
 }

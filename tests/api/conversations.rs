@@ -9,11 +9,11 @@ use crate::server::{Headers, Response, Server};
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
-fn user_message(text: &str) -> Value {
+pub fn user_message(text: &str) -> Value {
     json!({ "role": "user", "content": text })
 }
 
-fn create(server: &Server, body: &Value) -> String {
+pub fn create(server: &Server, body: &Value) -> String {
     server.post("/v1/conversations", body).ok()["id"].as_str().unwrap().to_owned()
 }
 
@@ -24,7 +24,7 @@ fn write_if_match(server: &Server, method: Method, path: &str, tag: &str, body: 
 }
 
 /// One message of each kind that can be stored.
-fn all_message_kinds() -> Value {
+pub fn all_message_kinds() -> Value {
     json!([
         { "role": "developer", "content": "Be brief." },
         { "role": "system", "content": [{ "type": "text", "text": "Be kind.", "cache": { "ttl": 1.50 } }] },
@@ -448,7 +448,7 @@ fn conversations_of_an_archived_project_are_read_only() {
 }
 
 /// The quota usage of a project of a stopped server.
-fn quota_usage_of(folder: &Path, project: &str) -> quota_usage::QuotaUsageRecord {
+pub fn quota_usage_of(folder: &Path, project: &str) -> quota_usage::QuotaUsageRecord {
     let (data, project) = (folder.join("data"), project.parse().unwrap());
     let found = check(&data).unwrap();
     assert!(found.is_clean(), "{:?}", found.problems);

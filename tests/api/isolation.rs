@@ -147,6 +147,8 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         row(post.clone(), route, None, route.into(), Json(plain), needs_i);
         let next = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1, "previous_response_id": response });
         row(post.clone(), route, body, route.into(), Json(next), needs_i);
+        let turn = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1, "conversation": conversation });
+        row(post.clone(), route, body, route.into(), Json(turn), needs_i);
     }
     let (route, one) = ("/responses/{response_id}", format!("/responses/{response}"));
     row(get.clone(), route, path, one.clone(), Empty, needs_i);
@@ -178,7 +180,16 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(patch.clone(), route, path, one.clone(), Json(json!({ "metadata": { "taken": 1 } })), needs_p);
     let appended = Json(json!({ "messages": messages() }));
     row(post.clone(), "/conversations/{conversation_id}/messages", path, format!("{one}/messages"), appended, needs_p);
-    row(delete.clone(), route, path, one, Empty, needs_p);
+    row(post.clone(), route, path, one.clone(), Json(json!({ "metadata": { "taken": 1 } })), needs_p);
+    row(delete.clone(), route, path, one.clone(), Empty, needs_p);
+    let (route, items) = ("/conversations/{conversation_id}/items", format!("{one}/items"));
+    let added = Json(json!({ "items": messages() }));
+    row(post.clone(), route, path, items.clone(), added, needs_p);
+    row(get.clone(), route, path, items.clone(), Empty, needs_p);
+    let route = "/conversations/{conversation_id}/items/{item_id}";
+    let item = format!("{items}/{}00000000", conversation.replace("conv_", "msg_"));
+    row(get.clone(), route, path, item.clone(), Empty, needs_p);
+    row(delete.clone(), route, path, item, Empty, needs_p);
 
     row(get.clone(), "/agents", query, format!("/agents?project_id={project}"), Empty, needs_p);
     row(post.clone(), "/agents", body, "/agents".into(), Json(json!({ "name": "n", "project_id": project })), needs_p);
@@ -307,7 +318,7 @@ impl Row {
 
     /// Whether a resource of another project counts as absent, as in OpenAI's API.
     fn hides_foreign_resources(&self) -> bool {
-        self.id_position == Some("body") && self.route.starts_with("/responses")
+        matches!(&self.body, Body::Json(body) if body.get("previous_response_id").is_some())
     }
 
     /// Checks the response to an authorized caller: success, or an error that does not depend on the caller.

@@ -13,9 +13,9 @@ const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n\
     {% if reasoning_effort is defined %}{{ reasoning_effort }} {{ date }}{% endif %}{% endif %}";
 
 /// A prompt in which the model already reasons.
-const OPEN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n";
+pub const OPEN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n";
 
-fn start(template: &'static str) -> Server {
+pub fn start(template: &'static str) -> Server {
     let markers = &[("<think>", 4), ("</think>", 4)];
     Server::start_with(&TinyModel { context: 2048, template: Some(template), markers, ..TinyModel::default() })
 }

@@ -26,6 +26,7 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                     .replace("{job_id}", &format!("ftjob-{nothing}"))
                     .replace("{batch_id}", &format!("batch_{nothing}"))
                     .replace("{conversation_id}", &format!("conv_{nothing}"))
+                    .replace("{item_id}", &format!("msg_{nothing}00000000"))
                     .replace("{response_id}", &format!("resp_{nothing}"))
                     .replace("{agent_id}", &format!("agent_{nothing}"))
                     .replace("{digest}", "sha256:0")

@@ -4,7 +4,16 @@ import asyncio
 
 import openai
 import pytest
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIConversationsSession,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
 
 from visit import GREETING, QUESTION, UNKNOWN_MODEL, Visit
 
@@ -77,3 +86,49 @@ def test_structured_output(agent):
 def test_an_unknown_model(agent):
     with pytest.raises(openai.NotFoundError, match=UNKNOWN_MODEL):
         run(agent(model="nobody"), GREETING)
+
+
+@function_tool
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"The {place} is calm."
+
+
+@pytest.fixture
+def turns(server):
+    """Two agents, the first of which calls a tool, each with its question."""
+    model = OpenAIResponsesModel(server.chat_model, server.async_client("/openai/v1"))
+    settings = {"temperature": 0, "max_tokens": 80}
+    calling = Agent(name="suite", model=model, model_settings=ModelSettings(**settings, tool_choice="look"), tools=[look])
+    return [(calling, QUESTION), (Agent(name="suite", model=model, model_settings=ModelSettings(**settings)), GREETING)]
+
+
+KINDS = ["message", "function_call", "function_call_output", "message", "message", "message"]
+
+
+def test_a_session_is_a_conversation(server, turns):
+    async def run():
+        session = OpenAIConversationsSession(openai_client=server.async_client("/openai/v1"))
+        outputs = [(await Runner.run(agent, text, session=session)).final_output for agent, text in turns]
+        items = await session.get_items()
+        last = await session.pop_item()
+        left = await session.get_items()
+        await session.clear_session()
+        return outputs, items, last, left
+
+    outputs, items, last, left = asyncio.run(run())
+    assert [item["type"] for item in items] == KINDS
+    assert [items[index]["content"][0]["text"] for index in (3, 5)] == outputs
+    assert (last, left) == (items[-1], items[:-1])
+
+
+def test_turns_of_a_conversation(client, turns):
+    conversation = client.conversations.create().id
+
+    async def run():
+        return [(await Runner.run(agent, text, conversation_id=conversation)).final_output for agent, text in turns]
+
+    outputs = asyncio.run(run())
+    items = list(client.conversations.items.list(conversation, order="asc"))
+    assert [item.type for item in items] == KINDS
+    assert [items[index].content[0].text for index in (3, 5)] == outputs

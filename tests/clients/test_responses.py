@@ -217,7 +217,7 @@ def test_input_tokens_are_counted(responses, arguments):
         ({"model": "nobody"}, openai.NotFoundError, "model"),
         ({"input": []}, openai.BadRequestError, "input"),
         ({"background": True, "store": False}, openai.BadRequestError, "background"),
-        ({"conversation": "conv_1"}, openai.BadRequestError, "conversation"),
+        ({"conversation": "conv_1"}, openai.NotFoundError, "conversation"),
         ({"tools": [{"type": "function"}]}, openai.BadRequestError, "tools[0].name"),
     ],
 )

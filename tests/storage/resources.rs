@@ -70,19 +70,19 @@ async fn check_finds_missing_and_orphaned_messages_and_versions() {
 
     let stray = message.clone();
     let broken = fixture.store.write(move |tx| {
-        conversations::remove_messages(tx, conversation, 1, 2)?;
+        conversations::remove_message(tx, conversation, 1)?;
         conversations::put_messages(tx, conversation, 7, std::slice::from_ref(&stray))?;
         agents::remove_version(tx, agent, 1)
     });
     broken.await.unwrap();
     let problems = fixture.store.verify().unwrap().problems;
-    // Three messages, one of them at an invalid index, and an agent without its only version.
+    // Three messages, one of them in an invalid row, and an agent without its only version.
     assert_eq!(problems.len(), 2, "{problems:?}");
     assert!(
         conversations.get(&fixture.admin, conversation).await.is_err(),
         "an incomplete transcript is never returned"
     );
-    let revoked = fixture.store.write(move |tx| conversations::remove_messages(tx, conversation, 0, 1));
+    let revoked = fixture.store.write(move |tx| conversations::remove_message(tx, conversation, 0));
     revoked.await.unwrap();
     assert_eq!(fixture.store.verify().unwrap().problems.len(), 3);
 }

@@ -15,8 +15,8 @@ const TIME_RANGES = ["all", "hour", "day", "week", "month", "custom"];
 // Suggestions for the filter. A name without a dot selects all actions on such objects.
 const ACTIONS = ["api_key", "api_key.created", "api_key.updated", "api_key.rotated", "api_key.revoked", "project", "project.created", "project.updated",
   "project.limits_updated", "project.archived", "agent", "agent.created", "agent.updated", "agent.deleted", "conversation", "conversation.created",
-  "conversation.appended", "conversation.replaced", "conversation.updated", "conversation.deleted", "file", "file.created", "file.deleted",
-  "fine_tuning_job", "fine_tuning_job.created", "fine_tuning_job.updated", "fine_tuning_job.cancelled"];
+  "conversation.appended", "conversation.replaced", "conversation.updated", "conversation.item_deleted", "conversation.deleted",
+  "file", "file.created", "file.deleted", "fine_tuning_job", "fine_tuning_job.created", "fine_tuning_job.updated", "fine_tuning_job.cancelled"];
 
 /** `nested`: shown in a tab of the project's page, for that project only. */
 export function AuditLog({ project, nested }) {

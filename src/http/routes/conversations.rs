@@ -1,4 +1,4 @@
-//! Conversations (endpoint 6 and the rest of the resource).
+//! Conversations (endpoint 6 and the rest of the resource). Their items are in `conversation_items`.
 //!
 //! Only `GET /conversations/{conversation_id}` returns the messages. Writes return the other fields.
 
@@ -6,11 +6,15 @@ use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
+use super::conversation_items::from_items::{self, StoredItems, in_items};
 use super::message_schema::{self, Message};
+use super::responses::input_schema::InputItem;
 use utoipa_actix_web::service_config::ServiceConfig;
 
+use crate::error::{Error, Result};
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
+use crate::http::header_list::with_lists;
 use crate::http::idempotent_body::IdempotentJson;
 use crate::http::resource_ids::parse_project_id;
 use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
@@ -20,7 +24,8 @@ use crate::service::conversations::{Conversation, ConversationSummary, NewConver
 use crate::service::pagination::PageRequest;
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(create).service(list).service(get).service(replace).service(append).service(update).service(delete);
+    config.service(create).service(list).service(get).service(replace).service(append);
+    config.service(update).service(update_with_post).service(delete);
 }
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -29,6 +34,9 @@ pub struct CreateConversation {
     /// The transcript so far, in order; empty if absent. At most 4,096 messages.
     #[schema(value_type = Option<Vec<Message>>)]
     messages: Option<Vec<Box<RawValue>>>,
+    /// The transcript so far as OpenAI's items; an alternative to `messages`. At most 4,096 items.
+    #[schema(value_type = Option<Vec<InputItem>>)]
+    items: Option<Vec<Value>>,
     /// Application-defined metadata, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
@@ -134,7 +142,8 @@ fn body(conversation: Conversation, mount: Mount) -> ConversationBody {
     }
 }
 
-fn reply(caller: &Caller, conversation: Conversation) -> ApiResult {
+/// A conversation without its messages, as the whole body.
+pub fn reply(caller: &Caller, conversation: Conversation) -> ApiResult {
     let version = conversation.version;
     with_etag(caller.reply(head(&conversation), body(conversation, caller.mount)), version)
 }
@@ -144,12 +153,28 @@ fn reply(caller: &Caller, conversation: Conversation) -> ApiResult {
     responses((status = 200, body = ConversationBody)))]
 #[post("/conversations")]
 async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -> ApiResult {
-    let IdempotentJson { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
+    let IdempotentJson { caller, body: CreateConversation { messages, items, metadata, project_id } } = sent;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
-    let messages = message_schema::to_json(&messages.unwrap_or_default());
+    let has_items = items.is_some();
+    let StoredItems { messages, ignored } = initial_messages(messages, items)?;
     let new = NewConversation { project, messages, metadata: metadata.map(object_text) };
-    let conversation = api.services.conversations.create(&caller.access, new).await?;
-    reply(&caller, conversation)
+    let created = api.services.conversations.create(&caller.access, new).await;
+    let conversation = created.map_err(|error| if has_items { in_items(error) } else { error })?;
+    reply(&caller, conversation).map(|response| with_lists(response, &ignored, &[]))
+}
+
+/// The messages of a new conversation.
+fn initial_messages(messages: Option<Vec<Box<RawValue>>>, items: Option<Vec<Value>>) -> Result<StoredItems> {
+    match (messages, items) {
+        (Some(_), Some(_)) => {
+            Err(Error::invalid("items", "'items' and 'messages' are both given. Send the transcript in one of them."))
+        }
+        (None, Some(items)) => from_items::from_field(&items),
+        (messages, None) => {
+            let messages = message_schema::to_json(&messages.unwrap_or_default());
+            Ok(StoredItems { messages, ignored: Vec::new() })
+        }
+    }
 }
 
 /// List a project's conversations, newest first, without their messages; or search them.
@@ -225,9 +250,32 @@ async fn update(
     sent: IdempotentJson<UpdateConversation>,
     api: web::Data<Api>,
 ) -> ApiResult {
+    change(id.0, if_match, sent, &api).await
+}
+
+/// Change a conversation's metadata, as OpenAI's clients do; the same as PATCH.
+#[utoipa::path(tag = "conversations", request_body = UpdateConversation,
+    params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = ConversationBody)))]
+#[post("/conversations/{conversation_id}")]
+async fn update_with_post(
+    id: ApiPath<ConversationId>,
+    if_match: IfMatchHeader,
+    sent: IdempotentJson<UpdateConversation>,
+    api: web::Data<Api>,
+) -> ApiResult {
+    change(id.0, if_match, sent, &api).await
+}
+
+async fn change(
+    id: ConversationId,
+    if_match: IfMatchHeader,
+    sent: IdempotentJson<UpdateConversation>,
+    api: &Api,
+) -> ApiResult {
     let IdempotentJson { caller, body: UpdateConversation { metadata, version } } = sent;
     let metadata = metadata.map(|metadata| metadata.map(object_text));
-    let conversation = api.services.conversations.update(&caller.access, id.0, metadata, if_match.and(version)).await?;
+    let conversation = api.services.conversations.update(&caller.access, id, metadata, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 

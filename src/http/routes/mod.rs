@@ -10,6 +10,7 @@ mod catalog;
 pub mod chat;
 mod completion_body;
 pub mod completions;
+mod conversation_items;
 mod conversations;
 pub mod embeddings;
 mod files;
@@ -43,6 +44,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(usage::routes)
         .configure(api_keys::routes)
         .configure(conversations::routes)
+        .configure(conversation_items::routes)
         .configure(agents::routes)
         .configure(catalog::routes)
         .configure(models::routes)

@@ -82,9 +82,13 @@ fn check_body(body: &RawValue) -> Result<(), LineProblem> {
         let message = "'body.stream' is true, but requests of a batch cannot be streamed. Leave it out.";
         return Err(problem("invalid_parameter", "body.stream", message.into()));
     }
-    if fields.get("conversation_id").is_some_and(|id| id.get() != "null") {
-        let message = "'body.conversation_id' is not supported in a batch: a conversation has one turn at a time. Send the messages.";
-        return Err(problem("invalid_parameter", "body.conversation_id", message.into()));
+    for (name, field) in [("conversation_id", "body.conversation_id"), ("conversation", "body.conversation")] {
+        if fields.get(name).is_some_and(|id| id.get() != "null") {
+            let message = format!(
+                "'{field}' is not supported in a batch: a conversation has one turn at a time. Send the messages."
+            );
+            return Err(problem("invalid_parameter", field, message));
+        }
     }
     Ok(())
 }
@@ -117,5 +121,9 @@ mod tests {
         assert_eq!(problem(&line.replace(r#"{"input": "x"}"#, "[]")), ("invalid_parameter", Some("body")));
         let streamed = line.replace(r#""input": "x""#, r#""stream": true"#);
         assert_eq!(problem(&streamed), ("invalid_parameter", Some("body.stream")));
+        for (name, field) in [("conversation", "body.conversation"), ("conversation_id", "body.conversation_id")] {
+            let continued = line.replace(r#""input": "x""#, &format!("\"{name}\": \"conv_1\""));
+            assert_eq!(problem(&continued), ("invalid_parameter", Some(field)));
+        }
     }
 }

@@ -51,7 +51,7 @@ impl Conversations {
             let Some(record) = same else { return Err(version_conflict(tx, &conversation)?) };
             caller.require(record.project, Scope::Inference)?;
             authorize::require_active_owner(tx, record.project)?;
-            append(tx, &entry, conversation.id, record, &added, now)
+            Ok(append(tx, &entry, conversation.id, record, &added, now)?.conversation)
         });
         written.await
     }

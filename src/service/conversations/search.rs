@@ -19,8 +19,8 @@ const MAX_PREVIEW_BYTES: usize = 8 << 20;
 const MAX_SEARCH_CHARS: usize = 200;
 /// Characters of a preview.
 const PREVIEW_CHARS: usize = 120;
-/// Leading messages in which the first user message is looked for.
-const PREVIEW_MESSAGES: u32 = 4;
+/// Leading rows in which the first user message is looked for.
+const PREVIEW_ROWS: u32 = 4;
 
 /// Message fields that are not searched.
 const UNSEARCHED_FIELDS: &[&str] = &["role", "type", "id", "tool_call_id"];
@@ -146,11 +146,12 @@ fn preview(
     record: &ConversationRecord,
     budget: &mut usize,
 ) -> Result<Option<String>> {
-    for at in 0..record.messages.min(PREVIEW_MESSAGES) {
+    let end = record.next_row.min(record.first_row.saturating_add(PREVIEW_ROWS));
+    for row in record.first_row..end {
         if *budget == 0 {
             break;
         }
-        let json = stored::message(tx, id, at)?;
+        let Some(json) = stored::message(tx, id, row)? else { continue };
         *budget = budget.saturating_sub(json.len());
         if let Some(text) = user_text(&json) {
             return Ok(preview_text(&text));

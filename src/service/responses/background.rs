@@ -4,15 +4,13 @@
 //! caller: the server itself calls them. The end of a response is stored in the transaction that records its usage, so a
 //! restart generates it again or not at all.
 
-use std::time::Duration;
-
 use serde_json::json;
 use tokio::sync::watch;
 
 use super::{ChainLink, ResponseContentRecord, ResponseRecord, Responses, StoredResponse, find};
 use crate::clock_rng::Timestamp;
-use crate::error::{Code, Error, Result};
-use crate::ids::{KeyId, ProjectId, ResponseId};
+use crate::error::{Error, Result};
+use crate::ids::{ProjectId, ResponseId};
 use crate::service::access::{Access, Scope};
 use crate::service::audit::AuditEntry;
 use crate::service::quotas::{self, QuotaKind, signed};
@@ -21,8 +19,6 @@ use crate::service::{authorize, persistent_write};
 use crate::storage::responses::{self as stored, OpenResponseRecord, ResponseStepsRecord};
 use crate::storage::{Reader, WriteTx, project_resources};
 
-/// Max responses of a project that have not ended.
-const MAX_OPEN: usize = 100;
 /// Max bytes of the steps of a response. If there are more, none are stored.
 const MAX_STEPS_BYTES: usize = 8 << 20;
 
@@ -33,12 +29,6 @@ pub struct BackgroundRequest {
     pub json: String,
     /// Whether the steps of its output are kept.
     pub keeps_steps: bool,
-}
-
-impl BackgroundRequest {
-    pub(super) fn record(self, key: KeyId) -> OpenResponseRecord {
-        OpenResponseRecord { key, request: self.json, keeps_steps: self.keeps_steps }
-    }
 }
 
 /// A response that has not ended.
@@ -83,7 +73,9 @@ impl Responses {
         created_at: Timestamp,
         request: BackgroundRequest,
     ) -> Result<()> {
-        self.insert(access, response, link, created_at, Some(request)).await?;
+        let BackgroundRequest { json, keeps_steps } = request;
+        let open = OpenResponseRecord { key: access.key(), request: json, keeps_steps };
+        self.insert(access, response, link, created_at, Some(open)).await?;
         self.changes.send_replace(());
         Ok(())
     }
@@ -208,18 +200,6 @@ fn replace(
     stored::replace(tx, id, &ResponseRecord { bytes, chain_bytes, ..record }, &content)?;
     steps.map_or(Ok(()), |steps| stored::put_steps(tx, id, steps))?;
     stored::close(tx, id)
-}
-
-/// Refuses another response while too many have not ended.
-pub(super) fn check_open(tx: &WriteTx, project: ProjectId) -> Result<()> {
-    let open = stored::open(tx)?.iter().filter(|(_, record)| record.project == project).count();
-    if open >= MAX_OPEN {
-        let text = format!(
-            "The project has {open} responses in the background that have not ended; at most {MAX_OPEN} are allowed. Create more when some have ended."
-        );
-        return Err(Error::new(Code::RateLimited, text).retry_after(Duration::from_secs(10)));
-    }
-    Ok(())
 }
 
 fn of(tx: &impl Reader, id: ResponseId) -> Result<ResponseRecord> {

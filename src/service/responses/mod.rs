@@ -20,14 +20,16 @@ use super::quotas::{self, QuotaKind, signed};
 use super::{authorize, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
-use crate::ids::ResponseId;
-use crate::storage::responses::{self as stored, ResponseContentRecord, ResponseRecord};
+use crate::ids::{ProjectId, ResponseId};
+use crate::storage::responses::{self as stored, OpenResponseRecord, ResponseContentRecord, ResponseRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Max responses of a chain.
 pub const MAX_CHAIN: u32 = 1_000;
 /// Max JSON bytes of the inputs and responses of a chain, as of a conversation.
 pub const MAX_CHAIN_BYTES: u64 = 8 << 20;
+/// Max responses of a project that are generated in the background and have not ended.
+const MAX_OPEN: usize = 100;
 /// How long a response is kept, as in OpenAI's API.
 pub const RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Responses per step of the sweep.
@@ -113,19 +115,18 @@ impl Responses {
         self.insert(access, response, link, created_at, None).await
     }
 
-    /// `request`: that of a response that is to be generated in the background.
+    /// `open`: what a response is to be generated from in the background.
     async fn insert(
         &self,
         access: &Access,
         response: StoredResponse,
         link: ChainLink,
         created_at: Timestamp,
-        request: Option<BackgroundRequest>,
+        open: Option<OpenResponseRecord>,
     ) -> Result<()> {
-        let (now, project, key) = (self.clock_rng.now(), access.project(), access.key());
+        let (now, project) = (self.clock_rng.now(), access.project());
         let StoredResponse { id, input, response } = response;
         let content = ResponseContentRecord { input, response };
-        let open = request.map(|request| request.record(key));
         let bytes = content.bytes() + open.as_ref().map_or(0, |open| open.request.len() as u64);
         let record = ResponseRecord {
             project,
@@ -143,7 +144,7 @@ impl Responses {
             quotas::charge(tx, project, now, QuotaKind::Response, 1, signed(bytes))?;
             stored::insert(tx, id, &record, &content)?;
             if let Some(open) = &open {
-                background::check_open(tx, project)?;
+                check_open(tx, project)?;
                 stored::put_open(tx, id, open)?;
             }
             entry.write(tx, project, id, &json!({ "previous_response_id": link.previous, "bytes": bytes }))
@@ -273,6 +274,18 @@ fn find_visible(tx: &impl Reader, access: &Access, id: ResponseId) -> Result<Opt
         Some(record) => access.require(record.project, Scope::Inference).map(|()| Some(record)),
         None => Ok(None),
     }
+}
+
+/// 429 while too many responses of a project have not ended.
+fn check_open(tx: &WriteTx, project: ProjectId) -> Result<()> {
+    let open = stored::open(tx)?.iter().filter(|(_, record)| record.project == project).count();
+    if open < MAX_OPEN {
+        return Ok(());
+    }
+    let text = format!(
+        "The project has {open} responses in the background that have not ended; at most {MAX_OPEN} are allowed. Create more when some have ended."
+    );
+    Err(Error::new(Code::RateLimited, text).retry_after(Duration::from_secs(10)))
 }
 
 /// 400 if a chain has no room for another response.

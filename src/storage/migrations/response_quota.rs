@@ -1,9 +1,8 @@
 //! Layout 4 to 5: quotas and their usage include stored responses, of which there are none.
 
-use std::ops::ControlFlow;
-
 use serde::{Deserialize, Serialize};
 
+use super::table_conversion::convert;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::storage::codec::Record;
@@ -11,7 +10,7 @@ use crate::storage::limits::{LimitsRecord, Quotas, Rates};
 use crate::storage::quota_usage::QuotaUsageRecord;
 use crate::storage::record_serde;
 use crate::storage::tables::{LIMITS, QUOTA_USAGE, Table};
-use crate::storage::transaction::{Reader as _, WriteTx};
+use crate::storage::transaction::WriteTx;
 
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct OldQuotaUsage {
@@ -72,16 +71,6 @@ impl From<OldLimits> for LimitsRecord {
 pub(super) fn extend_quotas(tx: &WriteTx) -> Result<()> {
     convert::<OldQuotaUsage, QuotaUsageRecord>(tx)?;
     convert::<OldLimits, LimitsRecord>(tx)
-}
-
-/// Rewrites every record of a table.
-fn convert<Old: Record, New: Record + From<Old>>(tx: &WriteTx) -> Result<()> {
-    let mut records: Vec<(Vec<u8>, New)> = Vec::new();
-    tx.each(&[], None, &mut |key, old: Old| {
-        records.push((key.to_vec(), old.into()));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    records.iter().try_for_each(|(key, record)| tx.put(key, record))
 }
 
 #[cfg(test)]

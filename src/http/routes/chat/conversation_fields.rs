@@ -1,7 +1,7 @@
 //! Request and response fields of chats with an agent or a stored conversation.
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::header::HeaderValue;
 use serde::Serialize;
 
 use crate::calls::chat::RunningChat;
@@ -9,11 +9,10 @@ use crate::calls::conversation_context::ConversationContextRequest;
 use crate::error::{Error, Result};
 use crate::http::header_list::with_lists;
 use crate::http::resource_ids::parse_field_id;
-use crate::http::routes::truncation::Truncation;
+use crate::http::routes::truncation::{TRUNCATED_MESSAGES, Truncation};
 use crate::service::conversations::Conversation;
 use crate::service::precondition::IfMatch;
 
-const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 /// What a request names.
 pub struct ConversationFields {
     pub conversation: Option<String>,
@@ -56,7 +55,7 @@ impl ConversationFields {
             _ => {}
         }
         let sent = if conversation.is_some() { sent } else { Vec::new() };
-        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent, history: Vec::new() })
+        Ok(ConversationContextRequest { conversation, agent, truncate, if_match, sent, ..Default::default() })
     }
 }
 
@@ -76,7 +75,7 @@ pub fn with_headers(
 ) -> HttpResponse {
     let mut response = with_lists(response, ignored, unenforced);
     if let Some(count) = truncated {
-        response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
+        response.headers_mut().insert(TRUNCATED_MESSAGES, HeaderValue::from(count));
     }
     response
 }

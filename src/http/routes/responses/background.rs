@@ -7,12 +7,14 @@ use actix_web::web::Data;
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::conversation_field::with_field_names;
+use super::follow;
 use super::input_items;
 use super::live::{LiveResponse, OutputSteps};
+use super::preparation::check_with;
 use super::request::{Checked, ResponsesRequest};
 use super::response::{Failure, ResponseBody};
 use super::running::RunningResponse;
-use super::{check_with, follow, in_input};
 use crate::calls::background_responses::ResponseRunner;
 use crate::calls::generation::RunningText;
 use crate::error::{Code, Error, Result};
@@ -121,8 +123,8 @@ async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecord
     let caller = Caller { access, mount: Mount::OpenAi, recorder };
     let items = input_items::parsed(&stored)?;
     let body: ResponsesRequest = extractors::from_json(request.json.as_bytes())?;
-    let (Checked { call, settings, reasoning, .. }, _) = check_with(body, items, &caller, api).await?;
-    let chat = api.chat.start(&caller.access, call, caller.recorder.clone()).await.map_err(in_input)?;
+    let (Checked { call, settings, reasoning, .. }, _) = check_with(body, items, None, &caller, api).await?;
+    let chat = api.chat.start(&caller.access, call, caller.recorder.clone()).await.map_err(with_field_names)?;
     let running = RunningResponse::new(chat, settings, reasoning, None, api.clock_rng.clone());
     let mut running = running.of(stored.id, created_at);
     live.start(running.encoder());

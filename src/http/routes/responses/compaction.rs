@@ -2,39 +2,37 @@
 
 use actix_web::http::header::HeaderValue;
 use actix_web::{HttpResponse, post, web};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::input::{self, Transcript, kind};
+use super::continuation::{InputMessages, items_of, of_chain};
+use super::conversation_field::with_field_names;
+use super::input::{self, kind};
 use super::input_schema::InputSchema;
-use super::request::{context, items_of, parse_previous};
+use super::request::parse_previous;
 use super::response::UsageBody;
-use super::{TRUNCATED, in_input, input_items};
+use super::{input_items, summary_item};
 use crate::calls::chat::ChatCall;
 use crate::calls::dialect::Dialect;
 use crate::calls::generation::RunningText;
+use crate::calls::message_joining::join;
 use crate::calls::output_spec::OutputRequest;
-use crate::engine::{PromptOptions, Sampling};
+use crate::engine::{Message, PromptOptions, Sampling};
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::prompt_fields::thinking;
-use crate::http::routes::truncation::Truncation;
+use crate::http::routes::truncation::{TRUNCATED_MESSAGES, Truncation};
 use crate::http::unknown_fields::unknown_names;
 use crate::http::{Api, authentication::Caller};
-use crate::ids::{CompactionId, ResponseId};
-use crate::service::json_fields::invalid_field;
+use crate::ids::ResponseId;
 use crate::service::responses::Chain;
 
 /// What the model is asked for.
 const TASK: &str = "Summarize this conversation, so that another assistant can go on with it from your summary alone. \
 Write down what the user wants and has decided, what was done and found out, names, paths, numbers and other exact values \
 that will be needed, and what remains to be done. Write only the summary.";
-/// What stands before the summary when it is part of a prompt.
-const HEADING: &str = "Summary of the conversation so far:";
 /// Max tokens of a summary, and the part of the context that it may fill.
 const MAX_SUMMARY_TOKENS: u32 = 1024;
 const SUMMARY_PART: u32 = 4;
@@ -77,16 +75,15 @@ pub struct CompactedResponse {
 #[post("/responses/compact")]
 pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Data<Api>) -> ApiResult {
     let request = body.0;
-    let items = conversation(&request, &caller, &api).await?;
-    let mut transcript = Transcript::new(request.instructions.as_deref());
-    transcript.append("input", &items)?;
-    transcript.append("task", &[message(TASK)])?;
-    let Transcript { messages, mut ignored, .. } = transcript;
+    let (chain, own) = conversation(&request, &caller, &api).await?;
+    let asked = [&own[..], &[message(TASK)]].concat();
+    let auto = Some(Truncation::Auto);
+    let InputMessages { messages, context, mut ignored } =
+        of_chain(&chain, request.instructions.as_deref(), auto, &asked)?;
     ignored.extend(unknown_names(&request.rest, |name, _| name.starts_with("prompt_cache_")));
+    let earlier = earlier_messages([&context.history[..], &messages].concat());
     let window = api.models.get(&caller.access, &request.model).await?.context_window;
     let max_tokens = window.map_or(MAX_SUMMARY_TOKENS, |window| (window / SUMMARY_PART).clamp(1, MAX_SUMMARY_TOKENS));
-    let turns = messages.iter().filter(|message| message.role != "system").count();
-    let (context, messages) = context(Some(Truncation::Auto), messages);
     let call = ChatCall {
         model: Some(request.model),
         messages,
@@ -102,9 +99,9 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
         logprobs: None,
     };
     let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
-    let mut chat = started.map_err(in_input)?;
+    let mut chat = started.map_err(with_field_names)?;
     let left_out = chat.truncated.unwrap_or(0);
-    if left_out > 0 && left_out + 1 == turns {
+    if left_out > 0 && left_out == earlier {
         let text = "No part of the conversation that ends with a whole turn fits into the context of the model beside its summary. Leave out the oldest items, or use a model with a longer context.";
         return Err(Error::new(Code::ContextLengthExceeded, text).param("input"));
     }
@@ -114,16 +111,16 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
         id: id.to_string(),
         object: "response.compaction",
         created_at: chat.created.as_seconds(),
-        output: output(id, &items, summary.trim())?,
+        output: output(id, &chain, &own, summary.trim())?,
         usage: chat.usage().into(),
     };
     let mut response = with_lists(HttpResponse::Ok().json(compacted), &ignored, &[]);
-    response.headers_mut().insert(TRUNCATED, HeaderValue::from(left_out));
+    response.headers_mut().insert(TRUNCATED_MESSAGES, HeaderValue::from(left_out));
     Ok(response)
 }
 
-/// The items of the whole conversation.
-async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> Result<Vec<Value>> {
+/// The stored responses of the conversation, and the items after them.
+async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> Result<(Chain, Vec<Value>)> {
     let responses = &api.services.responses;
     let previous = parse_previous(request.previous_response_id.as_deref())?;
     let chain = match previous {
@@ -134,8 +131,14 @@ async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> R
         None | Some(Value::Null) if previous.is_some() => Vec::new(),
         input => input_items::resolve(responses, &caller.access, input::items(input.as_ref())?).await?,
     };
-    let stored = chain.responses.iter().map(items_of).collect::<Result<Vec<_>>>()?;
-    Ok(stored.into_iter().flatten().chain(own).collect())
+    Ok((chain, own))
+}
+
+/// The number of messages before the last one of the user, without system messages.
+fn earlier_messages(messages: Vec<Message>) -> usize {
+    let joined = join(messages, false);
+    let last = joined.iter().rposition(|message| message.role == "user").unwrap_or(0);
+    joined[..last].iter().filter(|message| message.role != "system").count()
 }
 
 fn message(text: &str) -> Value {
@@ -143,7 +146,9 @@ fn message(text: &str) -> Value {
 }
 
 /// The latest messages of the user, then the summary.
-fn output(response: ResponseId, items: &[Value], summary: &str) -> Result<Vec<Value>> {
+fn output(response: ResponseId, chain: &Chain, own: &[Value], summary: &str) -> Result<Vec<Value>> {
+    let mut items = chain.responses.iter().map(items_of).collect::<Result<Vec<_>>>()?.concat();
+    items.extend_from_slice(own);
     let is_users = |item: &&Value| kind(item) == Some("message") && item.get("role") == Some(&json!("user"));
     let (mut kept, mut bytes) = (Vec::new(), 0);
     for item in items.iter().rev().filter(is_users) {
@@ -156,23 +161,8 @@ fn output(response: ResponseId, items: &[Value], summary: &str) -> Result<Vec<Va
     kept.reverse();
     let parse = |text: &String| serde_json::from_str(text).map_err(Error::internal);
     let mut output = input_items::stored(response, &kept).iter().map(parse).collect::<Result<Vec<Value>>>()?;
-    let id = CompactionId::from_bytes(response.to_bytes()).to_string();
-    output.push(json!({ "id": id, "type": "compaction", "encrypted_content": STANDARD.encode(summary) }));
+    output.push(summary_item::item(response, summary));
     Ok(output)
-}
-
-/// The text that an item of the type `compaction` has in a prompt.
-pub fn text_of(field: &str, item: &Value) -> Result<String> {
-    let content = item.get("encrypted_content").and_then(Value::as_str);
-    let summary =
-        content.and_then(|content| STANDARD.decode(content).ok()).and_then(|bytes| String::from_utf8(bytes).ok());
-    match summary {
-        Some(summary) => Ok(format!("{HEADING}\n{summary}")),
-        None => invalid_field(
-            &format!("{field}.encrypted_content"),
-            "is not a summary of this server. Send what POST /responses/compact has returned",
-        ),
-    }
 }
 
 #[cfg(test)]
@@ -190,13 +180,9 @@ mod tests {
             json!({ "role": "user", "content": long }),
             message("last"),
         ];
-        let output = output(ResponseId::from_bytes([1; 16]), &items, "It — rains.").unwrap();
+        let output = output(ResponseId::from_bytes([1; 16]), &Chain::default(), &items, "It — rains.").unwrap();
         let kinds: Vec<&Value> = output.iter().map(|item| &item["type"]).collect();
         assert_eq!(kinds, ["message", "message", "compaction"]);
         assert_eq!(output[1]["content"][0]["text"], "last");
-        assert_eq!(text_of("input[2]", &output[2]).unwrap(), "Summary of the conversation so far:\nIt — rains.");
-        for bad in [json!({}), json!({ "encrypted_content": "gAAAAA==" }), json!({ "encrypted_content": "?" })] {
-            assert_eq!(text_of("input[2]", &bad).unwrap_err().param_name(), Some("input[2].encrypted_content"));
-        }
     }
 }

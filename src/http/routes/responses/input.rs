@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{compaction, reasoning};
+use super::{reasoning, summary_item};
 use crate::calls::custom_tools;
+use crate::calls::message_joining::join_line;
 use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
@@ -37,7 +38,7 @@ pub fn kind(item: &Value) -> Option<&str> {
     }
 }
 
-/// Messages as items add to them.
+/// Messages as items add to them. Neighbouring ones of a role are joined later.
 #[derive(Default)]
 pub struct Transcript {
     pub messages: Vec<Message>,
@@ -45,15 +46,20 @@ pub struct Transcript {
     pub ignored: Vec<String>,
     /// The reasoning before the next message or call of the assistant.
     reasoning: String,
-    /// The ids of the tool calls so far.
-    calls: HashSet<String>,
+    /// The ids of the tool calls so far; `None` if calls may also be in a stored conversation, which is checked later.
+    calls: Option<HashSet<String>>,
 }
 
 impl Transcript {
     /// The transcript that begins with a system prompt.
     pub fn new(instructions: Option<&str>) -> Self {
         let system = instructions.filter(|text| !text.is_empty()).map(|text| Message::new("system", text));
-        Self { messages: system.into_iter().collect(), ..Self::default() }
+        Self { messages: system.into_iter().collect(), calls: Some(HashSet::new()), ..Self::default() }
+    }
+
+    /// Items that are added to a stored conversation.
+    pub fn of_conversation() -> Self {
+        Self::default()
     }
 
     /// Adds items. `field`: the name of the list.
@@ -61,7 +67,8 @@ impl Transcript {
         items.iter().enumerate().try_for_each(|(index, item)| self.append_item(&format!("{field}[{index}]"), item))
     }
 
-    fn append_item(&mut self, field: &str, item: &Value) -> Result<()> {
+    /// Adds the item `field`.
+    pub fn append_item(&mut self, field: &str, item: &Value) -> Result<()> {
         match kind(item) {
             Some("message") => self.append_message(field, item),
             Some("function_call") => self.append_call(field, item, string(field, item, "arguments")?),
@@ -74,7 +81,7 @@ impl Transcript {
                 Ok(())
             }
             Some("compaction") => {
-                self.append_text("user", compaction::text_of(field, item)?);
+                self.messages.push(Message::new("user", summary_item::text_of(field, item)?));
                 Ok(())
             }
             Some(kind) if is_hosted(kind) => {
@@ -101,34 +108,18 @@ impl Transcript {
         match item.get("role").and_then(Value::as_str) {
             Some("user") => {
                 self.reasoning.clear();
-                self.append_text("user", text("\n")?);
+                self.messages.push(Message::new("user", text("\n")?));
             }
             Some("assistant") => {
-                self.append_text("assistant", text("")?);
+                self.messages.push(Message::new("assistant", text("")?));
                 self.append_reasoning();
             }
-            // Many chat templates support only one system message, at the beginning. A later one becomes the user's.
-            Some("system" | "developer") => match self.messages.iter().all(|message| message.role == "system") {
-                true => self.append_text("system", text("\n")?),
-                false => self.append_text("user", text("\n")?),
-            },
+            Some(role @ ("system" | "developer")) => self.messages.push(Message::new(role, text("\n")?)),
             _ => {
                 return invalid_field(&format!("{field}.role"), "must be 'user', 'assistant', 'system' or 'developer'");
             }
         }
         Ok(())
-    }
-
-    /// Neighbouring messages of a role are one message: many templates want the roles to alternate.
-    fn append_text(&mut self, role: &str, text: String) {
-        match self.messages.last_mut().filter(|last| last.role == role && last.tool_calls.is_empty()) {
-            Some(last) if last.content.is_empty() => last.content = text,
-            Some(last) => {
-                last.content.push('\n');
-                last.content.push_str(&text);
-            }
-            None => self.messages.push(Message::new(role, text)),
-        }
     }
 
     /// Moves the reasoning to the assistant's message that it led to, the last one.
@@ -143,7 +134,9 @@ impl Transcript {
     fn append_call(&mut self, field: &str, item: &Value, arguments: String) -> Result<()> {
         let text = |name: &str| string(field, item, name);
         let call = ToolCall { id: text("call_id")?, name: text("name")?, arguments };
-        self.calls.insert(call.id.clone());
+        if let Some(calls) = &mut self.calls {
+            calls.insert(call.id.clone());
+        }
         match self.messages.last_mut().filter(|last| last.role == "assistant") {
             Some(last) => last.tool_calls.push(call),
             None => {
@@ -156,7 +149,7 @@ impl Transcript {
 
     fn append_result(&mut self, field: &str, item: &Value) -> Result<()> {
         let id = string(field, item, "call_id")?;
-        if !self.calls.contains(&id) {
+        if self.calls.as_ref().is_some_and(|calls| !calls.contains(&id)) {
             let field = format!("{field}.call_id");
             let text = format!(
                 "'{field}' is '{}', but no item before it is a call with this call_id. Send the call first, or previous_response_id.",
@@ -174,14 +167,6 @@ impl Transcript {
     }
 }
 
-/// Adds a text that is not empty as another line.
-fn join_line(text: &mut String, more: &str) {
-    if !text.is_empty() && !more.is_empty() {
-        text.push('\n');
-    }
-    text.push_str(more);
-}
-
 /// Whether an item records the work of a tool that this server does not have.
 fn is_hosted(kind: &str) -> bool {
     let is_tool = kind.ends_with("_call") || kind.ends_with("_call_output");
@@ -196,7 +181,7 @@ fn string(field: &str, item: &Value, name: &str) -> Result<String> {
 }
 
 /// The text of a part, if it has one.
-fn part_text(part: &Value) -> Option<&str> {
+pub fn part_text(part: &Value) -> Option<&str> {
     let text = match part.get("type").and_then(Value::as_str)? {
         "input_text" | "output_text" | "text" => part.get("text"),
         "refusal" => part.get("refusal"),
@@ -215,7 +200,8 @@ fn text(field: &str, content: &Value, separator: &str) -> Result<String> {
     Ok(parts.iter().enumerate().map(text).collect::<Result<Vec<_>>>()?.join(separator))
 }
 
-fn no_text<T>(field: &str, part: &Value) -> Result<T> {
+/// The error for a part of a message without a text.
+pub fn no_text<T>(field: &str, part: &Value) -> Result<T> {
     match part.get("type").and_then(Value::as_str) {
         Some("input_text" | "output_text" | "text") => invalid_field(&format!("{field}.text"), "must be a string"),
         Some("refusal") => invalid_field(&format!("{field}.refusal"), "must be a string"),
@@ -242,6 +228,7 @@ fn result_part(part: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::message_joining::join;
 
     fn parse(instructions: Option<&str>, input: &Value) -> Result<Transcript> {
         let mut transcript = Transcript::new(instructions);
@@ -294,7 +281,7 @@ mod tests {
             result("c3", "done"),
             Message::new("user", "go on"),
         ];
-        assert_eq!(found.messages, expected);
+        assert_eq!(join(found.messages, false), expected);
         assert_eq!(found.ignored, ["input[6] web_search_call"]);
     }
 

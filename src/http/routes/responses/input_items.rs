@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::continuation::output_of;
 use super::input::kind;
-use super::request::output_of;
 use super::response::ItemEncoder;
 use crate::display::shorten;
 use crate::error::{Error, Result};
@@ -78,7 +78,28 @@ pub struct ListParams {
     #[param(inline)]
     order: Option<Order>,
     /// The last ID of the previous page.
-    after: Option<String>,
+    pub after: Option<String>,
+}
+
+impl ListParams {
+    /// The size of the page.
+    pub fn limit(&self) -> Result<usize> {
+        let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
+        match usize::try_from(limit).ok().filter(|_| (1..=MAX_LIMIT).contains(&limit)) {
+            Some(limit) => Ok(limit),
+            None => invalid_field("limit", &format!("is {limit}; it must be 1 to {MAX_LIMIT}")),
+        }
+    }
+
+    /// Whether the last item comes first.
+    pub fn is_descending(&self) -> bool {
+        self.order.unwrap_or_default() == Order::Desc
+    }
+}
+
+/// The error for an `after` that is not in the list.
+pub fn bad_after<T>(after: &str) -> Result<T> {
+    invalid_field("after", &format!("is '{}', which is not the ID of an item of this list", shorten(after)))
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq, utoipa::ToSchema)]
@@ -105,24 +126,15 @@ pub struct ItemList {
 
 /// The requested page of a response's input items.
 pub fn page(response: &StoredResponse, params: ListParams) -> Result<ItemList> {
-    let limit = params.limit.unwrap_or(DEFAULT_LIMIT);
-    let limit = match usize::try_from(limit).ok().filter(|_| (1..=MAX_LIMIT).contains(&limit)) {
-        Some(limit) => limit,
-        None => return invalid_field("limit", &format!("is {limit}; it must be 1 to {MAX_LIMIT}")),
-    };
+    let limit = params.limit()?;
     let mut items = parsed(response)?;
-    if params.order.unwrap_or_default() == Order::Desc {
+    if params.is_descending() {
         items.reverse();
     }
     if let Some(after) = &params.after {
         match items.iter().position(|item| id_of(item) == Some(after)) {
             Some(index) => drop(items.drain(..=index)),
-            None => {
-                return invalid_field(
-                    "after",
-                    &format!("is '{}', which is not the ID of an item of this list", shorten(after)),
-                );
-            }
+            None => return bad_after(after),
         }
     }
     let has_more = items.len() > limit;

@@ -4,40 +4,44 @@
 
 mod background;
 mod compaction;
+mod continuation;
+mod conversation_field;
 mod custom_tools;
 mod follow;
-mod input;
-mod input_items;
-mod input_schema;
+pub(super) mod input;
+pub(super) mod input_items;
+pub(super) mod input_schema;
 pub mod live;
 mod output;
 mod output_items;
-mod reasoning;
+mod preparation;
+pub(super) mod reasoning;
 mod request;
 mod response;
 mod running;
 mod stored;
 mod stream;
+mod summary_item;
 
-use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::http::header::HeaderValue;
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use crate::error::{Error, Result};
+use crate::http::etag::IfMatchHeader;
 use crate::http::extractors::{self, ApiJson};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
+use crate::http::routes::truncation::TRUNCATED_MESSAGES;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
-use crate::service::responses::{Chain, ChainLink};
+use crate::service::responses::ChainLink;
 pub use background::ResponseRequests;
+use conversation_field::with_field_names;
+use preparation::check;
 use request::{Checked, ResponsesRequest};
 use running::{RunningResponse, Storage};
-
-/// The number of messages that were left out because the input is too long.
-const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(count_tokens).service(compaction::compact).configure(stored::routes);
@@ -55,16 +59,23 @@ struct TokenCount {
 ///
 /// The response is stored for 30 days unless `store` is false. With `background: true`, it is generated later. Fields, tools and items that this server does not know are
 /// left out and named in the header `x-outpost-ignored`.
-#[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((
+#[utoipa::path(tag = "responses", request_body = ResponsesRequest, params(("If-Match" = Option<String>, Header,
+    description = "The version that the conversation must have.")), responses((
     status = 200,
     description = "With `stream: true` events, from `response.created` to `response.completed`.",
     content((response::ResponseBody = "application/json"), (String = "text/event-stream")),
 )))]
 #[post("/responses")]
-async fn create(caller: Caller, body: ApiJson<Box<RawValue>>, request: HttpRequest, api: web::Data<Api>) -> ApiResult {
+async fn create(
+    caller: Caller,
+    body: ApiJson<Box<RawValue>>,
+    if_match: IfMatchHeader,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> ApiResult {
     let body = body.0.get();
     let decoded: ResponsesRequest = extractors::from_json(body.as_bytes())?;
-    let (checked, link) = check(decoded, &caller, &api).await?;
+    let (checked, link) = check(decoded, if_match.0, &caller, &api).await?;
     match checked.settings.background {
         true => background::create(&caller, checked, link, body, &api).await,
         false => respond(&caller, checked, link, request_logging::request_id(&request), &api).await,
@@ -73,7 +84,7 @@ async fn create(caller: Caller, body: ApiJson<Box<RawValue>>, request: HttpReque
 
 /// Generates a response that no client waits for. It is not stored.
 pub async fn create_for_batch(caller: &Caller, request: ResponsesRequest, api: &Api) -> ApiResult {
-    let (checked, link) = check(request.for_batch(), caller, api).await?;
+    let (checked, link) = check(request.for_batch(), None, caller, api).await?;
     respond(caller, checked, link, None, api).await
 }
 
@@ -95,7 +106,7 @@ async fn respond(
         false => None,
     };
     let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;
-    let mut chat = started.map_err(in_input)?;
+    let mut chat = started.map_err(with_field_names)?;
     let unenforced = std::mem::take(&mut chat.unenforced);
     let truncated = chat.truncated;
     let mut running = RunningResponse::new(chat, settings, reasoning, storage, api.clock_rng.clone());
@@ -108,7 +119,7 @@ async fn respond(
     };
     let mut response = with_lists(response, &ignored, &unenforced);
     if let Some(count) = truncated {
-        response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
+        response.headers_mut().insert(TRUNCATED_MESSAGES, HeaderValue::from(count));
     }
     Ok(response)
 }
@@ -117,34 +128,8 @@ async fn respond(
 #[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((status = 200, body = TokenCount)))]
 #[post("/responses/input_tokens")]
 async fn count_tokens(caller: Caller, body: ApiJson<ResponsesRequest>, api: web::Data<Api>) -> ApiResult {
-    let (Checked { call, ignored, .. }, _) = check(body.0, &caller, &api).await?;
+    let (Checked { call, ignored, .. }, _) = check(body.0, None, &caller, &api).await?;
     let counted = api.chat.count_tokens(&caller.access, call, &caller.recorder).await;
-    let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(in_input)? };
+    let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(with_field_names)? };
     Ok(with_lists(HttpResponse::Ok().json(count), &ignored, &[]))
-}
-
-/// Validates a request, with the stored responses that it refers to.
-async fn check(request: ResponsesRequest, caller: &Caller, api: &Api) -> Result<(Checked, ChainLink)> {
-    let items = input_items::resolve(&api.services.responses, &caller.access, request.items()?).await?;
-    check_with(request, items, caller, api).await
-}
-
-/// Like [`check`], with the items of the request, in which references are replaced by what they refer to.
-async fn check_with(
-    request: ResponsesRequest,
-    items: Vec<Value>,
-    caller: &Caller,
-    api: &Api,
-) -> Result<(Checked, ChainLink)> {
-    let chain = match request.previous()? {
-        Some(last) => api.services.responses.chain(&caller.access, last).await?,
-        None => Chain::default(),
-    };
-    let link = ChainLink::from(&chain);
-    Ok((request.check(items, &chain)?, link))
-}
-
-/// The messages of a chat are the input of a response.
-fn in_input(error: Error) -> Error {
-    if error.param_name() == Some("messages") { error.param("input") } else { error }
 }

@@ -4,22 +4,24 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::input::{self, Transcript};
+use super::continuation::{self, InputMessages};
+use super::conversation_field::{ConversationField, RequestedConversation};
+use super::input;
 use super::input_schema::InputSchema;
 use super::output;
 use super::reasoning::{self, ReasoningFormat, RequestedReasoning};
 use super::response::Settings;
 use crate::calls::chat::ChatCall;
-use crate::calls::conversation_context::ConversationContextRequest;
 use crate::display::shorten;
-use crate::engine::{MAX_TOP_LOGPROBS, Message, PromptOptions};
+use crate::engine::{MAX_TOP_LOGPROBS, PromptOptions};
 use crate::error::{Error, Result};
 use crate::http::routes::sampling_fields::{CheckedSampling, with_sampling_fields, within};
 use crate::http::routes::truncation::Truncation;
 use crate::http::unknown_fields::unknown_names;
-use crate::ids::ResponseId;
+use crate::ids::{ConversationId, ResponseId};
 use crate::service::json_fields::invalid_field;
-use crate::service::responses::{Chain, StoredResponse, check_metadata, previous_not_found};
+use crate::service::precondition::IfMatch;
+use crate::service::responses::{Chain, check_metadata, previous_not_found};
 
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 3] = ["prompt_cache_retention", "prompt_cache_options", "client_metadata"];
@@ -81,9 +83,9 @@ with_sampling_fields! {
         service_tier: Option<String>,
         /// Whether the response is generated after this request has been answered; false if absent. It must be stored.
         background: Option<bool>,
-        /// Not supported: use `previous_response_id`.
-        #[schema(value_type = Option<Object>)]
-        conversation: Option<Value>,
+        /// A stored conversation, as an alternative to `previous_response_id`. Its transcript precedes the input; the input
+        /// and the output are appended to it, even if `store` is false.
+        conversation: Option<RequestedConversation>,
         /// Not supported: send the text of the prompt.
         #[schema(value_type = Option<Object>)]
         prompt: Option<Value>,
@@ -113,27 +115,40 @@ impl ResponsesRequest {
         Self { store: Some(false), background: None, ..self }
     }
 
-    /// The items of the request.
+    /// The items of the request. With a conversation, there may be none.
     pub fn items(&self) -> Result<Vec<Value>> {
-        input::items(self.input.as_ref())
+        match &self.input {
+            None | Some(Value::Null) if self.conversation.is_some() => Ok(Vec::new()),
+            input => input::items(input.as_ref()),
+        }
+    }
+
+    /// The conversation that this response continues.
+    fn conversation(&self) -> Result<Option<ConversationId>> {
+        if self.conversation.is_some() && self.previous_response_id.is_some() {
+            let text = "and 'previous_response_id' are both given. Send one of them: a response continues a conversation or another response";
+            return invalid_field("conversation", text);
+        }
+        self.conversation.as_ref().map(RequestedConversation::id).transpose()
     }
 
     /// Validates each field; the module `calls` checks what depends on the model. `items`: those of the request, in which
-    /// references are replaced by what they refer to. `chain`: what the response continues.
-    pub fn check(mut self, items: Vec<Value>, chain: &Chain) -> Result<Checked> {
+    /// references are replaced by what they refer to. `chain`: what the response continues. `if_match`: the expected version
+    /// of the conversation.
+    pub fn check(mut self, items: Vec<Value>, chain: &Chain, if_match: Option<IfMatch>) -> Result<Checked> {
         self.refuse_unsupported()?;
         let max_tokens = self.max_output_tokens.map(|count| (count, "max_output_tokens"));
         let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
         let logprobs = self.logprobs()?;
         let RequestedReasoning { variables, format } =
             reasoning::requested(self.reasoning.as_ref(), self.include.as_deref())?;
-        let mut transcript = Transcript::new(self.instructions.as_deref());
-        for response in &chain.responses {
-            transcript.append("previous_response_id", &items_of(response)?)?;
-        }
-        transcript.ignored.clear();
-        transcript.append("input", &items)?;
-        let Transcript { messages, mut ignored, .. } = transcript;
+        let InputMessages { messages, context, mut ignored } = match self.conversation()? {
+            Some(id) => {
+                continuation::of_conversation((id, if_match), self.instructions.as_deref(), self.truncation, &items)?
+            }
+            None if if_match.is_some() => return Err(continuation::unused_if_match()),
+            None => continuation::of_chain(chain, self.instructions.as_deref(), self.truncation, &items)?,
+        };
         ignored.extend(unknown_names(&self.rest, |name, _| IGNORED.contains(&name)));
         let output = output::request(
             self.text.as_ref(),
@@ -142,7 +157,6 @@ impl ResponsesRequest {
             self.parallel_tool_calls,
             &mut ignored,
         )?;
-        let (context, messages) = context(self.truncation, messages);
         let call = ChatCall {
             model: Some(std::mem::take(&mut self.model)),
             messages,
@@ -168,11 +182,9 @@ impl ResponsesRequest {
             let text = "is true, but 'store' is false. A response that is generated in the background must be stored";
             return invalid_field("background", text);
         }
-        if given(&self.conversation) {
-            return invalid_field(
-                "conversation",
-                "is not supported by this server. Send previous_response_id, or the whole conversation in 'input'",
-            );
+        if self.background == Some(true) && self.conversation.is_some() {
+            let text = "is true, but a response that continues a conversation cannot be generated in the background. Send previous_response_id instead of 'conversation'";
+            return invalid_field("background", text);
         }
         if given(&self.prompt) {
             return invalid_field(
@@ -215,6 +227,7 @@ impl ResponsesRequest {
         check_metadata(&metadata.to_string())?;
         Ok(Settings {
             background: self.background == Some(true),
+            conversation: call.context.conversation.map(|id| ConversationField { id: id.to_string() }),
             instructions: self.instructions,
             max_output_tokens: self.max_output_tokens,
             max_tool_calls: self.max_tool_calls,
@@ -243,35 +256,4 @@ impl ResponsesRequest {
 /// Parses the field `previous_response_id`.
 pub fn parse_previous(id: Option<&str>) -> Result<Option<ResponseId>> {
     id.map(|text| text.parse().map_err(|_| previous_not_found(shorten(text)))).transpose()
-}
-
-/// The context of the call and its own messages. If the oldest turns may be left out, those before the last one are
-/// passed as the history.
-pub fn context(
-    truncation: Option<Truncation>,
-    mut messages: Vec<Message>,
-) -> (ConversationContextRequest, Vec<Message>) {
-    if !truncation.is_some_and(Truncation::is_auto) {
-        return (ConversationContextRequest::default(), messages);
-    }
-    let begun = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
-    let own = messages.split_off(begun);
-    (ConversationContextRequest { truncate: Some(true), history: messages, ..Default::default() }, own)
-}
-
-/// The items of a stored response: its input, then its output.
-pub fn items_of(stored: &StoredResponse) -> Result<Vec<Value>> {
-    let parse = |text: &String| serde_json::from_str::<Value>(text).map_err(Error::internal);
-    let mut items = stored.input.iter().map(parse).collect::<Result<Vec<_>>>()?;
-    items.extend(output_of(stored)?);
-    Ok(items)
-}
-
-/// The output of a stored response.
-pub fn output_of(stored: &StoredResponse) -> Result<Vec<Value>> {
-    let mut response: Value = serde_json::from_str(&stored.response).map_err(Error::internal)?;
-    match response.get_mut("output").map(Value::take) {
-        Some(Value::Array(items)) => Ok(items),
-        _ => Err(Error::internal("a stored response has no output")),
-    }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::conversation_field::ConversationField;
 use super::output_items::{OutputItem, OutputItems};
 use super::reasoning::{ReasoningFormat, ReasoningPart};
 use crate::calls::generation::Usage;
@@ -72,6 +73,9 @@ pub struct IncompleteDetails {
 pub struct Settings {
     /// Whether it is generated in the background.
     pub background: bool,
+    /// The conversation that the response continues and is added to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationField>,
     pub instructions: Option<String>,
     pub max_output_tokens: Option<u32>,
     pub max_tool_calls: Option<u32>,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::conversation_field::with_field_names;
 use super::output_items::{OutputItems, Step};
 use super::reasoning::ReasoningFormat;
 use super::response::{Failure, IncompleteDetails, ItemEncoder, ResponseBody, Settings};
@@ -71,7 +72,7 @@ impl RunningResponse {
 
     /// Waits for the end and stores the response.
     pub async fn finish(&mut self) -> Result<ResponseBody> {
-        while let Some(delta) = self.chat.next().await {
+        while let Some(delta) = self.next().await {
             self.add(&delta?);
         }
         self.store().await?;
@@ -120,7 +121,7 @@ impl RunningText for RunningResponse {
     }
 
     async fn next(&mut self) -> Option<Result<TextDelta>> {
-        self.chat.next().await
+        Some(self.chat.next().await?.map_err(with_field_names))
     }
 
     /// Also stores a response that succeeded.

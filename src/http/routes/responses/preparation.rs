@@ -1,0 +1,37 @@
+//! Validates requests, with the stored responses that they refer to.
+
+use serde_json::Value;
+
+use super::input_items;
+use super::request::{Checked, ResponsesRequest};
+use crate::error::Result;
+use crate::http::{Api, authentication::Caller};
+use crate::service::precondition::IfMatch;
+use crate::service::responses::{Chain, ChainLink};
+
+/// Validates a request. `if_match`: the expected version of its conversation.
+pub async fn check(
+    request: ResponsesRequest,
+    if_match: Option<IfMatch>,
+    caller: &Caller,
+    api: &Api,
+) -> Result<(Checked, ChainLink)> {
+    let items = input_items::resolve(&api.services.responses, &caller.access, request.items()?).await?;
+    check_with(request, items, if_match, caller, api).await
+}
+
+/// Like [`check`], with the items of the request, in which references are replaced by what they refer to.
+pub async fn check_with(
+    request: ResponsesRequest,
+    items: Vec<Value>,
+    if_match: Option<IfMatch>,
+    caller: &Caller,
+    api: &Api,
+) -> Result<(Checked, ChainLink)> {
+    let chain = match request.previous()? {
+        Some(last) => api.services.responses.chain(&caller.access, last).await?,
+        None => Chain::default(),
+    };
+    let link = ChainLink::from(&chain);
+    Ok((request.check(items, &chain, if_match)?, link))
+}
