@@ -130,7 +130,7 @@ fn a_patch_conforms_to_its_lark_grammar() {
         assert!(is_patch(input(&whole)), "{whole}");
     }
     let more =
-        json!({ "tools": [custom("apply_patch", "lark", PATCH)], "tool_choice": "required", "max_output_tokens": 60 });
+        json!({ "tools": [custom("apply_patch", "lark", PATCH)], "tool_choice": "required", "max_output_tokens": 200 });
     let cut_off = both(&server, more);
     let last = cut_off["output"].as_array().unwrap().last().unwrap();
     assert_eq!((&cut_off["status"], &last["status"]), (&json!("incomplete"), &json!("incomplete")));
