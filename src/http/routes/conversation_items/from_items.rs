@@ -77,7 +77,9 @@ impl LeftOut {
                 self.ignored.push(format!("{field} reasoning"));
             }
             (Some("reasoning"), _) => self.pending.push(format!("{field} reasoning")),
-            (Some("function_call"), _) | (Some("message"), Some("assistant")) => self.pending.clear(),
+            (Some("function_call" | "custom_tool_call"), _) | (Some("message"), Some("assistant")) => {
+                self.pending.clear()
+            }
             (Some("message"), Some("user")) => self.ignored.append(&mut self.pending),
             _ => {}
         }
