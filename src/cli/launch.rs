@@ -25,6 +25,20 @@ const AMPLE_CONTEXT: u32 = 32_768;
 const MAX_OUTPUT: u32 = 8_192;
 /// Agents wait this long for a response: the first prompt takes minutes on a CPU.
 const TIMEOUT_MILLIS: u32 = 3_000_000;
+/// Claude Code compacts a conversation by itself when less than this many tokens are left beside the response.
+const COMPACTION_MARGIN: u32 = 13_000;
+/// Tokens of a conversation from which on compaction helps: its instructions and tools have more than half of them.
+const MIN_COMPACTED: u32 = 30_000;
+/// What Codex is told not to do: search the web and use plugins and apps by OpenAI's servers, send statistics, and
+/// offer tools of a type that this server leaves out.
+const CODEX_OFF: [&str; 6] = [
+    "web_search=\"disabled\"",
+    "analytics.enabled=false",
+    "features.apps=false",
+    "features.plugins=false",
+    "features.remote_plugin=false",
+    "features.multi_agent=false",
+];
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
@@ -104,7 +118,8 @@ pub(super) fn run(paths: &DataPaths, args: LaunchArgs, out: &mut dyn Write) -> O
 
 /// The chat model with this name, or the only one.
 fn find_model(folder: &Path, name: Option<&str>) -> Result<ModelInfo, String> {
-    let is_usable = |model: &ModelInfo| model.kind == ModelKind::Text && model.problem.is_none();
+    let is_usable =
+        |model: &ModelInfo| model.kind == ModelKind::Text && model.has_chat_template && model.problem.is_none();
     let mut models: Vec<ModelInfo> = installed_models(folder).into_iter().filter(is_usable).collect();
     let names: Vec<String> = models.iter().map(|model| model.id.clone()).collect();
     let list = names.join(", ");
@@ -160,10 +175,8 @@ impl Client {
         let openai = format!("{url}/openai/v1");
         let set = |name, value: String| (name, Some(value));
         match self {
-            Self::Claude => Launch {
-                program: "claude",
-                arguments: Vec::new(),
-                variables: vec![
+            Self::Claude => {
+                let mut variables = vec![
                     set("ANTHROPIC_BASE_URL", url.to_owned()),
                     ("ANTHROPIC_AUTH_TOKEN", None),
                     set("ANTHROPIC_MODEL", id.clone()),
@@ -173,14 +186,25 @@ impl Client {
                     set("ANTHROPIC_SMALL_FAST_MODEL", id),
                     // It assumes 200,000 tokens otherwise.
                     set("CLAUDE_CODE_MAX_CONTEXT_TOKENS", window.to_string()),
-                    set("CLAUDE_CODE_AUTO_COMPACT_WINDOW", window.to_string()),
                     set("CLAUDE_CODE_MAX_OUTPUT_TOKENS", output.to_string()),
                     set("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned()),
                     set("API_TIMEOUT_MS", TIMEOUT_MILLIS.to_string()),
-                ],
-                removed: &["ANTHROPIC_API_KEY"],
-                package: "npm install -g @anthropic-ai/claude-code",
-            },
+                    // It gives up a stream without text after five minutes otherwise, even if the server sends pings.
+                    set("CLAUDE_STREAM_IDLE_TIMEOUT_MS", TIMEOUT_MILLIS.to_string()),
+                ];
+                // In a smaller context, it would compact after every turn. Without the variable, it compacts when the server
+                // says that the prompt is too long.
+                if window.saturating_sub(output + COMPACTION_MARGIN) > MIN_COMPACTED {
+                    variables.push(set("CLAUDE_CODE_AUTO_COMPACT_WINDOW", window.to_string()));
+                }
+                Launch {
+                    program: "claude",
+                    arguments: Vec::new(),
+                    variables,
+                    removed: &["ANTHROPIC_API_KEY", "CLAUDE_CODE_AUTO_COMPACT_WINDOW"],
+                    package: "npm install -g @anthropic-ai/claude-code",
+                }
+            }
             Self::Codex => {
                 let provider = |field: &str, value: &str| format!("model_providers.outpost.{field}={value}");
                 let settings = [
@@ -192,7 +216,10 @@ impl Client {
                     provider("stream_idle_timeout_ms", &TIMEOUT_MILLIS.to_string()),
                     format!("model_context_window={window}"),
                 ];
-                let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
+                let settings = settings
+                    .into_iter()
+                    .chain(CODEX_OFF.map(str::to_owned))
+                    .flat_map(|setting| ["-c".to_owned(), setting]);
                 Launch {
                     program: "codex",
                     arguments: ["--model".to_owned(), id].into_iter().chain(settings).collect(),
@@ -219,10 +246,22 @@ impl Client {
             }
             Self::Aider => Launch {
                 program: "aider",
-                arguments: ["--model", &format!("openai/{id}"), "--no-show-model-warnings", "--timeout", "3000"]
-                    .map(str::to_owned)
-                    .to_vec(),
-                variables: vec![set("OPENAI_API_BASE", openai), ("OPENAI_API_KEY", None)],
+                arguments: [
+                    "--model",
+                    &format!("openai/{id}"),
+                    "--no-show-model-warnings",
+                    "--no-analytics",
+                    "--timeout",
+                    "3000",
+                ]
+                .map(str::to_owned)
+                .to_vec(),
+                variables: vec![
+                    set("OPENAI_API_BASE", openai),
+                    ("OPENAI_API_KEY", None),
+                    // It loads a list of prices otherwise.
+                    set("LITELLM_LOCAL_MODEL_COST_MAP", "True".to_owned()),
+                ],
                 removed: &[],
                 package: "pip install aider-chat",
             },

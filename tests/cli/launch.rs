@@ -51,9 +51,11 @@ fn an_agent_gets_the_address_the_key_and_the_context() {
         format!("ANTHROPIC_MODEL={MODEL}"),
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS=4096".to_owned(),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS=1024".to_owned(),
+        "CLAUDE_STREAM_IDLE_TIMEOUT_MS=3000000".to_owned(),
     ] {
         assert!(claude.lines().any(|found| found == line), "{line}: {claude}");
     }
+    assert!(!claude.contains("AUTO_COMPACT_WINDOW"), "the context is too small for it: {claude}");
     assert!(!claude.contains("sk-other"), "the key for another server is not passed on: {claude}");
     let codex = started("codex");
     for line in [
@@ -62,6 +64,7 @@ fn an_agent_gets_the_address_the_key_and_the_context() {
         format!("argument model_providers.outpost.base_url=\"{url}/openai/v1\""),
         "argument model_providers.outpost.wire_api=\"responses\"".to_owned(),
         "argument model_context_window=4096".to_owned(),
+        "argument web_search=\"disabled\"".to_owned(),
         format!("OUTPOST_KEY={key}"),
     ] {
         assert!(codex.lines().any(|found| found == line), "{line}: {codex}");
