@@ -43,7 +43,7 @@ use crate::http::allowed_hosts::AllowedHosts;
 use crate::http::batch_requests::BatchRequests;
 use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
-use crate::http::routes::responses::{ResponseRequests, live::LiveResponses};
+use crate::http::routes::responses::{BackgroundResponseRunner, live::LiveResponses};
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
@@ -172,7 +172,7 @@ impl App {
         let (background, background_stopper) = BackgroundResponses::new(
             api.services.responses.clone(),
             api.services.meter.clone(),
-            Box::new(ResponseRequests(api.clone())),
+            Box::new(BackgroundResponseRunner(api.clone())),
         );
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
@@ -252,8 +252,8 @@ impl App {
         let batches = actix_web::rt::spawn(self.batches.run());
         let background = actix_web::rt::spawn(self.background.run());
         let outcome = self.server.await;
-        self.stopper.end(&self.stopper.batches, batches).await;
-        self.stopper.end(&self.stopper.background, background).await;
+        let stopper = &self.stopper;
+        tokio::join!(stopper.end(&stopper.batches, batches), stopper.end(&stopper.background, background));
         self.stopper.end_training(training).await;
         pruning.abort();
         sweeping.abort();
@@ -351,7 +351,7 @@ impl Stopper {
         }
     }
 
-    /// Gives a loop time to store results. What has none begins again after the next start.
+    /// Gives a loop time to store results. Work without a stored result begins again after the next start.
     async fn end(&self, stopper: &LoopStopper, mut running: JoinHandle<()>) {
         stopper.stop();
         if tokio::time::timeout(self.drain_timeout, &mut running).await.is_err() {

@@ -1,4 +1,4 @@
-//! Generates the responses that are to be generated in the background, the oldest first; the projects share the places. A
+//! Generates the responses that are to be generated in the background, the oldest first; the projects share the slots. A
 //! response goes through the same decoder, call and encoder as one that a client waits for, behind [`ResponseRunner`].
 
 use std::collections::HashMap;
@@ -21,18 +21,19 @@ use crate::service::usage::{Meter, UsageRecorder};
 const MAX_RUNNING: usize = 16;
 /// Max responses of a project that are generated at once.
 const MAX_RUNNING_PER_PROJECT: usize = 8;
-/// The time until a response is tried again that the server has no room for.
+/// The delay until a response that could not begin is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
-/// The time between two looks if there is nothing to do.
+/// The interval at which an idle loop looks for responses.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
-/// Attempts to use a model that cannot be used now; it may be for good.
+/// Max attempts while the model is unavailable; then the response fails.
 const MAX_MODEL_ATTEMPTS: u32 = 5;
 /// The name under which the responses are metered.
 const METERED_AS: &str = "BACKGROUND /responses";
 
 /// Generates a response as its endpoint does.
 pub trait ResponseRunner {
-    /// Generates a response. An error means that nothing was generated yet. Usage is added to `recorder`.
+    /// Generates a response. An error means that generation did not begin, or that the server stops; a later failure is an
+    /// ended response. Usage is added to `recorder`.
     fn run(
         &self,
         started: StartedResponse,
@@ -42,8 +43,11 @@ pub trait ResponseRunner {
     /// The end of a response that cannot be generated.
     fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse>;
 
-    /// Called when a response is not generated any more: it has ended, or the server stops.
-    fn closed(&self, id: ResponseId);
+    /// Called when a response has ended or its generation was interrupted.
+    fn ended(&self, id: ResponseId);
+
+    /// Called when the loop ends.
+    fn stopped(&self);
 }
 
 /// Generates responses in the background. When it is stopped, running ones are given up; they begin again after the next
@@ -59,8 +63,8 @@ pub struct BackgroundResponses {
 enum Attempt {
     /// The response has ended, or the server stops.
     Done,
-    /// It is to be tried again. `is_model`: because its model cannot be used.
-    Later { is_model: bool },
+    /// It is to be tried again. `is_model_unavailable`: because its model cannot be used now.
+    Retry { is_model_unavailable: bool },
 }
 
 /// Responses that run or wait, by what this process knows of them.
@@ -93,11 +97,11 @@ impl BackgroundResponses {
             let mut wait = IDLE_WAIT;
             match self.responses.open().await {
                 Ok(open) => {
-                    let next = schedule.begin(&open, Instant::now());
+                    let next = schedule.start_due(&open, Instant::now());
                     attempts.extend(next.into_iter().map(|(id, tried)| self.attempt(id, tried)));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "the responses in the background cannot be read");
+                    tracing::warn!(%error, "the open responses could not be read; it is tried again");
                     wait = RETRY_DELAY;
                 }
             }
@@ -105,28 +109,29 @@ impl BackgroundResponses {
                 wait = RETRY_DELAY;
             }
             tokio::select! {
-                Some((id, attempt)) = attempts.next() => schedule.end(id, &attempt, Instant::now()),
+                Some((id, attempt)) = attempts.next() => schedule.finish(id, &attempt, Instant::now()),
                 _ = changes.changed() => {}
                 () = self.stop.wait() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
         while attempts.next().await.is_some() {}
+        self.runner.stopped();
     }
 
-    /// Tries to generate a response. `tried`: earlier attempts to use its model.
-    async fn attempt(&self, id: ResponseId, tried: u32) -> (ResponseId, Attempt) {
-        let attempt = self.try_to_generate(id, tried).await.unwrap_or_else(|error| {
-            tracing::warn!(response = %id, %error, "a response in the background cannot go on now");
-            Attempt::Later { is_model: false }
+    /// Tries to generate a response. `model_attempts`: earlier attempts to use its model.
+    async fn attempt(&self, id: ResponseId, model_attempts: u32) -> (ResponseId, Attempt) {
+        let attempt = self.try_to_generate(id, model_attempts).await.unwrap_or_else(|error| {
+            tracing::warn!(response = %id, %error, "a response in the background was interrupted; it is tried again");
+            Attempt::Retry { is_model_unavailable: false }
         });
         if matches!(attempt, Attempt::Done) {
-            self.runner.closed(id);
+            self.runner.ended(id);
         }
         (id, attempt)
     }
 
-    async fn try_to_generate(&self, id: ResponseId, tried: u32) -> Result<Attempt> {
+    async fn try_to_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
         let changes = self.responses.changes();
         let Some(started) = self.responses.start(id).await? else { return Ok(Attempt::Done) };
         let recorder = self.meter.open_in_background(&started.access, METERED_AS.to_owned()).await?;
@@ -135,7 +140,7 @@ impl BackgroundResponses {
             generated = self.runner.run(started.clone(), recorder.clone()) => generated,
             () = self.stop.wait() => Err(Error::new(Code::ShuttingDown, "The server is shutting down.")),
             // What was generated is recorded when the recorder is dropped.
-            () = self.closed(id, changes) => return Ok(Attempt::Done),
+            () = self.wait_until_closed(id, changes) => return Ok(Attempt::Done),
         };
         let ended = match generated {
             Ok(ended) => ended,
@@ -143,21 +148,18 @@ impl BackgroundResponses {
                 recorder.discard();
                 return Ok(Attempt::Done);
             }
-            Err(error) if is_temporary(&error, tried) => {
+            Err(error) if is_temporary(&error, model_attempts) => {
                 recorder.discard();
-                return Ok(Attempt::Later { is_model: error.code() == Code::ModelUnavailable });
+                return Ok(Attempt::Retry { is_model_unavailable: error.code() == Code::ModelUnavailable });
             }
             Err(error) => self.runner.failed(&started, &error)?,
         };
-        if let Err(error) = self.responses.end(id, ended, &recorder).await {
-            // It cannot be stored as it is.
-            self.responses.end(id, self.runner.failed(&started, &error)?, &recorder).await?;
-        }
+        self.responses.end(id, ended, &recorder, |error| self.runner.failed(&started, error)).await?;
         Ok(Attempt::Done)
     }
 
     /// Resolves when a response is cancelled or deleted.
-    async fn closed(&self, id: ResponseId, mut changes: watch::Receiver<()>) {
+    async fn wait_until_closed(&self, id: ResponseId, mut changes: watch::Receiver<()>) {
         loop {
             if matches!(self.responses.is_open(id).await, Ok(false)) {
                 return;
@@ -168,18 +170,18 @@ impl BackgroundResponses {
     }
 }
 
-/// Whether a response is to be tried again. `tried`: earlier attempts to use its model.
-fn is_temporary(error: &Error, tried: u32) -> bool {
+/// Whether a response is to be tried again. `model_attempts`: earlier attempts to use its model.
+fn is_temporary(error: &Error, model_attempts: u32) -> bool {
     match error.code() {
         Code::RateLimited | Code::Overloaded | Code::StorageUnavailable => true,
-        Code::ModelUnavailable => tried + 1 < MAX_MODEL_ATTEMPTS,
+        Code::ModelUnavailable => model_attempts + 1 < MAX_MODEL_ATTEMPTS,
         _ => false,
     }
 }
 
 impl Schedule {
     /// The responses that are tried now, each with the earlier attempts to use its model.
-    fn begin(&mut self, open: &[OpenResponse], now: Instant) -> Vec<(ResponseId, u32)> {
+    fn start_due(&mut self, open: &[OpenResponse], now: Instant) -> Vec<(ResponseId, u32)> {
         self.delayed.retain(|id, _| open.iter().any(|response| response.id == *id));
         let is_due = |id: &ResponseId| self.delayed.get(id).is_none_or(|delay| delay.until <= now);
         let mut waiting: Vec<&OpenResponse> =
@@ -200,11 +202,11 @@ impl Schedule {
         begun
     }
 
-    fn end(&mut self, id: ResponseId, attempt: &Attempt, now: Instant) {
+    fn finish(&mut self, id: ResponseId, attempt: &Attempt, now: Instant) {
         self.running.remove(&id);
         let before = self.delayed.remove(&id);
-        if let Attempt::Later { is_model } = attempt {
-            let model_attempts = before.map_or(0, |delay| delay.model_attempts) + u32::from(*is_model);
+        if let Attempt::Retry { is_model_unavailable } = attempt {
+            let model_attempts = before.map_or(0, |delay| delay.model_attempts) + u32::from(*is_model_unavailable);
             self.delayed.insert(id, Delay { until: now + RETRY_DELAY, model_attempts });
         }
     }
@@ -223,30 +225,30 @@ mod tests {
     }
 
     #[test]
-    fn projects_share_the_places() {
+    fn projects_share_the_slots() {
         let mut responses: Vec<OpenResponse> = (0..20).map(|id| open(1, id)).collect();
         responses.extend([open(2, 100), open(2, 101)]);
         let (mut schedule, now) = (Schedule::default(), Instant::now());
-        let begun = schedule.begin(&responses, now);
+        let begun = schedule.start_due(&responses, now);
         assert_eq!(ids(&begun), [0, 100, 1, 101, 2, 3, 4, 5, 6, 7]);
-        assert!(schedule.begin(&responses, now).is_empty(), "those of one project have their bound");
-        schedule.end(ResponseId::from_bytes([1; 16]), &Attempt::Done, now);
+        assert!(schedule.start_due(&responses, now).is_empty(), "those of one project have their bound");
+        schedule.finish(ResponseId::from_bytes([1; 16]), &Attempt::Done, now);
         let left: Vec<OpenResponse> = responses.into_iter().filter(|response| response.id.to_bytes()[0] != 1).collect();
-        assert_eq!(ids(&schedule.begin(&left, now)), [8]);
+        assert_eq!(ids(&schedule.start_due(&left, now)), [8]);
     }
 
     #[test]
-    fn a_response_that_waits_keeps_no_place() {
+    fn a_response_that_waits_keeps_no_slot() {
         let (mut schedule, now) = (Schedule::default(), Instant::now());
         let responses = [open(1, 1)];
         let id = responses[0].id;
         for tried in 0..3 {
             let at = now + RETRY_DELAY * tried;
-            assert_eq!(schedule.begin(&responses, at), [(id, tried)]);
-            schedule.end(id, &Attempt::Later { is_model: true }, at);
-            assert!(schedule.begin(&responses, at).is_empty() && schedule.running.is_empty());
+            assert_eq!(schedule.start_due(&responses, at), [(id, tried)]);
+            schedule.finish(id, &Attempt::Retry { is_model_unavailable: true }, at);
+            assert!(schedule.start_due(&responses, at).is_empty() && schedule.running.is_empty());
         }
-        assert!(schedule.begin(&[], now).is_empty() && schedule.delayed.is_empty());
+        assert!(schedule.start_due(&[], now).is_empty() && schedule.delayed.is_empty());
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub fn join(messages: Vec<Message>, mut has_begun: bool) -> Vec<Message> {
 }
 
 /// Joins the messages of a prompt: its history, the oldest turns of which may be left out, and the request's own messages.
-/// If the latter continue the last message of the history, its turn becomes theirs.
+/// If
+/// the request continues the last message of the history, that whole turn moves to the request, so that truncation keeps it.
 pub(super) fn join_parts(history: Vec<Message>, own: Vec<Message>) -> (Vec<Message>, Vec<Message>) {
     let has_begun = |messages: &[Message]| messages.iter().any(|message| message.role != "system");
     let mut history = join(history, false);
@@ -36,7 +37,7 @@ pub(super) fn join_parts(history: Vec<Message>, own: Vec<Message>) -> (Vec<Messa
 }
 
 /// The index at which the last turn begins, a user message.
-pub(super) fn last_turn(messages: &[Message]) -> usize {
+pub fn last_turn(messages: &[Message]) -> usize {
     messages.iter().rposition(|message| message.role == "user").unwrap_or(0)
 }
 

@@ -75,7 +75,7 @@ pub(super) fn check_tool_results(history: &[Message], own: &[Message], dialect: 
         Some((_, id)) if dialect == Dialect::Responses => {
             let id = shorten(&id);
             let text = format!(
-                "'input' has a result for the call '{id}', but neither the conversation nor an item before it has this call. Send the function_call first."
+                "'input' has a result for the call '{id}', but neither the conversation nor an item before it has this call. Send the call before its result."
             );
             Err(Error::invalid("input", text))
         }

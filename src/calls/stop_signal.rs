@@ -8,7 +8,7 @@ use tokio::sync::watch;
 #[derive(Clone)]
 pub struct LoopStopper(Arc<watch::Sender<bool>>);
 
-/// What the loop looks at.
+/// The receiving end, which the loop watches.
 #[derive(Clone)]
 pub(super) struct StopSignal(watch::Receiver<bool>);
 

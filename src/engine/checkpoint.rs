@@ -47,7 +47,7 @@ impl Checkpoint {
     }
 
     /// Like [`Self::open`], and checks that the model can be served as a text model.
-    pub fn open_chat(path: &Path) -> Result<Self, String> {
+    pub fn open_text(path: &Path) -> Result<Self, String> {
         let checkpoint = Self::open(path)?;
         match &checkpoint {
             Self::Gguf(file) => check_gguf(&file.header)?,

@@ -1,6 +1,7 @@
 //! Server-sent events: framing and headers (WHATWG HTML, "Server-sent events").
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::http::header;
@@ -10,6 +11,9 @@ use serde::Serialize;
 
 /// Bytes of one or more whole events.
 pub type Event = Bytes;
+
+/// Interval of keep-alive comments.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// A JSON value as one event. JSON text has no raw line breaks, so one `data:` line holds it.
 pub fn data(value: &impl Serialize) -> Event {

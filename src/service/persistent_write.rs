@@ -8,10 +8,12 @@ use crate::storage::{Store, WriteTx};
 /// The time until a write is tried again if the disk fails.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Runs `write` until the disk takes it. It gets the number of earlier attempts, one of which may have become durable
+/// Runs `write` until it succeeds, or fails for another reason than the disk or a full queue. `what` is written, for the
+/// log. `write` gets the number of earlier attempts, one of which may have become durable
 /// although it failed.
 pub(super) async fn write(
     store: &Store,
+    what: String,
     write: impl FnMut(&WriteTx, u64) -> Result<()> + Clone + Send + 'static,
 ) -> Result<()> {
     let mut attempts = 0;
@@ -19,7 +21,7 @@ pub(super) async fn write(
         let mut attempt = write.clone();
         match store.write(move |tx| attempt(tx, attempts)).await {
             Err(error) if matches!(error.code(), Code::StorageUnavailable | Code::Overloaded) => {
-                tracing::warn!(%error, "a result could not be stored and is stored again");
+                tracing::warn!(what, %error, "a write failed and is tried again");
                 tokio::time::sleep(RETRY_DELAY).await;
                 attempts += 1;
             }

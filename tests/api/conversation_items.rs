@@ -249,7 +249,7 @@ fn invalid_items_are_named() {
         (server.post(&path, &json!({})), "items"),
         (server.post(&path, &json!({ "items": "x" })), "items"),
         (server.post(&path, &json!({ "items": [1] })), "items[0].type"),
-        (server.post(&path, &json!({ "items": [{ "type": "compaction" }] })), "items[0].type"),
+        (server.post(&path, &json!({ "items": [{ "type": "compaction" }] })), "items[0].encrypted_content"),
         (server.post(&path, &json!({ "items": [{ "type": "item_reference", "id": "msg_1" }] })), "items[0].type"),
         (server.post(&path, &json!({ "items": [user, { "role": "user" }] })), "items[1].content"),
         (server.post(&path, &json!({ "items": [user], "messages": [] })), "messages"),

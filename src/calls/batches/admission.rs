@@ -54,7 +54,7 @@ impl Admission {
     }
 
     fn may_begin(&self) -> bool {
-        let is_alone = self.meter.interactive() == 0 || self.running.load(Ordering::Relaxed) == 0;
+        let is_alone = self.meter.running_outside_batches() == 0 || self.running.load(Ordering::Relaxed) == 0;
         is_alone && self.engine.load().queued == 0
     }
 }

@@ -100,7 +100,7 @@ impl Registry {
         }
         let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
         let is_compatible = catch_load_panic(|| {
-            let checkpoint = Checkpoint::open_chat(&candidate.path)?;
+            let checkpoint = Checkpoint::open_text(&candidate.path)?;
             let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
             let (_, info) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
             Ok(info.vocabulary.is_compatible_with(&model.vocabulary))

@@ -495,7 +495,7 @@ impl Registry {
             return self.load_image_checkpoint(device, backend, found, eviction, broken);
         }
         let (id, encoder, index) = (&found.info.id, found.is_encoder(), device.runtime.device.index);
-        let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
+        let files = if encoder { Checkpoint::open } else { Checkpoint::open_text };
         let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
         let needs = || match encoder {
             true => files.encoder_needs(backend),

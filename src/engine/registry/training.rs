@@ -33,7 +33,7 @@ impl Registry {
             DeviceBackend::Cpu(cpu) => Candle::new(candle_core::Device::Cpu, cpu.clone()),
             DeviceBackend::Candle(candle) => candle.clone(),
         };
-        let checkpoint = catch_load_panic(|| Checkpoint::open_chat(&found.path)).map_err(unusable)?;
+        let checkpoint = catch_load_panic(|| Checkpoint::open_text(&found.path)).map_err(unusable)?;
         let config = checkpoint.weights().decoder_config().map_err(|error| unusable(error.to_string()))?;
         let footprint = Footprint::new(checkpoint.weights(), &backend);
         let memory = Memory::new(&config, data, options);

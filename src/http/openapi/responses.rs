@@ -9,7 +9,7 @@ use crate::http::response::Mount;
 
 /// The tags of APIs whose bodies are the same on both mounts, without an envelope.
 const EXACT_TAGS: [&str; 2] = ["messages", "responses"];
-/// The tags whose bodies have no `id` and no `object` on OpenAI's mount.
+/// The tags some of whose bodies have no `id` or no `object` on OpenAI's mount.
 const BARE_TAGS: [&str; 3] = ["images", "tokenization", "conversation-items"];
 
 /// Completes the document collected from the handlers.

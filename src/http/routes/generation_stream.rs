@@ -4,8 +4,6 @@
 //! The response body owns the running call: when the client disconnects, actix drops the body, which drops the receivers
 //! and stops the generation.
 
-use std::time::Duration;
-
 use actix_web::HttpResponse;
 use futures_util::{Stream, StreamExt, stream};
 
@@ -16,9 +14,6 @@ use crate::http::error::in_stream;
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
-
-/// Interval of keep-alive comments.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// A running call and how its deltas become events.
 pub(super) trait EventSource: 'static {
@@ -78,7 +73,7 @@ struct Events<S> {
 
 impl<S: EventSource> Events<S> {
     async fn next(&mut self) -> sse::Event {
-        let keep_alive = tokio::time::Instant::now() + KEEP_ALIVE;
+        let keep_alive = tokio::time::Instant::now() + sse::KEEP_ALIVE;
         loop {
             match tokio::time::timeout_at(keep_alive, self.source.call().next()).await {
                 Err(_) => return self.source.keep_alive(),

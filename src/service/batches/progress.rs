@@ -145,7 +145,7 @@ impl Batches {
             quotas::charge_unchecked(tx, record.project, now, QuotaKind::File, 0, signed(bytes))?;
             project_resources::replace(tx, id.to_bytes(), &record)
         };
-        persistent_write::write(&self.store, move |tx, _| write(tx)).await
+        persistent_write::write(&self.store, format!("line {line} of {id}"), move |tx, _| write(tx)).await
     }
 
     /// Begins the end of a batch: no more results are stored. `ends_as`: its final state, unless it is cancelled, or every

@@ -67,15 +67,15 @@ impl Conversations {
         written.await
     }
 
-    /// Replaces the message in a row by what `edit` makes of it, or removes it if that is `None`. `edit` gets `None` if
-    /// the row has no message, and must then return an error.
-    pub async fn edit_message(
+    /// Deletes a part of the message in a row. `without_item` returns the rest of the message, or `None` to remove the row.
+    /// It gets `None` if the row is empty, and must then return an error.
+    pub async fn delete_item(
         &self,
         access: &Access,
         id: ConversationId,
         row: u32,
         precondition: Precondition,
-        edit: impl Fn(Option<&str>) -> Result<Option<String>> + Send + 'static,
+        without_item: impl Fn(Option<&str>) -> Result<Option<String>> + Send + 'static,
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "conversation.item_deleted");
@@ -85,7 +85,7 @@ impl Conversations {
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
             let old = stored::message(tx, id, row)?;
-            let new = edit(old.as_deref())?;
+            let new = without_item(old.as_deref())?;
             let without = record.bytes.saturating_sub(old.map_or(0, |json| json.len() as u64));
             let next = match new {
                 Some(json) => replace(tx, id, row, &record, without, json)?,

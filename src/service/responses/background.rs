@@ -14,7 +14,7 @@ use crate::ids::{ProjectId, ResponseId};
 use crate::service::access::{Access, Scope};
 use crate::service::audit::AuditEntry;
 use crate::service::quotas::{self, QuotaKind, signed};
-use crate::service::usage::{Outcome, UsageRecorder};
+use crate::service::usage::{Outcome, UsageEntry, UsageRecorder};
 use crate::service::{authorize, persistent_write};
 use crate::storage::responses::{self as stored, OpenResponseRecord, ResponseStepsRecord};
 use crate::storage::{Reader, WriteTx, project_resources};
@@ -114,8 +114,23 @@ impl Responses {
     }
 
     /// Stores the end of a response together with its usage. If it was cancelled or deleted, only the usage is recorded.
-    pub async fn end(&self, id: ResponseId, ended: EndedResponse, recorder: &UsageRecorder) -> Result<()> {
-        let (now, usage) = (self.clock_rng.now(), recorder.entry(ended.outcome));
+    /// `failed`: what is stored instead if the response cannot be, because it is too large.
+    pub async fn end(
+        &self,
+        id: ResponseId,
+        ended: EndedResponse,
+        recorder: &UsageRecorder,
+        failed: impl FnOnce(&Error) -> Result<EndedResponse>,
+    ) -> Result<()> {
+        let usage = recorder.entry(ended.outcome);
+        match self.store_end(id, ended, usage.clone()).await {
+            Err(error) => self.store_end(id, failed(&error)?, usage).await,
+            stored => stored,
+        }
+    }
+
+    async fn store_end(&self, id: ResponseId, ended: EndedResponse, usage: Option<UsageEntry>) -> Result<()> {
+        let now = self.clock_rng.now();
         let EndedResponse { response, steps, .. } = ended;
         let steps = steps.map(|json| match json.len() > MAX_STEPS_BYTES {
             true => ResponseStepsRecord::default(),
@@ -131,7 +146,7 @@ impl Responses {
                 false => Ok(()),
             }
         };
-        persistent_write::write(&self.store, write).await
+        persistent_write::write(&self.store, format!("the end of {id}"), write).await
     }
 
     /// Cancels a response that has not ended; returns its JSON. `cancelled` changes that to the JSON of a cancelled

@@ -12,5 +12,6 @@ pub(super) mod window;
 pub use crate::storage::usage::{Amounts, Outcome, Sums, Width};
 pub use export::{ExportFilter, UsageRow, seconds};
 pub use prune::Retention;
+pub(in crate::service) use recorder::Entry as UsageEntry;
 pub use recorder::{Meter, UsageRecorder};
 pub use report::{Bucket, BucketWidth, Dimension, Group, Report, ReportQuery, Usage};

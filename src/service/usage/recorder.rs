@@ -23,7 +23,7 @@ pub struct Meter {
     /// Records that did not fit into the writer's queue.
     pending: Arc<Mutex<Vec<Entry>>>,
     /// Running requests that use the engine and do not belong to a batch.
-    interactive: Arc<AtomicUsize>,
+    outside_batches: Arc<AtomicUsize>,
 }
 
 /// A record to be written. Created once, because its transaction may run more than once.
@@ -58,22 +58,22 @@ struct State {
     amounts: Amounts,
     reservation: Option<TokenReservation>,
     /// While it uses the engine and does not belong to a batch.
-    interactive: Option<Interactive>,
+    outside_batches: Option<OutsideBatches>,
     /// Once it is closed.
     outcome: Option<Outcome>,
 }
 
 /// Counts a request until it is dropped.
-struct Interactive(Arc<AtomicUsize>);
+struct OutsideBatches(Arc<AtomicUsize>);
 
-impl Interactive {
+impl OutsideBatches {
     fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(count))
     }
 }
 
-impl Drop for Interactive {
+impl Drop for OutsideBatches {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -93,7 +93,7 @@ pub struct UsageSummary {
 
 impl Meter {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, limits: Limits) -> Self {
-        Self { store, clock_rng, limits, pending: Arc::default(), interactive: Arc::default() }
+        Self { store, clock_rng, limits, pending: Arc::default(), outside_batches: Arc::default() }
     }
 
     /// A recorder for a request to `endpoint` (method and path below the mount).
@@ -117,8 +117,8 @@ impl Meter {
     }
 
     /// The number of running requests that use the engine and do not belong to a batch.
-    pub fn interactive(&self) -> usize {
-        self.interactive.load(Ordering::Relaxed)
+    pub fn running_outside_batches(&self) -> usize {
+        self.outside_batches.load(Ordering::Relaxed)
     }
 
     fn recorder(&self, access: &Access, endpoint: String, is_rated: bool) -> UsageRecorder {
@@ -202,7 +202,7 @@ impl UsageRecorder {
         let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
         let mut state = self.state();
         state.reservation = Some(reservation);
-        state.interactive = self.is_rated.then(|| Interactive::new(&self.meter.interactive));
+        state.outside_batches = self.is_rated.then(|| OutsideBatches::new(&self.meter.outside_batches));
         state.amounts.input = tokens;
         Ok(())
     }
@@ -285,7 +285,7 @@ impl UsageRecorder {
             state.amounts = Amounts::default();
         }
         state.outcome = Some(outcome);
-        state.interactive = None;
+        state.outside_batches = None;
         let (model, amounts, reservation) = (state.model.clone(), state.amounts, state.reservation.take());
         drop(state);
         self.meter.limits.settle(self.project, reservation, amounts.tokens(), self.is_rated);

@@ -6,7 +6,7 @@
 
 mod error;
 mod gbnf;
-mod json_input;
+mod json_string;
 mod regex_escape;
 mod rejection;
 mod schema;
@@ -159,24 +159,22 @@ fn relax(factory: &ParserFactory, source: &mut source::Source) -> Result<(), Gra
 
 /// Fails if the grammar or the regular expression of the text does not compile, with the compiler's reason.
 fn check_text(factory: &ParserFactory, source: &source::Source) -> Result<(), GrammarError> {
-    let Some(grammar) = source.text_grammar() else { return Ok(()) };
+    source.text_grammar().map_or(Ok(()), |grammar| check_grammar(factory, None, grammar))
+}
+
+/// Fails if the grammar of a custom tool's input does not compile.
+fn check_inputs(factory: &ParserFactory, source: &source::Source) -> Result<(), GrammarError> {
+    source.inputs().into_iter().try_for_each(|(tool, grammar)| check_grammar(factory, Some(tool), grammar))
+}
+
+/// Fails if a grammar does not compile, with the compiler's reason. `tool`: the tool that it belongs to.
+fn check_grammar(factory: &ParserFactory, tool: Option<usize>, grammar: TopLevelGrammar) -> Result<(), GrammarError> {
     let Some(error) = Matcher::new(factory.create_parser(grammar)).get_error() else { return Ok(()) };
     let reason = match Rejection::of(&error) {
         Rejection::TooComplex => Rejection::TooComplex.to_string(),
         _ => shorten(error.lines().next().unwrap_or_default()),
     };
-    Err(GrammarError::schema(None, String::new(), format!("cannot be enforced: {reason}")))
-}
-
-/// Fails if the grammar of a custom tool's input does not compile.
-fn check_inputs(factory: &ParserFactory, source: &source::Source) -> Result<(), GrammarError> {
-    for (tool, grammar) in source.inputs() {
-        if Matcher::new(factory.create_parser(grammar)).get_error().is_some() {
-            let what = format!("cannot be enforced: {}", Rejection::TooComplex);
-            return Err(GrammarError::schema(Some(tool), String::new(), what));
-        }
-    }
-    Ok(())
+    Err(GrammarError::schema(tool, String::new(), format!("cannot be enforced: {reason}")))
 }
 
 fn compiles(factory: &ParserFactory, schema: Value) -> bool {

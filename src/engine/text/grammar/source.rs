@@ -6,7 +6,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
 use super::error::GrammarError;
-use super::json_input;
+use super::json_string;
 use super::regex_escape::escape;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
 use crate::engine::text::tools::{
@@ -122,7 +122,7 @@ fn without_anchors(regex: &str) -> &str {
 /// The grammar of a custom tool's arguments.
 fn input(index: usize, format: &InputFormat) -> Result<GrammarWithLexer, GrammarError> {
     let invalid = |what| GrammarError::schema(Some(index), String::new(), what);
-    let grammar = GrammarWithLexer::from_lark(json_input::arguments(format).map_err(invalid)?);
+    let grammar = GrammarWithLexer::from_lark(json_string::arguments(format).map_err(invalid)?);
     Ok(GrammarWithLexer { name: Some(arguments_name(index)), ..grammar })
 }
 

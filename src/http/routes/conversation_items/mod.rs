@@ -188,6 +188,6 @@ async fn delete(
     let id = item_id(&path)?;
     let service = &api.services.conversations;
     let edit = move |json: Option<&str>| to_items::without(id, json);
-    let conversation = service.edit_message(&caller.access, id.conversation, id.row, if_match.and(None), edit).await?;
+    let conversation = service.delete_item(&caller.access, id.conversation, id.row, if_match.and(None), edit).await?;
     conversations::reply(&caller, conversation)
 }

@@ -4,8 +4,6 @@
 //! The response body owns the running generation: when the client disconnects, actix drops the body, and the engine
 //! stops.
 
-use std::time::Duration;
-
 use actix_web::HttpResponse;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -21,9 +19,6 @@ use crate::http::response::Mount;
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
-
-/// Interval of keep-alive comments.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Stream settings besides the images.
 pub struct Streaming {
@@ -87,7 +82,7 @@ pub fn respond(running: RunningImages, options: Streaming) -> HttpResponse {
 
 impl Events {
     async fn next(&mut self) -> Result<sse::Event> {
-        match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
+        match actix_web::rt::time::timeout(sse::KEEP_ALIVE, self.running.next()).await {
             Err(_) => Ok(sse::keep_alive()),
             Ok(Some(Ok(ImageEvent::Step { index, step, steps, preview }))) => {
                 self.step(index, (step, steps), preview).await

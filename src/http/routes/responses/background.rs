@@ -11,16 +11,15 @@ use super::conversation_field::with_field_names;
 use super::follow;
 use super::input_items;
 use super::live::{LiveResponse, OutputSteps};
-use super::preparation::check_with;
 use super::request::{Checked, ResponsesRequest};
 use super::response::{Failure, ResponseBody};
 use super::running::RunningResponse;
+use super::validation::validate_resolved;
 use crate::calls::background_responses::ResponseRunner;
 use crate::calls::generation::RunningText;
 use crate::error::{Code, Error, Result};
 use crate::http::Api;
 use crate::http::authentication::Caller;
-use crate::http::error::responses_in_stream;
 use crate::http::extractors;
 use crate::http::header_list::with_lists;
 use crate::http::response::{ApiResult, Mount};
@@ -40,7 +39,7 @@ pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &s
     let stored = StoredResponse { id, input: input_items::stored(id, &input), response: queued.clone() };
     let request = BackgroundRequest { json: request_json(body, api)?, keeps_steps: is_streamed };
     // It is followed from its beginning.
-    let live = api.live_responses.get(id);
+    let live = api.live_responses.get_or_create(id);
     let responses = &api.services.responses;
     responses.create_in_background(&caller.access, stored.clone(), link, created_at, request).await?;
     let response = match is_streamed {
@@ -88,10 +87,10 @@ fn changed(response: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Resu
     to_json(&fields)
 }
 
-/// Generates responses in the background.
-pub struct ResponseRequests(pub Data<Api>);
+/// Generates responses with the code of `POST /responses`.
+pub struct BackgroundResponseRunner(pub Data<Api>);
 
-impl ResponseRunner for ResponseRequests {
+impl ResponseRunner for BackgroundResponseRunner {
     fn run(
         &self,
         started: StartedResponse,
@@ -102,8 +101,7 @@ impl ResponseRunner for ResponseRequests {
     }
 
     fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse> {
-        let (code, message) = responses_in_stream(error, None, Ok(()));
-        let failure = Failure { code: code.to_owned(), message: message.into_owned() };
+        let failure = Failure::of(error);
         let response = changed(&started.stored.response, |fields| {
             fields.insert("status".to_owned(), json!("failed"));
             fields.insert("error".to_owned(), json!(failure));
@@ -112,31 +110,31 @@ impl ResponseRunner for ResponseRequests {
         Ok(EndedResponse { response, steps, outcome: Outcome::of_status(error.code().status()) })
     }
 
-    fn closed(&self, id: ResponseId) {
+    fn ended(&self, id: ResponseId) {
         self.0.live_responses.close(id);
+    }
+
+    fn stopped(&self) {
+        self.0.live_responses.close_all();
     }
 }
 
 async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecorder>) -> Result<EndedResponse> {
     let StartedResponse { stored, created_at, request, access } = started;
-    let live = api.live_responses.get(stored.id);
+    let live = api.live_responses.get_or_create(stored.id);
     let caller = Caller { access, mount: Mount::OpenAi, recorder };
     let items = input_items::parsed(&stored)?;
     let body: ResponsesRequest = extractors::from_json(request.json.as_bytes())?;
-    let (Checked { call, settings, reasoning, .. }, _) = check_with(body, items, None, &caller, api).await?;
+    let (Checked { call, settings, reasoning, .. }, _) = validate_resolved(body, items, None, &caller, api).await?;
     let chat = api.chat.start(&caller.access, call, caller.recorder.clone()).await.map_err(with_field_names)?;
     let running = RunningResponse::new(chat, settings, reasoning, None, api.clock_rng.clone());
-    let mut running = running.of(stored.id, created_at);
+    let mut running = running.with_identity(stored.id, created_at);
     live.start(running.encoder());
     let failure = run(&mut running, &live, request.keeps_steps).await.err();
     let (body, outcome) = match failure {
         None => (running.complete(), Outcome::Succeeded),
         Some(error) if error.code() == Code::ShuttingDown => return Err(error),
-        Some(error) => {
-            let (code, message) = responses_in_stream(&error, None, Ok(()));
-            let failure = Failure { code: code.to_owned(), message: message.into_owned() };
-            (running.failed(failure), Outcome::of_status(error.code().status()))
-        }
+        Some(error) => (running.failed(Failure::of(&error)), Outcome::of_status(error.code().status())),
     };
     let steps = match request.keeps_steps {
         true => Some(live.output().map_or(Ok(String::new()), |output| to_json(&output))?),

@@ -15,7 +15,7 @@ use super::{input_items, summary_item};
 use crate::calls::chat::ChatCall;
 use crate::calls::dialect::Dialect;
 use crate::calls::generation::RunningText;
-use crate::calls::message_joining::join;
+use crate::calls::message_joining::{join, last_turn};
 use crate::calls::output_spec::OutputRequest;
 use crate::engine::{Message, PromptOptions, Sampling};
 use crate::error::{Code, Error, Result};
@@ -102,7 +102,7 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
     let mut chat = started.map_err(with_field_names)?;
     let left_out = chat.truncated.unwrap_or(0);
     if left_out > 0 && left_out == earlier {
-        let text = "No part of the conversation that ends with a whole turn fits into the context of the model beside its summary. Leave out the oldest items, or use a model with a longer context.";
+        let text = "The last turn of the conversation and the summary do not fit into the context of the model. Leave out the oldest items, or use a model with a longer context.";
         return Err(Error::new(Code::ContextLengthExceeded, text).param("input"));
     }
     let summary = chat.whole().await?.into_iter().next().unwrap_or_default().text;
@@ -137,8 +137,7 @@ async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> R
 /// The number of messages before the last one of the user, without system messages.
 fn earlier_messages(messages: Vec<Message>) -> usize {
     let joined = join(messages, false);
-    let last = joined.iter().rposition(|message| message.role == "user").unwrap_or(0);
-    joined[..last].iter().filter(|message| message.role != "system").count()
+    joined[..last_turn(&joined)].iter().filter(|message| message.role != "system").count()
 }
 
 fn message(text: &str) -> Value {

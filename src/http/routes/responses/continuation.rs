@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::input::Transcript;
 use crate::calls::conversation_context::ConversationContextRequest;
+use crate::calls::message_joining::last_turn;
 use crate::engine::Message;
 use crate::error::{Error, Result};
 use crate::http::routes::conversation_items::from_items::{self, StoredItems};
@@ -71,8 +72,7 @@ fn context(truncation: Option<Truncation>, mut messages: Vec<Message>) -> (Conve
     if !truncation.is_some_and(Truncation::is_auto) {
         return (ConversationContextRequest::default(), messages);
     }
-    let begun = messages.iter().rposition(|message| message.role == "user").unwrap_or(0);
-    let own = messages.split_off(begun);
+    let own = messages.split_off(last_turn(&messages));
     (ConversationContextRequest { truncate: Some(true), history: messages, ..Default::default() }, own)
 }
 

@@ -1,7 +1,6 @@
 //! The events of a response in the background, from its beginning or from any number on, while it is generated or later.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::web::Data;
@@ -18,9 +17,6 @@ use crate::http::error::responses_in_stream;
 use crate::http::{Api, sse};
 use crate::service::access::Access;
 use crate::service::responses::StoredResponse;
-
-/// Interval of keep-alive comments.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The events with a number above `after`. `stored`: the response as it is stored.
 pub fn respond(
@@ -83,10 +79,10 @@ impl Follower {
             Phase::Output => {}
             Phase::Ended => return None,
         }
-        let keep_alive = tokio::time::Instant::now() + KEEP_ALIVE;
+        let keep_alive = tokio::time::Instant::now() + sse::KEEP_ALIVE;
         loop {
             self.changes.mark_unchanged();
-            let is_closed = self.add_news();
+            let is_closed = self.add_new_steps();
             if let Some(event) = self.events.take() {
                 return Some(event);
             }
@@ -101,8 +97,8 @@ impl Follower {
     }
 
     /// Adds the events of new steps. Returns whether there will be no more.
-    fn add_news(&mut self) -> bool {
-        let news = self.live.news(self.known);
+    fn add_new_steps(&mut self) -> bool {
+        let news = self.live.steps_after(self.known);
         if let (Some(encoder), None) = (news.encoder, self.encoder) {
             self.encoder = Some(encoder);
             self.events.add_response("response.in_progress", &at_first(&self.stored.response, "in_progress"));
@@ -123,7 +119,10 @@ impl Follower {
         let response: Value = serde_json::from_str(&stored.response).map_err(Error::internal)?;
         let status = response.get("status").and_then(Value::as_str).unwrap_or_default();
         match status {
-            "queued" => Err(Error::new(Code::ShuttingDown, "The server is shutting down.")),
+            "queued" => {
+                let text = "The generation was interrupted and will begin again. Retrieve the response later.";
+                Err(Error::new(Code::ShuttingDown, text))
+            }
             "failed" => {
                 let text = |name: &str| response.pointer(name).and_then(Value::as_str).unwrap_or_default();
                 let (code, message) = (text("/error/code"), text("/error/message"));

@@ -66,7 +66,7 @@ fn set_missing(fields: &mut Map<String, Value>, name: &str, value: Value) {
     }
 }
 
-/// Parameters of the list of a response's input items.
+/// Parameters of a list of items.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ListParams {
@@ -99,11 +99,17 @@ impl ListParams {
 
 /// The error for an `after` that is not in the list.
 pub fn bad_after<T>(after: &str) -> Result<T> {
-    invalid_field("after", &format!("is '{}', which is not the ID of an item of this list", shorten(after)))
+    invalid_field(
+        "after",
+        &format!(
+            "is '{}', which is not the ID of an item of this list. Send the last_id of the previous page",
+            shorten(after)
+        ),
+    )
 }
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq, utoipa::ToSchema)]
-#[schema(as = InputItemOrder)]
+#[schema(as = ItemOrder)]
 #[serde(rename_all = "lowercase")]
 enum Order {
     Asc,

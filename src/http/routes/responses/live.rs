@@ -30,8 +30,8 @@ struct State {
     is_closed: bool,
 }
 
-/// What a stream does not know yet.
-pub struct News {
+/// Steps that a stream has not sent yet.
+pub struct NewSteps {
     /// How steps are encoded, since generation began.
     pub encoder: Option<ItemEncoder>,
     pub steps: Vec<Step>,
@@ -82,10 +82,10 @@ impl LiveResponse {
     }
 
     /// What follows the first `known` steps.
-    pub fn news(&self, known: usize) -> News {
+    pub fn steps_after(&self, known: usize) -> NewSteps {
         let state = self.state();
         let output = state.output.as_ref();
-        News {
+        NewSteps {
             encoder: output.map(|output| output.encoder),
             steps: output.and_then(|output| output.steps.get(known..)).unwrap_or_default().to_vec(),
             is_closed: state.is_closed,
@@ -107,8 +107,8 @@ impl LiveResponses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A response that has not ended. It is forgotten when nobody holds it any more.
-    pub fn get(&self, id: ResponseId) -> Arc<LiveResponse> {
+    /// A response that has not ended. The entry is dropped with its last reference.
+    pub fn get_or_create(&self, id: ResponseId) -> Arc<LiveResponse> {
         let mut all = self.all();
         if let Some(live) = all.get(&id).and_then(Weak::upgrade) {
             return live;
@@ -124,10 +124,16 @@ impl LiveResponses {
         self.all().get(&id).and_then(Weak::upgrade).is_some_and(|live| live.is_running())
     }
 
-    /// The response has ended, or the server stops: its streams end.
+    /// The response has ended: its streams end.
     pub fn close(&self, id: ResponseId) {
         if let Some(live) = self.all().remove(&id).and_then(|live| live.upgrade()) {
             live.close();
         }
+    }
+
+    /// The server stops: all streams end.
+    pub fn close_all(&self) {
+        let all = std::mem::take(&mut *self.all());
+        all.into_values().filter_map(|live| live.upgrade()).for_each(|live| live.close());
     }
 }

@@ -14,7 +14,6 @@ pub(super) mod input_schema;
 pub mod live;
 mod output;
 mod output_items;
-mod preparation;
 pub(super) mod reasoning;
 mod request;
 mod response;
@@ -22,6 +21,7 @@ mod running;
 mod stored;
 mod stream;
 mod summary_item;
+mod validation;
 
 use actix_web::http::header::HeaderValue;
 use actix_web::{HttpRequest, HttpResponse, post, web};
@@ -37,11 +37,11 @@ use crate::http::routes::truncation::TRUNCATED_MESSAGES;
 use crate::http::{Api, authentication::Caller, request_logging};
 use crate::ids::RequestId;
 use crate::service::responses::ChainLink;
-pub use background::ResponseRequests;
+pub use background::BackgroundResponseRunner;
 use conversation_field::with_field_names;
-use preparation::check;
 use request::{Checked, ResponsesRequest};
 use running::{RunningResponse, Storage};
+use validation::validate;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(create).service(count_tokens).service(compaction::compact).configure(stored::routes);
@@ -75,7 +75,7 @@ async fn create(
 ) -> ApiResult {
     let body = body.0.get();
     let decoded: ResponsesRequest = extractors::from_json(body.as_bytes())?;
-    let (checked, link) = check(decoded, if_match.0, &caller, &api).await?;
+    let (checked, link) = validate(decoded, if_match.0, &caller, &api).await?;
     match checked.settings.background {
         true => background::create(&caller, checked, link, body, &api).await,
         false => respond(&caller, checked, link, request_logging::request_id(&request), &api).await,
@@ -84,7 +84,7 @@ async fn create(
 
 /// Generates a response that no client waits for. It is not stored.
 pub async fn create_for_batch(caller: &Caller, request: ResponsesRequest, api: &Api) -> ApiResult {
-    let (checked, link) = check(request.for_batch(), None, caller, api).await?;
+    let (checked, link) = validate(request.for_batch(), None, caller, api).await?;
     respond(caller, checked, link, None, api).await
 }
 
@@ -128,7 +128,7 @@ async fn respond(
 #[utoipa::path(tag = "responses", request_body = ResponsesRequest, responses((status = 200, body = TokenCount)))]
 #[post("/responses/input_tokens")]
 async fn count_tokens(caller: Caller, body: ApiJson<ResponsesRequest>, api: web::Data<Api>) -> ApiResult {
-    let (Checked { call, ignored, .. }, _) = check(body.0, None, &caller, &api).await?;
+    let (Checked { call, ignored, .. }, _) = validate(body.0, None, &caller, &api).await?;
     let counted = api.chat.count_tokens(&caller.access, call, &caller.recorder).await;
     let count = TokenCount { object: "response.input_tokens", input_tokens: counted.map_err(with_field_names)? };
     Ok(with_lists(HttpResponse::Ok().json(count), &ignored, &[]))

@@ -81,7 +81,7 @@ fn callable(tools: &[Value], ignored: &mut Vec<String>) -> Result<Vec<Callable>>
                 ignored.push(format!("{field} {}", shorten(kind)));
                 continue;
             }
-            None => return invalid_field(&format!("{field}.type"), "is missing. The type of a function is 'function'"),
+            None => return invalid_field(&format!("{field}.type"), "is missing. It must be 'function' or 'custom'"),
         };
         if !names.insert(name.clone()) {
             let text = format!("is '{name}', which is already the name of an earlier tool. Use another name");

@@ -10,6 +10,8 @@ use crate::calls::generation::Usage;
 use crate::calls::output_spec::ToolCallIds;
 use crate::clock_rng::Timestamp;
 use crate::engine::{TokenInfo, TokenLogprob};
+use crate::error::Error;
+use crate::http::error::responses_in_stream;
 use crate::http::routes::truncation::Truncation;
 use crate::ids::{CustomCallId, FunctionCallId, MessageId, ReasoningId, ResponseId};
 
@@ -59,6 +61,14 @@ impl ResponseBody {
 pub struct Failure {
     pub code: String,
     pub message: String,
+}
+
+impl Failure {
+    /// The failure of a response in the background. Its cause is logged.
+    pub fn of(error: &Error) -> Self {
+        let (code, message) = responses_in_stream(error, None, Ok(()));
+        Self { code: code.to_owned(), message: message.into_owned() }
+    }
 }
 
 #[derive(Serialize, utoipa::ToSchema)]

@@ -53,8 +53,8 @@ impl RunningResponse {
         Self { id, created_at, chat, output, settings, reasoning, clock_rng, completed_at: None, storage }
     }
 
-    /// The same response under the id and with the time of one that was created before.
-    pub fn of(self, id: ResponseId, created_at: Timestamp) -> Self {
+    /// Sets the id and the creation time of the stored response.
+    pub fn with_identity(self, id: ResponseId, created_at: Timestamp) -> Self {
         Self { id, created_at, ..self }
     }
 

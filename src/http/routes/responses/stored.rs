@@ -66,7 +66,7 @@ async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParam
 
 async fn stream_again(caller: &Caller, id: ResponseId, after: Option<u64>, api: &web::Data<Api>) -> ApiResult {
     let responses = &api.services.responses;
-    let live = api.live_responses.get(id);
+    let live = api.live_responses.get_or_create(id);
     let keeps_steps = responses.keeps_steps(&caller.access, id).await?;
     let live = match (keeps_steps, responses.steps(&caller.access, id).await?) {
         (Some(true), None) => live,

@@ -204,19 +204,19 @@ impl EventEncoder {
             "incomplete" => "response.incomplete",
             _ => "response.failed",
         };
-        self.leave_out_no_more();
+        self.stop_skipping();
         self.add_response(kind, response);
         self.take().unwrap_or_default()
     }
 
     /// The events that end a stream after an error.
     pub fn failed(&mut self, code: &str, message: &str, param: Option<&str>, response: &impl Serialize) -> sse::Event {
-        self.leave_out_no_more();
+        self.stop_skipping();
         self.push("error", Fields::Error { code, message, param });
         self.end("failed", response)
     }
 
-    fn leave_out_no_more(&mut self) {
+    fn stop_skipping(&mut self) {
         self.next = self.next.max(self.after.take().map_or(0, |after| after.saturating_add(1)));
     }
 

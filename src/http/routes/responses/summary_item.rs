@@ -25,7 +25,7 @@ pub fn text_of(field: &str, item: &Value) -> Result<String> {
         Some(summary) => Ok(format!("{HEADING}\n{summary}")),
         None => invalid_field(
             &format!("{field}.encrypted_content"),
-            "is not a summary of this server. Send what POST /responses/compact has returned",
+            "was not created by this server. Send what POST /responses/compact has returned",
         ),
     }
 }

@@ -84,8 +84,8 @@ impl Writer<'_> {
             parts.iter().map(|((begin, end), part)| format!("{} {part}", suffix(*begin, *end))).collect();
         key.sort();
         let key = key.join("\n");
-        let number = self.helpers.len();
-        let name = self.helpers.entry(key).or_insert_with(|| format!("a{number}")).clone();
+        let number = self.shared_rules.len();
+        let name = self.shared_rules.entry(key).or_insert_with(|| format!("a{number}")).clone();
         let of = |begin: Mode, end: Mode| format!("{name}_{}", suffix(begin, end));
         let star = Transitions::new(|begin, end| parts.contains_key(&(begin, end)));
         let star = star.repeated(0, None);

@@ -10,18 +10,18 @@ use crate::service::precondition::IfMatch;
 use crate::service::responses::{Chain, ChainLink};
 
 /// Validates a request. `if_match`: the expected version of its conversation.
-pub async fn check(
+pub async fn validate(
     request: ResponsesRequest,
     if_match: Option<IfMatch>,
     caller: &Caller,
     api: &Api,
 ) -> Result<(Checked, ChainLink)> {
     let items = input_items::resolve(&api.services.responses, &caller.access, request.items()?).await?;
-    check_with(request, items, if_match, caller, api).await
+    validate_resolved(request, items, if_match, caller, api).await
 }
 
-/// Like [`check`], with the items of the request, in which references are replaced by what they refer to.
-pub async fn check_with(
+/// Like [`validate`], for items whose references are already resolved.
+pub async fn validate_resolved(
     request: ResponsesRequest,
     items: Vec<Value>,
     if_match: Option<IfMatch>,

@@ -34,7 +34,7 @@ pub fn write(grammar: &Grammar) -> Result<String, String> {
         out: String::new(),
         written: HashSet::new(),
         pending: Vec::new(),
-        helpers: HashMap::new(),
+        shared_rules: HashMap::new(),
     };
     let Some(start) = writer.node(&Node::Rule(grammar.start), Mode::Between, Mode::Between)? else {
         return Err("matches no text".to_owned());
@@ -85,7 +85,7 @@ pub struct Writer<'a> {
     pub written: HashSet<String>,
     pending: Vec<(usize, Mode, Mode)>,
     /// The names of other rules, by their right sides.
-    pub helpers: HashMap<String, String>,
+    pub shared_rules: HashMap<String, String>,
 }
 
 impl Writer<'_> {
@@ -167,7 +167,7 @@ impl Writer<'_> {
             let mut next = Vec::new();
             for (end, text) in MODES.into_iter().zip(rest) {
                 next.push(match text {
-                    Some(text) if users(end) > 1 && text.contains(' ') => Some(self.helper(&text)?),
+                    Some(text) if users(end) > 1 && text.contains(' ') => Some(self.shared_rule(&text)?),
                     text => text,
                 });
             }
@@ -213,12 +213,12 @@ impl Writer<'_> {
     }
 
     /// The name of a rule with this right side.
-    fn helper(&mut self, body: &str) -> Result<String, String> {
-        if let Some(name) = self.helpers.get(body) {
+    fn shared_rule(&mut self, body: &str) -> Result<String, String> {
+        if let Some(name) = self.shared_rules.get(body) {
             return Ok(name.clone());
         }
-        let name = format!("s{}", self.helpers.len());
-        self.helpers.insert(body.to_owned(), name.clone());
+        let name = format!("s{}", self.shared_rules.len());
+        self.shared_rules.insert(body.to_owned(), name.clone());
         self.written.insert(name.clone());
         self.line(&name, body)?;
         Ok(name)
