@@ -33,8 +33,9 @@ pub fn routes(config: &mut ServiceConfig) {
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 struct CreateItems {
-    /// The items to append, at most 4,096: `message`, `function_call`, `function_call_output` and `reasoning`. Items of
-    /// other tools are left out.
+    /// The items to append, at most 4,096: `message`, `function_call`, `function_call_output`, `reasoning`, `compaction`, and
+    /// `custom_tool_call` and `custom_tool_call_output`, which are stored as calls of functions. Items of other tools are left
+    /// out.
     #[schema(value_type = Vec<InputItem>)]
     items: Vec<Value>,
     /// The expected stored version.
