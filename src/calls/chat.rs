@@ -243,6 +243,11 @@ impl RunningText for RunningChat {
 }
 
 impl RunningChat {
+    /// Cancels the work; the usage has all tokens that were generated.
+    pub fn cancel(&mut self) {
+        self.generation.cancel();
+    }
+
     /// The conversation including this turn, once stored.
     pub fn conversation(&self) -> Option<&Conversation> {
         self.turn_recorder.stored()

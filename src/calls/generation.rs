@@ -261,8 +261,14 @@ impl RunningPrompt {
 }
 
 impl Drop for RunningGeneration {
-    /// A client that disconnects is charged for all generated tokens, received or not.
     fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl RunningGeneration {
+    /// Cancels the work. All generated tokens are charged, received or not.
+    pub fn cancel(&mut self) {
         let mut has_more = false;
         for prompt in &mut self.prompts {
             let unreceived: Vec<TextDelta> = prompt.deltas.close().collect();

@@ -1,5 +1,7 @@
 //! Compaction: the model summarizes a conversation that has become long, and the summary takes the place of its messages.
 
+use std::ops::RangeInclusive;
+
 use actix_web::http::header::HeaderValue;
 use actix_web::{HttpResponse, post, web};
 use serde::{Deserialize, Serialize};
@@ -12,7 +14,7 @@ use super::input_schema::InputSchema;
 use super::request::parse_previous;
 use super::response::UsageBody;
 use super::{input_items, summary_item};
-use crate::calls::chat::ChatCall;
+use crate::calls::chat::{ChatCall, RunningChat};
 use crate::calls::dialect::Dialect;
 use crate::calls::generation::RunningText;
 use crate::calls::message_joining::{join, last_turn};
@@ -36,6 +38,8 @@ that will be needed, and what remains to be done. Write only the summary.";
 /// Max tokens of a summary, and the part of the context that it may fill.
 const MAX_SUMMARY_TOKENS: u32 = 1024;
 const SUMMARY_PART: u32 = 4;
+/// Bytes of a part whose repetition is a loop. Shorter ones occur in tables and rules.
+const LOOP_BYTES: RangeInclusive<usize> = 24..=600;
 /// Max bytes of JSON of the user's messages that are kept. The latest are kept.
 const MAX_KEPT_BYTES: usize = 16 << 10;
 
@@ -105,18 +109,44 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
         let text = "The last turn of the conversation and the summary do not fit into the context of the model. Leave out the oldest items, or use a model with a longer context.";
         return Err(Error::new(Code::ContextLengthExceeded, text).param("input"));
     }
-    let summary = chat.whole().await?.into_iter().next().unwrap_or_default().text;
+    let summary = summary(&mut chat).await?;
     let id = ResponseId::from_bytes(chat.id.to_bytes());
     let compacted = CompactedResponse {
         id: id.to_string(),
         object: "response.compaction",
         created_at: chat.created.as_seconds(),
-        output: output(id, &chain, &own, summary.trim())?,
+        output: output(id, &chain, &own, &summary)?,
         usage: chat.usage().into(),
     };
     let mut response = with_lists(HttpResponse::Ok().json(compacted), &ignored, &[]);
     response.headers_mut().insert(TRUNCATED_MESSAGES, HeaderValue::from(left_out));
     Ok(response)
+}
+
+/// What the model writes, until it begins to repeat itself.
+async fn summary(chat: &mut RunningChat) -> Result<String> {
+    let mut text = String::new();
+    while let Some(delta) = chat.next().await {
+        text.push_str(&delta?.text);
+        if let Some(end) = end_before_loop(&text) {
+            text.truncate(end);
+            chat.cancel();
+            break;
+        }
+    }
+    Ok(text.trim().to_owned())
+}
+
+/// The length of a text without its loop, if it ends with three copies of the same part. One copy stays.
+fn end_before_loop(text: &str) -> Option<usize> {
+    let (bytes, length) = (text.as_bytes(), text.len());
+    let is_loop = |part: &usize| {
+        let copies = bytes.len().checked_sub(3 * part).and_then(|start| bytes.get(start..));
+        copies.is_some_and(|copies| copies[..2 * part] == copies[*part..])
+    };
+    let part = LOOP_BYTES.into_iter().find(is_loop)?;
+    // The copies need not begin between two characters.
+    (0..=length - 2 * part).rev().find(|end| text.is_char_boundary(*end))
 }
 
 /// The stored responses of the conversation, and the items after them.
@@ -167,6 +197,20 @@ fn output(response: ResponseId, chain: &Chain, own: &[Value], summary: &str) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loop_is_cut_after_its_first_copy() {
+        let sentence = "They left Brest — on 14 May. ";
+        let text = format!("The boat is Rosa.\n{}", sentence.repeat(3));
+        assert_eq!(&text[..end_before_loop(&text).unwrap()], format!("The boat is Rosa.\n{sentence}"));
+        assert_eq!(end_before_loop(&text[..text.len() - 1]), None, "it is cut as soon as it is complete");
+        assert_eq!(end_before_loop(&sentence.repeat(2)), None);
+        assert_eq!(end_before_loop("| --- | --- | --- |"), None);
+        assert_eq!(end_before_loop(""), None);
+        for end in 0..text.len() {
+            text.get(..end).and_then(end_before_loop);
+        }
+    }
 
     #[test]
     fn the_latest_messages_of_the_user_are_kept() {
