@@ -65,12 +65,10 @@ pub struct InputDecoder {
     high_surrogate: Option<u16>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum State {
-    /// Before the string; so many quotation marks have been read.
+    /// Before the string, after this many quotation marks.
     Before(u8),
-    #[default]
-    Start,
     Text,
     /// After a backslash.
     Escape,
@@ -78,6 +76,12 @@ enum State {
     Unicode(String),
     /// After the string.
     Done,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Before(0)
+    }
 }
 
 impl InputDecoder {
@@ -90,7 +94,6 @@ impl InputDecoder {
 
     fn push_char(&mut self, next: char, text: &mut String) {
         self.state = match (std::mem::take(&mut self.state), next) {
-            (State::Start, '"') => State::Before(1),
             // The quotation marks of the name, and the one that opens the string.
             (State::Before(2), '"') => State::Text,
             (State::Before(count), '"') => State::Before(count + 1),

@@ -148,6 +148,7 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         let next = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1, "previous_response_id": response });
         row(post.clone(), route, body, route.into(), Json(next), needs_i);
         let turn = json!({ "model": MODEL, "input": "hi", "max_output_tokens": 1, "conversation": conversation });
+        // Conversations cannot be compacted.
         if route == "/responses/compact" {
             continue;
         }

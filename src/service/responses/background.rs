@@ -186,12 +186,13 @@ impl Responses {
         read.await
     }
 
-    /// Whether the steps of an open response are kept; `None` if it has ended.
-    pub async fn keeps_steps(&self, access: &Access, id: ResponseId) -> Result<Option<bool>> {
+    /// A response, and if it has not ended, whether its steps are kept.
+    pub async fn get_with_progress(&self, access: &Access, id: ResponseId) -> Result<(StoredResponse, Option<bool>)> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             find(tx, &access, id)?;
-            Ok(stored::find_open(tx, id)?.map(|open| open.keeps_steps))
+            let keeps_steps = stored::find_open(tx, id)?.map(|open| open.keeps_steps);
+            Ok((StoredResponse::new(id, stored::content(tx, id)?), keeps_steps))
         });
         read.await
     }

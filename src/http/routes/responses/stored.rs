@@ -18,6 +18,7 @@ use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
 use crate::ids::ResponseId;
 use crate::service::json_fields::invalid_field;
+use crate::service::responses::StoredResponse;
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(get).service(delete).service(list_input_items).service(cancel);
@@ -58,25 +59,31 @@ async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParam
         return invalid_field("starting_after", "needs stream=true");
     }
     let is_running = api.live_responses.is_running(id.0);
-    let stored = api.services.responses.get(&caller.access, id.0).await?.response;
+    let (StoredResponse { response, .. }, progress) =
+        api.services.responses.get_with_progress(&caller.access, id.0).await?;
     // It is stored as queued until it ends.
-    let is_open = is_running && api.services.responses.is_open(id.0).await?;
-    Ok(json_body(if is_open { with_status(&stored, "in_progress")? } else { stored }))
+    Ok(json_body(match progress {
+        Some(_) if is_running => with_status(&response, "in_progress")?,
+        _ => response,
+    }))
 }
 
 async fn stream_again(caller: &Caller, id: ResponseId, after: Option<u64>, api: &web::Data<Api>) -> ApiResult {
     let responses = &api.services.responses;
     let live = api.live_responses.get_or_create(id);
-    let keeps_steps = responses.keeps_steps(&caller.access, id).await?;
-    let live = match (keeps_steps, responses.steps(&caller.access, id).await?) {
-        (Some(true), None) => live,
-        (_, Some(steps)) => Arc::new(LiveResponse::ended(stored_steps(&steps)?)),
-        _ => {
+    let (stored, progress) = responses.get_with_progress(&caller.access, id).await?;
+    let steps = match progress {
+        None => responses.steps(&caller.access, id).await?,
+        Some(_) => None,
+    };
+    let live = match steps {
+        Some(steps) => Arc::new(LiveResponse::ended(stored_steps(&steps)?)),
+        None if progress == Some(true) => live,
+        None => {
             let text = "is true, but only responses that were created with background: true and stream: true can be streamed again. Read the whole response without it";
             return invalid_field("stream", text);
         }
     };
-    let stored = responses.get(&caller.access, id).await?;
     Ok(follow::respond(api.clone(), caller.access.clone(), stored, live, after))
 }
 
