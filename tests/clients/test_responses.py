@@ -8,7 +8,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from openai.types.responses import CompactedResponse, Response, ResponseStreamEvent
+from openai.types.responses import Response, ResponseCompactionItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 from test_extra_fields import extra_fields
 
@@ -185,7 +185,8 @@ def test_a_conversation_is_compacted(responses, arguments):
     compacted = responses.compact(model=arguments["model"], input="And the land?", previous_response_id=first.id)
     assert compacted.object == "response.compaction" and compacted.usage.output_tokens > 0
     assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
-    TypeAdapter(CompactedResponse).validate_python(compacted.model_dump(mode="json"))
+    # The package has no type for the user's messages in an output.
+    TypeAdapter(ResponseCompactionItem).validate_python(compacted.output[-1].model_dump(mode="json"))
     items = [item.model_dump(mode="json", exclude_none=True) for item in compacted.output]
     response = responses.create(**arguments | {"input": [*items, {"role": "user", "content": "Go on."}]})
     assert response.output_text
