@@ -11,7 +11,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::stop_signal::{LoopStopper, StopSignal, stop_signal};
+use super::errors::is_temporary;
+use super::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, ResponseId};
 use crate::service::responses::{EndedResponse, OpenResponse, Responses, StartedResponse};
@@ -25,8 +26,6 @@ const MAX_RUNNING_PER_PROJECT: usize = 8;
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// The interval at which an idle loop looks for responses.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
-/// Max attempts while the model is unavailable; then the response fails.
-const MAX_MODEL_ATTEMPTS: u32 = 5;
 /// The name under which the responses are metered.
 const METERED_AS: &str = "BACKGROUND /responses";
 
@@ -138,7 +137,7 @@ impl BackgroundResponses {
         let recorder = Arc::new(recorder);
         let generated = tokio::select! {
             generated = self.runner.run(started.clone(), recorder.clone()) => generated,
-            () = self.stop.wait() => Err(Error::new(Code::ShuttingDown, "The server is shutting down.")),
+            () = self.stop.wait() => Err(stopping()),
             // What was generated is recorded when the recorder is dropped.
             () = self.wait_until_closed(id, changes) => return Ok(Attempt::Done),
         };
@@ -167,15 +166,6 @@ impl BackgroundResponses {
             // If the sender is gone, the server is gone.
             let _ = changes.changed().await;
         }
-    }
-}
-
-/// Whether a response is to be tried again. `model_attempts`: earlier attempts to use its model.
-fn is_temporary(error: &Error, model_attempts: u32) -> bool {
-    match error.code() {
-        Code::RateLimited | Code::Overloaded | Code::StorageUnavailable => true,
-        Code::ModelUnavailable => model_attempts + 1 < MAX_MODEL_ATTEMPTS,
-        _ => false,
     }
 }
 

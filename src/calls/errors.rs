@@ -19,6 +19,19 @@ const MAX_NAMED_MODELS: usize = 3;
 /// unloaded a model.
 pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
 
+/// Max attempts of background work while its model is unavailable, which it may be for good.
+const MAX_MODEL_ATTEMPTS: u32 = 5;
+
+/// Whether background work is to be tried again after an error. `model_attempts`: earlier attempts that found its model
+/// unavailable.
+pub(super) fn is_temporary(error: &Error, model_attempts: u32) -> bool {
+    match error.code() {
+        Code::RateLimited | Code::Overloaded | Code::StorageUnavailable => true,
+        Code::ModelUnavailable => model_attempts + 1 < MAX_MODEL_ATTEMPTS,
+        _ => false,
+    }
+}
+
 /// The error for a request that can never fit into the KV cache. `shorten`: what to do, such as `Shorten the prompt`.
 pub(super) fn too_large(large: &TooLarge, param: &str, shorten: &str, remedy: &str) -> Error {
     let smaller = if large.kv_type == KvType::Q8 { "" } else { " or with --kv-type q8" };

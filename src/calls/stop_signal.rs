@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use crate::error::{Code, Error};
+
 /// Stops a loop, from any thread.
 #[derive(Clone)]
 pub struct LoopStopper(Arc<watch::Sender<bool>>);
@@ -16,6 +18,11 @@ pub(super) struct StopSignal(watch::Receiver<bool>);
 pub(super) fn stop_signal() -> (LoopStopper, StopSignal) {
     let (sender, receiver) = watch::channel(false);
     (LoopStopper(Arc::new(sender)), StopSignal(receiver))
+}
+
+/// The error of work that is given up because the loop is to end.
+pub(super) fn stopping() -> Error {
+    Error::new(Code::ShuttingDown, "The server is shutting down.")
 }
 
 impl LoopStopper {

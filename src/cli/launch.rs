@@ -29,8 +29,8 @@ const TIMEOUT_MILLIS: u32 = 3_000_000;
 const COMPACTION_MARGIN: u32 = 13_000;
 /// Tokens of a conversation from which on compaction helps: its instructions and tools have more than half of them.
 const MIN_COMPACTED: u32 = 30_000;
-/// What Codex is told not to do: search the web and use plugins and apps by OpenAI's servers, send statistics, and
-/// offer tools of a type that this server leaves out.
+/// Settings of Codex that switch off what needs OpenAI's servers (web search, plugins, apps, statistics), and tools of a
+/// type that this server leaves out.
 const CODEX_OFF: [&str; 6] = [
     "web_search=\"disabled\"",
     "analytics.enabled=false",

@@ -36,10 +36,26 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiJson<T> {
     type Future = LocalBoxFuture<'static, Result<Self>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let sent = SentJson::from_request(request, payload);
+        Box::pin(async move { Ok(Self(sent.await?.body)) })
+    }
+}
+
+/// A JSON body, and its bytes as they were sent.
+pub struct SentJson<T> {
+    pub body: T,
+    pub bytes: Bytes,
+}
+
+impl<T: DeserializeOwned + 'static> FromRequest for SentJson<T> {
+    type Error = Error;
+    type Future = LocalBoxFuture<'static, Result<Self>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (request, payload) = (request.clone(), payload.take());
         Box::pin(async move {
-            let body = read_body(&request, payload).await?;
-            from_json(or_empty_object(&body)).map(Self)
+            let bytes = read_body(&request, payload).await?;
+            Ok(Self { body: from_json(or_empty_object(&bytes))?, bytes })
         })
     }
 }

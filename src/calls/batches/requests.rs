@@ -7,7 +7,8 @@ use futures_util::future::LocalBoxFuture;
 use futures_util::{Stream, StreamExt, stream};
 
 use super::admission::{Admission, Slot};
-use crate::calls::stop_signal::StopSignal;
+use crate::calls::errors;
+use crate::calls::stop_signal::{StopSignal, stopping};
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::RequestId;
@@ -19,8 +20,6 @@ use crate::service::usage::{Meter, UsageRecorder};
 const MAX_RUNNING: usize = 8;
 /// The time until a request is tried again that the server has no room or budget for.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
-/// Attempts to use a model that cannot be used now; it may be for good.
-const MAX_MODEL_ATTEMPTS: u32 = 5;
 
 /// The time between two looks at batches that have not ended, for their completion windows.
 pub(super) const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -157,7 +156,7 @@ impl Requests {
     /// Runs a request until it has a result, and stores that.
     async fn complete(&self, batch: &Batch, admitted: Admitted) -> Result<Outcome> {
         let Admitted { request, access, mut slot } = admitted;
-        let mut unavailable = 0;
+        let mut model_attempts = 0;
         loop {
             let recorder = self.meter.open_for_batch(&access, batch.endpoint.metered_as().to_owned()).await?;
             let recorder = Arc::new(recorder);
@@ -171,7 +170,10 @@ impl Requests {
                     recorder.discard();
                     return Ok(Outcome::Interrupted);
                 }
-                Err(error) if is_temporary(&error, &mut unavailable) => recorder.discard(),
+                Err(error) if is_temporary(&error, model_attempts) => {
+                    model_attempts += u32::from(error.code() == Code::ModelUnavailable);
+                    recorder.discard();
+                }
                 answered => {
                     let result = self.result(answered)?;
                     self.batches.record(batch.id, &request, &result, &recorder).await?;
@@ -206,18 +208,7 @@ impl Requests {
     }
 }
 
-fn stopping() -> Error {
-    Error::new(Code::ShuttingDown, "The server is shutting down.")
-}
-
-/// Whether a request is to be tried again. `unavailable`: how often its model could not be used.
-fn is_temporary(error: &Error, unavailable: &mut u32) -> bool {
-    match error.code() {
-        Code::RateLimited | Code::InsufficientQuota | Code::Overloaded | Code::StorageUnavailable => true,
-        Code::ModelUnavailable => {
-            *unavailable += 1;
-            *unavailable < MAX_MODEL_ATTEMPTS
-        }
-        _ => false,
-    }
+/// Whether a request is to be tried again. A batch also waits for the budget of the next month.
+fn is_temporary(error: &Error, model_attempts: u32) -> bool {
+    error.code() == Code::InsufficientQuota || errors::is_temporary(error, model_attempts)
 }

@@ -164,7 +164,7 @@ fn check_text(factory: &ParserFactory, source: &source::Source) -> Result<(), Gr
 
 /// Fails if the grammar of a custom tool's input does not compile.
 fn check_inputs(factory: &ParserFactory, source: &source::Source) -> Result<(), GrammarError> {
-    source.inputs().into_iter().try_for_each(|(tool, grammar)| check_grammar(factory, Some(tool), grammar))
+    source.inputs().try_for_each(|(tool, grammar)| check_grammar(factory, Some(tool), grammar))
 }
 
 /// Fails if a grammar does not compile, with the compiler's reason. `tool`: the tool that it belongs to.

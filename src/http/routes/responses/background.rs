@@ -10,13 +10,12 @@ use serde_json::{Map, Value, json};
 use super::conversation_field::with_field_names;
 use super::follow;
 use super::input_items;
-use super::live::{LiveResponse, OutputSteps};
+use super::live::OutputSteps;
 use super::request::{Checked, ResponsesRequest};
 use super::response::{Failure, ResponseBody};
 use super::running::RunningResponse;
 use super::validation::validate_resolved;
 use crate::calls::background_responses::ResponseRunner;
-use crate::calls::generation::RunningText;
 use crate::error::{Code, Error, Result};
 use crate::http::Api;
 use crate::http::authentication::Caller;
@@ -28,7 +27,7 @@ use crate::service::responses::{BackgroundRequest, ChainLink, EndedResponse, Sta
 use crate::service::usage::{Outcome, UsageRecorder};
 
 /// Stores a response that is to be generated. `body`: the JSON of its request.
-pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &str, api: &Data<Api>) -> ApiResult {
+pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &[u8], api: &Data<Api>) -> ApiResult {
     let Checked { call, settings, is_streamed, input, ignored, .. } = checked;
     let model = call.model.unwrap_or_default();
     caller.access.require_model(&model)?;
@@ -51,8 +50,8 @@ pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &s
 
 /// The JSON of a request without its input, which is stored on its own. It has a seed, so that a response that is generated
 /// again is the same.
-fn request_json(body: &str, api: &Api) -> Result<String> {
-    let mut fields: Map<String, Value> = serde_json::from_str(body).map_err(Error::internal)?;
+fn request_json(body: &[u8], api: &Api) -> Result<String> {
+    let mut fields: Map<String, Value> = serde_json::from_slice(body).map_err(Error::internal)?;
     for name in ["input", "stream", "stream_options"] {
         fields.shift_remove(name);
     }
@@ -130,37 +129,27 @@ async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecord
     let running = RunningResponse::new(chat, settings, reasoning, None, api.clock_rng.clone());
     let mut running = running.with_identity(stored.id, created_at);
     live.start(running.encoder());
-    let failure = run(&mut running, &live, request.keeps_steps).await.err();
-    let (body, outcome) = match failure {
+    let observe = |steps| {
+        if request.keeps_steps {
+            live.extend(steps);
+        }
+    };
+    let (body, outcome) = match running.generate(observe).await.err() {
         None => (running.complete(), Outcome::Succeeded),
         Some(error) if error.code() == Code::ShuttingDown => return Err(error),
         Some(error) => (running.failed(Failure::of(&error)), Outcome::of_status(error.code().status())),
     };
     let steps = match request.keeps_steps {
-        true => Some(live.output().map_or(Ok(String::new()), |output| to_json(&output))?),
+        true => Some(live.with_output(to_json)?),
         false => None,
     };
     Ok(EndedResponse { response: to_json(&body)?, steps, outcome })
-}
-
-/// Generates the whole output.
-async fn run(running: &mut RunningResponse, live: &LiveResponse, keeps_steps: bool) -> Result<()> {
-    while let Some(delta) = running.next().await {
-        let steps = running.add(&delta?);
-        if keeps_steps {
-            live.extend(steps);
-        }
-    }
-    match running.output.ending {
-        Some(_) => Ok(()),
-        None => Err(Error::internal("the engine closed a ticket before its end")),
-    }
 }
 
 /// What is stored of the steps of a response; nothing if they were too many, or it ended before its generation.
 pub fn stored_steps(json: &str) -> Result<Option<OutputSteps>> {
     match json {
         "" => Ok(None),
-        json => serde_json::from_str(json).map(Some).map_err(Error::internal),
+        json => serde_json::from_str(json).map_err(Error::internal),
     }
 }

@@ -13,6 +13,7 @@ use super::input::{self, kind};
 use super::input_schema::InputSchema;
 use super::request::parse_previous;
 use super::response::UsageBody;
+use super::validation::chain;
 use super::{input_items, summary_item};
 use crate::calls::chat::{ChatCall, RunningChat};
 use crate::calls::dialect::Dialect;
@@ -153,10 +154,7 @@ fn end_before_loop(text: &str) -> Option<usize> {
 async fn conversation(request: &CompactRequest, caller: &Caller, api: &Api) -> Result<(Chain, Vec<Value>)> {
     let responses = &api.services.responses;
     let previous = parse_previous(request.previous_response_id.as_deref())?;
-    let chain = match previous {
-        Some(last) => responses.chain(&caller.access, last).await?,
-        None => Chain::default(),
-    };
+    let chain = chain(previous, caller, api).await?;
     let own = match &request.input {
         None | Some(Value::Null) if previous.is_some() => Vec::new(),
         input => input_items::resolve(responses, &caller.access, input::items(input.as_ref())?).await?,

@@ -71,9 +71,9 @@ impl LiveResponse {
         self.changes.send_replace(());
     }
 
-    /// The steps so far.
-    pub fn output(&self) -> Option<OutputSteps> {
-        self.state().output.clone()
+    /// What `encode` makes of the steps so far.
+    pub fn with_output<T>(&self, encode: impl FnOnce(&Option<OutputSteps>) -> T) -> T {
+        encode(&self.state().output)
     }
 
     fn close(&self) {

@@ -26,11 +26,10 @@ mod validation;
 use actix_web::http::header::HeaderValue;
 use actix_web::{HttpRequest, HttpResponse, post, web};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use crate::http::etag::IfMatchHeader;
-use crate::http::extractors::{self, ApiJson};
+use crate::http::extractors::{ApiJson, SentJson};
 use crate::http::header_list::with_lists;
 use crate::http::response::ApiResult;
 use crate::http::routes::truncation::TRUNCATED_MESSAGES;
@@ -68,16 +67,14 @@ struct TokenCount {
 #[post("/responses")]
 async fn create(
     caller: Caller,
-    body: ApiJson<Box<RawValue>>,
+    sent: SentJson<ResponsesRequest>,
     if_match: IfMatchHeader,
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let body = body.0.get();
-    let decoded: ResponsesRequest = extractors::from_json(body.as_bytes())?;
-    let (checked, link) = validate(decoded, if_match.0, &caller, &api).await?;
+    let (checked, link) = validate(sent.body, if_match.0, &caller, &api).await?;
     match checked.settings.background {
-        true => background::create(&caller, checked, link, body, &api).await,
+        true => background::create(&caller, checked, link, &sent.bytes, &api).await,
         false => respond(&caller, checked, link, request_logging::request_id(&request), &api).await,
     }
 }

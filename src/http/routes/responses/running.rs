@@ -72,18 +72,29 @@ impl RunningResponse {
 
     /// Waits for the end and stores the response.
     pub async fn finish(&mut self) -> Result<ResponseBody> {
-        while let Some(delta) = self.next().await {
-            self.add(&delta?);
-        }
+        self.generate(drop).await?;
         self.store().await?;
         Ok(self.complete())
     }
 
+    /// Generates the whole output. Each delta's steps are passed to `observe`.
+    pub async fn generate(&mut self, observe: impl Fn(Vec<Step>)) -> Result<()> {
+        while let Some(delta) = self.next().await {
+            observe(self.add(&delta?));
+        }
+        self.require_end()
+    }
+
+    fn require_end(&self) -> Result<()> {
+        match self.output.ending {
+            Some(_) => Ok(()),
+            None => Err(Error::internal("the engine closed a ticket before its end")),
+        }
+    }
+
     /// Stores the complete response, if it is to be stored.
     async fn store(&self) -> Result<()> {
-        if self.output.ending.is_none() {
-            return Err(Error::internal("the engine closed a ticket before its end"));
-        }
+        self.require_end()?;
         let Some(Storage { responses, access, link, input }) = &self.storage else { return Ok(()) };
         let (id, response) = (self.id, serde_json::to_string(&self.complete()).map_err(Error::internal)?);
         let stored = StoredResponse { id, input: input_items::stored(id, input), response };

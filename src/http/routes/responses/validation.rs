@@ -6,6 +6,7 @@ use super::input_items;
 use super::request::{Checked, ResponsesRequest};
 use crate::error::Result;
 use crate::http::{Api, authentication::Caller};
+use crate::ids::ResponseId;
 use crate::service::precondition::IfMatch;
 use crate::service::responses::{Chain, ChainLink};
 
@@ -20,6 +21,14 @@ pub async fn validate(
     validate_resolved(request, items, if_match, caller, api).await
 }
 
+/// The responses that end with `last`; none if it is `None`.
+pub async fn chain(last: Option<ResponseId>, caller: &Caller, api: &Api) -> Result<Chain> {
+    match last {
+        Some(last) => api.services.responses.chain(&caller.access, last).await,
+        None => Ok(Chain::default()),
+    }
+}
+
 /// Like [`validate`], for items whose references are already resolved.
 pub async fn validate_resolved(
     request: ResponsesRequest,
@@ -28,10 +37,7 @@ pub async fn validate_resolved(
     caller: &Caller,
     api: &Api,
 ) -> Result<(Checked, ChainLink)> {
-    let chain = match request.previous()? {
-        Some(last) => api.services.responses.chain(&caller.access, last).await?,
-        None => Chain::default(),
-    };
+    let chain = chain(request.previous()?, caller, api).await?;
     let link = ChainLink::from(&chain);
     Ok((request.check(items, &chain, if_match)?, link))
 }
