@@ -197,7 +197,7 @@ fn task(kind: ModelKind) -> Option<Task> {
         ModelKind::Text => Some(Task::Chat),
         ModelKind::Embedding => Some(Task::Embedding),
         ModelKind::Image => Some(Task::Image),
-        ModelKind::Reranker | ModelKind::Unknown => None,
+        ModelKind::Reranker | ModelKind::Transcription | ModelKind::Speech | ModelKind::Unknown => None,
     }
 }
 

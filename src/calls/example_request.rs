@@ -32,7 +32,8 @@ fn kind_rank(model: &ModelInfo) -> u8 {
         ModelKind::Text => 2,
         ModelKind::Embedding => 3,
         ModelKind::Reranker => 4,
-        ModelKind::Unknown => 5,
+        ModelKind::Speech => 5,
+        ModelKind::Transcription | ModelKind::Unknown => 6,
     }
 }
 
@@ -54,7 +55,9 @@ fn example(model: &ModelInfo) -> Option<ExampleRequest> {
             "/v1/rerank",
             json!({ "model": id, "query": question, "documents": ["A remote settlement.", "A kind of bread."] }),
         ),
-        ModelKind::Unknown => return None,
+        ModelKind::Speech => ("/v1/audio/speech", json!({ "model": id, "input": question, "voice": "default" })),
+        // It takes a form with a file.
+        ModelKind::Transcription | ModelKind::Unknown => return None,
     };
     Some(ExampleRequest { path, body })
 }

@@ -12,6 +12,7 @@ use super::settings::Settings;
 use super::text::queue::TextQueue;
 use super::text::workload::TextWorkload;
 use super::training::{TrainingQueue, TrainingWorkload};
+use super::transcription::{TranscriptionQueue, TranscriptionWorkload};
 use crate::models::backend::candle::is_dequantised;
 use crate::models::backend::{Candle, Cpu};
 use crate::models::devices::Selected;
@@ -30,6 +31,7 @@ pub struct DeviceWorker {
     pub texts: Arc<TextQueue>,
     pub embeddings: Arc<EmbeddingQueue>,
     pub images: Arc<ImageQueue>,
+    pub transcriptions: Arc<TranscriptionQueue>,
     pub trainings: Arc<TrainingQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -59,18 +61,21 @@ impl DeviceWorker {
         let texts = TextQueue::new(Arc::clone(&runtime));
         let embeddings = EmbeddingQueue::new(Arc::clone(&runtime));
         let images = ImageQueue::new(Arc::clone(&runtime));
+        let transcriptions = TranscriptionQueue::new(Arc::clone(&runtime));
         let trainings = TrainingQueue::new(Arc::clone(&runtime));
         runtime.set_kv_cache(Arc::downgrade(&texts) as _);
         let workloads: Vec<Box<dyn Workload>> = vec![
             Box::new(TextWorkload::new(Arc::clone(&texts))),
             Box::new(EmbeddingWorkload::new(Arc::clone(&embeddings))),
+            Box::new(TranscriptionWorkload::new(Arc::clone(&transcriptions))),
             Box::new(ImageWorkload::new(Arc::clone(&images))),
             Box::new(TrainingWorkload::new(Arc::clone(&trainings))),
         ];
         let worker = Worker::new(Arc::clone(&runtime), workloads, backend.check());
         let thread =
             std::thread::Builder::new().name(format!("engine {}", runtime.device.name)).spawn(|| worker.run())?;
-        Ok(Self { backend, runtime, texts, embeddings, images, trainings, thread: Mutex::new(Some(thread)) })
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { backend, runtime, texts, embeddings, images, transcriptions, trainings, thread })
     }
 
     /// Waits for the thread, which ends when the runtime is closed.

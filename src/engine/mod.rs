@@ -24,6 +24,7 @@ mod tests;
 mod text;
 mod tokenizer;
 mod training;
+mod transcription;
 
 use std::sync::Arc;
 
@@ -69,6 +70,12 @@ pub use tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};
 pub use training::{
     Measurement, StepReport, TrainableModel, TrainingCheckpoint, TrainingData, TrainingEvent, TrainingMethod,
     TrainingOptions, TrainingRun, TrainingText,
+};
+
+pub use transcription::{
+    LANGUAGES, SAMPLE_RATE as TRANSCRIPTION_SAMPLE_RATE, Segment, SpeechWindow, SpokenToken, Transcription,
+    TranscriptionEvent, TranscriptionModel, TranscriptionRequest, TranscriptionTask, WINDOW_SAMPLES, WindowSender,
+    Word, find_language, language_name,
 };
 
 /// A handle to the engine. The engine stops when the last handle is dropped.
@@ -160,6 +167,17 @@ impl Engine {
         self.device(model.device)?.images.push(model, request, prompts)
     }
 
+    /// Queues a transcription or refuses it. Its audio follows through the [`WindowSender`]. Tokenizes the prompt first, so it
+    /// must not run on an async thread. Dropping the [`Transcription`] cancels.
+    pub fn transcribe(
+        &self,
+        model: &Arc<TranscriptionModel>,
+        request: &TranscriptionRequest,
+    ) -> Result<(WindowSender, Transcription), Refused> {
+        let request = model.prepare(request)?;
+        self.device(model.device)?.transcriptions.push(model, request)
+    }
+
     /// Queues a training, which [`Registry::load_for_training`] has loaded the model for, or refuses it at once. `saved`: the
     /// state of an earlier training to go on with. Dropping the run cancels.
     pub fn train(
@@ -243,8 +261,8 @@ impl Engine {
                 metrics.load(model.id(), &device.texts.lock().scheduler.counts_of(model.key));
             }
         }
-        let (mut speed, mut waiting_tokens, mut waiting_images) = (0., 0, 0);
-        for DeviceWorker { runtime, texts, embeddings, images, .. } in &**devices {
+        let (mut speed, mut waiting_tokens, mut waiting_images, mut transcriptions) = (0., 0, 0, 0);
+        for DeviceWorker { runtime, texts, embeddings, images, transcriptions: queue, .. } in &**devices {
             metrics.set_uptime(runtime.uptime());
             let state = texts.lock();
             let counts = state.scheduler.counts();
@@ -252,6 +270,7 @@ impl Engine {
             drop(state);
             waiting_tokens += embeddings.waiting_tokens();
             waiting_images += images.waiting();
+            transcriptions += queue.requests();
             let (name, memory) = (runtime.device.name.as_str(), &runtime.memory);
             metrics.memory(name, "weights", memory.weights());
             metrics.memory(name, "scratch", memory.scratch());
@@ -262,6 +281,7 @@ impl Engine {
         metrics.speed(speed);
         metrics.set_queued_text_tokens(waiting_tokens);
         metrics.set_queued_images(waiting_images);
+        metrics.set_transcriptions(transcriptions);
         metrics.encode()
     }
 }

@@ -14,6 +14,10 @@ pub enum ModelKind {
     Reranker,
     /// Generates images.
     Image,
+    /// Writes down speech.
+    Transcription,
+    /// Speaks texts.
+    Speech,
     Unknown,
 }
 
@@ -24,6 +28,8 @@ impl ModelKind {
             Self::Embedding => "embedding",
             Self::Reranker => "reranking",
             Self::Image => "image",
+            Self::Transcription => "transcription",
+            Self::Speech => "speech",
             Self::Unknown => "known",
         }
     }

@@ -42,6 +42,8 @@ pub struct Settings {
     pub max_queued_texts: usize,
     /// Max queued images.
     pub max_queued_images: usize,
+    /// Max queued transcriptions.
+    pub max_queued_transcriptions: usize,
     /// How long a client may read nothing before its request is cancelled.
     pub client_timeout: Duration,
     /// The `outpost` program. Tokenizers and chat templates run in child processes of it, with time and memory limits.
@@ -83,6 +85,7 @@ impl Settings {
             devices: Devices::default(),
             max_queued_texts: 4 << 20,
             max_queued_images: 64,
+            max_queued_transcriptions: 64,
             client_timeout: Duration::from_secs(60),
             sandbox: None,
         }

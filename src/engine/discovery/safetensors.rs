@@ -14,6 +14,7 @@ use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
+use crate::engine::transcription::WhisperCheckpoint;
 use crate::models::encoder::Family;
 use crate::models::safetensors::{ModelFolder, read_header, read_json};
 
@@ -45,6 +46,10 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
             }
             Err(problem) => info.problem = Some(problem),
         }
+    } else if model_type == "whisper" {
+        info.kind = ModelKind::Transcription;
+        info.context_window = None;
+        info.problem = WhisperCheckpoint::open(&folder.join("config.json")).err();
     } else if info.architecture.ends_with("ForCausalLM") {
         info.kind = ModelKind::Text;
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());

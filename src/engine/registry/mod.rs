@@ -34,6 +34,7 @@ use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::settings::Settings;
 use crate::engine::text::model::TextModel;
+use crate::engine::transcription::{TranscriptionModel, WhisperCheckpoint};
 use crate::models::backend::Backend;
 use crate::models::step_memory::scratch_bytes;
 use crate::models::weights::Footprint;
@@ -78,6 +79,7 @@ enum Model {
     Text(Arc<TextModel>),
     Encoder(Arc<EncoderModel>),
     Image(Arc<ImageModel>),
+    Transcription(Arc<TranscriptionModel>),
 }
 
 impl Model {
@@ -90,6 +92,7 @@ impl Model {
             Self::Text(model) => model.device,
             Self::Encoder(model) => model.device,
             Self::Image(model) => model.device,
+            Self::Transcription(model) => model.device,
         }
     }
 
@@ -98,7 +101,7 @@ impl Model {
         match self {
             Self::Text(model) => model.adapter().is_some(),
             Self::Encoder(model) => model.adapter().is_some(),
-            Self::Image(_) => false,
+            Self::Image(_) | Self::Transcription(_) => false,
         }
     }
 
@@ -108,6 +111,7 @@ impl Model {
             Self::Text(model) => &model.lease,
             Self::Encoder(model) => &model.lease,
             Self::Image(model) => &model.lease,
+            Self::Transcription(model) => &model.lease,
         }
     }
 
@@ -125,7 +129,7 @@ impl Model {
         match self {
             Self::Text(model) => model.network_users(),
             Self::Encoder(model) => model.network_users(),
-            Self::Image(_) => 1,
+            Self::Image(_) | Self::Transcription(_) => 1,
         }
     }
 
@@ -135,6 +139,7 @@ impl Model {
             Self::Text(model) => Arc::strong_count(model),
             Self::Encoder(model) => Arc::strong_count(model),
             Self::Image(model) => Arc::strong_count(model),
+            Self::Transcription(model) => Arc::strong_count(model),
         }
     }
 
@@ -413,12 +418,25 @@ impl Registry {
         }
     }
 
+    /// Loads a transcription model. Blocks while its weights are read.
+    pub fn load_transcription_model(&self, id: &str) -> Result<Arc<TranscriptionModel>, LoadError> {
+        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
+        if found.info.kind != ModelKind::Transcription {
+            return Err(found.wrong_kind(ModelKind::Transcription));
+        }
+        match self.get_or_load(&found, Eviction::IdleModels)? {
+            Model::Transcription(model) => Ok(model),
+            _ => Err(found.wrong_kind(ModelKind::Transcription)),
+        }
+    }
+
     /// Loads a model of any kind; it may also be an adapter that the project has registered.
     pub fn preload(&self, id: &str, tenant: u128) -> Result<(), LoadError> {
         match self.lookup(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
             ModelKind::Image => self.load_image_model(id).map(drop),
-            ModelKind::Text | ModelKind::Unknown => self.load_for(id, tenant).map(drop),
+            ModelKind::Transcription => self.load_transcription_model(id).map(drop),
+            ModelKind::Text | ModelKind::Speech | ModelKind::Unknown => self.load_for(id, tenant).map(drop),
         }
     }
 
@@ -491,8 +509,10 @@ impl Registry {
         eviction: Eviction,
         broken: &dyn Fn(String) -> LoadError,
     ) -> Result<Model, LoadError> {
-        if found.info.kind == ModelKind::Image {
-            return self.load_image_checkpoint(device, backend, found, eviction, broken);
+        match found.info.kind {
+            ModelKind::Image => return self.load_image_checkpoint(device, backend, found, eviction, broken),
+            ModelKind::Transcription => return self.load_whisper(device, backend, found, eviction, broken),
+            _ => {}
         }
         let (id, encoder, index) = (&found.info.id, found.is_encoder(), device.runtime.device.index);
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_text };
@@ -538,6 +558,26 @@ impl Registry {
         let mut model = catch_load_panic(open).map_err(broken)?;
         model.lease.shrink(footprint.weights);
         Ok(Model::Image(Arc::new(model)))
+    }
+
+    fn load_whisper<B: Backend>(
+        &self,
+        device: &DeviceWorker,
+        backend: &B,
+        found: &DiscoveredModel,
+        eviction: Eviction,
+        broken: &dyn Fn(String) -> LoadError,
+    ) -> Result<Model, LoadError> {
+        let (id, index) = (&found.info.id, device.runtime.device.index);
+        let precision = self.settings.precisions.of(id);
+        let files = catch_load_panic(|| WhisperCheckpoint::open(&found.path)).map_err(broken)?;
+        let footprint = catch_load_panic(|| files.footprint(backend, precision)).map_err(broken)?;
+        let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
+        let open =
+            || TranscriptionModel::open(id, index, (&found.path, &files), &self.isolation(), lease, precision, backend);
+        let mut model = catch_load_panic(open).map_err(broken)?;
+        model.lease.shrink(footprint.weights);
+        Ok(Model::Transcription(Arc::new(model)))
     }
 
     fn isolation(&self) -> Isolation {

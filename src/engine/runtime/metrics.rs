@@ -2,6 +2,7 @@
 //!
 //! `prometheus-client` encodes them as OpenMetrics text. Gauges are set at each scrape.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -74,6 +75,8 @@ pub struct Metrics {
     queued_text_tokens: Gauge,
     queued_images: Gauge,
     images: Family<ModelLabel, Counter>,
+    transcriptions: Gauge,
+    audio_transcribed: Family<ModelLabel, Counter<f64, AtomicU64>>,
     running: Family<ModelLabel, Gauge>,
     prompt: Family<ModelLabel, Counter>,
     generated: Family<ModelLabel, Counter>,
@@ -86,7 +89,7 @@ pub struct Metrics {
     time_to_first_token: Seconds,
     time_between_tokens: Seconds,
     memory: Family<MemoryLabel, Gauge>,
-    speed: Gauge<f64, std::sync::atomic::AtomicU64>,
+    speed: Gauge<f64, AtomicU64>,
     uptime: Gauge,
 }
 
@@ -99,6 +102,8 @@ impl Metrics {
             queued_text_tokens: Gauge::default(),
             queued_images: Gauge::default(),
             images: Family::default(),
+            transcriptions: Gauge::default(),
+            audio_transcribed: Family::default(),
             running: Family::default(),
             prompt: Family::default(),
             generated: Family::default(),
@@ -121,6 +126,10 @@ impl Metrics {
         let help = "Queued images";
         registry.register("images_queued", help, all.queued_images.clone());
         registry.register("images", "Images generated", all.images.clone());
+        let help = "Transcriptions that wait or run";
+        registry.register("transcriptions_running", help, all.transcriptions.clone());
+        let (help, family) = ("Audio transcribed", all.audio_transcribed.clone());
+        registry.register_with_unit("audio_transcribed", help, Unit::Seconds, family);
         registry.register("answers_running", "Sequences being generated", all.running.clone());
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
@@ -171,6 +180,16 @@ impl Metrics {
     /// Sets the number of queued images.
     pub fn set_queued_images(&self, waiting: usize) {
         self.queued_images.set(to_gauge(waiting as u64));
+    }
+
+    /// Sets the number of transcriptions in the queue, also of those that have begun.
+    pub fn set_transcriptions(&self, count: usize) {
+        self.transcriptions.set(to_gauge(count as u64));
+    }
+
+    /// Counts seconds of audio that were transcribed.
+    pub fn audio_transcribed(&self, model: &str, seconds: f64) {
+        self.audio_transcribed.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
     }
 
     /// Counts a generated image.

@@ -89,6 +89,8 @@ struct Capabilities {
     embeddings: bool,
     reranking: bool,
     image_generation: bool,
+    transcription: bool,
+    speech: bool,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -130,6 +132,8 @@ fn body(model: ModelInfo) -> ModelBody {
             embeddings: model.kind == ModelKind::Embedding && model.problem.is_none(),
             reranking: model.kind == ModelKind::Reranker && model.problem.is_none(),
             image_generation: model.kind == ModelKind::Image && model.problem.is_none(),
+            transcription: model.kind == ModelKind::Transcription && model.problem.is_none(),
+            speech: model.kind == ModelKind::Speech && model.problem.is_none(),
         },
         modalities: modalities(model.kind),
         format: model.format,
@@ -154,6 +158,8 @@ fn modalities(kind: ModelKind) -> Modalities {
         ModelKind::Embedding => (&["text"], &["embedding"]),
         ModelKind::Reranker => (&["text"], &["score"]),
         ModelKind::Image => (&["text", "image"], &["image"]),
+        ModelKind::Transcription => (&["audio"], &["text"]),
+        ModelKind::Speech => (&["text"], &["audio"]),
         ModelKind::Unknown => (&[], &[]),
     };
     Modalities { input, output }

@@ -179,7 +179,9 @@ fn capabilities(model: &ModelInfo) -> Vec<&'static str> {
             all
         }
         ModelKind::Embedding => vec!["embedding"],
-        ModelKind::Reranker | ModelKind::Image | ModelKind::Unknown => Vec::new(),
+        ModelKind::Reranker | ModelKind::Image | ModelKind::Transcription | ModelKind::Speech | ModelKind::Unknown => {
+            Vec::new()
+        }
     }
 }
 

@@ -1,0 +1,33 @@
+//! Transcription: writes down speech with Whisper models, window by window.
+
+mod alignment;
+mod batch;
+mod checkpoint;
+mod device_network;
+mod events;
+mod languages;
+mod log_probabilities;
+mod model;
+mod non_speech;
+mod queue;
+mod repetition;
+mod request;
+mod running_window;
+mod scheduler;
+mod segments;
+mod token_rules;
+mod vocabulary;
+mod window_decoder;
+mod words;
+mod workload;
+
+pub use checkpoint::WhisperCheckpoint;
+pub use events::{Transcription, WindowSender};
+pub use languages::{LANGUAGES, find_language, language_name};
+pub use model::TranscriptionModel;
+pub use queue::TranscriptionQueue;
+pub use request::{
+    SAMPLE_RATE, Segment, SpeechWindow, SpokenToken, TranscriptionEvent, TranscriptionRequest, TranscriptionTask,
+    WINDOW_SAMPLES, Word,
+};
+pub use workload::TranscriptionWorkload;

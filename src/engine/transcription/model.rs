@@ -1,0 +1,166 @@
+//! A loaded transcription model: the network, its vocabulary and its tokenizer.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::checkpoint::WhisperCheckpoint;
+use super::device_network::{self, DeviceNetwork};
+use super::languages::LANGUAGES;
+use super::non_speech::non_speech_tokens;
+use super::request::{TranscriptionRequest, TranscriptionTask};
+use super::scheduler::{Language, PreparedRequest};
+use super::token_rules::TokenRules;
+use super::vocabulary::WhisperVocabulary;
+use super::window_decoder::DecodingOptions;
+use crate::engine::error::Refused;
+use crate::engine::precision::Precision;
+use crate::engine::preprocessor::{Isolation, Preprocessor};
+use crate::engine::runtime::DeviceIndex;
+use crate::engine::runtime::memory_budget::Lease;
+use crate::engine::tokenizer::{SpecialTokenOptions, TokenizeLimits};
+use crate::models::backend::Backend;
+
+/// A model that transcribes speech.
+pub struct TranscriptionModel {
+    id: String,
+    /// The device that runs it.
+    pub(in crate::engine) device: DeviceIndex,
+    network: Box<dyn DeviceNetwork>,
+    /// Rows of the token embedding.
+    rows: usize,
+    /// The most tokens that the decoder takes.
+    positions: usize,
+    vocabulary: Arc<WhisperVocabulary>,
+    rules: Arc<TokenRules>,
+    preprocessor: Preprocessor,
+    /// Its share of the memory budget, returned on drop.
+    pub(in crate::engine) lease: Lease,
+}
+
+/// The generation settings in a model's files.
+#[derive(Debug, Default)]
+pub struct GenerationSettings {
+    suppressed: Option<Vec<u32>>,
+    suppressed_first: Option<Vec<u32>>,
+    max_first_timestamp: Option<u32>,
+}
+
+impl GenerationSettings {
+    /// Reads those of `generation_config.json`. Absent fields have the values of the reference implementation.
+    pub fn from_json(json: &Value) -> Self {
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        let list = |key: &str| Some(json.get(key)?.as_array()?.iter().filter_map(id).collect());
+        Self {
+            suppressed: list("suppress_tokens"),
+            suppressed_first: list("begin_suppress_tokens"),
+            max_first_timestamp: json.get("max_initial_timestamp_index").and_then(id),
+        }
+    }
+
+    fn rules(self, vocabulary: &WhisperVocabulary) -> TokenRules {
+        /// One second.
+        const MAX_FIRST_TIMESTAMP: u32 = 50;
+        let first = || vocabulary.space().into_iter().chain([vocabulary.end_of_text]).collect();
+        let mut suppressed = self.suppressed.unwrap_or_else(|| non_speech_tokens(vocabulary));
+        suppressed.extend(vocabulary.special_tokens_of_prompts());
+        TokenRules {
+            suppressed,
+            suppressed_first: self.suppressed_first.unwrap_or_else(first),
+            max_first_timestamp: Some(self.max_first_timestamp.unwrap_or(MAX_FIRST_TIMESTAMP)),
+        }
+    }
+}
+
+impl TranscriptionModel {
+    pub(in crate::engine) fn open<B: Backend>(
+        id: &str,
+        device: DeviceIndex,
+        (path, files): (&Path, &WhisperCheckpoint),
+        isolation: &Isolation,
+        lease: Lease,
+        precision: Precision,
+        backend: &B,
+    ) -> Result<Self, String> {
+        let (rows, positions) = (files.vocabulary(), files.decoder_positions());
+        let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
+        let codes = LANGUAGES.map(|(code, _)| code);
+        let vocabulary = WhisperVocabulary::new(info.vocabulary, rows, files.is_multilingual(), &codes)?;
+        let rules = GenerationSettings::from_json(files.generation_config()).rules(&vocabulary);
+        let network = device_network::load(files, precision.kind(), backend).map_err(|error| error.to_string())?;
+        let (id, vocabulary, rules) = (id.to_owned(), Arc::new(vocabulary), Arc::new(rules));
+        Ok(Self { id, device, network, rows, positions, vocabulary, rules, preprocessor, lease })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The codes of the languages that the model knows.
+    pub fn languages(&self) -> Vec<&str> {
+        match &self.vocabulary.multilingual {
+            Some(tokens) => tokens.languages.iter().map(|(code, _)| code.as_str()).collect(),
+            None => vec!["en"],
+        }
+    }
+
+    pub(super) fn network(&self) -> &dyn DeviceNetwork {
+        &*self.network
+    }
+
+    pub(super) fn vocabulary(&self) -> &WhisperVocabulary {
+        &self.vocabulary
+    }
+
+    /// Logits of a token: rows of the embedding.
+    pub(super) fn logits_width(&self) -> usize {
+        self.rows
+    }
+
+    /// Checks the request, and tokenizes its prompt.
+    pub(in crate::engine) fn prepare(&self, request: &TranscriptionRequest) -> Result<PreparedRequest, Refused> {
+        let translate = request.task == TranscriptionTask::Translate;
+        let language = self.language(request.language.as_deref())?;
+        if translate && self.vocabulary.multilingual.is_none() {
+            return Err(Refused::Invalid("the model knows only English and cannot translate".to_owned()));
+        }
+        let options = DecodingOptions {
+            vocabulary: Arc::clone(&self.vocabulary),
+            rules: Arc::clone(&self.rules),
+            prompt: self.prompt(request.prompt.as_deref().unwrap_or_default())?,
+            translate,
+            temperature: request.temperature,
+            seed: request.seed,
+            max_tokens: self.positions / 2,
+        };
+        let TranscriptionRequest { words, tenant, .. } = *request;
+        Ok(PreparedRequest { tenant, options: Arc::new(options), words, language })
+    }
+
+    fn language(&self, code: Option<&str>) -> Result<Language, Refused> {
+        let unknown = |code: &str| Refused::Invalid(format!("the model does not know the language '{code}'"));
+        match (code, &self.vocabulary.multilingual) {
+            (None | Some("en"), None) => Ok(Language::Known(None)),
+            (Some(code), None) => Err(unknown(code)),
+            (None, Some(_)) => Ok(Language::Unknown),
+            (Some(code), Some(_)) => {
+                let token = self.vocabulary.language(code).ok_or_else(|| unknown(code))?;
+                Ok(Language::Known(Some(token)))
+            }
+        }
+    }
+
+    /// The last tokens of the prompt that fit beside the text.
+    fn prompt(&self, text: &str) -> Result<Vec<u32>, Refused> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Vec::new());
+        }
+        let special = SpecialTokenOptions::default();
+        let mut ids = self.preprocessor.tokenize(&format!(" {text}"), special, &TokenizeLimits::default())?.ids;
+        let max = (self.positions / 2).saturating_sub(1);
+        ids.drain(..ids.len().saturating_sub(max));
+        Ok(ids)
+    }
+}
