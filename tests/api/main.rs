@@ -10,6 +10,8 @@ mod fixtures;
 mod server;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
+#[path = "../common/tiny_whisper.rs"]
+mod tiny_whisper;
 #[path = "../common/wait.rs"]
 mod wait;
 
@@ -17,6 +19,7 @@ mod access;
 mod agents;
 mod anthropic_messages;
 mod api_keys;
+mod audio;
 mod audit;
 mod auth_throttle;
 mod background_responses;
@@ -56,6 +59,7 @@ mod schemas;
 mod stored_responses;
 mod structured_output;
 mod tokenization;
+mod transcriptions;
 mod unknown_fields;
 mod upload;
 mod usage;

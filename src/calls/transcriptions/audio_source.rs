@@ -32,7 +32,7 @@ impl AudioSource {
 
     /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more.
     pub fn send_windows(&self, file: &File, windows: &WindowSender) -> Result<(), AudioError> {
-        let mut splitter = WindowSplitter::new();
+        let mut splitter = WindowSplitter::default();
         let send = |found: Vec<Window>| found.into_iter().all(|window| windows.send(speech_window(window)));
         for block in self.decoder()?.decode(file, self.max_seconds)? {
             if !send(splitter.push(&block?)) {
@@ -49,6 +49,9 @@ impl AudioSource {
     }
 }
 
+/// The window with its speech relative to its first sample.
 fn speech_window(Window { start, samples, speech }: Window) -> SpeechWindow {
+    let within = |at: usize| at.saturating_sub(start);
+    let speech = speech.into_iter().map(|range| within(range.start)..within(range.end)).collect();
     SpeechWindow { start: start as u64, samples, speech }
 }

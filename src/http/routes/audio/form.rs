@@ -80,7 +80,7 @@ impl Form {
         }
         let max_bytes = if name == "prompt" { 4 * MAX_PROMPT_CHARS } else { MAX_FIELD_BYTES };
         let text = part.text_within(max_bytes).await?;
-        if let Some(list) = LISTS.into_iter().find(|list| name.strip_suffix("[]").unwrap_or(&name) == *list) {
+        if let Some(list) = name.strip_suffix("[]").or_else(|| LISTS.into_iter().find(|list| *list == name)) {
             return self.extend(list, text);
         }
         if let Some(inner) = name.strip_prefix(CHUNKING).and_then(|name| name.strip_prefix('[')?.strip_suffix(']')) {

@@ -38,6 +38,7 @@ pub struct TranscriptionRequest {
     /// Send events as the text is written down.
     stream: Option<bool>,
     /// Has no effect: audio is always cut in pauses, which are found by voice activity detection.
+    #[expect(dead_code, reason = "it is checked and has no effect")]
     chunking_strategy: Option<ChunkingStrategy>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -70,6 +71,7 @@ pub enum Include {
 
 /// `auto`, or the settings of a voice activity detector.
 #[derive(Deserialize, utoipa::ToSchema)]
+#[expect(dead_code, reason = "as above")]
 #[serde(untagged, expecting = "must be \"auto\" or an object with the type server_vad")]
 pub enum ChunkingStrategy {
     Named(ChunkingName),
@@ -85,7 +87,7 @@ pub enum ChunkingName {
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "the values are checked and have no effect")]
+#[expect(dead_code, reason = "as above")]
 pub struct DetectorSettings {
     r#type: ChunkingName,
     /// Milliseconds of audio before speech.
