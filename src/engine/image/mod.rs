@@ -13,6 +13,6 @@ mod workload;
 pub use model::{ImageModel, footprint, open};
 pub use prompt_tokenizer::PromptTokenizer;
 pub use queue::{ImageEvents, ImageQueue};
-pub use request::{Image, ImageEvent, ImageRequest, InitImage, PromptIds, SchedulerName};
+pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
 pub use sizes::{ImageSizes, MAX_SIDE, MIN_SIDE};
 pub use workload::ImageWorkload;

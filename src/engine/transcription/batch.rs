@@ -78,11 +78,8 @@ impl WindowBatch {
         if next.is_empty() {
             return Ok(false);
         }
-        let input = |(slot, next): &(usize, NextTokens<'_>)| {
-            let NextTokens { position, tokens, logits_of } = next;
-            DecodeInput { slot: *slot, position: *position, tokens, logits: logits_of }
-        };
-        let mut logits = network.decode(&next.iter().map(input).collect::<Vec<_>>())?;
+        let inputs: Vec<DecodeInput<'_>> = next.iter().map(|(slot, next)| next.input(*slot)).collect();
+        let mut logits = network.decode(&inputs)?;
         let rows: Vec<(usize, usize)> = next.iter().map(|(slot, next)| (*slot, next.logits_of.len())).collect();
         let mut rest = logits.chunks_mut(self.model.logits_width());
         for (slot, count) in rows {
