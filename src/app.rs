@@ -29,6 +29,7 @@ use crate::calls::{
     fine_tuning::{FineTuning, TrainingLoop, TunedModels},
     generation::TextGeneration,
     images::Images,
+    transcriptions::{TranscriptionSettings, Transcriptions},
     models::Models,
     stop_signal::LoopStopper,
     tokenization::Tokenization,
@@ -458,6 +459,7 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
         tokenization: Tokenization::new(generation),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
+        transcriptions: Transcriptions::new(engine.clone(), clock_rng.clone(), transcription_settings(config)),
         live_responses: LiveResponses::default(),
         hosts: Data::new(hosts(config)),
         origins: config.cors_origins.clone(),
@@ -473,6 +475,15 @@ fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock
         },
         open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),
+    }
+}
+
+fn transcription_settings(config: &Config) -> TranscriptionSettings {
+    TranscriptionSettings {
+        program: config.sandbox.clone(),
+        folder: config.paths.data.clone(),
+        max_bytes: config.max_audio_bytes,
+        max_seconds: config.max_audio_seconds,
     }
 }
 

@@ -98,6 +98,12 @@ pub struct ServeArgs {
     /// Seconds until the URL of a generated image expires and the image is deleted
     #[arg(long, env = "OUTPOST_IMAGE_URL_SECONDS", default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(60..=604_800))]
     pub image_url_seconds: u64,
+    /// Max size of an audio file to transcribe
+    #[arg(long, env = "OUTPOST_MAX_AUDIO_SIZE", default_value = "1GiB", value_name = "SIZE", value_parser = parse_size)]
+    pub max_audio_size: u64,
+    /// Max length of an audio file to transcribe
+    #[arg(long, env = "OUTPOST_MAX_AUDIO_SECONDS", default_value_t = 21_600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=604_800))]
+    pub max_audio_seconds: u32,
     /// Base URL of links to this server, such as https://ai.example.org [default: the address that the request was sent to]
     #[arg(long, env = "OUTPOST_PUBLIC_URL", value_name = "URL", value_parser = parse_public_url)]
     pub public_url: Option<String>,
@@ -226,6 +232,10 @@ pub struct Config {
     pub usage_retention: Duration,
     /// How long a signed URL of a generated image is valid.
     pub image_url_ttl: Duration,
+    /// The most bytes of an audio file to transcribe.
+    pub max_audio_bytes: u64,
+    /// The longest audio to transcribe; seconds.
+    pub max_audio_seconds: u32,
     /// Base URL for links to this server, without a trailing slash.
     pub public_url: Option<String>,
     /// Host names accepted over plain HTTP, in addition to names that cannot be registered in public DNS.
@@ -237,8 +247,8 @@ pub struct Config {
     /// Proxies whose forwarded client addresses are trusted.
     pub trusted_proxies: Vec<Network>,
     pub tls: Tls,
-    /// The executable for child processes that run models' tokenizers and chat templates. `None`: they run in this
-    /// process.
+    /// The executable for child processes that run models' tokenizers and chat templates, and decode audio. `None`:
+    /// the former run in this process, and audio is refused.
     pub sandbox: Option<PathBuf>,
 }
 
@@ -281,6 +291,8 @@ impl Config {
             drain: Duration::from_secs(args.drain_seconds),
             usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),
             image_url_ttl: Duration::from_secs(args.image_url_seconds),
+            max_audio_bytes: args.max_audio_size,
+            max_audio_seconds: args.max_audio_seconds,
             public_url: args.public_url.clone(),
             allowed_hosts: args.allowed_hosts.clone(),
             cors_origins: args.cors_origins.clone(),

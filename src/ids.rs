@@ -146,6 +146,8 @@ ids! {
     RerankId "rerank" "rerank_";
     /// The response to an image request.
     ImagesId "image" "img-";
+    /// The response to a request to transcribe or translate audio.
+    TranscriptionId "transcription" "transcript_";
     /// A stored image that is fetched by a signed URL.
     StoredImageId "image" "pic_";
     /// The response to a list request.

@@ -4,6 +4,7 @@
 //! each module may import, and `tests/layers` enforces it.
 
 pub mod app;
+pub mod audio;
 pub mod calls;
 pub mod catalog;
 pub mod cli;
@@ -23,6 +24,7 @@ pub mod logging;
 pub mod models;
 mod new_folder;
 pub mod origin;
+pub mod process_limits;
 pub mod service;
 mod spelling;
 pub mod storage;

@@ -75,15 +75,16 @@ export const t = {
   limits: {
     title: "Limits", about: "Requests above a limit get status 429 and a Retry-After header.", noLimit: "No limit", defaultQuota: "Default",
     limit: "Limit", projectLimit: "Project limit", maximum: "Maximum", maximumOf: (limit) => `Maximum: ${limit}`, inEffect: "In effect",
-    requests_per_minute: "Requests per minute", burst_limit: "Burst limit", tokens_per_minute: "Tokens per minute", token_budget: "Tokens per month",
+    requests_per_minute: "Requests per minute", burst_limit: "Burst limit", tokens_per_minute: "Tokens per minute", audio_seconds_per_minute: "Seconds of audio per minute", token_budget: "Tokens per month",
     perUnit: {
       requests_per_minute: (value) => `${value} requests/min`, burst_limit: (value) => `${value} requests`,
-      tokens_per_minute: (value) => `${value} tokens/min`, token_budget: (value) => `${value} tokens/month`,
+      tokens_per_minute: (value) => `${value} tokens/min`, audio_seconds_per_minute: (value) => `${value} s of audio/min`, token_budget: (value) => `${value} tokens/month`,
     },
     hints: {
       requests_per_minute: "The rate at which new requests are accepted.",
       burst_limit: "Requests at once, up to 10 times the rate. Defaults to the rate.",
       tokens_per_minute: "Input and output tokens together.",
+      audio_seconds_per_minute: "Audio sent for transcription and speech generated, together.",
       token_budget: "Per calendar month, in UTC. Then model requests are refused until the next month.",
     },
     emptyHint: "Clear a field to remove the limit. Administrators set the maximum that the project’s own keys can choose.",
@@ -95,13 +96,13 @@ export const t = {
   },
 
   usage: {
-    about: "Requests, tokens and images of this project, as reported by the usage API.", csv: "Export CSV",
-    group: "Group by", groups: { model: "Model", api_key_id: "API key", endpoint: "Endpoint" }, splits: { requests: "Status", tokens: "Type", images: "None" },
+    about: "Requests, tokens, images and audio of this project, as reported by the usage API.", csv: "Export CSV",
+    group: "Group by", groups: { model: "Model", api_key_id: "API key", endpoint: "Endpoint" }, splits: { requests: "Status", tokens: "Type", images: "None", audio: "Type" },
     metric: "Metric", unassigned: "(none)", others: (count) => `${count} others`,
-    metrics: { requests: "Requests", tokens: "Tokens", images: "Images" }, units: { requests: plural("request"), tokens: plural("token"), images: plural("image") }, chart: (metric) => `${metric} over time`,
+    metrics: { requests: "Requests", tokens: "Tokens", images: "Images", audio: "Audio" }, units: { requests: plural("request"), tokens: plural("token"), images: plural("image"), audio: plural("second") }, chart: (metric) => `${metric} over time`,
     outcomes: { succeeded: "Succeeded", refused: "Refused (4xx)", limited: "Rate-limited (429)", failed: "Failed (5xx)", abandoned: "Client disconnected" }, allSucceeded: "All succeeded",
     input: "Input tokens", output: "Output tokens", cached: (count) => `${count} cached`, cachedTokens: "Cached tokens", cachedInput: "Cached input", uncachedInput: "Input",
-    audio: "Audio processed", storage: "Storage", storageHint: "stored now", unsuccessful: "Unsuccessful",
+    audioInput: "Audio transcribed", audioOutput: "Speech generated", storage: "Storage", storageHint: "stored now", unsuccessful: "Unsuccessful",
     empty: (metric) => `No ${metric.toLowerCase()} in this time range`, emptyHint: "Select a longer time range, or send a request in the playground.",
   },
 

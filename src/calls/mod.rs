@@ -31,3 +31,4 @@ pub mod stop_signal;
 pub mod text_input;
 pub mod tokenization;
 pub mod training_examples;
+pub mod transcriptions;

@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand.
 
+mod audio_decoder;
 mod export;
 mod launch;
 mod maintenance;
@@ -18,6 +19,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{DataPaths, ServeArgs};
 use crate::display::SanitizedWriter;
+use audio_decoder::AudioDecoderArgs;
 use export::{AuditCommand, UsageCommand};
 use launch::LaunchArgs;
 use models::ModelsCommand;
@@ -76,6 +78,9 @@ enum Command {
     /// Interpret one model's files for a running server or training, which starts this itself
     #[command(hide = true)]
     Sandbox,
+    /// Read one audio file for a running server, which starts this itself
+    #[command(hide = true)]
+    AudioDecoder(AudioDecoderArgs),
     /// Create another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
 }
@@ -101,12 +106,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn dispatch(Cli { paths, command }: Cli) -> Outcome {
-    if matches!(command, Command::Sandbox) {
-        return Ok(sandbox::run()?);
+    match command {
+        Command::Sandbox => return Ok(sandbox::run()?),
+        Command::AudioDecoder(args) => return Ok(audio_decoder::run(&args)?),
+        _ => {}
     }
     let out = &mut SanitizedWriter(stdout().lock());
     match command {
-        Command::Sandbox => Ok(()),
+        Command::Sandbox | Command::AudioDecoder(_) => Ok(()),
         Command::Serve(args) => serve::run(paths, &args, out),
         Command::Models(command) => models::run(command, &paths, out),
         Command::Tune(args) => tune::run(&paths, *args, out),

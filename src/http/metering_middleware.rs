@@ -88,7 +88,9 @@ fn endpoint(method: &Method, route: Option<&str>) -> String {
 }
 
 fn set_rate_limit_headers(headers: &mut HeaderMap, status: &RateLimitStatus) {
-    for (kind, bucket_status) in [("requests", status.requests), ("tokens", status.tokens)] {
+    for (kind, bucket_status) in
+        [("requests", status.requests), ("tokens", status.tokens), ("audio-seconds", status.audio)]
+    {
         let Some(BucketStatus { limit, remaining, reset }) = bucket_status else { continue };
         let values =
             [("limit", limit.to_string()), ("remaining", remaining.to_string()), ("reset", format_reset(reset))];

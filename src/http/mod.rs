@@ -48,7 +48,7 @@ use self::client_address::TrustedProxies;
 use self::routes::responses::live::LiveResponses;
 use crate::calls::{
     chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
-    models::Models, tokenization::Tokenization,
+    models::Models, tokenization::Tokenization, transcriptions::Transcriptions,
 };
 use crate::clock_rng::ClockRng;
 use crate::ids::{KeyId, ListId};
@@ -68,6 +68,7 @@ pub struct Api {
     pub tokenization: Tokenization,
     pub embeddings: Embeddings,
     pub images: Images,
+    pub transcriptions: Transcriptions,
     /// Responses that are generated in the background.
     pub live_responses: LiveResponses,
     /// The host names that this server accepts.

@@ -17,6 +17,8 @@ pub struct Rates {
     /// Absent: as many as `requests_per_minute`.
     pub burst_limit: Option<u64>,
     pub tokens_per_minute: Option<u64>,
+    /// Seconds of audio, sent and generated.
+    pub audio_seconds_per_minute: Option<u64>,
     /// Tokens in a calendar month (UTC).
     pub token_budget: Option<u64>,
 }
@@ -44,7 +46,7 @@ pub struct LimitsRecord {
 
 impl Record for LimitsRecord {
     const TABLE: Table = LIMITS;
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
     const SEALED: bool = true;
 }
 
@@ -55,11 +57,12 @@ pub struct LevelsRecord {
     pub at: Timestamp,
     pub requests: Option<i128>,
     pub tokens: Option<i128>,
+    pub audio: Option<i128>,
 }
 
 impl Record for LevelsRecord {
     const TABLE: Table = LEVELS;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
 }
 
 /// The limits of a project; defaults if none are set.

@@ -2,6 +2,7 @@
 //!
 //! A new table needs no new layout, because opening creates it. A changed record needs one, with a migration here.
 
+mod audio_rate;
 mod conversation_rows;
 mod fine_tuning_jobs;
 mod response_quota;
@@ -24,7 +25,7 @@ use crate::ids::ProjectId;
 use response_quota::OldQuotaUsage;
 
 /// The layout version that this program writes.
-pub const LAYOUT: u32 = 6;
+pub const LAYOUT: u32 = 7;
 
 /// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
 const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[
@@ -33,6 +34,7 @@ const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[
     fine_tuning_jobs::extend_jobs,
     response_quota::extend_quotas,
     conversation_rows::number_rows,
+    audio_rate::extend_rates,
 ];
 
 /// Creates an empty database at `path` atomically.

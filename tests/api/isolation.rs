@@ -176,6 +176,11 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         row(post.clone(), route, None, route.into(), form, needs_i);
     }
 
+    for route in ["/audio/transcriptions", "/audio/translations"] {
+        let form = Form(&[("model", MODEL), ("file", "no audio")]);
+        row(post.clone(), route, None, route.into(), form, needs_i);
+    }
+
     row(get.clone(), "/conversations", query, format!("/conversations?project_id={project}"), Empty, needs_p);
     row(post.clone(), "/conversations", body, "/conversations".into(), Json(json!({ "project_id": project })), needs_p);
     let (route, one) = ("/conversations/{conversation_id}", format!("/conversations/{conversation}"));
@@ -330,6 +335,7 @@ impl Row {
         match self.route {
             // The model is a chat model.
             "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
+            "/audio/transcriptions" | "/audio/translations" => response.status == 400,
             // The response was not generated in the background.
             "/responses/{response_id}/cancel" => response.status == 400,
             // The job or batch has ended.

@@ -30,28 +30,30 @@ fn limits_are_read_and_changed_on_both_mounts() {
         let changed = call(Method::PATCH, json!({ "requests_per_minute": 600 }));
         assert_eq!((&changed["requests_per_minute"], &changed["burst_limit"]), (&json!(600), &json!(600)));
         assert_eq!(changed["id"], project);
-        let changed = call(Method::PATCH, json!({ "burst_limit": 700, "tokens_per_minute": 5, "token_budget": 9 }));
+        let changed = call(
+            Method::PATCH,
+            json!({ "burst_limit": 700, "tokens_per_minute": 5, "audio_seconds_per_minute": 60, "token_budget": 9 }),
+        );
         assert_eq!(
             changed["effective"],
-            json!({ "requests_per_minute": 600, "burst_limit": 700, "tokens_per_minute": 5, "token_budget": 9 })
+            json!({ "requests_per_minute": 600, "burst_limit": 700, "tokens_per_minute": 5, "audio_seconds_per_minute": 60, "token_budget": 9 })
         );
         let read = server.call(Method::GET, &path, Some(&key), None).ok();
         assert_eq!(read["burst_limit"], 700);
         assert_eq!(read["holds"]["api_keys"], 1);
         let cleared = call(
             Method::PATCH,
-            json!({ "requests_per_minute": null, "tokens_per_minute": null, "token_budget": null }),
+            json!({ "requests_per_minute": null, "tokens_per_minute": null, "audio_seconds_per_minute": null, "token_budget": null }),
         );
         assert_eq!(
             cleared["effective"],
-            json!({ "requests_per_minute": null, "burst_limit": null, "tokens_per_minute": null, "token_budget": null })
+            json!({ "requests_per_minute": null, "burst_limit": null, "tokens_per_minute": null, "audio_seconds_per_minute": null, "token_budget": null })
         );
     }
     let events = server.get(&format!("/v1/audit-events?project_id={project}&limit=1")).ok();
     assert_eq!(events["data"][0]["action"], "project.limits_updated");
-    let old = json!({ "requests_per_minute": 600, "burst_limit": 700, "tokens_per_minute": 5, "token_budget": 9 });
-    let new =
-        json!({ "requests_per_minute": null, "burst_limit": null, "tokens_per_minute": null, "token_budget": null });
+    let old = json!({ "requests_per_minute": 600, "burst_limit": 700, "tokens_per_minute": 5, "audio_seconds_per_minute": 60, "token_budget": 9 });
+    let new = json!({ "requests_per_minute": null, "burst_limit": null, "tokens_per_minute": null, "audio_seconds_per_minute": null, "token_budget": null });
     assert_eq!(events["data"][0]["detail"], json!({ "old": old, "new": new }), "the event has only the changed fields");
 }
 
@@ -69,6 +71,8 @@ fn limits_out_of_range_are_refused_by_name() {
         (json!({ "requests_per_minute": 10, "burst_limit": 101 }), "burst_limit"),
         (json!({ "requests_per_minute": 10, "burst_limit": 0 }), "burst_limit"),
         (json!({ "tokens_per_minute": 0 }), "tokens_per_minute"),
+        (json!({ "audio_seconds_per_minute": 0 }), "audio_seconds_per_minute"),
+        (json!({ "audio_seconds_per_minute": 1_000_001 }), "audio_seconds_per_minute"),
         (json!({ "token_budget": -1 }), "token_budget"),
         (json!({ "requests_per_second": 1 }), "requests_per_second"),
     ];

@@ -69,7 +69,8 @@ fn every_request_is_counted_regardless_of_outcome() {
         json!({ "succeeded": 2, "refused": 4, "limited": 0, "failed": 0, "abandoned": 0 })
     );
     assert_eq!(report["tokens"], json!({ "input": input, "cached": 0, "output": output, "total": input + output }));
-    assert_eq!((&report["image_generations"], &report["audio_processing"]["seconds"]), (&json!(0), &json!(0.0)));
+    let audio = json!({ "seconds": 0.0, "input_seconds": 0.0, "output_seconds": 0.0 });
+    assert_eq!((&report["image_generations"], &report["audio_processing"]), (&json!(0), &audio));
     assert_eq!(report["storage"], json!({ "bytes": 0, "bytes_at_end": 0 }));
     let groups: Vec<(&str, Option<&str>, u64)> = report["groups"]
         .as_array()

@@ -310,6 +310,8 @@ pub fn config(folder: &Path) -> Config {
         drain: Duration::from_secs(30),
         usage_retention: Duration::from_secs(90 * 86_400),
         image_url_ttl: Duration::from_secs(3600),
+        max_audio_bytes: 4 << 20,
+        max_audio_seconds: 600,
         public_url: None,
         allowed_hosts: Vec::new(),
         cors_origins: Vec::new(),

@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use outpost::clock_rng::ClockRng;
+use outpost::error::Code;
 use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
 use outpost::service::patch::Patch;
 use outpost::service::usage::{Meter, Outcome};
@@ -91,4 +92,67 @@ async fn a_restart_or_a_changed_limit_grants_nothing_extra() {
     fixture.clock.pass(Duration::from_secs(2));
     let restarted = Limits::new(store, clock_rng);
     assert!(restarted.admit(home).await.unwrap().1.is_ok(), "elapsed time refills the bucket");
+}
+
+/// Limits audio to `seconds` a minute.
+async fn limit_audio(fixture: &Fixture, limits: &Limits, seconds: i64) {
+    let own = RatesPatch { audio_seconds_per_minute: Patch::Set(seconds), ..RatesPatch::default() };
+    limits.update(&fixture.admin, fixture.first.project.id, LimitsPatch::own(own)).await.unwrap();
+    limits.status(fixture.first.project.id).await.unwrap();
+}
+
+#[tokio::test]
+async fn audio_is_charged_before_it_is_processed_and_the_rest_is_refunded() {
+    let fixture = Fixture::new().await;
+    let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
+    let limits = Limits::new(fixture.store.clone(), clock_rng.clone());
+    let meter = Meter::new(fixture.store.clone(), clock_rng, limits.clone());
+    limit_audio(&fixture, &limits, 60).await;
+    let project = fixture.first.project.id;
+    let remaining = || async { limits.status(project).await.unwrap().audio.unwrap().remaining };
+    let open = || meter.open(&fixture.admin, "POST /audio/transcriptions".to_owned());
+
+    let whole = open();
+    whole.charge_audio(40_000).unwrap();
+    assert_eq!(remaining().await, 20);
+    let refused = open().charge_audio(30_000).unwrap_err();
+    assert_eq!((refused.code(), refused.wait()), (Code::RateLimited, Some(Duration::from_secs(10))));
+    assert!(refused.to_string().contains("60 seconds of audio per minute"), "{refused}");
+    whole.set_audio(40_000);
+    whole.close(Outcome::Succeeded).await.unwrap();
+    assert_eq!(remaining().await, 20);
+
+    let left = open();
+    left.charge_audio(15_000).unwrap();
+    left.set_audio(5_000);
+    drop(left);
+    assert_eq!(remaining().await, 15, "a client that leaves is charged for what was processed");
+    let failed = open();
+    failed.charge_audio(15_000).unwrap();
+    failed.set_audio(15_000);
+    failed.close(Outcome::Failed).await.unwrap();
+    assert_eq!(remaining().await, 15, "a failure of the server is not charged");
+
+    // Speech is charged when it has been generated.
+    let speech = open();
+    speech.set_audio(20_000);
+    speech.close(Outcome::Succeeded).await.unwrap();
+    assert_eq!(remaining().await, 0);
+    assert!(open().charge_audio(1).is_err());
+    // Audio that is longer than the bucket is admitted when the bucket is full.
+    fixture.clock.pass(Duration::from_secs(120));
+    let long = open();
+    long.charge_audio(3_600_000).unwrap();
+    long.set_audio(3_600_000);
+    long.close(Outcome::Succeeded).await.unwrap();
+    fixture.clock.pass(Duration::from_secs(3_500));
+    assert!(open().charge_audio(1_000).is_err());
+
+    // A restart does not refill the bucket.
+    let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
+    let restarted = Limits::new(fixture.store.clone(), clock_rng.clone());
+    restarted.status(project).await.unwrap();
+    let meter = Meter::new(fixture.store.clone(), clock_rng, restarted);
+    let refused = meter.open(&fixture.admin, "POST /audio/transcriptions".to_owned()).charge_audio(1_000).unwrap_err();
+    assert_eq!(refused.code(), Code::RateLimited);
 }

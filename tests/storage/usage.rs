@@ -7,7 +7,8 @@ use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::error::Code;
 use outpost::service::limits::Limits;
 use outpost::service::usage::{
-    Amounts, ExportFilter, Meter, Outcome, Report, ReportQuery, Retention, Usage, UsageRow, Width,
+    Amounts, AudioMillis, Dimension, ExportFilter, Meter, Outcome, Report, ReportQuery, Retention, Usage, UsageRow,
+    Width,
 };
 
 use super::fixture::{Fixture, START, error_fields};
@@ -158,4 +159,53 @@ async fn an_export_contains_every_record_once() {
     expected.sort_unstable();
     rows.sort_unstable();
     assert!(rows == expected, "{} rows, {} expected", rows.len(), expected.len());
+}
+
+#[tokio::test]
+async fn audio_is_split_by_the_endpoint() {
+    let fixture = Fixture::new().await;
+    let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
+    let meter =
+        Meter::new(fixture.store.clone(), clock_rng.clone(), Limits::new(fixture.store.clone(), clock_rng.clone()));
+    for (endpoint, millis, outcome) in [
+        ("POST /audio/transcriptions", 1500, Outcome::Succeeded),
+        ("POST /audio/translations", 1, Outcome::Abandoned),
+        ("POST /audio/speech", 250, Outcome::Succeeded),
+        ("POST /audio/transcriptions", 7000, Outcome::Failed),
+        ("POST /chat/completions", 0, Outcome::Succeeded),
+    ] {
+        let recorder = meter.open(&fixture.admin, endpoint.to_owned());
+        recorder.set_audio(millis);
+        recorder.close(outcome).await.unwrap();
+    }
+    let usage = Usage::new(fixture.store.clone(), clock_rng);
+    let report = |group_by| {
+        usage.report(&fixture.admin, fixture.first.project.id, ReportQuery { group_by, ..ReportQuery::default() })
+    };
+    let expected = AudioMillis { input: 1501, output: 250 };
+    let plain = report(Vec::new()).await.unwrap();
+    assert_eq!((plain.totals.audio, plain.totals.amounts.audio_millis), (expected, 1751));
+    assert_eq!(plain.buckets.iter().map(|bucket| bucket.results[0].1.audio.input).sum::<u64>(), 1501);
+    let grouped = report(vec![Dimension::Endpoint]).await.unwrap();
+    let by_endpoint: Vec<_> =
+        grouped.groups.iter().map(|(group, sums)| (group.endpoint.as_deref().unwrap(), sums.audio)).collect();
+    let audio = |input, output| AudioMillis { input, output };
+    let expected_groups = [
+        ("POST /audio/speech", audio(0, 250)),
+        ("POST /audio/transcriptions", audio(1500, 0)),
+        ("POST /audio/translations", audio(1, 0)),
+        ("POST /chat/completions", audio(0, 0)),
+    ];
+    assert_eq!(by_endpoint, expected_groups);
+    let mut seconds = [0.0; 3];
+    UsageRow::each(&fixture.store, ExportFilter::default(), |row| {
+        for (sum, value) in
+            seconds.iter_mut().zip([row.audio_seconds, row.audio_input_seconds, row.audio_output_seconds])
+        {
+            *sum += value;
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(seconds.map(|value| format!("{value:.3}")), ["1.751", "1.501", "0.250"]);
 }

@@ -56,13 +56,15 @@ function Totals({ usage }) {
     <${Stat} label=${t.usage.input} value=${compact(tokens.input)} unit=${t.usage.units.tokens(tokens.input)} hint=${tokens.cached > 0 && t.usage.cached(compact(tokens.cached))} />
     <${Stat} label=${t.usage.output} value=${compact(tokens.output)} unit=${t.usage.units.tokens(tokens.output)} />
     ${images > 0 && html`<${Stat} label=${t.usage.metrics.images} value=${number(images)} unit=${t.usage.units.images(images)} />`}
-    ${audio.seconds > 0 && html`<${Stat} label=${t.usage.audio} value=${duration(audio.seconds)} />`}
+    ${audio.input_seconds > 0 && html`<${Stat} label=${t.usage.audioInput} value=${duration(audio.input_seconds)} />`}
+    ${audio.output_seconds > 0 && html`<${Stat} label=${t.usage.audioOutput} value=${duration(audio.output_seconds)} />`}
     <${Stat} label=${t.usage.storage} value=${bytes(storage.bytes)} hint=${t.usage.storageHint} />
   </div>`;
 }
 
 function Groups({ usage: { groups, group }, nameOf }) {
   const hasImages = groups.some((row) => row.image_generations);
+  const seconds = (title, value) => (groups.some(value) ? [{ title, numeric: true, sort: value, cell: (row) => duration(value(row)) }] : []);
   const count = (title, value) => ({ title, numeric: true, sort: value, cell: (row) => number(value(row)) });
   const columns = [
     { title: t.usage.groups[group], sort: (row) => nameOf(row[group]), cell: (row) => nameOf(row[group]) },
@@ -70,6 +72,7 @@ function Groups({ usage: { groups, group }, nameOf }) {
     count(t.usage.unsuccessful, (row) => row.requests - row.requests_by_outcome.succeeded),
     count(t.usage.input, (row) => row.tokens.input), count(t.usage.cachedTokens, (row) => row.tokens.cached), count(t.usage.output, (row) => row.tokens.output),
     ...(hasImages ? [count(t.usage.metrics.images, (row) => row.image_generations)] : []),
+    ...seconds(t.usage.audioInput, (row) => row.audio_processing.input_seconds), ...seconds(t.usage.audioOutput, (row) => row.audio_processing.output_seconds),
   ];
   return html`<${Table} label=${t.usage.group} columns=${columns} rows=${groups} rowKey=${(row) => row[group] ?? ""} />`;
 }

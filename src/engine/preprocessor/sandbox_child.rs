@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::request_handler::RequestHandler;
 use super::sandbox_protocol::{self, Frame, MAX_CONCURRENT, lock};
@@ -17,13 +17,12 @@ use super::spec::Spec;
 use crate::clock_rng::ClockRng;
 use crate::engine::runtime::catch_panic::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::tokenizer::TokenizeLimits;
+use crate::process_limits::{ProcessLimits, restrict};
 
-/// The memory limit of the process, on top of its size after reading the files; bytes.
-const MAX_MEMORY: u64 = 480 << 20;
-/// The CPU time limit for building the handler; seconds. The server's timeout is shorter.
-const BUILD_CPU_SECONDS: u64 = 120;
 /// Stack of each thread; bytes.
 const STACK_BYTES: usize = 8 << 20;
+/// The limits after reading the files. That of CPU time is for building the handler; the server's timeout is shorter.
+const LIMITS: ProcessLimits = ProcessLimits { memory: 480 << 20, stack: STACK_BYTES as u64, cpu_seconds: 120 };
 
 /// State shared by the threads of the process.
 struct Shared {
@@ -42,7 +41,7 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let built = catch_load_panic(|| {
         let spec: Spec = sandbox_protocol::decode(&content)?;
         let sources = spec.read()?;
-        hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
+        hard_cpu_limit = restrict(LIMITS).map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
         RequestHandler::new(&spec, &sources, clock)
     });
     let (handler, info) = match built {
@@ -91,31 +90,4 @@ impl Shared {
             }
         }
     }
-}
-
-/// Forbids files, sockets and core dumps, limits memory to [`MAX_MEMORY`], and CPU time to [`BUILD_CPU_SECONDS`] for
-/// now. Returns the hard limit of CPU time.
-fn restrict() -> io::Result<Option<u64>> {
-    let hard_limit = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
-    setrlimit(Resource::Data, hard_limit(data_size() + MAX_MEMORY))?;
-    // For the main thread, which builds the handler. Its stack may be unlimited by default.
-    setrlimit(Resource::Stack, hard_limit(STACK_BYTES as u64))?;
-    setrlimit(Resource::Core, hard_limit(0))?;
-    setrlimit(Resource::Fsize, hard_limit(0))?;
-    setrlimit(Resource::Nofile, hard_limit(0))?;
-    // If the server exits meanwhile, only this limit stops a build that never ends.
-    let hard = getrlimit(Resource::Cpu).maximum;
-    setrlimit(
-        Resource::Cpu,
-        Rlimit { current: Some(hard.map_or(BUILD_CPU_SECONDS, |hard| hard.min(BUILD_CPU_SECONDS))), maximum: hard },
-    )?;
-    Ok(hard)
-}
-
-/// The process's current data size in bytes; 0 if unknown.
-fn data_size() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.unwrap_or_default() << 10
 }

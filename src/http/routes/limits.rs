@@ -32,6 +32,10 @@ pub struct UpdateLimits {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     tokens_per_minute: Option<Option<i64>>,
+    /// Seconds of audio per minute, sent and generated together.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    audio_seconds_per_minute: Option<Option<i64>>,
     /// Tokens in a calendar month (UTC).
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
@@ -58,6 +62,9 @@ pub struct UpdateRates {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     tokens_per_minute: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    audio_seconds_per_minute: Option<Option<i64>>,
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     token_budget: Option<Option<i64>>,
@@ -111,6 +118,7 @@ struct RatesBody {
     requests_per_minute: Option<u64>,
     burst_limit: Option<u64>,
     tokens_per_minute: Option<u64>,
+    audio_seconds_per_minute: Option<u64>,
     token_budget: Option<u64>,
 }
 
@@ -132,6 +140,7 @@ impl From<UpdateRates> for RatesPatch {
             requests_per_minute: requested.requests_per_minute.into(),
             burst_limit: requested.burst_limit.into(),
             tokens_per_minute: requested.tokens_per_minute.into(),
+            audio_seconds_per_minute: requested.audio_seconds_per_minute.into(),
             token_budget: requested.token_budget.into(),
         }
     }
@@ -153,19 +162,24 @@ impl From<UpdateQuotas> for QuotasPatch {
 
 impl From<UpdateLimits> for LimitsPatch {
     fn from(requested: UpdateLimits) -> Self {
-        let UpdateLimits { requests_per_minute, burst_limit, tokens_per_minute, token_budget, ceiling, quotas } =
-            requested;
-        let own = UpdateRates { requests_per_minute, burst_limit, tokens_per_minute, token_budget };
-        let ceiling = Patch::from(ceiling).map(RatesPatch::from);
-        let quotas = Patch::from(quotas).map(QuotasPatch::from);
-        Self { own: own.into(), ceiling, quotas }
+        let own = RatesPatch {
+            requests_per_minute: requested.requests_per_minute.into(),
+            burst_limit: requested.burst_limit.into(),
+            tokens_per_minute: requested.tokens_per_minute.into(),
+            audio_seconds_per_minute: requested.audio_seconds_per_minute.into(),
+            token_budget: requested.token_budget.into(),
+        };
+        let ceiling = Patch::from(requested.ceiling).map(RatesPatch::from);
+        let quotas = Patch::from(requested.quotas).map(QuotasPatch::from);
+        Self { own, ceiling, quotas }
     }
 }
 
 impl From<Rates> for RatesBody {
     fn from(rates: Rates) -> Self {
-        let Rates { requests_per_minute, burst_limit, tokens_per_minute, token_budget } = rates;
-        Self { requests_per_minute, burst_limit, tokens_per_minute, token_budget }
+        let Rates { requests_per_minute, burst_limit, tokens_per_minute, audio_seconds_per_minute, token_budget } =
+            rates;
+        Self { requests_per_minute, burst_limit, tokens_per_minute, audio_seconds_per_minute, token_budget }
     }
 }
 

@@ -4,6 +4,7 @@
 mod agents;
 mod anthropic_messages;
 mod api_keys;
+mod audio;
 mod audit;
 pub mod batches;
 mod catalog;
@@ -56,6 +57,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(rerank::routes)
         .configure(tokenization::routes)
         .configure(images::routes)
+        .configure(audio::routes)
         .configure(files::routes)
         .configure(fine_tuning::routes)
         .configure(batches::routes)

@@ -12,7 +12,7 @@ use crate::http::extractors::{ApiParams, ApiPath};
 use crate::http::response::{ApiResult, Mount, Time};
 use crate::http::{Api, authentication::Caller};
 use crate::ids::{ProjectId, UsageId};
-use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, Sums, Width, seconds};
+use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, ReportedSums, Width, seconds};
 
 pub fn routes(config: &mut ServiceConfig) {
     config.service(get);
@@ -90,7 +90,12 @@ struct Tokens {
 
 #[derive(Serialize, utoipa::ToSchema)]
 struct Audio {
+    /// `input_seconds` and `output_seconds`.
     seconds: f64,
+    /// Audio that was sent: transcriptions and translations.
+    input_seconds: f64,
+    /// Audio that was generated: speech.
+    output_seconds: f64,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -123,8 +128,8 @@ pub struct UsageResult {
     figures: Figures,
 }
 
-impl From<&Sums> for Figures {
-    fn from(sums: &Sums) -> Self {
+impl From<&ReportedSums> for Figures {
+    fn from(sums: &ReportedSums) -> Self {
         let count = |outcome: Outcome| sums.requests[outcome as usize];
         let amounts = &sums.amounts;
         Self {
@@ -143,7 +148,11 @@ impl From<&Sums> for Figures {
                 total: amounts.tokens(),
             },
             image_generations: amounts.images,
-            audio_processing: Audio { seconds: seconds(amounts.audio_millis) },
+            audio_processing: Audio {
+                seconds: seconds(amounts.audio_millis),
+                input_seconds: seconds(sums.audio.input),
+                output_seconds: seconds(sums.audio.output),
+            },
         }
     }
 }
@@ -161,7 +170,7 @@ fn width(text: Option<&str>) -> Result<Option<Width>> {
     }))
 }
 
-fn result((group, sums): (Group, Sums), by: &[Dimension]) -> UsageResult {
+fn result((group, sums): (Group, ReportedSums), by: &[Dimension]) -> UsageResult {
     let Group { model, api_key, endpoint } = group;
     // If usage is grouped by model, requests without a model are one group, with a null model.
     let model = by.contains(&Dimension::Model).then_some(model);
@@ -169,7 +178,7 @@ fn result((group, sums): (Group, Sums), by: &[Dimension]) -> UsageResult {
 }
 
 fn body(project: ProjectId, report: Report, by: &[Dimension], mount: Mount) -> UsageBody {
-    let results = |found: Vec<(Group, Sums)>| found.into_iter().map(|one| result(one, by)).collect();
+    let results = |found: Vec<(Group, ReportedSums)>| found.into_iter().map(|one| result(one, by)).collect();
     let bucket = |bucket: Bucket| BucketBody {
         object: "bucket",
         start_time: mount.time(bucket.start),
@@ -220,10 +229,12 @@ struct CsvRow {
     output_tokens: u64,
     image_generations: u64,
     audio_seconds: f64,
+    audio_input_seconds: f64,
+    audio_output_seconds: f64,
 }
 
 impl CsvRow {
-    fn new((start_time, end_time): (Timestamp, Timestamp), group: Group, sums: &Sums) -> Self {
+    fn new((start_time, end_time): (Timestamp, Timestamp), group: Group, sums: &ReportedSums) -> Self {
         let [succeeded, refused, limited, failed, abandoned] = sums.requests;
         let amounts = &sums.amounts;
         Self {
@@ -243,6 +254,8 @@ impl CsvRow {
             output_tokens: amounts.output,
             image_generations: amounts.images,
             audio_seconds: seconds(amounts.audio_millis),
+            audio_input_seconds: seconds(sums.audio.input),
+            audio_output_seconds: seconds(sums.audio.output),
         }
     }
 }

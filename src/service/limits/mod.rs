@@ -79,6 +79,12 @@ pub(super) struct TokenReservation {
     pub tokens: u64,
 }
 
+/// Audio reserved by a running request, settled when its usage is recorded.
+pub(super) struct AudioReservation {
+    limiter: Arc<ProjectLimiter>,
+    millis: u64,
+}
+
 impl Limits {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
         let limiters = Arc::new(ProjectLimiters { clock_rng: clock_rng.clone(), shards: Default::default() });
@@ -110,6 +116,23 @@ impl Limits {
         match reservation {
             Some(reservation) => reservation.limiter.settle(reservation.tokens, used, is_rated, now),
             None if used > 0 => self.limiters.get(project).settle(0, used, is_rated, now),
+            None => {}
+        }
+    }
+
+    /// Reserves audio from the rate.
+    pub(super) fn reserve_audio(&self, project: ProjectId, millis: u64) -> Result<AudioReservation> {
+        let limiter = self.limiters.get(project);
+        limiter.take_audio(millis, self.clock_rng.uptime())?;
+        Ok(AudioReservation { limiter, millis })
+    }
+
+    /// Replaces a reservation by the milliseconds of audio used.
+    pub(super) fn settle_audio(&self, project: ProjectId, reservation: Option<AudioReservation>, used: u64) {
+        let now = self.clock_rng.uptime();
+        match reservation {
+            Some(AudioReservation { limiter, millis }) => limiter.settle_audio(millis, used, now),
+            None if used > 0 => self.limiters.get(project).settle_audio(0, used, now),
             None => {}
         }
     }

@@ -13,6 +13,7 @@ use crate::storage::quota_usage::QuotaUsageRecord;
 
 const MAX_REQUESTS: u64 = 1_000_000;
 const MAX_TOKENS: u64 = 1_000_000_000;
+const MAX_AUDIO_SECONDS: u64 = 1_000_000;
 const MAX_BUDGET: u64 = 1_000_000_000_000_000;
 /// Max ratio of burst to rate.
 const MAX_BURST_FACTOR: u64 = 10;
@@ -63,13 +64,20 @@ pub struct RatesPatch {
     pub requests_per_minute: Patch<i64>,
     pub burst_limit: Patch<i64>,
     pub tokens_per_minute: Patch<i64>,
+    pub audio_seconds_per_minute: Patch<i64>,
     pub token_budget: Patch<i64>,
 }
 
 impl Default for RatesPatch {
     fn default() -> Self {
         let keep = Patch::Keep;
-        Self { requests_per_minute: keep, burst_limit: keep, tokens_per_minute: keep, token_budget: keep }
+        Self {
+            requests_per_minute: keep,
+            burst_limit: keep,
+            tokens_per_minute: keep,
+            audio_seconds_per_minute: keep,
+            token_budget: keep,
+        }
     }
 }
 
@@ -140,6 +148,8 @@ impl LimitsPatch {
         check("requests_per_minute", change.requests_per_minute, own.requests_per_minute, ceiling.requests_per_minute)?;
         check("burst_limit", change.burst_limit, own.burst_limit, burst)?;
         check("tokens_per_minute", change.tokens_per_minute, own.tokens_per_minute, ceiling.tokens_per_minute)?;
+        let audio = (own.audio_seconds_per_minute, ceiling.audio_seconds_per_minute);
+        check("audio_seconds_per_minute", change.audio_seconds_per_minute, audio.0, audio.1)?;
         check("token_budget", change.token_budget, own.token_budget, ceiling.token_budget)
     }
 }
@@ -154,6 +164,7 @@ pub(super) fn effective(record: &LimitsRecord) -> Rates {
         burst_limit: requests_per_minute
             .and(min_option(burst, ceiling.burst_limit.or(ceiling.requests_per_minute)).or(requests_per_minute)),
         tokens_per_minute: min_option(own.tokens_per_minute, ceiling.tokens_per_minute),
+        audio_seconds_per_minute: min_option(own.audio_seconds_per_minute, ceiling.audio_seconds_per_minute),
         token_budget: min_option(own.token_budget, ceiling.token_budget),
     }
 }
@@ -173,6 +184,12 @@ fn rates(old: Rates, change: RatesPatch, prefix: &str) -> Result<Rates> {
         )?,
         burst_limit: number("burst_limit", old.burst_limit, change.burst_limit, MAX_REQUESTS * MAX_BURST_FACTOR)?,
         tokens_per_minute: number("tokens_per_minute", old.tokens_per_minute, change.tokens_per_minute, MAX_TOKENS)?,
+        audio_seconds_per_minute: number(
+            "audio_seconds_per_minute",
+            old.audio_seconds_per_minute,
+            change.audio_seconds_per_minute,
+            MAX_AUDIO_SECONDS,
+        )?,
         token_budget: number("token_budget", old.token_budget, change.token_budget, MAX_BUDGET)?,
     };
     // Clearing the rate clears the burst.

@@ -9,6 +9,8 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::storage::limits::{LevelsRecord, Rates};
 
+const MILLIS_PER_SECOND: u64 = 1000;
+
 /// One project's buckets and budget. The entry is created before its limits are read, so that a change, which
 /// increments `generation`, is never missed.
 #[derive(Default)]
@@ -26,6 +28,8 @@ struct State {
     rates: Rates,
     requests: Option<TokenBucket>,
     tokens: Option<TokenBucket>,
+    /// In milliseconds of audio.
+    audio: Option<TokenBucket>,
     month: MonthlyTokens,
 }
 
@@ -51,6 +55,8 @@ pub struct BucketStatus {
 pub struct RateLimitStatus {
     pub requests: Option<BucketStatus>,
     pub tokens: Option<BucketStatus>,
+    /// In seconds of audio.
+    pub audio: Option<BucketStatus>,
 }
 
 /// The stored limits of a project.
@@ -93,13 +99,14 @@ impl ProjectLimiter {
                     Some(level) => bucket.resumed(level, since),
                     None => bucket,
                 };
-                let levels = read.levels;
+                let level = |of: fn(LevelsRecord) -> Option<i128>| read.levels.and_then(of);
                 *empty = Some(State {
                     loaded: generation,
                     changed: None,
                     rates: read.rates,
-                    requests: requests(&read.rates, now).map(|b| resume(b, levels.and_then(|levels| levels.requests))),
-                    tokens: tokens(&read.rates, now).map(|b| resume(b, levels.and_then(|levels| levels.tokens))),
+                    requests: requests(&read.rates, now).map(|bucket| resume(bucket, level(|levels| levels.requests))),
+                    tokens: tokens(&read.rates, now).map(|bucket| resume(bucket, level(|levels| levels.tokens))),
+                    audio: audio(&read.rates, now).map(|bucket| resume(bucket, level(|levels| levels.audio))),
                     month: read.month,
                 });
             }
@@ -156,13 +163,34 @@ impl ProjectLimiter {
         }
     }
 
+    /// Takes audio from the rate.
+    pub fn take_audio(&self, millis: u64, now: Duration) -> Result<()> {
+        let mut guard = self.state();
+        let Some(state) = &mut *guard else { return Ok(()) };
+        let until = state.refill_until(now);
+        let Some(bucket) = &mut state.audio else { return Ok(()) };
+        let rate = bucket.rate() / MILLIS_PER_SECOND;
+        bucket.take(millis, until).map_err(|wait| limited(format!("{rate} seconds of audio per minute"), wait))
+    }
+
+    /// Replaces the `held` milliseconds of a request's audio by those that it used.
+    pub fn settle_audio(&self, held: u64, used: u64, now: Duration) {
+        let mut guard = self.state();
+        let Some(state) = &mut *guard else { return };
+        let until = state.refill_until(now);
+        if let Some(bucket) = &mut state.audio {
+            bucket.settle(i128::from(used) - i128::from(held), until);
+        }
+    }
+
     /// The levels to store, so that a restart does not refill the buckets; `None` without limits.
     pub fn levels(&self, at: Timestamp) -> Option<LevelsRecord> {
         let guard = self.state();
         let state = guard.as_ref()?;
         let level = |bucket: Option<TokenBucket>| bucket.map(|bucket| bucket.level());
-        let (requests, tokens) = (level(state.requests), level(state.tokens));
-        (requests.is_some() || tokens.is_some()).then_some(LevelsRecord { at, requests, tokens })
+        let (requests, tokens, audio) = (level(state.requests), level(state.tokens), level(state.audio));
+        let limited = requests.is_some() || tokens.is_some() || audio.is_some();
+        limited.then_some(LevelsRecord { at, requests, tokens, audio })
     }
 }
 
@@ -186,6 +214,7 @@ impl State {
         };
         self.requests = update(self.requests, requests(&rates, now), rates.burst_limit);
         self.tokens = update(self.tokens, tokens(&rates, now), None);
+        self.audio = update(self.audio, audio(&rates, now), None);
         (self.loaded, self.rates) = (generation, rates);
     }
 
@@ -195,7 +224,16 @@ impl State {
             remaining: bucket.remaining(),
             reset: bucket.reset(),
         };
-        RateLimitStatus { requests: self.requests.map(bucket_status), tokens: self.tokens.map(bucket_status) }
+        let audio_status = |bucket: TokenBucket| BucketStatus {
+            limit: bucket.rate() / MILLIS_PER_SECOND,
+            remaining: bucket.remaining() / MILLIS_PER_SECOND,
+            reset: bucket.reset(),
+        };
+        RateLimitStatus {
+            requests: self.requests.map(bucket_status),
+            tokens: self.tokens.map(bucket_status),
+            audio: self.audio.map(audio_status),
+        }
     }
 }
 
@@ -205,6 +243,11 @@ fn requests(rates: &Rates, now: Duration) -> Option<TokenBucket> {
 
 fn tokens(rates: &Rates, now: Duration) -> Option<TokenBucket> {
     rates.tokens_per_minute.map(|rate| TokenBucket::new(rate, rate, now))
+}
+
+fn audio(rates: &Rates, now: Duration) -> Option<TokenBucket> {
+    let millis = rates.audio_seconds_per_minute?.saturating_mul(MILLIS_PER_SECOND);
+    Some(TokenBucket::new(millis, millis, now))
 }
 
 impl MonthlyTokens {

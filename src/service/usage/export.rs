@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::reported_sums::AudioMillis;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -34,6 +35,8 @@ pub struct UsageRow {
     pub output_tokens: u64,
     pub images: u64,
     pub audio_seconds: f64,
+    pub audio_input_seconds: f64,
+    pub audio_output_seconds: f64,
 }
 
 impl UsageRow {
@@ -51,6 +54,7 @@ impl UsageRow {
 
     fn new(at: Timestamp, project: ProjectId, series: &SeriesRecord, record: &UsageRecord) -> Self {
         let UsageRecord { outcome, amounts, .. } = record;
+        let audio = AudioMillis::of(&series.endpoint, amounts.audio_millis);
         Self {
             time: at,
             project_id: project.to_string(),
@@ -63,6 +67,8 @@ impl UsageRow {
             output_tokens: amounts.output,
             images: amounts.images,
             audio_seconds: seconds(amounts.audio_millis),
+            audio_input_seconds: seconds(audio.input),
+            audio_output_seconds: seconds(audio.output),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 use crate::service::access::Access;
-use crate::service::limits::{Limits, TokenReservation};
+use crate::service::limits::{AudioReservation, Limits, TokenReservation};
 use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
 use crate::storage::{Store, WriteTx, keys, limits as levels};
 
@@ -57,6 +57,7 @@ struct State {
     model: Option<String>,
     amounts: Amounts,
     reservation: Option<TokenReservation>,
+    audio_reservation: Option<AudioReservation>,
     /// While it uses the engine and does not belong to a batch.
     outside_batches: Option<OutsideBatches>,
     /// Once it is closed.
@@ -235,6 +236,24 @@ impl UsageRecorder {
         self.state().amounts.images = count;
     }
 
+    /// Charges audio that the request sends to the project's rate. [`Self::set_audio`] sets what is processed of it; the
+    /// rest is refunded at the end.
+    pub fn charge_audio(&self, millis: u64) -> Result<()> {
+        let reservation = match self.is_rated {
+            true => Some(self.meter.limits.reserve_audio(self.project, millis)?),
+            false => None,
+        };
+        let mut state = self.state();
+        state.audio_reservation = reservation;
+        state.outside_batches = self.is_rated.then(|| OutsideBatches::new(&self.meter.outside_batches));
+        Ok(())
+    }
+
+    /// Sets the milliseconds of audio processed or generated so far.
+    pub fn set_audio(&self, millis: u64) {
+        self.state().amounts.audio_millis = millis;
+    }
+
     /// Leaves the closing to the response body.
     pub fn defer(&self) {
         self.deferred.store(true, Ordering::Relaxed);
@@ -269,8 +288,12 @@ impl UsageRecorder {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let reservation = self.state().reservation.take();
-        self.meter.limits.settle(self.project, reservation, 0, self.is_rated);
+        let (tokens, audio) = {
+            let mut state = self.state();
+            (state.reservation.take(), state.audio_reservation.take())
+        };
+        self.meter.limits.settle(self.project, tokens, 0, self.is_rated);
+        self.meter.limits.settle_audio(self.project, audio, 0);
     }
 
     /// The record, on the first call. The caller writes it.
@@ -286,9 +309,12 @@ impl UsageRecorder {
         }
         state.outcome = Some(outcome);
         state.outside_batches = None;
-        let (model, amounts, reservation) = (state.model.clone(), state.amounts, state.reservation.take());
+        let (model, amounts) = (state.model.clone(), state.amounts);
+        let (tokens, audio) = (state.reservation.take(), state.audio_reservation.take());
         drop(state);
-        self.meter.limits.settle(self.project, reservation, amounts.tokens(), self.is_rated);
+        self.meter.limits.settle(self.project, tokens, amounts.tokens(), self.is_rated);
+        let rated_audio = if self.is_rated { amounts.audio_millis } else { 0 };
+        self.meter.limits.settle_audio(self.project, audio, rated_audio);
         let mut tail = [0; 6];
         self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::reported_sums::{AudioSplit, ReportedSums};
 use super::window;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::display::shorten;
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::access::Access;
 use crate::service::authorize;
-use crate::storage::usage::{self, Sums, Width};
+use crate::storage::usage::{self, Width};
 use crate::storage::{ReadTx, Store, quota_usage};
 
 /// Max buckets of a report.
@@ -127,7 +128,7 @@ pub struct Group {
 pub struct Bucket {
     pub start: Timestamp,
     pub end: Timestamp,
-    pub results: Vec<(Group, Sums)>,
+    pub results: Vec<(Group, ReportedSums)>,
 }
 
 /// The usage of a project in a window.
@@ -136,9 +137,9 @@ pub struct Report {
     pub start: Timestamp,
     pub end: Timestamp,
     pub width: BucketWidth,
-    pub totals: Sums,
+    pub totals: ReportedSums,
     /// Totals by group, if groups were requested.
-    pub groups: Vec<(Group, Sums)>,
+    pub groups: Vec<(Group, ReportedSums)>,
     pub buckets: Vec<Bucket>,
     /// Bytes of content stored now.
     pub storage_now: u64,
@@ -202,27 +203,29 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
 fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report> {
     let CheckedQuery { start, end, width, .. } = *plan;
     let mut groups = Groups::new(tx, project, &plan.group_by);
-    let mut cells: BTreeMap<(i64, usize), Sums> = BTreeMap::new();
-    let mut totals = Sums::default();
+    let mut audio = AudioSplit::new(tx, project);
+    let mut cells: BTreeMap<(i64, usize), ReportedSums> = BTreeMap::new();
+    let mut totals = ReportedSums::default();
     window::each(tx, project, (start, end), width.unit, |at, series, sums| {
         let cell = (slot_of(plan, at), groups.of(series)?);
-        cells.entry(cell).or_default().add(sums);
-        totals.add(sums);
+        let audio = audio.of(series, sums)?;
+        cells.entry(cell).or_default().add_stored(sums, audio);
+        totals.add_stored(sums, audio);
         check_result_count(cells.len())
     })?;
-    let mut by_group: BTreeMap<usize, Sums> = BTreeMap::new();
+    let mut by_group: BTreeMap<usize, ReportedSums> = BTreeMap::new();
     cells.iter().for_each(|((_, group), sums)| by_group.entry(*group).or_default().add(sums));
     let name = |group: usize| groups.order.get(group).cloned().unwrap_or_default();
-    let named = |sums: BTreeMap<usize, Sums>| {
+    let named = |sums: BTreeMap<usize, ReportedSums>| {
         let mut named: Vec<_> = sums.into_iter().map(|(group, sums)| (name(group), sums)).collect();
         named.sort_by(|a, b| a.0.cmp(&b.0));
         named
     };
     let buckets = slots(plan).map(|(slot, start, end)| {
-        let mut results: BTreeMap<usize, Sums> =
+        let mut results: BTreeMap<usize, ReportedSums> =
             cells.range((slot, 0)..=(slot, usize::MAX)).map(|((_, group), sums)| (*group, *sums)).collect();
         if plan.group_by.is_empty() && results.is_empty() {
-            results.insert(0, Sums::default());
+            results.insert(0, ReportedSums::default());
         }
         Bucket { start, end, results: named(results) }
     });

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::audio_rate::{LimitsWithoutAudio, RatesWithoutAudio};
 use super::table_conversion::convert;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::storage::codec::Record;
-use crate::storage::limits::{LimitsRecord, Quotas, Rates};
+use crate::storage::limits::Quotas;
 use crate::storage::quota_usage::QuotaUsageRecord;
 use crate::storage::record_serde;
 use crate::storage::tables::{LIMITS, QUOTA_USAGE, Table};
@@ -47,8 +48,8 @@ struct OldQuotas {
 
 #[derive(Serialize, Deserialize)]
 struct OldLimits {
-    own: Rates,
-    ceiling: Rates,
+    own: RatesWithoutAudio,
+    ceiling: RatesWithoutAudio,
     quotas: OldQuotas,
     #[serde(with = "record_serde::maybe_time")]
     updated_at: Option<Timestamp>,
@@ -60,7 +61,7 @@ impl Record for OldLimits {
     const SEALED: bool = true;
 }
 
-impl From<OldLimits> for LimitsRecord {
+impl From<OldLimits> for LimitsWithoutAudio {
     fn from(OldLimits { own, ceiling, quotas, updated_at }: OldLimits) -> Self {
         let OldQuotas { api_keys, conversations, agents, files, jobs, bytes } = quotas;
         let quotas = Quotas { api_keys, conversations, agents, files, jobs, responses: None, bytes };
@@ -70,7 +71,7 @@ impl From<OldLimits> for LimitsRecord {
 
 pub(super) fn extend_quotas(tx: &WriteTx) -> Result<()> {
     convert::<OldQuotaUsage, QuotaUsageRecord>(tx)?;
-    convert::<OldLimits, LimitsRecord>(tx)
+    convert::<OldLimits, LimitsWithoutAudio>(tx)
 }
 
 #[cfg(test)]
@@ -80,8 +81,8 @@ mod tests {
     #[test]
     fn limits_and_usage_keep_their_fields() {
         let old = OldLimits {
-            own: Rates { requests_per_minute: Some(7), ..Rates::default() },
-            ceiling: Rates { tokens_per_minute: Some(8), ..Rates::default() },
+            own: RatesWithoutAudio { requests_per_minute: Some(7), ..RatesWithoutAudio::default() },
+            ceiling: RatesWithoutAudio { tokens_per_minute: Some(8), ..RatesWithoutAudio::default() },
             quotas: OldQuotas {
                 api_keys: Some(1),
                 conversations: Some(2),
@@ -92,7 +93,7 @@ mod tests {
             },
             updated_at: Some(Timestamp::from_millis(5)),
         };
-        let LimitsRecord { own, ceiling, quotas, updated_at } = old.into();
+        let LimitsWithoutAudio { own, ceiling, quotas, updated_at } = old.into();
         assert_eq!((own.requests_per_minute, ceiling.tokens_per_minute), (Some(7), Some(8)));
         assert_eq!((quotas.api_keys, quotas.conversations, quotas.agents), (Some(1), Some(2), Some(3)));
         assert_eq!((quotas.files, quotas.jobs, quotas.responses, quotas.bytes), (Some(4), None, None, Some(9)));

@@ -8,7 +8,7 @@ import { t } from "../../strings.js";
 import { Table } from "../../table.js";
 import { ErrorAlert, Loading, Meter, useAction, useLoad } from "../../ui.js";
 
-const LIMITS = ["requests_per_minute", "burst_limit", "tokens_per_minute", "token_budget"];
+const LIMITS = ["requests_per_minute", "burst_limit", "tokens_per_minute", "audio_seconds_per_minute", "token_budget"];
 const QUOTAS = ["api_keys", "conversations", "responses", "agents", "files", "fine_tuning_jobs", "storage_bytes"];
 const STORAGE = "storage_bytes";
 

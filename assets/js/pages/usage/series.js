@@ -18,6 +18,10 @@ const SPLITS = {
     [t.usage.output, "color-1", (result) => result.tokens.output],
   ],
   images: [[t.usage.metrics.images, "color-0", (result) => result.image_generations]],
+  audio: [
+    [t.usage.audioInput, "color-0", (result) => result.audio_processing.input_seconds],
+    [t.usage.audioOutput, "color-1", (result) => result.audio_processing.output_seconds],
+  ],
 };
 
 /** The total of each metric in a report or a result. */
@@ -25,6 +29,7 @@ export const METRICS = {
   requests: { total: (result) => result.requests },
   tokens: { total: (result) => result.tokens.total },
   images: { total: (result) => result.image_generations },
+  audio: { total: (result) => result.audio_processing.seconds },
 };
 
 

@@ -1,0 +1,10 @@
+//! Audio files: what they contain, their samples, the speech in them, and writing them.
+
+pub mod decoding;
+pub mod error;
+pub mod info;
+pub mod process;
+
+pub use error::AudioError;
+pub use info::{AudioInfo, SAMPLE_RATE};
+pub use process::{AudioDecoder, Pass, Samples};

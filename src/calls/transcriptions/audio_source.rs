@@ -1,0 +1,54 @@
+//! The samples of an audio file, cut into windows for the engine.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use crate::audio::{AudioDecoder, AudioError, Window, WindowSplitter};
+use crate::engine::{SpeechWindow, WindowSender};
+
+/// Reads audio files of limited length. Its functions block.
+#[derive(Clone, Debug)]
+pub struct AudioSource {
+    decoder: Option<AudioDecoder>,
+    max_seconds: u32,
+}
+
+impl AudioSource {
+    /// `program`: the `outpost` program; without it, nothing is decoded.
+    pub fn new(program: Option<PathBuf>, max_seconds: u32) -> Self {
+        Self { decoder: program.map(AudioDecoder::new), max_seconds }
+    }
+
+    /// The length of the audio in milliseconds, rounded up.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a length is not negative, and one beyond the range of u64 saturates"
+    )]
+    pub fn measure(&self, file: &File) -> Result<u64, AudioError> {
+        let info = self.decoder()?.probe(file, self.max_seconds)?;
+        Ok((info.seconds * 1000.0).ceil() as u64)
+    }
+
+    /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more.
+    pub fn send_windows(&self, file: &File, windows: &WindowSender) -> Result<(), AudioError> {
+        let mut splitter = WindowSplitter::new();
+        let send = |found: Vec<Window>| found.into_iter().all(|window| windows.send(speech_window(window)));
+        for block in self.decoder()?.decode(file, self.max_seconds)? {
+            if !send(splitter.push(&block?)) {
+                return Ok(());
+            }
+        }
+        send(splitter.finish());
+        Ok(())
+    }
+
+    fn decoder(&self) -> Result<&AudioDecoder, AudioError> {
+        let missing = || AudioError::NotStarted { reason: "the program is not configured".to_owned() };
+        self.decoder.as_ref().ok_or_else(missing)
+    }
+}
+
+fn speech_window(Window { start, samples, speech }: Window) -> SpeechWindow {
+    SpeechWindow { start: start as u64, samples, speech }
+}

@@ -1,0 +1,208 @@
+//! Transcriptions and translations of audio files, from an upload to the events of the engine.
+//!
+//! A file is measured first, because admission needs its length. It is then decoded by a thread of its own while it is
+//! transcribed: the engine takes windows as it needs them, so memory is bounded however long the file is.
+
+mod audio_source;
+mod running;
+mod upload;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, oneshot};
+
+use audio_source::AudioSource;
+pub use running::{RunningTranscription, Transcript};
+use running::Progress;
+pub use upload::{ReceivedAudio, Upload, too_large};
+
+use super::blocking::run_blocking;
+use super::errors::{self, ModelErrors};
+use crate::audio::AudioError;
+use crate::clock_rng::ClockRng;
+use crate::engine::{Engine, TranscriptionModel, TranscriptionRequest, TranscriptionTask};
+use crate::error::{Code, Error, Result};
+use crate::ids::TranscriptionId;
+use crate::service::access::{Access, Scope};
+use crate::service::concurrency_limit::ConcurrencyLimit;
+use crate::service::usage::UsageRecorder;
+
+/// Audio files that are received or transcribed at once, in all and per project; more are refused. Each has a temporary
+/// file, and while it is transcribed a thread and a process that decode it.
+const MAX_FILES: usize = 32;
+const MAX_FILES_PER_PROJECT: usize = 16;
+/// Files that are measured at once. Others wait.
+const MAX_MEASURING: usize = 2;
+
+/// The settings of transcriptions.
+#[derive(Clone, Debug)]
+pub struct TranscriptionSettings {
+    /// The `outpost` program, which decodes audio in a child process. `None`: audio is refused.
+    pub program: Option<PathBuf>,
+    /// The folder of temporary files.
+    pub folder: PathBuf,
+    /// The most bytes of an audio file.
+    pub max_bytes: u64,
+    /// The longest audio; seconds.
+    pub max_seconds: u32,
+}
+
+/// Runs transcriptions and translations.
+pub struct Transcriptions {
+    engine: Engine,
+    clock_rng: Arc<dyn ClockRng>,
+    settings: TranscriptionSettings,
+    source: AudioSource,
+    files: Arc<ConcurrencyLimit>,
+    measuring: Arc<Semaphore>,
+}
+
+/// A request; `http` has validated each field on its own.
+pub struct TranscriptionCall {
+    pub model: String,
+    pub task: TranscriptionTask,
+    /// The code of the language; `None`: it is detected.
+    pub language: Option<String>,
+    pub prompt: Option<String>,
+    pub temperature: f32,
+    /// Whether to compute the times of words.
+    pub words: bool,
+}
+
+impl Transcriptions {
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, settings: TranscriptionSettings) -> Self {
+        let files =
+            ConcurrencyLimit::new("audio files are being transcribed", MAX_FILES, MAX_FILES_PER_PROJECT);
+        let source = AudioSource::new(settings.program.clone(), settings.max_seconds);
+        Self { engine, clock_rng, settings, source, files, measuring: Arc::new(Semaphore::new(MAX_MEASURING)) }
+    }
+
+    /// Admits an upload before any of it is read. It counts against the client's `address`, if known.
+    pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Upload> {
+        access.require(access.project(), Scope::Inference)?;
+        let slot = self.files.acquire_from(access.project(), address)?;
+        Ok(Upload::new(self.settings.folder.clone(), self.settings.max_bytes, slot))
+    }
+
+    /// Resolves the model, measures the audio, admits it and submits it to the engine. Usage is added to `recorder`.
+    pub async fn start(
+        &self,
+        access: &Access,
+        call: TranscriptionCall,
+        audio: ReceivedAudio,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningTranscription> {
+        access.require_model(&call.model)?;
+        let model = self.load(access, &call.model).await?;
+        recorder.set_model(model.id());
+        check_languages(&model, &call)?;
+        let (audio, total_millis) = self.measure(audio).await?;
+        recorder.charge_audio(total_millis)?;
+        let request = TranscriptionRequest {
+            task: call.task,
+            language: call.language,
+            prompt: call.prompt,
+            temperature: call.temperature,
+            words: call.words,
+            seed: self.draw_seed(),
+            tenant: access.project().to_u128(),
+        };
+        let (engine, source) = (self.engine.clone(), self.source.clone());
+        let (done, decoded) = oneshot::channel();
+        let submit = move || {
+            let refused = |refused| errors::from_refused(model.id(), refused);
+            let (windows, events) = engine.transcribe(&model, &request).map_err(refused)?;
+            let decode = move || {
+                let ReceivedAudio { file, slot } = audio;
+                let decoded = source.send_windows(&file, &windows).map_err(|error| refuse(&error));
+                // The audio ends before the outcome is known, and the file is gone.
+                drop((windows, file, slot));
+                let _ = done.send(decoded);
+            };
+            std::thread::Builder::new().name("audio-windows".to_owned()).spawn(decode).map_err(Error::internal)?;
+            Ok(events)
+        };
+        let events = run_blocking(submit).await?;
+        let (id, audio) =
+            (TranscriptionId::generate(&*self.clock_rng), Progress { total_millis, transcribed: 0.0 });
+        Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder })
+    }
+
+    async fn load(&self, access: &Access, id: &str) -> Result<Arc<TranscriptionModel>> {
+        let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
+        run_blocking(move || {
+            let errors = ModelErrors { engine: &engine, access: &access };
+            engine.models().load_transcription_model(&id).map_err(|error| errors.load_failed(&id, &error))
+        })
+        .await
+    }
+
+    /// The file and its length in milliseconds, rounded up.
+    async fn measure(&self, audio: ReceivedAudio) -> Result<(ReceivedAudio, u64)> {
+        let permit = self.measuring.clone().acquire_owned().await.map_err(Error::internal)?;
+        let source = self.source.clone();
+        run_blocking(move || {
+            let _permit = permit;
+            let millis = source.measure(&audio.file).map_err(|error| refuse(&error))?;
+            Ok((audio, millis))
+        })
+        .await
+    }
+
+    fn draw_seed(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.clock_rng.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// Refuses a language that the model does not know, and translations by a model that knows only English.
+fn check_languages(model: &TranscriptionModel, call: &TranscriptionCall) -> Result<()> {
+    let known = model.languages();
+    let id = model.id();
+    if call.task == TranscriptionTask::Translate && known == ["en"] {
+        let text = format!(
+            "The model '{id}' knows only English and cannot translate. Send a multilingual model, such as whisper-base."
+        );
+        return Err(Error::invalid("model", text));
+    }
+    match &call.language {
+        Some(language) if !known.contains(&language.as_str()) => {
+            let codes = known.join(", ");
+            let text = format!("'language' is '{language}', which the model '{id}' does not know. It knows: {codes}.");
+            Err(Error::invalid("language", text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The API error for a file that cannot be decoded.
+fn refuse(error: &AudioError) -> Error {
+    match error {
+        AudioError::NotStarted { reason } => {
+            let text = "The server cannot start the process that decodes audio. Try again later; the operator can free \
+                        memory or processes.";
+            Error::new(Code::Overloaded, text).with_cause(reason.clone()).retry_after(errors::MEMORY_FREED)
+        }
+        AudioError::Unreadable { reason } => Error::internal(reason.clone()),
+        other => Error::invalid("file", format!("'file' cannot be transcribed: {other}.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AudioError, Code, refuse};
+
+    #[test]
+    fn errors_of_files_name_the_field_and_those_of_the_server_do_not() {
+        for error in [AudioError::EmptyFile, AudioError::NotAudio, AudioError::TooLong { max_seconds: 5 }] {
+            let refused = refuse(&error);
+            assert_eq!((refused.code(), refused.param_name()), (Code::InvalidParameter, Some("file")), "{refused}");
+        }
+        let reason = || "no memory".to_owned();
+        assert_eq!(refuse(&AudioError::NotStarted { reason: reason() }).code(), Code::Overloaded);
+        assert_eq!(refuse(&AudioError::Unreadable { reason: reason() }).code().status(), 500);
+    }
+}

@@ -1,0 +1,136 @@
+//! A running transcription: its events, its transcript and its usage.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::calls::errors;
+use crate::engine::{Failure, Segment, Transcription, TranscriptionEvent};
+use crate::error::{Code, Error, Result};
+use crate::ids::TranscriptionId;
+use crate::service::usage::{Outcome, UsageRecorder, seconds};
+
+/// A running transcription. Dropping it cancels what is not transcribed yet.
+pub struct RunningTranscription {
+    pub id: TranscriptionId,
+    pub(super) events: Transcription,
+    /// How decoding the file ended; taken at the end of the events.
+    pub(super) decoded: Option<oneshot::Receiver<Result<()>>>,
+    pub(super) audio: Progress,
+    pub(super) recorder: Arc<UsageRecorder>,
+}
+
+/// The audio of a request.
+pub(super) struct Progress {
+    /// The length of the file in milliseconds, rounded up.
+    pub total_millis: u64,
+    /// Seconds of windows that are transcribed.
+    pub transcribed: f64,
+}
+
+/// The text of a whole file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Transcript {
+    /// The code of the language; `None` if there was no speech to detect it in.
+    pub language: Option<String>,
+    pub segments: Vec<Segment>,
+}
+
+impl Progress {
+    /// What has been transcribed, in milliseconds. The windows of a file leave out silence.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a number of milliseconds is not negative, and one beyond the range of u64 saturates"
+    )]
+    fn millis(&self) -> u64 {
+        ((self.transcribed * 1000.0).ceil() as u64).min(self.total_millis)
+    }
+}
+
+impl RunningTranscription {
+    /// The next event; `None` when the whole file is transcribed. Cancel-safe until the last event.
+    pub async fn next(&mut self) -> Option<Result<TranscriptionEvent>> {
+        match self.events.next().await {
+            Some(Ok(event)) => {
+                if let TranscriptionEvent::Window { seconds, .. } = &event {
+                    self.audio.transcribed += seconds;
+                    self.recorder.set_audio(self.audio.millis());
+                }
+                Some(Ok(event))
+            }
+            Some(Err(failure)) => Some(Err(transcription_failure(failure))),
+            None => self.end().await.err().map(Err),
+        }
+    }
+
+    /// The end of the events: of the whole file, or of the part before an error of the decoder.
+    async fn end(&mut self) -> Result<()> {
+        if let Some(decoded) = self.decoded.take() {
+            decoded.await.map_err(|_| Error::internal("the decoding thread ended early"))??;
+            self.recorder.set_audio(self.audio.total_millis);
+        }
+        Ok(())
+    }
+
+    /// Seconds of the whole file, as they are metered.
+    pub fn seconds(&self) -> f64 {
+        seconds(self.audio.total_millis)
+    }
+
+    /// Waits for the whole transcript.
+    pub async fn transcript(&mut self) -> Result<Transcript> {
+        let mut transcript = Transcript::default();
+        while let Some(event) = self.next().await {
+            match event? {
+                TranscriptionEvent::Language(code) => transcript.language = Some(code),
+                TranscriptionEvent::Window { segments, .. } => transcript.segments.extend(segments),
+            }
+        }
+        Ok(transcript)
+    }
+
+    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
+    /// this.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.recorder.close(outcome).await
+    }
+}
+
+impl Transcript {
+    /// The text of all segments.
+    pub fn text(&self) -> String {
+        let text: String = self.segments.iter().map(|segment| segment.text.as_str()).collect();
+        text.trim().to_owned()
+    }
+}
+
+fn transcription_failure(failure: Failure) -> Error {
+    match failure {
+        Failure::OutOfMemory => Error::new(
+            Code::Overloaded,
+            "The memory for transcriptions is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
+        )
+        .retry_after(errors::MEMORY_FREED),
+        other => errors::from_failure(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Progress, Segment, Transcript};
+
+    #[test]
+    fn transcribed_audio_is_rounded_up_and_never_more_than_the_file() {
+        let millis = |transcribed| Progress { total_millis: 30_500, transcribed }.millis();
+        assert_eq!([0.0, 0.0001, 29.9995, 31.0].map(millis), [0, 1, 30_000, 30_500]);
+    }
+
+    #[test]
+    fn the_text_is_that_of_the_segments() {
+        let segment = |text: &str| Segment { text: text.to_owned(), ..Segment::default() };
+        let segments = vec![segment(" One."), segment(" Two.")];
+        assert_eq!(Transcript { language: None, segments }.text(), "One. Two.");
+        assert_eq!(Transcript::default().text(), "");
+    }
+}
