@@ -4,7 +4,9 @@ pub mod decoding;
 pub mod error;
 pub mod info;
 pub mod process;
+pub mod windows;
 
 pub use error::AudioError;
 pub use info::{AudioInfo, SAMPLE_RATE};
 pub use process::{AudioDecoder, Pass, Samples};
+pub use windows::{Window, WindowSplitter};
