@@ -7,8 +7,8 @@ use super::voice::{FRAME, Frame};
 
 /// The longest window: 30 seconds.
 pub const MAX_FRAMES: usize = 480_000 / FRAME;
-/// What a window contains before and after speech: 0.4 seconds.
-pub const PADDING: usize = 25;
+/// What a window contains before and after speech: half a second.
+pub const PADDING: usize = 32;
 /// A window ends in a pause that is longer: 5 seconds.
 const MAX_PAUSE: usize = 312;
 /// Where the longest pause is looked for if a window is full: its last 10 seconds.

@@ -3,11 +3,11 @@
 /// The score at which speech begins.
 const BEGIN_SCORE: f32 = 0.5;
 /// The score below which it may have ended.
-const END_SCORE: f32 = 0.3;
+const END_SCORE: f32 = 0.35;
 /// Frames below it after which it has ended: 0.25 seconds. A shorter pause is within a sentence.
 const END_FRAMES: usize = 16;
-/// Frames in a row at which speech begins. Clicks are shorter.
-const BEGIN_FRAMES: usize = 3;
+/// Frames in a row at which speech begins: 80 milliseconds. Clicks are shorter.
+const BEGIN_FRAMES: usize = 5;
 
 /// A change of the state at the frame that was pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +52,12 @@ mod tests {
     fn short_bursts_and_pauses_change_nothing() {
         let mut finder = SegmentFinder::default();
         let mut scores = vec![0.0; 10];
-        scores.extend([0.9, 0.9, 0.0]);
+        scores.extend([0.9, 0.9, 0.9, 0.9, 0.0]);
         scores.extend([0.9; 20]);
         scores.extend([0.1; 15]);
         scores.extend([0.4; 5]);
         scores.extend([0.1; 20]);
         let changes: Vec<_> = scores.into_iter().filter_map(|score| finder.push(score)).collect();
-        assert_eq!(changes, [Change::Begun(13), Change::Ended(53)]);
+        assert_eq!(changes, [Change::Begun(15), Change::Ended(55)]);
     }
 }

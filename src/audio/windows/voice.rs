@@ -5,12 +5,14 @@ use earshot::Detector;
 /// Samples of a frame: 16 ms at 16 kHz.
 pub const FRAME: usize = 256;
 
-/// The level that quiet signals are amplified to; the greatest recent amplitude.
-const TARGET_PEAK: f32 = 0.5;
+/// The level that signals are brought to; the greatest recent amplitude. Speech in noise is found best there.
+const TARGET_PEAK: f32 = 0.12;
 /// The greatest amplification. Noise of a good microphone stays below speech with it.
 const MAX_GAIN: f32 = 100.0;
 /// The factor per frame by which the greatest recent amplitude decays: to a tenth in about 9 seconds.
 const PEAK_DECAY: f32 = 0.996;
+/// The detector takes a sudden beginning of noise for speech. It hears the first frame so many times before.
+const WARM_UP_FRAMES: usize = 60;
 
 /// A frame's properties.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,11 +32,12 @@ pub trait VoiceDetector: Send {
 pub struct EarshotDetector {
     detector: Box<Detector>,
     peak: f32,
+    is_warm: bool,
 }
 
 impl Default for EarshotDetector {
     fn default() -> Self {
-        Self { detector: Box::default(), peak: 0.0 }
+        Self { detector: Box::default(), peak: 0.0, is_warm: false }
     }
 }
 
@@ -44,7 +47,20 @@ impl VoiceDetector for EarshotDetector {
         self.peak = loudest.max(self.peak * PEAK_DECAY);
         let gain = if self.peak > 0.0 { (TARGET_PEAK / self.peak).min(MAX_GAIN) } else { 1.0 };
         let frame = frame.map(|sample| (sample * gain).clamp(-1.0, 1.0));
+        if !std::mem::replace(&mut self.is_warm, true) {
+            self.warm_up(frame);
+        }
         self.detector.predict_f32(&frame)
+    }
+}
+
+impl EarshotDetector {
+    /// Repeats the frame, every second time backwards, so that there is no jump.
+    fn warm_up(&mut self, mut frame: [f32; FRAME]) {
+        for _ in 0..WARM_UP_FRAMES {
+            frame.reverse();
+            self.detector.predict_f32(&frame);
+        }
     }
 }
 
