@@ -1,10 +1,14 @@
 //! Audio files: what they contain, their samples, the speech in them, and writing them.
 
 pub mod decoding;
+pub mod encoding;
 pub mod error;
 pub mod info;
 pub mod process;
+pub mod windows;
 
+pub use encoding::{AudioEncoder, AudioFormat, ENCODER_RATE};
 pub use error::AudioError;
 pub use info::{AudioInfo, SAMPLE_RATE};
 pub use process::{AudioDecoder, Pass, Samples};
+pub use windows::{Window, WindowSplitter};

@@ -11,6 +11,7 @@ mod discovery;
 mod embedding;
 mod error;
 mod image;
+mod jobs;
 mod model_adapter;
 mod model_info;
 mod per_model;

@@ -22,6 +22,7 @@ pub mod step_memory;
 mod text_batch;
 pub mod training;
 pub mod weights;
+pub mod whisper;
 
 use backend::Backend;
 use causal_lm::CausalLm;

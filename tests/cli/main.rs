@@ -16,6 +16,7 @@ mod tiny_model;
 mod wait;
 
 mod access_log;
+mod audio_decoder;
 mod audit;
 mod background_responses;
 mod backup_and_check;

@@ -48,9 +48,7 @@ pub fn write(output: &mut impl Write, message: &Message) -> io::Result<()> {
         Message::Info(info) => write_content(output, INFO, &serde_json::to_vec(info)?),
         Message::Samples(samples) => write_samples(output, samples),
         Message::End => write_content(output, END, &[]),
-        Message::Error(error) => {
-            write_content(output, ERROR, &serde_json::to_vec(&Failure { error: error.clone() })?)
-        }
+        Message::Error(error) => write_content(output, ERROR, &serde_json::to_vec(&Failure { error: error.clone() })?),
     }
 }
 
@@ -128,7 +126,8 @@ mod tests {
 
     #[test]
     fn nothing_of_the_child_is_trusted() {
-        for bad in [[2, 1, 0xFA, 0, 0].as_slice(), &[4, 0xFF, 0xFF, 0xFF, 0xFF], &[9, 0, 0, 0, 0], &[1, 1, 0, 0, 0, b'x']]
+        for bad in
+            [[2, 1, 0xFA, 0, 0].as_slice(), &[4, 0xFF, 0xFF, 0xFF, 0xFF], &[9, 0, 0, 0, 0], &[1, 1, 0, 0, 0, b'x']]
         {
             assert!(read(&mut &*bad).is_err(), "{bad:?}");
         }

@@ -2,19 +2,17 @@
 
 mod adapters;
 mod device_pipeline;
-mod events;
+mod job;
 mod model;
 mod prompt_tokenizer;
 mod queue;
 mod request;
-mod scheduler;
 mod sizes;
 mod workload;
 
-pub use events::ImageEvents;
 pub use model::{ImageModel, footprint, open};
 pub use prompt_tokenizer::PromptTokenizer;
-pub use queue::ImageQueue;
-pub use request::{Image, ImageEvent, ImageRequest, InitImage, PromptIds, SchedulerName};
+pub use queue::{ImageEvents, ImageQueue};
+pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
 pub use sizes::{ImageSizes, MAX_SIDE, MIN_SIDE};
 pub use workload::ImageWorkload;

@@ -2,23 +2,26 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::events::ImageEvents;
+use super::job::ImageJob;
 use super::model::ImageModel;
-use super::request::{ImageRequest, PromptIds};
-use super::scheduler::ImageScheduler;
+use super::request::{ImageEvent, ImageRequest, PromptIds};
 use crate::engine::error::{Failure, Refused};
+use crate::engine::jobs::{Events, JobScheduler};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::Backlog;
 use crate::engine::runtime::catch_panic::lock_or_reset;
 
+/// The events of a request. Dropping it cancels images that are not generated yet.
+pub type ImageEvents = Events<ImageEvent>;
+
 pub struct ImageQueue {
     runtime: Arc<Runtime>,
-    scheduler: Mutex<ImageScheduler>,
+    scheduler: Mutex<JobScheduler<ImageJob>>,
 }
 
 impl ImageQueue {
     pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
-        Arc::new(Self { runtime, scheduler: Mutex::new(ImageScheduler::new()) })
+        Arc::new(Self { runtime, scheduler: Mutex::new(JobScheduler::new()) })
     }
 
     pub fn runtime(&self) -> &Arc<Runtime> {
@@ -26,7 +29,7 @@ impl ImageQueue {
     }
 
     /// The scheduler. A panic may have left it in any state: then all requests fail, and it starts anew.
-    pub fn lock(&self) -> MutexGuard<'_, ImageScheduler> {
+    pub fn lock(&self) -> MutexGuard<'_, JobScheduler<ImageJob>> {
         lock_or_reset(&self.scheduler, |scheduler| {
             let fresh = scheduler.new_empty();
             let broken = std::mem::replace(scheduler, fresh);
@@ -53,10 +56,11 @@ impl ImageQueue {
             self.runtime.settings.max_queued_images,
             &mut *scheduler,
             |queue| Backlog { new, waiting: queue.waiting(None), own: queue.waiting(Some(tenant)) },
-            ImageScheduler::drop_cancelled,
-            ImageScheduler::seconds,
+            JobScheduler::drop_cancelled,
+            JobScheduler::seconds,
         )?;
-        let events = scheduler.push(Arc::clone(model), request, prompts, self.runtime.clock.uptime());
+        let job = ImageJob { model: Arc::clone(model), request, prompts, embeds: None, next: 0 };
+        let events = scheduler.push(job, self.runtime.clock.uptime());
         drop(scheduler);
         self.runtime.wake();
         Ok(events)

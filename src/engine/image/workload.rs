@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::device_pipeline::ImageInput;
+use super::job::ImageJob;
 use super::queue::ImageQueue;
 use super::request::ImageEvent;
-use super::scheduler::ImageJob;
 use crate::engine::error::Failure;
+use crate::engine::jobs::QueuedJob;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::catch_panic::catch_compute_panic;
 use crate::engine::runtime::memory_budget::Lease;
@@ -78,7 +79,7 @@ impl ImageWorkload {
         Self { queue, runtime, thread: None }
     }
 
-    fn begin(&mut self, job: ImageJob) -> Result<(), Box<ImageJob>> {
+    fn begin(&mut self, job: QueuedJob<ImageJob>) -> Result<(), Box<QueuedJob<ImageJob>>> {
         if self.thread.is_none() {
             self.thread = TurnThread::spawn("images", Arc::clone(&self.runtime.clock)).ok();
         }
@@ -97,7 +98,7 @@ struct ImageRunner {
 
 impl ImageRunner {
     /// Generates the job's next image. After a panic the job fails.
-    fn run(&self, job: ImageJob, pause: Pause) {
+    fn run(&self, job: QueuedJob<ImageJob>, pause: Pause) {
         let sender = job.sender.clone();
         if catch_unwind(AssertUnwindSafe(|| self.work(job, pause))).is_err() {
             tracing::error!("generating an image panicked; its request fails");
@@ -106,32 +107,32 @@ impl ImageRunner {
         }
     }
 
-    fn work(&self, mut job: ImageJob, pause: Pause) {
+    fn work(&self, mut queued: QueuedJob<ImageJob>, pause: Pause) {
         self.runtime.faults.point("image.work");
         let began = self.runtime.clock.uptime();
-        let sender = job.sender.clone();
+        let sender = queued.sender.clone();
         let (runtime, receiver) = (Arc::clone(&self.runtime), sender.clone());
         let stopped = move || receiver.is_closed() || runtime.is_aborting();
         let pause: Pause = Arc::new(move || if stopped() { Err(ModelError::Interrupted) } else { pause() });
-        let outcome = match self.memory(&job) {
-            Some(_lease) => catch_compute_panic(|| self.generate(&mut job, pause)),
+        let outcome = match self.memory(&queued.job) {
+            Some(_lease) => catch_compute_panic(|| self.generate(&mut queued, pause)),
             None => Ok(None),
         };
         match outcome {
-            Ok(None) => job.fail(Failure::OutOfMemory),
+            Ok(None) => queued.fail(Failure::OutOfMemory),
             Ok(Some(event)) => {
-                job.sender.send(Ok(event));
-                self.runtime.metrics.image_generated(job.model.id());
+                queued.sender.send(Ok(event));
+                self.runtime.metrics.image_generated(queued.job.model.id());
                 let took = self.runtime.clock.uptime().saturating_sub(began).as_secs_f64();
                 let mut scheduler = self.queue.lock();
                 self.runtime.faults.point("image.requeue");
-                scheduler.requeue(job, took);
+                scheduler.requeue(queued, took);
             }
-            Err(ModelError::Interrupted) => job.fail(Failure::ShuttingDown),
+            Err(ModelError::Interrupted) => queued.fail(Failure::ShuttingDown),
             Err(error) => {
-                tracing::error!(model = job.model.id(), reason = %error, "an image could not be generated");
-                let failure = self.runtime.model_failure(job.model.id(), &error);
-                job.fail(failure);
+                tracing::error!(model = queued.job.model.id(), reason = %error, "an image could not be generated");
+                let failure = self.runtime.model_failure(queued.job.model.id(), &error);
+                queued.fail(failure);
             }
         }
     }
@@ -146,8 +147,8 @@ impl ImageRunner {
     }
 
     /// The next image; `None`: there is no memory for its adapters.
-    fn generate(&self, job: &mut ImageJob, pause: Pause) -> Result<Option<ImageEvent>, ModelError> {
-        let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
+    fn generate(&self, queued: &mut QueuedJob<ImageJob>, pause: Pause) -> Result<Option<ImageEvent>, ModelError> {
+        let QueuedJob { job: ImageJob { model, request, prompts, embeds, next }, sender, .. } = queued;
         let index = *next;
         let seed = request.seeds[index];
         let mut on_step = |step, steps, preview| sender.send(Ok(ImageEvent::Step { index, step, steps, preview }));

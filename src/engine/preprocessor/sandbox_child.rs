@@ -41,7 +41,8 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let built = catch_load_panic(|| {
         let spec: Spec = sandbox_protocol::decode(&content)?;
         let sources = spec.read()?;
-        hard_cpu_limit = restrict(LIMITS).map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
+        hard_cpu_limit =
+            restrict(LIMITS).map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
         RequestHandler::new(&spec, &sources, clock)
     });
     let (handler, info) = match built {

@@ -571,7 +571,7 @@ impl Registry {
         let (id, index) = (&found.info.id, device.runtime.device.index);
         let precision = self.settings.precisions.of(id);
         let files = catch_load_panic(|| WhisperCheckpoint::open(&found.path)).map_err(broken)?;
-        let footprint = catch_load_panic(|| files.footprint(backend, precision)).map_err(broken)?;
+        let footprint = catch_load_panic(|| Ok(files.footprint(backend, precision))).map_err(broken)?;
         let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
         let open =
             || TranscriptionModel::open(id, index, (&found.path, &files), &self.isolation(), lease, precision, backend);

@@ -73,3 +73,12 @@ impl Vocabulary {
         self.bytes.iter().zip(&other.bytes).all(|(one, other)| one == other)
     }
 }
+
+#[cfg(test)]
+impl Vocabulary {
+    /// Tokens in the order of their IDs. Those that begin with `<|` are control tokens.
+    pub fn of(tokens: &[&str]) -> Self {
+        let control = (0..).zip(tokens).filter(|(_, text)| text.starts_with("<|")).map(|(id, _)| id).collect();
+        Self { bytes: tokens.iter().map(|text| text.as_bytes().to_vec()).collect(), control, ..Self::default() }
+    }
+}

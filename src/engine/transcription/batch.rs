@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::device_network::{DecodeInput, NetworkBatch};
+use super::device_network::NetworkBatch;
 use super::model::TranscriptionModel;
 use super::queue::TranscriptionQueue;
 use super::running_window::RunningWindow;
@@ -15,6 +15,7 @@ use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::text::scheduler::RequestId;
 use crate::models::ModelError;
 use crate::models::backend::Pause;
+use crate::models::whisper::DecodeInput;
 
 /// The most windows of a batch.
 const MAX_SLOTS: usize = 8;
@@ -71,17 +72,15 @@ impl WindowBatch {
     fn step(&mut self, network: &mut dyn NetworkBatch, pause: &Pause) -> Result<bool, ModelError> {
         self.admit();
         self.encode(network)?;
-        let mut inputs = Vec::new();
-        for (slot, window) in self.slots.iter().enumerate() {
-            let Some(window) = window else { continue };
-            let NextTokens { position, tokens, logits_of } = window.decoder.next_tokens();
-            inputs.push(DecodeInput { slot, position, tokens, logits_of });
-        }
-        if inputs.is_empty() {
+        let windows = self.slots.iter().enumerate();
+        let next: Vec<(usize, NextTokens<'_>)> =
+            windows.filter_map(|(slot, window)| Some((slot, window.as_ref()?.decoder.next_tokens()))).collect();
+        if next.is_empty() {
             return Ok(false);
         }
+        let inputs: Vec<DecodeInput<'_>> = next.iter().map(|(slot, next)| next.input(*slot)).collect();
         let mut logits = network.decode(&inputs)?;
-        let rows: Vec<(usize, usize)> = inputs.iter().map(|input| (input.slot, input.logits_of.len())).collect();
+        let rows: Vec<(usize, usize)> = next.iter().map(|(slot, next)| (*slot, next.logits_of.len())).collect();
         let mut rest = logits.chunks_mut(self.model.logits_width());
         for (slot, count) in rows {
             let mut logits: Vec<&mut [f32]> = rest.by_ref().take(count).collect();

@@ -1,5 +1,7 @@
-//! An opened Whisper checkpoint.
+//! An opened Whisper checkpoint: a Hugging Face folder, or a `ggml-*.bin` of whisper.cpp.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
@@ -8,47 +10,90 @@ use crate::engine::precision::Precision;
 use crate::models::backend::Backend;
 use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Footprint;
+use crate::models::whisper::{GgmlFile, LogMel, WhisperConfig, WhisperModel, WhisperWeights, alignment_heads};
+
+/// The first bytes of a `ggml-*.bin`: `ggml` as a little-endian number.
+const GGML_MAGIC: [u8; 4] = [0x6c, 0x6d, 0x67, 0x67];
 
 /// A checkpoint whose weights are not read yet.
 pub struct WhisperCheckpoint {
-    folder: ModelFolder,
+    files: Files,
+    config: WhisperConfig,
+    /// `null` if there is none.
     generation_config: Value,
+}
+
+enum Files {
+    HuggingFace(Box<ModelFolder>),
+    Ggml(Box<GgmlFile>),
+}
+
+/// Whether a file has the format of whisper.cpp.
+pub fn is_ggml(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    path.extension().is_some_and(|ending| ending == "bin") && read.is_ok() && magic == GGML_MAGIC
 }
 
 impl WhisperCheckpoint {
     /// Opens and checks a checkpoint without reading weights. `path`: its main file.
+    ///
+    /// # Errors
+    /// If a file is damaged, or the model is not supported.
     pub fn open(path: &Path) -> Result<Self, String> {
-        let folder = path.parent().ok_or("the model file has no parent folder")?;
-        let generation = folder.join("generation_config.json");
-        let generation_config = match generation.is_file() {
-            true => read_json(&generation).map_err(|error| error.to_string())?,
-            false => Value::Null,
+        let read = || {
+            if is_ggml(path) {
+                let file = GgmlFile::open(path)?;
+                let config = *file.config();
+                return Ok(Self { files: Files::Ggml(Box::new(file)), config, generation_config: Value::Null });
+            }
+            let folder = path.parent().unwrap_or(path);
+            let generation = folder.join("generation_config.json");
+            let generation_config = if generation.is_file() { read_json(&generation)? } else { Value::Null };
+            let folder = ModelFolder::open(folder)?;
+            let config = WhisperConfig::from_config_json(&folder.config)?;
+            Ok(Self { files: Files::HuggingFace(Box::new(folder)), config, generation_config })
         };
-        let folder = ModelFolder::open(folder).map_err(|error| error.to_string())?;
-        Ok(Self { folder, generation_config })
+        read().map_err(|error: crate::models::ModelError| error.to_string())
     }
 
+    pub fn config(&self) -> &WhisperConfig {
+        &self.config
+    }
+
+    /// The settings of `generation_config.json`; `null` if there are none.
     pub fn generation_config(&self) -> &Value {
         &self.generation_config
     }
 
-    fn number(&self, key: &str) -> usize {
-        self.folder.config.get(key).and_then(Value::as_u64).and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
+    pub(super) fn weights(&self) -> WhisperWeights<'_> {
+        match &self.files {
+            Files::HuggingFace(folder) => WhisperWeights::from_folder(folder),
+            Files::Ggml(file) => WhisperWeights::from_ggml(file),
+        }
     }
 
-    pub fn vocabulary(&self) -> usize {
-        self.number("vocab_size")
+    pub(super) fn log_mel(&self) -> LogMel {
+        let filters = match &self.files {
+            Files::HuggingFace(_) => None,
+            Files::Ggml(file) => Some(file.filters()),
+        };
+        LogMel::new(&self.config, filters)
     }
 
-    pub fn decoder_positions(&self) -> usize {
-        self.number("max_target_positions")
+    /// The heads of cross-attention that follow the audio, as `(layer, head)`.
+    pub(super) fn alignment_heads(&self) -> Vec<(usize, usize)> {
+        let index = |value: &Value| value.as_u64().and_then(|index| usize::try_from(index).ok());
+        let head = |value: &Value| Some((index(value.get(0)?)?, index(value.get(1)?)?));
+        let exists =
+            |(layer, head): &(usize, usize)| *layer < self.config.decoder_layers && *head < self.config.decoder_heads;
+        let listed = self.generation_config.get("alignment_heads").and_then(Value::as_array);
+        let listed: Vec<_> = listed.into_iter().flatten().filter_map(head).filter(exists).collect();
+        if listed.is_empty() { alignment_heads(&self.config) } else { listed }
     }
 
-    pub fn is_multilingual(&self) -> bool {
-        self.vocabulary() >= 51865
-    }
-
-    pub fn footprint<B: Backend>(&self, _backend: &B, _precision: Precision) -> Result<Footprint, String> {
-        Err("not yet".to_owned())
+    /// Memory for the weights, and for reading them.
+    pub fn footprint<B: Backend>(&self, backend: &B, precision: Precision) -> Footprint {
+        WhisperModel::footprint(&self.weights(), &self.config, precision.kind(), backend)
     }
 }

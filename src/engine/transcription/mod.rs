@@ -15,6 +15,8 @@ mod request;
 mod running_window;
 mod scheduler;
 mod segments;
+#[cfg(test)]
+mod tests;
 mod token_rules;
 mod vocabulary;
 mod window_decoder;

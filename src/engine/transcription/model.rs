@@ -83,12 +83,12 @@ impl TranscriptionModel {
         precision: Precision,
         backend: &B,
     ) -> Result<Self, String> {
-        let (rows, positions) = (files.vocabulary(), files.decoder_positions());
+        let (rows, positions) = (files.config().vocabulary, files.config().context);
         let (preprocessor, info) = Preprocessor::chat(isolation, path, rows)?;
         let codes = LANGUAGES.map(|(code, _)| code);
-        let vocabulary = WhisperVocabulary::new(info.vocabulary, rows, files.is_multilingual(), &codes)?;
+        let vocabulary = WhisperVocabulary::new(info.vocabulary, rows, files.config().is_multilingual(), &codes)?;
         let rules = GenerationSettings::from_json(files.generation_config()).rules(&vocabulary);
-        let network = device_network::load(files, precision.kind(), backend).map_err(|error| error.to_string())?;
+        let network = device_network::load(files, precision, backend).map_err(|error| error.to_string())?;
         let (id, vocabulary, rules) = (id.to_owned(), Arc::new(vocabulary), Arc::new(rules));
         Ok(Self { id, device, network, rows, positions, vocabulary, rules, preprocessor, lease })
     }

@@ -11,6 +11,7 @@ use super::token_rules::TokenRules;
 use super::vocabulary::WhisperVocabulary;
 use crate::engine::text::request::Sampling;
 use crate::engine::text::sampler::Sampler;
+use crate::models::whisper::DecodeInput;
 
 /// Texts with a higher ratio repeat themselves, and are decoded again.
 const MAX_COMPRESSION_RATIO: f32 = 2.4;
@@ -43,6 +44,13 @@ pub struct NextTokens<'a> {
     pub tokens: &'a [u32],
     /// The tokens whose logits are needed, by index, in ascending order.
     pub logits_of: Vec<usize>,
+}
+
+impl NextTokens<'_> {
+    /// The input of the network for a window in this slot.
+    pub fn input(&self, slot: usize) -> DecodeInput<'_> {
+        DecodeInput { slot, position: self.position, tokens: self.tokens, logits: &self.logits_of }
+    }
 }
 
 /// The result of a step.

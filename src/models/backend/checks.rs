@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use super::cpu::types::AttentionShape;
 use super::interface::{Angles, Backend, LowRankUpdate, Matrix, Tensor};
 use crate::models::error::{ModelError, Result};
+use crate::models::kv::SequenceSlice;
 
 fn check(fits: bool, message: impl FnOnce() -> String) -> Result<()> {
     match fits {
@@ -122,6 +124,24 @@ pub fn attention<B: Backend>([q, k, v]: [&Tensor<B>; 3], heads: usize, causal: b
     Ok(width)
 }
 
+/// The weights of `heads` are those of queries `q` over the positions of `sequences`, which is one. Returns it.
+pub fn attention_weights<'a, B: Backend>(
+    sequences: &'a [SequenceSlice],
+    shape: &AttentionShape,
+    q: &Tensor<B>,
+    heads: &[usize],
+) -> Result<&'a SequenceSlice> {
+    let [sequence] = sequences else {
+        return Err(ModelError::Compute(format!("attention weights of {} sequences", sequences.len())));
+    };
+    let shape_fits =
+        !shape.causal && shape.window.is_none() && shape.soft_cap.is_none() && shape.kv_heads == shape.heads;
+    let queries_fit = q.rows() == sequence.count && q.channels == shape.heads * shape.width && !q.is_empty();
+    let heads_fit = heads.iter().all(|head| *head < shape.heads);
+    check(shape_fits && queries_fit && heads_fit, || format!("queries of {:?} do not fit {shape:?}", q.shape()))?;
+    Ok(sequence)
+}
+
 /// `bias` has a row for each head, with the bias of each distance. Returns the width of a head.
 pub fn biased_attention<B: Backend>([q, k, v]: [&Tensor<B>; 3], heads: usize, bias: &Tensor<B>) -> Result<usize> {
     let (tokens, width) = (q.pixels(), q.channels / heads.max(1));
@@ -134,7 +154,6 @@ pub fn biased_attention<B: Backend>([q, k, v]: [&Tensor<B>; 3], heads: usize, bi
     Ok(width)
 }
 
-/// An embedding has all these rows.
 /// Each update fits the input and its output, and the updates of an output are in the order of their rows.
 pub fn low_rank<B: Backend>(updates: &[LowRankUpdate<'_, B>], x: &Tensor<B>, outs: &[Tensor<B>]) -> Result<()> {
     let fits = |update: &LowRankUpdate<'_, B>| {
@@ -152,6 +171,7 @@ pub fn low_rank<B: Backend>(updates: &[LowRankUpdate<'_, B>], x: &Tensor<B>, out
     })
 }
 
+/// An embedding has all these rows.
 pub fn embedding_rows(embedding: &impl Matrix, ids: &[u32]) -> Result<()> {
     match ids.iter().find(|id| **id as usize >= embedding.rows()) {
         Some(id) => Err(ModelError::Compute(format!("the embedding has no row {id}"))),

@@ -419,6 +419,21 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>>;
 
+    /// The weights with which `heads` of the tokens of one sequence attend to all its positions, on the host: `[heads, tokens,
+    /// positions]`. `shape` has neither a causal mask nor a window.
+    ///
+    /// # Errors
+    /// If the batch does not have exactly one sequence.
+    fn kv_attention_weights(
+        &self,
+        arena: &Self::KvArena,
+        layer: usize,
+        batch: &Self::Batch,
+        shape: &AttentionShape,
+        q: &Tensor<Self>,
+        heads: &[usize],
+    ) -> Result<Vec<f32>>;
+
     /// An upper bound of the temporary bytes of [`Self::kv_attention`] for `tokens` tokens in total, in sequences of up to
     /// `positions` positions.
     fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize;

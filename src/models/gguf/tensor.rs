@@ -63,7 +63,8 @@ pub fn type_name(dtype: DType) -> &'static str {
     TYPES.iter().find(|row| row.2 == Some(dtype)).map_or("unknown", |row| row.1)
 }
 
-fn find_type(number: u32, tensor: &str) -> Result<DType, GgufError> {
+/// The type of this number; `tensor` is for error messages.
+pub(in crate::models) fn find_type(number: u32, tensor: &str) -> Result<DType, GgufError> {
     match TYPES.iter().find(|row| row.0 == number) {
         Some((_, _, Some(dtype))) => Ok(*dtype),
         Some((_, name, None)) => {
@@ -99,8 +100,9 @@ impl TensorInfo {
     }
 }
 
-/// The size of a tensor; `None` if a dimension is zero, the product overflows, or a row is not a whole number of blocks.
-fn size_in_bytes(sizes: &[u64], dtype: DType) -> Option<u64> {
+/// The size of a tensor, innermost dimension first; `None` if a dimension is zero, the product overflows, or a row is not a
+/// whole number of blocks.
+pub(in crate::models) fn size_in_bytes(sizes: &[u64], dtype: DType) -> Option<u64> {
     let block = dtype.block() as u64;
     let row = *sizes.first()?;
     let elements = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size))?;

@@ -102,19 +102,34 @@ impl<'a, B: Backend> Loader<'a, B> {
 
     /// Loads a matrix and its optional bias, if the matrix exists.
     pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear<B>>> {
-        self.read_matrix(stem, rows, columns, false)
+        self.read_matrix(stem, rows, columns, false, None)
     }
 
     /// Loads a matrix whose rows are embeddings.
     pub fn embedding(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear<B>> {
-        self.read_matrix(stem, rows, columns, true)?.ok_or_else(|| self.missing(stem))
+        self.read_matrix(stem, rows, columns, true, None)?.ok_or_else(|| self.missing(stem))
     }
 
-    fn read_matrix(&self, stem: &str, rows: usize, columns: usize, embedding: bool) -> Result<Option<Linear<B>>> {
+    /// Loads a matrix whose rows are embeddings, and which is also a projection.
+    pub fn tied_embedding(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear<B>> {
+        self.read_matrix(stem, rows, columns, true, self.precision)?.ok_or_else(|| self.missing(stem))
+    }
+
+    fn read_matrix(
+        &self,
+        stem: &str,
+        rows: usize,
+        columns: usize,
+        embedding: bool,
+        precision: Option<DType>,
+    ) -> Result<Option<Linear<B>>> {
         let Some((name, shape)) = self.lookup(stem, Role::Weight) else { return Ok(None) };
         self.check_shape(&name, &shape, shape == [rows, columns], &[rows, columns])?;
         let bias = self.optional_vector(stem, Role::Bias, rows)?;
-        let weight = self.read_rows(&name, 0, rows)?;
+        let mut weight = self.read_rows(&name, 0, rows)?;
+        if let Some(dtype) = precision {
+            weight = weight.rounded(dtype);
+        }
         Ok(Some(Linear::read(&self.backend, &weight, bias.as_deref(), embedding)?))
     }
 

@@ -8,7 +8,7 @@ use super::device::{self, Candle};
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
 use super::weights::{self, CandleConv, CandleLinear};
-use super::{attention, convolution, elementwise, experts, layout, norms, products, rope};
+use super::{attention, attention_weights, convolution, elementwise, experts, layout, norms, products, rope};
 use crate::models::backend::cpu::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayout};
 use crate::models::backend::interface::{
     Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, RoutedTokens, Tensor,
@@ -291,6 +291,18 @@ impl Backend for Candle {
         q: &Tensor<Self>,
     ) -> Result<Tensor<Self>> {
         attention::over_kv_arena(self, (arena, layer), batch, shape, q)
+    }
+
+    fn kv_attention_weights(
+        &self,
+        arena: &CandleKvArena,
+        layer: usize,
+        batch: &CandleBatch,
+        shape: &AttentionShape,
+        q: &Tensor<Self>,
+        heads: &[usize],
+    ) -> Result<Vec<f32>> {
+        attention_weights::over_kv_arena(self, (arena, layer), batch, shape, q, heads)
     }
 
     fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {

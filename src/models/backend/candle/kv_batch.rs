@@ -61,6 +61,10 @@ impl CandleBatch {
         self.tokens
     }
 
+    pub fn sequences(&self) -> &[SequenceSlice] {
+        &self.sequences
+    }
+
     /// The blocks of all positions.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> {
         self.sequences.iter().flat_map(SequenceSlice::used_blocks).copied()

@@ -6,6 +6,7 @@
 //! (`host` and `host_products`).
 
 mod attention;
+mod attention_weights;
 mod backend;
 mod convolution;
 mod device;

@@ -22,7 +22,7 @@ const HEADS_PER_THREAD: usize = 4;
 /// A batch of sequences, and the cache writes of its tokens.
 #[derive(Debug)]
 pub struct KvBatch {
-    sequences: Vec<SequenceSlice>,
+    pub(super) sequences: Vec<SequenceSlice>,
     pub(super) writes: Vec<BlockWrite>,
 }
 

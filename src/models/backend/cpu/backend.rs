@@ -7,6 +7,7 @@ use half::bf16;
 use outpost_kernels::{self as kernels, Conv2d};
 
 use super::attention::{self, KvBatch};
+use super::attention_weights;
 use super::buffers::{Buffer, BufferPool};
 use super::device::Cpu;
 use super::kv_arena::CpuKvArena;
@@ -323,6 +324,18 @@ impl Backend for Cpu {
         let out = attention::over_kv_arena(self, (arena, layer), batch, shape, q)?;
         self.pause()?;
         Ok(out)
+    }
+
+    fn kv_attention_weights(
+        &self,
+        arena: &CpuKvArena,
+        layer: usize,
+        batch: &KvBatch,
+        shape: &AttentionShape,
+        q: &Tensor<Self>,
+        heads: &[usize],
+    ) -> Result<Vec<f32>> {
+        attention_weights::over_kv_arena(self, (arena, layer), batch, shape, q, heads)
     }
 
     fn kv_attention_bytes(&self, shape: &AttentionShape, tokens: usize, positions: usize) -> usize {

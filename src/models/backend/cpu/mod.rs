@@ -1,6 +1,7 @@
 //! The CPU, with the kernels of `outpost-kernels`.
 
 mod attention;
+mod attention_weights;
 mod backend;
 mod buffers;
 mod convolution;

@@ -1,6 +1,6 @@
-//! Delivers image events from the image thread to the request.
+//! Delivers the events of a job from its thread to the request.
 //!
-//! Unlike a channel, the sender can take events back: images are large, and a client that does not read would hold them
+//! Unlike a channel, the sender can take events back: results are large, and a client that does not read would hold them
 //! as long as its connection is open.
 
 use std::collections::VecDeque;
@@ -9,19 +9,24 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::ImageEvent;
 use crate::engine::error::Failure;
 
-#[derive(Debug, Default)]
-struct Channel {
-    state: Mutex<State>,
+/// An event of a job.
+pub trait JobEvent: Send {
+    /// Whether it is one of the job's results, rather than a report of progress.
+    fn is_result(&self) -> bool;
+}
+
+#[derive(Debug)]
+struct Channel<E> {
+    state: Mutex<State<E>>,
     notify: Notify,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    events: VecDeque<Result<ImageEvent, Failure>>,
-    /// Finished images that were not received.
+#[derive(Debug)]
+struct State<E> {
+    events: VecDeque<Result<E, Failure>>,
+    /// Results that were not received.
     unreceived: usize,
     /// Number of events received.
     received: u64,
@@ -30,24 +35,23 @@ struct State {
     closed: bool,
 }
 
-/// Whether this is a finished image.
-fn is_image(event: &Result<ImageEvent, Failure>) -> bool {
-    matches!(event, Ok(ImageEvent::Done { .. }))
+fn is_result<E: JobEvent>(event: &Result<E, Failure>) -> bool {
+    event.as_ref().is_ok_and(JobEvent::is_result)
 }
 
-impl Channel {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<E> Channel<E> {
+    fn lock(&self) -> MutexGuard<'_, State<E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The events of a request. Dropping it cancels images that are not generated yet; there is no other signal.
+/// The events of a job. Dropping it cancels results that are not computed yet; there is no other signal.
 #[derive(Debug)]
-pub struct ImageEvents(Arc<Channel>);
+pub struct Events<E: JobEvent>(Arc<Channel<E>>);
 
-impl ImageEvents {
-    /// The next event; `None` after the last image or a failure.
-    pub async fn next(&mut self) -> Option<Result<ImageEvent, Failure>> {
+impl<E: JobEvent> Events<E> {
+    /// The next event; `None` after the last result or a failure.
+    pub async fn next(&mut self) -> Option<Result<E, Failure>> {
         loop {
             if let Some(settled) = self.try_next() {
                 return settled;
@@ -57,15 +61,15 @@ impl ImageEvents {
     }
 
     /// Like [`Self::next`] without waiting; `None` if there is no event yet.
-    pub(super) fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
+    pub(super) fn try_next(&mut self) -> Option<Option<Result<E, Failure>>> {
         let mut state = self.0.lock();
         let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
         state.received += 1;
-        state.unreceived -= usize::from(is_image(&event));
+        state.unreceived -= usize::from(is_result(&event));
         Some(Some(event))
     }
 
-    /// Stops receiving; returns how many finished images were not received.
+    /// Stops receiving; returns how many results were not received.
     pub fn close(&mut self) -> usize {
         let mut state = self.0.lock();
         state.closed = true;
@@ -74,32 +78,37 @@ impl ImageEvents {
     }
 }
 
-impl Drop for ImageEvents {
+impl<E: JobEvent> Drop for Events<E> {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 /// Sends events; the stream ends when the last clone is dropped.
-#[derive(Clone)]
-pub struct Sender(Arc<LastSender>);
+pub struct Sender<E>(Arc<LastSender<E>>);
 
-struct LastSender(Arc<Channel>);
+impl<E> Clone for Sender<E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
-impl Drop for LastSender {
+struct LastSender<E>(Arc<Channel<E>>);
+
+impl<E> Drop for LastSender<E> {
     fn drop(&mut self) {
         self.0.lock().ended = true;
         self.0.notify.notify_one();
     }
 }
 
-impl Sender {
+impl<E: JobEvent> Sender<E> {
     /// Does nothing if the receiver is gone.
-    pub fn send(&self, event: Result<ImageEvent, Failure>) {
+    pub fn send(&self, event: Result<E, Failure>) {
         let channel = &self.0.0;
         let mut state = channel.lock();
         if !state.closed {
-            state.unreceived += usize::from(is_image(&event));
+            state.unreceived += usize::from(is_result(&event));
             state.events.push_back(event);
             channel.notify.notify_one();
         }
@@ -110,21 +119,21 @@ impl Sender {
         self.0.0.lock().closed
     }
 
-    /// Finished images that were not received.
+    /// Results that were not received.
     pub fn unreceived(&self) -> usize {
         self.0.0.lock().unreceived
     }
 }
 
 /// Detects a receiver that does not read.
-pub struct StallDetector {
-    channel: Arc<Channel>,
+pub struct StallDetector<E> {
+    channel: Arc<Channel<E>>,
     /// The count received at the last check, and since when it is unchanged while events wait.
     received: u64,
     since: Duration,
 }
 
-impl StallDetector {
+impl<E> StallDetector<E> {
     /// Takes back events that were not received within `timeout`. `false`: there is nothing left to watch.
     pub fn check(&mut self, now: Duration, timeout: Duration) -> bool {
         let mut state = self.channel.lock();
@@ -136,7 +145,7 @@ impl StallDetector {
         }
         let within_limit = now.saturating_sub(self.since) <= timeout;
         if !within_limit {
-            // The images were generated, so they stay counted.
+            // The results were computed, so they stay counted.
             state.events.clear();
             state.events.push_back(Err(Failure::ClientStalled));
             state.closed = true;
@@ -146,21 +155,27 @@ impl StallDetector {
 }
 
 /// A sender, its receiver and a stall detector.
-pub fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
-    let channel = Arc::new(Channel::default());
+pub fn channel<E: JobEvent>(now: Duration) -> (Sender<E>, Events<E>, StallDetector<E>) {
+    let state = State { events: VecDeque::new(), unreceived: 0, received: 0, ended: false, closed: false };
+    let channel = Arc::new(Channel { state: Mutex::new(state), notify: Notify::new() });
     let watch = StallDetector { channel: Arc::clone(&channel), received: 0, since: now };
-    (Sender(Arc::new(LastSender(Arc::clone(&channel)))), ImageEvents(channel), watch)
+    (Sender(Arc::new(LastSender(Arc::clone(&channel)))), Events(channel), watch)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Image;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    fn image(index: usize) -> Result<ImageEvent, Failure> {
-        Ok(ImageEvent::Done { index, image: Image { width: 1, height: 1, rgb: vec![0; 3] } })
+    impl JobEvent for usize {
+        fn is_result(&self) -> bool {
+            true
+        }
+    }
+
+    fn result(index: usize) -> Result<usize, Failure> {
+        Ok(index)
     }
 
     fn at(seconds: u64) -> Duration {
@@ -171,11 +186,11 @@ mod tests {
     fn events_arrive_in_order_and_end_with_the_last_sender() {
         let (sender, mut events, _) = channel(at(0));
         assert_eq!(events.try_next(), None);
-        [0, 1].into_iter().for_each(|index| sender.send(image(index)));
+        [0, 1].into_iter().for_each(|index| sender.send(result(index)));
         let other = sender.clone();
         drop(sender);
-        assert_eq!(events.try_next(), Some(Some(image(0))));
-        assert_eq!((events.try_next(), events.try_next()), (Some(Some(image(1))), None));
+        assert_eq!(events.try_next(), Some(Some(result(0))));
+        assert_eq!((events.try_next(), events.try_next()), (Some(Some(result(1))), None));
         drop(other);
         assert_eq!(events.try_next(), Some(None));
     }
@@ -185,30 +200,30 @@ mod tests {
         let (sender, mut events, _) = channel(at(0));
         let sending = async {
             tokio::task::yield_now().await;
-            sender.send(image(0));
+            sender.send(result(0));
             tokio::task::yield_now().await;
             drop(sender);
         };
         let (found, ()) = tokio::join!(async { (events.next().await, events.next().await) }, sending);
-        assert_eq!(found, (Some(image(0)), None));
+        assert_eq!(found, (Some(result(0)), None));
     }
 
     #[test]
-    fn closing_returns_the_unreceived_images() {
+    fn closing_returns_the_unreceived_results() {
         let (sender, mut events, mut watch) = channel(at(0));
-        (0..3).for_each(|index| sender.send(image(index)));
+        (0..3).for_each(|index| sender.send(result(index)));
         events.try_next();
         assert_eq!((sender.unreceived(), sender.is_closed()), (2, false));
         assert_eq!((events.close(), sender.is_closed()), (2, true));
-        sender.send(image(3));
+        sender.send(result(3));
         assert_eq!((events.close(), watch.check(at(1), PATIENCE)), (0, false));
     }
 
     #[test]
-    fn unreceived_images_are_taken_back() {
+    fn unreceived_results_are_taken_back() {
         let (sender, mut events, mut watch) = channel(at(0));
         assert!(watch.check(at(100), PATIENCE), "there was nothing to read");
-        (0..4).for_each(|index| sender.send(image(index)));
+        (0..4).for_each(|index| sender.send(result(index)));
         assert!(watch.check(at(150), PATIENCE));
         events.try_next();
         assert!(watch.check(at(200), PATIENCE) && watch.check(at(260), PATIENCE), "one was received");

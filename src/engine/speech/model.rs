@@ -1,0 +1,127 @@
+//! A loaded speech model: the network, its voices, and the pronunciation of the languages that they speak.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::checkpoint::SpeechCheckpoint;
+use super::device_network::{self, DeviceNetwork};
+use super::job::SpeechJob;
+use super::phonemes::{Language, Lexicon, Phonemizer};
+use super::request::SpeechRequest;
+use crate::engine::error::Refused;
+use crate::engine::precision::Precision;
+use crate::engine::runtime::DeviceIndex;
+use crate::engine::runtime::memory_budget::Lease;
+use crate::models::backend::Backend;
+use crate::models::kokoro::{KokoroConfig, SAMPLE_RATE, Voice};
+
+/// A model that speaks texts.
+pub struct SpeechModel {
+    id: String,
+    /// The device that runs it.
+    pub(in crate::engine) device: DeviceIndex,
+    network: Box<dyn DeviceNetwork>,
+    config: KokoroConfig,
+    voices: BTreeMap<String, Voice>,
+    /// Those whose languages the files have what they need for.
+    phonemizers: Vec<(Language, Phonemizer)>,
+    /// Its share of the memory budget, returned on drop.
+    pub(in crate::engine) lease: Lease,
+}
+
+impl SpeechModel {
+    pub(in crate::engine) fn open<B: Backend>(
+        id: &str,
+        device: DeviceIndex,
+        files: SpeechCheckpoint,
+        lease: Lease,
+        precision: Precision,
+        backend: &B,
+    ) -> Result<Self, String> {
+        let config = files.config.clone();
+        let width = 2 * config.style;
+        let mut voices = BTreeMap::new();
+        for (name, path) in &files.voices {
+            voices.insert(name.clone(), Voice::read(path, width).map_err(|error| error.to_string())?);
+        }
+        let mut phonemizers = Vec::new();
+        for language in Language::ALL {
+            if voices.keys().any(|voice| Language::of_voice(voice) == Ok(language)) {
+                phonemizers.extend(phonemizer(&files, language)?.map(|phonemizer| (language, phonemizer)));
+            }
+        }
+        let network = device_network::load(&files.folder, config.clone(), precision, backend);
+        let network = network.map_err(|error| error.to_string())?;
+        Ok(Self { id: id.to_owned(), device, network, config, voices, phonemizers, lease })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Samples per second.
+    pub fn sample_rate(&self) -> usize {
+        SAMPLE_RATE
+    }
+
+    pub(super) fn network(&self) -> &dyn DeviceNetwork {
+        &*self.network
+    }
+
+    /// Checks the request, and turns its text into phonemes. Takes time in proportion to the text's length.
+    pub(in crate::engine) fn prepare(self: &Arc<Self>, request: &SpeechRequest) -> Result<SpeechJob, Refused> {
+        let voices = request.voices.iter().map(|(name, weight)| Ok((self.voice(name)?, *weight)));
+        let voices: Vec<(&Voice, f32)> = voices.collect::<Result<_, Refused>>()?;
+        let voice = Voice::mix(&voices).map_err(|error| Refused::Invalid(error.to_string()))?;
+        let first = request.voices.first().map_or("", |(name, _)| name);
+        let parts = self.phonemizer(first)?.phonemize(&request.text).into_iter();
+        let parts: Vec<Vec<u32>> = parts.map(|sentence| self.config.tokens(&sentence.phonemes)).collect();
+        let parts: Vec<Vec<u32>> = parts.into_iter().filter(|tokens| tokens.len() > 2).collect();
+        if parts.is_empty() {
+            return Err(Refused::Invalid("the text has no words to speak".to_owned()));
+        }
+        let SpeechRequest { speed, seed, tenant, .. } = *request;
+        Ok(SpeechJob { model: Arc::clone(self), parts, voice, speed, seed, tenant, next: 0 })
+    }
+
+    fn voice(&self, name: &str) -> Result<&Voice, Refused> {
+        self.voices.get(name).ok_or_else(|| Refused::Invalid(format!("the model has no voice '{name}'")))
+    }
+
+    /// The phonemizer of a voice's language.
+    fn phonemizer(&self, voice: &str) -> Result<&Phonemizer, Refused> {
+        let language = Language::of_voice(voice).map_err(|error| Refused::Invalid(error.to_string()))?;
+        let found = self.phonemizers.iter().find(|(known, _)| *known == language);
+        found.map(|(_, phonemizer)| phonemizer).ok_or_else(|| {
+            let (tag, folder) = (language.tag(), SpeechCheckpoint::LEXICONS);
+            Refused::Invalid(format!("the model's folder '{folder}' has no lexicon for the language {tag}"))
+        })
+    }
+}
+
+/// The phonemizer of a language; `None` if the files have no lexicon for it.
+fn phonemizer(files: &SpeechCheckpoint, language: Language) -> Result<Option<Phonemizer>, String> {
+    let prefix = match language {
+        Language::AmericanEnglish => "us",
+        Language::BritishEnglish => "gb",
+        _ => "",
+    };
+    let read = |kind: &str| files.lexicon(&format!("{prefix}_{kind}.json"));
+    let lexicon = match language.needs_lexicon() {
+        false => None,
+        true => match read("gold")? {
+            None => return Ok(None),
+            Some(gold) => {
+                let lexicon = Lexicon::from_json(&gold, read("silver")?.as_deref());
+                Some(lexicon.map_err(|error| error.to_string())?)
+            }
+        },
+    };
+    Phonemizer::new(lexicon, language).map(Some).map_err(|error| error.to_string())
+}
+
+/// The voices in a model's folder, whose files are not read.
+pub fn voice_names(path: &Path) -> Vec<String> {
+    SpeechCheckpoint::voice_files(path).into_keys().collect()
+}
