@@ -1,6 +1,7 @@
 //! The samples of an audio file, cut into windows for the engine.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::audio::{AudioDecoder, AudioError, Window, WindowSplitter};
@@ -32,7 +33,7 @@ impl AudioSource {
 
     /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more.
     pub fn send_windows(&self, file: &File, windows: &WindowSender) -> Result<(), AudioError> {
-        let mut splitter = WindowSplitter::new();
+        let mut splitter = WindowSplitter::default();
         let send = |found: Vec<Window>| found.into_iter().all(|window| windows.send(speech_window(window)));
         for block in self.decoder()?.decode(file, self.max_seconds)? {
             if !send(splitter.push(&block?)) {
@@ -50,5 +51,6 @@ impl AudioSource {
 }
 
 fn speech_window(Window { start, samples, speech }: Window) -> SpeechWindow {
-    SpeechWindow { start: start as u64, samples, speech }
+    let within = |range: Range<usize>| range.start.saturating_sub(start)..range.end.saturating_sub(start);
+    SpeechWindow { start: start as u64, samples, speech: speech.into_iter().map(within).collect() }
 }
