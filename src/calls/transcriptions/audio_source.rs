@@ -1,6 +1,7 @@
 //! The samples of an audio file, cut into windows for the engine.
 
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::audio::{AudioDecoder, AudioError, Window, WindowSplitter};
@@ -49,9 +50,7 @@ impl AudioSource {
     }
 }
 
-/// The window with its speech relative to its first sample.
 fn speech_window(Window { start, samples, speech }: Window) -> SpeechWindow {
-    let within = |at: usize| at.saturating_sub(start);
-    let speech = speech.into_iter().map(|range| within(range.start)..within(range.end)).collect();
-    SpeechWindow { start: start as u64, samples, speech }
+    let within = |range: Range<usize>| range.start.saturating_sub(start)..range.end.saturating_sub(start);
+    SpeechWindow { start: start as u64, samples, speech: speech.into_iter().map(within).collect() }
 }

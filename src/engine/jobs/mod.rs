@@ -5,5 +5,5 @@
 mod events;
 mod scheduler;
 
-pub use events::{Events, JobEvent, Sender};
+pub use events::{Events, JobEvent};
 pub use scheduler::{Job, JobScheduler, QueuedJob};
