@@ -29,10 +29,10 @@ use crate::calls::{
     fine_tuning::{FineTuning, TrainingLoop, TunedModels},
     generation::TextGeneration,
     images::Images,
-    transcriptions::{TranscriptionSettings, Transcriptions},
     models::Models,
     stop_signal::LoopStopper,
     tokenization::Tokenization,
+    transcriptions::{TranscriptionSettings, Transcriptions},
 };
 use crate::clock_rng::ClockRng;
 use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};

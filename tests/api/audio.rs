@@ -46,7 +46,11 @@ fn each_invalid_field_is_named_with_a_remedy() {
         (&[("stream", "yes")], "stream", "true or false"),
         (&[("stream", "true"), ("response_format", "vtt")], "response_format", "stream"),
         (&[("chunking_strategy", "never")], "chunking_strategy", "server_vad"),
-        (&[("chunking_strategy[type]", "server_vad"), ("chunking_strategy[tempo]", "1")], "chunking_strategy", "server_vad"),
+        (
+            &[("chunking_strategy[type]", "server_vad"), ("chunking_strategy[tempo]", "1")],
+            "chunking_strategy",
+            "server_vad",
+        ),
         (&[("prompt", &long)], "prompt", "8001 characters"),
         (&[("keywords[]", "lighthouse")], "keywords", "not supported"),
         (&[("languge", "en")], "languge", "Did you mean 'language'?"),

@@ -46,7 +46,8 @@ pub fn write(dir: &Path, name: &str, multilingual: bool) {
         "bos_token_id": BYTES, "eos_token_id": BYTES, "pad_token_id": BYTES, "decoder_start_token_id": BYTES + 1,
         "scale_embedding": false, "tie_word_embeddings": true,
     });
-    let generation = json!({ "suppress_tokens": [], "begin_suppress_tokens": [BYTES], "is_multilingual": multilingual });
+    let generation =
+        json!({ "suppress_tokens": [], "begin_suppress_tokens": [BYTES], "is_multilingual": multilingual });
     for (file, value) in [
         ("config.json", config),
         ("generation_config.json", generation),
@@ -101,7 +102,8 @@ fn tensors(rows: usize) -> Tensors {
         add(format!("{network}.layer_norm.bias"), &[WIDTH], 0., 0.1);
         for layer in 0..LAYERS {
             let prefix = format!("{network}.layers.{layer}");
-            let attentions: &[&str] = if network == "encoder" { &["self_attn"] } else { &["self_attn", "encoder_attn"] };
+            let attentions: &[&str] =
+                if network == "encoder" { &["self_attn"] } else { &["self_attn", "encoder_attn"] };
             for attention in attentions {
                 for name in ["q_proj", "k_proj", "v_proj", "out_proj"] {
                     add(format!("{prefix}.{attention}.{name}.weight"), &[WIDTH, WIDTH], 0., 0.5);

@@ -28,7 +28,8 @@ impl AudioSource {
     )]
     pub fn measure(&self, file: &File) -> Result<u64, AudioError> {
         let info = self.decoder()?.probe(file, self.max_seconds)?;
-        Ok((info.seconds * 1000.0).ceil() as u64)
+        // A sum of packets may be off by a fraction of a microsecond.
+        Ok((info.seconds * 1000.0 - 0.001).ceil().max(1.0) as u64)
     }
 
     /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more.

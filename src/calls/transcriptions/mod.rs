@@ -14,8 +14,8 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
 
 use audio_source::AudioSource;
-pub use running::{RunningTranscription, Transcript};
 use running::Progress;
+pub use running::{RunningTranscription, Transcript};
 pub use upload::{ReceivedAudio, Upload, too_large};
 
 use super::blocking::run_blocking;
@@ -73,8 +73,7 @@ pub struct TranscriptionCall {
 
 impl Transcriptions {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, settings: TranscriptionSettings) -> Self {
-        let files =
-            ConcurrencyLimit::new("audio files are being transcribed", MAX_FILES, MAX_FILES_PER_PROJECT);
+        let files = ConcurrencyLimit::new("audio files are being transcribed", MAX_FILES, MAX_FILES_PER_PROJECT);
         let source = AudioSource::new(settings.program.clone(), settings.max_seconds);
         Self { engine, clock_rng, settings, source, files, measuring: Arc::new(Semaphore::new(MAX_MEASURING)) }
     }
@@ -106,7 +105,7 @@ impl Transcriptions {
             prompt: call.prompt,
             temperature: call.temperature,
             words: call.words,
-            seed: self.draw_seed(),
+            seed: if call.temperature == 0.0 { 0 } else { self.draw_seed() },
             tenant: access.project().to_u128(),
         };
         let (engine, source) = (self.engine.clone(), self.source.clone());
@@ -125,8 +124,7 @@ impl Transcriptions {
             Ok(events)
         };
         let events = run_blocking(submit).await?;
-        let (id, audio) =
-            (TranscriptionId::generate(&*self.clock_rng), Progress { total_millis, transcribed: 0.0 });
+        let (id, audio) = (TranscriptionId::generate(&*self.clock_rng), Progress { total_millis, transcribed: 0.0 });
         Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder })
     }
 
@@ -151,6 +149,7 @@ impl Transcriptions {
         .await
     }
 
+    /// A seed for temperatures above 0. At 0, the same file gives the same text, even where a window is decoded again.
     fn draw_seed(&self) -> u64 {
         let mut bytes = [0; 8];
         self.clock_rng.fill(&mut bytes);

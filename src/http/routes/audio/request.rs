@@ -231,10 +231,14 @@ mod tests {
         let checked = check(json!({ "language": "", "prompt": "", "user": "someone" })).unwrap();
         assert_eq!(checked.output, Output { segments: true, ..Output::default() });
         assert_eq!((checked.call.language, checked.call.prompt, checked.stream), (None, None, false));
-        let words = json!({ "response_format": "verbose_json", "timestamp_granularities": ["word"], "language": "German" });
+        let words =
+            json!({ "response_format": "verbose_json", "timestamp_granularities": ["word"], "language": "German" });
         let checked = check(words).unwrap();
         assert!(checked.output.words && !checked.output.segments && checked.call.words);
-        assert_eq!((checked.output.format, checked.call.language.as_deref()), (TranscriptFormat::VerboseJson, Some("de")));
+        assert_eq!(
+            (checked.output.format, checked.call.language.as_deref()),
+            (TranscriptFormat::VerboseJson, Some("de"))
+        );
         check(json!({ "chunking_strategy": "auto" })).unwrap();
         check(json!({ "chunking_strategy": { "type": "server_vad", "threshold": 0.5 } })).unwrap();
     }

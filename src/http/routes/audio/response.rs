@@ -150,9 +150,7 @@ pub fn respond(running: &RunningTranscription, transcript: Transcript, output: O
     // OpenAI's translations have no usage.
     let usage = (mount == Mount::Spec || !output.is_translation).then(|| DurationUsage::of(running.seconds()));
     match output.format {
-        TranscriptFormat::Json => {
-            mount.bare(running.id, TranscriptionResponse::Json(body(&transcript, output, usage)))
-        }
+        TranscriptFormat::Json => mount.bare(running.id, TranscriptionResponse::Json(body(&transcript, output, usage))),
         TranscriptFormat::VerboseJson => {
             let verbose = verbose(transcript, output, running.seconds(), usage);
             mount.bare(running.id, TranscriptionResponse::Verbose(verbose))
