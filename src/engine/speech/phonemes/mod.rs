@@ -1,0 +1,71 @@
+//! Turns text into the phonemes that Kokoro reads.
+//!
+//! Text is cleaned ([`cleaning`]), split into tokens ([`token`]) and normalized, so that only words and punctuation are left
+//! ([`normalization`]). Sentences are cut ([`chunks`]), and each word gets its phonemes: English words from the model's
+//! lexicon, with rules for inflected, compound and unknown words ([`english`]); Spanish and Italian words by the rules of
+//! their spelling ([`spanish`], [`italian`]). Every step takes time and memory in proportion to the text.
+
+mod chunks;
+mod cleaning;
+mod english;
+mod error;
+mod language;
+mod letter_to_sound;
+mod lexicon;
+mod normalization;
+mod numbers;
+mod stress;
+mod symbols;
+mod tagging;
+mod token;
+mod word_lists;
+
+pub use chunks::{MAX_PHONEMES, Sentence};
+pub use error::{LexiconError, UnsupportedLanguage};
+pub use language::Language;
+pub use lexicon::Lexicon;
+
+use chunks::{Chunks, sentences};
+use cleaning::clean;
+use english::English;
+use normalization::normalize;
+use token::tokenize;
+
+/// Turns text of one language into phonemes. Creating one for English takes a second or two, because it learns
+/// letter-to-sound rules from the lexicon; so it is created once, when the model loads.
+pub struct Phonemizer {
+    rules: Rules,
+}
+
+enum Rules {
+    English { english: English, british: bool },
+}
+
+impl Phonemizer {
+    /// Prepares the rules of a language. English needs a lexicon.
+    pub fn new(lexicon: Option<Lexicon>, language: Language) -> Result<Self, LexiconError> {
+        let rules = match language {
+            Language::AmericanEnglish | Language::BritishEnglish => {
+                let british = language == Language::BritishEnglish;
+                let lexicon = lexicon.ok_or(LexiconError::Missing(language.tag()))?;
+                Rules::English { english: English::new(lexicon, british), british }
+            }
+            _ => return Err(LexiconError::Missing(language.tag())),
+        };
+        Ok(Self { rules })
+    }
+
+    /// The text as chunks of at most 510 phonemes, in order. Text without anything to speak gives none. The first chunk is
+    /// short if the text allows it.
+    pub fn phonemize(&self, text: &str) -> Vec<Sentence> {
+        let cleaned = clean(text);
+        let tokens = tokenize(&cleaned);
+        let mut chunks = Chunks::default();
+        let Rules::English { english, british } = &self.rules;
+        let tokens = normalize(&tokens, *british);
+        for sentence in sentences(&tokens) {
+            chunks.add(sentence, english.phonemes(sentence));
+        }
+        chunks.finish(&cleaned)
+    }
+}
