@@ -30,6 +30,11 @@ struct Spoken {
     end: usize,
 }
 
+/// Whether the mark follows a word without a space.
+fn closes_up(phonemes: &str) -> bool {
+    matches!(phonemes, "." | "," | "!" | "?" | ":" | ";" | "…" | ")" | "”")
+}
+
 /// Splits tokens where sentences end. A paragraph's end always ends one.
 pub fn sentences(tokens: &[Token]) -> Vec<&[Token]> {
     let mut sentences = Vec::new();
@@ -69,6 +74,7 @@ impl Chunks {
             if phonemes.is_empty() {
                 continue;
             }
+            space_before &= !closes_up(&phonemes);
             let (start, end) = (token.start, token.end);
             for piece in pieces(&phonemes) {
                 let length = piece.chars().count();

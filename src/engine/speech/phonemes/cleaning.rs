@@ -69,10 +69,11 @@ fn clean_line(line: &str, cleaned: &mut String) {
                 }
             },
             '*' | '`' if is_markup(symbol, cleaned, after) => after,
-            '<' => tag_end(after).unwrap_or_else(|| {
-                cleaned.push('<');
-                after
-            }),
+            '<' => {
+                let end = tag_end(after);
+                cleaned.push(if end.is_some() { ' ' } else { '<' });
+                end.unwrap_or(after)
+            }
             _ => {
                 push_character(symbol, cleaned);
                 after

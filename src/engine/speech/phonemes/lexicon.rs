@@ -4,8 +4,11 @@
 //! part of speech (`NOUN`, `VERB`, …). The part `None` holds before a pause. `null` means that the word is spelled.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::error::LexiconError;
 use super::symbols::is_symbol;
@@ -29,11 +32,32 @@ enum Entry {
     ByTag(Box<[(Tag, Option<Box<str>>)]>),
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
+/// An entry as the JSON has it.
 enum JsonEntry {
     One(String),
     ByTag(HashMap<String, Option<String>>),
+}
+
+impl<'de> Deserialize<'de> for JsonEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct EntryVisitor;
+        impl<'de> Visitor<'de> for EntryVisitor {
+            type Value = JsonEntry;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a pronunciation, or an object of pronunciations by part of speech")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, phonemes: &str) -> Result<JsonEntry, E> {
+                Ok(JsonEntry::One(phonemes.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JsonEntry, A::Error> {
+                HashMap::deserialize(MapAccessDeserializer::new(map)).map(JsonEntry::ByTag)
+            }
+        }
+        deserializer.deserialize_any(EntryVisitor)
+    }
 }
 
 /// What the lexicon says about a word.

@@ -3,7 +3,7 @@
 //! Text is cleaned ([`cleaning`]), split into tokens ([`token`]) and normalized, so that only words and punctuation are left
 //! ([`normalization`]). Sentences are cut ([`chunks`]), and each word gets its phonemes: English words from the model's
 //! lexicon, with rules for inflected, compound and unknown words ([`english`]); Spanish and Italian words by the rules of
-//! their spelling ([`spanish`], [`italian`]). Every step takes time and memory in proportion to the text.
+//! their spelling ([`romance`]). Every step takes time and memory in proportion to the text.
 
 mod chunks;
 mod cleaning;
@@ -14,9 +14,12 @@ mod letter_to_sound;
 mod lexicon;
 mod normalization;
 mod numbers;
+mod romance;
 mod stress;
 mod symbols;
 mod tagging;
+#[cfg(test)]
+mod tests;
 mod token;
 mod word_lists;
 
@@ -39,6 +42,7 @@ pub struct Phonemizer {
 
 enum Rules {
     English { english: English, british: bool },
+    Romance(Language),
 }
 
 impl Phonemizer {
@@ -50,7 +54,7 @@ impl Phonemizer {
                 let lexicon = lexicon.ok_or(LexiconError::Missing(language.tag()))?;
                 Rules::English { english: English::new(lexicon, british), british }
             }
-            _ => return Err(LexiconError::Missing(language.tag())),
+            Language::Spanish | Language::Italian => Rules::Romance(language),
         };
         Ok(Self { rules })
     }
@@ -61,10 +65,17 @@ impl Phonemizer {
         let cleaned = clean(text);
         let tokens = tokenize(&cleaned);
         let mut chunks = Chunks::default();
-        let Rules::English { english, british } = &self.rules;
-        let tokens = normalize(&tokens, *british);
-        for sentence in sentences(&tokens) {
-            chunks.add(sentence, english.phonemes(sentence));
+        match &self.rules {
+            Rules::English { english, british } => {
+                for sentence in sentences(&normalize(&tokens, *british)) {
+                    chunks.add(sentence, english.phonemes(sentence));
+                }
+            }
+            Rules::Romance(language) => {
+                for sentence in sentences(&romance::normalize(&tokens, *language)) {
+                    chunks.add(sentence, romance::phonemes(sentence, *language));
+                }
+            }
         }
         chunks.finish(&cleaned)
     }

@@ -17,7 +17,11 @@ pub fn is_length_mark(symbol: char) -> bool {
 
 /// Whether the symbol is a vowel or a diphthong, which Kokoro writes as one capital letter.
 pub fn is_vowel(symbol: char) -> bool {
-    "AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻeoyøœɐᵊ".contains(symbol)
+    matches!(
+        symbol,
+        'A' | 'I' | 'O' | 'Q' | 'W' | 'Y' | 'a' | 'e' | 'i' | 'o' | 'u' | 'y' | 'æ' | 'ɑ' | 'ɒ' | 'ɔ' | 'ə' | 'ɛ' | 'ɜ' | 'ɪ'
+            | 'ʊ' | 'ʌ' | 'ᵻ' | 'ø' | 'œ' | 'ɐ' | 'ᵊ'
+    )
 }
 
 /// Whether the symbol is a vowel that can carry stress in the English lexicons.

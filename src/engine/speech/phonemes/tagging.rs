@@ -79,6 +79,8 @@ pub fn tag(context: &Context) -> Tag {
         "wound" => tag_wound(context),
         "live" | "lives" => tag_live(context),
         "minute" => tag_minute(context),
+        "underground" | "uphill" | "overall" => tag_adverb(context),
+        "invalid" if tag_word(context) == Tag::Modifier => Tag::Adjective,
         _ => tag_word(context),
     }
 }
@@ -105,6 +107,13 @@ fn tag_word(context: &Context) -> Tag {
     }
     if PREPOSITIONS.contains(&previous) {
         return if is_nominal_end(next) || ends_in_s { Tag::Noun } else { Tag::Modifier };
+    }
+    let follows_plural = is_plural(previous) && !ends_in_s;
+    if follows_plural && (PREPOSITIONS.contains(&next) || matches!(next, "well" | "together")) {
+        return Tag::Verb;
+    }
+    if matches!(word, "upset" | "undercut" | "sublet") && takes_object(next) {
+        return Tag::Verb;
     }
     if takes_object(next) && (previous.is_empty() || ADVERBS.contains(&previous) || is_plural(previous) == !ends_in_s) {
         return Tag::Verb;
@@ -157,7 +166,7 @@ fn tag_that(context: &Context) -> Tag {
     let opens_clause = is_subject(next) || DETERMINERS.contains(&next) || OBJECTS.contains(&next) || next == "there";
     let is_free = previous.is_empty() || PREPOSITIONS.contains(&previous) || matches!(previous, "and" | "but" | "or" | "is" | "was");
     let verb_follows = BE.contains(&next) || MODALS.contains(&next) || HAVE.contains(&next) || AUXILIARIES.contains(&next);
-    if next.is_empty() || (is_free && !opens_clause) {
+    if next.is_empty() || previous == "that" || (is_free && !opens_clause) {
         return Tag::Determiner;
     }
     let is_verb_before = AUXILIARIES.contains(&previous) || MODALS.contains(&previous) || is_infinitive(context);
@@ -212,6 +221,13 @@ fn tag_close(context: &Context) -> Tag {
     if matches!(previous, "the" | "its") && matches!(next, "of") { Tag::Noun } else { Tag::Other }
 }
 
+/// Words that are adverbs after verbs, and adjectives before nouns.
+fn tag_adverb(context: &Context) -> Tag {
+    let Context { before: [previous, ..], after: [next, _], .. } = *context;
+    let after_verb = !is_determiner(previous) && !PREPOSITIONS.contains(&previous) && !BE.contains(&previous);
+    if after_verb && is_nominal_end(next) { Tag::Adverb } else { Tag::Other }
+}
+
 fn tag_minute(context: &Context) -> Tag {
     let is_tiny = matches!(context.after[0], "detail" | "details" | "amount" | "amounts" | "quantities" | "particles" | "differences");
     if is_tiny { Tag::Adjective } else { Tag::Noun }
@@ -233,9 +249,13 @@ fn tag_live(context: &Context) -> Tag {
     if is_determiner(previous) || PREPOSITIONS.contains(&previous) {
         return Tag::Noun;
     }
-    let is_adjective = BE.contains(&previous) || BE.contains(&second) && ADVERBS.contains(&previous);
+    let is_shown = matches!(previous, "broadcast" | "streamed" | "shown" | "performed" | "recorded" | "aired" | "go" | "goes" | "went");
+    let is_adjective = is_shown || BE.contains(&previous) || BE.contains(&second) && ADVERBS.contains(&previous);
     if !plural_noun && is_adjective {
-        return Tag::Adjective;
+        return Tag::Other;
+    }
+    if plural_noun && (BE.contains(&next) || HAVE.contains(&next) || MODALS.contains(&next)) {
+        return Tag::Noun;
     }
     let has_subject = is_subject(previous) || previous == "that" || is_plural(previous) != plural_noun && !previous.is_empty();
     if has_subject || place && (!plural_noun || !is_plural(previous)) { Tag::Verb } else { Tag::Noun }

@@ -66,7 +66,7 @@ pub fn tokenize(text: &str) -> Vec<Token> {
             (at, space_before) = (at + blank, true);
             continue;
         }
-        let (kind, content, length) = next_token(rest, first, !space_before && !tokens.is_empty());
+        let (kind, content, length) = next_token(rest, first, !space_before && tokens.last().is_some_and(|last| !last.is('(')));
         let (start, end) = (at, at + length);
         let repeats = kind == Kind::Punctuation
             && !space_before
@@ -97,6 +97,10 @@ fn next_token(rest: &str, first: char, follows: bool) -> (Kind, String, usize) {
     }
     if rest.starts_with("--") {
         return (Kind::Punctuation, "—".to_owned(), rest.len() - rest.trim_start_matches('-').len());
+    }
+    if first == '"' {
+        let quote = if follows { "”" } else { "“" };
+        return (Kind::Punctuation, quote.to_owned(), 1);
     }
     let kind = if is_punctuation(first) { Kind::Punctuation } else { Kind::Symbol };
     whole(kind, first.len_utf8())

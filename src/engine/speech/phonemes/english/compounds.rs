@@ -56,7 +56,7 @@ fn weight(phonemes: &str) -> usize {
 }
 
 /// The pronunciation of a word that is two known words written together: the second one has secondary stress.
-pub fn split_compound(word: &str, lexicon: &Lexicon) -> Option<String> {
+pub fn split_compound(word: &str, lexicon: &Lexicon, british: bool) -> Option<String> {
     if !word.is_ascii() || word.len() < 2 * MIN_PART + 1 {
         return None;
     }
@@ -69,5 +69,7 @@ pub fn split_compound(word: &str, lexicon: &Lexicon) -> Option<String> {
         Some((first.len().min(second.len()), known(first)?, known(second)?))
     });
     let (_, first, second) = splits.max_by_key(|(shortest, ..)| *shortest)?;
-    Some(first + &change_stress(&second, StressChange::Weaken))
+    // The British lexicons do not mark the secondary stress of compounds.
+    let change = if british { StressChange::Remove } else { StressChange::Weaken };
+    Some(first + &change_stress(&second, change))
 }

@@ -120,7 +120,10 @@ pub fn with_ending(stem: &str, inflection: Inflection, british: bool) -> Option<
         Inflection::Suffix(phonemes) => phonemes.to_owned(),
         Inflection::Prefix(phonemes) => return Some(format!("{}{stem}", localized(phonemes, british))),
     };
-    Some(format!("{stem}{}", localized(&ending, british)))
+    let ending = localized(&ending, british);
+    // *-ical* and *-ly* share their l.
+    let shared = last == 'l' && ending.starts_with('l');
+    Some(format!("{}{ending}", if shared { stem.strip_suffix('l')? } else { stem }))
 }
 
 /// The British form of an ending or prefix that is written in American phonemes.

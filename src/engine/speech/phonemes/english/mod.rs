@@ -5,12 +5,11 @@
 
 mod compounds;
 mod inflection;
+mod respelling;
 mod word;
 
 use super::letter_to_sound::LetterToSound;
 use super::lexicon::Lexicon;
-use super::symbols::is_pause;
-use super::stress::{is_stress, is_vowel};
 use super::tagging::Context;
 use super::token::{Kind, Token};
 use word::{Following, Pronouncer, Reader};
@@ -45,22 +44,11 @@ impl English {
                 Kind::Number | Kind::Symbol | Kind::Break => String::new(),
             };
             let spoken = spoken.replace('ɾ', "T").replace('ʔ', "t");
-            following = after(following, &spoken, &token.text);
+            following = following.before(&spoken, &token.text);
             phonemes[at] = spoken;
         }
         phonemes
     }
-}
-
-/// What the word before hears: the first sound of these phonemes, if they have one.
-fn after(following: Following, phonemes: &str, text: &str) -> Following {
-    let first = phonemes.chars().find(|symbol| is_pause(*symbol) || symbol.is_alphabetic() && !is_stress(*symbol));
-    let vowel = match first {
-        Some(symbol) if is_pause(symbol) => None,
-        Some(symbol) => Some(is_vowel(symbol)),
-        None => following.vowel,
-    };
-    Following { vowel, to: text.eq_ignore_ascii_case("to") }
 }
 
 /// The word in lower case; empty for what separates phrases.

@@ -4,9 +4,12 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::super::letter_to_sound::LetterToSound;
 use super::super::lexicon::{Found, Lexicon};
-use super::super::stress::{PRIMARY, SECONDARY, StressChange, change_stress};
+use super::super::stress::{PRIMARY, SECONDARY, StressChange, change_stress, is_stress, is_vowel};
+use super::super::symbols::is_pause;
 use super::super::tagging::{Context, Tag, tag};
+use super::super::word_lists::is_function_word;
 use super::compounds::{joined, pieces, split_compound};
+use super::respelling::respelling;
 use super::inflection::{Inflection, stems, with_ending};
 
 /// What follows a word.
@@ -16,6 +19,19 @@ pub struct Following {
     pub vowel: Option<bool>,
     /// Whether the next word is *to*.
     pub to: bool,
+}
+
+impl Following {
+    /// What the word before hears: the first sound of these phonemes, if they have one.
+    pub fn before(self, phonemes: &str, text: &str) -> Self {
+        let first = phonemes.chars().find(|symbol| is_pause(*symbol) || symbol.is_alphabetic() && !is_stress(*symbol));
+        let vowel = match first {
+            Some(symbol) if is_pause(symbol) => None,
+            Some(symbol) => Some(is_vowel(symbol)),
+            None => self.vowel,
+        };
+        Self { vowel, to: text.eq_ignore_ascii_case("to") }
+    }
 }
 
 /// Where a word stands.
@@ -56,8 +72,7 @@ impl Pronouncer<'_> {
         }
         let pieces = pieces(word);
         if pieces.len() > 1 {
-            let spoken = pieces.iter().map(|piece| self.piece(piece, reader)).collect();
-            return joined(&pieces, spoken);
+            return joined(&pieces, self.spoken_pieces(&pieces, reader));
         }
         self.unknown(word)
     }
@@ -81,12 +96,21 @@ impl Pronouncer<'_> {
         })
     }
 
-    fn piece(&self, piece: &str, reader: &Reader) -> String {
-        let stress = piece.contains(char::is_uppercase).then_some(StressChange::AddSecondary);
-        let alone = Reader { following: Following { vowel: Some(false), to: false }, ..*reader };
-        self.function_word(piece, stress, &alone)
-            .or_else(|| self.known(piece, stress, &alone))
-            .unwrap_or_else(|| self.unknown(piece))
+    /// The phonemes of the parts of a word, from the last one to the first, as in a sentence.
+    fn spoken_pieces(&self, pieces: &[&str], reader: &Reader) -> Vec<String> {
+        let lower: Vec<String> = pieces.iter().map(|piece| piece.to_lowercase()).collect();
+        let near = |at: Option<usize>| at.and_then(|at| lower.get(at)).map_or("", String::as_str);
+        let mut part = *reader;
+        let mut spoken = vec![String::new(); pieces.len()];
+        for (at, piece) in pieces.iter().enumerate().rev() {
+            let before = [near(at.checked_sub(1)), near(at.checked_sub(2)), ""];
+            part.context = Context { word: near(Some(at)), before, after: [near(at.checked_add(1)), ""] };
+            let stress = piece.contains(char::is_uppercase).then_some(StressChange::AddSecondary);
+            let phonemes = self.function_word(piece, stress, &part).or_else(|| self.known(piece, stress, &part));
+            spoken[at] = phonemes.unwrap_or_else(|| self.unknown(piece));
+            part.following = part.following.before(&spoken[at], piece);
+        }
+        spoken
     }
 
     /// Words whose vowel depends on what follows.
@@ -156,7 +180,7 @@ impl Pronouncer<'_> {
         let letters = word.chars().filter(|c| c.is_alphabetic()).count();
         let reads_as_word = match self.lexicon.get(&lower, Tag::Other, false) {
             Some(Found::Phonemes(phonemes)) if self.lexicon.has_gold(&lower) => {
-                !reader.among_lower_case || phonemes.contains(PRIMARY)
+                !reader.among_lower_case || phonemes.contains(PRIMARY) || is_function_word(&lower)
             }
             Some(_) => letters > MAX_SPELLED || !reader.among_lower_case,
             None => false,
@@ -168,7 +192,7 @@ impl Pronouncer<'_> {
         if letters > 4 && has_ending() {
             return self.known(&lower, stress, reader);
         }
-        (letters <= MAX_SPELLED || !lower.contains(['a', 'e', 'i', 'o', 'u', 'y'])).then(|| self.spell(word)).flatten()
+        (letters <= MAX_SPELLED || !is_pronounceable(&lower)).then(|| self.spell(word)).flatten()
     }
 
     fn looked_up(&self, word: &str, tag: Tag, stress: Option<StressChange>, reader: &Reader) -> Option<String> {
@@ -185,12 +209,27 @@ impl Pronouncer<'_> {
         if stands_out { Tag::Noun } else { tag(&reader.context) }
     }
 
+    /// A word that is read like other words and letters.
+    fn respelled(&self, words: &str) -> Option<String> {
+        let parts: Vec<&str> = words.split(' ').collect();
+        let spoken = parts.iter().map(|part| match self.lexicon.get(part, Tag::Verb, false) {
+            _ if is_upper_case(part) => self.spell(part),
+            Some(Found::Phonemes(phonemes)) => Some(phonemes.to_owned()),
+            _ => self.rules.pronounce(part),
+        });
+        Some(joined(&parts, spoken.collect::<Option<_>>()?))
+    }
+
     fn unknown(&self, word: &str) -> String {
         let lower = word.to_lowercase();
-        if let Some(compound) = split_compound(&lower, self.lexicon) {
+        if let Some(compound) = split_compound(&lower, self.lexicon, self.british) {
             return compound;
         }
-        let is_spellable = lower.len() < 2 || (lower.len() < 5 && !lower.contains(['a', 'e', 'i', 'o', 'u', 'y']));
+        if let Some(phonemes) = respelling(&lower).and_then(|words| self.respelled(words)) {
+            return phonemes;
+        }
+        let is_acronym = word == lower && lower.len() < 4;
+        let is_spellable = is_acronym || lower.len() < 2 || (lower.len() < 5 && !lower.contains(['a', 'e', 'i', 'o', 'u', 'y']));
         if is_spellable && let Some(letters) = self.spell(&lower) {
             return letters;
         }
@@ -200,14 +239,21 @@ impl Pronouncer<'_> {
 
 /// *come in*, *log in*
 fn is_particle(context: &Context) -> bool {
-    const VERBS: [&str; 14] = [
-        "come", "came", "coming", "log", "sign", "check", "dive", "plug", "tune", "move", "moved", "moving", "logging", "chip",
+    const VERBS: [&str; 30] = [
+        "come", "came", "coming", "log", "logged", "sign", "signed", "check", "checked", "dive", "plug", "tune", "move", "moved",
+        "walk", "walked", "went", "go", "get", "got", "bring", "broke", "drop", "give", "jump", "join", "let", "step", "stepped",
+        "fit",
     ];
     VERBS.contains(&context.before[0]) && matches!(context.after[0], "" | "and" | "with" | "to" | "on" | "from")
 }
 
 fn is_upper_case(word: &str) -> bool {
     word.contains(char::is_uppercase) && !word.contains(char::is_lowercase)
+}
+
+/// Whether the word has no more than three consonants in a row.
+fn is_pronounceable(lower: &str) -> bool {
+    lower.split(['a', 'e', 'i', 'o', 'u', 'y']).all(|consonants| consonants.len() < 4)
 }
 
 /// The word with letters that English has: without accents.

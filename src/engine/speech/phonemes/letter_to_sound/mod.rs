@@ -34,6 +34,7 @@ pub struct LetterToSound {
 struct Class {
     sounds: String,
     stress: Stress,
+    has_vowel: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -67,7 +68,7 @@ impl LetterToSound {
         }
         let values = rules.classes.len().max(LETTERS) + 1;
         let train = |mut samples: Vec<Sample>| {
-            (!samples.is_empty()).then(|| Tree::train(&mut samples, rules.classes.len(), values))
+            (!samples.is_empty()).then(|| Tree::train(&mut samples, values))
         };
         rules.trees = samples.into_iter().map(train).collect();
         rules
@@ -103,7 +104,7 @@ impl LetterToSound {
         let stressed = beam.iter().find(|hypothesis| hypothesis.stress == Stress::Primary);
         let Some(best) = stressed.or(beam.first()) else { return String::new() };
         let sounds = best.classes.iter().rev().filter_map(|class| self.classes.get(usize::from(*class)));
-        with_one_stress(sounds.map(|class| class.sounds.as_str()).collect())
+        with_one_stress(without_doubles(sounds.flat_map(|class| class.sounds.chars())))
     }
 
     fn extended(&self, hypothesis: &Hypothesis, class: u16) -> Hypothesis {
@@ -112,7 +113,7 @@ impl LetterToSound {
         if let Some(class) = self.classes.get(usize::from(class)) {
             longer.stress = longer.stress.max(class.stress);
             match class.stress {
-                Stress::None if class.sounds.chars().any(is_vowel) => longer.unstressed += 1,
+                Stress::None if class.has_vowel => longer.unstressed += 1,
                 Stress::None => {}
                 _ => longer.unstressed = 0,
             }
@@ -140,7 +141,11 @@ fn number_classes(aligned: &[Aligned]) -> (Vec<Class>, HashMap<&str, u16>) {
     }
     let mut frequent: Vec<&str> = counts.iter().filter(|(_, count)| **count >= MIN_COUNT).map(|(name, _)| *name).collect();
     frequent.sort_unstable();
-    let class = |name: &&str| Class { sounds: (*name).to_owned(), stress: stress_of(name) };
+    let class = |name: &&str| Class {
+        sounds: (*name).to_owned(),
+        stress: stress_of(name),
+        has_vowel: name.chars().any(is_vowel),
+    };
     let classes = frequent.iter().map(class).collect();
     (classes, frequent.into_iter().zip(0..).collect())
 }
@@ -186,6 +191,17 @@ fn vowel_groups(letters: &[u8]) -> u16 {
         is_vowel(letter) && !at.checked_sub(1).and_then(|before| letters.get(before)).is_some_and(is_vowel)
     });
     u16::try_from(starts.count()).unwrap_or(u16::MAX)
+}
+
+/// Without the second of two equal consonants. English has them only where two words meet.
+fn without_doubles(symbols: impl Iterator<Item = char>) -> String {
+    let mut phonemes = String::new();
+    for symbol in symbols {
+        if is_vowel(symbol) || !phonemes.ends_with(symbol) {
+            phonemes.push(symbol);
+        }
+    }
+    phonemes
 }
 
 /// Keeps the last primary stress and makes earlier ones secondary. Without one, the first stressed or full vowel gets it.

@@ -44,11 +44,16 @@ struct Scratch {
 }
 
 impl Tree {
-    /// Learns from the samples, whose order changes. Classes and values must be below `classes` and `values`.
-    pub fn train(samples: &mut [Sample], classes: usize, values: usize) -> Self {
+    /// Learns from the samples, whose order and classes change. The values of features must be below `values`.
+    pub fn train(samples: &mut [Sample], values: usize) -> Self {
         let mut tree = Self { nodes: Vec::new() };
-        let mut scratch = Scratch { counts: vec![0; classes * values], values: vec![0; values], classes };
+        let names = number_densely(samples);
+        let classes = names.len();
+        let mut scratch = Scratch { counts: vec![0; classes * values.max(1)], values: vec![0; values], classes };
         tree.grow(samples, &[(0, 0.0); REMEMBERED], &mut scratch);
+        for (class, _) in tree.nodes.iter_mut().flat_map(|node| &mut node.guesses) {
+            *class = names.get(usize::from(*class)).copied().unwrap_or(0);
+        }
         tree
     }
 
@@ -80,6 +85,18 @@ impl Tree {
         }
         u32::try_from(index).unwrap_or(u32::MAX)
     }
+}
+
+/// Numbers the classes from 0 in the samples, so that their counts stay in the processor's cache. Returns their names.
+fn number_densely(samples: &mut [Sample]) -> Vec<u16> {
+    let mut names: Vec<u16> = samples.iter().map(|sample| sample.class).collect();
+    names.sort_unstable();
+    names.dedup();
+    for sample in samples {
+        let number = names.binary_search(&sample.class).unwrap_or(0);
+        sample.class = u16::try_from(number).unwrap_or(0);
+    }
+    names
 }
 
 /// The classes of the samples, and whether there is only one.

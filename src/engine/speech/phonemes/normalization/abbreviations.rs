@@ -128,7 +128,7 @@ fn with_point(view: &View, word: &str) -> Option<Reading> {
     }
     let (name, spoken) = WITH_POINT.iter().find(|(name, _)| *name == lower)?;
     // Short words that are words of their own need a number or a name after them.
-    let is_word = matches!(*name, "co" | "ed" | "al" | "fig" | "min" | "max" | "sec" | "ch" | "wed" | "fri" | "mon" | "est" | "rd" | "eq" | "al" | "inc" | "vol" | "figs");
+    let is_word = matches!(*name, "co" | "ed" | "al" | "fig" | "min" | "max" | "sec" | "ch" | "wed" | "fri" | "mon" | "est" | "rd" | "eq" | "inc" | "vol" | "figs");
     let belongs = view.get(2).is_some_and(|next| next.kind == Kind::Number) || !view.is_sentence_start(2);
     (!is_word || belongs || matches!(*name, "inc" | "co" | "al")).then(|| Reading::new(taken, *spoken)).flatten()
 }

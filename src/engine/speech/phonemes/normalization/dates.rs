@@ -1,6 +1,6 @@
 //! Dates and times.
 
-use super::{Reading, View, integer};
+use super::{Part, Reading, View, integer};
 
 const MONTHS: [&str; 12] = [
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
@@ -121,11 +121,10 @@ pub fn time(view: &View) -> Option<Reading> {
     let hour = integer(hour_text).filter(|hour| hour_text.len() <= 2 && *hour < 25)?;
     if !view.adjacent_is(1, ':') {
         let (letters, taken) = half_of_day(view, 1).filter(|_| (1..=12).contains(&hour))?;
-        return Reading::new(1 + taken, format!("{} {letters}", view.numbers.cardinal(hour)));
+        return Some(with_letters(1 + taken, view.numbers.cardinal(hour), letters));
     }
     let minute_text = view.adjacent_number(2)?;
     let minute = integer(minute_text).filter(|minute| minute_text.len() == 2 && *minute < 60)?;
-    let mut taken = 3;
     let hours = view.numbers.cardinal(hour);
     if view.adjacent_is(3, ':') {
         let seconds = integer(view.adjacent_number(4)?).filter(|seconds| *seconds < 60)?;
@@ -140,18 +139,21 @@ pub fn time(view: &View) -> Option<Reading> {
         1..10 => format!("oh {}", view.numbers.cardinal(minute)),
         _ => view.numbers.cardinal(minute),
     };
-    let mut words = format!("{hours} {minutes}");
-    if let Some((letters, more)) = half {
-        words = format!("{words} {letters}");
-        taken += more;
+    let words = format!("{hours} {minutes}");
+    match half {
+        Some((letters, more)) => Some(with_letters(3 + more, words, letters)),
+        None => Reading::new(3, words),
     }
-    Reading::new(taken, words)
 }
 
-/// *a m* or *p m*, and the number of tokens: `pm`, `p.m.`. The last point stays if it ends the sentence.
+fn with_letters(taken: usize, words: String, letters: &str) -> Reading {
+    Reading { taken, parts: vec![Part::Words(words), Part::Letters(letters.to_owned())] }
+}
+
+/// AM or PM, and the number of tokens: `pm`, `p.m.`. The last point stays if it ends the sentence.
 fn half_of_day(view: &View, offset: usize) -> Option<(&'static str, usize)> {
     let word = view.word(offset)?.to_ascii_lowercase();
-    let spoken = |letter: &str| if letter.starts_with('a') { "A M" } else { "P M" };
+    let spoken = |letter: &str| if letter.starts_with('a') { "AM" } else { "PM" };
     if matches!(word.as_str(), "am" | "pm") {
         return Some((spoken(&word), 1));
     }

@@ -10,6 +10,8 @@ mod amounts;
 mod dates;
 mod quantities;
 mod symbols;
+#[cfg(test)]
+mod tests;
 
 use super::numbers::{NumberWords, Written, parse_written, spoken_digits};
 use super::token::{Kind, Token};
@@ -56,7 +58,10 @@ const RULES: [Rule; 11] = [
 pub fn normalize(tokens: &[Token], british: bool) -> Vec<Token> {
     let mut normalized = Vec::with_capacity(tokens.len());
     let mut view = View { tokens, at: 0, numbers: NumberWords { with_and: british }, british };
+    // White space before something that is not spoken goes to what follows.
+    let mut space_before = false;
     while let Some(token) = tokens.get(view.at) {
+        let first = normalized.len();
         match RULES.iter().find_map(|rule| rule(&view)) {
             Some(reading) => {
                 let taken = reading.taken.max(1);
@@ -65,12 +70,21 @@ pub fn normalize(tokens: &[Token], british: bool) -> Vec<Token> {
                 view.at += taken;
             }
             None => {
-                normalized.push(token.clone());
+                let joins = token.kind == Kind::Word && normalized.last().is_some_and(is_spoken);
+                normalized.push(Token { space_before: token.space_before || joins, ..token.clone() });
                 view.at += 1;
             }
         }
+        match normalized.get_mut(first) {
+            Some(next) => next.space_before |= std::mem::take(&mut space_before),
+            None => space_before |= token.space_before,
+        }
     }
     normalized
+}
+
+fn is_spoken(token: &Token) -> bool {
+    matches!(token.kind, Kind::Word | Kind::Letters | Kind::Phonemes)
 }
 
 /// Whether the token directly follows a word or number, as the digits do in *MP3*.
@@ -90,7 +104,12 @@ fn push(parts: Vec<Part>, first: &Token, end: usize, separate: bool, normalized:
             Part::Letters(letters) => push(Kind::Letters, &letters),
             Part::Words(words) => {
                 for word in words.split(' ').filter(|word| !word.is_empty()) {
-                    push(if matches!(word, "," | ".") { Kind::Punctuation } else { Kind::Word }, word);
+                    match word {
+                        "," | "." => push(Kind::Punctuation, word),
+                        // Unstressed between the digits of a decimal.
+                        "point" => push(Kind::Phonemes, "pYnt"),
+                        _ => push(Kind::Word, word),
+                    }
                 }
             }
         }
