@@ -43,9 +43,10 @@ pub fn sentences(tokens: &[Token]) -> Vec<&[Token]> {
         let next = tokens.get(at + 1);
         let closes = |token: &Token| token.is('"') || token.is('”') || token.is(')') || token.is('\'');
         let is_end = token.is('.') || token.is('!') || token.is('?') || token.is('…');
-        let closed_end = closes(token) && at.checked_sub(1).and_then(|before| tokens.get(before)).is_some_and(|before| {
-            !token.space_before && (before.is('.') || before.is('!') || before.is('?') || before.is('…'))
-        });
+        let closed_end = closes(token)
+            && at.checked_sub(1).and_then(|before| tokens.get(before)).is_some_and(|before| {
+                !token.space_before && (before.is('.') || before.is('!') || before.is('?') || before.is('…'))
+            });
         let continues = token.is('…') && next.is_some_and(|next| next.text.starts_with(char::is_lowercase));
         let ends = (is_end || closed_end) && !continues && next.is_none_or(|next| next.space_before);
         if token.kind == Kind::Break || ends {
@@ -90,10 +91,11 @@ impl Chunks {
             match self.done.last_mut() {
                 Some((last, total)) if (*total < SHORT || length < SHORT / 2) && *total + length < MAX_PHONEMES / 2 => {
                     *total += length + 1;
-                    last.extend(part.into_iter().enumerate().map(|(at, spoken)| Spoken {
-                        space_before: spoken.space_before || at == 0,
-                        ..spoken
-                    }));
+                    last.extend(
+                        part.into_iter()
+                            .enumerate()
+                            .map(|(at, spoken)| Spoken { space_before: spoken.space_before || at == 0, ..spoken }),
+                    );
                 }
                 _ => self.done.push((part, length)),
             }
@@ -112,22 +114,23 @@ impl Chunks {
     }
 
     /// Cuts a sentence that is too long, or the first one for an early first sound.
-    fn cut(&self, mut spoken: Vec<Spoken>) -> Vec<Vec<Spoken>> {
-        let mut parts = Vec::new();
-        if self.done.is_empty() && length(&spoken) > FIRST {
-            let at = clause_end(&spoken, FIRST_MIN, FIRST);
-            if let Some(at) = at {
-                let rest = spoken.split_off(at);
-                parts.push(std::mem::replace(&mut spoken, rest));
-            }
+    fn cut(&self, spoken: Vec<Spoken>) -> Vec<Vec<Spoken>> {
+        let mut lengths = Vec::new();
+        let mut rest = spoken.as_slice();
+        if self.done.is_empty() && length_exceeds(rest, FIRST) {
+            let at = clause_end(rest, FIRST_MIN, FIRST).unwrap_or(0);
+            lengths.push(at);
+            rest = &rest[at..];
         }
-        while length_exceeds(&spoken, MAX_PHONEMES) {
-            let at = clause_end(&spoken, MAX_PHONEMES / 4, MAX_PHONEMES).unwrap_or_else(|| longest_fit(&spoken));
-            let rest = spoken.split_off(at.max(1));
-            parts.push(std::mem::replace(&mut spoken, rest));
+        while length_exceeds(rest, MAX_PHONEMES) {
+            let at = clause_end(rest, MAX_PHONEMES / 4, MAX_PHONEMES).unwrap_or_else(|| longest_fit(rest)).max(1);
+            lengths.push(at);
+            rest = &rest[at..];
         }
-        parts.push(spoken);
-        parts
+        lengths.push(rest.len());
+        let mut spoken = spoken.into_iter();
+        let parts = lengths.into_iter().map(|length| spoken.by_ref().take(length).collect::<Vec<_>>());
+        parts.filter(|part| !part.is_empty()).collect()
     }
 }
 

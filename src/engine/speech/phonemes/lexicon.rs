@@ -87,7 +87,10 @@ impl Lexicon {
     /// The words of the gold lexicon that are written in lower case or with one capital, with their usual pronunciation.
     pub fn words(&self) -> impl Iterator<Item = (&str, &str)> {
         let ordinary = |word: &str| !word.chars().skip(1).any(char::is_uppercase);
-        self.gold.iter().filter(move |(word, _)| ordinary(word)).filter_map(|(word, entry)| Some((&**word, entry.usual()?)))
+        self.gold
+            .iter()
+            .filter(move |(word, _)| ordinary(word))
+            .filter_map(|(word, entry)| Some((&**word, entry.usual()?)))
     }
 
     /// Whether the gold lexicon has the word in this spelling, or with the other case of its first letter.
@@ -124,10 +127,8 @@ impl Lexicon {
 
 impl Entry {
     fn new(word: &str, entry: JsonEntry) -> Result<Self, LexiconError> {
-        let invalid = || LexiconError::Pronunciation {
-            word: word.chars().take(MAX_CHARACTERS).collect(),
-            limit: MAX_CHARACTERS,
-        };
+        let invalid =
+            || LexiconError::Pronunciation { word: word.chars().take(MAX_CHARACTERS).collect(), limit: MAX_CHARACTERS };
         let checked = |phonemes: String| {
             let fits = phonemes.chars().take(MAX_CHARACTERS + 1).count() <= MAX_CHARACTERS;
             (fits && phonemes.chars().all(is_symbol)).then(|| phonemes.into_boxed_str()).ok_or_else(invalid)
@@ -141,7 +142,8 @@ impl Entry {
                 if !variants.contains_key("DEFAULT") {
                     return Err(LexiconError::NoDefault { word: word.to_owned() });
                 }
-                let known = variants.into_iter().filter_map(|(name, phonemes)| Some((Tag::from_name(&name)?, phonemes)));
+                let known =
+                    variants.into_iter().filter_map(|(name, phonemes)| Some((Tag::from_name(&name)?, phonemes)));
                 let checked = known.map(|(tag, phonemes)| Ok((tag, phonemes.map(checked).transpose()?)));
                 Ok(Self::ByTag(checked.collect::<Result<_, LexiconError>>()?))
             }
@@ -190,6 +192,7 @@ fn other_case(word: &str) -> Option<String> {
     if rest.is_empty() || rest.chars().any(char::is_uppercase) {
         return None;
     }
-    let other: String = if first.is_uppercase() { first.to_lowercase().collect() } else { first.to_uppercase().collect() };
+    let other: String =
+        if first.is_uppercase() { first.to_lowercase().collect() } else { first.to_uppercase().collect() };
     Some(other + rest)
 }

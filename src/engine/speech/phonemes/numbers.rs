@@ -1,8 +1,26 @@
 //! English number words.
 
 const SMALL: [&str; 20] = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
-    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
 ];
 const TENS: [&str; 10] = ["", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
 const SCALES: [(u64, &str); 6] = [
@@ -14,8 +32,17 @@ const SCALES: [(u64, &str); 6] = [
     (1000, "thousand"),
 ];
 const ORDINALS: [(&str, &str); 12] = [
-    ("one", "first"), ("two", "second"), ("three", "third"), ("five", "fifth"), ("eight", "eighth"), ("nine", "ninth"),
-    ("twelve", "twelfth"), ("twenty", "twentieth"), ("thirty", "thirtieth"), ("forty", "fortieth"), ("fifty", "fiftieth"),
+    ("one", "first"),
+    ("two", "second"),
+    ("three", "third"),
+    ("five", "fifth"),
+    ("eight", "eighth"),
+    ("nine", "ninth"),
+    ("twelve", "twelfth"),
+    ("twenty", "twentieth"),
+    ("thirty", "thirtieth"),
+    ("forty", "fortieth"),
+    ("fifty", "fiftieth"),
     ("sixty", "sixtieth"),
 ];
 /// The number of digits that are read as a number. Longer ones are read digit by digit.
@@ -69,7 +96,7 @@ impl NumberWords {
             return;
         }
         words.push(word(&TENS, rest / 10));
-        if rest % 10 > 0 {
+        if !rest.is_multiple_of(10) {
             words.push(word(&SMALL, rest % 10));
         }
     }
@@ -119,8 +146,14 @@ pub fn spoken_digits(digits: &str) -> String {
 /// A number as it is written, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written {
-    Integer { digits: String, grouped: bool },
-    Decimal { whole: String, fraction: String },
+    Integer {
+        digits: String,
+        grouped: bool,
+    },
+    Decimal {
+        whole: String,
+        fraction: String,
+    },
     /// Several numbers: versions, addresses, lists. Each is followed by its separator.
     Several(Vec<(String, Option<char>)>),
 }

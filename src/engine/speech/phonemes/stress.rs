@@ -19,8 +19,32 @@ pub fn is_length_mark(symbol: char) -> bool {
 pub fn is_vowel(symbol: char) -> bool {
     matches!(
         symbol,
-        'A' | 'I' | 'O' | 'Q' | 'W' | 'Y' | 'a' | 'e' | 'i' | 'o' | 'u' | 'y' | 'æ' | 'ɑ' | 'ɒ' | 'ɔ' | 'ə' | 'ɛ' | 'ɜ' | 'ɪ'
-            | 'ʊ' | 'ʌ' | 'ᵻ' | 'ø' | 'œ' | 'ɐ' | 'ᵊ'
+        'A' | 'I'
+            | 'O'
+            | 'Q'
+            | 'W'
+            | 'Y'
+            | 'a'
+            | 'e'
+            | 'i'
+            | 'o'
+            | 'u'
+            | 'y'
+            | 'æ'
+            | 'ɑ'
+            | 'ɒ'
+            | 'ɔ'
+            | 'ə'
+            | 'ɛ'
+            | 'ɜ'
+            | 'ɪ'
+            | 'ʊ'
+            | 'ʌ'
+            | 'ᵻ'
+            | 'ø'
+            | 'œ'
+            | 'ɐ'
+            | 'ᵊ'
     )
 }
 
@@ -53,9 +77,7 @@ pub fn change_stress(phonemes: &str, change: StressChange) -> String {
         }
         StressChange::AddSecondary if unmarked => with_mark(phonemes, SECONDARY),
         StressChange::RaisePrimary if unmarked => with_mark(phonemes, PRIMARY),
-        StressChange::RaisePrimary if !has(PRIMARY) => {
-            phonemes.replace(SECONDARY, PRIMARY.encode_utf8(&mut [0; 4]))
-        }
+        StressChange::RaisePrimary if !has(PRIMARY) => phonemes.replace(SECONDARY, PRIMARY.encode_utf8(&mut [0; 4])),
         _ => phonemes.to_owned(),
     }
 }

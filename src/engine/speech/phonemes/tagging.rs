@@ -4,7 +4,8 @@
 //! every word. They are rules of thumb for words such as *record*, *live* and *read*, not a tagger for all words.
 
 use super::word_lists::{
-    ADVERBS, AUXILIARIES, BE, DETERMINERS, HAVE, MODALS, OBJECTS, PREPOSITIONS, SUBJECTS, THIRD_PERSON, is_function_word,
+    ADVERBS, AUXILIARIES, BE, DETERMINERS, HAVE, MODALS, OBJECTS, PREPOSITIONS, SUBJECTS, THIRD_PERSON,
+    is_function_word,
 };
 
 /// A part of speech as the lexicons name it.
@@ -92,7 +93,8 @@ fn tag_word(context: &Context) -> Tag {
     if is_infinitive(context) {
         return if ends_in_s { Tag::Noun } else { Tag::Verb };
     }
-    if is_subject(previous) && second != "of" && (!ends_in_s || THIRD_PERSON.contains(&previous) || previous == "that") {
+    if is_subject(previous) && second != "of" && (!ends_in_s || THIRD_PERSON.contains(&previous) || previous == "that")
+    {
         let agrees = ends_in_s || is_past || !THIRD_PERSON.contains(&previous);
         return if agrees { Tag::Verb } else { Tag::Adjective };
     }
@@ -115,7 +117,7 @@ fn tag_word(context: &Context) -> Tag {
     if matches!(word, "upset" | "undercut" | "sublet") && takes_object(next) {
         return Tag::Verb;
     }
-    if takes_object(next) && (previous.is_empty() || ADVERBS.contains(&previous) || is_plural(previous) == !ends_in_s) {
+    if takes_object(next) && (previous.is_empty() || ADVERBS.contains(&previous) || is_plural(previous) != ends_in_s) {
         return Tag::Verb;
     }
     if ADVERBS.contains(&previous) && is_past {
@@ -130,7 +132,8 @@ fn is_infinitive(context: &Context) -> bool {
     let leads = |word: &str| {
         MODALS.contains(&word) || AUXILIARIES.contains(&word) || word.ends_with("'ll") || word.ends_with("'d")
     };
-    let after_to = |word: &str, before: &str| word == "to" && !matches!(before, "according" | "due" | "thanks" | "prior");
+    let after_to =
+        |word: &str, before: &str| word == "to" && !matches!(before, "according" | "due" | "thanks" | "prior");
     let between = matches!(previous, "not") || ADVERBS.contains(&previous) || is_subject(previous);
     leads(previous)
         || after_to(previous, second)
@@ -164,8 +167,11 @@ fn is_plural(word: &str) -> bool {
 fn tag_that(context: &Context) -> Tag {
     let Context { before: [previous, ..], after: [next, _], .. } = *context;
     let opens_clause = is_subject(next) || DETERMINERS.contains(&next) || OBJECTS.contains(&next) || next == "there";
-    let is_free = previous.is_empty() || PREPOSITIONS.contains(&previous) || matches!(previous, "and" | "but" | "or" | "is" | "was");
-    let verb_follows = BE.contains(&next) || MODALS.contains(&next) || HAVE.contains(&next) || AUXILIARIES.contains(&next);
+    let is_free = previous.is_empty()
+        || PREPOSITIONS.contains(&previous)
+        || matches!(previous, "and" | "but" | "or" | "is" | "was");
+    let verb_follows =
+        BE.contains(&next) || MODALS.contains(&next) || HAVE.contains(&next) || AUXILIARIES.contains(&next);
     if next.is_empty() || previous == "that" || (is_free && !opens_clause) {
         return Tag::Determiner;
     }
@@ -199,7 +205,8 @@ fn tag_read(context: &Context) -> Tag {
 }
 
 fn is_past_form(word: &str) -> bool {
-    word.ends_with("ed") || matches!(word, "sat" | "took" | "went" | "got" | "had" | "was" | "came" | "found" | "bought" | "wrote")
+    word.ends_with("ed")
+        || matches!(word, "sat" | "took" | "went" | "got" | "had" | "was" | "came" | "found" | "bought" | "wrote")
 }
 
 fn tag_used(context: &Context) -> Tag {
@@ -229,7 +236,10 @@ fn tag_adverb(context: &Context) -> Tag {
 }
 
 fn tag_minute(context: &Context) -> Tag {
-    let is_tiny = matches!(context.after[0], "detail" | "details" | "amount" | "amounts" | "quantities" | "particles" | "differences");
+    let is_tiny = matches!(
+        context.after[0],
+        "detail" | "details" | "amount" | "amounts" | "quantities" | "particles" | "differences"
+    );
     if is_tiny { Tag::Adjective } else { Tag::Noun }
 }
 
@@ -242,14 +252,33 @@ fn tag_wound(context: &Context) -> Tag {
 fn tag_live(context: &Context) -> Tag {
     let Context { word, before: [previous, second, _], after: [next, _] } = *context;
     let plural_noun = word == "lives";
-    let place = matches!(next, "in" | "at" | "with" | "on" | "here" | "there" | "near" | "alone" | "together" | "by" | "without" | "to" | "for" | "under" | "where");
+    let place = matches!(
+        next,
+        "in" | "at"
+            | "with"
+            | "on"
+            | "here"
+            | "there"
+            | "near"
+            | "alone"
+            | "together"
+            | "by"
+            | "without"
+            | "to"
+            | "for"
+            | "under"
+            | "where"
+    );
     if is_infinitive(context) {
         return if plural_noun { Tag::Noun } else { Tag::Verb };
     }
     if is_determiner(previous) || PREPOSITIONS.contains(&previous) {
         return Tag::Noun;
     }
-    let is_shown = matches!(previous, "broadcast" | "streamed" | "shown" | "performed" | "recorded" | "aired" | "go" | "goes" | "went");
+    let is_shown = matches!(
+        previous,
+        "broadcast" | "streamed" | "shown" | "performed" | "recorded" | "aired" | "go" | "goes" | "went"
+    );
     let is_adjective = is_shown || BE.contains(&previous) || BE.contains(&second) && ADVERBS.contains(&previous);
     if !plural_noun && is_adjective {
         return Tag::Other;
@@ -257,6 +286,7 @@ fn tag_live(context: &Context) -> Tag {
     if plural_noun && (BE.contains(&next) || HAVE.contains(&next) || MODALS.contains(&next)) {
         return Tag::Noun;
     }
-    let has_subject = is_subject(previous) || previous == "that" || is_plural(previous) != plural_noun && !previous.is_empty();
+    let has_subject =
+        is_subject(previous) || previous == "that" || is_plural(previous) != plural_noun && !previous.is_empty();
     if has_subject || place && (!plural_noun || !is_plural(previous)) { Tag::Verb } else { Tag::Noun }
 }

@@ -60,13 +60,15 @@ pub fn tokenize(text: &str) -> Vec<Token> {
         let rest = &text[at..];
         if first.is_whitespace() {
             let blank = rest.len() - rest.trim_start().len();
-            if rest[..blank].matches('\n').count() >= 2 && tokens.last().is_some_and(|token| token.kind != Kind::Break) {
+            if rest[..blank].matches('\n').count() >= 2 && tokens.last().is_some_and(|token| token.kind != Kind::Break)
+            {
                 tokens.push(Token { kind: Kind::Break, text: String::new(), space_before, start: at, end: at });
             }
             (at, space_before) = (at + blank, true);
             continue;
         }
-        let (kind, content, length) = next_token(rest, first, !space_before && tokens.last().is_some_and(|last| !last.is('(')));
+        let (kind, content, length) =
+            next_token(rest, first, !space_before && tokens.last().is_some_and(|last| !last.is('(')));
         let (start, end) = (at, at + length);
         let repeats = kind == Kind::Punctuation
             && !space_before
@@ -89,7 +91,9 @@ fn next_token(rest: &str, first: char, follows: bool) -> (Kind, String, usize) {
     if first.is_ascii_digit() || (first == '.' && !follows && digit_at(1)) {
         return whole(Kind::Number, number_length(rest));
     }
-    if first == '[' && let Some(inline) = inline_phonemes(rest) {
+    if first == '['
+        && let Some(inline) = inline_phonemes(rest)
+    {
         return inline;
     }
     if rest.starts_with("...") {
@@ -112,13 +116,10 @@ fn is_clipped_word(rest: &str) -> bool {
 }
 
 fn word_length(rest: &str) -> usize {
-    let mut characters = rest.char_indices().peekable();
-    let mut count = 0;
-    while let Some((at, symbol)) = characters.next() {
+    for (count, (at, symbol)) in rest.char_indices().enumerate() {
         let joins = || rest[at + symbol.len_utf8()..].starts_with(char::is_alphabetic);
         let inside = symbol.is_alphabetic() || (matches!(symbol, '\'' | '-') && joins());
-        count += 1;
-        if !inside || count > MAX_WORD {
+        if !inside || count >= MAX_WORD {
             return at;
         }
     }
@@ -137,8 +138,16 @@ fn number_length(rest: &str) -> usize {
 
 /// `[word](/phonemes/)`. Symbols that the model does not know are left out.
 fn inline_phonemes(rest: &str) -> Option<(Kind, String, usize)> {
-    let start = rest.char_indices().take_while(|(at, _)| *at < MAX_INLINE).find(|(at, _)| rest[*at..].starts_with("](/"))?.0 + 3;
-    let end = start + rest[start..].char_indices().take_while(|(at, _)| *at < MAX_INLINE).find(|(at, _)| rest[start + at..].starts_with("/)"))?.0;
-    let known = rest[start..end].chars().filter(|symbol| is_symbol(*symbol) || is_punctuation(*symbol) || *symbol == ' ');
+    let start =
+        rest.char_indices().take_while(|(at, _)| *at < MAX_INLINE).find(|(at, _)| rest[*at..].starts_with("](/"))?.0
+            + 3;
+    let end = start
+        + rest[start..]
+            .char_indices()
+            .take_while(|(at, _)| *at < MAX_INLINE)
+            .find(|(at, _)| rest[start + at..].starts_with("/)"))?
+            .0;
+    let known =
+        rest[start..end].chars().filter(|symbol| is_symbol(*symbol) || is_punctuation(*symbol) || *symbol == ' ');
     Some((Kind::Phonemes, known.collect(), end + 2))
 }

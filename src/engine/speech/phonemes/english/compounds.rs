@@ -16,7 +16,8 @@ pub fn pieces(word: &str) -> Vec<&str> {
         for window in letters.windows(3) {
             let [(_, before), (at, letter), (next_at, next)] = window else { continue };
             let from_lower = before.is_lowercase() && letter.is_uppercase();
-            let word_after_acronym = before.is_uppercase() && letter.is_uppercase() && next.is_lowercase() && *next != 's';
+            let word_after_acronym =
+                before.is_uppercase() && letter.is_uppercase() && next.is_lowercase() && *next != 's';
             if from_lower || word_after_acronym {
                 pieces.push(&part[start..*at]);
                 start = *at;
@@ -33,7 +34,10 @@ pub fn pieces(word: &str) -> Vec<&str> {
 
 /// Joins the phonemes of the parts of a word. If most of them have primary stress, the lighter half loses it.
 pub fn joined(pieces: &[&str], mut phonemes: Vec<String>) -> String {
-    let mut spoken: Vec<(bool, usize, usize)> = phonemes.iter().enumerate().filter(|(_, phonemes)| !phonemes.is_empty())
+    let mut spoken: Vec<(bool, usize, usize)> = phonemes
+        .iter()
+        .enumerate()
+        .filter(|(_, phonemes)| !phonemes.is_empty())
         .map(|(at, phonemes)| (phonemes.contains(PRIMARY), weight(phonemes), at))
         .collect();
     let stressed = spoken.iter().filter(|(has_primary, ..)| *has_primary).count();
@@ -61,7 +65,9 @@ pub fn split_compound(word: &str, lexicon: &Lexicon, british: bool) -> Option<St
         return None;
     }
     let known = |part: &str| match lexicon.get(part, Tag::Other, false) {
-        Some(Found::Phonemes(phonemes)) if lexicon.has_gold(part) && phonemes.contains(is_stress) => Some(phonemes.to_owned()),
+        Some(Found::Phonemes(phonemes)) if lexicon.has_gold(part) && phonemes.contains(is_stress) => {
+            Some(phonemes.to_owned())
+        }
         _ => None,
     };
     let splits = (MIN_PART..=word.len() - MIN_PART).filter_map(|at| {

@@ -16,11 +16,23 @@ pub enum Inflection {
 
 /// Endings that leave the stem as it is, with their phonemes.
 const SUFFIXES: [(&str, &str); 7] = [
-    ("ness", "nəs"), ("less", "ləs"), ("like", "lˌIk"), ("wise", "wˌIz"), ("ship", "ʃˌɪp"), ("ly", "li"), ("ment", "mənt"),
+    ("ness", "nəs"),
+    ("less", "ləs"),
+    ("like", "lˌIk"),
+    ("wise", "wˌIz"),
+    ("ship", "ʃˌɪp"),
+    ("ly", "li"),
+    ("ment", "mənt"),
 ];
 const PREFIXES: [(&str, &str); 8] = [
-    ("un", "ˌʌn"), ("non", "nˌɑn"), ("anti", "ˌænti"), ("super", "sˌupəɹ"), ("micro", "mˌIkɹO"), ("hyper", "hˌIpəɹ"),
-    ("multi", "mˌʌlti"), ("cyber", "sˌIbəɹ"),
+    ("un", "ˌʌn"),
+    ("non", "nˌɑn"),
+    ("anti", "ˌænti"),
+    ("super", "sˌupəɹ"),
+    ("micro", "mˌIkɹO"),
+    ("hyper", "hˌIpəɹ"),
+    ("multi", "mˌʌlti"),
+    ("cyber", "sˌIbəɹ"),
 ];
 
 impl Inflection {
@@ -104,7 +116,8 @@ pub fn with_ending(stem: &str, inflection: Inflection, british: bool) -> Option<
     let last = symbols.next()?;
     let before = symbols.next();
     // An American t between vowels is a tap.
-    let tap = !british && last == 't' && before.is_some_and(|before| before == 'ɹ' || (is_vowel(before) && before != 'ᵊ'));
+    let tap =
+        !british && last == 't' && before.is_some_and(|before| before == 'ɹ' || (is_vowel(before) && before != 'ᵊ'));
     let reduced = if british { 'ɪ' } else { 'ᵻ' };
     let ending = match inflection {
         Inflection::S if "ptkfθ".contains(last) => "s".to_owned(),
@@ -131,5 +144,12 @@ fn localized(phonemes: &str, british: bool) -> String {
     if !british {
         return phonemes.to_owned();
     }
-    phonemes.replace("əɹ", "ə").replace("nˌɑn", "nˌɒn").replace('æ', "a").replace('O', "Q").replace("su", "suː").replace("nəs", "nɪs").replace("ləs", "lɪs")
+    phonemes
+        .replace("əɹ", "ə")
+        .replace("nˌɑn", "nˌɒn")
+        .replace('æ', "a")
+        .replace('O', "Q")
+        .replace("su", "suː")
+        .replace("nəs", "nɪs")
+        .replace("ləs", "lɪs")
 }

@@ -32,7 +32,8 @@ impl English {
     pub fn phonemes(&self, sentence: &[Token]) -> Vec<String> {
         let pronouncer = Pronouncer { lexicon: &self.lexicon, rules: &self.rules, british: self.british };
         let lower: Vec<String> = sentence.iter().map(lower_case).collect();
-        let has_lower_case = sentence.iter().any(|token| token.kind == Kind::Word && token.text.contains(char::is_lowercase));
+        let has_lower_case =
+            sentence.iter().any(|token| token.kind == Kind::Word && token.text.contains(char::is_lowercase));
         let mut following = Following::default();
         let mut phonemes = vec![String::new(); sentence.len()];
         for (at, token) in sentence.iter().enumerate().rev() {

@@ -9,8 +9,8 @@ use super::super::symbols::is_pause;
 use super::super::tagging::{Context, Tag, tag};
 use super::super::word_lists::is_function_word;
 use super::compounds::{joined, pieces, split_compound};
-use super::respelling::respelling;
 use super::inflection::{Inflection, stems, with_ending};
+use super::respelling::respelling;
 
 /// What follows a word.
 #[derive(Debug, Clone, Copy, Default)]
@@ -167,7 +167,8 @@ impl Pronouncer<'_> {
         if !self.lexicon.has(stem) && !is_acronym {
             return None;
         }
-        let stem_tag = if self.lexicon.is_heteronym(stem) { inflection.stem_tag(tag(&reader.context)) } else { Tag::Other };
+        let stem_tag =
+            if self.lexicon.is_heteronym(stem) { inflection.stem_tag(tag(&reader.context)) } else { Tag::Other };
         let stem = match self.looked_up(stem, stem_tag, stress, reader) {
             Some(stem) => stem,
             None => self.upper_case(stem, stress, reader)?,
@@ -229,7 +230,8 @@ impl Pronouncer<'_> {
             return phonemes;
         }
         let is_acronym = word == lower && lower.len() < 4;
-        let is_spellable = is_acronym || lower.len() < 2 || (lower.len() < 5 && !lower.contains(['a', 'e', 'i', 'o', 'u', 'y']));
+        let is_spellable =
+            is_acronym || lower.len() < 2 || (lower.len() < 5 && !lower.contains(['a', 'e', 'i', 'o', 'u', 'y']));
         if is_spellable && let Some(letters) = self.spell(&lower) {
             return letters;
         }
@@ -240,9 +242,9 @@ impl Pronouncer<'_> {
 /// *come in*, *log in*
 fn is_particle(context: &Context) -> bool {
     const VERBS: [&str; 30] = [
-        "come", "came", "coming", "log", "logged", "sign", "signed", "check", "checked", "dive", "plug", "tune", "move", "moved",
-        "walk", "walked", "went", "go", "get", "got", "bring", "broke", "drop", "give", "jump", "join", "let", "step", "stepped",
-        "fit",
+        "come", "came", "coming", "log", "logged", "sign", "signed", "check", "checked", "dive", "plug", "tune",
+        "move", "moved", "walk", "walked", "went", "go", "get", "got", "bring", "broke", "drop", "give", "jump",
+        "join", "let", "step", "stepped", "fit",
     ];
     VERBS.contains(&context.before[0]) && matches!(context.after[0], "" | "and" | "with" | "to" | "on" | "from")
 }

@@ -67,9 +67,7 @@ impl LetterToSound {
             rules.collect(word, &numbers, &mut samples);
         }
         let values = rules.classes.len().max(LETTERS) + 1;
-        let train = |mut samples: Vec<Sample>| {
-            (!samples.is_empty()).then(|| Tree::train(&mut samples, values))
-        };
+        let train = |mut samples: Vec<Sample>| (!samples.is_empty()).then(|| Tree::train(&mut samples, values));
         rules.trees = samples.into_iter().map(train).collect();
         rules
     }
@@ -88,11 +86,13 @@ impl LetterToSound {
             let mut next = Vec::with_capacity(beam.len() * 4);
             for hypothesis in &beam {
                 let guesses = tree.guess(&features(letters, at, hypothesis));
-                next.extend(guesses.iter().filter(|(_, probability)| *probability > 1e-3).map(|(class, probability)| {
-                    let mut longer = self.extended(hypothesis, *class);
-                    longer.score += probability.ln();
-                    longer
-                }));
+                next.extend(guesses.iter().filter(|(_, probability)| *probability > 1e-3).map(
+                    |(class, probability)| {
+                        let mut longer = self.extended(hypothesis, *class);
+                        longer.score += probability.ln();
+                        longer
+                    },
+                ));
             }
             if next.is_empty() {
                 continue;
@@ -139,7 +139,8 @@ fn number_classes(aligned: &[Aligned]) -> (Vec<Class>, HashMap<&str, u16>) {
     for chunk in aligned.iter().flat_map(|word| &word.chunks) {
         *counts.entry(chunk).or_default() += 1;
     }
-    let mut frequent: Vec<&str> = counts.iter().filter(|(_, count)| **count >= MIN_COUNT).map(|(name, _)| *name).collect();
+    let mut frequent: Vec<&str> =
+        counts.iter().filter(|(_, count)| **count >= MIN_COUNT).map(|(name, _)| *name).collect();
     frequent.sort_unstable();
     let class = |name: &&str| Class {
         sounds: (*name).to_owned(),

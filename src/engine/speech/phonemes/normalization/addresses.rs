@@ -5,8 +5,8 @@ use super::{Reading, View};
 
 /// Endings of host names after which a point belongs to an address.
 const DOMAINS: [&str; 24] = [
-    "com", "org", "net", "edu", "gov", "io", "dev", "ai", "app", "co", "uk", "de", "fr", "it", "es", "eu", "ca", "au", "us",
-    "ch", "nl", "info", "tv", "me",
+    "com", "org", "net", "edu", "gov", "io", "dev", "ai", "app", "co", "uk", "de", "fr", "it", "es", "eu", "ca", "au",
+    "us", "ch", "nl", "info", "tv", "me",
 ];
 /// The most tokens of an address.
 const MAX_TOKENS: usize = 60;
@@ -14,7 +14,9 @@ const MAX_TOKENS: usize = 60;
 /// `https://example.com/a?b=c`, `www.example.com`, `name@example.com`, `example.com/page`.
 pub fn address(view: &View) -> Option<Reading> {
     let first = view.get(0).filter(|token| token.kind == Kind::Word)?;
-    if view.adjacent(1).is_none() || (view.adjacent(0).is_some() && view.before(1).is_some_and(|before| !before.is('(') && !before.is('"'))) {
+    if view.adjacent(1).is_none()
+        || (view.adjacent(0).is_some() && view.before(1).is_some_and(|before| !before.is('(') && !before.is('"')))
+    {
         return None;
     }
     let length = (1..MAX_TOKENS).find(|offset| view.adjacent(*offset).is_none()).unwrap_or(MAX_TOKENS);
@@ -50,9 +52,10 @@ fn is_host(tokens: &[Token]) -> bool {
         return (at + 1..tokens.len()).any(point_at);
     }
     let host_end = tokens.iter().position(|token| token.is('/')).unwrap_or(tokens.len());
-    let is_name = tokens[..host_end].iter().enumerate().all(|(at, token)| {
-        if at % 2 == 0 { matches!(token.kind, Kind::Word | Kind::Number) } else { token.is('.') }
-    });
+    let is_name = tokens[..host_end]
+        .iter()
+        .enumerate()
+        .all(|(at, token)| if at % 2 == 0 { matches!(token.kind, Kind::Word | Kind::Number) } else { token.is('.') });
     let starts_with_www = tokens.first().is_some_and(|token| token.text.eq_ignore_ascii_case("www"));
     is_name && host_end > 2 && (starts_with_www || tokens.get(host_end - 1).is_some_and(is_domain))
 }

@@ -3,7 +3,18 @@
 use super::{Part, Reading, View, integer};
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 
 /// The full name of a month from its name or abbreviation.
@@ -46,7 +57,8 @@ pub fn iso_date(view: &View) -> Option<Reading> {
 
 /// `1/5/2024`: month first in American English, day first in British English, unless only the other order is a date.
 pub fn slash_date(view: &View) -> Option<Reading> {
-    let separator = ['/', '.', '-'].into_iter().find(|mark| view.adjacent_is(1, *mark) && view.adjacent_is(3, *mark))?;
+    let separator =
+        ['/', '.', '-'].into_iter().find(|mark| view.adjacent_is(1, *mark) && view.adjacent_is(3, *mark))?;
     let (first, second) = (integer(view.number(0)?)?, integer(view.adjacent_number(2)?)?);
     let year_text = view.adjacent_number(4)?;
     let year = integer(year_text).filter(|_| year_text.len() == 4 || (year_text.len() == 2 && separator == '/'))?;
@@ -78,11 +90,10 @@ fn month_first(view: &View) -> Option<Reading> {
     if view.adjacent_word(taken).is_some_and(is_ordinal_suffix) {
         taken += 1;
     }
-    if view.adjacent_is(taken, '-') || view.adjacent_is(taken, '–') {
-        if let Some(last) = view.adjacent_number(taken + 1).and_then(self::day) {
-            words = format!("{words} to {}", view.numbers.ordinal(last));
-            taken += 2;
-        }
+    let is_range = view.adjacent_is(taken, '-') || view.adjacent_is(taken, '–');
+    if let Some(last) = view.adjacent_number(taken + 1).filter(|_| is_range).and_then(self::day) {
+        words = format!("{words} to {}", view.numbers.ordinal(last));
+        taken += 2;
     }
     let comma = usize::from(view.adjacent_is(taken, ','));
     let year = view.number(taken + comma).filter(|text| text.len() == 4).and_then(integer);

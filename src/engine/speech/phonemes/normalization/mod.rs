@@ -171,7 +171,9 @@ impl<'a> View<'a> {
         match self.get(offset) {
             None => true,
             Some(token) if token.kind == Kind::Break => true,
-            Some(token) if token.is('"') || token.is('”') || token.is(')') => self.is_sentence_start_after(offset + 1),
+            Some(token) if token.is('"') || token.is('”') || token.is(')') => {
+                self.is_sentence_start_after(offset + 1)
+            }
             Some(token) => token.is_capitalized() && super::word_lists::is_function_word(&token.text.to_lowercase()),
         }
     }

@@ -7,26 +7,64 @@ use super::{Reading, View, integer};
 
 /// Symbols of units, and their names for one and for many.
 const UNITS: [(&str, &str, &str); 58] = [
-    ("km", "kilometer", "kilometers"), ("m", "meter", "meters"), ("cm", "centimeter", "centimeters"),
-    ("mm", "millimeter", "millimeters"), ("nm", "nanometer", "nanometers"), ("mi", "mile", "miles"), ("ft", "foot", "feet"),
-    ("yd", "yard", "yards"), ("kg", "kilogram", "kilograms"), ("g", "gram", "grams"), ("mg", "milligram", "milligrams"),
-    ("lb", "pound", "pounds"), ("lbs", "pound", "pounds"), ("oz", "ounce", "ounces"), ("L", "liter", "liters"),
-    ("l", "liter", "liters"), ("ml", "milliliter", "milliliters"), ("mL", "milliliter", "milliliters"),
-    ("km²", "square kilometer", "square kilometers"), ("m²", "square meter", "square meters"),
-    ("m³", "cubic meter", "cubic meters"), ("ha", "hectare", "hectares"), ("s", "second", "seconds"),
-    ("sec", "second", "seconds"), ("ms", "millisecond", "milliseconds"), ("ns", "nanosecond", "nanoseconds"),
-    ("min", "minute", "minutes"), ("mins", "minute", "minutes"), ("h", "hour", "hours"), ("hr", "hour", "hours"),
-    ("hrs", "hour", "hours"), ("km/h", "kilometer per hour", "kilometers per hour"),
-    ("kph", "kilometer per hour", "kilometers per hour"), ("mph", "mile per hour", "miles per hour"),
-    ("m/s", "meter per second", "meters per second"), ("B", "byte", "bytes"), ("kB", "kilobyte", "kilobytes"),
-    ("KB", "kilobyte", "kilobytes"), ("MB", "megabyte", "megabytes"), ("GB", "gigabyte", "gigabytes"),
-    ("TB", "terabyte", "terabytes"), ("GiB", "gibibyte", "gibibytes"), ("MiB", "mebibyte", "mebibytes"),
-    ("MB/s", "megabyte per second", "megabytes per second"), ("GB/s", "gigabyte per second", "gigabytes per second"),
-    ("Mbps", "megabit per second", "megabits per second"), ("Gbps", "gigabit per second", "gigabits per second"),
-    ("Hz", "hertz", "hertz"), ("kHz", "kilohertz", "kilohertz"), ("MHz", "megahertz", "megahertz"),
-    ("GHz", "gigahertz", "gigahertz"), ("W", "watt", "watts"), ("kW", "kilowatt", "kilowatts"),
-    ("kWh", "kilowatt hour", "kilowatt hours"), ("V", "volt", "volts"), ("px", "pixel", "pixels"),
-    ("fps", "frame per second", "frames per second"), ("x", "times", "times"),
+    ("km", "kilometer", "kilometers"),
+    ("m", "meter", "meters"),
+    ("cm", "centimeter", "centimeters"),
+    ("mm", "millimeter", "millimeters"),
+    ("nm", "nanometer", "nanometers"),
+    ("mi", "mile", "miles"),
+    ("ft", "foot", "feet"),
+    ("yd", "yard", "yards"),
+    ("kg", "kilogram", "kilograms"),
+    ("g", "gram", "grams"),
+    ("mg", "milligram", "milligrams"),
+    ("lb", "pound", "pounds"),
+    ("lbs", "pound", "pounds"),
+    ("oz", "ounce", "ounces"),
+    ("L", "liter", "liters"),
+    ("l", "liter", "liters"),
+    ("ml", "milliliter", "milliliters"),
+    ("mL", "milliliter", "milliliters"),
+    ("km²", "square kilometer", "square kilometers"),
+    ("m²", "square meter", "square meters"),
+    ("m³", "cubic meter", "cubic meters"),
+    ("ha", "hectare", "hectares"),
+    ("s", "second", "seconds"),
+    ("sec", "second", "seconds"),
+    ("ms", "millisecond", "milliseconds"),
+    ("ns", "nanosecond", "nanoseconds"),
+    ("min", "minute", "minutes"),
+    ("mins", "minute", "minutes"),
+    ("h", "hour", "hours"),
+    ("hr", "hour", "hours"),
+    ("hrs", "hour", "hours"),
+    ("km/h", "kilometer per hour", "kilometers per hour"),
+    ("kph", "kilometer per hour", "kilometers per hour"),
+    ("mph", "mile per hour", "miles per hour"),
+    ("m/s", "meter per second", "meters per second"),
+    ("B", "byte", "bytes"),
+    ("kB", "kilobyte", "kilobytes"),
+    ("KB", "kilobyte", "kilobytes"),
+    ("MB", "megabyte", "megabytes"),
+    ("GB", "gigabyte", "gigabytes"),
+    ("TB", "terabyte", "terabytes"),
+    ("GiB", "gibibyte", "gibibytes"),
+    ("MiB", "mebibyte", "mebibytes"),
+    ("MB/s", "megabyte per second", "megabytes per second"),
+    ("GB/s", "gigabyte per second", "gigabytes per second"),
+    ("Mbps", "megabit per second", "megabits per second"),
+    ("Gbps", "gigabit per second", "gigabits per second"),
+    ("Hz", "hertz", "hertz"),
+    ("kHz", "kilohertz", "kilohertz"),
+    ("MHz", "megahertz", "megahertz"),
+    ("GHz", "gigahertz", "gigahertz"),
+    ("W", "watt", "watts"),
+    ("kW", "kilowatt", "kilowatts"),
+    ("kWh", "kilowatt hour", "kilowatt hours"),
+    ("V", "volt", "volts"),
+    ("px", "pixel", "pixels"),
+    ("fps", "frame per second", "frames per second"),
+    ("x", "times", "times"),
 ];
 
 /// A number and what belongs to it.
@@ -44,7 +82,9 @@ pub fn number(view: &View) -> Option<Reading> {
 
 fn negative(view: &View) -> bool {
     let free = view.before(1).is_none_or(|before| before.kind != Kind::Number && !before.is(')'));
-    let opens = view.get(0).is_some_and(|token| token.is('-') && (token.space_before || view.at == 0 || view.before(1).is_some_and(|before| before.is('('))));
+    let opens = view.get(0).is_some_and(|token| {
+        token.is('-') && (token.space_before || view.at == 0 || view.before(1).is_some_and(|before| before.is('(')))
+    });
     opens && view.adjacent(1).is_some() && (free || view.get(0).is_some_and(|token| token.space_before))
 }
 
@@ -57,7 +97,9 @@ fn positive(view: &View, text: &str) -> Option<Reading> {
 /// A year or a number.
 fn plain(view: &View, text: &str) -> String {
     match parse_written(text, ',', '.') {
-        Written::Integer { digits, grouped: false } if is_year(&digits) => view.numbers.year(digits.parse().unwrap_or(0)),
+        Written::Integer { digits, grouped: false } if is_year(&digits) => {
+            view.numbers.year(digits.parse().unwrap_or(0))
+        }
         _ => view.spoken(text),
     }
 }
@@ -113,9 +155,7 @@ fn fraction(view: &View, text: &str) -> Option<Reading> {
         2 => "halves".to_owned(),
         4 if above == 1 => "quarter".to_owned(),
         4 => "quarters".to_owned(),
-        3 | 5..=20 | 100 | 1000 if above < below => {
-            view.numbers.ordinal(below) + if above == 1 { "" } else { "s" }
-        }
+        3 | 5..=20 | 100 | 1000 if above < below => view.numbers.ordinal(below) + if above == 1 { "" } else { "s" },
         _ => return Reading::new(3, format!("{} {}", view.numbers.cardinal(above), view.spoken(below_text))),
     };
     Reading::new(3, format!("{} {parts}", view.numbers.cardinal(above)))
@@ -154,7 +194,10 @@ fn measure(view: &View, text: &str) -> Option<Reading> {
         };
     }
     if let Some("k" | "K") = view.adjacent_word(1) {
-        return Reading::new(2, format!("{number} {}", if text.len() < 2 && view.adjacent_word(1) == Some("K") { "K" } else { "thousand" }));
+        return Reading::new(
+            2,
+            format!("{number} {}", if text.len() < 2 && view.adjacent_word(1) == Some("K") { "K" } else { "thousand" }),
+        );
     }
     let (name, taken) = unit(view, is_one)?;
     Reading::new(1 + taken, format!("{number} {name}"))

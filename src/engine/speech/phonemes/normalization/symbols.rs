@@ -5,14 +5,40 @@ use super::{Reading, View};
 
 /// Symbols that are always read, and their words.
 const WORDS: [(char, &str); 20] = [
-    ('&', "and"), ('%', "percent"), ('@', "at"), ('+', "plus"), ('=', "equals"), ('±', "plus or minus"), ('×', "times"),
-    ('÷', "divided by"), ('°', "degrees"), ('§', "section"), ('€', "euro"), ('£', "pound"), ('¥', "yen"), ('$', "dollar"),
-    ('≈', "approximately"), ('≤', "less than or equal to"), ('≥', "greater than or equal to"), ('²', "squared"),
-    ('³', "cubed"), ('π', "pi"),
+    ('&', "and"),
+    ('%', "percent"),
+    ('@', "at"),
+    ('+', "plus"),
+    ('=', "equals"),
+    ('±', "plus or minus"),
+    ('×', "times"),
+    ('÷', "divided by"),
+    ('°', "degrees"),
+    ('§', "section"),
+    ('€', "euro"),
+    ('£', "pound"),
+    ('¥', "yen"),
+    ('$', "dollar"),
+    ('≈', "approximately"),
+    ('≤', "less than or equal to"),
+    ('≥', "greater than or equal to"),
+    ('²', "squared"),
+    ('³', "cubed"),
+    ('π', "pi"),
 ];
 const GREEK: [(&str, &str); 12] = [
-    ("α", "alpha"), ("β", "beta"), ("γ", "gamma"), ("δ", "delta"), ("Δ", "delta"), ("λ", "lambda"), ("μ", "mu"),
-    ("π", "pi"), ("σ", "sigma"), ("θ", "theta"), ("ω", "omega"), ("Ω", "omega"),
+    ("α", "alpha"),
+    ("β", "beta"),
+    ("γ", "gamma"),
+    ("δ", "delta"),
+    ("Δ", "delta"),
+    ("λ", "lambda"),
+    ("μ", "mu"),
+    ("π", "pi"),
+    ("σ", "sigma"),
+    ("θ", "theta"),
+    ("ω", "omega"),
+    ("Ω", "omega"),
 ];
 
 /// Reads a symbol, or leaves it out.
@@ -29,19 +55,20 @@ pub fn symbol(view: &View) -> Option<Reading> {
         return None;
     }
     let between_numbers = view.number(1).is_some() && view.before(1).is_some_and(|before| before.kind == Kind::Number);
-    let words = match token.text.chars().next()? {
-        '-' | '–' if token.space_before && view.get(1).is_some_and(|next| next.space_before) => {
-            if between_numbers { "minus" } else { return dash(view) }
-        }
-        '–' => return dash(view),
-        '/' if between_numbers || token.space_before => "slash",
-        '<' if between_numbers => "is less than",
-        '>' if between_numbers => "is greater than",
-        '*' if between_numbers => "times",
-        '~' if view.adjacent_number(1).is_some() => "about",
-        '^' if between_numbers => "to the power of",
-        other => WORDS.iter().find(|(symbol, _)| *symbol == other).map_or("", |(_, words)| *words),
-    };
+    let words =
+        match token.text.chars().next()? {
+            '-' | '–' if token.space_before && view.get(1).is_some_and(|next| next.space_before) => {
+                if between_numbers { "minus" } else { return dash(view) }
+            }
+            '–' => return dash(view),
+            '/' if between_numbers || token.space_before => "slash",
+            '<' if between_numbers => "is less than",
+            '>' if between_numbers => "is greater than",
+            '*' if between_numbers => "times",
+            '~' if view.adjacent_number(1).is_some() => "about",
+            '^' if between_numbers => "to the power of",
+            other => WORDS.iter().find(|(symbol, _)| *symbol == other).map_or("", |(_, words)| *words),
+        };
     Reading::new(1, words)
 }
 
@@ -72,7 +99,16 @@ pub fn letter_name(view: &View) -> Option<Reading> {
         return None;
     }
     let ends = view.get(1).is_none_or(|next| next.kind != Kind::Word);
-    let starts = view.before(1).is_none_or(|before| before.is('.') || before.is('!') || before.is('?') || before.is('"') || before.is('“') || before.is('(') || before.is(':') || before.kind == Kind::Break);
+    let starts = view.before(1).is_none_or(|before| {
+        before.is('.')
+            || before.is('!')
+            || before.is('?')
+            || before.is('"')
+            || before.is('“')
+            || before.is('(')
+            || before.is(':')
+            || before.kind == Kind::Break
+    });
     if letter == 'A' && starts && !ends {
         return None;
     }

@@ -30,16 +30,28 @@ fn numbers_are_read() {
         ("1,000,000 people", "one million people"),
         ("3.14 and .5", "three point one four and point five"),
         ("-5 degrees, x = -3.2", "minus five degrees, x equals minus three point two"),
-        ("in 1999, 2024, 1905, 2000 and 2005", "in nineteen ninety nine, twenty twenty four, nineteen oh five, two thousand and two thousand five"),
+        (
+            "in 1999, 2024, 1905, 2000 and 2005",
+            "in nineteen ninety nine, twenty twenty four, nineteen oh five, two thousand and two thousand five",
+        ),
         ("the 1990s and the 90s", "the nineteen nineties and the nineties"),
         ("1st, 2nd, 3rd and 21st", "first, second, third and twenty first"),
         ("007 and 3000000000", "zero zero seven and three billion"),
-        ("12345678901234567890", "one two three four five six seven eight nine zero one two three four five six seven eight nine zero"),
-        ("Call 555-0123 or +1 415-555-0199.", "Call five five five, zero one two three or plus one four one five, five five five, zero one nine nine."),
+        (
+            "12345678901234567890",
+            "one two three four five six seven eight nine zero one two three four five six seven eight nine zero",
+        ),
+        (
+            "Call 555-0123 or +1 415-555-0199.",
+            "Call five five five, zero one two three or plus one four one five, five five five, zero one nine nine.",
+        ),
         ("version 1.2.3", "version one point two point three"),
         ("1/2, 3/4 and 2/3 of it", "one half, three quarters and two thirds of it"),
         ("1½ cups", "one and one half cups"),
-        ("5–10 km, 1990-1995, 20-30%", "five to ten kilometers, nineteen ninety to nineteen ninety five, twenty to thirty percent"),
+        (
+            "5–10 km, 1990-1995, 20-30%",
+            "five to ten kilometers, nineteen ninety to nineteen ninety five, twenty to thirty percent",
+        ),
         ("a 3:1 ratio", "a three to one ratio"),
         ("1920x1080 px", "one thousand nine hundred twenty by one thousand eighty pixels"),
         ("MP3 and 4K", "MP three and four K"),
@@ -55,7 +67,10 @@ fn amounts_are_read_with_their_units() {
         ("-$5 and 20 € and 7 USD", "minus five dollars and twenty euros and seven dollars"),
         ("50% and 0.5 %", "fifty percent and zero point five percent"),
         ("20°C, 70 °F, 90°", "twenty degrees Celsius, seventy degrees Fahrenheit, ninety degrees"),
-        ("5 km, 1 kg, 16GB, 3.5 GHz, 100 MB/s, 60 mph", "five kilometers, one kilogram, sixteen gigabytes, three point five gigahertz, one hundred megabytes per second, sixty miles per hour"),
+        (
+            "5 km, 1 kg, 16GB, 3.5 GHz, 100 MB/s, 60 mph",
+            "five kilometers, one kilogram, sixteen gigabytes, three point five gigahertz, one hundred megabytes per second, sixty miles per hour",
+        ),
         ("5 m² in 10 min", "five square meters in ten minutes"),
     ]);
     assert_eq!(words("5 km and 105 l", true), "five kilometres and one hundred and five l");
@@ -97,7 +112,10 @@ fn addresses_and_symbols_are_read() {
         ("Mail jane.doe@example.org now.", "Mail jane dot doe at example dot org now."),
         ("See example.com, please.", "See example dot com, please."),
         ("salt & pepper, C#, #1 and #topic", "salt and pepper, C sharp, number one and hashtag topic"),
-        ("2 + 2 = 4, 5 * 3, 4 - 1, 3 < 5", "two plus two equals four, five times three, four minus one, three is less than five"),
+        (
+            "2 + 2 = 4, 5 * 3, 4 - 1, 3 < 5",
+            "two plus two equals four, five times three, four minus one, three is less than five",
+        ),
         ("either/or", "either or"),
         ("this - that", "this, that"),
     ]);

@@ -1,49 +1,13 @@
 //! Italian, with double consonants as espeak-ng writes them.
 
-use super::syllables::{Sound, accented, nuclei, with_stress};
-
-/// Words without stress of their own.
-const UNSTRESSED: [&str; 46] = [
-    "il", "lo", "la", "i", "gli", "le", "un", "uno", "una", "di", "a", "da", "in", "con", "su", "per", "tra", "fra", "e", "ed", "o",
-    "che", "mi", "ti", "si", "ci", "vi", "ne", "del", "al", "dal", "nel", "sul", "non", "se", "ma", "ha", "ho", "hai", "dei", "ai",
-    "dai", "nei", "sui", "col", "ad",
-];
-/// Endings before which the stress is on the third syllable from the end.
-const EARLY_STRESS: [&str; 60] = [
-    "issimo", "issima", "issimi", "issime", "abile", "abili", "ibile", "ibili", "evole", "evoli", "ico", "ica", "ici", "iche",
-    "ologo", "ografo", "ometro", "udine", "agine", "igine", "esimo", "esima", "colo", "cola", "coli", "cole", "polo", "poli", "bolo",
-    "vola", "vole", "tolo", "toli", "gola", "gole", "bero", "mmero", "ssero", "ebbero", "dono", "gono", "avano", "evano", "ivano",
-    "arono", "erono", "irono", "assimo", "essimo", "ciano", "giano", "gliano", "andolo", "andola", "andoli", "andole", "endolo",
-    "endola", "endoli", "endole",
-];
-/// Words in -ano and -ono that are no verbs.
-const NO_VERBS: [&str; 30] = [
-    "lontano", "umano", "romano", "americano", "africano", "messicano", "toscano", "vulcano", "divano", "capitano", "sovrano",
-    "sultano", "invano", "pagano", "urbano", "germano", "repubblicano", "cubano", "vaticano", "veneziano", "abbandono", "perdono",
-    "patrono", "artigiano", "partigiano", "parmigiano", "siciliano", "padano", "fagiano", "baciano",
-];
-/// Endings in -ia whose i is stressed.
-const STRESSED_I: [&str; 13] = [
-    "logia", "logie", "grafia", "grafie", "nomia", "nergia", "attia", "attie", "legria", "sofia", "crazia", "trattoria", "dia",
-];
-/// Frequent words with their stress on the third syllable from the end.
-const EARLY_WORDS: [&str; 40] = [
-    "essere", "vivere", "vendere", "prendere", "leggere", "scrivere", "chiedere", "correre", "perdere", "ridere", "mettere",
-    "credere", "rispondere", "chiudere", "conoscere", "nascere", "crescere", "giovane", "giovani", "ordine", "numero", "numeri",
-    "genere", "lettera", "lettere", "camera", "camere", "opera", "opere", "sabato", "domenica", "macchina", "pagina", "pagine",
-    "anima", "ultimo", "ultima", "prossimo", "massimo", "minimo",
-];
-const EARLY_WORDS_TOO: [&str; 26] = [
-    "parlano", "cercano", "mangiano", "arrivano", "trovano", "restano", "portano", "dormono", "vogliono", "possono", "devono",
-    "vengono", "tengono", "sabbia", "isola", "isole", "facile", "difficile", "simile", "utile", "umile", "albero", "alberi",
-    "povero", "telefono", "problema",
-];
+use super::italian_stress::{has_stressed_i, is_unstressed, stressed};
+use super::syllables::{Sound, nuclei, with_stress};
 
 /// The phonemes of a word in lower case.
 pub fn word(letters: &[char]) -> String {
     let spelling: String = letters.iter().collect();
     let sounds = sounds(letters);
-    let primary = if UNSTRESSED.contains(&spelling.as_str()) { None } else { stressed(&spelling, &sounds) };
+    let primary = if is_unstressed(&spelling) { None } else { stressed(&spelling, &sounds) };
     let ending_is_closed = spelling.ends_with("mente") || spelling.ends_with("mento") || spelling.ends_with("menti");
     let phonemes = with_stress(&with_vowel_quality(sounds, primary), primary, false);
     if ending_is_closed { phonemes.replace("mˈɛnt", "mˈent") } else { tapped(final_diphthong(phonemes)) }
@@ -66,28 +30,15 @@ fn tapped(phonemes: String) -> String {
     found.unwrap_or(phonemes)
 }
 
-/// The syllable with the stress: the accent, or the last but one, or the third from the end of words that are known for it.
-fn stressed(spelling: &str, sounds: &[Sound]) -> Option<usize> {
-    let syllables = nuclei(sounds).len();
-    let last = syllables.checked_sub(1)?;
-    if let Some(accented) = accented(sounds) {
-        return Some(accented);
-    }
-    let is_verb = last > 1 && (spelling.ends_with("ano") && !spelling.ends_with("iano") || spelling.ends_with("ono"));
-    if NO_VERBS.contains(&spelling) {
-        return Some(last.saturating_sub(1));
-    }
-    let listed = [&EARLY_WORDS[..], &EARLY_WORDS_TOO[..]].concat().contains(&spelling) && spelling != "problema" && spelling != "sabbia";
-    let is_early = is_verb || listed || EARLY_STRESS.iter().any(|ending| spelling.ends_with(ending));
-    Some(last.saturating_sub(if is_early { 2 } else { 1 }))
-}
-
 /// Unstressed i and u are lax at certain places; stressed e and o are open in closed syllables before two consonants.
 fn with_vowel_quality(mut sounds: Vec<Sound>, primary: Option<usize>) -> Vec<Sound> {
     let nuclei = nuclei(&sounds);
     for (syllable, at) in nuclei.iter().enumerate() {
         let is_last = at + 1 == sounds.len();
-        let closed = sounds.get(at + 1).is_some_and(|next| !next.is_nucleus) && sounds.get(at + 2).is_some_and(|next| !next.is_nucleus && !matches!(next.phonemes.as_str(), "r" | "j" | "w"));
+        let closed = sounds.get(at + 1).is_some_and(|next| !next.is_nucleus)
+            && sounds
+                .get(at + 2)
+                .is_some_and(|next| !next.is_nucleus && !matches!(next.phonemes.as_str(), "r" | "j" | "w"));
         let stressed = Some(syllable) == primary;
         let closed = closed || sounds.get(at + 1).is_some_and(|next| matches!(next.phonemes.as_str(), "S" | "bː"));
         let vowel = sounds[*at].phonemes.as_str();
@@ -146,15 +97,20 @@ fn vowel(letters: &[char], at: usize) -> (Sound, usize) {
     let before = at.checked_sub(1).map_or(' ', |before| letter(letters, before));
     let is_last_pair = at + 2 == letters.len();
     // Before a vowel, i and u are glides: after most consonants, but not in a final *-io*, *-ia*.
-    let i_glide = first == 'i' && is_vowel(next) && plain(next) != 'i' && !(is_last_pair && plain(next) == next && before != ' ' && at > 1);
+    let i_glide = first == 'i'
+        && is_vowel(next)
+        && plain(next) != 'i'
+        && !(is_last_pair && plain(next) == next && before != ' ' && at > 1);
     // The i of a final -io or -ia is spoken, but it is no syllable that counts for the stress.
     let spelling: String = letters.iter().collect();
-    let stressed_i = letters.len() < 4 || STRESSED_I.iter().any(|ending| spelling.ends_with(ending));
-    let stressed_i = stressed_i || (spelling.ends_with("eria") && !matches!(spelling.as_str(), "materia" | "miseria" | "arteria"));
+    let stressed_i = has_stressed_i(&spelling);
     if first == 'i' && is_last_pair && matches!(next, 'a' | 'o' | 'e') && !stressed_i {
         return (Sound::consonant("i"), 1);
     }
-    if i_glide && !"rvl".contains(before) && !(before == 'z' && next == 'o' && letter(letters, at + 2) == 'n' && at + 4 == letters.len()) {
+    if i_glide
+        && !"rvl".contains(before)
+        && !(before == 'z' && next == 'o' && letter(letters, at + 2) == 'n' && at + 4 == letters.len())
+    {
         return (Sound::consonant("j"), 1);
     }
     if first == 'u' && is_vowel(next) && plain(next) != 'u' && (before == ' ' || before == 'q' || before == 'g') {
@@ -180,7 +136,8 @@ fn consonant(letters: &[char], at: usize) -> (Sound, usize) {
 fn group(letters: &[char], at: usize) -> Option<(&'static str, usize)> {
     let [first, second, third, fourth] = [0, 1, 2, 3].map(|offset| letter(letters, at + offset));
     // An i after a soft consonant is not spoken before another vowel.
-    let silent_i = |offset: usize| usize::from(letter(letters, at + offset) == 'i' && is_vowel(letter(letters, at + offset + 1)));
+    let silent_i =
+        |offset: usize| usize::from(letter(letters, at + offset) == 'i' && is_vowel(letter(letters, at + offset + 1)));
     Some(match (first, second) {
         ('g', 'n') => ("ɲ", 2),
         ('g', 'l') if third == 'i' && is_vowel(fourth) => ("ʎ", 3),

@@ -3,6 +3,7 @@
 //! The symbols are those that espeak-ng gives for these languages, because Kokoro was trained on them. The rules are our own.
 
 mod italian;
+mod italian_stress;
 mod normalization;
 mod number_words;
 mod spanish;
@@ -18,7 +19,8 @@ pub fn phonemes(sentence: &[Token], language: Language) -> Vec<String> {
     let mut previous = None;
     let mut phonemes = Vec::with_capacity(sentence.len());
     for (at, token) in sentence.iter().enumerate() {
-        let next = sentence.get(at + 1).filter(|next| next.kind == Kind::Word).and_then(|next| next.text.chars().next());
+        let next =
+            sentence.get(at + 1).filter(|next| next.kind == Kind::Word).and_then(|next| next.text.chars().next());
         let spoken = match token.kind {
             Kind::Word => {
                 let parts = token.text.split('-').map(|part| {

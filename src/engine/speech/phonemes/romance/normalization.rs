@@ -7,34 +7,115 @@ use super::number_words::{cardinal, spoken_digits};
 
 /// Symbols, and their Spanish and Italian words.
 const SYMBOLS: [(&str, &str, &str); 17] = [
-    ("%", "por ciento", "per cento"), ("&", "y", "e"), ("@", "arroba", "chiocciola"), ("+", "más", "più"),
-    ("=", "igual a", "uguale a"), ("€", "euros", "euro"), ("$", "dólares", "dollari"), ("£", "libras", "sterline"),
-    ("°", "grados", "gradi"), ("×", "por", "per"), ("÷", "entre", "diviso"), ("#", "número", "numero"),
-    ("/", "barra", "barra"), ("_", "guion bajo", "trattino basso"), ("½", "medio", "mezzo"), ("º", "", ""), ("ª", "", ""),
+    ("%", "por ciento", "per cento"),
+    ("&", "y", "e"),
+    ("@", "arroba", "chiocciola"),
+    ("+", "más", "più"),
+    ("=", "igual a", "uguale a"),
+    ("€", "euros", "euro"),
+    ("$", "dólares", "dollari"),
+    ("£", "libras", "sterline"),
+    ("°", "grados", "gradi"),
+    ("×", "por", "per"),
+    ("÷", "entre", "diviso"),
+    ("#", "número", "numero"),
+    ("/", "barra", "barra"),
+    ("_", "guion bajo", "trattino basso"),
+    ("½", "medio", "mezzo"),
+    ("º", "", ""),
+    ("ª", "", ""),
 ];
 /// Abbreviations that a point follows.
 const SPANISH_ABBREVIATIONS: [(&str, &str); 10] = [
-    ("sr", "señor"), ("sra", "señora"), ("srta", "señorita"), ("dr", "doctor"), ("dra", "doctora"), ("ud", "usted"),
-    ("uds", "ustedes"), ("etc", "etcétera"), ("núm", "número"), ("pág", "página"),
+    ("sr", "señor"),
+    ("sra", "señora"),
+    ("srta", "señorita"),
+    ("dr", "doctor"),
+    ("dra", "doctora"),
+    ("ud", "usted"),
+    ("uds", "ustedes"),
+    ("etc", "etcétera"),
+    ("núm", "número"),
+    ("pág", "página"),
 ];
 const ITALIAN_ABBREVIATIONS: [(&str, &str); 8] = [
-    ("sig", "signor"), ("dott", "dottor"), ("prof", "professor"), ("ecc", "eccetera"), ("pag", "pagina"), ("avv", "avvocato"),
-    ("ing", "ingegner"), ("dr", "dottor"),
+    ("sig", "signor"),
+    ("dott", "dottor"),
+    ("prof", "professor"),
+    ("ecc", "eccetera"),
+    ("pag", "pagina"),
+    ("avv", "avvocato"),
+    ("ing", "ingegner"),
+    ("dr", "dottor"),
 ];
 /// Units after a number.
 const UNITS: [(&str, &str, &str); 9] = [
-    ("km", "kilómetros", "chilometri"), ("m", "metros", "metri"), ("cm", "centímetros", "centimetri"),
-    ("kg", "kilogramos", "chilogrammi"), ("g", "gramos", "grammi"), ("h", "horas", "ore"), ("min", "minutos", "minuti"),
-    ("GB", "gigabytes", "gigabyte"), ("MB", "megabytes", "megabyte"),
+    ("km", "kilómetros", "chilometri"),
+    ("m", "metros", "metri"),
+    ("cm", "centímetros", "centimetri"),
+    ("kg", "kilogramos", "chilogrammi"),
+    ("g", "gramos", "grammi"),
+    ("h", "horas", "ore"),
+    ("min", "minutos", "minuti"),
+    ("GB", "gigabytes", "gigabyte"),
+    ("MB", "megabytes", "megabyte"),
 ];
 /// The names of letters.
 const SPANISH_LETTERS: [&str; 26] = [
-    "a", "be", "ce", "de", "e", "efe", "ge", "hache", "i", "jota", "ka", "ele", "eme", "ene", "o", "pe", "cu", "erre", "ese",
-    "te", "u", "uve", "uve doble", "equis", "i griega", "zeta",
+    "a",
+    "be",
+    "ce",
+    "de",
+    "e",
+    "efe",
+    "ge",
+    "hache",
+    "i",
+    "jota",
+    "ka",
+    "ele",
+    "eme",
+    "ene",
+    "o",
+    "pe",
+    "cu",
+    "erre",
+    "ese",
+    "te",
+    "u",
+    "uve",
+    "uve doble",
+    "equis",
+    "i griega",
+    "zeta",
 ];
 const ITALIAN_LETTERS: [&str; 26] = [
-    "a", "bi", "ci", "di", "e", "effe", "gi", "acca", "i", "i lunga", "cappa", "elle", "emme", "enne", "o", "pi", "cu", "erre",
-    "esse", "ti", "u", "vu", "doppia vu", "ics", "ipsilon", "zeta",
+    "a",
+    "bi",
+    "ci",
+    "di",
+    "e",
+    "effe",
+    "gi",
+    "acca",
+    "i",
+    "i lunga",
+    "cappa",
+    "elle",
+    "emme",
+    "enne",
+    "o",
+    "pi",
+    "cu",
+    "erre",
+    "esse",
+    "ti",
+    "u",
+    "vu",
+    "doppia vu",
+    "ics",
+    "ipsilon",
+    "zeta",
 ];
 const LETTER_LIMIT: usize = 4;
 
@@ -82,12 +163,18 @@ fn reading(tokens: &[Token], at: usize, language: Language) -> Option<(String, u
     };
     match token.kind {
         Kind::Number => Some(number(tokens, at, language)),
-        Kind::Symbol if token.is('-') && !token_before(tokens, at) && adjacent(1).is_some_and(|next| next.kind == Kind::Number) => {
+        Kind::Symbol
+            if token.is('-')
+                && !token_before(tokens, at)
+                && adjacent(1).is_some_and(|next| next.kind == Kind::Number) =>
+        {
             let (words, taken) = number(tokens, at + 1, language);
             Some((format!("{} {words}", pick("menos", "meno")), taken + 1))
         }
         // The amount comes first: €5 is *cinco euros*.
-        Kind::Symbol if "€$£".contains(token.text.as_str()) && adjacent(1).is_some_and(|next| next.kind == Kind::Number) => {
+        Kind::Symbol
+            if "€$£".contains(token.text.as_str()) && adjacent(1).is_some_and(|next| next.kind == Kind::Number) =>
+        {
             let (words, taken) = number(tokens, at + 1, language);
             let unit = SYMBOLS.iter().find(|(symbol, ..)| *symbol == token.text)?;
             Some((format!("{words} {}", pick(unit.1, unit.2)), taken + 1))
@@ -95,7 +182,13 @@ fn reading(tokens: &[Token], at: usize, language: Language) -> Option<(String, u
         Kind::Symbol => {
             let words = SYMBOLS.iter().find(|(symbol, ..)| *symbol == token.text);
             let is_dash = matches!(token.text.as_str(), "-" | "–") && token.space_before;
-            Some((words.map_or_else(|| if is_dash { ",".to_owned() } else { String::new() }, |words| pick(words.1, words.2)), 1))
+            Some((
+                words.map_or_else(
+                    || if is_dash { ",".to_owned() } else { String::new() },
+                    |words| pick(words.1, words.2),
+                ),
+                1,
+            ))
         }
         Kind::Word => abbreviation(token, adjacent(1).is_some_and(|next| next.is('.')), language),
         _ => None,
@@ -105,7 +198,11 @@ fn reading(tokens: &[Token], at: usize, language: Language) -> Option<(String, u
 /// Whether a word or number directly precedes.
 fn token_before(tokens: &[Token], at: usize) -> bool {
     let is_joined = tokens.get(at).is_some_and(|token| !token.space_before);
-    is_joined && at.checked_sub(1).and_then(|before| tokens.get(before)).is_some_and(|before| matches!(before.kind, Kind::Word | Kind::Number))
+    is_joined
+        && at
+            .checked_sub(1)
+            .and_then(|before| tokens.get(before))
+            .is_some_and(|before| matches!(before.kind, Kind::Word | Kind::Number))
 }
 
 fn abbreviation(token: &Token, has_point: bool, language: Language) -> Option<(String, usize)> {
@@ -135,8 +232,10 @@ fn letters(word: &str, language: Language) -> String {
 /// A number with its unit, a time or a date.
 fn number(tokens: &[Token], at: usize, language: Language) -> (String, usize) {
     let text = |offset: usize| tokens.get(at + offset).map_or("", |token| token.text.as_str());
-    let adjacent_number = |offset: usize| tokens.get(at + offset).is_some_and(|token| token.kind == Kind::Number && !token.space_before);
-    let is_adjacent = |offset: usize, mark: char| tokens.get(at + offset).is_some_and(|token| !token.space_before && token.is(mark));
+    let adjacent_number =
+        |offset: usize| tokens.get(at + offset).is_some_and(|token| token.kind == Kind::Number && !token.space_before);
+    let is_adjacent =
+        |offset: usize, mark: char| tokens.get(at + offset).is_some_and(|token| !token.space_before && token.is(mark));
     let italian = language == Language::Italian;
     let words = spoken(text(0), language);
     if is_adjacent(1, ':') && adjacent_number(2) {
@@ -147,7 +246,10 @@ fn number(tokens: &[Token], at: usize, language: Language) -> (String, usize) {
     if (is_adjacent(1, '-') || is_adjacent(1, '–')) && adjacent_number(2) {
         return (format!("{words} {} {}", "a", spoken(text(2), language)), 3);
     }
-    let unit = tokens.get(at + 1).filter(|token| token.kind == Kind::Word).and_then(|token| UNITS.iter().find(|(symbol, ..)| *symbol == token.text));
+    let unit = tokens
+        .get(at + 1)
+        .filter(|token| token.kind == Kind::Word)
+        .and_then(|token| UNITS.iter().find(|(symbol, ..)| *symbol == token.text));
     match unit {
         Some((_, spanish, italian_name)) => (format!("{words} {}", if italian { italian_name } else { spanish }), 2),
         None => (words, 1),
@@ -163,7 +265,8 @@ fn spoken(text: &str, language: Language) -> String {
     let comma = if language == Language::Italian { "virgola" } else { "coma" };
     // A single point before other than three digits is a decimal point.
     let points = text.matches('.').count();
-    let is_english = !text.contains(',') && points == 1 && text.rsplit('.').next().is_some_and(|digits| digits.len() != 3);
+    let is_english =
+        !text.contains(',') && points == 1 && text.rsplit('.').next().is_some_and(|digits| digits.len() != 3);
     let written = if is_english { parse_written(text, ',', '.') } else { parse_written(text, '.', ',') };
     match written {
         Written::Integer { digits, .. } => cardinal_or_digits(&digits),

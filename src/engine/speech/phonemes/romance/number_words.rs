@@ -3,18 +3,72 @@
 use super::super::language::Language;
 
 const SPANISH: [&str; 30] = [
-    "cero", "uno", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve", "diez", "once", "doce", "trece", "catorce",
-    "quince", "dieciséis", "diecisiete", "dieciocho", "diecinueve", "veinte", "veintiuno", "veintidós", "veintitrés",
-    "veinticuatro", "veinticinco", "veintiséis", "veintisiete", "veintiocho", "veintinueve",
+    "cero",
+    "uno",
+    "dos",
+    "tres",
+    "cuatro",
+    "cinco",
+    "seis",
+    "siete",
+    "ocho",
+    "nueve",
+    "diez",
+    "once",
+    "doce",
+    "trece",
+    "catorce",
+    "quince",
+    "dieciséis",
+    "diecisiete",
+    "dieciocho",
+    "diecinueve",
+    "veinte",
+    "veintiuno",
+    "veintidós",
+    "veintitrés",
+    "veinticuatro",
+    "veinticinco",
+    "veintiséis",
+    "veintisiete",
+    "veintiocho",
+    "veintinueve",
 ];
-const SPANISH_TENS: [&str; 10] = ["", "", "", "treinta", "cuarenta", "cincuenta", "sesenta", "setenta", "ochenta", "noventa"];
+const SPANISH_TENS: [&str; 10] =
+    ["", "", "", "treinta", "cuarenta", "cincuenta", "sesenta", "setenta", "ochenta", "noventa"];
 const SPANISH_HUNDREDS: [&str; 10] = [
-    "", "ciento", "doscientos", "trescientos", "cuatrocientos", "quinientos", "seiscientos", "setecientos", "ochocientos",
+    "",
+    "ciento",
+    "doscientos",
+    "trescientos",
+    "cuatrocientos",
+    "quinientos",
+    "seiscientos",
+    "setecientos",
+    "ochocientos",
     "novecientos",
 ];
 const ITALIAN: [&str; 20] = [
-    "zero", "uno", "due", "tre", "quattro", "cinque", "sei", "sette", "otto", "nove", "dieci", "undici", "dodici", "tredici",
-    "quattordici", "quindici", "sedici", "diciassette", "diciotto", "diciannove",
+    "zero",
+    "uno",
+    "due",
+    "tre",
+    "quattro",
+    "cinque",
+    "sei",
+    "sette",
+    "otto",
+    "nove",
+    "dieci",
+    "undici",
+    "dodici",
+    "tredici",
+    "quattordici",
+    "quindici",
+    "sedici",
+    "diciassette",
+    "diciotto",
+    "diciannove",
 ];
 const ITALIAN_TENS: [&str; 10] =
     ["", "", "venti", "trenta", "quaranta", "cinquanta", "sessanta", "settanta", "ottanta", "novanta"];
@@ -45,7 +99,7 @@ fn spanish(number: u64) -> String {
     let join = |words: String, rest: u64| if rest == 0 { words } else { format!("{words} {}", spanish(rest)) };
     match number {
         0..30 => item(&SPANISH, number).to_owned(),
-        30..100 if number % 10 == 0 => item(&SPANISH_TENS, number / 10).to_owned(),
+        30..100 if number.is_multiple_of(10) => item(&SPANISH_TENS, number / 10).to_owned(),
         30..100 => format!("{} y {}", item(&SPANISH_TENS, number / 10), item(&SPANISH, number % 10)),
         100 => "cien".to_owned(),
         101..1000 => join(item(&SPANISH_HUNDREDS, number / 100).to_owned(), number % 100),

@@ -4,8 +4,8 @@ use super::syllables::{Sound, accented, nuclei, with_stress};
 
 /// Words without stress of their own.
 const UNSTRESSED: [&str; 24] = [
-    "el", "la", "los", "las", "lo", "le", "les", "me", "te", "se", "mi", "tu", "su", "nos", "de", "en", "con", "por", "sin", "a",
-    "y", "o", "que", "al",
+    "el", "la", "los", "las", "lo", "le", "les", "me", "te", "se", "mi", "tu", "su", "nos", "de", "en", "con", "por",
+    "sin", "a", "y", "o", "que", "al",
 ];
 const UNSTRESSED_TOO: [&str; 7] = ["si", "del", "os", "mis", "tus", "sus", "e"];
 /// Longer words with a weak stress.
