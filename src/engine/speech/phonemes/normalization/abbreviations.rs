@@ -3,7 +3,7 @@
 use super::super::token::Kind;
 use super::super::word_lists::is_function_word;
 use super::dates::month;
-use super::{Reading, View};
+use super::view::{Reading, View};
 
 /// Abbreviations before a name, which a point follows that ends no sentence.
 const TITLES: [(&str, &str); 17] = [

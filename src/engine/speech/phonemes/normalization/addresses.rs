@@ -1,7 +1,7 @@
 //! Web and e-mail addresses.
 
 use super::super::token::{Kind, Token};
-use super::{Reading, View};
+use super::view::{Reading, View};
 
 /// Endings of host names after which a point belongs to an address.
 const DOMAINS: [&str; 24] = [

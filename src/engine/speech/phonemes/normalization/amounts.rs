@@ -1,7 +1,7 @@
 //! Money.
 
 use super::super::numbers::{Written, parse_written};
-use super::{Reading, View};
+use super::view::{Reading, View};
 
 struct Currency {
     one: &'static str,

@@ -1,6 +1,6 @@
 //! Dates and times.
 
-use super::{Part, Reading, View, integer};
+use super::view::{Part, Reading, View, integer};
 
 const MONTHS: [&str; 12] = [
     "January",

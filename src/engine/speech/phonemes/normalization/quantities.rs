@@ -3,7 +3,7 @@
 use super::super::numbers::{Written, parse_written, spoken_digits};
 use super::super::token::Kind;
 use super::dates::is_ordinal_suffix;
-use super::{Reading, View, integer};
+use super::view::{Part, Reading, View, integer};
 
 /// Symbols of units, and their names for one and for many.
 const UNITS: [(&str, &str, &str); 58] = [
@@ -74,7 +74,7 @@ pub fn number(view: &View) -> Option<Reading> {
     let text = view.number(sign)?;
     if minus {
         let Reading { taken, parts } = positive(&View { at: view.at + 1, ..*view }, text)?;
-        let parts = std::iter::once(super::Part::Words("minus".to_owned())).chain(parts).collect();
+        let parts = std::iter::once(Part::Words("minus".to_owned())).chain(parts).collect();
         return Some(Reading { taken: taken + 1, parts });
     }
     positive(view, text)
@@ -166,7 +166,7 @@ fn range(view: &View, text: &str) -> Option<Reading> {
     let joined = ['-', '–', '—', '~'].iter().any(|mark| view.adjacent_is(1, *mark));
     view.adjacent_number(2).filter(|_| joined)?;
     let rest = number(&View { at: view.at + 2, ..*view })?;
-    let first = std::iter::once(super::Part::Words(format!("{} to", plain(view, text))));
+    let first = std::iter::once(Part::Words(format!("{} to", plain(view, text))));
     Some(Reading { taken: rest.taken + 2, parts: first.chain(rest.parts).collect() })
 }
 

@@ -1,7 +1,7 @@
 //! Symbols that are read as words, and letters that stand alone.
 
 use super::super::token::Kind;
-use super::{Reading, View};
+use super::view::{Reading, View};
 
 /// Symbols that are always read, and their words.
 const WORDS: [(char, &str); 20] = [
@@ -51,6 +51,11 @@ pub fn symbol(view: &View) -> Option<Reading> {
     if token.kind == Kind::Symbol && token.is('#') {
         return hash(view);
     }
+    if token.is('.') && view.adjacent(0).is_some() && view.word_before(1).is_some() {
+        // `config.yaml`; before a capital, the space after a sentence is missing.
+        let is_name = view.adjacent_word(1).is_some_and(|word| word.starts_with(char::is_lowercase));
+        return if is_name { Reading::new(1, "dot") } else { None };
+    }
     if token.kind != Kind::Symbol {
         return None;
     }
@@ -98,7 +103,9 @@ pub fn letter_name(view: &View) -> Option<Reading> {
     if !letter.is_ascii_alphabetic() || matches!(letter, 'I' | 'a') {
         return None;
     }
-    let ends = view.get(1).is_none_or(|next| next.kind != Kind::Word);
+    let ends = view.get(1).is_none_or(|next| {
+        next.kind != Kind::Word || (next.text.len() == 1 && next.is_capitalized() && next.text != "I")
+    });
     let starts = view.before(1).is_none_or(|before| {
         before.is('.')
             || before.is('!')

@@ -117,6 +117,7 @@ fn addresses_and_symbols_are_read() {
             "two plus two equals four, five times three, four minus one, three is less than five",
         ),
         ("either/or", "either or"),
+        ("see config.yaml, A B C", "see config dot yaml, A B C"),
         ("this - that", "this, that"),
     ]);
 }
