@@ -20,6 +20,7 @@ mod preprocessor;
 mod registry;
 mod runtime;
 mod settings;
+pub mod speech;
 #[cfg(test)]
 mod tests;
 mod text;

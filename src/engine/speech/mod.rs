@@ -1,0 +1,3 @@
+//! Text to speech: the front end that turns text into phonemes.
+
+pub mod phonemes;

@@ -1,0 +1,247 @@
+//! Sentences sound as in misaki, words as in espeak-ng, and no text does harm.
+//!
+//! `tests/fixtures/make_phonemes_reference.py` writes the reference.
+
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::symbols::{is_punctuation, is_symbol};
+use super::*;
+
+#[derive(Deserialize)]
+struct Reference {
+    american: English,
+    british: English,
+    spanish: Vec<(String, String)>,
+    italian: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+struct English {
+    gold: serde_json::Value,
+    silver: serde_json::Value,
+    /// Texts, and the phonemes that misaki gives.
+    sentences: Vec<(String, String)>,
+    /// Words that `gold` leaves out, and their pronunciations.
+    held_out: Vec<(String, String)>,
+}
+
+fn reference() -> Reference {
+    serde_json::from_str(include_str!("../../../../tests/fixtures/phonemes_reference.json")).unwrap()
+}
+
+fn phonemizer(english: &English, language: Language) -> Phonemizer {
+    let [gold, silver] = [&english.gold, &english.silver].map(ToString::to_string);
+    let lexicon = Lexicon::from_json(gold.as_bytes(), Some(silver.as_bytes())).unwrap();
+    Phonemizer::new(Some(lexicon), language).unwrap()
+}
+
+fn spoken(phonemizer: &Phonemizer, text: &str) -> String {
+    let sentences = phonemizer.phonemize(text);
+    sentences.iter().map(|sentence| sentence.phonemes.as_str()).collect::<Vec<_>>().join(" ")
+}
+
+/// The words of a phoneme string, without punctuation.
+fn words(phonemes: &str) -> Vec<String> {
+    phonemes.replace(is_punctuation, " ").split_whitespace().map(str::to_owned).collect()
+}
+
+/// How many symbols have to be inserted, deleted or replaced.
+fn edits(expected: &str, actual: &str) -> usize {
+    let actual: Vec<char> = actual.chars().collect();
+    let mut row: Vec<usize> = (0..=actual.len()).collect();
+    for (at, symbol) in expected.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, other) in actual.iter().enumerate() {
+            let replaced = diagonal + usize::from(symbol != *other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[actual.len()]
+}
+
+/// The share of words with the same phonemes at the same place.
+fn share_of_equal_words(phonemizer: &Phonemizer, sentences: &[(String, String)]) -> f64 {
+    let (mut equal, mut total) = (0, 0);
+    for (text, expected) in sentences {
+        let (expected, actual) = (words(expected), words(&spoken(phonemizer, text)));
+        total += expected.len();
+        equal += expected.iter().zip(&actual).filter(|(one, other)| one == other).count();
+    }
+    equal as f64 / total as f64
+}
+
+/// The share of wrong phonemes, stress marks included.
+fn error_rate(phonemizer: &Phonemizer, words: &[(String, String)]) -> f64 {
+    let edits: usize = words.iter().map(|(word, expected)| edits(expected, &spoken(phonemizer, word))).sum();
+    let symbols: usize = words.iter().map(|(_, expected)| expected.chars().count()).sum();
+    edits as f64 / symbols as f64
+}
+
+#[test]
+fn american_sentences_sound_as_in_misaki() {
+    let Reference { american, .. } = reference();
+    let phonemizer = phonemizer(&american, Language::AmericanEnglish);
+    let share = share_of_equal_words(&phonemizer, &american.sentences);
+    assert!(share > 0.985, "{share}");
+    assert_eq!(spoken(&phonemizer, "The apple, the book."), "ði ˈæpᵊl, ðə bˈʊk.");
+    assert_eq!(spoken(&phonemizer, "I used to read. He used a tool."), "ˌI jˈust tə ɹˈid. hˌi jˈuzd ɐ tˈul.");
+}
+
+#[test]
+fn british_sentences_sound_as_in_misaki() {
+    let Reference { british, .. } = reference();
+    let share = share_of_equal_words(&phonemizer(&british, Language::BritishEnglish), &british.sentences);
+    assert!(share > 0.98, "{share}");
+}
+
+/// The fixture has a fraction of the lexicon; with all of it the error rate is about 13 %.
+#[test]
+fn unknown_words_are_pronounced_by_rules_learned_from_the_lexicon() {
+    let Reference { american, .. } = reference();
+    let phonemizer = phonemizer(&american, Language::AmericanEnglish);
+    let rate = error_rate(&phonemizer, &american.held_out);
+    assert!(rate < 0.35, "{rate}");
+}
+
+#[test]
+fn spanish_and_italian_words_sound_as_in_espeak() {
+    let Reference { spanish, italian, .. } = reference();
+    for (language, words, limit) in [(Language::Spanish, spanish, 0.01), (Language::Italian, italian, 0.05)] {
+        let rate = error_rate(&Phonemizer::new(None, language).unwrap(), &words);
+        assert!(rate < limit, "{language:?}: {rate}");
+    }
+    let spanish = Phonemizer::new(None, Language::Spanish).unwrap();
+    assert_eq!(spoken(&spanish, "El niño tiene 21 años."), "el nˈiɲo tjˈene βAntjˈuno ˈaɲos.");
+}
+
+#[test]
+fn text_is_cut_at_sentences_then_at_clauses_then_at_words() {
+    let Reference { american, .. } = reference();
+    let phonemizer = phonemizer(&american, Language::AmericanEnglish);
+    let texts = |text: &str| phonemizer.phonemize(text).into_iter().map(|sentence| sentence.text).collect::<Vec<_>>();
+    let first = "The old man with the red hat lived in a house near the river for many years.";
+    let second = "Dr. Smith paid 3.50 dollars, e.g. for the bread, and went to the market again!";
+    assert_eq!(texts(&format!("{first} {second}")), [first, second]);
+    let long = "the red apple and the green one, ".repeat(60);
+    let sentences = phonemizer.phonemize(&long);
+    assert!(sentences[0].phonemes.chars().count() <= 120, "{}", sentences[0].phonemes);
+    assert!(sentences[1..].iter().all(|sentence| sentence.phonemes.chars().count() <= MAX_PHONEMES));
+    assert!(sentences.iter().all(|sentence| sentence.text.ends_with(',')), "{sentences:?}");
+    for unbroken in ["apple ".repeat(500), "apple".repeat(500), "bcdfg".repeat(1000), "[x](/ˈæ".repeat(500)] {
+        let sentences = phonemizer.phonemize(&unbroken);
+        assert!(!sentences.is_empty());
+        assert!(sentences.iter().all(|sentence| sentence.phonemes.chars().count() <= MAX_PHONEMES));
+    }
+}
+
+#[test]
+fn inline_phonemes_are_taken_as_they_are() {
+    let Reference { american, .. } = reference();
+    let phonemizer = phonemizer(&american, Language::AmericanEnglish);
+    assert_eq!(spoken(&phonemizer, "[Kokoro](/kˈOkəɹO/) is good."), "kˈOkəɹO ɪz ɡˈʊd.");
+}
+
+#[test]
+fn text_without_anything_to_speak_gives_nothing() {
+    let spanish = Phonemizer::new(None, Language::Spanish).unwrap();
+    for text in ["", " \n\n ", "...", "😀", "!?", "\u{200b}", "日本"] {
+        assert_eq!(spanish.phonemize(text), [], "{text:?}");
+    }
+}
+
+#[test]
+fn voices_and_tags_choose_the_language() {
+    assert_eq!(Language::of_voice("bf_emma").unwrap(), Language::BritishEnglish);
+    assert_eq!(Language::from_tag("en_us").unwrap(), Language::AmericanEnglish);
+    assert_eq!(Language::from_tag("es-MX").unwrap(), Language::Spanish);
+    let error = Language::of_voice("jf_alpha").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "speech in the language 'Japanese' is not supported; choose a voice for English, Spanish or Italian"
+    );
+    assert!(Language::from_tag("zh").is_err());
+}
+
+#[test]
+fn damaged_lexicons_are_refused() {
+    let error = |json: &str| Lexicon::from_json(json.as_bytes(), None).err().unwrap().to_string();
+    assert!(error("[]").contains("not a JSON object"));
+    assert!(error(r#"{"a": 1}"#).contains("a pronunciation, or an object"));
+    assert!(error(r#"{"a": {"NOUN": "ˈA"}}"#).contains("no pronunciation under DEFAULT"));
+    assert!(error(r#"{"a": "A%"}"#).contains("no phoneme"));
+    assert!(error(&format!(r#"{{"a": "{}"}}"#, "A".repeat(101))).contains("longer than 100 characters"));
+    assert!(Phonemizer::new(None, Language::AmericanEnglish).err().unwrap().to_string().contains("needs a lexicon"));
+}
+
+fn check_output(sentences: &[Sentence]) -> Result<(), TestCaseError> {
+    for Sentence { phonemes, .. } in sentences {
+        prop_assert!((1..=MAX_PHONEMES).contains(&phonemes.chars().count()));
+        let known = |symbol: char| is_symbol(symbol) || is_punctuation(symbol) || symbol == ' ';
+        prop_assert!(phonemes.chars().all(known), "{phonemes}");
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_gives_only_symbols_that_the_model_knows(
+        text in "(\\PC{0,30}|[a-zA-Z0-9.,:;/'\"()\\[\\]€$%°@#*_<>\n -]{0,60}|[0-9.,:/–-]{0,20}|[áéíñüàèò]{0,9}){0,4}",
+    ) {
+        thread_local! {
+            static ALL: Vec<Phonemizer> = {
+                let reference = reference();
+                vec![
+                    phonemizer(&reference.american, Language::AmericanEnglish),
+                    phonemizer(&reference.british, Language::BritishEnglish),
+                    Phonemizer::new(None, Language::Spanish).unwrap(),
+                    Phonemizer::new(None, Language::Italian).unwrap(),
+                ]
+            };
+        }
+        ALL.with(|all| all.iter().try_for_each(|phonemizer| check_output(&phonemizer.phonemize(&text))))?;
+    }
+}
+
+/// Long repetitions take time in proportion to their length, and memory too.
+#[test]
+fn hostile_patterns_take_linear_time() {
+    let spanish = Phonemizer::new(None, Language::Spanish).unwrap();
+    let Reference { american, .. } = reference();
+    let english = phonemizer(&american, Language::AmericanEnglish);
+    let patterns = [
+        "[",
+        "[a](",
+        "((((",
+        "<",
+        "a.",
+        "1-",
+        "1.",
+        "1,2/",
+        "http://a.",
+        "-",
+        "'",
+        "a'",
+        "$",
+        "*",
+        "\n",
+        "\u{301}",
+        "a\u{301}",
+        "𝕳",
+        "A",
+        "\"",
+        "…",
+        "@",
+        "Dr. ",
+    ];
+    for pattern in patterns {
+        let text = pattern.repeat(30_000 / pattern.len());
+        for phonemizer in [&spanish, &english] {
+            let sentences = phonemizer.phonemize(&text);
+            assert!(sentences.iter().all(|sentence| sentence.phonemes.chars().count() <= MAX_PHONEMES), "{pattern}");
+        }
+    }
+}
