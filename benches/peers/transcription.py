@@ -15,8 +15,8 @@ each peer transcribes the clip once, untimed. Figures are medians.
 Speed is seconds of audio per second, the inverse of the real-time factor. Memory is the highest resident memory of the
 process after the clips of 5 s and 30 s, and after the clip of 10 min. It includes Python for the peers and excludes
 Outpost's child that decodes files. `8 at once` is the audio of eight clips over the time until all have their text; the
-same clips one after another give the gain. A library gets the eight from eight threads. The word error rate is over all
-English clips, with Whisper's normalizer.
+same clips one after another give the gain. A library gets the eight from eight threads; whisper.cpp takes one at a time.
+The word error rate is over all English clips, with Whisper's normalizer.
 """
 
 import argparse
@@ -90,10 +90,10 @@ def medians(runners, paths, runs):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def row(label, cells, digits):
+def row(label, cells, digits, compared=True):
     """A line of the table. The last cell is Outpost's figure relative to the best of the peers."""
     ratio = ""
-    if "Outpost" in cells and len(cells) > 1:
+    if compared and "Outpost" in cells and len(cells) > 1:
         ratio = f"{cells['Outpost'] / max(value for name, value in cells.items() if name != 'Outpost'):.2f}"
     print(f"| {label} | " + " | ".join(f"{value:.{digits}f}" for value in cells.values()) + f" | {ratio} |", flush=True)
 
@@ -122,7 +122,7 @@ def concurrency(runners, clips, seconds, args):
     together = medians(runners, paths, args.runs)
     row("8 clips one by one, × real time", {name: seconds / value for name, value in alone.items()}, 1)
     row("8 clips at once, × real time", {name: seconds / value for name, value in together.items()}, 1)
-    row("gain", {name: alone[name] / together[name] for name in runners}, 2)
+    row("gain", {name: alone[name] / together[name] for name in runners}, 2, compared=False)
 
 
 def word_error_rates(runners, clips, rows, model):

@@ -9,6 +9,7 @@ import json
 import pathlib
 import struct
 import sys
+import threading
 
 import numpy as np
 
@@ -128,16 +129,19 @@ class FasterWhisper:
 
 
 class WhisperCpp:
-    """whisper.cpp with greedy decoding, its own default (best of 5 at higher temperatures)."""
+    """whisper.cpp with greedy decoding, its own default (best of 5 at higher temperatures). One call at a time: a context
+    is not safe for threads."""
 
     def __init__(self, model, cache, threads, kind):
         from pywhispercpp.model import Model
 
         quiet = {"print_progress": False, "print_realtime": False, "redirect_whispercpp_logs_to": None}
         self.whisper = Model(str(ggml_file(model, cache, kind)), n_threads=threads, language="en", **quiet)
+        self.lock = threading.Lock()
 
     def transcribe(self, path):
-        return " ".join(segment.text for segment in self.whisper.transcribe(str(path))).strip()
+        with self.lock:
+            return " ".join(segment.text for segment in self.whisper.transcribe(str(path))).strip()
 
 
 PEERS = {
