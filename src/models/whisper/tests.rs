@@ -6,8 +6,14 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 
-use super::*;
-use crate::models::backend::{Backend, Candle, Cpu, DType, RequestOptions};
+use super::cache::WhisperCache;
+use super::config::WhisperConfig;
+use super::decoder::DecodeInput;
+use super::ggml::GgmlFile;
+use super::log_mel::{LogMel, LogMelSpectrogram};
+use super::model::WhisperModel;
+use super::weights::WhisperWeights;
+use crate::models::backend::{Backend, Candle, Cpu, DType, Pause, RequestOptions};
 use crate::models::error::ModelError;
 use crate::models::gguf::GgufFile;
 use crate::models::kv::KvType;
@@ -301,7 +307,7 @@ fn a_cancelled_computation_leaves_no_window() {
     let (folder, config) = folder();
     let weights = WhisperWeights::from_folder(&folder);
     let mut session = Session::new(cpu(), &weights, config, KvType::F16);
-    let pause: crate::models::backend::Pause = Arc::new(|| Err(ModelError::Interrupted));
+    let pause: Pause = Arc::new(|| Err(ModelError::Interrupted));
     let cancelled = Cpu::new(1).for_request(RequestOptions { pause, bf16_attention: false });
     let mels = spectrograms(&Expected::read(), &config);
     let result = session.model.encode(&Context::new(&cancelled), &mut session.cache, &[1], &[&mels[0]]);
