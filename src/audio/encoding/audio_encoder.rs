@@ -5,10 +5,8 @@ use std::str::FromStr;
 use super::flac::FlacEncoder;
 use super::mp3::Mp3Encoder;
 use super::opus::OpusEncoder;
-use super::sample_bytes::to_bytes;
+use super::sample_bytes::{ENCODER_RATE, to_bytes};
 
-/// The sample rate of the audio that is written; Hz. Speech models make it.
-pub const ENCODER_RATE: u32 = 24_000;
 /// The length of a WAV file whose end is not known yet, as ffmpeg and others write it.
 const UNKNOWN: u32 = u32::MAX;
 /// Bytes of a WAV header after the field of the file's length.
@@ -56,10 +54,12 @@ impl AudioFormat {
 }
 
 impl FromStr for AudioFormat {
-    type Err = ();
+    /// What is supported.
+    type Err = String;
 
-    fn from_str(name: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|format| format.name() == name).ok_or(())
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| format!("must be one of {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 

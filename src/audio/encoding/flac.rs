@@ -1,8 +1,7 @@
 //! FLAC (RFC 9639): 16 bits, mono, with fixed predictors, written block by block.
 
-use super::audio_encoder::ENCODER_RATE;
 use super::bit_writer::BitWriter;
-use super::sample_bytes::to_i16;
+use super::sample_bytes::{ENCODER_RATE, to_i16};
 
 /// Samples of a block.
 const BLOCK: usize = 4096;
@@ -146,7 +145,12 @@ fn best_parameter(values: &[u32]) -> (u32, u64) {
     let bits = |parameter: u32| -> u64 {
         4 + values.iter().map(|value| u64::from(value >> parameter) + 1 + u64::from(parameter)).sum::<u64>()
     };
-    let best = (0..=MAX_PARAMETER).map(|parameter| (parameter, bits(parameter))).min_by_key(|(_, bits)| *bits);
+    // The best one is near the logarithm of the mean.
+    let sum: u64 = values.iter().map(|value| u64::from(*value)).sum();
+    let mean = sum.checked_div(values.len() as u64).unwrap_or_default();
+    let near = mean.checked_ilog2().unwrap_or_default().min(MAX_PARAMETER);
+    let range = near.saturating_sub(1)..=(near + 1).min(MAX_PARAMETER);
+    let best = range.map(|parameter| (parameter, bits(parameter))).min_by_key(|(_, bits)| *bits);
     best.unwrap_or_default()
 }
 

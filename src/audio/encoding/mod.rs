@@ -10,4 +10,5 @@ mod sample_bytes;
 #[cfg(test)]
 mod tests;
 
-pub use audio_encoder::{AudioEncoder, AudioFormat, ENCODER_RATE};
+pub use audio_encoder::{AudioEncoder, AudioFormat};
+pub use sample_bytes::ENCODER_RATE;

@@ -2,8 +2,7 @@
 
 use shine_rs::{Mp3Encoder as Shine, Mp3EncoderConfig, StereoMode};
 
-use super::audio_encoder::ENCODER_RATE;
-use super::sample_bytes::to_i16;
+use super::sample_bytes::{ENCODER_RATE, to_i16};
 
 /// kbit/s. The encoder has no psychoacoustic model, so it gets more than LAME would need.
 const BITRATE: u32 = 96;

@@ -2,9 +2,8 @@
 
 use ropus::{Application, Bitrate, Channels, Encoder, FrameDuration, Signal};
 
-use super::audio_encoder::ENCODER_RATE;
 use super::ogg::{PageWriter, Place};
-use super::sample_bytes::to_i16;
+use super::sample_bytes::{ENCODER_RATE, to_i16};
 
 const BITRATE: u32 = 32_000;
 /// Samples of a packet: 20 ms.

@@ -1,5 +1,8 @@
 //! 16-bit samples.
 
+/// The sample rate of the audio that is written; Hz. Speech models make it.
+pub const ENCODER_RATE: u32 = 24_000;
+
 /// Converts samples in ±1 to 16 bits. Greater ones are clipped, and what is no number becomes 0.
 #[expect(clippy::cast_possible_truncation, reason = "the value was clamped to the range of i16")]
 pub fn to_i16(samples: &[f32]) -> impl Iterator<Item = i16> + '_ {

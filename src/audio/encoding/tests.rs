@@ -2,8 +2,8 @@
 
 use std::io::Cursor;
 
-use super::audio_encoder::{AudioEncoder, AudioFormat, ENCODER_RATE};
-use super::sample_bytes::to_bytes;
+use super::audio_encoder::{AudioEncoder, AudioFormat};
+use super::sample_bytes::{ENCODER_RATE, to_bytes};
 use crate::audio::decoding::resampler::Resampler;
 use crate::audio::decoding::{decode, measure};
 use crate::audio::info::SAMPLE_RATE;
@@ -77,7 +77,7 @@ fn every_format_is_read_again() {
         let best = (-40..=most_delay + 40).map(|delay| (ratio(&expected, &samples, delay), delay));
         let (ratio, delay) = best.max_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap();
         println!("{format:?}: {} bytes, {ratio:.1} dB, delay {delay}, {} samples", bytes.len(), samples.len());
-        assert!(ratio >= least && (-1..=most_delay).contains(&delay), "{format:?}: {ratio:.1} dB at {delay}");
+        assert!(ratio >= least && (-2..=most_delay).contains(&delay), "{format:?}: {ratio:.1} dB at {delay}");
         let longer = samples.len() as i64 - expected.len() as i64;
         assert!((0..=length).contains(&longer), "{format:?}: {longer} samples more");
     }
@@ -123,7 +123,7 @@ fn what_is_no_sample_and_no_audio_does_no_harm() {
         encode(format, &[], 100, None);
         assert_eq!(format.name().parse(), Ok(format));
     }
-    assert_eq!("aac".parse::<AudioFormat>(), Err(()));
+    assert_eq!("aac".parse::<AudioFormat>(), Err("must be one of mp3, opus, flac, wav, pcm".to_owned()));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! From the scores of frames to segments of speech.
 
 /// The score at which speech begins.
-const BEGIN_SCORE: f32 = 0.5;
+const BEGIN_SCORE: f32 = 0.6;
 /// The score below which it may have ended.
 const END_SCORE: f32 = 0.35;
 /// Frames below it after which it has ended: 0.25 seconds. A shorter pause is within a sentence.
