@@ -159,7 +159,7 @@ impl Assembly<'_> {
             return Err(unconvertible("the converter does not make it".into()));
         }
         let made = hashing::file(&path, &mut |bytes| progress.advance(bytes)).map_err(FolderError::at(&path))?;
-        match made.sha256 == file.sha256 {
+        match made.sha256 == file.sha256 && made.bytes == file.bytes {
             true => Ok(()),
             false => Err(unconvertible(format!(
                 "the result has {} bytes and the sha256 {}, but the catalog expects {} bytes and {}",

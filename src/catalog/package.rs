@@ -54,8 +54,7 @@ impl Extract {
         if let Some(parent) = self.path.parent() {
             std::fs::create_dir_all(parent).map_err(FolderError::at(parent))?;
         }
-        let mut file =
-            File::options().create(true).truncate(false).write(true).open(&self.path).map_err(at())?;
+        let mut file = File::options().create(true).truncate(false).write(true).open(&self.path).map_err(at())?;
         file.seek(SeekFrom::Start(self.offset)).map_err(at())?;
         Ok(file)
     }

@@ -116,7 +116,11 @@ impl<'m> Plan<'m> {
             let planned = planned(file, folder);
             let name = file.name.strip_prefix(prefix).unwrap_or(&file.name);
             let entry = format!("{}{name}", part.entry);
-            self.add_extract(registry, part, Extract { entry, bytes: file.bytes, path: planned.path.clone(), offset: 0 });
+            self.add_extract(
+                registry,
+                part,
+                Extract { entry, bytes: file.bytes, path: planned.path.clone(), offset: 0 },
+            );
             self.files.push(planned);
         }
     }

@@ -68,7 +68,8 @@ impl Ctranslate2Model {
             (1..=3, true, 1 | 2 | 4) => self.settings.insert(name.clone(), reader.int(bytes)?).is_some(),
             (0 | 4, _, _) => {
                 let dtype = if kind == 0 { Dtype::F32 } else { Dtype::F16 };
-                let tensor = Tensor::contiguous(dtype, shape, start, end).map_err(|why| format!("has {name}, which {why}"))?;
+                let tensor =
+                    Tensor::contiguous(dtype, shape, start, end).map_err(|why| format!("has {name}, which {why}"))?;
                 if tensor.bytes() != bytes {
                     return Err(format!("has {name} with {bytes} bytes instead of {}", tensor.bytes()));
                 }

@@ -89,7 +89,12 @@ fn read_model(path: &Path) -> Result<(WhisperDims, BTreeMap<String, Tensor>), St
         renaming.whole(&format!("{side}/position_encodings/encodings"), &format!("{side}.embed_positions.weight"))?;
         renaming.norm(&format!("{side}/layer_norm"), &format!("{side}.layer_norm"))?;
         for layer in 0..layers {
-            renaming.layer(&format!("{side}/layer_{layer}"), &format!("{side}.layers.{layer}"), side == "decoder", path)?;
+            renaming.layer(
+                &format!("{side}/layer_{layer}"),
+                &format!("{side}.layers.{layer}"),
+                side == "decoder",
+                path,
+            )?;
         }
     }
     if let Some(name) = renaming.from.keys().next() {

@@ -36,10 +36,13 @@ fn rename(mut initializers: BTreeMap<String, Tensor>) -> Result<BTreeMap<String,
     for row in TABLE.lines() {
         let [name, operation, target] = row.split(' ').collect::<Vec<_>>()[..] else { continue };
         let tensor = initializers.remove(name).ok_or_else(|| format!("has no initializer {name}"))?;
-        add(&mut tensors, &tensor, operation, target).map_err(|why| format!("has the initializer {name}, which {why}"))?;
+        add(&mut tensors, &tensor, operation, target)
+            .map_err(|why| format!("has the initializer {name}, which {why}"))?;
     }
     for (name, tensor) in initializers {
-        let rest = name.strip_prefix("encoder.").or_else(|| name.strip_prefix("decoder.").filter(|rest| rest.starts_with("decoder.")));
+        let rest = name
+            .strip_prefix("encoder.")
+            .or_else(|| name.strip_prefix("decoder.").filter(|rest| rest.starts_with("decoder.")));
         // Everything else is a constant of the graph.
         let Some(target) = rest.filter(|rest| !rest.starts_with(STFT)) else { continue };
         tensors.insert(target.to_owned(), tensor);

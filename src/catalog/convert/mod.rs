@@ -13,6 +13,8 @@ mod pickle;
 mod pickle_value;
 mod safetensors_writer;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod tiktoken;
 mod torch_checkpoint;
 mod whisper_config;

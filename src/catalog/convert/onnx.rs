@@ -37,7 +37,9 @@ pub fn initializers(path: &Path) -> Result<BTreeMap<String, Tensor>, String> {
     while reader.at < end {
         let value = reader.field(end)?;
         match value {
-            (field::MODEL_GRAPH, Value::Bytes(length)) if found.is_none() => found = Some(read_graph(&mut reader, length)?),
+            (field::MODEL_GRAPH, Value::Bytes(length)) if found.is_none() => {
+                found = Some(read_graph(&mut reader, length)?)
+            }
             (field::MODEL_GRAPH, _) => return Err("has not one graph".into()),
             (_, value) => reader.skip(value)?,
         }

@@ -70,7 +70,8 @@ fn read_checkpoint(path: &Path) -> Result<(WhisperDims, BTreeMap<String, Tensor>
         if &**name == "decoder.mask" {
             continue;
         }
-        let new_name = hugging_face_name(name).ok_or_else(|| format!("has the tensor '{name}', which no Whisper has"))?;
+        let new_name =
+            hugging_face_name(name).ok_or_else(|| format!("has the tensor '{name}', which no Whisper has"))?;
         let tensor = checkpoint.locate(tensor).map_err(|why| format!("has the tensor '{name}', which {why}"))?;
         if tensors.insert(new_name, tensor).is_some() {
             return Err(format!("has the tensor '{name}' twice"));

@@ -158,7 +158,9 @@ impl Machine<'_> {
     /// Adds keys and values to the dict below them.
     fn set_items(&mut self, count: usize) -> Result<(), String> {
         let mut items = self.pop_many(count)?.into_iter();
-        let Value::Dict(mut entries) = self.pop()? else { return Err("sets items of something that is no dict".into()) };
+        let Value::Dict(mut entries) = self.pop()? else {
+            return Err("sets items of something that is no dict".into());
+        };
         // The memo has the dict as it was when it was empty, and a state dict never refers to it again.
         let added = Rc::make_mut(&mut entries);
         while let Some(key) = items.next() {
@@ -166,7 +168,9 @@ impl Machine<'_> {
                 return Err("has a dict whose keys are not texts".into());
             };
             // Two levels, so that dropping it cannot exhaust the stack.
-            let dicts = |value: &Value| value.entries().is_some_and(|inner| inner.iter().any(|(_, value)| value.entries().is_some()));
+            let dicts = |value: &Value| {
+                value.entries().is_some_and(|inner| inner.iter().any(|(_, value)| value.entries().is_some()))
+            };
             if dicts(&value) {
                 return Err("nests dicts too deeply".into());
             }

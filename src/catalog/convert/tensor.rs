@@ -43,9 +43,10 @@ impl Tensor {
         if strides == row_major(&shape) {
             return Self::contiguous(dtype, shape, offset, end);
         }
-        let last = shape.iter().zip(&strides).try_fold(0_u64, |last, (size, stride)| {
-            size.checked_sub(1)?.checked_mul(*stride)?.checked_add(last)
-        });
+        let last = shape
+            .iter()
+            .zip(&strides)
+            .try_fold(0_u64, |last, (size, stride)| size.checked_sub(1)?.checked_mul(*stride)?.checked_add(last));
         let span = last.and_then(|last| last.checked_add(1)?.checked_mul(dtype.bytes()));
         // A view that repeats or skips elements is no weight that a network was saved with.
         match span {

@@ -29,7 +29,9 @@ impl TorchCheckpoint {
         let archive = ZipArchive::new(BufReader::new(file)).map_err(|e| format!("is no PyTorch checkpoint: {e}"))?;
         let pickles = archive.file_names().flatten().filter(|name| name.ends_with(PICKLE));
         let pickles: Vec<String> = pickles.map(|name| name.into_owned()).collect();
-        let [pickle] = pickles.as_slice() else { return Err("is no PyTorch checkpoint: it has not one data.pkl".into()) };
+        let [pickle] = pickles.as_slice() else {
+            return Err("is no PyTorch checkpoint: it has not one data.pkl".into());
+        };
         let root = pickle.trim_end_matches(PICKLE).to_owned();
         let mut checkpoint = Self { archive, root, storages: HashMap::new() };
         checkpoint.check_byte_order()?;

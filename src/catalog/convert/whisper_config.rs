@@ -86,7 +86,8 @@ fn generation(dims: &WhisperDims, settings: &WhisperSettings) -> Value {
         config["alignment_heads"] = json!(settings.alignment_heads);
     }
     if settings.multilingual {
-        let languages = tokens.codes().zip(tokens.first_language()..).map(|(code, id)| (format!("<|{code}|>"), id.into()));
+        let languages =
+            tokens.codes().zip(tokens.first_language()..).map(|(code, id)| (format!("<|{code}|>"), id.into()));
         config["lang_to_id"] = Value::Object(languages.collect());
         config["task_to_id"] = json!({"transcribe": tokens.transcribe(), "translate": tokens.translate()});
     }

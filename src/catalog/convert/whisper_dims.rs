@@ -55,7 +55,8 @@ impl WhisperDims {
             }
             for layer in 0..layers {
                 let layer = format!("{side}.layers.{layer}");
-                let attentions: &[&str] = if side == "encoder" { &["self_attn"] } else { &["self_attn", "encoder_attn"] };
+                let attentions: &[&str] =
+                    if side == "encoder" { &["self_attn"] } else { &["self_attn", "encoder_attn"] };
                 for attention in attentions {
                     for projection in ["q_proj", "k_proj", "v_proj", "out_proj"] {
                         add(format!("{layer}.{attention}.{projection}.weight"), &[width, width]);

@@ -21,7 +21,8 @@ pub fn tokenizer(ranks: &Ranks, special: SpecialTokens) -> Result<Value, String>
     vocabulary.insert("<|endoftext|>".into(), special.end_of_text.into());
     let merges: Vec<String> =
         ranks.merges()?.into_iter().map(|(left, right)| format!("{} {}", text(left), text(right))).collect();
-    let byte_level = |space: bool| json!({"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": true, "use_regex": true});
+    let byte_level =
+        |space: bool| json!({"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": true, "use_regex": true});
     Ok(json!({
         "version": "1.0",
         "truncation": null,
