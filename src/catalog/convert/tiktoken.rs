@@ -11,6 +11,9 @@ pub const MAX_BYTES: u64 = 8 << 20;
 /// Max bytes of a token; the longest of GPT-2 has 128. Bounds the quadratic search for its merge.
 const MAX_TOKEN_BYTES: usize = 256;
 
+/// The bytes of two tokens that are merged to one.
+pub type Merge<'t> = (&'t [u8], &'t [u8]);
+
 /// The tokens of a rank file, in the order of their ranks.
 pub struct Ranks {
     tokens: Vec<Vec<u8>>,
@@ -52,7 +55,7 @@ impl Ranks {
     ///
     /// # Errors
     /// If a token is not the merge of two others.
-    pub fn merges(&self) -> Result<Vec<(&[u8], &[u8])>, String> {
+    pub fn merges(&self) -> Result<Vec<Merge<'_>>, String> {
         let by_bytes = self.by_bytes();
         let longer = self.tokens.iter().enumerate().filter(|(_, token)| token.len() > 1);
         let merges = longer.map(|(rank, token)| {
