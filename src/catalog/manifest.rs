@@ -4,8 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::catalog_toml::is_sha256;
-use super::name_validation::{check_file_path, is_model_name};
+use super::name_validation::{check_file_path, is_model_name, is_sha256};
 
 pub const MANIFEST: &str = "manifest.json";
 /// Folder of the files in the archive, so that none of them can be mistaken for the manifest.

@@ -44,6 +44,11 @@ fn check_component(part: &str) -> Result<(), &'static str> {
     }
 }
 
+/// Whether `text` is a sha256 in lower-case hex.
+pub(super) fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{check_file_path, is_model_name};

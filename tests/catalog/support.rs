@@ -1,10 +1,12 @@
-//! A test folder with a fake pip and its wheels, and functions that build catalogs.
+//! A test folder with a fake pip, a fake npm and their packages, and functions that build catalogs.
 
 use std::fs;
 use std::io::{Cursor, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{Catalog, PullError, PullOptions, Pulled, pull_with};
 use tempfile::TempDir;
@@ -22,6 +24,24 @@ echo "$1" >> "$here/calls"
 cp "$here/$name.whl" "$TMPDIR/half" && cp "$here/$name.whl" "$to/$name-1.0-py3-none-any.whl"
 "#;
 
+/// A fake npm, which serves the tarballs in the same way.
+const FAKE_NPM: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+[ "$1" = --version ] && exit 0
+for argument; do
+  case $argument in
+    --pack-destination=*) to=${argument#*=} ;;
+    --cache=*) cache=${argument#*=} ;;
+    --ignore-scripts) safe=yes ;;
+  esac
+done
+[ "$safe" = yes ] || exit 7
+echo "$argument" >> "$here/calls"
+name=$(echo "${argument%@*}" | tr -d @/)
+[ -f "$here/$name.fail" ] && { cat "$here/$name.fail" >&2; exit 1; }
+cp "$here/$name.tgz" "$cache/half" && cp "$here/$name.tgz" "$to/$name-1.0.tgz"
+"#;
+
 pub struct TestBench {
     dir: TempDir,
 }
@@ -31,9 +51,11 @@ impl TestBench {
         let bench = Self { dir: tempfile::tempdir().unwrap() };
         fs::create_dir(bench.pip_dir()).unwrap();
         fs::create_dir(bench.models()).unwrap();
-        let pip = bench.pip_dir().join("pip");
-        fs::write(&pip, FAKE_PIP).unwrap();
-        fs::set_permissions(&pip, fs::Permissions::from_mode(0o755)).unwrap();
+        for (name, script) in [("pip", FAKE_PIP), ("npm", FAKE_NPM)] {
+            let program = bench.pip_dir().join(name);
+            fs::write(&program, script).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         bench
     }
 
@@ -54,6 +76,13 @@ impl TestBench {
         fs::write(self.pip_dir().join(format!("{package}.whl")), zip_of(entries)).unwrap();
     }
 
+    /// Adds an npm package to the fake registry. The name is that of the package without `@` and `/`.
+    pub fn tarball(&self, package: &str, tar: &[u8]) {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+        packed.write_all(tar).unwrap();
+        fs::write(self.pip_dir().join(format!("{package}.tgz")), packed.finish().unwrap()).unwrap();
+    }
+
     pub fn fail(&self, package: &str, text: &str) {
         fs::write(self.pip_dir().join(format!("{package}.fail")), text).unwrap();
     }
@@ -71,7 +100,8 @@ impl TestBench {
     }
 
     pub fn options(&self) -> PullOptions {
-        PullOptions { pip: Some(self.pip_dir().join("pip").display().to_string()), verify: false }
+        let program = |name: &str| Some(self.pip_dir().join(name).display().to_string());
+        PullOptions { pip: program("pip"), npm: program("npm"), verify: false }
     }
 
     pub fn pull(&self, catalog: &Catalog) -> Result<Pulled, PullError> {
