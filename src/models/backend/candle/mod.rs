@@ -7,6 +7,7 @@
 
 mod attention;
 mod backend;
+mod conv1d;
 mod convolution;
 mod device;
 mod elementwise;

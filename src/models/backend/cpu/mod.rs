@@ -3,6 +3,7 @@
 mod attention;
 mod backend;
 mod buffers;
+mod conv1d;
 mod convolution;
 mod device;
 mod elementwise;
