@@ -1,10 +1,10 @@
 //! Activations of channels after a norm: `activation(x · scale + offset)`, channels last.
 
+use crate::Pool;
 use crate::buffer::SharedSlice;
 use crate::group_norm::{OutputElement, ScaleShift};
 use crate::rows::{by_rows, load_up_to, store_up_to};
 use crate::simd::{Isa, Kernel, LANES, Simd, load_partial, run};
-use crate::Pool;
 
 /// An activation function, possibly with parameters of each channel.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@
 
 use crate::rows::{load_up_to, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
-use crate::{Error, DType, Isa};
+use crate::{DType, Error, Isa};
 
 /// Vectors of sums that are accumulated together.
 const VECTORS: usize = 4;

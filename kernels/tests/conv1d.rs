@@ -152,7 +152,11 @@ fn leaky_relu_keeps_positive_values() {
     for pool in pools() {
         let mut x: Vec<f32> = (0..40_001).map(|i| i as f32 - 20_000.).collect();
         leaky_relu(&pool, 0.1, &mut x);
-        assert!(x.iter().enumerate().all(|(i, x)| *x == if i < 20_000 { (i as f32 - 20_000.) * 0.1 } else { i as f32 - 20_000. }));
+        assert!(
+            x.iter()
+                .enumerate()
+                .all(|(i, x)| *x == if i < 20_000 { (i as f32 - 20_000.) * 0.1 } else { i as f32 - 20_000. })
+        );
     }
 }
 

@@ -359,12 +359,7 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
     /// `conv(activation(norm(x)))`
-    fn adain_conv1d(
-        &self,
-        norm: &AdaIn<'_, Self>,
-        x: &Tensor<Self>,
-        conv: &Self::Conv1d,
-    ) -> Result<Tensor<Self>> {
+    fn adain_conv1d(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>, conv: &Self::Conv1d) -> Result<Tensor<Self>> {
         let x = self.adain(norm, x)?;
         self.conv1d(conv, &x)
     }

@@ -1,8 +1,8 @@
 //! Estimates memory.
 
+use super::KokoroModel;
 use super::config::KokoroConfig;
 use super::tensor_names::{KokoroWeights, Part};
-use super::KokoroModel;
 use crate::models::backend::{Backend, Conv1dShape, DType};
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Footprint, Weights};
@@ -27,8 +27,7 @@ impl<B: Backend> KokoroModel<B> {
                         (backend.linear_bytes(dtype, outputs, inputs), loading)
                     }
                     [outputs, inputs, kernel] => {
-                        let shape =
-                            Conv1dShape { inputs, outputs, kernel, stride: 1, dilation: 1, padding: [0; 2] };
+                        let shape = Conv1dShape { inputs, outputs, kernel, stride: 1, dilation: 1, padding: [0; 2] };
                         // Transposed convolutions are rearranged as floats.
                         let elements = outputs * inputs * kernel;
                         (backend.conv1d_bytes(dtype, &shape), 3 * elements * size_of::<f32>())

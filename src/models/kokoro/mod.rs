@@ -128,7 +128,10 @@ impl<B: Backend> KokoroModel<B> {
             return Err(ModelError::Parameters(format!("a text has {count} tokens; 1 to {limit} are allowed")));
         }
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
-            return Err(ModelError::Parameters(format!("there is no token {token}; the last one is {}", vocabulary - 1)));
+            return Err(ModelError::Parameters(format!(
+                "there is no token {token}; the last one is {}",
+                vocabulary - 1
+            )));
         }
         if !SPEEDS.contains(&speed) {
             let (min, max) = (SPEEDS.start(), SPEEDS.end());
@@ -177,9 +180,7 @@ impl<B: Backend> KokoroModel<B> {
     fn styles(&self, ctx: &Context<'_, B>, style: &[f32]) -> Result<[Tensor<B>; 2]> {
         let width = self.config.style;
         match style.split_at_checked(width).filter(|(_, second)| second.len() == width) {
-            Some((first, second)) => {
-                Ok([ctx.tensor(first, [1, 1, 1, width])?, ctx.tensor(second, [1, 1, 1, width])?])
-            }
+            Some((first, second)) => Ok([ctx.tensor(first, [1, 1, 1, width])?, ctx.tensor(second, [1, 1, 1, width])?]),
             None => {
                 let found = style.len();
                 Err(ModelError::Parameters(format!("the style has {found} values, the model needs {}", 2 * width)))

@@ -66,12 +66,7 @@ impl<B: Backend> StyledLayerNorm<B> {
 }
 
 /// The linear layer from a style to a scale and a shift of each channel.
-fn load_factors<B: Backend>(
-    loader: &Loader<'_, B>,
-    stem: &str,
-    style: usize,
-    channels: usize,
-) -> Result<Linear<B>> {
+fn load_factors<B: Backend>(loader: &Loader<'_, B>, stem: &str, style: usize, channels: usize) -> Result<Linear<B>> {
     let weight = Candidate::whole(format!("{stem}.fc"), 2 * channels);
     loader.linear(&[weight], 2 * channels, style, true)
 }

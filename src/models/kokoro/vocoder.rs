@@ -103,8 +103,9 @@ fn source_shapes(config: &VocoderConfig, index: usize) -> (Conv1dShape, BlockCon
 impl<B: Backend> Vocoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &KokoroConfig) -> Result<Self> {
         let vocoder = &config.vocoder;
-        let stage =
-            |(index, step): (usize, &super::config::Upsampling)| Stage::load(loader, config, index, step.kernel, step.rate);
+        let stage = |(index, step): (usize, &super::config::Upsampling)| {
+            Stage::load(loader, config, index, step.kernel, step.rate)
+        };
         let spectrum = Conv1dShape {
             inputs: vocoder.channels >> vocoder.upsampling.len(),
             outputs: 2 * vocoder.bins(),

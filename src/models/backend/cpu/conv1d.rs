@@ -19,7 +19,9 @@ impl<'a> Activations<'a> {
         let factors = norms::factors(cpu, &norms::kernel(norm, None), x, None)?;
         let activation = match *activation {
             ChannelActivation::LeakyRelu(slope) => kernels::ChannelActivation::LeakyRelu(slope),
-            ChannelActivation::Snake { alphas, inverses } if [alphas, inverses].iter().all(|v| v.len() == x.channels) => {
+            ChannelActivation::Snake { alphas, inverses }
+                if [alphas, inverses].iter().all(|v| v.len() == x.channels) =>
+            {
                 kernels::ChannelActivation::Snake { alphas, inverses }
             }
             ChannelActivation::Snake { alphas, .. } => {
