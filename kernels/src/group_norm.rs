@@ -122,7 +122,7 @@ impl ScaleShift {
         self.0.len() / 2
     }
 
-    fn scales_and_offsets(&self) -> (&[f32], &[f32]) {
+    pub(crate) fn scales_and_offsets(&self) -> (&[f32], &[f32]) {
         self.0.split_at(self.channels())
     }
 }
@@ -307,7 +307,7 @@ pub(crate) struct ApplyKernel<'a, T> {
 
 /// The output type: f32, or the bits of bf16.
 pub(crate) trait OutputElement: Copy {
-    fn run(isa: Isa, kernel: ApplyKernel<'_, Self>);
+    fn run<K: Kernel<Output = ()>>(isa: Isa, kernel: K);
 
     /// Stores sixteen elements.
     ///
@@ -322,7 +322,7 @@ pub(crate) trait OutputElement: Copy {
 }
 
 impl OutputElement for f32 {
-    fn run(isa: Isa, kernel: ApplyKernel<'_, Self>) {
+    fn run<K: Kernel<Output = ()>>(isa: Isa, kernel: K) {
         run(isa, kernel);
     }
 
@@ -340,7 +340,7 @@ impl OutputElement for f32 {
 }
 
 impl OutputElement for u16 {
-    fn run(isa: Isa, kernel: ApplyKernel<'_, Self>) {
+    fn run<K: Kernel<Output = ()>>(isa: Isa, kernel: K) {
         run_bf16(isa, kernel);
     }
 

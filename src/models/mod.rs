@@ -14,6 +14,7 @@ pub mod diffusion;
 pub mod encoder;
 mod error;
 pub mod gguf;
+pub mod kokoro;
 pub mod kv;
 pub mod nn;
 pub mod peft;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::cpu::types::AttentionShape;
+use super::cpu::types::{AttentionShape, Conv1dShape};
 use super::interface::{Angles, Backend, LowRankUpdate, Matrix, Tensor};
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::SequenceSlice;
@@ -17,6 +17,18 @@ fn check(fits: bool, message: impl FnOnce() -> String) -> Result<()> {
 /// Two tensors have the same number of elements.
 pub fn lengths<B: Backend>(x: &Tensor<B>, y: &Tensor<B>) -> Result<()> {
     check(x.len() == y.len(), || format!("{} elements do not fit {}", y.len(), x.len()))
+}
+
+/// `x` has as many elements as a tensor of this shape.
+pub fn reshape<B: Backend>(x: &Tensor<B>, shape: [usize; 4]) -> Result<()> {
+    check(x.len() == shape.iter().product::<usize>(), || format!("{:?} cannot be reshaped to {shape:?}", x.shape()))
+}
+
+/// `x` has texts that a convolution over time takes. Returns the number of its outputs.
+pub fn conv1d<B: Backend>(shape: &Conv1dShape, x: &Tensor<B>) -> Result<usize> {
+    let fits = x.channels == shape.inputs && x.size[1] == 1 && x.images > 0;
+    let outputs = shape.output(x.pixels()).filter(|_| fits);
+    outputs.ok_or_else(|| ModelError::Compute(format!("{shape:?} does not take a tensor of {:?}", x.shape())))
 }
 
 /// `x` has a range of rows.

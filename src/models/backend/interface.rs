@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cpu::types::{Activation, AttentionShape, ConvShape, DType, NormKind, Pool, RopeLayout};
+use super::cpu::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, NormKind, Pool, RopeLayout};
 use super::routing::Routing;
 use crate::models::error::{ModelError, Result};
 use crate::models::kv::{KvArena, KvShape, SequenceSlice};
@@ -92,6 +92,29 @@ pub struct GroupNorm<B: Backend> {
     pub epsilon: f32,
 }
 
+/// An instance norm whose weight and bias depend on a style (AdaIN: Huang and Belongie 2017,
+/// <https://arxiv.org/abs/1703.06868>), and the activation that follows it.
+#[derive(Debug)]
+pub struct AdaIn<'a, B: Backend> {
+    /// Its groups are single channels.
+    pub norm: GroupNorm<B>,
+    pub activation: ChannelActivation<'a, B>,
+}
+
+/// An activation function, possibly with parameters of each channel.
+#[derive(Debug)]
+pub enum ChannelActivation<'a, B: Backend> {
+    /// `x` if it is positive, else `x` times this slope, which is at most one.
+    LeakyRelu(f32),
+    /// `x + sin²(αx) / α` (Ziyin et al. 2020, <https://arxiv.org/abs/2006.08195>).
+    Snake {
+        /// α of each channel: `[channels]`.
+        alphas: &'a B::Vector,
+        /// 1/α: `[channels]`.
+        inverses: &'a B::Vector,
+    },
+}
+
 /// `down(activation(gate(x)) · up(x))`, or `down(activation(up(x)))` without a gate.
 #[derive(Debug)]
 pub struct FeedForward<'a, B: Backend> {
@@ -141,6 +164,8 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     type Linear: Matrix;
     /// The weights of a convolution with an optional bias.
     type Conv: fmt::Debug + Send + Sync;
+    /// The weights of a convolution over time with an optional bias.
+    type Conv1d: fmt::Debug + Send + Sync;
     type KvArena: KvArena;
     /// A batch of sequences whose keys and values are in an arena; see [`Backend::batch`].
     type Batch: fmt::Debug + Send + Sync;
@@ -177,6 +202,9 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// Reads the weights of a convolution, `[outputs, inputs, height, width]`, and its `bias`, `[outputs]`.
     fn read_conv(&self, weight: &Rows<'_>, shape: ConvShape, bias: Option<&[f32]>) -> Result<Self::Conv>;
 
+    /// Reads the weights of a convolution over time, `[outputs, inputs, kernel]`, and its `bias`, `[outputs]`.
+    fn read_conv1d(&self, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<Self::Conv1d>;
+
     fn vector(&self, values: Vec<f32>) -> Result<Self::Vector>;
 
     /// Bytes of a weight matrix of this type in the checkpoint.
@@ -187,6 +215,9 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Bytes of the weights of a convolution of this type in the checkpoint.
     fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize;
+
+    /// Bytes of the weights of a convolution over time of this type in the checkpoint.
+    fn conv1d_bytes(&self, dtype: DType, shape: &Conv1dShape) -> usize;
 
     // Tensors.
 
@@ -292,6 +323,9 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     fn conv(&self, conv: &Self::Conv, x: &Tensor<Self>) -> Result<Tensor<Self>>;
 
+    /// A convolution over the tokens of each text: `[texts, outputs, 1, channels]`.
+    fn conv1d(&self, conv: &Self::Conv1d, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
     // Norms.
 
     /// Normalises each row, or parts of rows if the norm is narrower.
@@ -319,6 +353,15 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     ) -> Result<Tensor<Self>> {
         let x = self.group_norm(norm, x, shift, true)?;
         self.conv(conv, &x)
+    }
+
+    /// `activation(norm(x))`
+    fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>>;
+
+    /// `conv(activation(norm(x)))`
+    fn adain_conv1d(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>, conv: &Self::Conv1d) -> Result<Tensor<Self>> {
+        let x = self.adain(norm, x)?;
+        self.conv1d(conv, &x)
     }
 
     // Modulation: `vectors` are `[images, 1, 1, count · channels]`, and an index selects one of the `count` vectors of
@@ -353,7 +396,13 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     /// `x = activation(x)`, multiplied by `factors` if there are any.
     fn activate(&self, activation: Activation, x: &mut Tensor<Self>, factors: Option<&Tensor<Self>>) -> Result<()>;
 
+    /// `x = max(x, slope · x)`, for a slope of at most one.
+    fn leaky_relu(&self, x: &mut Tensor<Self>, slope: f32) -> Result<()>;
+
     // Layout.
+
+    /// The same elements in another shape.
+    fn reshape(&self, x: Tensor<Self>, shape: [usize; 4]) -> Result<Tensor<Self>>;
 
     /// Concatenates along channels.
     fn concat_channels(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>>;

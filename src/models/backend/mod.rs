@@ -14,11 +14,13 @@ pub use candle::Candle;
 pub(in crate::models) use candle::with_gradient;
 pub use cpu::Cpu;
 pub use cpu::types::{
-    Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Isa, NormKind, Pool, RopeLayout, dequantise,
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Isa, NormKind, Pool, RopeLayout,
+    dequantise,
 };
-pub(in crate::models) use cpu::types::{Dropout, TargetLogit, cross_entropy};
+pub(in crate::models) use cpu::types::{Dropout, LstmRecurrence, LstmState, TargetLogit, cross_entropy};
 pub(in crate::models) use embedding_table::EmbeddingTable;
 pub use interface::{
-    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, Pause, RequestOptions, RoutedTokens, Tensor,
+    AdaIn, Angles, Backend, ChannelActivation, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, Pause,
+    RequestOptions, RoutedTokens, Tensor,
 };
 pub use routing::Routing;

@@ -2,8 +2,10 @@
 
 mod context;
 mod conv;
+mod conv1d;
 mod linear;
 mod lora;
+mod lstm;
 mod mixture_of_experts;
 mod mlp;
 mod norm;
@@ -12,8 +14,10 @@ pub mod rope;
 pub(super) use super::backend::EmbeddingTable;
 pub use context::Context;
 pub(super) use conv::Conv;
+pub(super) use conv1d::{Conv1d, ConvTranspose1d, ConvTranspose1dShape};
 pub(super) use linear::Linear;
 pub use lora::{Adapter, LoraDeltas};
 pub(super) use lora::{DownProjection, LoraDelta};
+pub(super) use lstm::BidirectionalLstm;
 pub(super) use mixture_of_experts::MixtureOfExperts;
 pub(super) use mlp::Mlp;

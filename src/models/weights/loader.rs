@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use super::{Role, Rows, Weights, flat};
-use crate::models::backend::{Backend, ConvShape, DType};
+use crate::models::backend::{Backend, Conv1dShape, ConvShape, DType};
 use crate::models::error::{ModelError, Result};
-use crate::models::nn::{Conv, EmbeddingTable, Linear};
+use crate::models::nn::{Conv, Conv1d, ConvTranspose1d, ConvTranspose1dShape, EmbeddingTable, Linear};
 
 /// A tensor that may hold a matrix: the rows from `first` on of `total` rows of a stem.
 #[derive(Debug)]
@@ -205,6 +205,44 @@ impl<'a, B: Backend> Loader<'a, B> {
         let matrix = LoadedMatrix { stem, rows, total: outputs, columns, dtype, window, id };
         self.matrices.borrow_mut().push(matrix);
         Ok(conv)
+    }
+
+    /// Loads a convolution over time and its optional bias.
+    pub fn conv1d(&self, stem: &str, shape: Conv1dShape) -> Result<Conv1d<B>> {
+        let Conv1dShape { inputs, outputs, kernel, .. } = shape;
+        let (name, found) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &found, found == [outputs, inputs, kernel], &[outputs, inputs, kernel])?;
+        let mut weight = self.read_rows(&name, 0, flat(&found).0)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
+        }
+        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
+        Conv1d::read(&self.backend, &weight, shape, bias.as_deref())
+    }
+
+    /// Loads a transposed convolution over time and its bias.
+    pub fn conv_transpose1d(&self, stem: &str, shape: ConvTranspose1dShape) -> Result<ConvTranspose1d<B>> {
+        let ConvTranspose1dShape { inputs, outputs, kernel, .. } = shape;
+        let weight = self.values(stem, &[inputs, outputs, kernel])?;
+        let bias = self.bias(stem, outputs)?;
+        ConvTranspose1d::new(&self.backend, shape, &weight, &bias, self.precision)
+    }
+
+    /// The elements of a weight, which must be finite.
+    pub fn values(&self, stem: &str, expected: &[usize]) -> Result<Vec<f32>> {
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, shape == expected, expected)?;
+        self.finite_values(&name, 0, flat(&shape).0)
+    }
+
+    /// Loads a bias.
+    pub fn bias(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
+        self.optional_vector(stem, Role::Bias, size)?.ok_or_else(|| self.missing_tensor(stem, Role::Bias))
+    }
+
+    /// The shape of a weight.
+    pub fn shape(&self, stem: &str) -> Result<Vec<usize>> {
+        self.lookup(stem, Role::Weight).map(|(_, shape)| shape).ok_or_else(|| self.missing(stem))
     }
 
     /// The first candidate that exists; its shape must match.

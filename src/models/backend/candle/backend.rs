@@ -7,11 +7,12 @@ use candle_core::{DType as ArrayType, Tensor as Array};
 use super::device::{self, Candle};
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
-use super::weights::{self, CandleConv, CandleLinear};
-use super::{attention, attention_weights, convolution, elementwise, experts, layout, norms, products, rope};
-use crate::models::backend::cpu::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayout};
+use super::weights::{self, CandleConv, CandleConv1d, CandleLinear};
+use super::{attention, attention_weights, conv1d, convolution, elementwise, experts, layout, norms, products, rope};
+use crate::models::backend::checks;
+use crate::models::backend::cpu::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
 use crate::models::backend::interface::{
-    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, RoutedTokens, Tensor,
+    AdaIn, Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::models::backend::routing::Routing;
 use crate::models::error::{ModelError, Result};
@@ -23,6 +24,7 @@ impl Backend for Candle {
     type Vector = Array;
     type Linear = CandleLinear;
     type Conv = CandleConv;
+    type Conv1d = CandleConv1d;
     type KvArena = CandleKvArena;
     type Batch = CandleBatch;
 
@@ -57,6 +59,10 @@ impl Backend for Candle {
         weights::read_conv(self.device(), weight, shape, bias)
     }
 
+    fn read_conv1d(&self, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<CandleConv1d> {
+        weights::read_conv1d(self.device(), weight, shape, bias)
+    }
+
     fn vector(&self, values: Vec<f32>) -> Result<Array> {
         let count = values.len();
         Ok(Array::from_vec(values, count, self.device())?)
@@ -72,6 +78,10 @@ impl Backend for Candle {
 
     fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize {
         weights::conv_bytes(self.device(), dtype, shape)
+    }
+
+    fn conv1d_bytes(&self, dtype: DType, shape: &Conv1dShape) -> usize {
+        weights::conv1d_bytes(self.device(), dtype, shape)
     }
 
     fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>> {
@@ -164,6 +174,10 @@ impl Backend for Candle {
         convolution::forward(self, conv, x)
     }
 
+    fn conv1d(&self, conv: &CandleConv1d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        conv1d::forward(self, conv, x)
+    }
+
     fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         norms::norm(self, norm, x)
     }
@@ -180,6 +194,10 @@ impl Backend for Candle {
         silu: bool,
     ) -> Result<Tensor<Self>> {
         norms::group_norm(self, norm, x, shift, silu)
+    }
+
+    fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        conv1d::adain(self, norm, x)
     }
 
     fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, indices: [usize; 2]) -> Result<()> {
@@ -214,6 +232,16 @@ impl Backend for Candle {
 
     fn activate(&self, activation: Activation, x: &mut Tensor<Self>, factors: Option<&Tensor<Self>>) -> Result<()> {
         elementwise::activate(self, activation, x, factors)
+    }
+
+    fn leaky_relu(&self, x: &mut Tensor<Self>, slope: f32) -> Result<()> {
+        x.data = conv1d::leaky_relu(&x.data, slope)?;
+        self.pause()
+    }
+
+    fn reshape(&self, x: Tensor<Self>, shape: [usize; 4]) -> Result<Tensor<Self>> {
+        checks::reshape(&x, shape)?;
+        device::tensor(shape, &x.data)
     }
 
     fn concat_channels(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {

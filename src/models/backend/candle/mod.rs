@@ -8,6 +8,7 @@
 mod attention;
 mod attention_weights;
 mod backend;
+mod conv1d;
 mod convolution;
 mod device;
 mod elementwise;

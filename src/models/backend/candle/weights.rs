@@ -9,7 +9,7 @@ use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 use candle_core::{DType as ArrayType, Device, Tensor as Array};
 use half::{bf16, f16};
 
-use crate::models::backend::cpu::types::{ConvShape, DType, dequantise};
+use crate::models::backend::cpu::types::{Conv1dShape, ConvShape, DType, dequantise};
 use crate::models::backend::embedding_table::EmbeddingTable;
 use crate::models::backend::interface::Matrix;
 use crate::models::error::{ModelError, Result};
@@ -49,6 +49,16 @@ pub struct CandleLinear {
 pub struct CandleConv {
     pub(super) shape: ConvShape,
     pub(super) kernel: Kernel,
+}
+
+/// The weights of a convolution over time with an optional bias.
+#[derive(Debug)]
+pub struct CandleConv1d {
+    pub(super) shape: Conv1dShape,
+    /// `[outputs, inputs, kernel]`
+    pub(super) kernel: Array,
+    /// `[outputs]`
+    pub(super) bias: Option<Array>,
 }
 
 #[derive(Debug)]
@@ -162,6 +172,22 @@ pub fn read_conv(device: &Device, weight: &Rows<'_>, shape: ConvShape, bias: Opt
         _ => Kernel::Window(read_dense(device, weight, &[outputs, inputs, height, width])?, bias),
     };
     Ok(CandleConv { shape, kernel })
+}
+
+pub fn read_conv1d(
+    device: &Device,
+    weight: &Rows<'_>,
+    shape: Conv1dShape,
+    bias: Option<&[f32]>,
+) -> Result<CandleConv1d> {
+    let Conv1dShape { inputs, outputs, kernel, stride, dilation, .. } = shape;
+    let elements = outputs * inputs * kernel;
+    let is_valid = elements > 0 && stride > 0 && dilation > 0 && !weight.dtype.is_quantised();
+    if !is_valid || weight.count * weight.columns != elements {
+        return Err(ModelError::Checkpoint(format!("weights of type {:?} do not fit {shape:?}", weight.dtype)));
+    }
+    let kernel = read_dense(device, weight, &[outputs, inputs, kernel])?;
+    Ok(CandleConv1d { shape, kernel, bias: upload_bias(device, bias, outputs)? })
 }
 
 fn upload_bias(device: &Device, bias: Option<&[f32]>, rows: usize) -> Result<Option<Array>> {
@@ -280,4 +306,9 @@ pub fn loading_bytes(device: &Device, dtype: DType, rows: usize, columns: usize)
 pub fn conv_bytes(device: &Device, dtype: DType, shape: &ConvShape) -> usize {
     let ConvShape { inputs, outputs, kernel: [height, width], .. } = *shape;
     outputs * inputs * height * width * dense_type(device, dtype).size_in_bytes()
+}
+
+pub fn conv1d_bytes(device: &Device, dtype: DType, shape: &Conv1dShape) -> usize {
+    let Conv1dShape { inputs, outputs, kernel, .. } = *shape;
+    outputs * inputs * kernel * dense_type(device, dtype).size_in_bytes()
 }

@@ -4,18 +4,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::bf16;
-use outpost_kernels::{self as kernels, Conv2d};
+use outpost_kernels::{self as kernels, Conv1d, Conv2d};
 
 use super::attention::{self, KvBatch};
 use super::attention_weights;
 use super::buffers::{Buffer, BufferPool};
 use super::device::Cpu;
 use super::kv_arena::CpuKvArena;
-use super::types::{Activation, AttentionShape, ConvShape, DType, Pool, RopeLayout};
-use super::{convolution, elementwise, layout, modulation, norms, products};
+use super::types::{Activation, AttentionShape, Conv1dShape, ConvShape, DType, Pool, RopeLayout};
+use super::{conv1d, convolution, elementwise, layout, modulation, norms, products};
 use crate::models::backend::checks;
 use crate::models::backend::interface::{
-    Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
+    AdaIn, Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Matrix, Norm, RequestOptions, RoutedTokens, Tensor,
 };
 use crate::models::backend::routing::Routing;
 use crate::models::error::Result;
@@ -37,6 +37,7 @@ impl Backend for Cpu {
     type Vector = Vec<f32>;
     type Linear = kernels::Linear;
     type Conv = Conv2d;
+    type Conv1d = Conv1d;
     type KvArena = CpuKvArena;
     type Batch = KvBatch;
 
@@ -77,6 +78,10 @@ impl Backend for Cpu {
         Ok(Conv2d::new(&self.pool, weight.dtype, shape, &weight.bytes()?, bias)?)
     }
 
+    fn read_conv1d(&self, weight: &Rows<'_>, shape: Conv1dShape, bias: Option<&[f32]>) -> Result<Conv1d> {
+        Ok(Conv1d::new(&self.pool, weight.dtype, shape, &weight.bytes()?, bias)?)
+    }
+
     fn vector(&self, values: Vec<f32>) -> Result<Vec<f32>> {
         Ok(values)
     }
@@ -99,6 +104,10 @@ impl Backend for Cpu {
 
     fn conv_bytes(&self, dtype: DType, shape: &ConvShape) -> usize {
         Conv2d::packed_bytes(dtype, shape)
+    }
+
+    fn conv1d_bytes(&self, dtype: DType, shape: &Conv1dShape) -> usize {
+        Conv1d::packed_bytes(dtype, shape)
     }
 
     fn upload(&self, shape: [usize; 4], fill: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<Tensor<Self>> {
@@ -189,6 +198,10 @@ impl Backend for Cpu {
         convolution::forward(self, conv, x, None)
     }
 
+    fn conv1d(&self, conv: &Conv1d, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        conv1d::forward(self, conv, x)
+    }
+
     fn norm(&self, norm: &Norm<Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
         norms::forward(self, norm, x)
     }
@@ -216,6 +229,15 @@ impl Backend for Cpu {
         conv: &Conv2d,
     ) -> Result<Tensor<Self>> {
         convolution::norm_conv(self, norm, x, shift, conv)
+    }
+
+    fn adain(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>) -> Result<Tensor<Self>> {
+        conv1d::adain(self, norm, x)
+    }
+
+    /// Does not materialise the input of the convolution.
+    fn adain_conv1d(&self, norm: &AdaIn<'_, Self>, x: &Tensor<Self>, conv: &Conv1d) -> Result<Tensor<Self>> {
+        conv1d::adain_forward(self, norm, x, conv)
     }
 
     fn modulate(&self, x: &mut Tensor<Self>, vectors: &Tensor<Self>, indices: [usize; 2]) -> Result<()> {
@@ -252,6 +274,17 @@ impl Backend for Cpu {
 
     fn activate(&self, activation: Activation, x: &mut Tensor<Self>, factors: Option<&Tensor<Self>>) -> Result<()> {
         elementwise::activate(self, activation, x, factors)
+    }
+
+    fn leaky_relu(&self, x: &mut Tensor<Self>, slope: f32) -> Result<()> {
+        kernels::leaky_relu(&self.pool, slope, x.data_mut());
+        self.pause()
+    }
+
+    fn reshape(&self, x: Tensor<Self>, shape: [usize; 4]) -> Result<Tensor<Self>> {
+        checks::reshape(&x, shape)?;
+        let [images, height, width, channels] = shape;
+        Ok(Tensor { images, size: [height, width], channels, data: x.data })
     }
 
     fn concat_channels(&self, x: &Tensor<Self>, y: &Tensor<Self>) -> Result<Tensor<Self>> {

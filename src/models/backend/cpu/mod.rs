@@ -4,6 +4,7 @@ mod attention;
 mod attention_weights;
 mod backend;
 mod buffers;
+mod conv1d;
 mod convolution;
 mod device;
 mod elementwise;

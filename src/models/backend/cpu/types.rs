@@ -1,8 +1,8 @@
 //! The types that describe types of weights, shapes and parameters.
 
 pub use outpost_kernels::{
-    Activation, AttentionShape, BLOCK_POSITIONS, ConvShape, DType, Dropout, Error, Isa, NormKind, Pool, RopeLayout,
-    TargetLogit, cross_entropy, dequantise,
+    Activation, AttentionShape, BLOCK_POSITIONS, Conv1dShape, ConvShape, DType, Dropout, Error, Isa, LstmRecurrence,
+    LstmState, NormKind, Pool, RopeLayout, TargetLogit, cross_entropy, dequantise,
 };
 
 use crate::models::error::ModelError;
