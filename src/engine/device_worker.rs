@@ -9,6 +9,7 @@ use super::runtime::supervised_worker::Worker;
 use super::runtime::workload::Workload;
 use super::runtime::{DeviceCheck, Runtime};
 use super::settings::Settings;
+use super::speech::{SpeechQueue, SpeechWorkload};
 use super::text::queue::TextQueue;
 use super::text::workload::TextWorkload;
 use super::training::{TrainingQueue, TrainingWorkload};
@@ -32,6 +33,7 @@ pub struct DeviceWorker {
     pub embeddings: Arc<EmbeddingQueue>,
     pub images: Arc<ImageQueue>,
     pub transcriptions: Arc<TranscriptionQueue>,
+    pub speeches: Arc<SpeechQueue>,
     pub trainings: Arc<TrainingQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -62,12 +64,14 @@ impl DeviceWorker {
         let embeddings = EmbeddingQueue::new(Arc::clone(&runtime));
         let images = ImageQueue::new(Arc::clone(&runtime));
         let transcriptions = TranscriptionQueue::new(Arc::clone(&runtime));
+        let speeches = SpeechQueue::new(Arc::clone(&runtime));
         let trainings = TrainingQueue::new(Arc::clone(&runtime));
         runtime.set_kv_cache(Arc::downgrade(&texts) as _);
         let workloads: Vec<Box<dyn Workload>> = vec![
             Box::new(TextWorkload::new(Arc::clone(&texts))),
             Box::new(EmbeddingWorkload::new(Arc::clone(&embeddings))),
             Box::new(TranscriptionWorkload::new(Arc::clone(&transcriptions))),
+            Box::new(SpeechWorkload::new(Arc::clone(&speeches))),
             Box::new(ImageWorkload::new(Arc::clone(&images))),
             Box::new(TrainingWorkload::new(Arc::clone(&trainings))),
         ];
@@ -75,7 +79,7 @@ impl DeviceWorker {
         let thread =
             std::thread::Builder::new().name(format!("engine {}", runtime.device.name)).spawn(|| worker.run())?;
         let thread = Mutex::new(Some(thread));
-        Ok(Self { backend, runtime, texts, embeddings, images, transcriptions, trainings, thread })
+        Ok(Self { backend, runtime, texts, embeddings, images, transcriptions, speeches, trainings, thread })
     }
 
     /// Waits for the thread, which ends when the runtime is closed.

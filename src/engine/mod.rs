@@ -20,7 +20,7 @@ mod preprocessor;
 mod registry;
 mod runtime;
 mod settings;
-pub mod speech;
+mod speech;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -56,6 +56,7 @@ use runtime::server_info::server_info;
 use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
 pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
+pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo};
 pub use text::chat_template::PromptError;
 pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark};
 pub use text::message::Message;
@@ -180,6 +181,13 @@ impl Engine {
         self.device(model.device)?.transcriptions.push(model, request)
     }
 
+    /// Queues a text to speak or refuses it. Turns it into phonemes first, so it must not run on an async thread. Dropping the
+    /// parts cancels.
+    pub fn speak(&self, model: &Arc<SpeechModel>, request: &SpeechRequest) -> Result<SpeechParts, Refused> {
+        let job = model.prepare(request)?;
+        self.device(model.device)?.speeches.push(job)
+    }
+
     /// Queues a training, which [`Registry::load_for_training`] has loaded the model for, or refuses it at once. `saved`: the
     /// state of an earlier training to go on with. Dropping the run cancels.
     pub fn train(
@@ -263,8 +271,9 @@ impl Engine {
                 metrics.load(model.id(), &device.texts.lock().scheduler.counts_of(model.key));
             }
         }
-        let (mut speed, mut waiting_tokens, mut waiting_images, mut transcriptions) = (0., 0, 0, 0);
-        for DeviceWorker { runtime, texts, embeddings, images, transcriptions: queue, .. } in &**devices {
+        let (mut speed, mut waiting_tokens, mut waiting_images) = (0., 0, 0);
+        let (mut transcriptions, mut speech_parts) = (0, 0);
+        for DeviceWorker { runtime, texts, embeddings, images, transcriptions: queue, speeches, .. } in &**devices {
             metrics.set_uptime(runtime.uptime());
             let state = texts.lock();
             let counts = state.scheduler.counts();
@@ -273,6 +282,7 @@ impl Engine {
             waiting_tokens += embeddings.waiting_tokens();
             waiting_images += images.waiting();
             transcriptions += queue.requests();
+            speech_parts += speeches.waiting();
             let (name, memory) = (runtime.device.name.as_str(), &runtime.memory);
             metrics.memory(name, "weights", memory.weights());
             metrics.memory(name, "scratch", memory.scratch());
@@ -284,6 +294,7 @@ impl Engine {
         metrics.set_queued_text_tokens(waiting_tokens);
         metrics.set_queued_images(waiting_images);
         metrics.set_transcriptions(transcriptions);
+        metrics.set_queued_speech_parts(speech_parts);
         metrics.encode()
     }
 }

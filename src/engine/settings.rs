@@ -44,6 +44,8 @@ pub struct Settings {
     pub max_queued_images: usize,
     /// Max queued transcriptions.
     pub max_queued_transcriptions: usize,
+    /// Max queued parts of texts to speak.
+    pub max_queued_speech_parts: usize,
     /// How long a client may read nothing before its request is cancelled.
     pub client_timeout: Duration,
     /// The `outpost` program. Tokenizers and chat templates run in child processes of it, with time and memory limits.
@@ -86,6 +88,7 @@ impl Settings {
             max_queued_texts: 4 << 20,
             max_queued_images: 64,
             max_queued_transcriptions: 64,
+            max_queued_speech_parts: 4096,
             client_timeout: Duration::from_secs(60),
             sandbox: None,
         }

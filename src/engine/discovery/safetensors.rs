@@ -14,6 +14,7 @@ use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
+use crate::engine::speech::SpeechCheckpoint;
 use crate::engine::transcription::WhisperCheckpoint;
 use crate::models::encoder::Family;
 use crate::models::safetensors::{ModelFolder, read_header, read_json};
@@ -22,12 +23,12 @@ const MAX_MODEL_CARD_BYTES: u64 = 4 << 20;
 
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     let Some(folder) = path.parent() else { return };
-    if let Err(problem) = fill(folder, info) {
+    if let Err(problem) = fill(path, folder, info) {
         info.problem = Some(problem);
     }
 }
 
-fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
+fn fill(path: &Path, folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     let config = json(&folder.join("config.json"))?;
     let architecture = config.pointer("/architectures/0").or(config.get("model_type")).and_then(Value::as_str);
     info.architecture = architecture.unwrap_or("unknown").to_owned();
@@ -50,6 +51,10 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
         info.kind = ModelKind::Transcription;
         info.context_window = None;
         info.problem = WhisperCheckpoint::open(&folder.join("config.json")).err();
+    } else if SpeechCheckpoint::is_config(&config) {
+        info.kind = ModelKind::Speech;
+        info.architecture = "kokoro".to_owned();
+        info.problem = SpeechCheckpoint::open(path).err();
     } else if info.architecture.ends_with("ForCausalLM") {
         info.kind = ModelKind::Text;
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());

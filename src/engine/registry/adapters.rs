@@ -163,7 +163,7 @@ impl Model {
         match self {
             Self::Text(model) => model.network.adapter_footprint(adapter),
             Self::Encoder(model) => model.network.adapter_footprint(adapter),
-            Self::Image(_) | Self::Transcription(_) => Err(no_adapters()),
+            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => Err(no_adapters()),
         }
     }
 
@@ -171,7 +171,7 @@ impl Model {
         match self {
             Self::Text(model) => model.network.load_adapter(adapter),
             Self::Encoder(model) => model.network.load_adapter(adapter),
-            Self::Image(_) | Self::Transcription(_) => Err(no_adapters()),
+            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => Err(no_adapters()),
         }
     }
 
@@ -180,7 +180,7 @@ impl Model {
         match self {
             Self::Text(model) => Ok(Self::Text(Arc::new(model.with_adapter(id, adapter)))),
             Self::Encoder(model) => Ok(Self::Encoder(Arc::new(model.with_adapter(id, adapter, folder)?))),
-            Self::Image(_) | Self::Transcription(_) => Err(no_adapters().to_string()),
+            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => Err(no_adapters().to_string()),
         }
     }
 }

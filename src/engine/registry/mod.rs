@@ -33,6 +33,7 @@ use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::settings::Settings;
+use crate::engine::speech::{SpeechCheckpoint, SpeechModel};
 use crate::engine::text::model::TextModel;
 use crate::engine::transcription::{TranscriptionModel, WhisperCheckpoint};
 use crate::models::backend::Backend;
@@ -80,6 +81,7 @@ enum Model {
     Encoder(Arc<EncoderModel>),
     Image(Arc<ImageModel>),
     Transcription(Arc<TranscriptionModel>),
+    Speech(Arc<SpeechModel>),
 }
 
 impl Model {
@@ -93,6 +95,7 @@ impl Model {
             Self::Encoder(model) => model.device,
             Self::Image(model) => model.device,
             Self::Transcription(model) => model.device,
+            Self::Speech(model) => model.device,
         }
     }
 
@@ -101,7 +104,7 @@ impl Model {
         match self {
             Self::Text(model) => model.adapter().is_some(),
             Self::Encoder(model) => model.adapter().is_some(),
-            Self::Image(_) | Self::Transcription(_) => false,
+            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => false,
         }
     }
 
@@ -112,6 +115,7 @@ impl Model {
             Self::Encoder(model) => &model.lease,
             Self::Image(model) => &model.lease,
             Self::Transcription(model) => &model.lease,
+            Self::Speech(model) => &model.lease,
         }
     }
 
@@ -129,7 +133,7 @@ impl Model {
         match self {
             Self::Text(model) => model.network_users(),
             Self::Encoder(model) => model.network_users(),
-            Self::Image(_) | Self::Transcription(_) => 1,
+            Self::Image(_) | Self::Transcription(_) | Self::Speech(_) => 1,
         }
     }
 
@@ -140,6 +144,7 @@ impl Model {
             Self::Encoder(model) => Arc::strong_count(model),
             Self::Image(model) => Arc::strong_count(model),
             Self::Transcription(model) => Arc::strong_count(model),
+            Self::Speech(model) => Arc::strong_count(model),
         }
     }
 
@@ -430,13 +435,26 @@ impl Registry {
         }
     }
 
+    /// Loads a speech model. Blocks while its weights are read.
+    pub fn load_speech_model(&self, id: &str) -> Result<Arc<SpeechModel>, LoadError> {
+        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
+        if found.info.kind != ModelKind::Speech {
+            return Err(found.wrong_kind(ModelKind::Speech));
+        }
+        match self.get_or_load(&found, Eviction::IdleModels)? {
+            Model::Speech(model) => Ok(model),
+            _ => Err(found.wrong_kind(ModelKind::Speech)),
+        }
+    }
+
     /// Loads a model of any kind; it may also be an adapter that the project has registered.
     pub fn preload(&self, id: &str, tenant: u128) -> Result<(), LoadError> {
         match self.lookup(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
             ModelKind::Image => self.load_image_model(id).map(drop),
             ModelKind::Transcription => self.load_transcription_model(id).map(drop),
-            ModelKind::Text | ModelKind::Speech | ModelKind::Unknown => self.load_for(id, tenant).map(drop),
+            ModelKind::Speech => self.load_speech_model(id).map(drop),
+            ModelKind::Text | ModelKind::Unknown => self.load_for(id, tenant).map(drop),
         }
     }
 
@@ -512,6 +530,7 @@ impl Registry {
         match found.info.kind {
             ModelKind::Image => return self.load_image_checkpoint(device, backend, found, eviction, broken),
             ModelKind::Transcription => return self.load_whisper(device, backend, found, eviction, broken),
+            ModelKind::Speech => return self.load_kokoro(device, backend, found, eviction, broken),
             _ => {}
         }
         let (id, encoder, index) = (&found.info.id, found.is_encoder(), device.runtime.device.index);
@@ -578,6 +597,25 @@ impl Registry {
         let mut model = catch_load_panic(open).map_err(broken)?;
         model.lease.shrink(footprint.weights);
         Ok(Model::Transcription(Arc::new(model)))
+    }
+
+    fn load_kokoro<B: Backend>(
+        &self,
+        device: &DeviceWorker,
+        backend: &B,
+        found: &DiscoveredModel,
+        eviction: Eviction,
+        broken: &dyn Fn(String) -> LoadError,
+    ) -> Result<Model, LoadError> {
+        let (id, index) = (&found.info.id, device.runtime.device.index);
+        let precision = self.settings.precisions.of(id);
+        let files = catch_load_panic(|| SpeechCheckpoint::open(&found.path)).map_err(broken)?;
+        let footprint = catch_load_panic(|| Ok(files.footprint(backend, precision))).map_err(broken)?;
+        let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
+        let open = || SpeechModel::open(id, index, &files, lease, precision, backend);
+        let mut model = catch_load_panic(open).map_err(broken)?;
+        model.lease.shrink(footprint.weights);
+        Ok(Model::Speech(Arc::new(model)))
     }
 
     fn isolation(&self) -> Isolation {

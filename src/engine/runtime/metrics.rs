@@ -77,6 +77,8 @@ pub struct Metrics {
     images: Family<ModelLabel, Counter>,
     transcriptions: Gauge,
     audio_transcribed: Family<ModelLabel, Counter<f64, AtomicU64>>,
+    queued_speech_parts: Gauge,
+    audio_spoken: Family<ModelLabel, Counter<f64, AtomicU64>>,
     running: Family<ModelLabel, Gauge>,
     prompt: Family<ModelLabel, Counter>,
     generated: Family<ModelLabel, Counter>,
@@ -104,6 +106,8 @@ impl Metrics {
             images: Family::default(),
             transcriptions: Gauge::default(),
             audio_transcribed: Family::default(),
+            queued_speech_parts: Gauge::default(),
+            audio_spoken: Family::default(),
             running: Family::default(),
             prompt: Family::default(),
             generated: Family::default(),
@@ -130,6 +134,9 @@ impl Metrics {
         registry.register("transcriptions_running", help, all.transcriptions.clone());
         let (help, family) = ("Audio transcribed", all.audio_transcribed.clone());
         registry.register_with_unit("audio_transcribed", help, Unit::Seconds, family);
+        let help = "Queued parts of texts to speak";
+        registry.register("speech_parts_queued", help, all.queued_speech_parts.clone());
+        registry.register_with_unit("audio_spoken", "Audio spoken", Unit::Seconds, all.audio_spoken.clone());
         registry.register("answers_running", "Sequences being generated", all.running.clone());
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
@@ -190,6 +197,16 @@ impl Metrics {
     /// Counts seconds of audio that were transcribed.
     pub fn audio_transcribed(&self, model: &str, seconds: f64) {
         self.audio_transcribed.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
+    }
+
+    /// Sets the number of queued parts of texts to speak.
+    pub fn set_queued_speech_parts(&self, waiting: usize) {
+        self.queued_speech_parts.set(to_gauge(waiting as u64));
+    }
+
+    /// Counts seconds of audio that were spoken.
+    pub fn audio_spoken(&self, model: &str, seconds: f64) {
+        self.audio_spoken.get_or_create(&ModelLabel { model: model.to_owned() }).inc_by(seconds);
     }
 
     /// Counts a generated image.

@@ -58,7 +58,8 @@ impl SpeechCheckpoint {
     pub fn voice_files(folder: &Path) -> BTreeMap<String, PathBuf> {
         let entries = fs::read_dir(folder.join(Self::VOICES)).into_iter().flatten();
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_file());
-        let is_voice = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "bin" || ending == "safetensors");
+        let is_voice =
+            |path: &PathBuf| path.extension().is_some_and(|ending| ending == "bin" || ending == "safetensors");
         let name = |path: PathBuf| Some((path.file_stem()?.to_str()?.to_owned(), path));
         paths.filter(is_voice).filter_map(name).collect()
     }
@@ -82,6 +83,8 @@ impl SpeechCheckpoint {
 
     /// Memory for the weights, and for reading them.
     pub fn footprint<B: Backend>(&self, backend: &B, precision: Precision) -> Footprint {
-        KokoroModel::footprint(&self.folder, backend, precision.kind())
+        let mut footprint = KokoroModel::footprint(&self.folder, backend, precision.kind());
+        footprint.weights += self.voices.values().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum::<u64>();
+        footprint
     }
 }

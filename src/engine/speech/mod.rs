@@ -1,3 +1,16 @@
-//! Text to speech: the front end that turns text into phonemes.
+//! Text to speech: turns texts into phonemes, and speaks them with Kokoro models, part by part.
 
-pub mod phonemes;
+mod checkpoint;
+mod device_network;
+mod job;
+mod model;
+mod phonemes;
+mod queue;
+mod request;
+mod workload;
+
+pub use checkpoint::SpeechCheckpoint;
+pub use model::{SpeechModel, VoiceInfo};
+pub use queue::{SpeechParts, SpeechQueue};
+pub use request::{SpeechRequest, SpokenPart};
+pub use workload::SpeechWorkload;

@@ -1,7 +1,6 @@
 //! A loaded speech model: the network, its voices, and the pronunciation of the languages that they speak.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::checkpoint::SpeechCheckpoint;
@@ -30,11 +29,19 @@ pub struct SpeechModel {
     pub(in crate::engine) lease: Lease,
 }
 
+/// A voice of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoiceInfo {
+    pub name: String,
+    /// The tag of the language that it speaks, such as `en-US`; `None`: the server cannot pronounce it.
+    pub language: Option<&'static str>,
+}
+
 impl SpeechModel {
     pub(in crate::engine) fn open<B: Backend>(
         id: &str,
         device: DeviceIndex,
-        files: SpeechCheckpoint,
+        files: &SpeechCheckpoint,
         lease: Lease,
         precision: Precision,
         backend: &B,
@@ -48,7 +55,7 @@ impl SpeechModel {
         let mut phonemizers = Vec::new();
         for language in Language::ALL {
             if voices.keys().any(|voice| Language::of_voice(voice) == Ok(language)) {
-                phonemizers.extend(phonemizer(&files, language)?.map(|phonemizer| (language, phonemizer)));
+                phonemizers.extend(phonemizer(files, language)?.map(|phonemizer| (language, phonemizer)));
             }
         }
         let network = device_network::load(&files.folder, config.clone(), precision, backend);
@@ -61,8 +68,18 @@ impl SpeechModel {
     }
 
     /// Samples per second.
-    pub fn sample_rate(&self) -> usize {
+    pub fn sample_rate(&self) -> u32 {
         SAMPLE_RATE
+    }
+
+    /// The voices, sorted by name.
+    pub fn voices(&self) -> Vec<VoiceInfo> {
+        let describe = |name: &String| {
+            let language = Language::of_voice(name).ok();
+            let language = language.filter(|language| self.phonemizers.iter().any(|(known, _)| known == language));
+            VoiceInfo { name: name.clone(), language: language.map(Language::tag) }
+        };
+        self.voices.keys().map(describe).collect()
     }
 
     pub(super) fn network(&self) -> &dyn DeviceNetwork {
@@ -119,9 +136,4 @@ fn phonemizer(files: &SpeechCheckpoint, language: Language) -> Result<Option<Pho
         },
     };
     Phonemizer::new(lexicon, language).map(Some).map_err(|error| error.to_string())
-}
-
-/// The voices in a model's folder, whose files are not read.
-pub fn voice_names(path: &Path) -> Vec<String> {
-    SpeechCheckpoint::voice_files(path).into_keys().collect()
 }

@@ -117,7 +117,7 @@ fn speak(queue: &SpeechQueue, runtime: &Arc<Runtime>, queued: QueuedJob<SpeechJo
     match catch_compute_panic(|| job.model.network().speak(input)) {
         Ok(None) => queued.fail(Failure::OutOfMemory),
         Ok(Some(samples)) => {
-            let seconds = samples.len() as f64 / job.model.sample_rate() as f64;
+            let seconds = samples.len() as f64 / f64::from(job.model.sample_rate());
             runtime.metrics.audio_spoken(job.model.id(), seconds);
             queued.sender.send(Ok(SpokenPart { samples }));
             let took = runtime.clock.uptime().saturating_sub(began).as_secs_f64();

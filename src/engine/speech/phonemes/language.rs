@@ -29,20 +29,6 @@ impl Language {
         }
     }
 
-    /// The language of a tag such as `en-US` or `es`. `en` alone is American English.
-    pub fn from_tag(tag: &str) -> Result<Self, UnsupportedLanguage> {
-        let tag = tag.replace('_', "-").to_ascii_lowercase();
-        let known = Self::ALL.into_iter().find(|language| language.tag().eq_ignore_ascii_case(&tag));
-        match tag.split('-').next() {
-            _ if known.is_some() => known,
-            Some("en") => Some(Self::AmericanEnglish),
-            Some("es") => Some(Self::Spanish),
-            Some("it") => Some(Self::Italian),
-            _ => None,
-        }
-        .ok_or_else(|| UnsupportedLanguage(tag.chars().take(20).collect()))
-    }
-
     /// The language of one of Kokoro's voices. The first letter of a voice's name stands for it: `af_heart` speaks American
     /// English.
     pub fn of_voice(voice: &str) -> Result<Self, UnsupportedLanguage> {

@@ -23,8 +23,8 @@ mod tests;
 mod token;
 mod word_lists;
 
-pub use chunks::{MAX_PHONEMES, Sentence};
-pub use error::{LexiconError, UnsupportedLanguage};
+pub use chunks::Sentence;
+pub use error::LexiconError;
 pub use language::Language;
 pub use lexicon::Lexicon;
 
