@@ -37,6 +37,7 @@ use crate::models::devices::Selected;
 pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
+pub use crate::models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_language, language_name};
 
 use device_worker::DeviceWorker;
 pub use devices::Devices;
@@ -76,9 +77,8 @@ pub use training::{
 };
 
 pub use transcription::{
-    LANGUAGES, SAMPLE_RATE as TRANSCRIPTION_SAMPLE_RATE, Segment, SpeechWindow, SpokenToken, Transcription,
-    TranscriptionEvent, TranscriptionModel, TranscriptionRequest, TranscriptionTask, WINDOW_SAMPLES, WindowSender,
-    Word, find_language, language_name,
+    SAMPLE_RATE as TRANSCRIPTION_SAMPLE_RATE, Segment, SpeechWindow, SpokenToken, Transcription, TranscriptionEvent,
+    TranscriptionModel, TranscriptionRequest, TranscriptionTask, WINDOW_SAMPLES, WindowSender, Word,
 };
 
 /// A handle to the engine. The engine stops when the last handle is dropped.

@@ -59,7 +59,7 @@ pub struct ModelInfo {
     /// The ID of the base model, if it is an adapter.
     pub base: Option<String>,
     pub kind: ModelKind,
-    /// `gguf` or `safetensors`.
+    /// `gguf`, `safetensors` or `ggml`.
     pub format: &'static str,
     /// The data type of most weights: `Q4_1`, `F32`.
     pub quantization: Option<String>,

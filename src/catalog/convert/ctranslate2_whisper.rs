@@ -14,9 +14,9 @@ use super::safetensors_writer;
 use super::tensor::{Data, Tensor};
 use super::whisper_config::{self, WhisperSettings};
 use super::whisper_dims::WhisperDims;
-use super::whisper_tokens::{LANGUAGES, LANGUAGES_BEFORE_V3, SpecialTokens};
 use crate::catalog::error::PullError;
 use crate::catalog::staging::Staging;
+use crate::models::whisper::{LANGUAGES, LANGUAGES_BEFORE_V3, SpecialTokens};
 
 /// The weights.
 pub const MODEL: &str = "model.bin";

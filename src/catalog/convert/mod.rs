@@ -20,7 +20,6 @@ mod torch_checkpoint;
 mod whisper_config;
 mod whisper_dims;
 mod whisper_tokenizer;
-mod whisper_tokens;
 
 use std::path::Path;
 

@@ -13,9 +13,19 @@ use super::torch_checkpoint::TorchCheckpoint;
 use super::whisper_config::{self, WhisperSettings, write_json};
 use super::whisper_dims::WhisperDims;
 use super::whisper_tokenizer::tokenizer;
-use super::whisper_tokens::{ENGLISH_NON_SPEECH, SpecialTokens};
 use crate::catalog::error::PullError;
 use crate::catalog::staging::Staging;
+use crate::models::whisper::SpecialTokens;
+
+/// English-only: tokens of text that stand for sounds, brackets or speaker labels rather than for speech. They are the
+/// result of `non_speech_tokens` in OpenAI's tokenizer.
+const ENGLISH_NON_SPEECH: [u64; 84] = [
+    1, 2, 7, 8, 9, 10, 14, 25, 26, 27, 28, 29, 31, 58, 59, 60, 61, 62, 63, 90, 91, 92, 93, 357, 366, 438, 532, 685,
+    705, 796, 930, 1058, 1220, 1267, 1279, 1303, 1343, 1377, 1391, 1635, 1782, 1875, 2162, 2361, 2488, 3467, 4008,
+    4211, 4600, 4808, 5299, 5855, 6329, 7203, 9609, 9959, 10563, 10786, 11420, 11709, 11907, 13163, 13697, 13700,
+    14808, 15306, 16410, 16791, 17992, 19203, 19510, 20724, 22305, 22935, 27007, 30109, 30420, 33409, 34949, 40283,
+    40493, 40549, 47282, 49146,
+];
 
 /// The checkpoint of `torch.save`.
 pub const CHECKPOINT: &str = "checkpoint.pt";

@@ -6,13 +6,12 @@ use std::collections::HashMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::models::whisper::{Merge, byte_pair_merges};
+
 /// Max bytes of a rank file.
 pub const MAX_BYTES: u64 = 8 << 20;
 /// Max bytes of a token; the longest of GPT-2 has 128. Bounds the quadratic search for its merge.
 const MAX_TOKEN_BYTES: usize = 256;
-
-/// The bytes of two tokens that are merged to one.
-pub type Merge<'t> = (&'t [u8], &'t [u8]);
 
 /// The tokens of a rank file, in the order of their ranks.
 pub struct Ranks {
@@ -56,38 +55,13 @@ impl Ranks {
     /// # Errors
     /// If a token is not the merge of two others.
     pub fn merges(&self) -> Result<Vec<Merge<'_>>, String> {
-        let by_bytes = self.by_bytes();
-        let longer = self.tokens.iter().enumerate().filter(|(_, token)| token.len() > 1);
-        let merges = longer.map(|(rank, token)| {
-            let parts = encode(token, &by_bytes, rank);
-            match parts.as_slice() {
-                [left, right] => Ok((*left, *right)),
-                _ => Err(format!("has the token {rank}, which is not the merge of two others")),
-            }
-        });
-        merges.collect()
+        byte_pair_merges(&self.tokens)
+            .map_err(|rank| format!("has the token {rank}, which is not the merge of two others"))
     }
 
     fn by_bytes(&self) -> HashMap<&[u8], usize> {
         self.tokens.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank)).collect()
     }
-}
-
-/// Byte pair encoding of a token with the merges of ranks below `limit`: the pair of the lowest rank is merged first.
-fn encode<'t>(token: &'t [u8], ranks: &HashMap<&[u8], usize>, limit: usize) -> Vec<&'t [u8]> {
-    // The parts' ends.
-    let mut ends: Vec<usize> = (0..=token.len()).collect();
-    loop {
-        let pairs = ends.windows(3).enumerate().filter_map(|(at, ends)| {
-            let pair = token.get(*ends.first()?..*ends.last()?)?;
-            Some((*ranks.get(pair)?, at))
-        });
-        match pairs.filter(|(rank, _)| *rank < limit).min() {
-            Some((_, at)) => drop(ends.remove(at + 1)),
-            None => break,
-        }
-    }
-    ends.windows(2).filter_map(|ends| token.get(*ends.first()?..*ends.last()?)).collect()
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::whisper_dims::WhisperDims;
-use super::whisper_tokens::SpecialTokens;
 use crate::catalog::error::{FolderError, PullError};
 use crate::catalog::staging::Staging;
+use crate::models::whisper::SpecialTokens;
 
 /// Latest first timestamp of a text, in steps of 0.02 s: one second, as in OpenAI's decoder.
 const MAX_FIRST_TIMESTAMP: u64 = 50;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::tiktoken::Ranks;
-use super::whisper_tokens::{SpecialTokens, timestamp_texts};
+use crate::models::whisper::{SpecialTokens, timestamp_texts};
 
 /// The tokenizer: byte-level byte pair encoding, and the special tokens after the tokens of text.
 ///

@@ -5,6 +5,7 @@
 mod adapter;
 mod diffusers;
 mod folder_listing;
+mod ggml;
 mod gguf;
 mod ldm_checkpoint;
 mod safetensors;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::clock_rng::Timestamp;
+use crate::engine::checkpoint::is_ggml;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::{LORAS, ModelInfo, ModelKind};
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
@@ -210,6 +212,8 @@ pub struct Candidate {
 
 enum Layout {
     Gguf,
+    /// A Whisper model of whisper.cpp.
+    Ggml,
     Safetensors,
     /// A pipeline of several components, each in its own folder.
     Diffusers,
@@ -240,6 +244,11 @@ fn candidate(path: &Path) -> Option<Candidate> {
     }
     if let Some(id) = name.strip_suffix(".safetensors").filter(|id| !id.is_empty() && path.is_file()) {
         return single_file(id, path, path);
+    }
+    if is_ggml(path) && path.is_file() {
+        let id = name.strip_suffix(".bin")?.to_owned();
+        let (layout, path) = (Layout::Ggml, path.to_owned());
+        return Some(Candidate { fingerprint: fingerprint([&path])?, id, layout, entry: path.clone(), path });
     }
     let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
     let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
@@ -279,6 +288,7 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         ),
         ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
         ([], [only]) => return single_file(id, folder, only),
+        ([], []) => (Layout::Ggml, files.iter().find(|path| is_ggml(path) && path.is_file())?.clone()),
         _ => return None,
     };
     let tool_use = folder.join(TOOL_USE_FILE);
@@ -334,6 +344,7 @@ impl Candidate {
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
+            Layout::Ggml => ggml::describe(&self.path, &mut info),
             Layout::SingleFile => ldm_checkpoint::describe(&self.path, &mut info),
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
             Layout::Adapter => {
@@ -353,6 +364,7 @@ impl Candidate {
         let format = match self.layout {
             Layout::Safetensors | Layout::Diffusers | Layout::SingleFile | Layout::Adapter => "safetensors",
             Layout::Gguf | Layout::Ambiguous(_) => "gguf",
+            Layout::Ggml => "ggml",
         };
         ModelInfo { format, bytes: self.fingerprint.bytes, ..empty_info(&self.id, created) }
     }

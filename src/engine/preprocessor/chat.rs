@@ -61,6 +61,7 @@ impl ChatPreprocessor {
         let (tokens, vocabulary) = match source {
             ModelFiles::Gguf(metadata) => ChatTokenizer::from_gguf(metadata, rows, &written)?,
             ModelFiles::Folder(files) => ChatTokenizer::from_hugging_face(files, rows, &written)?,
+            ModelFiles::Ggml(tokens) => ChatTokenizer::from_whisper_vocabulary(tokens, rows)?,
         };
         let prompt_template = |(source, wording): (&str, ToolPromptStyle)| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));

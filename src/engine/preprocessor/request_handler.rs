@@ -32,6 +32,7 @@ impl RequestHandler {
                 let tokens = match only()? {
                     ModelFiles::Gguf(metadata) => EncoderTokenizer::from_gguf(metadata)?,
                     ModelFiles::Folder(files) => EncoderTokenizer::from_folder(files, *lower_case)?,
+                    ModelFiles::Ggml(_) => return Err("it is not an embedding model".to_owned()),
                 };
                 let info = sandbox_protocol::encode(&tokens.info())?;
                 Ok((Self::Encoder(Box::new(tokens)), info))
@@ -39,7 +40,7 @@ impl RequestHandler {
             Spec::Image { texts } => {
                 let files = sources.iter().filter_map(|source| match source {
                     ModelFiles::Folder(files) => Some(files),
-                    ModelFiles::Gguf(_) => None,
+                    ModelFiles::Gguf(_) | ModelFiles::Ggml(_) => None,
                 });
                 let tokenizers = files.zip(texts).map(|(files, text)| PromptTokenizer::new(files, text));
                 let tokenizers = tokenizers.collect::<Result<Vec<_>, _>>()?;

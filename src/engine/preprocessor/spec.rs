@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::template_sources::TemplateSources;
 use super::tokenizer_info::PromptTokenizerSpec;
-use crate::engine::checkpoint::is_gguf;
+use crate::engine::checkpoint::{is_ggml, is_gguf};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, MAX_HEADER_BYTES, Metadata};
+use crate::models::whisper::GgmlFile;
 
 /// The kind of preprocessor, and the paths of its files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +33,8 @@ pub enum Spec {
 pub enum ModelFiles {
     Gguf(Metadata),
     Folder(TextFiles),
+    /// The bytes of the tokens of a `ggml-*.bin`, by ID.
+    Ggml(Vec<Vec<u8>>),
 }
 
 impl ModelFiles {
@@ -41,6 +44,10 @@ impl ModelFiles {
             let file = GgufFile::open(path).map_err(|error| error.to_string())?;
             return Ok(Self::Gguf(file.header.metadata));
         }
+        if is_ggml(path) {
+            let file = GgmlFile::open(path).map_err(|error| error.to_string())?;
+            return Ok(Self::Ggml(file.vocabulary().to_vec()));
+        }
         TextFiles::read(path.parent().ok_or("the model file has no parent folder")?).map(Self::Folder)
     }
 
@@ -49,6 +56,7 @@ impl ModelFiles {
         match self {
             Self::Gguf(metadata) => Ok(TemplateSources::from_gguf(metadata)),
             Self::Folder(files) => TemplateSources::from_folder(files),
+            Self::Ggml(_) => Ok(None),
         }
     }
 }
@@ -75,7 +83,7 @@ impl Spec {
     /// An upper bound on the bytes to read; of a GGUF file only the header counts.
     pub fn bytes(&self) -> u64 {
         match self {
-            Self::Chat { path, .. } | Self::Encoder { path, .. } if is_gguf(path) => {
+            Self::Chat { path, .. } | Self::Encoder { path, .. } if is_gguf(path) || is_ggml(path) => {
                 std::fs::metadata(path).map_or(0, |file| file.len().min(MAX_HEADER_BYTES))
             }
             Self::Chat { path, .. } | Self::Encoder { path, .. } => path.parent().map_or(0, TextFiles::size_on_disk),

@@ -14,6 +14,7 @@ pub mod special_tokens;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
+mod whisper;
 
 use std::sync::{Arc, Weak};
 

@@ -1,19 +1,15 @@
 //! An opened Whisper checkpoint: a Hugging Face folder, or a `ggml-*.bin` of whisper.cpp.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
 
+use crate::engine::checkpoint::is_ggml;
 use crate::engine::precision::Precision;
 use crate::models::backend::Backend;
 use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Footprint;
 use crate::models::whisper::{GgmlFile, LogMel, WhisperConfig, WhisperModel, WhisperWeights, alignment_heads};
-
-/// The first bytes of a `ggml-*.bin`: `ggml` as a little-endian number.
-const GGML_MAGIC: [u8; 4] = [0x6c, 0x6d, 0x67, 0x67];
 
 /// A checkpoint whose weights are not read yet.
 pub struct WhisperCheckpoint {
@@ -26,13 +22,6 @@ pub struct WhisperCheckpoint {
 enum Files {
     HuggingFace(Box<ModelFolder>),
     Ggml(Box<GgmlFile>),
-}
-
-/// Whether a file has the format of whisper.cpp.
-pub fn is_ggml(path: &Path) -> bool {
-    let mut magic = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    path.extension().is_some_and(|ending| ending == "bin") && read.is_ok() && magic == GGML_MAGIC
 }
 
 impl WhisperCheckpoint {

@@ -5,7 +5,6 @@ mod batch;
 mod checkpoint;
 mod device_network;
 mod events;
-mod languages;
 mod log_probabilities;
 mod model;
 mod non_speech;
@@ -25,7 +24,6 @@ mod workload;
 
 pub use checkpoint::WhisperCheckpoint;
 pub use events::{Transcription, WindowSender};
-pub use languages::{LANGUAGES, find_language, language_name};
 pub use model::TranscriptionModel;
 pub use queue::TranscriptionQueue;
 pub use request::{

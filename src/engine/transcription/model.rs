@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::checkpoint::WhisperCheckpoint;
 use super::device_network::{self, DeviceNetwork};
-use super::languages::LANGUAGES;
 use super::non_speech::non_speech_tokens;
 use super::request::{TranscriptionRequest, TranscriptionTask};
 use super::scheduler::{Language, PreparedRequest};
@@ -21,6 +20,7 @@ use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::tokenizer::{SpecialTokenOptions, TokenizeLimits};
 use crate::models::backend::Backend;
+use crate::models::whisper::LANGUAGES;
 
 /// A model that transcribes speech.
 pub struct TranscriptionModel {

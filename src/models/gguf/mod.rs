@@ -18,7 +18,7 @@ pub(in crate::models) use architecture_metadata::ArchitectureMetadata;
 pub use file::{GgufFile, MAX_HEADER_BYTES};
 pub use header::{Header, parse_header};
 pub use tensor::{TensorInfo, type_named};
-pub(in crate::models) use tensor::{find_type, size_in_bytes};
+pub(in crate::models) use tensor::{find_type, size_in_bytes, type_name};
 pub use value::{Array, Metadata, Number, Value};
 
 /// Why a file was rejected.

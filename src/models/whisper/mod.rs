@@ -7,11 +7,13 @@
 
 mod alignment_heads;
 mod attention;
+mod byte_pair_merges;
 mod cache;
 mod config;
 mod decoder;
 mod encoder;
 mod ggml;
+mod languages;
 mod log_mel;
 mod mel_filters;
 mod memory;
@@ -23,12 +25,14 @@ mod tests;
 mod weights;
 
 pub use alignment_heads::alignment_heads;
+pub use byte_pair_merges::{Merge, byte_pair_merges};
 pub use cache::WhisperCache;
 pub use config::WhisperConfig;
 pub use decoder::DecodeInput;
 pub use ggml::GgmlFile;
+pub use languages::{LANGUAGES, find_language, language_name};
 pub use log_mel::{LogMel, LogMelSpectrogram, SAMPLE_RATE};
 pub use mel_filters::MelFilters;
 pub use model::WhisperModel;
-pub use special_tokens::SpecialTokens;
+pub use special_tokens::{LANGUAGES_BEFORE_V3, SpecialTokens, timestamp_texts};
 pub use weights::WhisperWeights;

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::reader::{Reader, damaged, unreadable};
 use super::tensor::TensorInfo;
 use crate::models::error::{Result, reject_config};
+use crate::models::gguf::type_name;
 use crate::models::safetensors::open;
 use crate::models::weights::{Storage, StoredTensor};
 use crate::models::whisper::config::WhisperConfig;
@@ -66,6 +67,20 @@ impl GgmlFile {
     /// The bytes of the tokens of text, by ID. Special tokens follow from the size of the vocabulary.
     pub fn vocabulary(&self) -> &[Vec<u8>] {
         &self.vocabulary
+    }
+
+    /// Elements of all weights.
+    pub fn parameters(&self) -> u64 {
+        self.tensors.values().map(TensorInfo::elements).sum()
+    }
+
+    /// The type of most weights, such as `Q5_0`.
+    pub fn quantization(&self) -> Option<&'static str> {
+        let mut elements: HashMap<&'static str, u64> = HashMap::new();
+        for tensor in self.tensors.values().filter(|tensor| tensor.shape.len() > 1) {
+            *elements.entry(type_name(tensor.dtype)).or_default() += tensor.elements();
+        }
+        elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
     }
 
     pub(in crate::models::whisper) fn names(&self) -> impl Iterator<Item = &str> {

@@ -21,6 +21,10 @@ pub(super) struct TensorInfo {
 }
 
 impl TensorInfo {
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().map(|size| *size as u64).product()
+    }
+
     /// Reads an entry, and skips the tensor's bytes.
     pub fn read(reader: &mut Reader<'_>, index: usize) -> Result<Self> {
         let what = || format!("the description of tensor {index}");
