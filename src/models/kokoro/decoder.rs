@@ -60,14 +60,8 @@ impl<B: Backend> Decoder<B> {
         })
     }
 
-    /// The samples of a text. `style` is `[1, 1, 1, style]`; `noise` has a normal value for each sample.
-    pub fn forward(
-        &self,
-        ctx: &Context<'_, B>,
-        frames: Frames<B>,
-        style: &Tensor<B>,
-        noise: &[f32],
-    ) -> Result<Vec<f32>> {
+    /// The samples of a text. `style` is `[style]`; `noise` has a normal value for each sample.
+    pub fn forward(&self, ctx: &Context<'_, B>, frames: Frames<B>, style: &[f32], noise: &[f32]) -> Result<Vec<f32>> {
         let pitch = self.pitch_conv.forward(ctx, &frames.pitch)?;
         let curves = ctx.concat_channels(&pitch, &self.energy_conv.forward(ctx, &frames.energy)?)?;
         let pitch = ctx.to_vec(&frames.pitch)?;

@@ -137,9 +137,9 @@ impl<B: Backend> KokoroModel<B> {
             let (min, max) = (SPEEDS.start(), SPEEDS.end());
             return Err(ModelError::Parameters(format!("the speed is {speed}; it must be from {min} to {max}")));
         }
-        let [_, prosody_style] = self.styles(ctx, style)?;
+        let [_, prosody_style] = self.styles(style)?;
         let encoded = self.albert.forward(ctx, tokens)?;
-        let prosody = self.prosody.encode(ctx, &encoded, &prosody_style)?;
+        let prosody = self.prosody.encode(ctx, &encoded, prosody_style)?;
         let durations = self.prosody.durations(ctx, &prosody, speed)?;
         Ok(EncodedText { durations, prosody, encoded: self.text_encoder.forward(ctx, tokens)? })
     }
@@ -165,22 +165,22 @@ impl<B: Backend> KokoroModel<B> {
         noise: &[f32],
     ) -> Result<Speech> {
         let EncodedText { durations, prosody, encoded } = text;
-        let [decoder_style, prosody_style] = self.styles(ctx, style)?;
+        let [decoder_style, prosody_style] = self.styles(style)?;
         let rows: Vec<usize> =
             durations.iter().enumerate().flat_map(|(row, count)| std::iter::repeat_n(row, *count)).collect();
         let prosody = ctx.gather_rows(&prosody, &rows)?;
         let encoded = ctx.gather_rows(&encoded, &rows)?;
-        let [pitch, energy] = self.prosody.curves(ctx, &prosody, &prosody_style)?;
+        let [pitch, energy] = self.prosody.curves(ctx, &prosody, prosody_style)?;
         drop(prosody);
-        let samples = self.decoder.forward(ctx, Frames { encoded, pitch, energy }, &decoder_style, noise)?;
+        let samples = self.decoder.forward(ctx, Frames { encoded, pitch, energy }, decoder_style, noise)?;
         Ok(Speech { samples, durations })
     }
 
-    /// The styles of the decoder and of the prosody, each `[1, 1, 1, style]`.
-    fn styles(&self, ctx: &Context<'_, B>, style: &[f32]) -> Result<[Tensor<B>; 2]> {
+    /// The styles of the decoder and of the prosody, each `[style]`.
+    fn styles<'a>(&self, style: &'a [f32]) -> Result<[&'a [f32]; 2]> {
         let width = self.config.style;
         match style.split_at_checked(width).filter(|(_, second)| second.len() == width) {
-            Some((first, second)) => Ok([ctx.tensor(first, [1, 1, 1, width])?, ctx.tensor(second, [1, 1, 1, width])?]),
+            Some((first, second)) => Ok([first, second]),
             None => {
                 let found = style.len();
                 Err(ModelError::Parameters(format!("the style has {found} values, the model needs {}", 2 * width)))

@@ -11,7 +11,7 @@ use crate::models::weights::{Candidate, Loader};
 #[derive(Debug)]
 pub(super) struct ProsodyPredictor<B: Backend> {
     /// The duration encoder: LSTMs, each followed by a norm.
-    layers: Vec<(BidirectionalLstm<B>, StyledLayerNorm<B>)>,
+    layers: Vec<(BidirectionalLstm<B>, StyledLayerNorm)>,
     duration_lstm: BidirectionalLstm<B>,
     duration: Linear<B>,
     max_duration: usize,
@@ -44,7 +44,7 @@ impl<B: Backend> Curve<B> {
         })
     }
 
-    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>, style: &Tensor<B>) -> Result<Tensor<B>> {
+    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>, style: &[f32]) -> Result<Tensor<B>> {
         for block in &self.blocks {
             x = block.forward(ctx, x, style)?;
         }
@@ -74,9 +74,9 @@ impl<B: Backend> ProsodyPredictor<B> {
     }
 
     /// The encodings of tokens from which prosody is predicted, `[1, tokens, 1, hidden + style]`. `x` are those of ALBERT,
-    /// `style` is `[1, 1, 1, style]`.
-    pub fn encode(&self, ctx: &Context<'_, B>, x: &Tensor<B>, style: &Tensor<B>) -> Result<Tensor<B>> {
-        let rows = ctx.gather_rows(style, &vec![0; x.rows()])?;
+    /// `style` is `[style]`.
+    pub fn encode(&self, ctx: &Context<'_, B>, x: &Tensor<B>, style: &[f32]) -> Result<Tensor<B>> {
+        let rows = ctx.tensor(&style.repeat(x.rows()), [1, x.rows(), 1, style.len()])?;
         let mut x = ctx.concat_channels(x, &rows)?;
         for (lstm, norm) in &self.layers {
             let y = norm.forward(ctx, &lstm.forward(ctx, &x)?, style)?;
@@ -99,7 +99,7 @@ impl<B: Backend> ProsodyPredictor<B> {
 
     /// The pitch in Hz and the energy of half frames, each `[1, 2 · frames, 1, 1]`. `encoded` has the encoding of each
     /// frame's token.
-    pub fn curves(&self, ctx: &Context<'_, B>, encoded: &Tensor<B>, style: &Tensor<B>) -> Result<[Tensor<B>; 2]> {
+    pub fn curves(&self, ctx: &Context<'_, B>, encoded: &Tensor<B>, style: &[f32]) -> Result<[Tensor<B>; 2]> {
         let x = self.shared.forward(ctx, encoded)?;
         let pitch = self.pitch.forward(ctx, ctx.copy(&x)?, style)?;
         Ok([pitch, self.energy.forward(ctx, x, style)?])

@@ -11,7 +11,7 @@ const ACTIVATION_SLOPE: f32 = 0.2;
 /// Two convolutions, each after an adaptive norm, and a shortcut.
 #[derive(Debug)]
 pub(super) struct ResidualBlock<B: Backend> {
-    norms: [StyledNorm<B>; 2],
+    norms: [StyledNorm; 2],
     convs: [Conv1d<B>; 2],
     /// For a change of channels.
     shortcut: Option<Conv1d<B>>,
@@ -47,8 +47,8 @@ impl<B: Backend> ResidualBlock<B> {
         })
     }
 
-    /// `x`: `[1, frames, 1, inputs]`, `style`: `[1, 1, 1, style]`.
-    pub fn forward(&self, ctx: &Context<'_, B>, x: Tensor<B>, style: &Tensor<B>) -> Result<Tensor<B>> {
+    /// `x`: `[1, frames, 1, inputs]`, `style`: `[style]`.
+    pub fn forward(&self, ctx: &Context<'_, B>, x: Tensor<B>, style: &[f32]) -> Result<Tensor<B>> {
         let activation = || ChannelActivation::LeakyRelu(ACTIVATION_SLOPE);
         let [norm, second_norm] = &self.norms;
         let [conv, second_conv] = &self.convs;

@@ -15,7 +15,7 @@ pub(super) struct SnakeBlock<B: Backend>(Vec<[SnakeConv<B>; 2]>);
 /// `conv(snake(norm(x)))`
 #[derive(Debug)]
 struct SnakeConv<B: Backend> {
-    norm: StyledNorm<B>,
+    norm: StyledNorm,
     alphas: B::Vector,
     inverses: B::Vector,
     conv: Conv1d<B>,
@@ -50,20 +50,21 @@ impl<B: Backend> SnakeBlock<B> {
         pairs.collect::<Result<_>>().map(Self)
     }
 
-    /// `x`: `[1, steps, 1, channels]`, `style`: `[1, 1, 1, style]`.
-    pub fn forward(&self, ctx: &Context<'_, B>, x: Tensor<B>, style: &Tensor<B>) -> Result<Tensor<B>> {
-        let mut x = x;
+    /// `x`: `[1, steps, 1, channels]`, `style`: `[style]`.
+    pub fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, style: &[f32]) -> Result<Tensor<B>> {
+        let mut sum: Option<Tensor<B>> = None;
         for [dilated, plain] in &self.0 {
-            let mut y = plain.forward(ctx, &dilated.forward(ctx, &x, style)?, style)?;
-            ctx.add(&mut y, &x)?;
-            x = y;
+            let x = sum.as_ref().unwrap_or(x);
+            let mut y = plain.forward(ctx, &dilated.forward(ctx, x, style)?, style)?;
+            ctx.add(&mut y, x)?;
+            sum = Some(y);
         }
-        Ok(x)
+        sum.map_or_else(|| ctx.copy(x), Ok)
     }
 }
 
 impl<B: Backend> SnakeConv<B> {
-    fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, style: &Tensor<B>) -> Result<Tensor<B>> {
+    fn forward(&self, ctx: &Context<'_, B>, x: &Tensor<B>, style: &[f32]) -> Result<Tensor<B>> {
         let Self { norm, alphas, inverses, conv } = self;
         let activation = ChannelActivation::Snake { alphas, inverses };
         conv.forward_adain(ctx, &AdaIn { norm: norm.styled(ctx, style)?, activation }, x)

@@ -76,9 +76,9 @@ fn check_curves<B: Backend>(backend: &B) {
     let style = expected.numbers("style");
     let text = model.encode(&ctx, &expected.integers::<u32>("tokens"), &style, 1.).unwrap();
     let rows: Vec<usize> = (0..).zip(&text.durations).flat_map(|(row, count)| vec![row; *count]).collect();
-    let [_, style] = model.styles(&ctx, &style).unwrap();
+    let [_, style] = model.styles(&style).unwrap();
     let encoded = ctx.gather_rows(&text.prosody, &rows).unwrap();
-    let curves = model.prosody.curves(&ctx, &encoded, &style).unwrap();
+    let curves = model.prosody.curves(&ctx, &encoded, style).unwrap();
     for (curve, name) in curves.iter().zip(["pitch.0", "energy.0"]) {
         let away = far(&ctx.to_vec(curve).unwrap(), &expected.numbers(name));
         assert!(away < 1e-5, "{name}: {away}");

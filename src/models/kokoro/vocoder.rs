@@ -59,16 +59,10 @@ impl<B: Backend> Stage<B> {
     }
 
     /// `source` has the spectra of the excitation.
-    fn forward(
-        &self,
-        ctx: &Context<'_, B>,
-        mut x: Tensor<B>,
-        source: &Tensor<B>,
-        style: &Tensor<B>,
-    ) -> Result<Tensor<B>> {
+    fn forward(&self, ctx: &Context<'_, B>, mut x: Tensor<B>, source: &Tensor<B>, style: &[f32]) -> Result<Tensor<B>> {
         ctx.leaky_relu(&mut x, SLOPE)?;
         let x = self.upsample.forward(ctx, &x)?;
-        let mut sum = self.source_block.forward(ctx, self.source_conv.forward(ctx, source)?, style)?;
+        let mut sum = self.source_block.forward(ctx, &self.source_conv.forward(ctx, source)?, style)?;
         // There is one more spectrum than hops. In the last stage, features are reflected at their start.
         let missing = sum.rows().saturating_sub(x.rows());
         ctx.add_rows(&mut sum, missing, &x)?;
@@ -78,7 +72,7 @@ impl<B: Backend> Stage<B> {
         drop(x);
         let mut mean: Option<Tensor<B>> = None;
         for block in &self.blocks {
-            let y = block.forward(ctx, ctx.copy(&sum)?, style)?;
+            let y = block.forward(ctx, &sum, style)?;
             match &mut mean {
                 Some(mean) => ctx.add(mean, &y)?,
                 None => mean = Some(y),
@@ -129,7 +123,7 @@ impl<B: Backend> Vocoder<B> {
         &self,
         ctx: &Context<'_, B>,
         x: Tensor<B>,
-        style: &Tensor<B>,
+        style: &[f32],
         pitch: &[f32],
         noise: &[f32],
     ) -> Result<Vec<f32>> {
