@@ -38,7 +38,9 @@ fn find<'a>(voices: &'a [VoiceInfo], name: &str) -> Result<&'a VoiceInfo> {
     let named = |name: &str| voices.iter().find(|voice| voice.name == name);
     let replacement = || {
         let (_, name) = OPENAI.iter().find(|(openai, _)| *openai == name)?;
-        let like = |prefix: Option<&str>| prefix.and_then(|prefix| usable(voices).find(|voice| voice.name.starts_with(prefix)));
+        let like = |prefix: Option<&str>| {
+            prefix.and_then(|prefix| usable(voices).find(|voice| voice.name.starts_with(prefix)))
+        };
         // A model may have only some of Kokoro's voices.
         named(name).or_else(|| like(name.get(..2))).or_else(|| usable(voices).next())
     };

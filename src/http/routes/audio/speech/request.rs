@@ -137,7 +137,10 @@ mod tests {
     fn fields_have_openais_defaults() {
         let checked = check(json!({ "instructions": "Whisper.", "user": "someone", "stream": true })).unwrap();
         assert_eq!((checked.call.format, checked.call.speed), (AudioFormat::Mp3, 1.0));
-        assert_eq!((checked.stream_format, checked.call.voices), (StreamFormat::Audio, vec![("alloy".to_owned(), 1.0)]));
+        assert_eq!(
+            (checked.stream_format, checked.call.voices),
+            (StreamFormat::Audio, vec![("alloy".to_owned(), 1.0)])
+        );
         let checked = check(json!({ "voice": { "id": "af_sky" }, "speed": 4, "stream_format": "sse" })).unwrap();
         assert_eq!((checked.stream_format, checked.call.voices[0].0.as_str()), (StreamFormat::Sse, "af_sky"));
         check(json!({ "input": "ü".repeat(50_000) })).unwrap();

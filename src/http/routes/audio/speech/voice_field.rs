@@ -21,7 +21,8 @@ impl VoiceField {
     /// The voices with their weights: `af_heart(2)+af_bella(1)`. Without a number, the weight is 1.
     pub fn parse(self) -> Result<Vec<(String, f32)>> {
         let (Self::Name(text) | Self::Object { id: text }) = self;
-        let voices: Vec<(String, f32)> = text.split('+').map(|part| voice(part.trim(), &text)).collect::<Result<_>>()?;
+        let voices: Vec<(String, f32)> =
+            text.split('+').map(|part| voice(part.trim(), &text)).collect::<Result<_>>()?;
         match voices.len() > MAX_VOICES {
             true => {
                 let text = format!("'voice' mixes {} voices; at most {MAX_VOICES} are allowed.", voices.len());
@@ -72,7 +73,8 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused() {
-        for text in ["", "+", "a+", "(1)", "a(0)", "a(-1)", "a(x)", "a(1", "a)", "a(nan)", "a(inf)", "a(101)", "a(1)b"] {
+        for text in ["", "+", "a+", "(1)", "a(0)", "a(-1)", "a(x)", "a(1", "a)", "a(nan)", "a(inf)", "a(101)", "a(1)b"]
+        {
             assert_eq!(parse(text), None, "{text}");
         }
         assert!(parse("a+b+c+d+e+f+g+h").is_some() && parse("a+b+c+d+e+f+g+h+i").is_none());
