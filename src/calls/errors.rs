@@ -197,7 +197,9 @@ fn task(kind: ModelKind) -> Option<Task> {
         ModelKind::Text => Some(Task::Chat),
         ModelKind::Embedding => Some(Task::Embedding),
         ModelKind::Image => Some(Task::Image),
-        ModelKind::Reranker | ModelKind::Transcription | ModelKind::Speech | ModelKind::Unknown => None,
+        ModelKind::Transcription => Some(Task::Transcription),
+        ModelKind::Speech => Some(Task::Speech),
+        ModelKind::Reranker | ModelKind::Unknown => None,
     }
 }
 

@@ -55,7 +55,7 @@ fn example(model: &ModelInfo) -> Option<ExampleRequest> {
             "/v1/rerank",
             json!({ "model": id, "query": question, "documents": ["A remote settlement.", "A kind of bread."] }),
         ),
-        ModelKind::Speech => ("/v1/audio/speech", json!({ "model": id, "input": question, "voice": "default" })),
+        ModelKind::Speech => ("/v1/audio/speech", json!({ "model": id, "input": question, "voice": "alloy" })),
         // It takes a form with a file.
         ModelKind::Transcription | ModelKind::Unknown => return None,
     };

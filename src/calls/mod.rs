@@ -27,6 +27,7 @@ mod persist_turn;
 mod prompt_length;
 mod prompt_preparation;
 pub mod rerank;
+pub mod speech;
 pub mod stop_signal;
 pub mod text_input;
 pub mod tokenization;

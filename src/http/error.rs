@@ -134,7 +134,7 @@ pub fn ollama_in_stream(error: &Error, request_id: Option<RequestId>, recorded: 
     ndjson::line(&OllamaBody::new(error))
 }
 
-fn log_stream_failure(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) {
+pub fn log_stream_failure(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) {
     if let Err(unrecorded) = recorded {
         tracing::warn!(%unrecorded, "the usage of a failed stream is not recorded");
     }

@@ -48,7 +48,7 @@ use self::client_address::TrustedProxies;
 use self::routes::responses::live::LiveResponses;
 use crate::calls::{
     chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
-    models::Models, tokenization::Tokenization, transcriptions::Transcriptions,
+    models::Models, speech::Speeches, tokenization::Tokenization, transcriptions::Transcriptions,
 };
 use crate::clock_rng::ClockRng;
 use crate::ids::{KeyId, ListId};
@@ -69,6 +69,7 @@ pub struct Api {
     pub embeddings: Embeddings,
     pub images: Images,
     pub transcriptions: Transcriptions,
+    pub speeches: Speeches,
     /// Responses that are generated in the background.
     pub live_responses: LiveResponses,
     /// The host names that this server accepts.

@@ -180,6 +180,9 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         let form = Form(&[("model", MODEL), ("file", "no audio")]);
         row(post.clone(), route, None, route.into(), form, needs_i);
     }
+    let speech = Json(json!({ "model": MODEL, "input": "a", "voice": "alloy" }));
+    row(post.clone(), "/audio/speech", None, "/audio/speech".into(), speech, needs_i);
+    row(get.clone(), "/audio/voices", None, "/audio/voices".into(), Empty, Needs::Nothing);
 
     row(get.clone(), "/conversations", query, format!("/conversations?project_id={project}"), Empty, needs_p);
     row(post.clone(), "/conversations", body, "/conversations".into(), Json(json!({ "project_id": project })), needs_p);
@@ -335,7 +338,7 @@ impl Row {
         match self.route {
             // The model is a chat model.
             "/images/generations" | "/images/edits" | "/images/variations" => response.status == 400,
-            "/audio/transcriptions" | "/audio/translations" => response.status == 400,
+            "/audio/transcriptions" | "/audio/translations" | "/audio/speech" => response.status == 400,
             // The response was not generated in the background.
             "/responses/{response_id}/cancel" => response.status == 400,
             // The job or batch has ended.

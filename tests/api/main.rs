@@ -8,6 +8,8 @@ mod clock;
 mod fixtures;
 #[path = "../common/server.rs"]
 mod server;
+#[path = "../common/tiny_kokoro.rs"]
+mod tiny_kokoro;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
 #[path = "../common/tiny_whisper.rs"]
@@ -56,6 +58,7 @@ mod response_conversations;
 mod responses;
 mod routes;
 mod schemas;
+mod speech;
 mod stored_responses;
 mod structured_output;
 mod tokenization;

@@ -1,8 +1,11 @@
 """A server for the whole session, and clients for it."""
 
+import json
 import os
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import threading
 from contextlib import contextmanager
@@ -65,9 +68,25 @@ class ServerOutput:
         return self.url
 
 
+def write_tiny_kokoro(folder):
+    """A tiny speech model with random weights, two voices and a few words."""
+    if folder.exists():
+        return
+    for name in ("voices", "lexicon"):
+        (folder / name).mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(ROOT / "tests/fixtures/kokoro" / name, folder / name)
+    for number, voice in enumerate(("af_heart", "am_adam")):
+        values = [(at * 7 + number * 31) % 23 / 23 - 0.5 for at in range(510 * 20)]
+        (folder / f"voices/{voice}.bin").write_bytes(struct.pack(f"<{len(values)}f", *values))
+    words = {"ba": "bˈa", "sha": "ʃˈa"}
+    (folder / "lexicon/us_gold.json").write_text(json.dumps(words), encoding="utf-8")
+
+
 def link_models(folder):
-    """Links the pulled models and a small image pipeline of the fixtures into a folder."""
+    """Links the pulled models and small models of the fixtures into a folder."""
     folder.mkdir(exist_ok=True)
+    write_tiny_kokoro(folder / "tiny-kokoro")
     for model in [*(ROOT / "models").iterdir(), ROOT / "tests/fixtures/pipelines/sd1"]:
         if model.is_dir() and not (folder / model.name).exists():
             (folder / model.name).symlink_to(model)

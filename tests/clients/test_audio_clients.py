@@ -33,6 +33,26 @@ USER_HEADERS = {
 }
 
 
+
+def skip_unless_installed(http, model):
+    if http.get(f"/v1/models/{model}").status_code != 200:
+        pytest.skip(f"the model {model} is not installed")
+
+
+@pytest.fixture
+def whisper(http):
+    skip_unless_installed(http, WHISPER)
+
+
+@pytest.fixture
+def kokoro(http):
+    skip_unless_installed(http, KOKORO)
+
+
+needs_whisper = pytest.mark.usefixtures("whisper")
+needs_kokoro = pytest.mark.usefixtures("kokoro")
+
+
 def open_webui_form(fields, path, boundary):
     """The parts of the form in the order and with the headers of aiohttp, in chunks."""
     for name, value in fields.items():
@@ -58,6 +78,7 @@ def open_webui_transcribes(http, mount):
     return transcribe
 
 
+@needs_whisper
 @pytest.mark.parametrize("name", ["jfk.flac", "librivox-0880.flac", "librivox-0880.mp3", "librivox-0890.opus"])
 def test_open_webui_transcribes(open_webui_transcribes, name):
     response = open_webui_transcribes(SPEECH / name)
@@ -67,12 +88,14 @@ def test_open_webui_transcribes(open_webui_transcribes, name):
     assert {"jfk": "americans", "librivox-0880": "young man", "librivox-0890": "selfish"}[name.rsplit(".", 1)[0]] in text
 
 
+@needs_whisper
 def test_open_webui_names_a_language(open_webui_transcribes):
     response = open_webui_transcribes(SPEECH / "jfk.flac", language="en")
     assert response.status_code == 200, response.text
     assert "country" in response.json()["text"]
 
 
+@needs_whisper
 def test_open_webui_shows_the_message_of_an_error(open_webui_transcribes, tmp_path):
     path = tmp_path / "recording.webm"
     path.write_bytes(b"this is not audio" * 100)
@@ -89,6 +112,7 @@ def test_open_webui_may_send_json_with_audio_in_it(http, mount):
     assert "multipart/form-data" in response.json()["error"]["message"]
 
 
+@needs_kokoro
 def test_open_webui_speaks(http, mount):
     body = {"input": SENTENCE, "voice": "af_heart", "model": KOKORO}
     response = http.post(mount + "/audio/speech", json=body, headers=USER_HEADERS)
@@ -98,6 +122,7 @@ def test_open_webui_speaks(http, mount):
     assert response.content[:3] == b"ID3" or (response.content[0] == 0xFF and response.content[1] >= 0xE0)
 
 
+@needs_kokoro
 def test_open_webui_adds_parameters_from_its_settings(http, mount):
     body = {"input": SENTENCE, "voice": "af_heart", "model": KOKORO, "speed": 1.25, "response_format": "wav"}
     response = http.post(mount + "/audio/speech", json=body, headers=USER_HEADERS)
@@ -105,6 +130,7 @@ def test_open_webui_adds_parameters_from_its_settings(http, mount):
     assert response.headers["content-type"] == "audio/wav" and response.content.startswith(b"RIFF")
 
 
+@needs_kokoro
 def test_open_webui_lists_voices(http, mount):
     response = http.get(mount + "/audio/voices")
     assert response.status_code == 200, response.text
@@ -120,6 +146,7 @@ def test_open_webui_asks_for_lists_without_a_key(server, mount, path):
     assert "application/json" in response.headers["content-type"]
 
 
+@needs_kokoro
 @pytest.mark.parametrize("voice", OPENAI_VOICES)
 def test_names_of_openai_voices_speak(http, mount, voice):
     body = {"input": "Yes.", "voice": voice, "model": KOKORO, "response_format": "pcm"}
@@ -140,6 +167,7 @@ def home_assistant_recording(name="jfk.flac"):
     return file
 
 
+@needs_whisper
 @pytest.mark.parametrize("more", [{}, {"language": "en"}, {"temperature": 0.0, "prompt": "A speech of a president."}])
 def test_wyoming_transcribes(server, mount, more):
     client = server.client(mount)
@@ -147,6 +175,7 @@ def test_wyoming_transcribes(server, mount, more):
     assert "country" in result.text
 
 
+@needs_whisper
 def test_wyoming_transcribes_as_a_stream(server, mount):
     stream = server.client(mount).audio.transcriptions.create(
         file=home_assistant_recording(), model=WHISPER, language="en", response_format="json", stream=True)
@@ -184,11 +213,13 @@ def wyoming_speaks(client, text, **more):
         return b"".join(response.iter_bytes(chunk_size=2048))
 
 
+@needs_kokoro
 def test_wyoming_speaks(server, mount):
     rate, samples = wav_samples(wyoming_speaks(server.client(mount), SENTENCE))
     assert rate == 24_000 and 1 < samples / rate < 10
 
 
+@needs_kokoro
 def test_wyoming_gives_a_speed_and_instructions(server, mount):
     client = server.client(mount)
     _, slow = wav_samples(wyoming_speaks(client, SENTENCE, speed=0.8, instructions="Speak calmly."))
@@ -196,6 +227,7 @@ def test_wyoming_gives_a_speed_and_instructions(server, mount):
     assert slow > 1.3 * fast
 
 
+@needs_kokoro
 def test_wyoming_speaks_three_sentences_at_once(server):
     client, texts = server.client(), ["One boat.", "Two boats are here.", "Three boats left the harbour at noon."]
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -210,6 +242,7 @@ def test_wyoming_does_not_take_the_server_for_another(server, http, mount):
         assert not response.is_success, path
 
 
+@needs_kokoro
 def test_wyoming_reads_voices_if_it_is_told_to(http, mount):
     """With the backend set to Kokoro-FastAPI. A voice is a string, or has an `id` or a `name`."""
     voices = http.get(mount + "/audio/voices").json()["voices"]

@@ -69,6 +69,14 @@ impl<E: JobEvent> Events<E> {
         Some(Some(event))
     }
 
+    /// Like [`Self::close`]; returns the results that were not received.
+    pub fn close_and_take(&mut self) -> Vec<E> {
+        let mut state = self.0.lock();
+        state.closed = true;
+        state.unreceived = 0;
+        std::mem::take(&mut state.events).into_iter().flatten().filter(JobEvent::is_result).collect()
+    }
+
     /// Stops receiving; returns how many results were not received.
     pub fn close(&mut self) -> usize {
         let mut state = self.0.lock();

@@ -33,7 +33,7 @@ use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::settings::Settings;
-use crate::engine::speech::{SpeechCheckpoint, SpeechModel};
+use crate::engine::speech::{SpeechCheckpoint, SpeechModel, VoiceInfo};
 use crate::engine::text::model::TextModel;
 use crate::engine::transcription::{TranscriptionModel, WhisperCheckpoint};
 use crate::models::backend::Backend;
@@ -445,6 +445,15 @@ impl Registry {
             Model::Speech(model) => Ok(model),
             _ => Err(found.wrong_kind(ModelKind::Speech)),
         }
+    }
+
+    /// The voices of a speech model. Reads the names of its files; does not load it.
+    pub fn voices(&self, id: &str) -> Result<Vec<VoiceInfo>, LoadError> {
+        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
+        if found.info.kind != ModelKind::Speech {
+            return Err(found.wrong_kind(ModelKind::Speech));
+        }
+        Ok(found.path.parent().map(VoiceInfo::list).unwrap_or_default())
     }
 
     /// Loads a model of any kind; it may also be an adapter that the project has registered.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::phonemes::Language;
 use crate::engine::precision::Precision;
 use crate::models::backend::Backend;
 use crate::models::kokoro::{KokoroConfig, KokoroModel};
@@ -62,6 +63,16 @@ impl SpeechCheckpoint {
             |path: &PathBuf| path.extension().is_some_and(|ending| ending == "bin" || ending == "safetensors");
         let name = |path: PathBuf| Some((path.file_stem()?.to_str()?.to_owned(), path));
         paths.filter(is_voice).filter_map(name).collect()
+    }
+
+    /// The name of a lexicon. `kind`: `gold` for one that is checked by hand, `silver` for a generated one.
+    pub fn lexicon_name(language: Language, kind: &str) -> String {
+        let prefix = match language {
+            Language::AmericanEnglish => "us",
+            Language::BritishEnglish => "gb",
+            Language::Spanish | Language::Italian => language.tag(),
+        };
+        format!("{prefix}_{kind}.json")
     }
 
     /// The content of a lexicon; `None` if there is none of this name.

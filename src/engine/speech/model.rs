@@ -8,6 +8,7 @@ use super::device_network::{self, DeviceNetwork};
 use super::job::SpeechJob;
 use super::phonemes::{Language, Lexicon, Phonemizer};
 use super::request::SpeechRequest;
+use super::voice_info::VoiceInfo;
 use crate::engine::error::Refused;
 use crate::engine::precision::Precision;
 use crate::engine::runtime::DeviceIndex;
@@ -27,14 +28,6 @@ pub struct SpeechModel {
     phonemizers: Vec<(Language, Phonemizer)>,
     /// Its share of the memory budget, returned on drop.
     pub(in crate::engine) lease: Lease,
-}
-
-/// A voice of a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VoiceInfo {
-    pub name: String,
-    /// The tag of the language that it speaks, such as `en-US`; `None`: the server cannot pronounce it.
-    pub language: Option<&'static str>,
 }
 
 impl SpeechModel {
@@ -119,12 +112,7 @@ impl SpeechModel {
 
 /// The phonemizer of a language; `None` if the files have no lexicon for it.
 fn phonemizer(files: &SpeechCheckpoint, language: Language) -> Result<Option<Phonemizer>, String> {
-    let prefix = match language {
-        Language::AmericanEnglish => "us",
-        Language::BritishEnglish => "gb",
-        _ => "",
-    };
-    let read = |kind: &str| files.lexicon(&format!("{prefix}_{kind}.json"));
+    let read = |kind: &str| files.lexicon(&SpeechCheckpoint::lexicon_name(language, kind));
     let lexicon = match language.needs_lexicon() {
         false => None,
         true => match read("gold")? {

@@ -127,6 +127,12 @@ impl Limits {
         Ok(AudioReservation { limiter, millis })
     }
 
+    /// Raises a reservation to `millis` of audio that is generated already. The rate may go into debt.
+    pub(super) fn raise_audio(&self, reservation: &mut AudioReservation, millis: u64) {
+        reservation.limiter.settle_audio(reservation.millis, millis, self.clock_rng.uptime());
+        reservation.millis = millis;
+    }
+
     /// Replaces a reservation by the milliseconds of audio used.
     pub(super) fn settle_audio(&self, project: ProjectId, reservation: Option<AudioReservation>, used: u64) {
         let now = self.clock_rng.uptime();

@@ -254,6 +254,16 @@ impl UsageRecorder {
         self.state().amounts.audio_millis = millis;
     }
 
+    /// Sets the milliseconds of audio generated so far and charges them to the project's rate, which may go into debt.
+    /// [`Self::charge_audio`] comes first.
+    pub fn set_generated_audio(&self, millis: u64) {
+        let mut state = self.state();
+        state.amounts.audio_millis = millis;
+        if let Some(reservation) = &mut state.audio_reservation {
+            self.meter.limits.raise_audio(reservation, millis);
+        }
+    }
+
     /// Leaves the closing to the response body.
     pub fn defer(&self) {
         self.deferred.store(true, Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! Audio endpoints: transcriptions and translations, in OpenAI's format.
+//! Audio endpoints: transcriptions, translations and speech, in OpenAI's format.
 
 mod form;
 mod request;
 mod response;
+mod speech;
 mod stream;
 mod subtitles;
 
@@ -16,7 +17,7 @@ use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, request_logging};
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(transcribe).service(translate);
+    config.service(transcribe).service(translate).configure(speech::routes);
 }
 
 /// Write down speech in the language that is spoken; with `stream: true` as server-sent events. `text`, `srt` and `vtt` are

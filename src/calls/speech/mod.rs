@@ -1,0 +1,145 @@
+//! Speech, from a text to the bytes of an audio file, and the voices that speak.
+//!
+//! A text is spoken part by part. Each part is metered and encoded when it is taken, so that the first sound is early and
+//! little is in memory.
+
+mod running;
+mod voice_selection;
+
+use std::sync::Arc;
+
+pub use running::RunningSpeech;
+
+use super::blocking::run_blocking;
+use super::errors::{self, ModelErrors};
+pub use crate::audio::AudioFormat;
+use crate::audio::ENCODER_RATE;
+use crate::engine::{Engine, ModelKind, Refused, SpeechModel, SpeechRequest, VoiceInfo};
+use crate::error::{Error, Result};
+use crate::service::access::Access;
+use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
+use crate::service::usage::UsageRecorder;
+
+/// Concurrent requests whose texts are turned into phonemes, in all and per project; more are refused.
+const MAX_PREPARING: usize = 64;
+const MAX_PREPARING_PER_PROJECT: usize = 32;
+/// What a request needs in its project's bucket to be admitted, in milliseconds. The length is not known yet.
+const ADMISSION_MILLIS: u64 = 1;
+/// The same text gives the same audio.
+const SEED: u64 = 0;
+
+/// Speaks texts.
+pub struct Speeches {
+    engine: Engine,
+    preparing: Arc<ConcurrencyLimit>,
+}
+
+/// A request; `http` has validated each field on its own.
+pub struct SpeechCall {
+    pub model: String,
+    pub text: String,
+    /// Voices with their weights. Several are mixed.
+    pub voices: Vec<(String, f32)>,
+    pub speed: f32,
+    pub format: AudioFormat,
+}
+
+/// A voice and its model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedVoice {
+    pub voice: VoiceInfo,
+    pub model: String,
+}
+
+impl Speeches {
+    pub fn new(engine: Engine) -> Self {
+        let preparing = ConcurrencyLimit::new("texts are being prepared", MAX_PREPARING, MAX_PREPARING_PER_PROJECT);
+        Self { engine, preparing }
+    }
+
+    /// Resolves the model and its voices, and submits the text to the engine. Usage is added to `recorder`.
+    pub async fn start(
+        &self,
+        access: &Access,
+        call: SpeechCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningSpeech> {
+        access.require_model(&call.model)?;
+        let (model, slot) = self.load(access, &call.model).await?;
+        recorder.set_model(model.id());
+        let voices = voice_selection::resolve(&model.voices(), call.voices)?;
+        recorder.charge_audio(ADMISSION_MILLIS)?;
+        let request = SpeechRequest {
+            text: call.text,
+            voices,
+            speed: call.speed,
+            seed: SEED,
+            tenant: access.project().to_u128(),
+        };
+        let engine = self.engine.clone();
+        let speak = move || {
+            let _slot = slot;
+            if model.sample_rate() != ENCODER_RATE {
+                return Err(Error::internal("the encoders do not support the model's sample rate"));
+            }
+            engine.speak(&model, &request).map_err(|refused| refuse(model.id(), refused))
+        };
+        let parts = run_blocking(speak).await?;
+        RunningSpeech::new(parts, call.format, recorder)
+    }
+
+    /// The voices of all models that the key may use, or of one model. Sorted by model and name. Loads no model.
+    pub async fn voices(&self, access: &Access, model: Option<String>) -> Result<Vec<ListedVoice>> {
+        if let Some(model) = &model {
+            access.require_listed(model)?;
+        }
+        let (engine, access) = (self.engine.clone(), access.clone());
+        run_blocking(move || {
+            let errors = ModelErrors { engine: &engine, access: &access };
+            let of_model = |id: &str| match engine.models().voices(id) {
+                Ok(voices) => Ok(listed(id, voices)),
+                Err(error) => Err(errors.load_failed(id, &error)),
+            };
+            match model {
+                Some(id) => of_model(&id),
+                None => Ok(models(&engine, &access).iter().filter_map(|id| of_model(id).ok()).flatten().collect()),
+            }
+        })
+        .await
+    }
+
+    /// Loads the model and takes a slot. A load that has begun keeps the slot even if its request is gone.
+    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<SpeechModel>, Slot)> {
+        let slot = self.preparing.acquire(access.project())?;
+        let (engine, access, id) = (self.engine.clone(), access.clone(), id.to_owned());
+        run_blocking(move || {
+            let errors = ModelErrors { engine: &engine, access: &access };
+            let model = engine.models().load_speech_model(&id).map_err(|error| errors.load_failed(&id, &error))?;
+            Ok((model, slot))
+        })
+        .await
+    }
+}
+
+/// The speech models that the key may use, sorted.
+fn models(engine: &Engine, access: &Access) -> Vec<String> {
+    let all = engine.models().list().into_iter();
+    let usable = all.filter(|model| model.kind == ModelKind::Speech && model.problem.is_none());
+    let mut ids: Vec<String> = usable.map(|model| model.id).filter(|id| access.lists(id)).collect();
+    ids.sort();
+    ids
+}
+
+fn listed(model: &str, voices: Vec<VoiceInfo>) -> Vec<ListedVoice> {
+    voices.into_iter().map(|voice| ListedVoice { voice, model: model.to_owned() }).collect()
+}
+
+/// The voices are valid, so only the text can be refused.
+fn refuse(model: &str, refused: Refused) -> Error {
+    match refused {
+        Refused::Invalid(reason) => {
+            Error::invalid("input", format!("'input' cannot be spoken: {reason}. Send a text with words."))
+        }
+        other => errors::from_refused(model, other),
+    }
+}

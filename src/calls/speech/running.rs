@@ -1,0 +1,103 @@
+//! A text that is being spoken: its parts, their encoding and their usage.
+
+use std::sync::Arc;
+
+use crate::audio::{AudioEncoder, AudioFormat, ENCODER_RATE};
+use crate::calls::errors;
+use crate::engine::{Failure, SpeechParts, SpokenPart};
+use crate::error::{Code, Error, Result};
+use crate::service::usage::{Outcome, UsageRecorder, seconds};
+
+/// Samples that are encoded before other tasks of the thread may run. The MP3 encoder cannot move to another thread, and this
+/// takes less than a millisecond.
+const SLICE: usize = 2400;
+
+/// A text that is being spoken. Dropping it cancels what is not spoken yet.
+pub struct RunningSpeech {
+    parts: SpeechParts,
+    /// `None` once the file has ended.
+    encoder: Option<AudioEncoder>,
+    /// Samples of the parts that are spoken.
+    samples: u64,
+    recorder: Arc<UsageRecorder>,
+}
+
+impl RunningSpeech {
+    pub(super) fn new(parts: SpeechParts, format: AudioFormat, recorder: Arc<UsageRecorder>) -> Result<Self> {
+        // The length is not known, so the headers do not have it.
+        let encoder = AudioEncoder::new(format, None).map_err(Error::internal)?;
+        Ok(Self { parts, encoder: Some(encoder), samples: 0, recorder })
+    }
+
+    /// The next part, which is metered; `None` when the whole text is spoken. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Option<SpokenPart>> {
+        match self.parts.next().await {
+            Some(Ok(part)) => {
+                self.count(&part);
+                Ok(Some(part))
+            }
+            Some(Err(failure)) => Err(speech_failure(failure)),
+            None => Ok(None),
+        }
+    }
+
+    /// The bytes of the file that a part adds.
+    pub async fn encode(&mut self, part: SpokenPart) -> Result<Vec<u8>> {
+        let encoder = self.encoder.as_mut().ok_or_else(ended)?;
+        let mut bytes = Vec::new();
+        for samples in part.samples.chunks(SLICE) {
+            bytes.extend(encoder.push(samples).map_err(Error::internal)?);
+            tokio::task::yield_now().await;
+        }
+        Ok(bytes)
+    }
+
+    /// The end of the file.
+    pub fn finish(&mut self) -> Result<Vec<u8>> {
+        self.encoder.take().ok_or_else(ended)?.finish().map_err(Error::internal)
+    }
+
+    /// Seconds that are spoken, as they are metered.
+    pub fn seconds(&self) -> f64 {
+        seconds(self.millis())
+    }
+
+    /// Records the usage durably; called before the last byte.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.recorder.close(outcome).await
+    }
+
+    fn count(&mut self, part: &SpokenPart) {
+        self.samples += part.samples.len() as u64;
+        self.recorder.set_generated_audio(self.millis());
+    }
+
+    /// Rounded up.
+    fn millis(&self) -> u64 {
+        self.samples.saturating_mul(1000).div_ceil(u64::from(ENCODER_RATE))
+    }
+}
+
+impl Drop for RunningSpeech {
+    /// A client that disconnects is charged for spoken parts, received or not.
+    fn drop(&mut self) {
+        for part in self.parts.close_and_take() {
+            self.count(&part);
+        }
+    }
+}
+
+fn ended() -> Error {
+    Error::internal("the audio file has ended")
+}
+
+fn speech_failure(failure: Failure) -> Error {
+    match failure {
+        Failure::OutOfMemory => Error::new(
+            Code::Overloaded,
+            "The memory for speech is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
+        )
+        .retry_after(errors::MEMORY_FREED),
+        other => errors::from_failure(other),
+    }
+}
