@@ -5,6 +5,7 @@ pub mod encoding;
 pub mod error;
 pub mod info;
 pub mod process;
+mod resampler;
 pub mod windows;
 
 pub use encoding::{AudioEncoder, AudioFormat, ENCODER_RATE};

@@ -8,7 +8,6 @@ mod edit_list;
 mod measuring;
 mod opus;
 mod packet_decoder;
-pub mod resampler;
 mod signal;
 #[cfg(test)]
 mod tests;
@@ -45,7 +44,6 @@ pub fn decode<'a>(
                     signal.push(&mono, layout.rate, sink)?;
                 } else if !packet.data.is_empty() {
                     was_damaged = true;
-                    decoder.reset();
                 }
             }
         }

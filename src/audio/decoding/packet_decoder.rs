@@ -96,13 +96,6 @@ impl PacketDecoder {
         mono.extend(self.interleaved.chunks_exact(layout.channels).take(frames).map(mean));
         Some(layout)
     }
-
-    /// Forgets the previous packet, after one was damaged or lost.
-    pub fn reset(&mut self) {
-        if let Codec::Symphonia(decoder) = &mut self.codec {
-            decoder.reset();
-        }
-    }
 }
 
 fn channel_count(channels: u32) -> usize {

@@ -1,9 +1,9 @@
 //! From the decoded packets of the tracks to one signal at 16 kHz.
 
 use super::audio_file::AudioTrack;
-use super::resampler::Resampler;
 use crate::audio::error::AudioError;
 use crate::audio::info::SAMPLE_RATE;
+use crate::audio::resampler::Resampler;
 
 /// The sample rates that are resampled; Hz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;

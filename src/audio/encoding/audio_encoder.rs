@@ -15,7 +15,7 @@ const WAV_HEADER: u32 = 36;
 /// A format of the API's field `response_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AudioFormat {
-    /// MPEG-2 layer III, 96 kbit/s.
+    /// MPEG-1 layer III, 48 kHz, 96 kbit/s.
     Mp3,
     /// Opus in OGG, 32 kbit/s.
     Opus,

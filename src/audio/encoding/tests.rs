@@ -4,9 +4,9 @@ use std::io::Cursor;
 
 use super::audio_encoder::{AudioEncoder, AudioFormat};
 use super::sample_bytes::{ENCODER_RATE, to_bytes};
-use crate::audio::decoding::resampler::Resampler;
 use crate::audio::decoding::{decode, measure};
 use crate::audio::info::SAMPLE_RATE;
+use crate::audio::resampler::Resampler;
 
 /// A voice-like signal: harmonics of a gliding tone in syllables.
 fn voice(length: usize) -> Vec<f32> {
@@ -68,7 +68,7 @@ fn every_format_is_read_again() {
         (AudioFormat::Wav, "pcm_s16le", 60.0, 0, 0),
         (AudioFormat::Flac, "flac", 60.0, 0, 0),
         (AudioFormat::Opus, "opus", 3.5, 2, 1),
-        (AudioFormat::Mp3, "mp3", 15.0, 800, 1600),
+        (AudioFormat::Mp3, "mp3", 25.0, 400, 1600),
     ] {
         let bytes = encode(format, &signal, 1000, None);
         let info = measure(Cursor::new(&bytes), 3600).unwrap();
