@@ -1,7 +1,7 @@
 //! Reads the values of a file one by one, and checks each length before it is used.
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufReader, Read};
 
 use crate::models::error::{ModelError, Result};
 
