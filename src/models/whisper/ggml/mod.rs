@@ -6,5 +6,7 @@
 mod file;
 mod reader;
 mod tensor;
+#[cfg(test)]
+mod tests;
 
 pub use file::GgmlFile;
