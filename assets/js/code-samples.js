@@ -9,8 +9,15 @@ export const CLIENT_MOUNT = "/openai/v1";
 
 const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-function curl({ path, body, base }) {
-  return `curl ${base}${CLIENT_MOUNT}${path} \\\n  -H "Authorization: Bearer $OUTPOST_KEY" \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(JSON.stringify(body, null, 2))}`;
+/** The parts of a form with a file, as arguments of curl. */
+function curlForm(body, file) {
+  const fields = Object.entries(body).flatMap(([name, value]) => (Array.isArray(value) ? value.map((one) => `${name}[]=${one}`) : [`${name}=${value}`]));
+  return [`-F ${quote(`file=@${file}`)}`, ...fields.map((field) => `--form-string ${quote(field)}`)].join(" \\\n  ");
+}
+
+function curl({ path, body, base, file, saveAs }) {
+  if (file) return `curl ${base}${CLIENT_MOUNT}${path} \\\n  -H "Authorization: Bearer $OUTPOST_KEY" \\\n  ${curlForm(body, file)}`;
+  return `curl ${base}${CLIENT_MOUNT}${path} \\\n  -H "Authorization: Bearer $OUTPOST_KEY" \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(JSON.stringify(body, null, 2))}${saveAs ? ` \\\n  -o ${quote(saveAs)}` : ""}`;
 }
 
 /** A JSON value as a Python literal. */
@@ -35,6 +42,9 @@ const KNOWN = {
   "chat.completions": ["model", "messages", "stream", "temperature", "top_p", "max_completion_tokens", "seed", "stop", "response_format", "tools", "tool_choice"],
   embeddings: ["model", "input", "dimensions", "encoding_format"],
   images: ["model", "prompt", "n", "size", "stream", "partial_images", "response_format", "output_format"],
+  transcriptions: ["model", "language", "prompt", "response_format", "temperature", "timestamp_granularities"],
+  translations: ["model", "prompt", "response_format", "temperature"],
+  speech: ["model", "voice", "input", "speed", "response_format"],
 };
 
 function split(call, body) {
@@ -43,19 +53,26 @@ function split(call, body) {
   return [known, extra];
 }
 
-const METHODS = { "chat.completions": "chat.completions.create", embeddings: "embeddings.create", images: "images.generate" };
+const METHODS = {
+  "chat.completions": "chat.completions.create", embeddings: "embeddings.create", images: "images.generate",
+  transcriptions: "audio.transcriptions.create", translations: "audio.translations.create", speech: "audio.speech.create",
+};
 
-function pythonCode({ call, body, base }) {
+function pythonCode({ call, body, base, file, saveAs }) {
   const [known, extra] = split(call, body);
-  const parameters = known.map(([key, value]) => `    ${key}=${python(value, "    ")},\n`).join("");
+  const upload = file ? `    file=open(${JSON.stringify(file)}, "rb"),\n` : "";
+  const parameters = upload + known.map(([key, value]) => `    ${key}=${python(value, "    ")},\n`).join("");
   const more = Object.keys(extra).length ? `    extra_body=${python(extra, "    ")},\n` : "";
-  const output = body.stream ? "for event in response:\n    print(event)" : "print(response)";
+  const output = saveAs ? `response.write_to_file(${JSON.stringify(saveAs)})` : body.stream ? "for event in response:\n    print(event)" : "print(response)";
   return `import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(`${base}${CLIENT_MOUNT}`)}, api_key=os.environ["OUTPOST_KEY"])\nresponse = client.${METHODS[call]}(\n${parameters}${more})\n${output}`;
 }
 
-function nodeCode({ call, body, base }) {
-  const output = body.stream ? "for await (const event of response) console.log(event);" : "console.log(response);";
-  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(`${base}${CLIENT_MOUNT}`)}, apiKey: process.env.OUTPOST_KEY });\nconst response = await client.${METHODS[call]}(${JSON.stringify(body, null, 2)});\n${output}`;
+function nodeCode({ call, body, base, file, saveAs }) {
+  const imports = file ? 'import { createReadStream } from "node:fs";\n' : saveAs ? 'import { writeFile } from "node:fs/promises";\n' : "";
+  const upload = file ? `\n  "file": createReadStream(${JSON.stringify(file)}),` : "";
+  const parameters = JSON.stringify(body, null, 2).replace("{", () => `{${upload}`);
+  const output = saveAs ? `await writeFile(${JSON.stringify(saveAs)}, response.body);` : body.stream ? "for await (const event of response) console.log(event);" : "console.log(response);";
+  return `${imports}import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(`${base}${CLIENT_MOUNT}`)}, apiKey: process.env.OUTPOST_KEY });\nconst response = await client.${METHODS[call]}(${parameters});\n${output}`;
 }
 
 const LANGUAGES = { python: pythonCode, node: nodeCode, curl };
@@ -63,7 +80,10 @@ const LANGUAGES = { python: pythonCode, node: nodeCode, curl };
 const SYNTAX = { python: "python", node: "javascript", curl: "shell" };
 const TABS = [["python", "Python"], ["node", "Node.js"], ["curl", "curl"]];
 
-/** Source code of a request. `path`: below the mount. `call`: `chat.completions`, `embeddings` or `images`. */
+/**
+ * Source code of a request. `path`: below the mount. `call`: a key of `METHODS`. `file`: the name of a file that is sent in a form with the
+ * body's fields. `saveAs`: the name of the file for a response that is not JSON.
+ */
 function codeSample(language, { body, ...request }) {
   // Drops fields that are undefined.
   const sent = JSON.parse(JSON.stringify(body));

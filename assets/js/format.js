@@ -7,6 +7,7 @@ const percentFormat = new Intl.NumberFormat("en", { style: "percent", maximumFra
 const preciseFormat = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "medium" });
 const dateFormat = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
 const relativeFormat = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+const languageFormat = new Intl.DisplayNames("en", { type: "language" });
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 const SPANS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60], ["second", 1]];
 
@@ -56,6 +57,23 @@ export function duration(seconds) {
   const [unit, span] = units[at];
   const rest = units[at + 1] ? Math.floor((seconds % span) / units[at + 1][1]) : 0;
   return `${Math.floor(seconds / span)} ${unit}${rest ? ` ${rest} ${units[at + 1][0]}` : ""}`;
+}
+
+/** A position in audio: `1:05`, or `1:01:05` from an hour on. */
+export function clock(seconds) {
+  const whole = Math.floor(seconds);
+  const two = (value) => String(value).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
+/** The English name of a language, such as `American English` for `en-US`. Anything else is returned unchanged. */
+export function languageName(code) {
+  try {
+    return languageFormat.of(code);
+  } catch {
+    return code;
+  }
 }
 
 /** The value of an `<input type="datetime-local">` as RFC 3339. */

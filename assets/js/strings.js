@@ -39,7 +39,7 @@ export const t = {
     request: "Send a request", requestAbout: "OpenAI’s clients and the libraries built on them work: set the base URL and the API key.",
     mounts: "There are two base URLs. Responses under /openai/v1 have the format of OpenAI’s API. Responses under /v1 put the same fields into an envelope with an ID, an object type and a status.",
     clientUrl: "For OpenAI clients", baseUrl: "For other programs",
-    play: "Explore the playground", playAbout: "Chat, generate images and compare embeddings in the browser. You can copy each request as Python, Node.js or curl code.",
+    play: "Explore the playground", playAbout: "Chat, generate images, compare embeddings, and turn speech into text and text into speech in the browser. You can copy each request as Python, Node.js or curl code.",
     playAction: "Open playground", reference: "API reference: ",
   },
 
@@ -51,7 +51,7 @@ export const t = {
     nameHint: "For example, “billing service, production”.", expiresHint: "Leave empty for no expiry.",
     models: "Models", modelsHint: "Select none to allow all models.",
     scope: {
-      inference: "Call models: chat, embeddings, reranking, images. An application needs nothing else.",
+      inference: "Call models: chat, embeddings, reranking, images, audio. An application needs nothing else.",
       project: "Manage this project: its API keys, limits, agents, conversations, files and usage. For scripts and people that administer it.",
       admin: "Manage the whole server, including all projects. For its operators only.",
     },
@@ -122,7 +122,7 @@ export const t = {
     about: "Models installed on this server.", empty: "No models installed", emptyHint: "Add a model to the models folder, or run this command on the server:",
     pullCommand: "Pull command", capabilities: "Capabilities", format: "Format", parameters: (count) => `${count} params`, size: "Size", error: "Error", loaded: "Loaded", notLoaded: "Not loaded",
     try: "Try", baseModel: "Base model", tuned: "Trained models", tunedAbout: "Adapters that fine-tuning jobs of your key’s project have trained.", license: "License", load: "Load", unload: "Unload", loading: "Loading…", unloading: "Unloading…", catalog: "Available from the catalog", catalogAbout: "Run a command on the server to install a model. It is served within a second.", allInstalled: "All models of the catalog are installed.",
-    capability: { chat_completions: "Chat", completions: "Text completion", embeddings: "Embeddings", reranking: "Reranking", image_generation: "Images" },
+    capability: { chat_completions: "Chat", completions: "Text completion", embeddings: "Embeddings", reranking: "Reranking", image_generation: "Images", transcription: "Speech to text", speech: "Text to speech" },
     limits: "Limits", context: (tokens) => `${tokens}-token context`, dimensions: (count) => `${count} dimensions`, sizes: (sizes) => `${sizes} pixels`,
   },
 
@@ -135,9 +135,9 @@ export const t = {
   code: { title: "Request code", about: "Set the environment variable OUTPOST_KEY to your API key.", language: "Language" },
 
   playground: {
-    about: "Send requests to the models of this server.", kinds: { chat: "Chat", images: "Images", embeddings: "Embeddings" }, kind: "Mode", viewCode: "View code",
-    model: "Model", noModel: (capability) => `No installed model supports ${capability}`, noModelHint: "See which models you can install.",
-    capability: { chat: "chat", images: "image generation", embeddings: "embeddings" },
+    about: "Send requests to the models of this server.", kinds: { chat: "Chat", images: "Images", embeddings: "Embeddings", transcription: "Speech to text", speech: "Text to speech" }, kind: "Mode", viewCode: "View code",
+    model: "Model", noModel: (capability) => `No installed model supports ${capability}`, noModelHint: "See which models you can install.", pullHint: "To install one, run this command on the server:",
+    capability: { chat: "chat", images: "image generation", embeddings: "embeddings", transcription: "speech to text", speech: "text to speech" },
   },
   chat: {
     send: "Send", stop: "Stop", clear: "Clear chat", message: "Message", messagePlaceholder: "Ask the model something", placeholder: "Hello!", messageHint: "Enter sends, Shift+Enter starts a new line.",
@@ -164,6 +164,24 @@ export const t = {
   embeddings: {
     texts: "Input texts", textsHint: "One per line, 2 to 16 texts.", compare: "Compare", dimensions: "Dimensions", default: "Default", matrix: "Similarity matrix", cosine: "Cosine similarity: 1 means identical, 0 means unrelated.",
     summary: (count, size) => `${count} vectors with ${size} dimensions.`, example: "The cat sleeps on the sofa.\nA kitten naps on the couch.\nThe train leaves at noon.\nWhen does the railway depart?",
+  },
+  transcription: {
+    choose: "Drop an audio file here, or choose one", formats: "MP3, M4A, WAV, FLAC, Ogg, WebM and others. The sound of videos is used, too.", chosen: (name, size) => `${name} · ${size}`,
+    record: "Record", stopRecording: "Stop recording", recorded: "Recorded time", level: "Sound level",
+    noMicrophone: "Browsers allow the microphone only over HTTPS or on localhost.",
+    microphoneErrors: {
+      NotAllowedError: "The browser does not allow the microphone. Allow it in the settings of this site, then try again.",
+      NotFoundError: "No microphone was found. Connect one, or choose a file.", NotReadableError: "The microphone cannot be used. Another program may be using it.",
+    },
+    task: "Task", taskNames: { transcriptions: "Transcribe in the spoken language", translations: "Translate to English" }, tasks: { transcriptions: "Transcribe", translations: "Translate" }, stop: "Stop",
+    language: "Spoken language", detect: "Detect", prompt: "Prompt", promptHint: "Text that precedes the audio. It sets the style and the spelling of names.", promptExample: "Outpost, redb, Kokoro",
+    empty: "No audio yet", emptyHint: "Record something or choose a file, then select Transcribe. Nothing is stored.", result: "Transcript", player: (name) => `Player: ${name}`,
+    running: (position) => `Transcribing… ${position}`, finished: (audio, took) => `${audio} of audio in ${took}`, noSpeech: "No speech was found.", playFrom: "Play from",
+    unplayable: "The browser cannot play this file. It can still be transcribed.", downloads: "Downloads", download: (ending) => `Download ${ending.toUpperCase()}`, copyText: "Copy text",
+  },
+  speech: {
+    input: "Text", example: "Hello! This voice was generated on your own server.", speak: "Speak", stop: "Stop", voice: "Voice", otherVoices: "Not available", voiceHint: "Voices whose language is not supported cannot be selected.",
+    speed: "Speed", format: "Format", running: "Generating speech…", finished: (first, took) => `First sound after ${first}, complete after ${took}`, result: "Speech", player: "Player: generated speech", download: "Download",
   },
 
   conversations: {

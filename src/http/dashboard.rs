@@ -19,9 +19,10 @@ use crate::display::hex;
 #[folder = "assets/"]
 struct Files;
 
-/// Content security policy: scripts, styles and connections only from this server, nothing inline, no framing.
+/// Content security policy: scripts, styles and connections only from this server, audio only from the page's memory, nothing
+/// inline, no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
-    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    media-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file and its headers.
 struct Asset {

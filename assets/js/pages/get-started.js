@@ -6,7 +6,7 @@ import { CLIENT_MOUNT, CodeSamples } from "../code-samples.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
 import { Badge, CodeBlock, ErrorAlert, Page, useLoad, useModels } from "../ui.js";
-import { PullStarter } from "./models.js";
+import { PullCommand } from "./models.js";
 
 export function GetStarted({ project, me }) {
   const [models, error, reload] = useModels();
@@ -32,7 +32,7 @@ export function GetStarted({ project, me }) {
   ].filter(Boolean);
   return html`<${Page} title=${t.pages.start} about=${t.start.about}>
     <${ErrorAlert} error=${error} retry=${reload} />
-    ${models?.length === 0 && html`<div class="notice"><p>${t.start.noModels}</p><${PullStarter} /></div>`}
+    ${models?.length === 0 && html`<div class="notice"><p>${t.start.noModels}</p><${PullCommand} /></div>`}
     <ol class="steps">${steps.map(({ title, done, content }) => html`<li key=${title} class="card"><h2>${title}${done && html` <${Badge} kind="success">${t.done}<//>`}</h2>${content}</li>`)}</ol>
     <p class="muted">${t.start.reference}<a href="/openapi.json">/openapi.json</a></p>
   <//>`;

@@ -11,6 +11,8 @@ import { DeleteModel, isTuned } from "./fine-tuning/tuned-models.js";
 
 const POLL_MS = 15_000;
 const STARTER = "starter";
+// The page of the playground on which a model can be tried, by capability.
+const TRIALS = { chat_completions: "chat/model", transcription: "transcription", speech: "speech" };
 
 const loadCatalog = async () => (await get("/catalog")).data;
 // Every chat model completes texts, too.
@@ -22,13 +24,15 @@ function limits({ context_window: context, embedding_dimensions: dimensions, ima
   return texts.filter(Boolean).map((text) => html`<div key=${text} class="nowrap">${text}</div>`);
 }
 
+const trialOf = (model) => TRIALS[Object.keys(TRIALS).find((name) => model.capabilities[name])];
+
 /** The status of a model: `[badge kind, text]`. */
 const status = ({ problem, loaded }) => (problem ? ["danger", t.models.error] : loaded ? ["success", t.models.loaded] : ["", t.models.notLoaded]);
 
-/** The command that pulls the starter models, in the form that the server gives for a single model. */
-export function PullStarter() {
+/** The command that pulls a model, or the starter models, in the form that the server gives for a single model. */
+export function PullCommand({ model = STARTER }) {
   const [catalog] = useLoad(loadCatalog, []);
-  const command = catalog?.[0]?.command.replace(catalog[0].id, STARTER) ?? `outpost models pull ${STARTER}`;
+  const command = catalog?.[0]?.command.replace(catalog[0].id, model) ?? `outpost models pull ${model}`;
   return html`<${CodeBlock} wrap text=${command} label=${t.models.pullCommand} />`;
 }
 
@@ -55,7 +59,7 @@ export function Models() {
   const size = { title: t.models.size, numeric: true, sort: (model) => model.bytes, cell: (model) => html`${bytes(model.bytes)}<br /><span class="muted">${t.models.parameters(compact(model.parameters))}</span>` };
   const state = { title: t.status, sort: (model) => status(model)[1], cell: (model) => html`<${Badge} kind=${status(model)[0]}>${status(model)[1]}<//>` };
   const actions = { title: t.actions, cell: (model) => html`<div class="actions">
-    ${model.capabilities.chat_completions && session.hasScope("inference") && html`<a class="button text-button" href=${`#/playground/chat/model/${encodeURIComponent(model.id)}`}>${t.models.try}<span class="visually-hidden"> ${model.id}</span></a>`}
+    ${trialOf(model) && session.hasScope("inference") && html`<a class="button text-button" href=${`#/playground/${trialOf(model)}/${encodeURIComponent(model.id)}`}>${t.models.try}<span class="visually-hidden"> ${model.id}</span></a>`}
     ${!model.problem && session.hasScope("admin") && actionOf(model)}
     ${isTuned(model) && session.hasScope("project") && html`<button type="button" class="text-button error" onClick=${() => setRemoved(model)}>${t.delete}<span class="visually-hidden"> ${model.id}</span></button>`}</div>` };
   const columns = [
@@ -75,7 +79,7 @@ export function Models() {
   return html`<${Page} title=${t.pages.models} about=${t.models.about}>
     <${ErrorAlert} error=${runError ?? error} retry=${error && reload} />
     ${!models && !error && html`<${Loading} />`}
-    ${installed?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${PullStarter} /><//>`}
+    ${installed?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${PullCommand} /><//>`}
     ${installed?.length > 0 && html`<${Table} label=${t.pages.models} columns=${columns} rows=${installed} rowKey=${(model) => model.id} />`}
     ${tuned?.length > 0 && html`<h2>${t.models.tuned}</h2><p class="muted">${t.models.tunedAbout}</p><${Table} label=${t.models.tuned} columns=${tunedColumns} rows=${tuned} rowKey=${(model) => model.id} />`}
     <${Catalog} />

@@ -8,6 +8,9 @@ import { Chat } from "./playground/chat.js";
 import { Comparison } from "./playground/comparison.js";
 import { Embeddings } from "./playground/embeddings.js";
 import { Images } from "./playground/images.js";
+import { Speech } from "./playground/speech.js";
+import { Transcription } from "./playground/transcription.js";
+import { PullCommand } from "./models.js";
 
 const PRESETS = ["agent", "conversation", "model", "compare"];
 
@@ -18,17 +21,19 @@ function AnyChat({ initial, ...props }) {
   return preset.compare ? html`<${Comparison} ...${props} preset=${preset} />` : html`<${Chat} ...${props} preset=${preset} />`;
 }
 
-// Name, view, the capability that the model must have, and its label.
+// Name, view, the capability that the model must have, its label, and a model to install if there is none.
 const KINDS = [
   ["chat", AnyChat, "chat_completions", t.playground.capability.chat],
   ["images", Images, "image_generation", t.playground.capability.images],
   ["embeddings", Embeddings, "embeddings", t.playground.capability.embeddings],
+  ["transcription", Transcription, "transcription", t.playground.capability.transcription, "whisper-tiny.en"],
+  ["speech", Speech, "speech", t.playground.capability.speech, "kokoro-82m"],
 ];
 
-/** `rest`: the kind, and for chat an initial selection, such as `["chat", "conversation", "conv_…"]` or `["chat", "model", "a", "compare", "b"]`. */
+/** `rest`: the kind, and for chat an initial selection, such as `["chat", "conversation", "conv_…"]` or `["chat", "model", "a", "compare", "b"]`; for audio, a model. */
 export function Playground({ project, rest }) {
   const kind = KINDS.find(([name]) => name === rest[0]) ?? KINDS[0];
-  const [name, View, capability, label] = kind;
+  const [name, View, capability, label, suggestion] = kind;
   const [models, error, reload] = useModels();
   const [request, setRequest] = useState(null);
   const capable = models?.filter((model) => model.capabilities[capability]);
@@ -36,7 +41,7 @@ export function Playground({ project, rest }) {
     <${Tabs} label=${t.playground.kind} selected=${name} onSelect=${(one) => (location.hash = `#/playground/${one}`)} tabs=${KINDS.map(([one]) => [one, t.playground.kinds[one]])} />
     <${ErrorAlert} error=${error} retry=${reload} />
     ${!models && !error && html`<${Loading} />`}
-    ${capable?.length === 0 && html`<${EmptyState} title=${t.playground.noModel(label)}><p><a href="#/models">${t.playground.noModelHint}</a></p><//>`}
+    ${capable?.length === 0 && html`<${EmptyState} title=${t.playground.noModel(label)}>${suggestion && html`<p>${t.playground.pullHint}</p><${PullCommand} model=${suggestion} />`}<p><a href="#/models">${t.playground.noModelHint}</a></p><//>`}
     ${capable?.length > 0 && html`<${View} key=${rest.join("/")} project=${project} models=${capable} initial=${rest.slice(1)} showCode=${setRequest} />`}
     ${request && html`<${CodeDialog} request=${request} close=${() => setRequest(null)} />`}
   <//>`;
