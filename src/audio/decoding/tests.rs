@@ -56,9 +56,11 @@ fn compare(name: &str, start: f64, near: isize) -> (AudioInfo, Vec<f32>, isize, 
     (info, samples, lag, correlation)
 }
 
+type WholeFile = (&'static str, &'static str, &'static str, u32, u32, f64, isize, i64);
+
 /// Name, container, codec, rate, channels, least correlation, delay that the file does not tell, greatest difference of
 /// the length (samples at 16 kHz).
-const WHOLE: [(&str, &str, &str, u32, u32, f64, isize, i64); 18] = [
+const WHOLE: [WholeFile; 18] = [
     ("speech.flac", "flac", "flac", 16_000, 1, 1.0, 0, 0),
     ("ulaw.wav", "wave", "pcm_mulaw", 8_000, 1, 0.95, 0, 1),
     ("ima-adpcm.wav", "wave", "adpcm_ima_wav", 11_025, 1, 0.95, 0, 2700),
@@ -134,7 +136,7 @@ fn what_is_not_supported_is_named() {
 fn what_is_not_audio_is_refused() {
     for bytes in [
         b"Hello, this is a text and not audio. ".repeat(1000),
-        b"\x89PNG\r\n\x1a\n".iter().copied().chain((0..50_000_u32).map(|at| (at * at >> 7) as u8)).collect(),
+        b"\x89PNG\r\n\x1a\n".iter().copied().chain((0..50_000_u32).map(|at| ((at * at) >> 7) as u8)).collect(),
         vec![0; 100_000],
         vec![0xFF; 100_000],
         b"RIFF".to_vec(),
