@@ -37,11 +37,12 @@ export async function waitForJob(api, id) {
   }
 }
 
-/** Starts a server: `{url, key, api, stop}`. `args`: additional arguments. */
-export async function startServer({ args = [], withoutModels = false } = {}) {
+/** Starts a server: `{url, key, api, stop}`. `args`: additional arguments. `addModels` gets the folder of the models. */
+export async function startServer({ args = [], withoutModels = false, addModels } = {}) {
   const directory = mkdtempSync(join(tmpdir(), "outpost-browser-"));
   const data = join(directory, "data");
   const models = withoutModels ? join(directory, "models") : createModelsDirectory(join(directory, "models"));
+  addModels?.(models);
   const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data, "--models", models, "--no-pull", ...args], { stdio: ["ignore", "pipe", "pipe"] });
   child.stderr.resume();
   const url = await new Promise((resolve, reject) => {
@@ -76,7 +77,8 @@ export async function startServer({ args = [], withoutModels = false } = {}) {
   return { url, key, api, stop };
 }
 
-export const launchBrowser = () => chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] });
+/** `args`: additional arguments. */
+export const launchBrowser = (args = []) => chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", ...args] });
 
 /** Starts a server and a browser for all tests of a file, then calls `ready` with both. */
 export function setUp(ready) {
