@@ -41,7 +41,7 @@ fn speak(server: &Server, more: Value) -> Response {
 fn pcm(server: &Server, more: Value) -> Vec<u8> {
     let response = speak(server, more);
     assert_eq!(response.status, 200, "{}", response.text);
-    assert!(response.bytes.len() > 100 && response.bytes.len() % 2 == 0, "{}", response.bytes.len());
+    assert!(response.bytes.len() > 100 && response.bytes.len().is_multiple_of(2), "{}", response.bytes.len());
     response.bytes
 }
 
@@ -135,7 +135,7 @@ fn each_invalid_field_is_named_with_a_remedy() {
         (json!({ "voice": "bf_emma" }), "voice", "lexicon"),
         (json!({ "voice": "af_heart(0)" }), "voice", "above 0"),
         (json!({ "voice": ["af_heart"] }), "voice", "name of a voice"),
-        (json!({ "voice": vec!["af_heart"; 9].join("+") }), "voice", "at most 8"),
+        (json!({ "voice": (["af_heart"; 9].join("+")) }), "voice", "at most 8"),
         (json!({ "speed": 5 }), "speed", "0.25 to 4"),
         (json!({ "response_format": "aac" }), "response_format", "mp3, opus, flac, wav or pcm"),
         (json!({ "stream_format": "chunks" }), "stream_format", "audio or sse"),
