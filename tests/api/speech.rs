@@ -84,13 +84,14 @@ fn each_format_has_its_type_and_the_same_audio() {
 #[test]
 fn events_have_the_same_bytes_and_the_usage() {
     let server = start_server();
-    let samples = pcm(&server, json!({}));
+    let input = TEXT.repeat(4);
+    let samples = pcm(&server, json!({ "input": input }));
     for (mount, usage) in [
         ("/v1", json!({ "type": "duration", "seconds": millis(&samples) as f64 / 1000.0 })),
         ("/openai/v1", json!({ "input_tokens": 0, "output_tokens": 0, "total_tokens": 0 })),
     ] {
         let path = format!("{mount}/audio/speech");
-        let response = speak_with(&server, &path, &server.admin, &json!({ "stream_format": "sse" }));
+        let response = speak_with(&server, &path, &server.admin, &json!({ "stream_format": "sse", "input": input }));
         assert!(response.header("content-type").unwrap().starts_with("text/event-stream"), "{}", response.text);
         let data = response.text.lines().filter_map(|line| line.strip_prefix("data: "));
         let mut events: Vec<Value> = data.map(|text| serde_json::from_str(text).unwrap()).collect();
@@ -173,8 +174,8 @@ fn voices_are_listed_without_loading_models() {
     assert_eq!(server.get(&format!("/v1/models/{KOKORO}")).ok()["loaded"], false);
     assert_refused(&server.get(&format!("/v1/audio/voices?model={MODEL}")), "model", "needs a speech model");
     assert_eq!(server.get("/v1/audio/voices?model=none").status, 404);
-    let (_, _, key) = server.tenant("t");
-    let limited = json!({ "name": "k", "scopes": ["inference"], "models": [MODEL] });
+    let (project, _, key) = server.tenant("t");
+    let limited = json!({ "name": "k", "project_id": project, "scopes": ["inference"], "models": [MODEL] });
     let created = server.call(Method::POST, "/v1/api-keys", Some(&key), Some(&limited)).ok();
     let limited = created["secret"].as_str().unwrap();
     let get = |path: &str| server.call(Method::GET, path, Some(limited), None);
