@@ -173,7 +173,7 @@ export const t = {
       NotAllowedError: "The browser does not allow the microphone. Allow it in the settings of this site, then try again.",
       NotFoundError: "No microphone was found. Connect one, or choose a file.", NotReadableError: "The microphone cannot be used. Another program may be using it.",
     },
-    task: "Task", taskNames: { transcriptions: "Transcribe in the spoken language", translations: "Translate to English" }, tasks: { transcriptions: "Transcribe", translations: "Translate" }, stop: "Stop",
+    task: "Task", taskNames: { transcriptions: "Transcribe", translations: "Translate to English" }, tasks: { transcriptions: "Transcribe", translations: "Translate" }, stop: "Stop",
     language: "Spoken language", detect: "Detect", prompt: "Prompt", promptHint: "Text that precedes the audio. It sets the style and the spelling of names.", promptExample: "Outpost, redb, Kokoro",
     empty: "No audio yet", emptyHint: "Record something or choose a file, then select Transcribe. Nothing is stored.", result: "Transcript", player: (name) => `Player: ${name}`,
     running: (position) => `Transcribing… ${position}`, finished: (audio, took) => `${audio} of audio in ${took}`, noSpeech: "No speech was found.", playFrom: "Play from",

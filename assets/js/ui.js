@@ -274,7 +274,10 @@ export function Tabs({ label, tabs, selected, onSelect }) {
     onSelect(name);
     event.currentTarget.querySelector(`[data-tab="${name}"]`).focus();
   };
-  return html`<div class="tabs" role="tablist" aria-label=${label} onKeyDown=${move}>
+  const list = useRef();
+  // On small screens, the tabs may not all be visible.
+  useEffect(() => list.current.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [selected]);
+  return html`<div class="tabs" ref=${list} role="tablist" aria-label=${label} onKeyDown=${move}>
     ${tabs.map(([name, text]) => html`<button key=${name} type="button" role="tab" data-tab=${name} aria-selected=${name === selected}
       tabindex=${name === selected ? 0 : -1} onClick=${() => onSelect(name)}>${text}</button>`)}
   </div>`;

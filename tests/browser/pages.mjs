@@ -92,6 +92,9 @@ const PAGES = [
     await page.getByRole("button", { name: "Compare" }).click();
     await page.getByText(/4 vectors with/).waitFor();
   }),
+  // What these two pages show with a model is in audio.test.mjs.
+  page("playground/transcription", "Playground", shows("outpost models pull whisper-tiny.en")),
+  page("playground/speech", "Playground", shows("outpost models pull kokoro-82m")),
   page("models", "Models", shows(IMAGE_MODEL)),
   page("conversations", "Conversations", shows("Which light is red?")),
   page((ids) => `conversations/${ids.conversation}`, "Conversation", shows("port side"), "conversation"),

@@ -107,8 +107,8 @@ const VoiceField = ({ voices, value, onInput }) => html`<${Field} label=${t.spee
 
 /** The player; `sound.blob` is there when all of it has arrived. */
 function Sound({ sound, busy }) {
-  const status = sound?.took !== undefined ? t.speech.finished(duration(sound.first), duration(sound.took)) : busy ? t.speech.running : null;
-  return html`${status && html`<p class=${busy ? "muted loading" : "muted"} role="status">${status}</p>`}
+  const status = sound?.took !== undefined ? t.speech.finished(duration(sound.first ?? sound.took), duration(sound.took)) : busy ? t.speech.running : null;
+  return html`${status && html`<p class=${busy ? "status muted loading" : "status muted"} role="status">${status}</p>`}
     ${sound?.url && html`<section class="speech" aria-label=${t.speech.result}>
       <audio key=${sound.url} controls autoplay src=${sound.url} aria-label=${t.speech.player}></audio>
       <p>${sound.input}</p>
