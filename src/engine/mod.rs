@@ -45,6 +45,7 @@ pub use discovery::{AdapterFiles, AdapterSource, installed_models};
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
+use image::ImageJob;
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
 pub use model_info::{ModelInfo, ModelKind};
@@ -167,7 +168,7 @@ impl Engine {
         }
         model.check(&request).map_err(Refused::Invalid)?;
         let prompts = model.tokenize(&request)?;
-        self.device(model.device)?.images.push(model, request, prompts)
+        self.device(model.device)?.images.push(ImageJob::new(model, request, prompts))
     }
 
     /// Queues a transcription or refuses it. Its audio follows through the [`WindowSender`]. Tokenizes the prompt first, so it

@@ -2,10 +2,16 @@
 
 use std::sync::Arc;
 
+use super::device_pipeline::ImageInput;
 use super::model::ImageModel;
 use super::request::{ImageEvent, ImageRequest, PromptIds};
-use crate::engine::jobs::{Job, JobEvent};
+use crate::engine::jobs::{ComputedJob, Job, JobEvent, Sender};
+use crate::engine::runtime::Runtime;
+use crate::engine::runtime::memory_budget::Lease;
+use crate::engine::settings::Settings;
 use crate::engine::text::scheduler::Tenant;
+use crate::models::ModelError;
+use crate::models::backend::Pause;
 use crate::models::diffusion::pipeline::PromptEmbeds;
 
 /// A request and its progress.
@@ -46,6 +52,54 @@ impl Job for ImageJob {
 
     fn advance(&mut self) {
         self.next += 1;
+    }
+}
+
+impl ImageJob {
+    pub fn new(model: &Arc<ImageModel>, request: ImageRequest, prompts: PromptIds) -> Self {
+        Self { model: Arc::clone(model), request, prompts, embeds: None, next: 0 }
+    }
+
+    /// The memory that an image takes. Adapters of other images give way to it last.
+    fn memory(&self, runtime: &Runtime) -> Option<Lease> {
+        let bytes = self.model.image_bytes(self.request.size);
+        runtime.lease_reclaiming(bytes).or_else(|| {
+            self.model.evict_adapters();
+            runtime.lease_reclaiming(bytes)
+        })
+    }
+}
+
+impl ComputedJob for ImageJob {
+    const WORKLOAD: &'static str = "image";
+
+    fn queue_limit(settings: &Settings) -> usize {
+        settings.max_queued_images
+    }
+
+    fn model_id(&self) -> &str {
+        self.model.id()
+    }
+
+    /// The next image; `None`: there is no memory for it or for its adapters.
+    fn compute(
+        &mut self,
+        sender: &Sender<ImageEvent>,
+        pause: Pause,
+        runtime: &Runtime,
+    ) -> Result<Option<ImageEvent>, ModelError> {
+        let Some(_lease) = self.memory(runtime) else { return Ok(None) };
+        let Self { model, request, prompts, embeds, next } = self;
+        let index = *next;
+        let seed = request.seeds[index];
+        let on_step = &mut |step, steps, preview| sender.send(Ok(ImageEvent::Step { index, step, steps, preview }));
+        let input = ImageInput { request, prompts, embeds, seed, pause, runtime, on_step };
+        let image = model.pipeline().generate(input)?;
+        Ok(image.map(|image| ImageEvent::Done { index, image }))
+    }
+
+    fn record(&self, _: &ImageEvent, runtime: &Runtime) {
+        runtime.metrics.image_generated(self.model.id());
     }
 }
 

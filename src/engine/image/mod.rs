@@ -1,18 +1,22 @@
-//! Image generation: loaded pipelines, the queue and the image thread.
+//! Image generation: loaded pipelines, and requests as jobs.
 
 mod adapters;
 mod device_pipeline;
 mod job;
 mod model;
 mod prompt_tokenizer;
-mod queue;
 mod request;
 mod sizes;
-mod workload;
 
+pub use job::ImageJob;
 pub use model::{ImageModel, footprint, open};
 pub use prompt_tokenizer::PromptTokenizer;
-pub use queue::{ImageEvents, ImageQueue};
 pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
 pub use sizes::{ImageSizes, MAX_SIDE, MIN_SIDE};
-pub use workload::ImageWorkload;
+
+use crate::engine::jobs::{Events, JobQueue, JobWorkload};
+
+/// The events of a request. Dropping it cancels images that are not generated yet.
+pub type ImageEvents = Events<ImageEvent>;
+pub type ImageQueue = JobQueue<ImageJob>;
+pub type ImageWorkload = JobWorkload<ImageJob>;

@@ -1,9 +1,15 @@
-//! Jobs: requests whose results are computed one at a time, such as images, or the sentences of a speech.
+//! Jobs: requests whose results are computed one at a time, such as images, or the parts of a spoken text.
 //!
-//! A scheduler decides which result is computed next. Results wait for the client, but not many of them.
+//! A scheduler decides which result is computed next. A thread computes it, in turns of some milliseconds. Results wait for
+//! the client, but not many of them.
 
 mod events;
+mod job;
+mod queue;
 mod scheduler;
+mod workload;
 
-pub use events::{Events, JobEvent};
-pub use scheduler::{Job, JobScheduler, QueuedJob};
+pub use events::{Events, JobEvent, Sender};
+pub use job::{ComputedJob, Job};
+pub use queue::JobQueue;
+pub use workload::JobWorkload;

@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::events::{Events, JobEvent, Sender, StallDetector, channel};
+use super::events::{Events, Sender, StallDetector, channel};
+use super::job::Job;
 use crate::engine::error::Failure;
 use crate::engine::text::scheduler::{RequestId, Tenant};
 
@@ -14,28 +15,6 @@ use crate::engine::text::scheduler::{RequestId, Tenant};
 const NEWEST_WEIGHT: f64 = 0.3;
 /// Results that may wait for the client before the job is paused.
 const MAX_UNRECEIVED: usize = 2;
-
-/// A request whose results are computed one at a time.
-pub trait Job {
-    type Event: JobEvent;
-
-    fn tenant(&self) -> Tenant;
-
-    /// Results that are not computed yet.
-    fn remaining(&self) -> usize;
-
-    /// The cost of the next result; 0 if there is none.
-    fn work(&self) -> f64;
-
-    /// The cost of all results that are not computed yet.
-    fn remaining_work(&self) -> f64;
-
-    /// Whether results have been computed.
-    fn has_begun(&self) -> bool;
-
-    /// Goes on to the next result.
-    fn advance(&mut self);
-}
 
 /// A job in the queue, or being computed.
 pub struct QueuedJob<J: Job> {

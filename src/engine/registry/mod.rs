@@ -401,50 +401,23 @@ impl Registry {
     /// Loads an encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`]. Blocks while its weights are
     /// read.
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
-        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
-        if found.info.kind != kind {
-            return Err(found.wrong_kind(kind));
-        }
-        match self.get_or_load(&found, Eviction::IdleModels)? {
-            Model::Encoder(model) => Ok(model),
-            _ => Err(found.wrong_kind(kind)),
-        }
+        self.load_kind(id, kind, |model| if let Model::Encoder(model) = model { Some(model) } else { None })
     }
 
     /// Loads an image model. Blocks while its weights are read.
     pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
-        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
-        if found.info.kind != ModelKind::Image {
-            return Err(found.wrong_kind(ModelKind::Image));
-        }
-        match self.get_or_load(&found, Eviction::IdleModels)? {
-            Model::Image(model) => Ok(model),
-            _ => Err(found.wrong_kind(ModelKind::Image)),
-        }
+        self.load_kind(id, ModelKind::Image, |model| if let Model::Image(model) = model { Some(model) } else { None })
     }
 
     /// Loads a transcription model. Blocks while its weights are read.
     pub fn load_transcription_model(&self, id: &str) -> Result<Arc<TranscriptionModel>, LoadError> {
-        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
-        if found.info.kind != ModelKind::Transcription {
-            return Err(found.wrong_kind(ModelKind::Transcription));
-        }
-        match self.get_or_load(&found, Eviction::IdleModels)? {
-            Model::Transcription(model) => Ok(model),
-            _ => Err(found.wrong_kind(ModelKind::Transcription)),
-        }
+        let transcription = |model| if let Model::Transcription(model) = model { Some(model) } else { None };
+        self.load_kind(id, ModelKind::Transcription, transcription)
     }
 
     /// Loads a speech model. Blocks while its weights are read.
     pub fn load_speech_model(&self, id: &str) -> Result<Arc<SpeechModel>, LoadError> {
-        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
-        if found.info.kind != ModelKind::Speech {
-            return Err(found.wrong_kind(ModelKind::Speech));
-        }
-        match self.get_or_load(&found, Eviction::IdleModels)? {
-            Model::Speech(model) => Ok(model),
-            _ => Err(found.wrong_kind(ModelKind::Speech)),
-        }
+        self.load_kind(id, ModelKind::Speech, |model| if let Model::Speech(model) = model { Some(model) } else { None })
     }
 
     /// The voices of a speech model. Reads the names of its files; does not load it.
@@ -454,6 +427,15 @@ impl Registry {
             return Err(found.wrong_kind(ModelKind::Speech));
         }
         Ok(found.path.parent().map(VoiceInfo::list).unwrap_or_default())
+    }
+
+    /// Loads a model of the folder that must be of this kind.
+    fn load_kind<M>(&self, id: &str, kind: ModelKind, of_kind: fn(Model) -> Option<M>) -> Result<M, LoadError> {
+        let found = self.lookup_on_disk(id).ok_or(LoadError::NotFound)?;
+        if found.info.kind != kind {
+            return Err(found.wrong_kind(kind));
+        }
+        of_kind(self.get_or_load(&found, Eviction::IdleModels)?).ok_or_else(|| found.wrong_kind(kind))
     }
 
     /// Loads a model of any kind; it may also be an adapter that the project has registered.

@@ -9,6 +9,10 @@ use crate::clock_rng::ClockRng;
 use crate::models::ModelError;
 use crate::models::backend::Pause;
 
+/// How long a turn lasts where other workloads have something to do, and where they do not but a request for them may come.
+const SLICE: Duration = Duration::from_millis(4);
+const SLICE_ALONE: Duration = Duration::from_millis(20);
+
 /// The work of an image or of a training; it calls its pause function often.
 pub type Task = Box<dyn FnOnce(Pause) + Send>;
 
@@ -97,6 +101,11 @@ impl TurnThread {
 
     pub fn is_busy(&self) -> bool {
         self.handoff.lock().busy
+    }
+
+    /// Lets it compute for some milliseconds. `busy`: other workloads have something to do.
+    pub fn run_slice(&self, busy: bool) {
+        self.run_until(self.handoff.clock.uptime() + if busy { SLICE } else { SLICE_ALONE });
     }
 
     /// Lets it compute until about `until`.

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
+use super::device_network::PartInput;
 use super::model::SpeechModel;
 use super::request::SpokenPart;
-use crate::engine::jobs::Job;
+use crate::engine::jobs::{ComputedJob, Job, Sender};
+use crate::engine::runtime::Runtime;
+use crate::engine::settings::Settings;
 use crate::engine::text::scheduler::Tenant;
+use crate::models::ModelError;
+use crate::models::backend::Pause;
 use crate::models::kokoro::Voice;
 
 /// A request and its progress.
@@ -55,5 +60,35 @@ impl Job for SpeechJob {
 
     fn advance(&mut self) {
         self.next += 1;
+    }
+}
+
+impl ComputedJob for SpeechJob {
+    const WORKLOAD: &'static str = "speech";
+
+    fn queue_limit(settings: &Settings) -> usize {
+        settings.max_queued_speech_parts
+    }
+
+    fn model_id(&self) -> &str {
+        self.model.id()
+    }
+
+    fn compute(
+        &mut self,
+        _: &Sender<SpokenPart>,
+        pause: Pause,
+        runtime: &Runtime,
+    ) -> Result<Option<SpokenPart>, ModelError> {
+        let (tokens, seed) = (self.tokens(), self.seed.wrapping_add(self.next as u64));
+        // Styles are those of the number of phonemes, without the tokens at both ends.
+        let style = self.voice.style(tokens.len().saturating_sub(2));
+        let input = PartInput { tokens, style, speed: self.speed, seed, pause, runtime };
+        Ok(self.model.network().speak(input)?.map(|samples| SpokenPart { samples }))
+    }
+
+    fn record(&self, part: &SpokenPart, runtime: &Runtime) {
+        let seconds = part.samples.len() as f64 / f64::from(self.model.sample_rate());
+        runtime.metrics.audio_spoken(self.model.id(), seconds);
     }
 }

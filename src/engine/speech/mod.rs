@@ -5,14 +5,18 @@ mod device_network;
 mod job;
 mod model;
 mod phonemes;
-mod queue;
 mod request;
 mod voice_info;
-mod workload;
 
 pub use checkpoint::SpeechCheckpoint;
 pub use model::SpeechModel;
-pub use queue::{SpeechParts, SpeechQueue};
 pub use request::{SpeechRequest, SpokenPart};
 pub use voice_info::VoiceInfo;
-pub use workload::SpeechWorkload;
+
+use crate::engine::jobs::{Events, JobQueue, JobWorkload};
+use job::SpeechJob;
+
+/// The spoken parts of a request. Dropping it cancels those that are not spoken yet.
+pub type SpeechParts = Events<SpokenPart>;
+pub type SpeechQueue = JobQueue<SpeechJob>;
+pub type SpeechWorkload = JobWorkload<SpeechJob>;

@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::batch::WindowBatch;
 use super::queue::TranscriptionQueue;
@@ -13,11 +12,6 @@ use crate::engine::runtime::turn_thread::TurnThread;
 use crate::engine::runtime::workload::Workload;
 use crate::models::ModelError;
 use crate::models::backend::Pause;
-
-/// How long the transcription thread computes in a turn where other workloads have something to do, and where they do not
-/// but a request for them may come.
-const SLICE: Duration = Duration::from_millis(4);
-const SLICE_ALONE: Duration = Duration::from_millis(20);
 
 pub struct TranscriptionWorkload {
     queue: Arc<TranscriptionQueue>,
@@ -47,8 +41,7 @@ impl Workload for TranscriptionWorkload {
             }
         }
         if let Some(thread) = &self.thread {
-            let slice = if busy { SLICE } else { SLICE_ALONE };
-            thread.run_until(self.runtime.clock.uptime() + slice);
+            thread.run_slice(busy);
         }
         true
     }

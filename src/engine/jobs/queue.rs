@@ -1,25 +1,21 @@
-//! The queue of image requests: what callers, the compute thread and the image thread touch.
+//! A queue of jobs: what callers, the compute thread and the thread of the jobs touch.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::job::ImageJob;
-use super::model::ImageModel;
-use super::request::{ImageEvent, ImageRequest, PromptIds};
+use super::events::Events;
+use super::job::ComputedJob;
+use super::scheduler::JobScheduler;
 use crate::engine::error::{Failure, Refused};
-use crate::engine::jobs::{Events, JobScheduler};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::Backlog;
 use crate::engine::runtime::catch_panic::lock_or_reset;
 
-/// The events of a request. Dropping it cancels images that are not generated yet.
-pub type ImageEvents = Events<ImageEvent>;
-
-pub struct ImageQueue {
+pub struct JobQueue<J: ComputedJob> {
     runtime: Arc<Runtime>,
-    scheduler: Mutex<JobScheduler<ImageJob>>,
+    scheduler: Mutex<JobScheduler<J>>,
 }
 
-impl ImageQueue {
+impl<J: ComputedJob> JobQueue<J> {
     pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
         Arc::new(Self { runtime, scheduler: Mutex::new(JobScheduler::new()) })
     }
@@ -28,8 +24,8 @@ impl ImageQueue {
         &self.runtime
     }
 
-    /// The scheduler. A panic may have left it in any state: then all requests fail, and it starts anew.
-    pub fn lock(&self) -> MutexGuard<'_, JobScheduler<ImageJob>> {
+    /// The scheduler. A panic may have left it in any state: then all jobs fail, and it starts anew.
+    pub fn lock(&self) -> MutexGuard<'_, JobScheduler<J>> {
         lock_or_reset(&self.scheduler, |scheduler| {
             let fresh = scheduler.new_empty();
             let broken = std::mem::replace(scheduler, fresh);
@@ -37,29 +33,23 @@ impl ImageQueue {
         })
     }
 
-    /// Images that wait.
+    /// Results that wait to be computed.
     pub fn waiting(&self) -> usize {
         self.lock().waiting(None)
     }
 
-    /// Takes the request or refuses it, at once. Dropping the receiver cancels.
-    pub fn push(
-        &self,
-        model: &Arc<ImageModel>,
-        request: ImageRequest,
-        prompts: PromptIds,
-    ) -> Result<ImageEvents, Refused> {
-        let (new, tenant) = (request.seeds.len(), request.tenant);
+    /// Takes the job or refuses it, at once. Dropping the events cancels it.
+    pub fn push(&self, job: J) -> Result<Events<J::Event>, Refused> {
+        let (new, tenant) = (job.remaining(), job.tenant());
         let mut scheduler = self.lock();
         self.runtime.admit_work(
-            model.id(),
-            self.runtime.settings.max_queued_images,
+            job.model_id(),
+            J::queue_limit(&self.runtime.settings),
             &mut *scheduler,
             |queue| Backlog { new, waiting: queue.waiting(None), own: queue.waiting(Some(tenant)) },
             JobScheduler::drop_cancelled,
             JobScheduler::seconds,
         )?;
-        let job = ImageJob { model: Arc::clone(model), request, prompts, embeds: None, next: 0 };
         let events = scheduler.push(job, self.runtime.clock.uptime());
         drop(scheduler);
         self.runtime.wake();
