@@ -23,7 +23,9 @@ pub enum AudioError {
     NoSamples,
     #[error("the audio is damaged: none of it could be decoded")]
     Damaged,
-    #[error("the audio is longer than {max_seconds} seconds; split it into shorter files")]
+    #[error(
+        "the audio is longer than {max_seconds} seconds; split it into shorter files, or the operator can raise the limit with --max-audio-seconds"
+    )]
     TooLong { max_seconds: u32 },
     #[error("the audio is damaged, or decoding it needs too much memory; convert it to WAV, FLAC or MP3")]
     DecoderStopped,

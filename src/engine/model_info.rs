@@ -14,9 +14,9 @@ pub enum ModelKind {
     Reranker,
     /// Generates images.
     Image,
-    /// Writes down speech.
+    /// Transcribes speech.
     Transcription,
-    /// Speaks texts.
+    /// Generates speech.
     Speech,
     Unknown,
 }

@@ -134,12 +134,10 @@ fn listed(model: &str, voices: Vec<VoiceInfo>) -> Vec<ListedVoice> {
     voices.into_iter().map(|voice| ListedVoice { voice, model: model.to_owned() }).collect()
 }
 
-/// The voices are valid, so only the text can be refused.
+/// The error for a text that cannot be spoken. The voices were checked before.
 fn refuse(model: &str, refused: Refused) -> Error {
     match refused {
-        Refused::Invalid(reason) => {
-            Error::invalid("input", format!("'input' cannot be spoken: {reason}. Send a text with words."))
-        }
+        Refused::Invalid(reason) => Error::invalid("input", format!("'input' cannot be spoken: {reason}.")),
         other => errors::from_refused(model, other),
     }
 }

@@ -69,17 +69,16 @@ impl Upload {
 
 /// The error for a file of more than `max_bytes`.
 pub fn too_large(max_bytes: u64) -> Error {
-    let mib = max_bytes >> 20;
     let text = format!(
-        "'file' is larger than {max_bytes} bytes ({mib} MiB). Compress it, for example as Opus or MP3, or split it; the \
+        "'file' is larger than {max_bytes} bytes. Compress it, for example as Opus or MP3, or split it; the \
          operator can raise the limit with --max-audio-size."
     );
     Error::new(Code::RequestTooLarge, text).param("file")
 }
 
 fn unwritable(cause: std::io::Error) -> Error {
-    let text = "The server cannot store the file for the time that it needs it. Try again later; the operator should \
-                check the free space of the data folder.";
+    let text = "The server cannot store the uploaded file. Try again later; the operator should check the free space of the \
+                data folder.";
     Error::new(Code::StorageUnavailable, text).with_cause(cause)
 }
 

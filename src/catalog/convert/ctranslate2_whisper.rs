@@ -38,7 +38,9 @@ struct Config {
 
 /// Writes the weights and the configurations. The package has the tokenizer.
 pub fn convert(inputs: &Path, staging: &Staging) -> Result<(), PullError> {
-    let refused = |file: &'static str| move |why| PullError::Unconvertible { file: file.into(), why };
+    let refused = |file: &'static str| {
+        move |why: String| PullError::Unconvertible { file: file.into(), why: format!("it {why}") }
+    };
     let path = inputs.join(MODEL);
     let (dims, tensors) = read_model(&path).map_err(refused(MODEL))?;
     let settings = read_config(&inputs.join(CONFIG), &dims).map_err(refused(CONFIG))?;

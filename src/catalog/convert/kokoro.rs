@@ -27,7 +27,7 @@ const GATES: [u64; 4] = [0, 2, 3, 1];
 pub fn convert(inputs: &Path, staging: &Staging) -> Result<(), PullError> {
     let path = inputs.join(GRAPH);
     let tensors = onnx::initializers(&path).and_then(rename);
-    let tensors = tensors.map_err(|why| PullError::Unconvertible { file: GRAPH.into(), why })?;
+    let tensors = tensors.map_err(|why| PullError::Unconvertible { file: GRAPH.into(), why: format!("it {why}") })?;
     safetensors_writer::write(&tensors, &path, staging)
 }
 

@@ -39,7 +39,9 @@ const TINY_EN_ALIGNMENT: [(u64, u64); 8] = [(1, 0), (2, 0), (2, 5), (3, 0), (3, 
 
 /// Writes the weights, the configurations and the tokenizer.
 pub fn convert(inputs: &Path, staging: &Staging) -> Result<(), PullError> {
-    let refused = |file: &'static str| move |why| PullError::Unconvertible { file: file.into(), why };
+    let refused = |file: &'static str| {
+        move |why: String| PullError::Unconvertible { file: file.into(), why: format!("it {why}") }
+    };
     let path = inputs.join(CHECKPOINT);
     let (dims, tensors) = read_checkpoint(&path).map_err(refused(CHECKPOINT))?;
     let tokenizer = read_ranks(&inputs.join(RANKS))

@@ -1,4 +1,4 @@
-//! Transcription: writes down speech with Whisper models, window by window.
+//! Transcription with Whisper models, window by window.
 
 mod alignment;
 mod batch;

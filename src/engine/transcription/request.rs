@@ -7,7 +7,7 @@ pub const SAMPLE_RATE: usize = 16_000;
 /// The most samples of a window: 30 seconds.
 pub const WINDOW_SAMPLES: usize = 30 * SAMPLE_RATE;
 
-/// What to write down.
+/// What to transcribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TranscriptionTask {
     /// The text in the language that is spoken.
@@ -16,7 +16,7 @@ pub enum TranscriptionTask {
     Translate,
 }
 
-/// A request to write down speech. The audio follows in windows ([`super::WindowSender`]).
+/// A request to transcribe speech. The audio follows in windows ([`super::WindowSender`]).
 #[derive(Clone, Debug)]
 pub struct TranscriptionRequest {
     pub task: TranscriptionTask,

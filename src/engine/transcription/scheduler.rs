@@ -71,7 +71,7 @@ pub struct WindowJob<M = TranscriptionModel> {
 }
 
 impl<M> WindowJob<M> {
-    /// Whether nobody waits for the result any more.
+    /// Whether the request was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.events.is_closed()
     }

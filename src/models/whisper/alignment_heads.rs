@@ -1,4 +1,4 @@
-//! The heads of cross-attention that follow the audio. Their weights date words.
+//! The cross-attention heads that follow the audio. Their weights give the times of words.
 
 use super::config::WhisperConfig;
 

@@ -28,7 +28,7 @@ impl<'a> WhisperWeights<'a> {
         Self { source: Source::Folder(folder), naming: hugging_face(folder.names()) }
     }
 
-    /// The tensors of a GGUF file with Hugging Face's names, as candle writes them.
+    /// The tensors of a GGUF file with Hugging Face's names, as candle writes them. The engine does not open such files yet.
     pub fn from_gguf(file: &'a GgufFile) -> Self {
         let names = file.header.tensors.iter().map(|tensor| tensor.name.as_str());
         Self { source: Source::Gguf(file), naming: hugging_face(names) }

@@ -7,7 +7,8 @@ use super::token::{Kind, Token};
 pub const MAX_PHONEMES: usize = 510;
 /// Sentences are joined up to this length, because very short inputs sound worse.
 const SHORT: usize = 40;
-/// The first chunk is cut at the first clause after this many symbols, so that it can be heard early.
+/// If the first sentence has more symbols than this, it is cut at its last clause end between [`FIRST_MIN`] and this many, so
+/// that speech begins early.
 const FIRST: usize = 120;
 const FIRST_MIN: usize = 30;
 

@@ -20,7 +20,7 @@ pub fn routes(config: &mut ServiceConfig) {
     config.service(transcribe).service(translate).configure(speech::routes);
 }
 
-/// Write down speech in the language that is spoken; with `stream: true` as server-sent events. `text`, `srt` and `vtt` are
+/// Transcribe speech in the spoken language; with `stream: true` as server-sent events. `text`, `srt` and `vtt` are
 /// sent as plain text.
 #[utoipa::path(tag = "audio", request_body(content = form::TranscriptionForm, content_type = "multipart/form-data"),
     responses((status = 200, content(
@@ -31,7 +31,7 @@ async fn transcribe(caller: Caller, payload: Payload, request: HttpRequest, api:
     run(caller, payload, TranscriptionTask::Transcribe, &request, &api).await
 }
 
-/// Write down speech in English.
+/// Translate speech to English.
 #[utoipa::path(tag = "audio", request_body(content = form::TranscriptionForm, content_type = "multipart/form-data"),
     responses((status = 200, content(
         (response::TranscriptionResponse = "application/json"), (String = "text/plain"), (String = "text/event-stream"),
