@@ -9,6 +9,9 @@ use crate::models::backend::Pool;
 /// Frames of a task.
 const TASK_FRAMES: usize = 256;
 
+/// The part of a real number that is taken for zero beside it.
+const ROUNDING: f32 = 2e-6;
+
 #[derive(Debug)]
 pub(super) struct Stft {
     size: usize,
@@ -63,8 +66,10 @@ impl Stft {
         let tables = self.cosines.chunks_exact(self.size).zip(self.sines.chunks_exact(self.size));
         for (bin, ((magnitude, phase), (cosines, sines))) in magnitudes.iter_mut().zip(phases).zip(tables).enumerate() {
             let real = product(cosines);
-            // The sines of the first and the last frequency are zero.
+            // The sines of the first and the last frequency are zero. A frame at an end of the signal is symmetric, so that
+            // its spectrum is real. Rounding must not turn its phase from π to −π.
             let imaginary = if bin == 0 || bin + 1 == bins { 0. } else { -product(sines) };
+            let imaginary = if imaginary.abs() <= ROUNDING * real.abs() { 0. } else { imaginary };
             (*magnitude, *phase) = (real.hypot(imaginary), imaginary.atan2(real));
         }
     }
