@@ -1,8 +1,6 @@
 //! Convolutions over time and recurrences on every instruction set of this CPU, compared with f64 arithmetic.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 #[path = "common/rng.rs"]
 mod rng;
 
