@@ -155,9 +155,9 @@ async fn a_panic_at_any_point_fails_only_the_affected_requests() {
         "text.commit_step",
         "embedding.step",
         "embedding.deliver",
-        "job.next",
-        "job.compute",
-        "job.requeue",
+        "image.next_job",
+        "image.work",
+        "image.requeue",
     ];
     for point in points {
         rig.faults().arm(point);
@@ -178,7 +178,8 @@ async fn a_panic_at_any_point_fails_only_the_affected_requests() {
             }
             _ => {
                 // A request in the queue is not affected.
-                let expected = if point == "job.next" { image == Ok(2) } else { image.as_ref().is_err_and(internal) };
+                let expected =
+                    if point == "image.next_job" { image == Ok(2) } else { image.as_ref().is_err_and(internal) };
                 assert!(expected, "{point}: {image:?}");
                 assert_eq!((text, embedding), (Ok(48), Ok(2)), "{point}");
             }

@@ -198,7 +198,7 @@ fn checkpoints_that_do_not_fit_are_refused() {
         Converter::OpenaiWhisper,
         &[("checkpoint.pt", &whole), ("ranks.tiktoken", ranks().replacen("AA==", "AQ==", 1).as_bytes())],
     );
-    assert!(twice.unwrap_err().contains("ranks.tiktoken cannot be converted: has a token twice"));
+    assert!(twice.unwrap_err().contains("ranks.tiktoken cannot be converted: it has a token twice"));
 }
 
 #[test]

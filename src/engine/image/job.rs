@@ -72,6 +72,7 @@ impl ImageJob {
 
 impl ComputedJob for ImageJob {
     const WORKLOAD: &'static str = "image";
+    const FAULT_POINTS: [&'static str; 3] = ["image.next_job", "image.work", "image.requeue"];
 
     fn queue_limit(settings: &Settings) -> usize {
         settings.max_queued_images

@@ -34,6 +34,9 @@ pub trait ComputedJob: Job + Send + 'static {
     /// The name of the workload in logs and metrics.
     const WORKLOAD: &'static str;
 
+    /// The points at which tests make it panic: before the next job, while it is computed, before it is queued again.
+    const FAULT_POINTS: [&'static str; 3];
+
     /// The most results that may wait to be computed.
     fn queue_limit(settings: &Settings) -> usize;
 

@@ -36,7 +36,7 @@ impl<J: ComputedJob> Workload for JobWorkload<J> {
     /// Some milliseconds of a result.
     fn step(&mut self, busy: bool) -> bool {
         if self.thread.as_ref().is_none_or(|thread| !thread.is_busy()) {
-            self.runtime.faults.point("job.next");
+            self.runtime.faults.point(J::FAULT_POINTS[0]);
             let Some(job) = self.queue.lock().next_job() else { return false };
             if let Err(job) = self.begin(job) {
                 job.fail(Failure::Internal("no thread could be started".to_owned()));
@@ -91,7 +91,7 @@ fn run<J: ComputedJob>(queue: &JobQueue<J>, runtime: &Arc<Runtime>, job: QueuedJ
 }
 
 fn compute<J: ComputedJob>(queue: &JobQueue<J>, runtime: &Arc<Runtime>, mut queued: QueuedJob<J>, pause: Pause) {
-    runtime.faults.point("job.compute");
+    runtime.faults.point(J::FAULT_POINTS[1]);
     let began = runtime.clock.uptime();
     let (receiver, aborting) = (queued.sender.clone(), Arc::clone(runtime));
     let stopped = move || receiver.is_closed() || aborting.is_aborting();
@@ -104,7 +104,7 @@ fn compute<J: ComputedJob>(queue: &JobQueue<J>, runtime: &Arc<Runtime>, mut queu
             queued.sender.send(Ok(result));
             let took = runtime.clock.uptime().saturating_sub(began).as_secs_f64();
             let mut scheduler = queue.lock();
-            runtime.faults.point("job.requeue");
+            runtime.faults.point(J::FAULT_POINTS[2]);
             scheduler.requeue(queued, took);
         }
         Err(ModelError::Interrupted) => queued.fail(Failure::ShuttingDown),

@@ -65,6 +65,7 @@ impl Job for SpeechJob {
 
 impl ComputedJob for SpeechJob {
     const WORKLOAD: &'static str = "speech";
+    const FAULT_POINTS: [&'static str; 3] = ["speech.next_job", "speech.work", "speech.requeue"];
 
     fn queue_limit(settings: &Settings) -> usize {
         settings.max_queued_speech_parts
