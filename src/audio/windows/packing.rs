@@ -60,9 +60,9 @@ impl Packer {
                 self.start.get_or_insert(begin.saturating_sub(PADDING).max(self.last_end));
             }
             Some(Change::Ended(end)) => {
-                if let Some(begin) = self.speech.take() {
-                    self.segments.push(begin..end.max(begin));
-                }
+                // Speech may have ended before the window was cut in it.
+                self.segments.extend(self.speech.take().map(|begin| begin..end).filter(|speech| !speech.is_empty()));
+                self.start = self.start.filter(|_| !self.segments.is_empty());
             }
             None => {}
         }
@@ -82,10 +82,8 @@ impl Packer {
 
     /// Ends the open window after its last speech.
     pub fn finish(&mut self) -> Option<Cut> {
-        if let Some(begin) = self.speech.take() {
-            self.segments.push(begin..self.at);
-        }
-        let start = self.start.take()?;
+        self.segments.extend(self.speech.take().map(|begin| begin..self.at).filter(|speech| !speech.is_empty()));
+        let start = self.start.take().filter(|_| !self.segments.is_empty())?;
         let speech = std::mem::take(&mut self.segments);
         let last = speech.last().map_or(start, |last| last.end);
         self.last_end = (last + PADDING).min(start + MAX_FRAMES).min(self.at);

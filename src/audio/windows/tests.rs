@@ -90,6 +90,14 @@ proptest! {
 }
 
 #[test]
+fn speech_that_ended_before_a_window_was_cut_opens_no_other() {
+    // A window is full before it is noticed that the speech has ended.
+    let parts = [1, 1, 1, 1, 47, 49, 30, 31, 339, 2475, 26];
+    let samples = signal(&parts);
+    check(&samples, &parts, &split_loud(&samples, 1000));
+}
+
+#[test]
 fn a_short_signal_with_speech_is_one_window() {
     for parts in [[2000, 100, 900], [0, 3000, 0], [2900, 50, 50], [0, 10, 10]] {
         let samples = signal(&parts);
