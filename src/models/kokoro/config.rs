@@ -99,7 +99,7 @@ impl KokoroConfig {
         if let Some((phoneme, id)) = config.phonemes.iter().find(|(_, id)| **id as usize >= config.vocabulary) {
             return reject_config(format!("vocab has {id} for {phoneme:?}, but n_token is {}", config.vocabulary));
         }
-        if config.hidden % 2 != 0 || config.kernel % 2 == 0 {
+        if !config.hidden.is_multiple_of(2) || config.kernel.is_multiple_of(2) {
             return reject_config("hidden_dim must be even, and text_encoder_kernel_size odd".to_owned());
         }
         Ok(config)
@@ -193,7 +193,8 @@ impl VocoderConfig {
 
     /// The network requires that lengths match after each layer.
     fn check(&self) -> Result<()> {
-        let is_upsampling = |Upsampling { rate, kernel }: &Upsampling| kernel >= rate && (kernel - rate) % 2 == 0;
+        let is_upsampling =
+            |Upsampling { rate, kernel }: &Upsampling| kernel >= rate && (kernel - rate).is_multiple_of(2);
         if !self.upsampling.iter().all(is_upsampling) {
             return reject_config("istftnet.upsample_kernel_sizes must be rates plus an even number".to_owned());
         }
@@ -202,10 +203,10 @@ impl VocoderConfig {
             return reject_config("istftnet.resblock_kernel_sizes must be odd, with dilations".to_owned());
         }
         let rate = self.upsampling.iter().try_fold(1usize, |rate, step| rate.checked_mul(step.rate));
-        if !rate.is_some_and(|rate| rate <= 1 << 12) || self.channels >> self.upsampling.len() == 0 {
+        if rate.is_none_or(|rate| rate > 1 << 12) || self.channels >> self.upsampling.len() == 0 {
             return reject_config("istftnet.upsample_rates are too large, or more than the channels allow".to_owned());
         }
-        match self.fft_size % 2 == 0 && self.hop <= self.fft_size / 2 {
+        match self.fft_size.is_multiple_of(2) && self.hop <= self.fft_size / 2 {
             true => Ok(()),
             false => reject_config("istftnet.gen_istft_n_fft must be even, and twice the hop or more".to_owned()),
         }
