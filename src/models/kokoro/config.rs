@@ -193,7 +193,8 @@ impl VocoderConfig {
 
     /// The network requires that lengths match after each layer.
     fn check(&self) -> Result<()> {
-        let is_upsampling = |Upsampling { rate, kernel }: &Upsampling| kernel >= rate && (kernel - rate) % 2 == 0;
+        let is_upsampling =
+            |Upsampling { rate, kernel }: &Upsampling| kernel >= rate && (kernel - rate).is_multiple_of(2);
         if !self.upsampling.iter().all(is_upsampling) {
             return reject_config("istftnet.upsample_kernel_sizes must be rates plus an even number".to_owned());
         }
