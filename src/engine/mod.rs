@@ -58,6 +58,7 @@ use runtime::server_info::server_info;
 use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
 pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
+use speech::SpeechJob;
 pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo};
 pub use text::chat_template::PromptError;
 pub use text::grammar::{CompiledGrammar, GrammarError, Unenforced, gbnf_to_lark};
@@ -185,8 +186,7 @@ impl Engine {
     /// Queues a text to speak or refuses it. Turns it into phonemes first, so it must not run on an async thread. Dropping the
     /// parts cancels.
     pub fn speak(&self, model: &Arc<SpeechModel>, request: &SpeechRequest) -> Result<SpeechParts, Refused> {
-        let job = model.prepare(request)?;
-        self.device(model.device)?.speeches.push(job)
+        self.device(model.device)?.speeches.push(SpeechJob::new(model, request)?)
     }
 
     /// Queues a training, which [`Registry::load_for_training`] has loaded the model for, or refuses it at once. `saved`: the

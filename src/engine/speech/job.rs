@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::device_network::PartInput;
 use super::model::SpeechModel;
-use super::request::SpokenPart;
+use super::request::{SpeechRequest, SpokenPart};
+use crate::engine::error::Refused;
 use crate::engine::jobs::{ComputedJob, Job, Sender};
 use crate::engine::runtime::Runtime;
 use crate::engine::settings::Settings;
@@ -27,6 +28,21 @@ pub struct SpeechJob {
 }
 
 impl SpeechJob {
+    /// Checks the request, and turns its text into phonemes. Takes time in proportion to the text's length.
+    ///
+    /// # Errors
+    /// If the model lacks a voice or the pronunciation of its language, or the text has no words.
+    pub fn new(model: &Arc<SpeechModel>, request: &SpeechRequest) -> Result<Self, Refused> {
+        let voice = model.mix(&request.voices)?;
+        let first = request.voices.first().map_or("", |(name, _)| name);
+        let parts = model.parts(&request.text, first)?;
+        if parts.is_empty() {
+            return Err(Refused::Invalid("the text has no words to speak".to_owned()));
+        }
+        let SpeechRequest { speed, seed, tenant, .. } = *request;
+        Ok(Self { model: Arc::clone(model), parts, voice, speed, seed, tenant, next: 0 })
+    }
+
     /// The tokens of the next part.
     pub fn tokens(&self) -> &[u32] {
         self.parts.get(self.next).map_or(&[], Vec::as_slice)

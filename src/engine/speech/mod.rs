@@ -9,12 +9,12 @@ mod request;
 mod voice_info;
 
 pub use checkpoint::SpeechCheckpoint;
+pub use job::SpeechJob;
 pub use model::SpeechModel;
 pub use request::{SpeechRequest, SpokenPart};
 pub use voice_info::VoiceInfo;
 
 use crate::engine::jobs::{Events, JobQueue, JobWorkload};
-use job::SpeechJob;
 
 /// The spoken parts of a request. Dropping it cancels those that are not spoken yet.
 pub type SpeechParts = Events<SpokenPart>;

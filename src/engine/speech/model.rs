@@ -1,13 +1,10 @@
 //! A loaded speech model: the network, its voices, and the pronunciation of the languages that they speak.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::checkpoint::SpeechCheckpoint;
 use super::device_network::{self, DeviceNetwork};
-use super::job::SpeechJob;
 use super::phonemes::{Language, Lexicon, Phonemizer};
-use super::request::SpeechRequest;
 use super::voice_info::VoiceInfo;
 use crate::engine::error::Refused;
 use crate::engine::precision::Precision;
@@ -79,20 +76,19 @@ impl SpeechModel {
         &*self.network
     }
 
-    /// Checks the request, and turns its text into phonemes. Takes time in proportion to the text's length.
-    pub(in crate::engine) fn prepare(self: &Arc<Self>, request: &SpeechRequest) -> Result<SpeechJob, Refused> {
-        let voices = request.voices.iter().map(|(name, weight)| Ok((self.voice(name)?, *weight)));
+    /// The weighted mean of voices.
+    pub(super) fn mix(&self, voices: &[(String, f32)]) -> Result<Voice, Refused> {
+        let voices = voices.iter().map(|(name, weight)| Ok((self.voice(name)?, *weight)));
         let voices: Vec<(&Voice, f32)> = voices.collect::<Result<_, Refused>>()?;
-        let voice = Voice::mix(&voices).map_err(|error| Refused::Invalid(error.to_string()))?;
-        let first = request.voices.first().map_or("", |(name, _)| name);
-        let parts = self.phonemizer(first)?.phonemize(&request.text).into_iter();
-        let parts: Vec<Vec<u32>> = parts.map(|sentence| self.config.tokens(&sentence.phonemes)).collect();
-        let parts: Vec<Vec<u32>> = parts.into_iter().filter(|tokens| tokens.len() > 2).collect();
-        if parts.is_empty() {
-            return Err(Refused::Invalid("the text has no words to speak".to_owned()));
-        }
-        let SpeechRequest { speed, seed, tenant, .. } = *request;
-        Ok(SpeechJob { model: Arc::clone(self), parts, voice, speed, seed, tenant, next: 0 })
+        Voice::mix(&voices).map_err(|error| Refused::Invalid(error.to_string()))
+    }
+
+    /// The tokens of each part of a text, in the language of this voice. Takes time in proportion to the text's length.
+    pub(super) fn parts(&self, text: &str, voice: &str) -> Result<Vec<Vec<u32>>, Refused> {
+        let parts = self.phonemizer(voice)?.phonemize(text).into_iter();
+        let tokens = parts.map(|part| self.config.tokens(&part.phonemes));
+        // Without phonemes, there are only the tokens at both ends.
+        Ok(tokens.filter(|tokens| tokens.len() > 2).collect())
     }
 
     fn voice(&self, name: &str) -> Result<&Voice, Refused> {

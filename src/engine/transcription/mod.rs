@@ -8,6 +8,7 @@ mod events;
 mod log_probabilities;
 mod model;
 mod non_speech;
+mod prepared_request;
 mod queue;
 mod repetition;
 mod request;

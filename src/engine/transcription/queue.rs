@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::events::{Transcription, WindowSender, channels};
 use super::model::TranscriptionModel;
+use super::prepared_request::{Language, PreparedRequest};
 use super::request::TranscriptionEvent;
-use super::scheduler::{Language, PreparedRequest, TranscriptionScheduler};
+use super::scheduler::TranscriptionScheduler;
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::backlog::Backlog;

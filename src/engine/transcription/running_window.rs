@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::alignment::AttentionWeights;
+use super::prepared_request::Language;
 use super::request::{SAMPLE_RATE, Segment, SpokenToken, Word};
-use super::scheduler::{Language, WindowJob};
+use super::scheduler::WindowJob;
 use super::segments::{self, Cut, TokenSegment};
 use super::vocabulary::TIMESTAMP_SECONDS;
 use super::window_decoder::{DecodedWindow, WindowDecoder};

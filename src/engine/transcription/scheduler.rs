@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::events::EventSender;
 use super::model::TranscriptionModel;
+use super::prepared_request::{Language, PreparedRequest};
 use super::request::{SAMPLE_RATE, Segment, SpeechWindow, TranscriptionEvent};
 use super::window_decoder::DecodingOptions;
 use crate::engine::error::Failure;
@@ -18,25 +19,6 @@ use crate::engine::text::scheduler::{RequestId, Tenant};
 
 /// Weight of the newest request in the moving average of durations.
 const NEWEST_WEIGHT: f64 = 0.3;
-
-/// A request whose prompt is tokenized.
-#[derive(Clone, Debug)]
-pub struct PreparedRequest {
-    pub tenant: Tenant,
-    pub options: Arc<DecodingOptions>,
-    /// Whether to compute the times of words.
-    pub words: bool,
-    pub language: Language,
-}
-
-/// What is known about the language of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
-    /// Its token; `None` in models that know only English.
-    Known(Option<u32>),
-    /// The first window is to detect it.
-    Unknown,
-}
 
 /// A request and its progress.
 struct QueuedRequest<M> {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::EventSender;
+use super::prepared_request::{Language, PreparedRequest};
 use super::request::{SAMPLE_RATE, SpeechWindow, TranscriptionEvent};
-use super::scheduler::{Language, PreparedRequest, TranscriptionScheduler, WindowJob};
+use super::scheduler::{TranscriptionScheduler, WindowJob};
 use super::segments::{Cut, TokenSegment, cut};
 use super::token_rules::TokenRules;
 use super::vocabulary::{TIMESTAMPS, WhisperVocabulary};
