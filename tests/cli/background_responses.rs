@@ -9,7 +9,11 @@ use crate::process::{MODEL, ServerProcess, folder, output_text, run};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
-const RESPONSES: u64 = 12;
+const KILLS: u64 = 3;
+const RESPONSES_BEFORE_A_KILL: u64 = 4;
+const RESPONSES: u64 = KILLS * RESPONSES_BEFORE_A_KILL;
+/// So many that a response is still generated when the process is killed.
+const OUTPUT_TOKENS: u64 = 1900;
 const PATH: &str = "/v1/responses";
 
 fn get(serving: &ServerProcess, path: &str) -> Value {
@@ -18,7 +22,7 @@ fn get(serving: &ServerProcess, path: &str) -> Value {
 
 fn request(index: u64) -> Value {
     json!({
-        "model": MODEL, "input": format!("text {index}"), "max_output_tokens": 600, "ignore_eos": true,
+        "model": MODEL, "input": format!("text {index}"), "max_output_tokens": OUTPUT_TOKENS, "ignore_eos": true,
         "background": true, "temperature": 1,
     })
 }
@@ -33,15 +37,17 @@ fn ended(serving: &ServerProcess, ids: &[String]) -> Vec<Value> {
 fn responses_are_generated_once_although_the_process_is_killed() {
     let folder = folder(&TinyModel { blocks: 4, width: 256, context: 2048, ..TinyModel::default() });
     let mut serving = ServerProcess::start(folder.path(), &[]);
-    let create = |index| {
+    let create = |serving: &ServerProcess, index| {
         let created: Value = serving.request(Method::POST, PATH, Some(&request(index))).json().unwrap();
         assert_eq!(created["status"], "queued", "{created}");
         created["id"].as_str().unwrap().to_owned()
     };
-    let ids: Vec<String> = (0..RESPONSES).map(create).collect();
-    for _ in 0..3 {
-        let is_running = || ids.iter().any(|id| get(&serving, &format!("{PATH}/{id}"))["status"] == "in_progress");
+    let mut ids = Vec::new();
+    for _ in 0..KILLS {
+        let created: Vec<String> = (0..RESPONSES_BEFORE_A_KILL).map(|index| create(&serving, index)).collect();
+        let is_running = || created.iter().any(|id| get(&serving, &format!("{PATH}/{id}"))["status"] == "in_progress");
         until(|| "a response is generated", is_running);
+        ids.extend(created);
         std::thread::sleep(Duration::from_millis(50));
         serving.signal("KILL");
         serving.wait(Duration::from_secs(10));
@@ -56,7 +62,7 @@ fn responses_are_generated_once_although_the_process_is_killed() {
     let responses = ended(&serving, &ids);
     for (response, id) in responses.iter().zip(&ids) {
         let found = (&response["id"], &response["status"], &response["usage"]["output_tokens"]);
-        assert_eq!(found, (&json!(id), &json!("incomplete"), &json!(600)));
+        assert_eq!(found, (&json!(id), &json!("incomplete"), &json!(OUTPUT_TOKENS)));
     }
     let used = |name: &str| responses.iter().map(|response| response["usage"][name].as_u64().unwrap()).sum::<u64>();
     let projects = get(&serving, "/v1/projects");
