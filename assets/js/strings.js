@@ -176,7 +176,7 @@ export const t = {
     task: "Task", taskNames: { transcriptions: "Transcribe", translations: "Translate to English" }, tasks: { transcriptions: "Transcribe", translations: "Translate" }, stop: "Stop",
     language: "Spoken language", detect: "Detect", prompt: "Prompt", promptHint: "Text that precedes the audio. It sets the style and the spelling of names.", promptExample: "Outpost, redb, Kokoro",
     empty: "No audio yet", emptyHint: "Record something or choose a file, then select Transcribe. Nothing is stored.", result: "Transcript", player: (name) => `Player: ${name}`,
-    running: (position) => `Transcribing… ${position}`, finished: (audio, took) => `${audio} of audio in ${took}`, noSpeech: "No speech was found.", playFrom: "Play from",
+    running: (position) => `Transcribing… ${position}`, finished: (audio, took, language) => `${audio} of audio in ${took}. Language: ${language}`, noSpeech: "No speech was found.", playFrom: "Play from",
     unplayable: "The browser cannot play this file. It can still be transcribed.", downloads: "Downloads", download: (ending) => `Download ${ending.toUpperCase()}`, copyText: "Copy text",
   },
   speech: {

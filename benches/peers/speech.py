@@ -24,6 +24,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import shlex
 import statistics
 import subprocess
 import tarfile
@@ -206,7 +207,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="print what is heard")
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/kokoro-peers"))
     parser.add_argument("--binary", type=pathlib.Path, help="binary of Outpost, else target/release/outpost")
-    parser.add_argument("--serve", nargs="*", default=[], help="more arguments of `outpost serve`")
+    parser.add_argument("--serve", type=shlex.split, default=[], help="more arguments of `outpost serve`, such as '--precision int8'")
     args = parser.parse_args()
     args.model, args.whisper = args.model.resolve(), args.whisper and args.whisper.resolve()
     [onnx_file(args.cache, kind) for kind in args.kinds]

@@ -25,6 +25,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import shlex
 import statistics
 import time
 
@@ -148,7 +149,7 @@ def main():
     parser.add_argument("--no-word-errors", action="store_true")
     parser.add_argument("--cache", type=pathlib.Path, default=pathlib.Path("/tmp/whisper-peers"), help="folder of converted models")
     parser.add_argument("--binary", type=pathlib.Path, help="binary of Outpost, else target/release/outpost")
-    parser.add_argument("--serve", nargs="*", default=[], help="more arguments of `outpost serve`")
+    parser.add_argument("--serve", type=shlex.split, default=[], help="more arguments of `outpost serve`, such as '--precision int8'")
     args = parser.parse_args()
     args.model = args.model.resolve()
     # Converted here, so that torch takes no memory in the measured processes.

@@ -98,13 +98,13 @@ pub enum TransferError {
     #[error("{0} exists already; choose another file, or delete it first")]
     FileExists(PathBuf),
     #[error(
-        "{0} is not a model: expected a file from `outpost models export`, a .gguf file, or a folder with a .gguf or .safetensors file"
+        "{0} is not a model: expected a file from `outpost models export`, a .gguf file, a ggml-*.bin file of whisper.cpp, or a folder with one of these or with a .safetensors file"
     )]
     NotAModel(PathBuf),
     #[error("refused: the entry '{entry}' {why}")]
     BadEntry { entry: String, why: String },
     #[error(
-        "refused: {0} holds no model. A model is a .gguf file, one .safetensors file, several with a config.json, or a pipeline's folders with a model_index.json"
+        "refused: {0} holds no model. A model is a .gguf file, a ggml-*.bin file of whisper.cpp, one .safetensors file, several with a config.json, or a pipeline's folders with a model_index.json"
     )]
     NoWeights(PathBuf),
     #[error("refused: the manifest {}", one_line(.0))]

@@ -1,7 +1,7 @@
 //! Imports a model from an untrusted file or folder.
 //!
-//! A source is an archive from [`super::export`], a single `.gguf` file, or a folder in the layout of model hubs. An
-//! archive is read as plain tar without extensions: only regular files that its manifest lists, each once, each of the
+//! A source is an archive from [`super::export`], a single `.gguf` or `ggml-*.bin` file, or a folder in the layout of model
+//! hubs. An archive is read as plain tar without extensions: only regular files that its manifest lists, each once, each of the
 //! listed size and hash. Links, devices and paths that leave the folder are rejected.
 
 use std::collections::HashMap;
@@ -20,6 +20,7 @@ use super::name_validation::{check_file_path, is_model_name, is_reserved};
 use super::progress::Progress;
 use super::staging::Staging;
 use crate::models::gguf::GgufFile;
+use crate::models::whisper::{GgmlFile, is_ggml};
 
 /// Options of an import.
 #[derive(Clone, Debug, Default)]
@@ -41,8 +42,16 @@ pub struct Imported {
 /// The kind of source at the path, not yet read.
 enum ImportSource {
     Archive(Box<Archive>),
-    Gguf(File, u64),
+    /// A model of one file, and its size in bytes.
+    File(FileFormat, File, u64),
     Folder,
+}
+
+#[derive(Clone, Copy)]
+enum FileFormat {
+    Gguf,
+    /// A Whisper model of whisper.cpp.
+    Ggml,
 }
 
 struct Archive {
@@ -88,7 +97,7 @@ fn fill(
     }
     let total = match &source {
         ImportSource::Archive(archive) => archive.manifest.bytes(),
-        ImportSource::Gguf(_, bytes) => *bytes,
+        ImportSource::File(.., bytes) => *bytes,
         ImportSource::Folder => check_folder(path)?,
     };
     staging.check_space(total)?;
@@ -97,7 +106,9 @@ fn fill(
     let mut on_bytes = |bytes| progress.advance(bytes);
     let filled = match source {
         ImportSource::Archive(archive) => unpack(*archive, staging, &mut on_bytes),
-        ImportSource::Gguf(file, _) => copy_in(staging, &gguf_name(path), file, u64::MAX, &mut on_bytes).map(|_| ()),
+        ImportSource::File(format, file, _) => {
+            copy_in(staging, &format.file_name(path), file, u64::MAX, &mut on_bytes).map(|_| ())
+        }
         ImportSource::Folder => copy_folder(path, staging, &mut on_bytes),
     };
     progress.done();
@@ -113,10 +124,14 @@ fn fill(
 fn check_headers(folder: &Path) -> Result<(), TransferError> {
     visit_files(folder, &mut |name, _| {
         let path = folder.join(name);
-        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
-            GgufFile::open(&path).map_err(|why| TransferError::entry(name, format!("cannot be used: {why}")))?;
-        }
-        Ok(())
+        let opened = if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
+            GgufFile::open(&path).map(|_| ())
+        } else if is_ggml(&path) {
+            GgmlFile::open(&path).map(|_| ())
+        } else {
+            Ok(())
+        };
+        opened.map_err(|why| TransferError::entry(name, format!("cannot be used: {why}")))
     })
 }
 
@@ -134,8 +149,8 @@ fn detect(path: &Path) -> Result<ImportSource, TransferError> {
         return Err(TransferError::NotAModel(path.to_owned()));
     }
     file.by_ref().take(4).read_to_end(&mut magic).and_then(|_| file.rewind()).map_err(FolderError::at(path))?;
-    if magic == b"GGUF" {
-        return Ok(ImportSource::Gguf(file, meta.len()));
+    if let Some(format) = FileFormat::of_magic(&magic) {
+        return Ok(ImportSource::File(format, file, meta.len()));
     }
     open_archive(file, path).map(|archive| ImportSource::Archive(Box::new(archive)))
 }
@@ -168,16 +183,30 @@ fn default_name(source: &ImportSource, path: &Path) -> String {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let name = match source {
         ImportSource::Archive(archive) => return archive.manifest.name.clone(),
-        ImportSource::Gguf(..) => path.file_stem(),
+        ImportSource::File(..) => path.file_stem(),
         ImportSource::Folder => path.file_name(),
     };
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The file's own name, which often names the quantization.
-fn gguf_name(path: &Path) -> String {
-    let name = path.file_name().and_then(|name| name.to_str()).filter(|name| check_file_path(name).is_ok());
-    name.filter(|name| name.ends_with(".gguf") && !name.starts_with('.')).unwrap_or("model.gguf").to_owned()
+impl FileFormat {
+    fn of_magic(magic: &[u8]) -> Option<Self> {
+        match magic {
+            b"GGUF" => Some(Self::Gguf),
+            b"lmgg" => Some(Self::Ggml),
+            _ => None,
+        }
+    }
+
+    /// The file's own name, which often names the quantization. The server recognizes the format by it.
+    fn file_name(self, path: &Path) -> String {
+        let (is_named, default): (fn(&str) -> bool, _) = match self {
+            Self::Gguf => (|name| name.ends_with(".gguf") && !name.starts_with('.'), "model.gguf"),
+            Self::Ggml => (|name| is_ggml(Path::new(name)), "ggml-model.bin"),
+        };
+        let name = path.file_name().and_then(|name| name.to_str()).filter(|name| check_file_path(name).is_ok());
+        name.filter(|name| is_named(name)).unwrap_or(default).to_owned()
+    }
 }
 
 fn unpack(mut archive: Archive, staging: &Staging, on_bytes: &mut dyn FnMut(u64)) -> Result<(), TransferError> {

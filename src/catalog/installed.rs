@@ -1,5 +1,6 @@
 //! The contents of the models folder, compared with the catalog.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use super::hashing;
 use super::name_validation::{is_model_name, is_reserved};
 use super::progress::Progress;
 use crate::models::diffusion::pipeline::MODEL_INDEX;
+use crate::models::whisper::is_ggml;
 
 /// A folder in the models folder.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,20 +70,21 @@ impl Sum {
 
 /// Whether a file is a model file.
 pub(super) fn is_weights(path: &Path) -> bool {
-    path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf") || ext.eq_ignore_ascii_case("safetensors"))
+    let is_other = |ext: &OsStr| ext.eq_ignore_ascii_case("gguf") || ext.eq_ignore_ascii_case("safetensors");
+    is_ggml(path) || path.extension().is_some_and(is_other)
 }
 
 /// Whether the server treats a folder with these files (relative paths) as a model.
 pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> bool {
-    let count = |ending: &str| {
-        let files = files.clone().into_iter().filter(|file| !file.contains('/'));
-        files.filter(|file| Path::new(file).extension().is_some_and(|one| one == ending)).count()
-    };
+    let top_level = || files.clone().into_iter().filter(|file| !file.contains('/'));
+    let count =
+        |ending: &str| top_level().filter(|file| Path::new(file).extension().is_some_and(|one| one == ending)).count();
     let has = |name: &str| files.clone().into_iter().any(|file| file == name);
     match (count("gguf"), count("safetensors")) {
         _ if has(MODEL_INDEX) => files.clone().into_iter().any(|file| is_weights(Path::new(file))),
         (1.., _) | (0, 1) => true,
-        (0, count) => count > 1 && has("config.json"),
+        (0, 0) => top_level().any(|file| is_ggml(Path::new(file))),
+        (0, _) => has("config.json"),
     }
 }
 

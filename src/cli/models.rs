@@ -45,7 +45,7 @@ pub enum ModelsCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Import a model from an exported file, a .gguf file or a folder
+    /// Import a model from an exported file, a .gguf or ggml-*.bin file, or a folder
     Import {
         #[arg(value_name = "FILE")]
         file: PathBuf,

@@ -19,12 +19,6 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gguf")
 }
 
-/// Whether the name is that of a Whisper model of whisper.cpp: `ggml-NAME.bin`.
-pub fn is_ggml(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.and_then(|name| name.strip_prefix("ggml-")?.strip_suffix(".bin")).is_some_and(|name| !name.is_empty())
-}
-
 /// Checks that a GGUF header describes a text model that can be served. Returns whether it has a chat template. Cheap, so
 /// listings can use it.
 pub fn check_gguf(header: &Header) -> Result<bool, String> {

@@ -185,6 +185,25 @@ fn voices_are_listed_without_loading_models() {
 }
 
 #[test]
+fn voices_and_words_that_are_added_later_are_used() {
+    let mut models = None;
+    let server = Server::start_configured(&TinyModel::default(), |config| {
+        tiny_kokoro::write(&config.paths.models, KOKORO);
+        models = Some(config.paths.models.join(KOKORO));
+    });
+    let folder = models.unwrap();
+    let input = json!({ "input": "Abab abab." });
+    let (heart, bella) =
+        (pcm(&server, input.clone()), pcm(&server, json!({ "voice": "af_bella", "input": "Abab abab." })));
+    std::fs::copy(folder.join("voices/af_bella.bin"), folder.join("voices/af_new.bin")).unwrap();
+    let spoken = || speak(&server, json!({ "voice": "af_new", "input": "Abab abab." }));
+    until(|| "the new voice speaks", || spoken().status == 200);
+    assert_eq!(spoken().bytes, bella);
+    std::fs::write(folder.join("lexicon/us_gold.json"), json!({ "abab": "ʃˈaʃa" }).to_string()).unwrap();
+    until(|| "the new word is spoken", || pcm(&server, input.clone()) != heart);
+}
+
+#[test]
 fn exactly_the_audio_that_was_spoken_is_metered() {
     let server = start_server();
     let (project, _, key) = server.tenant("t");

@@ -142,13 +142,15 @@ fn a_stream_has_the_text_in_pieces_and_then_as_a_whole() {
         let count = |event: &Value| event["logprobs"].as_array().unwrap().len();
         assert_eq!(deltas.iter().map(count).sum::<usize>(), count(done));
         let usage = (mount == "/v1").then(|| json!({ "type": "duration", "seconds": 36.0 }));
-        assert_eq!(done.get("usage"), usage.as_ref());
+        assert_eq!((done.get("usage"), done.get("language")), (usage.as_ref(), None));
     }
     let fields = [("stream", "true"), ("response_format", "verbose_json"), ("timestamp_granularities[]", "word")];
     let all = events(&transcribe(&server, PATH, &server.admin, &file, &fields));
     let segments: Vec<_> = all.iter().filter(|event| event["type"] == "transcript.text.segment").collect();
     assert!(!segments.is_empty() && segments.iter().all(|event| event["words"].is_array()), "{all:?}");
     assert_eq!(segments[0]["id"], "seg_0");
+    let whole = ok(&server, &file, &[("response_format", "verbose_json")]);
+    assert_eq!(all.last().unwrap()["language"], whole["language"]);
 }
 
 #[test]

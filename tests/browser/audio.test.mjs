@@ -85,7 +85,7 @@ test("a chosen file is transcribed and its text downloaded", async () => {
   await transcribe();
   const sent = (await form).postDataBuffer()?.toString("latin1") ?? "";
   if (sent) assert.match(sent, /name="language"\r\n\r\nen\r\n[^]*name="prompt"\r\n\r\nKennedy/);
-  await page.getByText(/^11 s of audio in/).waitFor();
+  await page.getByText(/^11 s of audio in .* Language: english$/).waitFor();
   const text = (await transcript().locator("p").allTextContents()).join("").trim();
   assert.deepEqual(await downloadText("Download TXT"), ["jfk.txt", `${text}\n`]);
   const [, srt] = await downloadText("Download SRT");

@@ -82,6 +82,24 @@ fn a_truncated_gguf_is_refused_at_once() {
 }
 
 #[test]
+fn a_file_of_whisper_cpp_is_imported_and_exported_as_a_model() {
+    let bench = TestBench::new();
+    let whole = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/whisper/ggml-q5_0.bin")).unwrap();
+    let folder = write_folder(&bench.path("usb"), &[("ggml-base-q5_0.bin", &whole), ("voice.dat", &whole)]);
+    let imported = import(&bench.models(), &folder.join("ggml-base-q5_0.bin"), &plain(), &mut Silent).unwrap();
+    assert_eq!(imported.name, "ggml-base-q5_0");
+    assert_eq!(tree(&imported.path), [("ggml-base-q5_0.bin".to_owned(), whole.clone())]);
+    let exported = export(&bench.models(), "ggml-base-q5_0", &bench.path(""), &mut Silent).unwrap();
+    assert!(import(&bench.models(), &exported.path, &import_with_name("again"), &mut Silent).is_ok());
+    // The server recognizes a file by its name, so another name is replaced.
+    let renamed = import(&bench.models(), &folder.join("voice.dat"), &plain(), &mut Silent).unwrap();
+    assert_eq!(tree(&renamed.path), [("ggml-model.bin".to_owned(), whole.clone())]);
+    fs::write(folder.join("ggml-cut.bin"), &whole[..whole.len() / 2]).unwrap();
+    let error = import(&bench.models(), &folder.join("ggml-cut.bin"), &plain(), &mut Silent).unwrap_err().to_string();
+    assert!(error.contains("ggml-cut.bin") && error.contains("cannot be used"), "{error}");
+}
+
+#[test]
 fn an_existing_model_is_replaced_only_with_force() {
     let bench = TestBench::new();
     bench.model("m", &[("old.gguf", b"GGUF old"), ("old.json", b"{}")]);

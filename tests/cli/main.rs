@@ -10,13 +10,18 @@ mod fixtures;
 mod process;
 #[path = "../common/rng.rs"]
 mod rng;
+#[path = "../common/tiny_kokoro.rs"]
+mod tiny_kokoro;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
+#[path = "../common/tiny_whisper.rs"]
+mod tiny_whisper;
 #[path = "../common/wait.rs"]
 mod wait;
 
 mod access_log;
 mod audio_decoder;
+mod audio_usage;
 mod audit;
 mod background_responses;
 mod backup_and_check;

@@ -28,6 +28,8 @@ class Server:
     chat_model: str
     embed_model: str
     image_model: str
+    whisper_model: str
+    speech_model: str
 
     def client(self, mount="/v1", key=None, **options):
         return OpenAI(base_url=self.url + mount, api_key=key or self.admin_key, **self._client_options(options))
@@ -83,10 +85,18 @@ def write_tiny_kokoro(folder):
     (folder / "lexicon/us_gold.json").write_text(json.dumps(words), encoding="utf-8")
 
 
+def write_tiny_whisper(folder):
+    """A tiny multilingual Whisper model with random weights: that of the browser tests."""
+    module = (ROOT / "tests/browser/tiny-whisper.mjs").as_uri()
+    script = f"import {{ writeTinyWhisper }} from {json.dumps(module)}; writeTinyWhisper(...process.argv.slice(1))"
+    subprocess.run(["node", "--input-type=module", "-e", script, folder.parent, folder.name], check=True)
+
+
 def link_models(folder):
     """Links the pulled models and small models of the fixtures into a folder."""
     folder.mkdir(exist_ok=True)
     write_tiny_kokoro(folder / "tiny-kokoro")
+    write_tiny_whisper(folder / "tiny-whisper")
     for model in [*(ROOT / "models").iterdir(), ROOT / "tests/fixtures/pipelines/sd1"]:
         if model.is_dir() and not (folder / model.name).exists():
             (folder / model.name).symlink_to(model)
@@ -110,6 +120,8 @@ def run_server(data):
             os.environ.get("OUTPOST_TEST_CHAT", "smollm2-135m-instruct"),
             os.environ.get("OUTPOST_TEST_EMBED", "all-minilm-l6-v2"),
             os.environ.get("OUTPOST_TEST_IMAGE", "sd1"),
+            os.environ.get("OUTPOST_TEST_WHISPER", "tiny-whisper"),
+            os.environ.get("OUTPOST_TEST_SPEECH", "tiny-kokoro"),
         )
     finally:
         process.send_signal(signal.SIGTERM)

@@ -18,12 +18,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::clock_rng::Timestamp;
-use crate::engine::checkpoint::is_ggml;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::{LORAS, ModelInfo, ModelKind};
+use crate::engine::speech::SpeechCheckpoint;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
 use crate::models::peft;
+use crate::models::whisper::is_ggml;
 pub use adapter::{AdapterFiles, AdapterOrigin, AdapterSource};
 use folder_listing::entries;
 
@@ -291,9 +292,13 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         ([], []) => (Layout::Ggml, files.iter().find(|path| is_ggml(path) && path.is_file())?.clone()),
         _ => return None,
     };
-    let tool_use = folder.join(TOOL_USE_FILE);
     let fingerprint = match layout {
-        Layout::Safetensors => fingerprint(files.iter().chain([&tool_use]).filter(|path| is_model_file(path))),
+        Layout::Safetensors => {
+            let tool_use = folder.join(TOOL_USE_FILE);
+            let speech = [SpeechCheckpoint::VOICES, SpeechCheckpoint::LEXICONS].map(|name| entries(&folder.join(name)));
+            let own = files.iter().chain([&tool_use]).filter(|path| is_model_file(path));
+            fingerprint(own.chain(speech.iter().flatten()))
+        }
         Layout::Ambiguous(_) => fingerprint(ggufs),
         _ => fingerprint([&path]),
     };

@@ -30,7 +30,8 @@ pub struct SpeechCheckpoint {
 impl SpeechCheckpoint {
     /// The folder of lexicons in a model's folder.
     pub const LEXICONS: &str = "lexicon";
-    const VOICES: &str = "voices";
+    /// The folder of voices in a model's folder.
+    pub const VOICES: &str = "voices";
 
     /// Whether a `config.json` is that of Kokoro, which names no type.
     pub fn is_config(config: &Value) -> bool {

@@ -4,12 +4,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::engine::checkpoint::is_ggml;
 use crate::engine::precision::Precision;
 use crate::models::backend::Backend;
 use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Footprint;
-use crate::models::whisper::{GgmlFile, LogMel, WhisperConfig, WhisperModel, WhisperWeights, alignment_heads};
+use crate::models::whisper::{GgmlFile, LogMel, WhisperConfig, WhisperModel, WhisperWeights, alignment_heads, is_ggml};
 
 /// A checkpoint whose weights are not read yet.
 pub struct WhisperCheckpoint {

@@ -132,7 +132,7 @@ impl TranscriptionModel {
             translate,
             temperature: request.temperature,
             seed: request.seed,
-            max_tokens: self.positions / 2,
+            positions: self.positions,
         };
         let TranscriptionRequest { words, tenant, .. } = *request;
         Ok(PreparedRequest { tenant, options: Arc::new(options), words, language })

@@ -64,30 +64,34 @@ impl RunningWindow {
         pause: &dyn Fn() -> Result<(), ModelError>,
     ) -> Result<bool, ModelError> {
         let length = u32::try_from(self.samples().len().div_ceil(TIMESTAMP_SAMPLES)).unwrap_or(u32::MAX);
-        let cut = segments::cut(&self.job.options.vocabulary, &decoded.tokens, length);
-        if !decoded.is_silent {
-            let mut new: Vec<Segment> = cut.segments.iter().map(|one| self.segment(one, &decoded)).collect();
-            if self.job.words {
-                self.add_words(&mut new, &cut, &decoded, align, pause)?;
-            }
-            self.segments.append(&mut new);
+        if decoded.is_silent {
+            return Ok(false);
         }
-        Ok(self.seek_unfinished(&cut))
+        let vocabulary = &self.job.options.vocabulary;
+        let Cut { mut segments, unfinished } = segments::cut(vocabulary, &decoded.tokens, length);
+        let seek = unfinished.as_ref().and_then(|rest| self.seek_to(rest));
+        // What is not decoded again keeps its text.
+        let kept = unfinished.filter(|rest| seek.is_none() && segments::has_text(vocabulary, &decoded.tokens, rest));
+        segments.extend(kept);
+        let mut new: Vec<Segment> = segments.iter().map(|one| self.segment(one, &decoded)).collect();
+        if self.job.words {
+            self.add_words(&mut new, &decoded, align, pause)?;
+        }
+        self.segments.append(&mut new);
+        if let Some(seek) = seek {
+            self.seek = seek;
+            self.decoder = decoder(&self.job);
+            self.is_encoded = false;
+        }
+        Ok(seek.is_some())
     }
 
-    /// Moves to the segment that has no end, if there is speech.
-    fn seek_unfinished(&mut self, cut: &Cut) -> bool {
-        let Some(time) = cut.unfinished else { return false };
-        let advance = time as usize * TIMESTAMP_SAMPLES;
+    /// Where the rest of the window begins, in samples, if it has speech and is to be decoded again.
+    fn seek_to(&self, rest: &TokenSegment) -> Option<usize> {
+        let advance = rest.start as usize * TIMESTAMP_SAMPLES;
         let seek = self.seek + advance;
         let speech = self.job.window.speech.iter().map(|range| range.end.saturating_sub(range.start.max(seek)));
-        if advance < MIN_ADVANCE || speech.sum::<usize>() < MIN_SPEECH {
-            return false;
-        }
-        self.seek = seek;
-        self.decoder = decoder(&self.job);
-        self.is_encoded = false;
-        true
+        (advance >= MIN_ADVANCE && speech.sum::<usize>() >= MIN_SPEECH).then_some(seek)
     }
 
     /// Seconds in the audio of a sample of the part.
@@ -128,7 +132,6 @@ impl RunningWindow {
     fn add_words(
         &self,
         segments: &mut [Segment],
-        cut: &Cut,
         decoded: &DecodedWindow,
         align: Align<'_>,
         pause: &dyn Fn() -> Result<(), ModelError>,
@@ -146,6 +149,7 @@ impl RunningWindow {
         let times = align(&tokens)?.first_frames(first..tokens.len() - 1, frames, pause)?;
         let times: Vec<f64> = times.iter().map(|frame| self.time(*frame as f64 * TIMESTAMP_SECONDS)).collect();
         let language = match self.job.language {
+            _ if self.job.options.translate => "en",
             Language::Known(Some(token)) => vocabulary.language_code(token).unwrap_or("en"),
             _ => "en",
         };
@@ -158,7 +162,6 @@ impl RunningWindow {
             all.push(words::timed(&words::split(vocabulary, &ids, language), times, &logprobs));
             begin += ids.len();
         }
-        debug_assert_eq!(cut.segments.len(), segments.len());
         for (segment, mut words) in segments.iter_mut().zip(all) {
             words::limit_durations(&mut words);
             segment.words = words::join_punctuation(words);

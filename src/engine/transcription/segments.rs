@@ -18,8 +18,9 @@ pub struct TokenSegment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     pub segments: Vec<TokenSegment>,
-    /// Where a segment begins that has no end in these tokens; it must be decoded again from there.
-    pub unfinished: Option<u32>,
+    /// What follows the last pair of timestamps and has no end in these tokens. It must be decoded again from its start. Its
+    /// tokens may have no text; its end is that of the window.
+    pub unfinished: Option<TokenSegment>,
 }
 
 /// Cuts `tokens` into segments. `length`: the length of the window.
@@ -40,20 +41,25 @@ pub fn cut(vocabulary: &WhisperVocabulary, tokens: &[u32], length: u32) -> Cut {
         tokens: first..*end,
     });
     let segments = segments.filter(|segment| has_text(vocabulary, tokens, segment)).collect();
-    let unfinished = if ends_with_one { None } else { ends.last().and_then(|end| time(end - 1)) };
+    let unfinished = ends.last().filter(|_| !ends_with_one).and_then(|end| {
+        let start = time(end - 1)?;
+        Some(TokenSegment { start, end: length, tokens: *end..tokens.len() })
+    });
     Cut { segments, unfinished }
 }
 
 /// The only segment of a window without a pair of timestamps.
 fn whole(vocabulary: &WhisperVocabulary, tokens: &[u32], length: u32) -> Option<TokenSegment> {
     let times: Vec<u32> = tokens.iter().filter_map(|id| vocabulary.timestamp(*id)).collect();
-    let start = times.first().copied().unwrap_or(0);
+    // The first timestamp of a very short window may be later than its end.
+    let start = times.first().copied().filter(|start| *start < length).unwrap_or(0);
     let end = times.last().copied().filter(|last| *last > start).unwrap_or(length);
     let segment = TokenSegment { start, end, tokens: 0..tokens.len() };
     has_text(vocabulary, tokens, &segment).then_some(segment)
 }
 
-fn has_text(vocabulary: &WhisperVocabulary, tokens: &[u32], segment: &TokenSegment) -> bool {
+/// Whether a segment has text and a duration.
+pub fn has_text(vocabulary: &WhisperVocabulary, tokens: &[u32], segment: &TokenSegment) -> bool {
     let ids = tokens.get(segment.tokens.clone()).unwrap_or_default();
     segment.start < segment.end && !vocabulary.text(ids).trim().is_empty()
 }

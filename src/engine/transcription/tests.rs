@@ -44,7 +44,7 @@ fn options(temperature: f32, multilingual: bool) -> DecodingOptions {
         translate: false,
         temperature,
         seed: 7,
-        max_tokens: 20,
+        positions: 40,
     }
 }
 
@@ -138,6 +138,16 @@ fn a_prompt_precedes_the_start_of_the_transcript() {
     assert_eq!((next.tokens, next.logits_of), (&[17, 0, 1, 11][..], vec![3]));
     decode(&mut decoder, &[ZERO]);
     assert_eq!(decoder.next_tokens().position, 4);
+}
+
+#[test]
+fn a_text_after_a_long_prompt_ends_with_the_positions() {
+    let options = DecodingOptions { prompt: vec![0; 30], ..options(0.4, false) };
+    let (prefix, positions) = (32, options.positions);
+    let mut decoder = WindowDecoder::new(Arc::new(options), None, 0);
+    let Progress::Done(window) = decode(&mut decoder, &[&[ZERO][..], &[1; 20]].concat()) else { panic!("goes on") };
+    // The last token is not an input of the network.
+    assert_eq!(window.tokens.len(), positions - prefix + 1);
 }
 
 #[test]

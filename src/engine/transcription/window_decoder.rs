@@ -32,8 +32,9 @@ pub struct DecodingOptions {
     pub translate: bool,
     pub temperature: f32,
     pub seed: u64,
-    /// The most tokens of a window's text.
-    pub max_tokens: usize,
+    /// Positions of the decoder, for the prompt, the start of the transcript and the text. The text of a window takes at most
+    /// half of them.
+    pub positions: usize,
 }
 
 /// What the network computes next for a window.
@@ -206,7 +207,7 @@ impl WindowDecoder {
     }
 
     fn sample(&mut self, logits: &mut [f32]) -> Progress {
-        let DecodingOptions { vocabulary, rules, max_tokens, .. } = &*self.options;
+        let DecodingOptions { vocabulary, rules, positions, .. } = &*self.options;
         rules.apply(vocabulary, &self.tokens, logits);
         let log_sum = log_sum_exp(logits);
         let id = match &mut self.sampler {
@@ -223,7 +224,7 @@ impl WindowDecoder {
         }
         self.tokens.push(id);
         self.logprobs.push(logprob);
-        if self.tokens.len() >= *max_tokens {
+        if self.tokens.len() >= positions / 2 || self.position >= *positions {
             return self.finish();
         }
         self.input.clear();

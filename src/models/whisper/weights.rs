@@ -4,11 +4,10 @@ use super::ggml::GgmlFile;
 use super::tensor_names::Naming;
 use crate::models::backend::DType;
 use crate::models::error::{ModelError, Result};
-use crate::models::gguf::GgufFile;
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Storage, StoredTensor, Weights};
 
-/// The tensors of a Hugging Face folder, of a GGUF file with the names of one, or of a `ggml-*.bin`.
+/// The tensors of a Hugging Face folder, or of a `ggml-*.bin`.
 #[derive(Debug)]
 pub struct WhisperWeights<'a> {
     source: Source<'a>,
@@ -18,7 +17,6 @@ pub struct WhisperWeights<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Source<'a> {
     Folder(&'a ModelFolder),
-    Gguf(&'a GgufFile),
     Ggml(&'a GgmlFile),
 }
 
@@ -26,12 +24,6 @@ impl<'a> WhisperWeights<'a> {
     /// The tensors of a Hugging Face folder.
     pub fn from_folder(folder: &'a ModelFolder) -> Self {
         Self { source: Source::Folder(folder), naming: hugging_face(folder.names()) }
-    }
-
-    /// The tensors of a GGUF file with Hugging Face's names, as candle writes them. The engine does not open such files yet.
-    pub fn from_gguf(file: &'a GgufFile) -> Self {
-        let names = file.header.tensors.iter().map(|tensor| tensor.name.as_str());
-        Self { source: Source::Gguf(file), naming: hugging_face(names) }
     }
 
     /// The tensors of a `ggml-*.bin`.
@@ -50,11 +42,6 @@ impl<'a> WhisperWeights<'a> {
                 })?;
                 let storage = Storage::File(file);
                 Ok(StoredTensor { name: &info.name, storage, start: info.start, shape: &info.shape, dtype })
-            }
-            Source::Gguf(file) => {
-                let info = file.header.tensor(name).ok_or_else(missing)?;
-                let (storage, start) = (Storage::File(file.file()), info.start);
-                Ok(StoredTensor { name: &info.name, storage, start, shape: &info.shape, dtype: info.dtype })
             }
             Source::Ggml(file) => file.tensor(name).ok_or_else(missing),
         }
@@ -106,10 +93,6 @@ impl Weights for WhisperWeights<'_> {
         let used = |name: &&str| !Naming::is_unused(name);
         match self.source {
             Source::Folder(folder) => folder.names().filter(used).map(str::to_owned).collect(),
-            Source::Gguf(file) => {
-                let names = file.header.tensors.iter().map(|tensor| tensor.name.as_str());
-                names.filter(used).map(str::to_owned).collect()
-            }
             Source::Ggml(file) => file.names().filter(used).map(str::to_owned).collect(),
         }
     }

@@ -44,7 +44,7 @@ const DOWNLOADS = [
   ["txt", "text/plain", (result) => `${plainText(result)}\n`],
   ["srt", "application/x-subrip", ({ segments }) => srt(segments)],
   ["vtt", "text/vtt", ({ segments }) => vtt(segments)],
-  ["json", "application/json", (result) => JSON.stringify({ task: result.task, duration: result.seconds, text: plainText(result), segments: result.segments }, null, 2)],
+  ["json", "application/json", (result) => JSON.stringify({ task: result.task, language: result.language, duration: result.seconds, text: plainText(result), segments: result.segments }, null, 2)],
 ];
 
 /** The chosen audio as `[{file, url}, choose]`. */
@@ -75,7 +75,7 @@ export function Transcription({ models, initial, showCode }) {
     try {
       for await (const { name, data } of stream(`/audio/${settings.task}`, requestForm(settings, source.file), abort.current.signal)) {
         if (name === "transcript.text.segment") show((current = { ...current, segments: [...current.segments, segmentOf(data)] }));
-        if (name === "transcript.text.done") current = { ...current, seconds: data.usage?.seconds, took: (performance.now() - began) / 1000 };
+        if (name === "transcript.text.done") current = { ...current, language: data.language, seconds: data.usage?.seconds, took: (performance.now() - began) / 1000 };
       }
     } finally {
       show.cancel();
@@ -151,7 +151,7 @@ function Result({ source, result, busy }) {
     <audio ref=${setAudio} controls preload="metadata" src=${source.url} aria-label=${t.transcription.player(source.file.name)} onLoadedMetadata=${findDuration} onError=${() => setUnplayable(true)}></audio>
     ${unplayable && html`<p class="muted">${t.transcription.unplayable}</p>`}
     ${busy && html`<p class="muted loading" role="status">${t.transcription.running(clock(result?.segments.at(-1)?.end ?? 0))}</p>`}
-    ${finished && html`<p class="muted" role="status">${t.transcription.finished(duration(result.seconds ?? 0), duration(result.took))}</p>`}
+    ${finished && html`<p class="muted" role="status">${t.transcription.finished(duration(result.seconds ?? 0), duration(result.took), result.language)}</p>`}
     ${finished && !result.segments.length && html`<p>${t.transcription.noSpeech}</p>`}
     ${result?.segments.length > 0 && html`<${TimedTranscript} segments=${result.segments} audio=${unplayable ? null : audio} />`}
     ${result?.segments.length > 0 && !busy && html`<div class="actions" role="group" aria-label=${t.transcription.downloads}>

@@ -170,16 +170,21 @@ fn body(transcript: &Transcript, output: Output, usage: Option<DurationUsage>) -
     TranscriptionBody { text: transcript.text(), logprobs: output.logprobs.then(tokens), usage }
 }
 
+/// The English name of the language of the text, in lower case. `spoken`: the code of the language of the audio, if it has speech.
+pub fn language_of_text(spoken: Option<&str>, output: Output) -> &'static str {
+    match output.is_translation {
+        true => "english",
+        false => spoken.and_then(language_name).unwrap_or(NO_LANGUAGE),
+    }
+}
+
 fn verbose(
     transcript: Transcript,
     output: Output,
     duration: f64,
     usage: Option<DurationUsage>,
 ) -> VerboseTranscriptionBody {
-    let language = match output.is_translation {
-        true => "english",
-        false => transcript.language.as_deref().and_then(language_name).unwrap_or(NO_LANGUAGE),
-    };
+    let language = language_of_text(transcript.language.as_deref(), output);
     let text = transcript.text();
     let words = || transcript.segments.iter().flat_map(|segment| &segment.words).map(WordBody::of).collect();
     let words = output.words.then(words);

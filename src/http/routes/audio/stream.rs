@@ -10,7 +10,7 @@ use futures_util::stream;
 use serde::Serialize;
 
 use super::request::{Output, TranscriptFormat};
-use super::response::{DurationUsage, TokenLogprob, WordBody, rounded};
+use super::response::{DurationUsage, TokenLogprob, WordBody, language_of_text, rounded};
 use crate::calls::transcriptions::RunningTranscription;
 use crate::engine::{Segment, TranscriptionEvent};
 use crate::error::{Error, Result};
@@ -33,6 +33,8 @@ struct Events {
     options: Streaming,
     /// Events that are to be sent.
     ready: VecDeque<sse::Event>,
+    /// The code of the language of the audio.
+    language: Option<String>,
     text: String,
     logprobs: Vec<TokenLogprob>,
     segments: usize,
@@ -65,6 +67,9 @@ struct SegmentEvent<'a> {
 struct Done<'a> {
     r#type: &'static str,
     text: &'a str,
+    /// With `verbose_json`, as in its body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    language: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<&'a [TokenLogprob]>,
     /// OpenAI's event has only counts of tokens, so this is on `/v1` only.
@@ -77,6 +82,7 @@ pub fn respond(running: RunningTranscription, options: Streaming) -> HttpRespons
         running,
         options,
         ready: VecDeque::new(),
+        language: None,
         text: String::new(),
         logprobs: Vec::new(),
         segments: 0,
@@ -110,8 +116,9 @@ impl Events {
     }
 
     fn take(&mut self, event: TranscriptionEvent) {
-        if let TranscriptionEvent::Window { segments, .. } = event {
-            segments.iter().for_each(|segment| self.add(segment));
+        match event {
+            TranscriptionEvent::Language(code) => self.language = Some(code),
+            TranscriptionEvent::Window { segments, .. } => segments.iter().for_each(|segment| self.add(segment)),
         }
     }
 
@@ -124,10 +131,14 @@ impl Events {
         self.ready.push_back(sse::named(event.r#type, &event));
         self.text.push_str(delta);
         self.logprobs.extend(tokens.unwrap_or_default());
-        if self.options.output.format == TranscriptFormat::VerboseJson {
+        if self.is_verbose() {
             self.ready.push_back(self.segment_event(segment));
         }
         self.segments += 1;
+    }
+
+    fn is_verbose(&self) -> bool {
+        self.options.output.format == TranscriptFormat::VerboseJson
     }
 
     fn segment_event(&self, segment: &Segment) -> sse::Event {
@@ -146,10 +157,12 @@ impl Events {
     async fn done(&mut self) -> Result<sse::Event> {
         self.running.close(Outcome::Succeeded).await?;
         self.finished = true;
+        let output = self.options.output;
         let event = Done {
             r#type: "transcript.text.done",
             text: self.text.trim_end(),
-            logprobs: self.options.output.logprobs.then_some(&*self.logprobs),
+            language: self.is_verbose().then(|| language_of_text(self.language.as_deref(), output)),
+            logprobs: output.logprobs.then_some(&*self.logprobs),
             usage: (self.options.mount == Mount::Spec).then(|| DurationUsage::of(self.running.seconds())),
         };
         Ok(sse::named(event.r#type, &event))
