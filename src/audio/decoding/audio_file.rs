@@ -131,7 +131,7 @@ fn audio_track(track: &Track, decoder: PacketDecoder, codec: String, edits: Opti
     // Blocks of ADPCM have a fixed length, so that the last one is filled up.
     #[expect(clippy::cast_precision_loss, reason = "a length of 2^53 frames is longer than any file")]
     let length = track.num_frames.filter(|_| codec.starts_with("adpcm")).map(|frames| frames as f64 / f64::from(rate));
-    let by_codec = Edit { start: seconds(decoder.pre_skip(), rate), length };
+    let by_codec = Edit { delay: 0.0, start: seconds(decoder.pre_skip(), rate), length };
     let edit = edits.and_then(|edits| edits.edit(track.id)).unwrap_or(by_codec);
     AudioTrack { id: track.id, codec, decoder, edit, tick, includes_trimmed: false }
 }

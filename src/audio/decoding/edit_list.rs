@@ -13,6 +13,8 @@ const MAX_BOXES: usize = 4096;
 /// The part of a track that is played.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Edit {
+    /// The pause before it; seconds. Sound that begins after the picture has one.
+    pub delay: f64,
     /// Where it begins; seconds of the media.
     pub start: f64,
     /// How long it is; seconds. `None` to the end.
@@ -125,7 +127,7 @@ fn edit(moov: &[u8], track: u32) -> Option<Edit> {
     let media_scale = children(trak, b"mdia").flat_map(|mdia| children(mdia, b"mdhd")).next().and_then(timescale)?;
     let list = children(trak, b"edts").flat_map(|edts| children(edts, b"elst")).next()?;
     let is_wide = list.first() == Some(&1);
-    let mut played = None;
+    let (mut played, mut pause) = (None, 0_u64);
     for number in 0..usize::try_from(u32_at(list, 4)?).ok()?.min(MAX_BOXES) {
         let (length, start) = if is_wide {
             let at = 8 + 20 * number;
@@ -134,8 +136,9 @@ fn edit(moov: &[u8], track: u32) -> Option<Edit> {
             let at = 8 + 12 * number;
             (u64::from(u32_at(list, at)?), i64::from(u32_at(list, at + 4)?.cast_signed()))
         };
-        // An edit without media is a pause before the track begins.
+        // An edit without media is a pause.
         if start < 0 {
+            pause = if played.is_none() { pause.saturating_add(length) } else { pause };
             continue;
         }
         if played.replace((length, start)).is_some() {
@@ -144,8 +147,10 @@ fn edit(moov: &[u8], track: u32) -> Option<Edit> {
     }
     let (length, start) = played?;
     #[expect(clippy::cast_precision_loss, reason = "a length of 2^53 ticks is longer than any file")]
-    let (length, start) = (length as f64 / movie_scale, start as f64 / media_scale);
-    Some(Edit { start, length: (length > 0.0).then_some(length) })
+    let [delay, length] = [pause, length].map(|ticks| ticks as f64 / movie_scale);
+    #[expect(clippy::cast_precision_loss, reason = "a start of 2^53 ticks is later than any file's end")]
+    let start = start as f64 / media_scale;
+    Some(Edit { delay, start, length: (length > 0.0).then_some(length) })
 }
 
 #[cfg(test)]
@@ -179,7 +184,7 @@ mod tests {
     #[test]
     fn the_only_edit_with_media_is_found() {
         let one = file(&[500, u32::MAX, 1 << 16, 2000, 1024, 1 << 16]);
-        assert_eq!(edit(&one, 7), Some(Edit { start: 1024.0 / 48_000.0, length: Some(2.0) }));
+        assert_eq!(edit(&one, 7), Some(Edit { delay: 0.5, start: 1024.0 / 48_000.0, length: Some(2.0) }));
         assert_eq!(edit(&one, 8), None);
         assert_eq!(edit(&file(&[0, 1024, 1 << 16]), 7).unwrap().length, None);
         assert_eq!(edit(&file(&[9, 0, 1, 9, 9, 1]), 7), None, "several edits");

@@ -49,6 +49,7 @@ pub fn measure<'a>(source: impl MediaSource + Clone + 'a, max_seconds: u32) -> R
 #[derive(Default)]
 struct TrackLength {
     total: f64,
+    delay: f64,
     start: f64,
     max: Option<f64>,
     /// The time and the length of the previous packet, which had no length of its own.
@@ -57,6 +58,7 @@ struct TrackLength {
 
 impl TrackLength {
     fn add(&mut self, packet: &Packet, track: &AudioTrack) {
+        self.delay = track.edit.delay;
         self.start = track.edit.start;
         self.max = track.edit.length;
         if let Some(frames) = track.decoder.packet_frames(packet) {
@@ -82,7 +84,8 @@ impl TrackLength {
     fn played(&self) -> f64 {
         let last = self.previous.map_or(0.0, |(_, length)| if length > 0.0 { length } else { ONLY_PACKET_SECONDS });
         let length = (self.total + last - self.start).max(0.0);
-        self.max.map_or(length, |max| length.min(max))
+        let length = self.max.map_or(length, |max| length.min(max));
+        if length > 0.0 { self.delay + length } else { 0.0 }
     }
 }
 

@@ -17,6 +17,8 @@ pub fn check_rate(rate: u32) -> Result<(), AudioError> {
 /// Trims, resamples and counts.
 pub struct Signal {
     resampler: Option<Resampler>,
+    /// The pause before the track, if it has not begun; seconds.
+    delay: f64,
     /// The part of the track that is played; seconds.
     start: f64,
     length: Option<f64>,
@@ -36,6 +38,7 @@ impl Signal {
     pub fn new(max_seconds: u32) -> Self {
         Self {
             resampler: None,
+            delay: 0.0,
             start: 0.0,
             length: None,
             at: 0,
@@ -48,6 +51,7 @@ impl Signal {
     }
 
     pub fn begin_track(&mut self, track: &AudioTrack) {
+        self.delay = track.edit.delay;
         self.start = track.edit.start;
         self.length = track.edit.length;
         self.at = 0;
@@ -68,10 +72,25 @@ impl Signal {
             check_rate(rate)?;
             self.resampler = Some(Resampler::new(rate, SAMPLE_RATE).map_err(|_| AudioError::DecoderStopped)?);
         }
+        if self.delay > 0.0 {
+            self.push_silence(sink)?;
+        }
         if let Some(resampler) = &mut self.resampler {
             resampler.push(mono, &mut self.output).map_err(|_| AudioError::DecoderStopped)?;
         }
         if self.output.len() >= BLOCK { self.flush(sink) } else { Ok(()) }
+    }
+
+    /// Appends the pause before the track.
+    fn push_silence(&mut self, sink: &mut Sink<'_>) -> Result<(), AudioError> {
+        let mut rest = frames_of(std::mem::take(&mut self.delay), SAMPLE_RATE);
+        while rest > 0 {
+            let count = usize::try_from(rest).map_or(BLOCK, |rest| rest.min(BLOCK));
+            self.output.resize(self.output.len() + count, 0.0);
+            self.flush(sink)?;
+            rest -= count as u64;
+        }
+        Ok(())
     }
 
     /// Passes on what is left. Returns the number of samples.

@@ -216,3 +216,33 @@ fn odd_sample_rates_are_refused() {
         assert_eq!(decoded.len(), 16_000, "{rate}");
     }
 }
+
+/// An MP4 file of one track whose sound begins this many thousandths of a second after the picture. The `moov` box must be the
+/// last one.
+fn delayed(mut file: Vec<u8>, millis: u32) -> Vec<u8> {
+    let find = |file: &[u8], kind: &[u8]| file.windows(4).rposition(|found| found == kind).unwrap();
+    let list = find(&file, b"elst");
+    for kind in [&b"moov"[..], b"trak", b"edts", b"elst"] {
+        let at = find(&file, kind) - 4;
+        let length = u32::from_be_bytes(file[at..at + 4].try_into().unwrap()) + 12;
+        file[at..at + 4].copy_from_slice(&length.to_be_bytes());
+    }
+    // The number of edits, and an edit without media.
+    file[list + 11] += 1;
+    let pause = [millis, u32::MAX, 1 << 16].map(u32::to_be_bytes).concat();
+    file.splice(list + 12..list + 12, pause);
+    file
+}
+
+#[test]
+fn a_pause_before_the_sound_is_silence() {
+    let whole = fixture("aac.m4a");
+    let later = delayed(whole.clone(), 2500);
+    let (samples, expected) = (decode_bytes(&later, HOUR).unwrap(), decode_bytes(&whole, HOUR).unwrap());
+    assert!(samples[..40_000].iter().all(|sample| *sample == 0.0) && samples[40_000..] == expected);
+    let seconds = |file: &[u8]| measure_bytes(file, HOUR).unwrap().seconds;
+    assert!((seconds(&later) - seconds(&whole) - 2.5).abs() < 1e-9);
+    let long = delayed(whole, 4_000_000);
+    assert!(matches!(measure_bytes(&long, HOUR), Err(AudioError::TooLong { .. })));
+    assert!(matches!(decode_bytes(&long, HOUR), Err(AudioError::TooLong { .. })));
+}

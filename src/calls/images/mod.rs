@@ -234,7 +234,7 @@ impl RunningImages {
             return Some(Err(Error::internal("the engine closed the event channel before the last image")));
         };
         let finished = match &event {
-            Ok(event) => usize::from(matches!(event, ImageEvent::Done { .. })),
+            Ok(event) => u64::from(matches!(event, ImageEvent::Done { .. })),
             Err(_) => self.events.close(),
         };
         self.count(finished);
@@ -247,8 +247,8 @@ impl RunningImages {
     }
 
     /// Records finished images.
-    fn count(&mut self, images: usize) {
-        self.finished += images as u64;
+    fn count(&mut self, images: u64) {
+        self.finished += images;
         self.recorder.set_images(self.finished);
     }
 

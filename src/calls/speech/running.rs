@@ -33,10 +33,13 @@ impl RunningSpeech {
     pub async fn next(&mut self) -> Result<Option<SpokenPart>> {
         match self.parts.next().await {
             Some(Ok(part)) => {
-                self.count(&part);
+                self.count(part.samples.len() as u64);
                 Ok(Some(part))
             }
-            Some(Err(failure)) => Err(speech_failure(failure)),
+            Some(Err(failure)) => {
+                self.count_unreceived();
+                Err(speech_failure(failure))
+            }
             None => Ok(None),
         }
     }
@@ -67,9 +70,15 @@ impl RunningSpeech {
         self.recorder.close(outcome).await
     }
 
-    fn count(&mut self, part: &SpokenPart) {
-        self.samples += part.samples.len() as u64;
+    fn count(&mut self, samples: u64) {
+        self.samples += samples;
         self.recorder.set_generated_audio(self.millis());
+    }
+
+    /// Counts the parts that are spoken and were not received.
+    fn count_unreceived(&mut self) {
+        let samples = self.parts.close();
+        self.count(samples);
     }
 
     /// Rounded up.
@@ -81,9 +90,7 @@ impl RunningSpeech {
 impl Drop for RunningSpeech {
     /// A client that disconnects is charged for spoken parts, received or not.
     fn drop(&mut self) {
-        for part in self.parts.close_and_take() {
-            self.count(&part);
-        }
+        self.count_unreceived();
     }
 }
 

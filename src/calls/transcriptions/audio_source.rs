@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::audio::{AudioDecoder, AudioError, Window, WindowSplitter};
+use crate::audio::{AudioDecoder, AudioError, SAMPLE_RATE, Window, WindowSplitter};
 use crate::engine::{SpeechWindow, WindowSender};
 
 /// Reads audio files of limited length. Its functions block.
@@ -32,12 +33,17 @@ impl AudioSource {
         Ok((info.seconds * 1000.0 - 0.001).ceil().max(1.0) as u64)
     }
 
-    /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more.
-    pub fn send_windows(&self, file: &File, windows: &WindowSender) -> Result<(), AudioError> {
-        let mut splitter = WindowSplitter::default();
+    /// Decodes the file and sends its windows, as the engine takes them. Ends early if the engine takes no more. `decoded`:
+    /// what has been decoded, in milliseconds.
+    pub fn send_windows(&self, file: &File, windows: &WindowSender, decoded: &AtomicU64) -> Result<(), AudioError> {
+        let (mut splitter, mut samples) = (WindowSplitter::default(), 0);
         let send = |found: Vec<Window>| found.into_iter().all(|window| windows.send(speech_window(window)));
         for block in self.decoder()?.decode(file, self.max_seconds)? {
-            if !send(splitter.push(&block?)) {
+            let block = block?;
+            samples += block.len() as u64;
+            decoded.store(samples * 1000 / u64::from(SAMPLE_RATE), Ordering::Relaxed);
+            // Hours of silence have no window whose sending would fail.
+            if windows.is_cancelled() || !send(splitter.push(&block)) {
                 return Ok(());
             }
         }

@@ -4,6 +4,7 @@
 //! transcribed: the engine takes windows as it needs them, so memory is bounded however long the file is.
 
 mod audio_source;
+mod measuring_permits;
 mod running;
 mod upload;
 
@@ -11,9 +12,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use audio_source::AudioSource;
+use measuring_permits::MeasuringPermits;
 use running::Progress;
 pub use running::{RunningTranscription, Transcript};
 pub use upload::{ReceivedAudio, Upload, too_large};
@@ -24,7 +26,7 @@ use crate::audio::AudioError;
 use crate::clock_rng::ClockRng;
 use crate::engine::{Engine, TranscriptionModel, TranscriptionRequest, TranscriptionTask};
 use crate::error::{Code, Error, Result};
-use crate::ids::TranscriptionId;
+use crate::ids::{ProjectId, TranscriptionId};
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::ConcurrencyLimit;
 use crate::service::usage::UsageRecorder;
@@ -33,8 +35,6 @@ use crate::service::usage::UsageRecorder;
 /// file, and while it is transcribed a thread and a process that decode it.
 const MAX_FILES: usize = 32;
 const MAX_FILES_PER_PROJECT: usize = 16;
-/// Files that are measured at once. Others wait.
-const MAX_MEASURING: usize = 2;
 
 /// The settings of transcriptions.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct Transcriptions {
     settings: TranscriptionSettings,
     source: AudioSource,
     files: Arc<ConcurrencyLimit>,
-    measuring: Arc<Semaphore>,
+    measuring: MeasuringPermits,
 }
 
 /// A request; `http` has validated each field on its own.
@@ -75,7 +75,7 @@ impl Transcriptions {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, settings: TranscriptionSettings) -> Self {
         let files = ConcurrencyLimit::new("audio files are being transcribed", MAX_FILES, MAX_FILES_PER_PROJECT);
         let source = AudioSource::new(settings.program.clone(), settings.max_seconds);
-        Self { engine, clock_rng, settings, source, files, measuring: Arc::new(Semaphore::new(MAX_MEASURING)) }
+        Self { engine, clock_rng, settings, source, files, measuring: MeasuringPermits::default() }
     }
 
     /// Admits an upload before any of it is read. It counts against the client's `address`, if known.
@@ -97,8 +97,8 @@ impl Transcriptions {
         let model = self.load(access, &call.model).await?;
         recorder.set_model(model.id());
         check_languages(&model, &call)?;
-        let (audio, total_millis) = self.measure(audio).await?;
-        recorder.charge_audio(total_millis)?;
+        let (audio, measured_millis) = self.measure(access.project(), audio).await?;
+        recorder.charge_audio(measured_millis)?;
         let request = TranscriptionRequest {
             task: call.task,
             language: call.language,
@@ -110,22 +110,28 @@ impl Transcriptions {
         };
         let (engine, source) = (self.engine.clone(), self.source.clone());
         let (done, decoded) = oneshot::channel();
+        let ReceivedAudio { file, slot } = audio;
+        let (slot, decoded_millis) = (Arc::new(slot), Arc::default());
+        let (_slot, audio) = (
+            Arc::clone(&slot),
+            Progress { measured_millis, decoded_millis: Arc::clone(&decoded_millis), transcribed: 0.0 },
+        );
         let submit = move || {
             let refused = |refused| errors::from_refused(model.id(), refused);
             let (windows, events) = engine.transcribe(&model, &request).map_err(refused)?;
             let decode = move || {
-                let ReceivedAudio { file, slot } = audio;
-                let decoded = source.send_windows(&file, &windows).map_err(|error| refuse(&error));
-                // The audio ends before the outcome is known, and the file is gone.
-                drop((windows, file, slot));
+                let decoded = source.send_windows(&file, &windows, &decoded_millis).map_err(|error| refuse(&error));
+                // The audio ends before the outcome is known. Closing a large file takes a while, so that is last.
+                drop(windows);
                 let _ = done.send(decoded);
+                drop((file, slot));
             };
             std::thread::Builder::new().name("audio-windows".to_owned()).spawn(decode).map_err(Error::internal)?;
             Ok(events)
         };
         let events = run_blocking(submit).await?;
-        let (id, audio) = (TranscriptionId::generate(&*self.clock_rng), Progress { total_millis, transcribed: 0.0 });
-        Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder })
+        let id = TranscriptionId::generate(&*self.clock_rng);
+        Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder, _slot })
     }
 
     async fn load(&self, access: &Access, id: &str) -> Result<Arc<TranscriptionModel>> {
@@ -138,8 +144,8 @@ impl Transcriptions {
     }
 
     /// The file and its length in milliseconds, rounded up.
-    async fn measure(&self, audio: ReceivedAudio) -> Result<(ReceivedAudio, u64)> {
-        let permit = self.measuring.clone().acquire_owned().await.map_err(Error::internal)?;
+    async fn measure(&self, project: ProjectId, audio: ReceivedAudio) -> Result<(ReceivedAudio, u64)> {
+        let permit = self.measuring.acquire(project).await?;
         let source = self.source.clone();
         run_blocking(move || {
             let _permit = permit;

@@ -1,6 +1,7 @@
 //! A running transcription: its events, its transcript and its usage.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::oneshot;
 
@@ -8,6 +9,7 @@ use crate::calls::errors;
 use crate::engine::{Failure, Segment, Transcription, TranscriptionEvent};
 use crate::error::{Code, Error, Result};
 use crate::ids::TranscriptionId;
+use crate::service::concurrency_limit::Slot;
 use crate::service::usage::{Outcome, UsageRecorder, seconds};
 
 /// A running transcription. Dropping it cancels what is not transcribed yet.
@@ -18,12 +20,19 @@ pub struct RunningTranscription {
     pub(super) decoded: Option<oneshot::Receiver<Result<()>>>,
     pub(super) audio: Progress,
     pub(super) recorder: Arc<UsageRecorder>,
+    /// Held as long as the request takes.
+    pub(super) _slot: Arc<Slot>,
 }
+
+/// A file may be this much longer than it was measured, because encoders and resamplers delay the signal; milliseconds.
+const MEASURING_TOLERANCE: u64 = 1000;
 
 /// The audio of a request.
 pub(super) struct Progress {
-    /// The length of the file in milliseconds, rounded up.
-    pub total_millis: u64,
+    /// The measured length of the file in milliseconds, rounded up.
+    pub measured_millis: u64,
+    /// What has been decoded, in milliseconds.
+    pub decoded_millis: Arc<AtomicU64>,
     /// Seconds of windows that are transcribed.
     pub transcribed: f64,
 }
@@ -37,6 +46,12 @@ pub struct Transcript {
 }
 
 impl Progress {
+    /// The length of the file in milliseconds: as it was measured, unless the times in the file have lied.
+    fn total_millis(&self) -> u64 {
+        let decoded = self.decoded_millis.load(Ordering::Relaxed);
+        if decoded > self.measured_millis + MEASURING_TOLERANCE { decoded } else { self.measured_millis }
+    }
+
     /// What has been transcribed, in milliseconds. The windows of a file leave out silence.
     #[expect(
         clippy::cast_possible_truncation,
@@ -44,7 +59,7 @@ impl Progress {
         reason = "a number of milliseconds is not negative, and one beyond the range of u64 saturates"
     )]
     fn millis(&self) -> u64 {
-        ((self.transcribed * 1000.0).ceil() as u64).min(self.total_millis)
+        ((self.transcribed * 1000.0).ceil() as u64).min(self.total_millis())
     }
 }
 
@@ -53,10 +68,7 @@ impl RunningTranscription {
     pub async fn next(&mut self) -> Option<Result<TranscriptionEvent>> {
         match self.events.next().await {
             Some(Ok(event)) => {
-                if let TranscriptionEvent::Window { seconds, .. } = &event {
-                    self.audio.transcribed += seconds;
-                    self.recorder.set_audio(self.audio.millis());
-                }
+                self.count(&event);
                 Some(Ok(event))
             }
             Some(Err(failure)) => Some(Err(transcription_failure(failure))),
@@ -64,18 +76,27 @@ impl RunningTranscription {
         }
     }
 
-    /// The end of the events: of the whole file, or of the part before an error of the decoder.
+    fn count(&mut self, event: &TranscriptionEvent) {
+        if let TranscriptionEvent::Window { seconds, .. } = event {
+            self.audio.transcribed += seconds;
+            self.recorder.set_audio(self.audio.millis());
+        }
+    }
+
+    /// The end of the events: of the whole file, or of the part before an error of the decoder. Cancel-safe.
     async fn end(&mut self) -> Result<()> {
-        if let Some(decoded) = self.decoded.take() {
-            decoded.await.map_err(|_| Error::internal("the decoding thread ended early"))??;
-            self.recorder.set_audio(self.audio.total_millis);
+        if let Some(decoded) = &mut self.decoded {
+            let outcome = decoded.await;
+            self.decoded = None;
+            outcome.map_err(|_| Error::internal("the decoding thread ended early"))??;
+            self.recorder.set_audio(self.audio.total_millis());
         }
         Ok(())
     }
 
     /// Seconds of the whole file, as they are metered.
     pub fn seconds(&self) -> f64 {
-        seconds(self.audio.total_millis)
+        seconds(self.audio.total_millis())
     }
 
     /// Waits for the whole transcript.
@@ -94,6 +115,16 @@ impl RunningTranscription {
     /// this.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
         self.recorder.close(outcome).await
+    }
+}
+
+impl Drop for RunningTranscription {
+    /// A client that disconnects is charged for transcribed windows, received or not.
+    fn drop(&mut self) {
+        if self.decoded.is_some() {
+            let unreceived: Vec<_> = self.events.close().collect();
+            unreceived.iter().for_each(|event| self.count(event));
+        }
     }
 }
 
@@ -118,12 +149,25 @@ fn transcription_failure(failure: Failure) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::{Progress, Segment, Transcript};
+
+    fn progress(decoded_millis: u64, transcribed: f64) -> Progress {
+        Progress { measured_millis: 30_500, decoded_millis: Arc::new(decoded_millis.into()), transcribed }
+    }
 
     #[test]
     fn transcribed_audio_is_rounded_up_and_never_more_than_the_file() {
-        let millis = |transcribed| Progress { total_millis: 30_500, transcribed }.millis();
+        let millis = |transcribed| progress(30_501, transcribed).millis();
         assert_eq!([0.0, 0.0001, 29.9995, 31.0].map(millis), [0, 1, 30_000, 30_500]);
+    }
+
+    #[test]
+    fn a_file_that_is_longer_than_its_times_say_counts_as_decoded() {
+        let lying = progress(3_600_000, 900.0);
+        assert_eq!((lying.millis(), lying.total_millis()), (900_000, 3_600_000));
+        assert_eq!(progress(31_500, 0.0).total_millis(), 30_500);
     }
 
     #[test]

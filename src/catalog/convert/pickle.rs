@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::pickle_value::{Global, PickledTensor, Storage, Tuple, Value};
+use super::tensor::MAX_RANK;
 
 /// Max bytes of a pickle; that of large-v3 has about 200 kB.
 pub const MAX_BYTES: u64 = 16 << 20;
@@ -242,7 +243,8 @@ impl Machine<'_> {
         let built = match (callee, arguments.items()) {
             (Global::OrderedDict, []) => Value::Dict(Rc::default()),
             (Global::RebuildTensor, [Value::Storage(storage), offset, shape, strides, Value::Bool, Value::Dict(_)]) => {
-                let numbers = (offset.count(), shape.counts(), strides.counts());
+                // A few bytes can name a tuple of any length, again and again.
+                let numbers = (offset.count(), shape.counts(MAX_RANK), strides.counts(MAX_RANK));
                 let (Some(offset), Some(shape), Some(strides)) = numbers else {
                     return Err("has a tensor of an unknown form".into());
                 };

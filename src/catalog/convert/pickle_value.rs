@@ -104,9 +104,12 @@ impl Value {
         if let Self::Int(value) = self { u64::try_from(*value).ok() } else { None }
     }
 
-    /// A tuple of numbers that are not negative.
-    pub fn counts(&self) -> Option<Vec<u64>> {
+    /// A tuple of at most `max` numbers that are not negative.
+    pub fn counts(&self, max: usize) -> Option<Vec<u64>> {
         let Self::Tuple(tuple) = self else { return None };
+        if tuple.items().len() > max {
+            return None;
+        }
         tuple.items().iter().map(Value::count).collect()
     }
 }

@@ -178,7 +178,10 @@ fn deeply_nested_pickles_are_refused() {
 #[test]
 fn checkpoints_that_do_not_fit_are_refused() {
     // Numbers of the pickle: `M\x98\xca` is 51,864, and `K\x02K\x01\x86` are the strides of a matrix of two columns.
-    let table: [(&[u8], &[u8], &str); 8] = [
+    // Nine ones, which are strides of more dimensions than a tensor may have.
+    let many = [&b"("[..], &b"K\x01".repeat(9), b"t"].concat();
+    let table: [(&[u8], &[u8], &str); 9] = [
+        (b"K\x02K\x01\x86", &many, "unknown form"),
         (b"n_vocab", b"n_vocaq", "'n_vocab'"),
         (b"dims", b"dimz", "'dims'"),
         (b"M\x98\xca", b"M\x99\xca", "not English-only"),
@@ -229,7 +232,10 @@ fn damaged_files_never_pass_and_never_panic() {
 #[test]
 fn ctranslate2_models_that_do_not_fit_are_refused() {
     let whole = fixture("ctranslate2.bin");
-    let table: [(&[u8], &[u8], &str); 8] = [
+    // Nine ones, which are strides of more dimensions than a tensor may have.
+    let many = [&b"("[..], &b"K\x01".repeat(9), b"t"].concat();
+    let table: [(&[u8], &[u8], &str); 9] = [
+        (b"K\x02K\x01\x86", &many, "unknown form"),
         (b"\x06\0\0\0", b"\x07\0\0\0", "version 7"),
         (b"WhisperSpec", b"Transformer", "not a Whisper"),
         (b"encoder/conv1/bias\0\x01", b"encoder/conv1/bias\0\x09", "9 dimensions"),

@@ -20,6 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::clock_rng::Timestamp;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::{LORAS, ModelInfo, ModelKind};
+use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::speech::SpeechCheckpoint;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
@@ -345,23 +346,33 @@ impl Candidate {
     /// Reads the headers and describes the model.
     pub fn inspect(self) -> DiscoveredModel {
         let mut info = self.empty_info();
-        let mut found_adapter = None;
-        match &self.layout {
-            Layout::Gguf => gguf::describe(&self.path, &mut info),
-            Layout::Safetensors => safetensors::describe(&self.path, &mut info),
-            Layout::Ggml => ggml::describe(&self.path, &mut info),
-            Layout::SingleFile => ldm_checkpoint::describe(&self.path, &mut info),
-            Layout::Diffusers => diffusers::describe(&self.path, &mut info),
-            Layout::Adapter => {
-                let origin = AdapterOrigin::Folder(self.entry.clone());
-                let base_name = adapter::describe(&origin, &mut info);
-                let problem = info.problem.clone();
-                found_adapter = Some(DiscoveredAdapter { origin, owner: None, base_name, base: None, problem });
-            }
-            Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
-        }
+        // One damaged model must not hide the others.
+        let described = catch_load_panic(|| Ok(self.describe(&mut info)));
+        let found_adapter = described.unwrap_or_else(|problem| {
+            info.problem = Some(problem);
+            None
+        });
         let Self { entry, path, fingerprint, .. } = self;
         DiscoveredModel { info, entry, path, files: fingerprint, fingerprint, adapter: found_adapter }
+    }
+
+    /// Fills in the description. Returns what is known of an adapter.
+    fn describe(&self, info: &mut ModelInfo) -> Option<DiscoveredAdapter> {
+        match &self.layout {
+            Layout::Gguf => gguf::describe(&self.path, info),
+            Layout::Safetensors => safetensors::describe(&self.path, info),
+            Layout::Ggml => ggml::describe(&self.path, info),
+            Layout::SingleFile => ldm_checkpoint::describe(&self.path, info),
+            Layout::Diffusers => diffusers::describe(&self.path, info),
+            Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
+            Layout::Adapter => {
+                let origin = AdapterOrigin::Folder(self.entry.clone());
+                let base_name = adapter::describe(&origin, info);
+                let problem = info.problem.clone();
+                return Some(DiscoveredAdapter { origin, owner: None, base_name, base: None, problem });
+            }
+        }
+        None
     }
 
     fn empty_info(&self) -> ModelInfo {

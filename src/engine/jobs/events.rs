@@ -15,6 +15,11 @@ use crate::engine::error::Failure;
 pub trait JobEvent: Send {
     /// Whether it is one of the job's results, rather than a report of progress.
     fn is_result(&self) -> bool;
+
+    /// What is metered of a result: an image, or samples of speech.
+    fn amount(&self) -> u64 {
+        1
+    }
 }
 
 #[derive(Debug)]
@@ -26,8 +31,9 @@ struct Channel<E> {
 #[derive(Debug)]
 struct State<E> {
     events: VecDeque<Result<E, Failure>>,
-    /// Results that were not received.
+    /// Results that were not received, and what is metered of them.
     unreceived: usize,
+    unreceived_amount: u64,
     /// Number of events received.
     received: u64,
     /// No more events will be sent; the receiver is gone.
@@ -35,8 +41,9 @@ struct State<E> {
     closed: bool,
 }
 
-fn is_result<E: JobEvent>(event: &Result<E, Failure>) -> bool {
-    event.as_ref().is_ok_and(JobEvent::is_result)
+/// The amount of a result; `None` for other events.
+fn amount<E: JobEvent>(event: &Result<E, Failure>) -> Option<u64> {
+    event.as_ref().ok().filter(|event| event.is_result()).map(JobEvent::amount)
 }
 
 impl<E> Channel<E> {
@@ -65,24 +72,20 @@ impl<E: JobEvent> Events<E> {
         let mut state = self.0.lock();
         let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
         state.received += 1;
-        state.unreceived -= usize::from(is_result(&event));
+        if let Some(amount) = amount(&event) {
+            state.unreceived = state.unreceived.saturating_sub(1);
+            state.unreceived_amount = state.unreceived_amount.saturating_sub(amount);
+        }
         Some(Some(event))
     }
 
-    /// Like [`Self::close`]; returns the results that were not received.
-    pub fn close_and_take(&mut self) -> Vec<E> {
-        let mut state = self.0.lock();
-        state.closed = true;
-        state.unreceived = 0;
-        std::mem::take(&mut state.events).into_iter().flatten().filter(JobEvent::is_result).collect()
-    }
-
-    /// Stops receiving; returns how many results were not received.
-    pub fn close(&mut self) -> usize {
+    /// Stops receiving; returns the amount of the results that were not received.
+    pub fn close(&mut self) -> u64 {
         let mut state = self.0.lock();
         state.closed = true;
         state.events.clear();
-        std::mem::take(&mut state.unreceived)
+        state.unreceived = 0;
+        std::mem::take(&mut state.unreceived_amount)
     }
 }
 
@@ -116,7 +119,10 @@ impl<E: JobEvent> Sender<E> {
         let channel = &self.0.0;
         let mut state = channel.lock();
         if !state.closed {
-            state.unreceived += usize::from(is_result(&event));
+            if let Some(amount) = amount(&event) {
+                state.unreceived += 1;
+                state.unreceived_amount += amount;
+            }
             state.events.push_back(event);
             channel.notify.notify_one();
         }
@@ -164,7 +170,14 @@ impl<E> StallDetector<E> {
 
 /// A sender, its receiver and a stall detector.
 pub fn channel<E: JobEvent>(now: Duration) -> (Sender<E>, Events<E>, StallDetector<E>) {
-    let state = State { events: VecDeque::new(), unreceived: 0, received: 0, ended: false, closed: false };
+    let state = State {
+        events: VecDeque::new(),
+        unreceived: 0,
+        unreceived_amount: 0,
+        received: 0,
+        ended: false,
+        closed: false,
+    };
     let channel = Arc::new(Channel { state: Mutex::new(state), notify: Notify::new() });
     let watch = StallDetector { channel: Arc::clone(&channel), received: 0, since: now };
     (Sender(Arc::new(LastSender(Arc::clone(&channel)))), Events(channel), watch)

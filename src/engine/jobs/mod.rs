@@ -7,9 +7,11 @@ mod events;
 mod job;
 mod queue;
 mod scheduler;
+mod tenant_costs;
 mod workload;
 
 pub use events::{Events, JobEvent, Sender};
 pub use job::{ComputedJob, Job};
 pub use queue::JobQueue;
+pub use tenant_costs::TenantCosts;
 pub use workload::JobWorkload;

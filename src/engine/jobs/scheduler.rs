@@ -1,13 +1,14 @@
 //! Decides which result is computed next, as a pure state machine.
 //!
 //! Results are computed one at a time. The tenant that was served least is next, and of its jobs the one that was served
-//! least. A new tenant starts at the lowest served amount among those waiting.
+//! least. A tenant without jobs starts at the lowest served amount among those with jobs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::events::{Events, Sender, StallDetector, channel};
 use super::job::Job;
+use super::tenant_costs::TenantCosts;
 use crate::engine::error::Failure;
 use crate::engine::text::scheduler::{RequestId, Tenant};
 
@@ -35,16 +36,17 @@ pub struct JobScheduler<J: Job> {
     next: RequestId,
     /// Stall detectors, also for jobs whose results are all computed.
     watches: Vec<StallDetector<J::Event>>,
-    /// Cost served to each tenant with jobs.
-    served: HashMap<Tenant, f64>,
+    /// The tenant whose job was taken for a result, and is not in the queue.
+    computing: Option<Tenant>,
+    served: TenantCosts,
     /// Moving average of seconds per unit of cost; `None` before the first result.
     seconds_per_work: Option<f64>,
 }
 
 impl<J: Job> JobScheduler<J> {
     pub fn new() -> Self {
-        let (jobs, watches, served) = (BTreeMap::new(), Vec::new(), HashMap::new());
-        Self { jobs, next: 0, watches, served, seconds_per_work: None }
+        let (jobs, watches, served) = (BTreeMap::new(), Vec::new(), TenantCosts::default());
+        Self { jobs, next: 0, watches, computing: None, served, seconds_per_work: None }
     }
 
     /// An empty scheduler. Request IDs continue from this one.
@@ -71,8 +73,8 @@ impl<J: Job> JobScheduler<J> {
     pub fn push(&mut self, job: J, now: Duration) -> Events<J::Event> {
         let (sender, events, watch) = channel(now);
         self.watches.push(watch);
-        let lowest = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
-        self.served.entry(job.tenant()).or_insert(lowest);
+        let active = self.jobs.values().map(|one| one.job.tenant()).chain(self.computing);
+        self.served.arrive(job.tenant(), active);
         let own = self.jobs.values().filter(|one| one.job.tenant() == job.tenant());
         let served = own.map(|one| one.served).min_by(f64::total_cmp).unwrap_or(0.);
         self.insert(QueuedJob { job, sender, served });
@@ -86,15 +88,16 @@ impl<J: Job> JobScheduler<J> {
 
     /// The next job, for one result. Jobs of slow clients wait.
     pub fn next_job(&mut self) -> Option<QueuedJob<J>> {
-        let served = |one: &QueuedJob<J>| self.served.get(&one.job.tenant()).copied().unwrap_or(0.);
-        let rank = |one: &QueuedJob<J>| (served(one), one.served);
+        let rank = |one: &QueuedJob<J>| (self.served.of(one.job.tenant()), one.served);
         let ready = self.jobs.iter().filter(|(_, one)| one.sender.unreceived() < MAX_UNRECEIVED);
         let next = ready.min_by(|(_, one), (_, other)| {
             let ((a, b), (c, d)) = (rank(one), rank(other));
             a.total_cmp(&c).then(b.total_cmp(&d))
         });
         let id = *next?.0;
-        self.jobs.remove(&id)
+        let taken = self.jobs.remove(&id)?;
+        self.computing = Some(taken.job.tenant());
+        Some(taken)
     }
 
     /// Returns a job after one result that took `seconds`.
@@ -109,7 +112,8 @@ impl<J: Job> JobScheduler<J> {
         }
         queued.job.advance();
         queued.served += work;
-        *self.served.entry(queued.job.tenant()).or_default() += work;
+        self.served.add(queued.job.tenant(), work);
+        self.computing = None;
         if queued.job.remaining() > 0 {
             self.insert(queued);
         }

@@ -10,6 +10,8 @@ use crate::engine::error::Failure;
 pub struct Worker {
     runtime: Arc<Runtime>,
     workloads: Vec<Supervised>,
+    /// The workload that is next if only one besides the first may compute.
+    next: usize,
     device_check: DeviceCheck,
 }
 
@@ -21,10 +23,11 @@ struct Supervised {
 }
 
 impl Worker {
-    /// Each round runs the workloads in this order.
+    /// The first workload computes in every round. While it has something to do, only one of the others computes in a round, in
+    /// turn: the time between two tokens of a text must not grow with the number of workloads.
     pub fn new(runtime: Arc<Runtime>, workloads: Vec<Box<dyn Workload>>, device_check: DeviceCheck) -> Self {
         let supervised = |workload| Supervised { workload, is_down: false };
-        Self { runtime, workloads: workloads.into_iter().map(supervised).collect(), device_check }
+        Self { runtime, workloads: workloads.into_iter().map(supervised).collect(), next: 0, device_check }
     }
 
     /// Runs until the engine is closed.
@@ -40,11 +43,24 @@ impl Worker {
         }
     }
 
-    /// Runs each workload once. `false`: none had anything to do.
+    /// Gives the workloads a turn. `false`: none had anything to do.
     fn round(&mut self, phase: ShutdownPhase) -> bool {
         let mut busy = false;
-        for one in &mut self.workloads {
-            busy |= one.turn(&self.runtime, phase, busy);
+        if let Some((first, others)) = self.workloads.split_first_mut() {
+            let has_texts = first.turn(&self.runtime, phase, busy, true);
+            busy = has_texts;
+            let (count, start) = (others.len(), self.next);
+            let mut has_computed = false;
+            for index in (0..count).map(|offset| (start + offset) % count) {
+                let may_compute = !(has_texts && has_computed);
+                let computed =
+                    others.get_mut(index).is_some_and(|one| one.turn(&self.runtime, phase, busy, may_compute));
+                if computed && !has_computed {
+                    self.next = (index + 1) % count;
+                }
+                has_computed |= computed;
+                busy |= computed;
+            }
         }
         let down = self.workloads.iter().filter(|one| one.is_down).count();
         self.runtime.set_down(down);
@@ -54,7 +70,7 @@ impl Worker {
 }
 
 impl Supervised {
-    fn turn(&mut self, runtime: &Runtime, phase: ShutdownPhase, busy: bool) -> bool {
+    fn turn(&mut self, runtime: &Runtime, phase: ShutdownPhase, busy: bool, may_compute: bool) -> bool {
         if self.is_down && !self.recover(runtime) {
             return false;
         }
@@ -64,7 +80,7 @@ impl Supervised {
                 workload.fail(&Failure::ShuttingDown, phase >= ShutdownPhase::Aborting);
             }
             workload.sweep();
-            phase < ShutdownPhase::Closed && workload.step(busy)
+            phase < ShutdownPhase::Closed && may_compute && workload.step(busy)
         };
         catch_unwind(AssertUnwindSafe(turn)).unwrap_or_else(|_| {
             let name = self.workload.name();
@@ -98,6 +114,54 @@ mod tests {
     use crate::engine::runtime::metrics::Metrics;
     use crate::engine::settings::Settings;
     use crate::models::ModelError;
+
+    /// A workload that counts its steps, and has something to do or not.
+    struct Steps(Arc<std::sync::Mutex<Vec<&'static str>>>, &'static str, Arc<AtomicBool>);
+
+    impl Workload for Steps {
+        fn name(&self) -> &'static str {
+            self.1
+        }
+
+        fn sweep(&mut self) {}
+
+        fn step(&mut self, _: bool) -> bool {
+            let works = self.2.load(Ordering::SeqCst);
+            if works {
+                self.0.lock().unwrap().push(self.1);
+            }
+            works
+        }
+
+        fn fail(&mut self, _: &Failure, _: bool) {}
+
+        fn recover(&mut self, _: &Failure) {}
+    }
+
+    #[test]
+    fn other_workloads_take_turns_beside_texts_and_all_compute_without() {
+        let settings = Settings::new(std::path::Path::new("."), 1 << 20);
+        let device = DeviceInfo { index: 0, name: "cpu".to_owned() };
+        let runtime =
+            Arc::new(Runtime::new(settings, device, Arc::new(Metrics::new(Vec::new())), Arc::new(StoppedClock)));
+        let (steps, has_texts) = (Arc::default(), Arc::new(AtomicBool::new(true)));
+        let always = Arc::new(AtomicBool::new(true));
+        let workloads: Vec<Box<dyn Workload>> = vec![
+            Box::new(Steps(Arc::clone(&steps), "text", Arc::clone(&has_texts))),
+            Box::new(Steps(Arc::clone(&steps), "idle", Arc::default())),
+            Box::new(Steps(Arc::clone(&steps), "speech", Arc::clone(&always))),
+            Box::new(Steps(Arc::clone(&steps), "image", always)),
+        ];
+        let mut worker = Worker::new(runtime, workloads, Box::new(|| Ok(())));
+        let mut rounds = |count| {
+            steps.lock().unwrap().clear();
+            (0..count).for_each(|_| assert!(worker.round(ShutdownPhase::Running)));
+            std::mem::take(&mut *steps.lock().unwrap())
+        };
+        assert_eq!(rounds(3), ["text", "speech", "text", "image", "text", "speech"]);
+        has_texts.store(false, Ordering::SeqCst);
+        assert_eq!(rounds(1).len(), 2);
+    }
 
     #[test]
     fn a_device_that_fails_its_check_is_lost_until_a_check_succeeds() {

@@ -26,4 +26,8 @@ impl JobEvent for SpokenPart {
     fn is_result(&self) -> bool {
         true
     }
+
+    fn amount(&self) -> u64 {
+        self.samples.len() as u64
+    }
 }

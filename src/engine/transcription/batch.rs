@@ -85,6 +85,7 @@ impl WindowBatch {
         for (slot, count) in rows {
             let mut logits: Vec<&mut [f32]> = rest.by_ref().take(count).collect();
             self.advance(slot, &mut logits, network, pause)?;
+            pause()?;
         }
         Ok(true)
     }

@@ -10,6 +10,9 @@ use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Footprint;
 use crate::models::whisper::{GgmlFile, LogMel, WhisperConfig, WhisperModel, WhisperWeights, alignment_heads, is_ggml};
 
+/// The encoder's positions of a window of 30 seconds.
+const AUDIO_POSITIONS: usize = 1500;
+
 /// A checkpoint whose weights are not read yet.
 pub struct WhisperCheckpoint {
     files: Files,
@@ -42,7 +45,11 @@ impl WhisperCheckpoint {
             let config = WhisperConfig::from_config_json(&folder.config)?;
             Ok(Self { files: Files::HuggingFace(Box::new(folder)), config, generation_config })
         };
-        read().map_err(|error: crate::models::ModelError| error.to_string())
+        let opened = read().map_err(|error: crate::models::ModelError| error.to_string())?;
+        match opened.config.audio_positions {
+            AUDIO_POSITIONS => Ok(opened),
+            other => Err(format!("its encoder has {other} positions; windows of 30 seconds need {AUDIO_POSITIONS}")),
+        }
     }
 
     pub fn config(&self) -> &WhisperConfig {

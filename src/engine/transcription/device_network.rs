@@ -89,7 +89,7 @@ impl<B: Backend> NetworkBatch for Batch<'_, B> {
         let context = Context::new(backend);
         // One window is enough work for all threads.
         windows.iter().try_for_each(|(slot, samples)| {
-            let mel = log_mel.compute(samples)?;
+            let mel = log_mel.compute(samples, &|| backend.pause())?;
             backend.pause()?;
             model.encode(&context, cache, &[*slot], &[&mel])
         })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel};
 
 use super::request::{SpeechWindow, TranscriptionEvent};
 use crate::engine::error::Failure;
@@ -15,6 +15,7 @@ const MAX_WAITING_WINDOWS: usize = 2;
 /// Takes the audio of a transcription, window by window. Dropping it ends the audio.
 pub struct WindowSender {
     windows: Option<SyncSender<SpeechWindow>>,
+    events: WeakUnboundedSender<Result<TranscriptionEvent, Failure>>,
     runtime: Arc<Runtime>,
 }
 
@@ -26,6 +27,11 @@ impl WindowSender {
         let sent = self.windows.as_ref().is_some_and(|windows| windows.send(window).is_ok());
         self.runtime.wake();
         sent
+    }
+
+    /// Whether the transcription has ended or was cancelled, so that it takes no more windows.
+    pub fn is_cancelled(&self) -> bool {
+        self.events.upgrade().is_none_or(|events| events.is_closed())
     }
 }
 
@@ -53,6 +59,12 @@ impl Transcription {
     pub async fn next(&mut self) -> Option<Result<TranscriptionEvent, Failure>> {
         self.0.recv().await
     }
+
+    /// Cancels what is not transcribed yet. Returns the results that were not received.
+    pub fn close(&mut self) -> impl Iterator<Item = TranscriptionEvent> {
+        self.0.close();
+        std::iter::from_fn(|| self.0.try_recv().ok()).flatten()
+    }
 }
 
 /// Sends the results.
@@ -62,6 +74,6 @@ pub type EventSender = UnboundedSender<Result<TranscriptionEvent, Failure>>;
 pub fn channels(runtime: &Arc<Runtime>) -> ((Receiver<SpeechWindow>, EventSender), (WindowSender, Transcription)) {
     let (windows, input) = sync_channel(MAX_WAITING_WINDOWS);
     let (events, results) = unbounded_channel();
-    let sender = WindowSender { windows: Some(windows), runtime: Arc::clone(runtime) };
+    let sender = WindowSender { windows: Some(windows), events: events.downgrade(), runtime: Arc::clone(runtime) };
     ((input, events), (sender, Transcription(results)))
 }

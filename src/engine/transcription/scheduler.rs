@@ -1,10 +1,10 @@
 //! Decides which window is transcribed next, as a pure state machine.
 //!
-//! The tenant that was served least is next, by seconds of audio, and of its requests the one that was served least. A new
-//! tenant starts at the lowest amount among those waiting. Windows of a request are transcribed side by side; their results
+//! The tenant that was served least is next, by seconds of audio, and of its requests the one that was served least. A
+//! tenant without requests starts at the lowest amount among those with requests. Windows of a request are transcribed side by side; their results
 //! are delivered in order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use super::prepared_request::{Language, PreparedRequest};
 use super::request::{SAMPLE_RATE, Segment, SpeechWindow, TranscriptionEvent};
 use super::window_decoder::DecodingOptions;
 use crate::engine::error::Failure;
+use crate::engine::jobs::TenantCosts;
 use crate::engine::text::scheduler::{RequestId, Tenant};
 
 /// Weight of the newest request in the moving average of durations.
@@ -99,15 +100,15 @@ impl<M> QueuedRequest<M> {
 pub struct TranscriptionScheduler<M = TranscriptionModel> {
     requests: BTreeMap<RequestId, QueuedRequest<M>>,
     next: RequestId,
-    /// Seconds of audio served to each tenant with requests.
-    served: HashMap<Tenant, f64>,
+    /// Seconds of audio.
+    served: TenantCosts,
     /// Moving average of the seconds from a request to its end; `None` before the first end.
     request_seconds: Option<f64>,
 }
 
 impl<M> TranscriptionScheduler<M> {
     pub fn new() -> Self {
-        Self { requests: BTreeMap::new(), next: 0, served: HashMap::new(), request_seconds: None }
+        Self { requests: BTreeMap::new(), next: 0, served: TenantCosts::default(), request_seconds: None }
     }
 
     /// An empty scheduler. Request IDs continue from this one.
@@ -132,8 +133,7 @@ impl<M> TranscriptionScheduler<M> {
         (input, events): (Receiver<SpeechWindow>, EventSender),
         now: Duration,
     ) {
-        let lowest = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
-        self.served.entry(request.tenant).or_insert(lowest);
+        self.served.arrive(request.tenant, self.requests.values().map(|one| one.request.tenant));
         let own = self.requests.values().filter(|one| one.request.tenant == request.tenant);
         let served = own.map(|one| one.served).min_by(f64::total_cmp).unwrap_or(0.);
         let (waiting, finished) = (None, BTreeMap::new());
@@ -158,7 +158,7 @@ impl<M> TranscriptionScheduler<M> {
     /// another model is next, the batch ends first.
     pub fn next_window(&mut self, running: Option<&Arc<M>>) -> Option<WindowJob<M>> {
         self.requests.values_mut().for_each(QueuedRequest::poll_input);
-        let served = |one: &QueuedRequest<M>| self.served.get(&one.request.tenant).copied().unwrap_or(0.);
+        let served = |one: &QueuedRequest<M>| self.served.of(one.request.tenant);
         let ready = self.requests.iter().filter(|(_, one)| one.is_ready());
         let (id, _) = ready.min_by(|(_, one), (_, other)| {
             served(one).total_cmp(&served(other)).then(one.served.total_cmp(&other.served))
@@ -170,7 +170,7 @@ impl<M> TranscriptionScheduler<M> {
         let number = next.taken;
         next.taken += 1;
         next.served += seconds(&window);
-        *self.served.entry(next.request.tenant).or_default() += seconds(&window);
+        self.served.add(next.request.tenant, seconds(&window));
         let PreparedRequest { options, words, language, .. } = &next.request;
         Some(WindowJob {
             request_id: id,

@@ -11,6 +11,8 @@ use crate::models::error::{Result, reject_config};
 const MAX_WIDTH: usize = 1 << 14;
 /// The most layers of a kind, and the largest kernel.
 const MAX_COUNT: usize = 64;
+/// Kokoro has two. Each halves the channels.
+const MAX_UPSAMPLINGS: usize = 8;
 
 /// The configuration of a Kokoro model.
 #[derive(Clone, Debug, PartialEq)]
@@ -201,6 +203,9 @@ impl VocoderConfig {
         let is_block = |block: &BlockConfig| block.kernel % 2 == 1 && !block.dilations.is_empty();
         if self.blocks.is_empty() || !self.blocks.iter().all(is_block) {
             return reject_config("istftnet.resblock_kernel_sizes must be odd, with dilations".to_owned());
+        }
+        if self.upsampling.len() > MAX_UPSAMPLINGS {
+            return reject_config(format!("istftnet.upsample_rates has more than {MAX_UPSAMPLINGS} numbers"));
         }
         let rate = self.upsampling.iter().try_fold(1usize, |rate, step| rate.checked_mul(step.rate));
         if rate.is_none_or(|rate| rate > 1 << 12) || self.channels >> self.upsampling.len() == 0 {

@@ -217,5 +217,10 @@ fn impossible_configs_are_refused() {
         *config.pointer_mut(path).unwrap() = value.clone();
         assert!(KokoroConfig::from_json(&config).is_err(), "{path}: {value}");
     }
+    let mut many = valid.clone();
+    for key in ["upsample_rates", "upsample_kernel_sizes"] {
+        many["istftnet"][key] = json!(vec![1; 64]);
+    }
+    assert!(KokoroConfig::from_json(&many).is_err(), "the channels are halved 64 times");
     assert!(KokoroConfig::from_json(&valid).is_ok());
 }

@@ -15,6 +15,8 @@ pub const SAMPLE_RATE: usize = 16_000;
 const FRAME: usize = 400;
 /// Samples from a frame to the next.
 const HOP: usize = 160;
+/// Frames between two pauses.
+const FRAMES_PER_PAUSE: usize = 200;
 /// The lowest power of a band.
 const MIN_POWER: f32 = 1e-10;
 /// Bands are at most this far below the loudest one, as a power of ten.
@@ -75,11 +77,12 @@ impl LogMel {
         self.frames * HOP
     }
 
-    /// The spectrogram of a window. `samples` are 16,000 a second, from -1 to 1. A shorter window is padded with silence.
+    /// The spectrogram of a window. `samples` are 16,000 a second, from -1 to 1. A shorter window is padded with silence. Calls
+    /// `pause` about every millisecond.
     ///
     /// # Errors
     /// If there are more than [`Self::max_samples`] samples, or one is not finite or very large.
-    pub fn compute(&self, samples: &[f32]) -> Result<LogMelSpectrogram> {
+    pub fn compute(&self, samples: &[f32], pause: &dyn Fn() -> Result<()>) -> Result<LogMelSpectrogram> {
         let (mels, max) = (self.filters.bands(), self.max_samples());
         if samples.len() > max {
             let count = samples.len();
@@ -96,6 +99,9 @@ impl LogMel {
         // All later frames are silent.
         let sounding = self.frames.min((samples.len() + FRAME / 2).div_ceil(HOP));
         for (index, bands) in values.chunks_exact_mut(mels.max(1)).take(sounding).enumerate() {
+            if index % FRAMES_PER_PAUSE == 0 {
+                pause()?;
+            }
             self.read_frame(samples, index, &mut frame);
             let computed = self.fft.process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
             computed.map_err(|error| ModelError::Compute(error.to_string()))?;

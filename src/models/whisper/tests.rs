@@ -22,6 +22,10 @@ use crate::models::weights::Weights;
 
 const WINDOWS: [usize; 2] = [0, 1];
 
+fn no_pause() -> crate::models::error::Result<()> {
+    Ok(())
+}
+
 fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/whisper")
 }
@@ -81,7 +85,7 @@ fn folder() -> (ModelFolder, WhisperConfig) {
 
 fn spectrograms(expected: &Expected, config: &WhisperConfig) -> Vec<LogMelSpectrogram> {
     let log_mel = LogMel::new(config, None);
-    WINDOWS.map(|window| log_mel.compute(&expected.numbers(&format!("samples.{window}"))).unwrap()).to_vec()
+    WINDOWS.map(|window| log_mel.compute(&expected.numbers(&format!("samples.{window}")), &no_pause).unwrap()).to_vec()
 }
 
 /// A model with two encoded windows, in the slots 2 and 1 of three.
@@ -201,7 +205,7 @@ fn ggml_files_have_the_same_network() {
         assert_close(found, &expected.numbers(&format!("logits.{window}")), 1e-4, "logits");
     }
     let samples = expected.numbers("samples.0");
-    let own = LogMel::new(&config, Some(file.filters())).compute(&samples).unwrap();
+    let own = LogMel::new(&config, Some(file.filters())).compute(&samples, &no_pause).unwrap();
     assert_close(own.values(), &expected.mel("mel.0"), 1e-4, "a spectrogram with the file's filters");
 }
 
@@ -256,7 +260,7 @@ fn spectrograms_match_transformers() {
         assert_close(found.values(), &expected.mel(&format!("mel.{window}")), 1e-4, "spectrogram");
     }
     let config = WhisperConfig { mels: 128, audio_positions: 1500, ..config };
-    let found = LogMel::new(&config, None).compute(&expected.numbers("samples.0")).unwrap();
+    let found = LogMel::new(&config, None).compute(&expected.numbers("samples.0"), &no_pause).unwrap();
     assert_eq!((found.mels(), found.frames()), (128, 3000));
     let first = expected.mel("long_mel");
     assert_close(&found.values()[..first.len()], &first, 1e-4, "spectrogram of 30 seconds");
@@ -267,11 +271,11 @@ fn windows_that_are_not_audio_are_refused() {
     let (_, config) = folder();
     let log_mel = LogMel::new(&config, None);
     assert_eq!(log_mel.max_samples(), 16_000);
-    assert!(log_mel.compute(&[0.; 16_001]).is_err());
+    assert!(log_mel.compute(&[0.; 16_001], &no_pause).is_err());
     for sample in [f32::NAN, f32::INFINITY, 1e30] {
-        assert!(log_mel.compute(&[0., sample]).is_err());
+        assert!(log_mel.compute(&[0., sample], &no_pause).is_err());
     }
-    let silence = log_mel.compute(&[]).unwrap();
+    let silence = log_mel.compute(&[], &no_pause).unwrap();
     assert!(silence.values().iter().all(|value| *value == -1.5));
 }
 
@@ -292,9 +296,9 @@ fn steps_that_do_not_fit_the_cache_are_refused() {
     for slots in [&[0, 0][..], &[0], &[0, 3]] {
         assert!(session.model.encode(ctx, &mut session.cache, slots, &[&mels[0], &mels[1]]).is_err());
     }
-    let larger = LogMel::new(&WhisperConfig { audio_positions: 60, ..config }, None).compute(&[]).unwrap();
+    let larger = LogMel::new(&WhisperConfig { audio_positions: 60, ..config }, None).compute(&[], &no_pause).unwrap();
     assert!(session.model.encode(ctx, &mut session.cache, &[0], &[&larger]).is_err());
-    let wider = LogMel::new(&WhisperConfig { mels: 128, ..config }, None).compute(&[]).unwrap();
+    let wider = LogMel::new(&WhisperConfig { mels: 128, ..config }, None).compute(&[], &no_pause).unwrap();
     assert!(session.model.encode(ctx, &mut session.cache, &[0], &[&wider]).is_err());
 }
 

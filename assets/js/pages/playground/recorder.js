@@ -42,11 +42,7 @@ function record(stream, show, done) {
   const began = performance.now();
   const chunks = [];
   const stop = () => recorder.state !== "inactive" && recorder.stop();
-  const timer = setInterval(() => {
-    const seconds = (performance.now() - began) / 1000;
-    show({ seconds, level: meter.level() });
-    if (seconds >= MAX_SECONDS) stop();
-  }, UPDATE_MS);
+  let timer;
   recorder.ondataavailable = ({ data }) => chunks.push(data);
   recorder.onstop = () => {
     clearInterval(timer);
@@ -55,7 +51,17 @@ function record(stream, show, done) {
     const type = recorder.mimeType.split(";")[0];
     done(new File(chunks, `recording.${ENDINGS[type] ?? "webm"}`, { type }));
   };
-  recorder.start(CHUNK_MS);
+  try {
+    recorder.start(CHUNK_MS);
+  } catch (error) {
+    meter.close();
+    throw error;
+  }
+  timer = setInterval(() => {
+    const seconds = (performance.now() - began) / 1000;
+    show({ seconds, level: meter.level() });
+    if (seconds >= MAX_SECONDS) stop();
+  }, UPDATE_MS);
   return stop;
 }
 
@@ -88,8 +94,13 @@ export function Recorder({ disabled, onRecorded }) {
   const [start, starting, error] = useAction(async () => {
     const stream = await openMicrophone();
     if (!mounted.current) return release(stream);
-    setRecording({ seconds: 0, level: 0 });
-    stop.current = record(stream, setRecording, done);
+    try {
+      stop.current = record(stream, setRecording, done);
+      setRecording({ seconds: 0, level: 0 });
+    } catch (error) {
+      release(stream);
+      throw error;
+    }
   });
   // Browsers hide the microphone from pages that came over plain HTTP from another machine.
   const available = Boolean(navigator.mediaDevices?.getUserMedia && globalThis.MediaRecorder);
