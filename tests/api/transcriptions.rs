@@ -153,6 +153,28 @@ fn a_stream_has_the_text_in_pieces_and_then_as_a_whole() {
     assert_eq!(all.last().unwrap()["language"], whole["language"]);
 }
 
+/// An MP4 file whose packets claim to last one tick each.
+fn with_tiny_packets(mut file: Vec<u8>) -> Vec<u8> {
+    let at = file.windows(4).rposition(|found| found == b"stts").unwrap() + 8;
+    let entries = u32::from_be_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    for entry in 0..entries {
+        let delta = at + 4 + 8 * entry + 4;
+        file[delta..delta + 4].copy_from_slice(&1_u32.to_be_bytes());
+    }
+    file
+}
+
+#[test]
+fn a_file_that_lies_about_its_length_is_metered_as_it_is_decoded() {
+    let server = start_server();
+    let (project, _, key) = server.tenant("t");
+    let body = transcribe(&server, PATH, &key, &with_tiny_packets(fixture("aac.m4a")), &[("language", "en")]).ok();
+    let seconds = body["usage"]["seconds"].as_f64().unwrap();
+    assert!((3.1..3.3).contains(&seconds), "{body}");
+    let usage = server.get(&format!("/v1/projects/{project}/usage")).ok();
+    assert_eq!(usage["audio_processing"]["input_seconds"], seconds);
+}
+
 #[test]
 fn openais_mount_has_openais_bodies() {
     let server = start_server();

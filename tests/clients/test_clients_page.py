@@ -16,7 +16,7 @@ ADDRESS = "http://127.0.0.1:8080"
 TARGET = ROOT / "target"
 NODE = ROOT / "tests/clients/node"
 FRAMEWORKS = {"LlamaIndex", "Instructor", "LiteLLM", "DSPy"}
-TOO_LARGE = {"Open WebUI", "Claude Code", "Codex"}
+TOO_LARGE = {"Open WebUI", "Home Assistant", "Claude Code", "Codex"}
 VECTOR_LENGTH = re.compile(r"\b384\b")
 
 
