@@ -12,6 +12,7 @@ mod quantities;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod units;
 mod view;
 
 use super::numbers::NumberWords;
