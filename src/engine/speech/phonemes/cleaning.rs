@@ -5,7 +5,7 @@
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::markup::{Fence, Link, is_markup, link, tag_end, without_line_markup};
+use super::markup::{Fence, Link, is_element, is_markup, link, tag_end, without_line_markup};
 
 /// The cleaned text. Takes time and memory in proportion to the text.
 pub fn clean(text: &str) -> String {
@@ -62,8 +62,10 @@ fn clean_line(line: &str, cleaned: &mut String) {
             '*' | '`' if is_markup(symbol, cleaned, after) => after,
             '<' => {
                 let end = tag_end(after);
+                // The brackets of `Vec<u8>` are no tag.
+                let is_text = cleaned.ends_with(char::is_alphanumeric) && !is_element(after);
                 cleaned.push(if end.is_some() { ' ' } else { '<' });
-                end.unwrap_or(after)
+                end.filter(|_| !is_text).unwrap_or(after)
             }
             _ => push_first(rest, symbol, cleaned),
         };

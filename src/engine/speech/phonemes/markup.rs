@@ -3,6 +3,13 @@
 /// How far a link or a tag is followed, in bytes.
 const MAX_LENGTH: usize = 500;
 
+/// HTML elements that may directly follow a word.
+const ELEMENTS: [&str; 40] = [
+    "a", "abbr", "b", "big", "br", "cite", "code", "del", "dfn", "div", "em", "font", "h1", "h2", "h3", "hr", "i",
+    "img", "ins", "kbd", "li", "mark", "ol", "p", "pre", "q", "s", "samp", "small", "span", "strong", "sub", "sup",
+    "td", "th", "tr", "u", "ul", "var", "wbr",
+];
+
 /// The fence that opened a block of code.
 #[derive(Debug, Clone, Copy)]
 pub struct Fence {
@@ -85,6 +92,12 @@ pub fn tag_end(after: &str) -> Option<&str> {
     let rest =
         if name.starts_with(|c: char| c.is_ascii_alphabetic()) { attributes_end(attributes)? } else { return None };
     after.get(window.len() - rest.len()..)
+}
+
+/// Whether the tag after an opening bracket is of a usual element, or a closing one.
+pub fn is_element(after: &str) -> bool {
+    let name = after.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    name.is_empty() || ELEMENTS.iter().any(|element| name.eq_ignore_ascii_case(element))
 }
 
 /// What follows the attributes and the closing bracket. Several words without any value are text, as in `a<b and c>d`.

@@ -100,8 +100,11 @@ fn fraction(view: &View, text: &str) -> Option<Reading> {
     if view.adjacent_is(3, '/') {
         return None;
     }
-    let parts = parts(view, above, below).unwrap_or_else(|| view.spoken(below_text));
-    Reading::new(3, format!("{} {parts}", view.numbers.cardinal(above)))
+    let above_words = view.numbers.cardinal(above);
+    match parts(view, above, below) {
+        Some(parts) => with_unit(view, 2, format!("{above_words} {parts}"), true),
+        None => Reading::new(3, format!("{above_words} {}", view.spoken(below_text))),
+    }
 }
 
 /// *half*, *thirds*; `None` if the numbers are no usual fraction.
@@ -125,7 +128,15 @@ fn mixed(view: &View, text: &str) -> Option<Reading> {
     let (above, below) = (integer(view.number(1)?)?, integer(below)?);
     let parts = parts(view, above, below).filter(|_| above < below)?;
     let [whole, above] = [whole, above].map(|number| view.numbers.cardinal(number));
-    Reading::new(4, format!("{whole} and {above} {parts}"))
+    with_unit(view, 3, format!("{whole} and {above} {parts}"), false)
+}
+
+/// The words, and the name of the unit after the number at the offset.
+fn with_unit(view: &View, offset: usize, words: String, is_one: bool) -> Option<Reading> {
+    match unit(&View { at: view.at + offset, ..*view }, is_one) {
+        Some((name, taken)) => Reading::new(offset + 1 + taken, format!("{words} {name}")),
+        None => Reading::new(offset + 1, words),
+    }
 }
 
 /// `5–10`, `1990-1995`, `pages 5-10`, with what belongs to the second number.

@@ -169,6 +169,7 @@ fn a_hyphen_is_a_sign_only_where_no_word_or_number_precedes() {
             "one times ten to the power of minus five and two point five times ten to the power of three",
         ),
         ("10^-3, F-16", "ten to the power of minus three, F sixteen"),
+        ("It is –5 °C, not –$5.", "It is minus five degrees Celsius, not minus five dollars."),
     ]);
 }
 
@@ -183,6 +184,7 @@ fn exponents_and_fractions_do_not_join_numbers() {
         ("xⁿ, a note¹, Ca²⁺", "x to the power of n, a note one, Ca two plus"),
         ("2⅜ cups, 2 3/8 cups, ⅞", "two and three eighths cups, two and three eighths cups, seven eighths"),
         ("5① and １２", "five one and twelve"),
+        ("1/2 km, 2½ kg, (x+1)^2", "one half kilometer, two and one half kilograms, (x plus one) to the power of two"),
     ]);
 }
 
@@ -215,6 +217,7 @@ fn text_that_looks_like_markup_stays() {
         ("See <https://example.com>.", "See example dot com."),
         ("Jane <jane@x.org>", "Jane jane at x dot org"),
         ("if a<b and c>d", "if a is less than b and c is greater than d"),
+        ("Vec<u8> x", "Vec u eight x"),
         ("<a href=\"https://x.org\">x</a> <br> <input disabled>y", "x y"),
         ("```ls``` lists files\n# Title", "ls lists files Title"),
         ("```sh\nls\n```\n# Title", "ls Title"),
@@ -226,7 +229,7 @@ fn text_that_looks_like_markup_stays() {
 fn units_with_greek_letters_and_numbers_with_capitals_are_read() {
     check(&[
         ("5 μg, 5 µg and 10 μm", "five micrograms, five micrograms and ten micrometers"),
-        ("3 kΩ, 50 Ω, 5 μg/mL", "three kilohms, fifty ohms, five micrograms per milliliter"),
+        ("3 kΩ, 50 Ω, 5 μg/mL", "three kilo ohms, fifty ohms, five micrograms per milliliter"),
         ("60 km/h, 1 m/s", "sixty kilometers per hour, one meter per second"),
         ("a 7B model with 5 MB", "a seven B model with five megabytes"),
     ]);

@@ -75,9 +75,12 @@ impl<'a> View<'a> {
         self.adjacent(offset).and_then(|_| self.word(offset))
     }
 
-    /// Whether the token is the sign of the number or amount that follows it. A hyphen after a word or number is none.
+    /// Whether the token is the sign of the number or amount that follows it. A hyphen after a word or number is none, and a
+    /// dash is none after a number.
     pub fn is_minus(&self) -> bool {
-        let Some(sign) = self.get(0).filter(|token| token.is('-')) else { return false };
+        let after_number = || self.before(1).is_some_and(|before| before.kind == Kind::Number);
+        let is_sign = |token: &&Token| token.is('-') || (token.is('–') && !after_number());
+        let Some(sign) = self.get(0).filter(is_sign) else { return false };
         let opens = |before: &Token| before.kind == Kind::Break || BEFORE_SIGN.iter().any(|mark| before.is(*mark));
         (sign.space_before || self.before(1).is_none_or(opens)) && self.adjacent(1).is_some()
     }

@@ -84,5 +84,7 @@ fn time(view: &View) -> Option<(String, usize)> {
     let hours = spoken(view.number(0)?, view.language);
     let joint = view.pick("y", "e");
     let minutes = if minutes == "00" { String::new() } else { format!("{joint} {}", spoken(minutes, view.language)) };
-    Some((format!("{hours} {minutes}"), 3))
+    let is_marked = view.word(3) == Some("h");
+    let unit = if is_marked { view.pick(" horas", " ore") } else { "" };
+    Some((format!("{hours} {minutes}{unit}"), 3 + usize::from(is_marked)))
 }

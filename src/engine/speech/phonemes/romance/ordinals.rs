@@ -144,6 +144,12 @@ pub fn ordinal_number(view: &View) -> Option<(String, usize)> {
 /// `siglo XXI`, `Juan Pablo II`, `II Guerra Mundial`.
 pub fn roman_numeral(view: &View) -> Option<(String, usize)> {
     let numeral = view.word(0)?;
+    if let Some(value) = century(view, numeral) {
+        let siglo =
+            || if value <= 10 { ordinal(value, false, view.language) } else { Some(cardinal(value, view.language)) };
+        let number = if view.is_italian() { ordinal(value, false, view.language) } else { siglo() }?;
+        return Some((format!("{} {number}", view.pick("siglo", "secolo")), 3));
+    }
     let value = roman(numeral)?;
     if let Some((_, feminine)) = counted(&COUNTED_AFTER, view.word(1).unwrap_or_default()) {
         return Some((ordinal(value, feminine, view.language)?, 1));
@@ -158,6 +164,12 @@ pub fn roman_numeral(view: &View) -> Option<(String, usize)> {
     let feminine = FEMININE.contains(&before) || (before.ends_with('a') && !MASCULINE.contains(&before));
     let is_ordinal = view.is_italian() || value <= 10;
     Some((if is_ordinal { ordinal(value, feminine, view.language)? } else { cardinal(value, view.language) }, 1))
+}
+
+/// The value of `s. XXI` or `sec. XXI`.
+fn century(view: &View, word: &str) -> Option<u64> {
+    let is_century = word.eq_ignore_ascii_case(view.pick("s", "sec")) && view.adjacent_is(1, '.');
+    roman(view.word(2).filter(|_| is_century)?)
 }
 
 /// The noun in the list, and whether it is feminine.

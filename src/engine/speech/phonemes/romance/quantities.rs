@@ -42,6 +42,9 @@ const CURRENCIES: [(char, Noun, Noun); 3] = [
 const SCALES: [&str; 9] =
     ["mil", "millón", "millones", "billón", "billones", "milione", "milioni", "miliardo", "miliardi"];
 
+/// Gives the words for the number at the start, and how many tokens they replace.
+type Rule = fn(&View, &str) -> Option<(String, usize)>;
+
 /// The number at the start, with what belongs to it.
 pub fn number(view: &View) -> Option<(String, usize)> {
     let text = view.number(0)?;
@@ -51,7 +54,8 @@ pub fn number(view: &View) -> Option<(String, usize)> {
 /// One number with what belongs to it, without a range.
 fn single(view: &View, text: &str) -> Option<(String, usize)> {
     let plain = || (spoken(text, view.language), 1);
-    Some(mixed(view, text).or_else(|| fraction(view, text)).or_else(|| measure(view, text)).unwrap_or_else(plain))
+    let rules: [Rule; 4] = [mixed, fraction, multiplied, measure];
+    Some(rules.iter().find_map(|rule| rule(view, text)).unwrap_or_else(plain))
 }
 
 /// `91-555-0123`: three or more groups of digits.
@@ -73,21 +77,42 @@ fn range(view: &View, text: &str) -> Option<(String, usize)> {
     Some((format!("{} a {words}", spoken(text, view.language)), taken + 2))
 }
 
-/// `2 1/2`, `2½`
+/// `2 1/2`, `2½ km`
 fn mixed(view: &View, text: &str) -> Option<(String, usize)> {
     let whole = integer(text).filter(|_| text.len() < 4 && view.adjacent(1).is_none())?;
-    let (part, taken) = fraction(&view.from(1), view.number(1)?)?;
-    let is_half = part.ends_with(view.pick("medio", "mezzo"));
-    let part = if is_half { part.trim_start_matches("un ") } else { &part };
-    let and = view.pick("y", "e");
-    Some((format!("{} {and} {part}", cardinal(whole, view.language)), taken + 1))
+    let part = parts(&view.from(1), view.number(1)?)?;
+    let part = if part.is_half { part.noun } else { part.words };
+    let words = format!("{} {} {part}", cardinal(whole, view.language), view.pick("y", "e"));
+    Some(match view.word(4).and_then(|symbol| unit_noun(view, symbol)) {
+        Some(Noun(_, many, _)) => (format!("{words} {many}"), 5),
+        None => (words, 4),
+    })
 }
 
-/// `1/2`, `3/4`
+/// `1/2`, `3/4 km`
 fn fraction(view: &View, text: &str) -> Option<(String, usize)> {
+    let parts = parts(view, text)?;
+    Some(match view.word(3).and_then(|symbol| unit_noun(view, symbol)) {
+        Some(Noun(one, ..)) if parts.is_half => (format!("{} {one}", parts.noun), 4),
+        Some(Noun(one, ..)) => (format!("{} {} {one}", parts.words, view.pick("de", "di")), 4),
+        None => (parts.words, 3),
+    })
+}
+
+/// A fraction in words.
+struct Parts {
+    /// *un medio*, *tres cuartos*
+    words: String,
+    /// *medio*, *cuarto*
+    noun: String,
+    is_half: bool,
+}
+
+/// The usual fraction at the start.
+fn parts(view: &View, text: &str) -> Option<Parts> {
     let below = view.adjacent_number(2).filter(|_| view.adjacent_is(1, '/') && !view.adjacent_is(3, '/'))?;
     let (above, below) = (integer(text)?, integer(below)?);
-    let part = match below {
+    let noun = match below {
         2 => view.pick("medio", "mezzo").to_owned(),
         3 if !view.is_italian() => "tercio".to_owned(),
         3..=10 => ordinal(below, false, view.language)?,
@@ -97,11 +122,18 @@ fn fraction(view: &View, text: &str) -> Option<(String, usize)> {
         return None;
     }
     let words = match (above, view.is_italian()) {
-        (1, _) => format!("un {part}"),
-        (_, false) => format!("{} {part}s", cardinal(above, view.language)),
-        (_, true) => format!("{} {}i", cardinal(above, view.language), part.trim_end_matches('o')),
+        (1, _) => format!("un {noun}"),
+        (_, false) => format!("{} {noun}s", cardinal(above, view.language)),
+        (_, true) => format!("{} {}i", cardinal(above, view.language), noun.trim_end_matches('o')),
     };
-    Some((words, 3))
+    Some(Parts { words, noun, is_half: below == 2 })
+}
+
+/// `3x4`, `3 × 4`
+fn multiplied(view: &View, text: &str) -> Option<(String, usize)> {
+    let is_sign = view.get(1)?.is('×') || view.word(1) == Some("x");
+    view.number(2).filter(|_| is_sign)?;
+    Some((format!("{} {}", spoken(text, view.language), view.pick("por", "per")), 2))
 }
 
 /// `5 km`, `20 €`, `20 °C`, `3 millones`
@@ -131,8 +163,7 @@ fn measure(view: &View, text: &str) -> Option<(String, usize)> {
 /// `5 km`, `5 m²`, `60 km/h`
 fn unit(view: &View, text: &str) -> Option<(String, usize)> {
     let symbol = view.word(1)?;
-    let (_, spanish, italian) = UNITS.iter().find(|(other, ..)| *other == symbol)?;
-    let words = counted(view, text, if view.is_italian() { italian } else { spanish });
+    let words = counted(view, text, unit_noun(view, symbol)?);
     let (one, many) = match view.adjacent(2) {
         Some(power) if power.is('²') => (view.pick("cuadrado", "quadrato"), view.pick("cuadrados", "quadrati")),
         Some(power) if power.is('³') => (view.pick("cúbico", "cubo"), view.pick("cúbicos", "cubi")),
@@ -144,12 +175,17 @@ fn unit(view: &View, text: &str) -> Option<(String, usize)> {
     Some((format!("{words} {}", if text == "1" { one } else { many }), 3))
 }
 
+fn unit_noun(view: &View, symbol: &str) -> Option<&'static Noun> {
+    let (_, spanish, italian) = UNITS.iter().find(|(other, ..)| *other == symbol)?;
+    Some(if view.is_italian() { italian } else { spanish })
+}
+
 /// `€5`, `€-5`, `$5 millones`, `€10-€20`: the amount comes first.
 pub fn amount(view: &View) -> Option<(String, usize)> {
     let symbol = view.get(0)?.text.as_str();
     let noun = currency(view, symbol)?;
     let sign = usize::from(view.adjacent_is(1, '-'));
-    let text = view.adjacent_number(1 + sign)?;
+    let text = view.number(1 + sign)?;
     let minus = if sign > 0 { view.pick("menos ", "meno ") } else { "" };
     let after = 2 + sign;
     if view.is_joint(after) {
@@ -190,7 +226,9 @@ fn currency(view: &View, symbol: &str) -> Option<&'static Noun> {
 
 fn counted(view: &View, text: &str, noun: &Noun) -> String {
     let Noun(one, many, feminine) = noun;
-    format!("{} {}", before_noun(view, text, *feminine), if text == "1" { one } else { many })
+    let words = before_noun(view, text, *feminine);
+    let scale = words.rsplit(' ').next().filter(|last| SCALES.contains(last));
+    format!("{words}{} {}", scale.map_or("", |scale| of(view, scale)), if text == "1" { one } else { many })
 }
 
 /// The number as it is before a noun: *un*, *una*, *veintiún*, *doscientas*.

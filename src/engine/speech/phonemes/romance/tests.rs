@@ -49,6 +49,7 @@ fn roman_numerals_and_ordinals_are_read() {
             ("el siglo XXI y el siglo V", "el siglo veintiuno y el siglo quinto"),
             ("Juan Pablo II, Isabel II y Alfonso XIII", "Juan Pablo segundo, Isabel segunda y Alfonso trece"),
             ("la II Guerra Mundial", "la segunda Guerra Mundial"),
+            ("en el s. XX, n.º 5", "en el siglo veinte, número cinco"),
             ("1º, 2.ª, 3er y 25º", "primero, segunda, tercer y vigésimo quinto"),
         ],
     );
@@ -70,16 +71,18 @@ fn numbers_agree_with_what_they_count() {
             ("1 km, 21 km, 1 h y 21 h", "un kilómetro, veintiún kilómetros, una hora y veintiuna horas"),
             ("€1, 1 €, £1 y £200", "un euro, un euro, una libra y doscientas libras"),
             ("$5 millones, €10-€20", "cinco millones de dólares, diez a veinte euros"),
+            ("1.000.000 €, $2.000", "un millón de euros, dos mil dólares"),
             ("-5 €, -€5 y €-5", "menos cinco euros, menos cinco euros y menos cinco euros"),
             ("5 m², 60 km/h, 20 °C", "cinco metros cuadrados, sesenta kilómetros por hora, veinte grados celsius"),
             ("1/2, 2½ y 3/4", "un medio, dos y medio y tres cuartos"),
-            ("10⁶", "diez elevado a seis"),
+            ("10⁶, 3x4", "diez elevado a seis, tres por cuatro"),
+            ("1/2 km, 3/4 kg, 2½ km", "medio kilómetro, tres cuartos de kilogramo, dos y medio kilómetros"),
         ],
     );
     check(
         Language::Italian,
         &[
-            ("1 km, 1 €, 1 h", "un chilometro, un euro, una ora"),
+            ("1 km, 1 €, € 5, 1 h", "un chilometro, un euro, cinque euro, una ora"),
             ("5 milioni €, 3/4 e 2½", "cinque milioni di euro, tre quarti e due e mezzo"),
             ("5-10 km, 20%", "cinque a dieci chilometri, venti per cento"),
         ],
@@ -92,7 +95,7 @@ fn dates_and_times_are_read() {
         Language::Spanish,
         &[
             ("12/05/2024", "doce de mayo de dos mil veinticuatro"),
-            ("2024-05-12 a las 15:30", "doce de mayo de dos mil veinticuatro a las quince y treinta"),
+            ("2024-05-12 a las 15:30 h", "doce de mayo de dos mil veinticuatro a las quince y treinta horas"),
             ("31/13/2024", "treinta y uno barra trece barra dos mil veinticuatro"),
         ],
     );

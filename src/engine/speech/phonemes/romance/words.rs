@@ -97,10 +97,16 @@ pub fn abbreviation(view: &View) -> Option<(String, usize)> {
     {
         return Some(("Estados Unidos".to_owned(), taken));
     }
+    if word.eq_ignore_ascii_case("nº") {
+        return Some((view.pick("número", "numero").to_owned(), 1));
+    }
     if !view.adjacent_is(1, '.') {
         return None;
     }
     let lower = word.to_lowercase();
+    if lower == "n" && view.adjacent_word(2) == Some("º") {
+        return Some((view.pick("número", "numero").to_owned(), 3));
+    }
     let list: &[(&str, &str)] = if view.is_italian() { &ITALIAN_ABBREVIATIONS } else { &SPANISH_ABBREVIATIONS };
     let (name, words) = list.iter().find(|(name, _)| *name == lower)?;
     let ends = matches!(*name, "etc" | "ecc") && view.is_sentence_start(2);
