@@ -193,7 +193,10 @@ fn measure(view: &View, text: &str) -> Option<Reading> {
         );
     }
     let (name, taken) = unit(view, is_one)?;
-    Reading::new(1 + taken, format!("{number} {name}"))
+    // `5 min. later`
+    let goes_on = view.word(2 + taken).is_some_and(|next| next.starts_with(char::is_lowercase));
+    let has_point = goes_on && view.adjacent_is(1 + taken, '.') && view.adjacent(2 + taken).is_none();
+    Reading::new(1 + taken + usize::from(has_point), format!("{number} {name}"))
 }
 
 /// `a 3:1 ratio`.

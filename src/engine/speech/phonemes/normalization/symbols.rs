@@ -51,7 +51,7 @@ pub fn symbol(view: &View) -> Option<Reading> {
             '/' if between_numbers || token.space_before => "slash",
             '<' if between_numbers || is_comparison(view) => "is less than",
             '>' if between_numbers || (is_comparison(view) && view.adjacent(0).is_some()) => "is greater than",
-            '*' if between_numbers => "times",
+            '*' | '·' if between_numbers => "times",
             '~' if view.adjacent_number(1).is_some() => "about",
             '^' if is_power(view) => "to the power of",
             other => WORDS.iter().find(|(symbol, _)| *symbol == other).map_or("", |(_, words)| *words),

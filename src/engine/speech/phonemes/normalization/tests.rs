@@ -181,6 +181,7 @@ fn exponents_and_fractions_do_not_join_numbers() {
             "ten to the power of six, ten to the power of twenty three and ten to the power of minus three",
         ),
         ("5 m² and x³", "five square meters and x cubed"),
+        ("3·10⁻⁶", "three times ten to the power of minus six"),
         ("xⁿ, a note¹, Ca²⁺", "x to the power of n, a note one, Ca two plus"),
         ("2⅜ cups, 2 3/8 cups, ⅞", "two and three eighths cups, two and three eighths cups, seven eighths"),
         ("5① and １２", "five one and twelve"),
@@ -230,6 +231,7 @@ fn units_with_greek_letters_and_numbers_with_capitals_are_read() {
     check(&[
         ("5 μg, 5 µg and 10 μm", "five micrograms, five micrograms and ten micrometers"),
         ("3 kΩ, 50 Ω, 5 μg/mL", "three kilo ohms, fifty ohms, five micrograms per milliliter"),
+        ("5 min. later, after 5 min. He left.", "five minutes later, after five minutes. He left."),
         ("60 km/h, 1 m/s", "sixty kilometers per hour, one meter per second"),
         ("a 7B model with 5 MB", "a seven B model with five megabytes"),
     ]);
