@@ -7,10 +7,9 @@ use super::token::{Kind, Token};
 pub const MAX_PHONEMES: usize = 510;
 /// Sentences are joined up to this length, because very short inputs sound worse.
 const SHORT: usize = 40;
-/// If the first sentence has more symbols than this, it is cut at its last clause end between [`FIRST_MIN`] and this many, so
+/// If the first chunk would have more symbols than this, it is cut at the last clause end between [`SHORT`] and this many, so
 /// that speech begins early.
 const FIRST: usize = 120;
-const FIRST_MIN: usize = 30;
 
 /// A part of the text to be spoken at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,19 +86,31 @@ impl Chunks {
         if !spoken.iter().any(|spoken| spoken.phonemes.chars().any(|symbol| !is_punctuation(symbol) && symbol != ' ')) {
             return;
         }
-        for part in self.cut(spoken) {
+        let mut parts = self.cut(spoken).into_iter();
+        if let Some(part) = parts.next() {
+            self.join(part);
+        }
+        // Parts of the same cut stay apart.
+        self.done.extend(parts.map(|part| {
             let length = length(&part);
-            match self.done.last_mut() {
-                Some((last, total)) if (*total < SHORT || length < SHORT / 2) && *total + length < MAX_PHONEMES / 2 => {
-                    *total += length + 1;
-                    last.extend(
-                        part.into_iter()
-                            .enumerate()
-                            .map(|(at, spoken)| Spoken { space_before: spoken.space_before || at == 0, ..spoken }),
-                    );
-                }
-                _ => self.done.push((part, length)),
+            (part, length)
+        }));
+    }
+
+    /// Adds a part to the last chunk if one of them is short, or else as a chunk of its own.
+    fn join(&mut self, part: Vec<Spoken>) {
+        let length = length(&part);
+        let is_first = self.done.len() == 1;
+        match self.done.last_mut() {
+            Some((last, total)) if joins(*total, length, is_first) => {
+                *total += length + 1;
+                last.extend(
+                    part.into_iter()
+                        .enumerate()
+                        .map(|(at, spoken)| Spoken { space_before: spoken.space_before || at == 0, ..spoken }),
+                );
             }
+            _ => self.done.push((part, length)),
         }
     }
 
@@ -114,25 +125,53 @@ impl Chunks {
         self.done.into_iter().map(sentence).collect()
     }
 
-    /// Cuts a sentence that is too long, or the first one for an early first sound.
+    /// Cuts a sentence that is too long, or the first one for an early first sound. No part is shorter than [`SHORT`] if a
+    /// clause ends elsewhere.
     fn cut(&self, spoken: Vec<Spoken>) -> Vec<Vec<Spoken>> {
         let mut lengths = Vec::new();
         let mut rest = spoken.as_slice();
-        if self.done.is_empty() && length_exceeds(rest, FIRST) {
-            let at = clause_end(rest, FIRST_MIN, FIRST).unwrap_or(0);
+        let mut remaining = length(rest);
+        let mut early = self.early_cut(rest, remaining);
+        while let Some(at) = early.take().or_else(|| long_cut(rest, remaining)) {
+            let (part, after) = rest.split_at(at);
+            remaining = remaining.saturating_sub(length(part));
             lengths.push(at);
-            rest = &rest[at..];
-        }
-        while length_exceeds(rest, MAX_PHONEMES) {
-            let at = clause_end(rest, MAX_PHONEMES / 4, MAX_PHONEMES).unwrap_or_else(|| longest_fit(rest)).max(1);
-            lengths.push(at);
-            rest = &rest[at..];
+            rest = after;
         }
         lengths.push(rest.len());
         let mut spoken = spoken.into_iter();
         let parts = lengths.into_iter().map(|length| spoken.by_ref().take(length).collect::<Vec<_>>());
         parts.filter(|part| !part.is_empty()).collect()
     }
+
+    /// After which token to cut a sentence that would make the first chunk long.
+    fn early_cut(&self, spoken: &[Spoken], length: usize) -> Option<usize> {
+        let before = self.short_beginning().filter(|before| before + length > FIRST)?;
+        let max = FIRST.saturating_sub(before).min(length.saturating_sub(SHORT));
+        clause_end(spoken, SHORT.saturating_sub(before), max)
+    }
+
+    /// How many symbols come before the next sentence if it is the first one, or joins a short first one.
+    fn short_beginning(&self) -> Option<usize> {
+        match self.done.as_slice() {
+            [] => Some(0),
+            [(_, length)] if *length < SHORT => Some(length + 1),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a part joins the chunk before it. The first chunk does not become long by a short sentence after it.
+fn joins(total: usize, length: usize, is_first: bool) -> bool {
+    let limit = if is_first && total >= SHORT { FIRST } else { MAX_PHONEMES / 2 };
+    (total < SHORT || length < SHORT / 2) && total + length < limit
+}
+
+/// After which token to cut a sentence that is too long.
+fn long_cut(spoken: &[Spoken], length: usize) -> Option<usize> {
+    let max = MAX_PHONEMES.min(length.saturating_sub(SHORT));
+    let at = || clause_end(spoken, MAX_PHONEMES / 4, max).unwrap_or_else(|| longest_fit(spoken, max)).max(1);
+    (length > MAX_PHONEMES).then(at)
 }
 
 /// After which token to cut: the last clause's end that leaves between `min` and `max` symbols.
@@ -152,26 +191,17 @@ fn clause_end(spoken: &[Spoken], min: usize, max: usize) -> Option<usize> {
 }
 
 /// How many tokens fit.
-fn longest_fit(spoken: &[Spoken]) -> usize {
+fn longest_fit(spoken: &[Spoken], max: usize) -> usize {
     let mut total = 0;
     let fits = spoken.iter().take_while(|token| {
         total += token.length + usize::from(token.space_before);
-        total <= MAX_PHONEMES
+        total <= max
     });
     fits.count()
 }
 
 fn length(spoken: &[Spoken]) -> usize {
     spoken.iter().map(|token| token.length + usize::from(token.space_before)).sum()
-}
-
-/// Whether the length exceeds the limit; looks no further than it must.
-fn length_exceeds(spoken: &[Spoken], limit: usize) -> bool {
-    let mut total = 0;
-    spoken.iter().any(|token| {
-        total += token.length + usize::from(token.space_before);
-        total > limit
-    })
 }
 
 fn phonemes(spoken: &[Spoken]) -> String {

@@ -5,20 +5,27 @@
 
 use unicode_normalization::UnicodeNormalization;
 
-/// How far a link is followed, in bytes.
-const MAX_LINK: usize = 500;
+use super::markup::{Fence, Link, is_element, is_markup, link, tag_end, without_line_markup};
 
 /// The cleaned text. Takes time and memory in proportion to the text.
 pub fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
-    let mut in_code = false;
+    let mut code: Option<Fence> = None;
     for line in text.lines() {
         let line = line.trim();
-        if line.starts_with("```") || line.starts_with("~~~") {
-            in_code = !in_code;
-            continue;
+        let fence = Fence::opening(line);
+        match code {
+            Some(open) if open.is_closed_by(line) => {
+                code = None;
+                continue;
+            }
+            None if fence.is_some() => {
+                code = fence;
+                continue;
+            }
+            _ => {}
         }
-        let (line, ends_sentence) = if in_code { (line, true) } else { without_line_markup(line) };
+        let (line, ends_sentence) = if code.is_some() { (line, true) } else { without_line_markup(line) };
         if ends_sentence || line.is_empty() {
             cleaned.push('\n');
         }
@@ -29,22 +36,6 @@ pub fn clean(text: &str) -> String {
         }
     }
     cleaned
-}
-
-/// The line without the marks of headings, quotes, lists and rules, and whether it is a block of its own.
-fn without_line_markup(line: &str) -> (&str, bool) {
-    if line.len() >= 3 && line.chars().all(|mark| matches!(mark, '-' | '*' | '_' | '=' | ' ' | '|' | ':')) {
-        return ("", true);
-    }
-    let heading = line.trim_start_matches('#');
-    if heading.len() < line.len() && heading.starts_with(' ') {
-        return (heading.trim(), true);
-    }
-    if let Some(quoted) = line.strip_prefix("> ") {
-        return (quoted, false);
-    }
-    let item = ["- ", "* ", "+ ", "• "].iter().find_map(|mark| line.strip_prefix(mark));
-    item.map_or((line, false), |item| (item.trim_start_matches("[ ] ").trim_start_matches("[x] "), true))
 }
 
 fn clean_line(line: &str, cleaned: &mut String) {
@@ -71,66 +62,66 @@ fn clean_line(line: &str, cleaned: &mut String) {
             '*' | '`' if is_markup(symbol, cleaned, after) => after,
             '<' => {
                 let end = tag_end(after);
+                // The brackets of `Vec<u8>` are no tag.
+                let is_text = cleaned.ends_with(char::is_alphanumeric) && !is_element(after);
                 cleaned.push(if end.is_some() { ' ' } else { '<' });
-                end.unwrap_or(after)
+                end.filter(|_| !is_text).unwrap_or(after)
             }
-            _ => {
-                push_character(symbol, cleaned);
-                after
-            }
+            _ => push_first(rest, symbol, cleaned),
         };
     }
 }
 
-enum Link<'a> {
-    /// A link's text, and what follows the link.
-    Text(&'a str, &'a str),
-    /// `word](/phonemes/)`, and what follows.
-    Phonemes(&'a str, &'a str),
-}
-
-/// Reads a link after its opening bracket.
-fn link(text: &str) -> Option<Link<'_>> {
-    let window = window(text);
-    let middle = window.find("](")?;
-    if window[..middle].contains('[') {
-        return None;
-    }
-    let end = middle + 2 + window[middle + 2..].find(')')?;
-    let target = &window[middle + 2..end];
-    let is_phonemes = target.len() > 2 && target.starts_with('/') && target.ends_with('/');
-    let rest = &text[end + 1..];
-    Some(if is_phonemes { Link::Phonemes(&text[..=end], rest) } else { Link::Text(&text[..middle], rest) })
-}
-
-/// The beginning of the text in which a link must end.
-fn window(text: &str) -> &str {
-    let mut end = text.len().min(MAX_LINK);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
-}
-
-/// Emphasis and code marks; a star between spaces or digits is a multiplication.
-fn is_markup(symbol: char, before: &str, after: &str) -> bool {
-    let is_operand = |neighbour: Option<char>| neighbour.is_none_or(|c| c.is_ascii_digit() || c == ' ');
-    symbol == '`' || !(is_operand(before.chars().next_back()) && is_operand(after.chars().next()))
-}
-
-/// What follows an HTML tag such as `<br/>` or `</b>`.
-fn tag_end(after: &str) -> Option<&str> {
-    let window = window(after);
-    let end = window.find('>')?;
-    let name = window[..end].trim_start_matches('/');
-    let is_tag = name.starts_with(|c: char| c.is_ascii_alphabetic()) && !window[..end].contains('<');
-    is_tag.then(|| &after[end + 1..])
-}
-
 fn push_text(text: &str, cleaned: &mut String) {
-    for symbol in text.chars() {
-        push_character(symbol, cleaned);
+    let mut rest = text;
+    while let Some(symbol) = rest.chars().next() {
+        rest = push_first(rest, symbol, cleaned);
     }
+}
+
+/// Writes the first character of the text, or all superscripts there, and returns what follows.
+fn push_first<'a>(text: &'a str, first: char, cleaned: &mut String) -> &'a str {
+    if superscript(first).is_some() {
+        return push_superscripts(text, cleaned);
+    }
+    push_character(first, cleaned);
+    &text[first.len_utf8()..]
+}
+
+/// The plain form of a superscript.
+fn superscript(symbol: char) -> Option<char> {
+    Some(match symbol {
+        '⁰' => '0',
+        '¹' => '1',
+        '²' => '2',
+        '³' => '3',
+        '⁴'..='⁹' => char::from_digit(u32::from(symbol) - u32::from('⁰'), 10)?,
+        '⁺' => '+',
+        '⁻' => '-',
+        'ⁿ' => 'n',
+        _ => return None,
+    })
+}
+
+/// Superscripts are an exponent, as in `10⁻³`, or else a note or a charge. A square and a cube keep their character.
+fn push_superscripts<'a>(text: &'a str, cleaned: &mut String) -> &'a str {
+    let rest = text.trim_start_matches(|symbol| superscript(symbol).is_some());
+    let run = &text[..text.len() - rest.len()];
+    if matches!(run, "²" | "³") {
+        cleaned.push_str(run);
+        return rest;
+    }
+    let plain: String = run.chars().filter_map(superscript).collect();
+    let is_power = is_base(cleaned) && !plain.ends_with(['+', '-']);
+    cleaned.push(if is_power { '^' } else { ' ' });
+    cleaned.push_str(if is_power { plain.trim_start_matches('+') } else { &plain });
+    rest
+}
+
+/// Whether a superscript after the text is its power: after a number, a variable or a unit.
+fn is_base(text: &str) -> bool {
+    let letters = text.chars().rev().take(3).take_while(|letter| letter.is_alphabetic()).count();
+    matches!(letters, 1 | 2) || text.ends_with(|last: char| last.is_ascii_digit() || last == ')')
 }
 
 fn push_character(symbol: char, cleaned: &mut String) {
@@ -149,26 +140,14 @@ fn push_character(symbol: char, cleaned: &mut String) {
         '…' => cleaned.push('…'),
         '。' => cleaned.push_str(". "),
         '、' => cleaned.push_str(", "),
-        '½' => push_fraction("1/2", cleaned),
-        '¼' => push_fraction("1/4", cleaned),
-        '¾' => push_fraction("3/4", cleaned),
-        '⅓' => push_fraction("1/3", cleaned),
-        '⅔' => push_fraction("2/3", cleaned),
-        '⅛' => push_fraction("1/8", cleaned),
-        'º' | 'ª' | '²' | '³' | '°' | '£' | '€' | '¥' => cleaned.push(symbol),
+        '\u{2044}' => cleaned.push('/'),
+        '™' | '℠' => {}
+        'º' | 'ª' | '°' | '£' | '€' | '¥' => cleaned.push(symbol),
         _ if is_invisible(symbol) => {}
         _ if is_emoji(symbol) => cleaned.push(' '),
         _ if symbol.is_control() => cleaned.push(' '),
         _ => push_normalized(symbol, cleaned),
     }
-}
-
-/// A fraction after a digit is a part of a mixed number.
-fn push_fraction(fraction: &str, cleaned: &mut String) {
-    if cleaned.ends_with(|c: char| c.is_ascii_digit()) {
-        cleaned.push_str(" and ");
-    }
-    cleaned.push_str(fraction);
 }
 
 fn push_normalized(symbol: char, cleaned: &mut String) {
@@ -182,7 +161,18 @@ fn push_normalized(symbol: char, cleaned: &mut String) {
         }
         return;
     }
-    cleaned.extend(std::iter::once(symbol).nfkc().map(|plain| if plain == '\u{2044}' { '/' } else { plain }));
+    let plain: String =
+        std::iter::once(symbol).nfkc().map(|plain| if plain == '\u{2044}' { '/' } else { plain }).collect();
+    // Fractions and numbers in circles do not join the number before them, but wide digits do.
+    let is_digit = matches!(symbol, '\u{ff10}'..='\u{ff19}' | '\u{1d7ce}'..='\u{1d7ff}');
+    if !is_digit && plain.starts_with(is_ascii_digit) && cleaned.ends_with(is_ascii_digit) {
+        cleaned.push(' ');
+    }
+    cleaned.push_str(&plain);
+}
+
+fn is_ascii_digit(symbol: char) -> bool {
+    symbol.is_ascii_digit()
 }
 
 fn is_combining(symbol: char) -> bool {

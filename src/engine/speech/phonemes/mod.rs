@@ -12,6 +12,7 @@ mod error;
 mod language;
 mod letter_to_sound;
 mod lexicon;
+mod markup;
 mod normalization;
 mod numbers;
 mod romance;

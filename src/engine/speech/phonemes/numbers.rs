@@ -46,7 +46,7 @@ const ORDINALS: [(&str, &str); 12] = [
     ("sixty", "sixtieth"),
 ];
 /// The number of digits that are read as a number. Longer ones are read digit by digit.
-const MAX_DIGITS: usize = 15;
+pub const MAX_DIGITS: usize = 15;
 
 /// How numbers are read.
 #[derive(Debug, Clone, Copy, Default)]

@@ -138,6 +138,27 @@ fn text_is_cut_at_sentences_then_at_clauses_then_at_words() {
 }
 
 #[test]
+fn the_first_part_is_short_even_after_a_short_sentence() {
+    let phonemizer = Phonemizer::new(None, Language::Spanish).unwrap();
+    let parts = |text: &str| phonemizer.phonemize(text);
+    let lengths = |text: &str| parts(text).iter().map(|part| part.phonemes.chars().count()).collect::<Vec<_>>();
+    let clause = "la casa roja del pueblo antigua, ";
+    let sentence = clause.repeat(6);
+    for beginning in ["", "¡Claro! "] {
+        let text = format!("{beginning}{}.", sentence.trim_end_matches(", "));
+        let lengths = lengths(&text);
+        assert!(lengths.len() == 2 && (40..=120).contains(&lengths[0]), "{text}: {lengths:?}");
+        assert!(lengths[1] >= 40, "{text}: {lengths:?}");
+    }
+    // A first part of 30 to 40 symbols would be joined with the rest again.
+    let text = format!("{clause}{}.", "la casa roja del pueblo antigua ".repeat(4).trim_end());
+    assert_eq!(parts(&text).len(), 1, "{:?}", lengths(&text));
+    // Short sentences do not make the first part long.
+    let text = format!("{}. {}", "la casa roja del pueblo antigua ".repeat(3).trim_end(), "Bien, claro. ".repeat(8));
+    assert!(lengths(&text)[0] <= 120, "{:?}", lengths(&text));
+}
+
+#[test]
 fn inline_phonemes_are_taken_as_they_are() {
     let Reference { american, .. } = reference();
     let phonemizer = phonemizer(&american, Language::AmericanEnglish);
@@ -204,17 +225,17 @@ proptest! {
     }
 }
 
-/// Long repetitions take time in proportion to their length, and memory too.
+/// Long repetitions take time in proportion to their length, and little stack. The limit is far above that time, and far
+/// below what a quadratic algorithm takes.
 #[test]
 fn hostile_patterns_take_linear_time() {
-    let spanish = Phonemizer::new(None, Language::Spanish).unwrap();
-    let Reference { american, .. } = reference();
-    let english = phonemizer(&american, Language::AmericanEnglish);
-    let patterns = [
+    const PATTERNS: [&str; 44] = [
         "[",
         "[a](",
         "((((",
         "<",
+        "<a ",
+        "<a b=",
         "a.",
         "1-",
         "1.",
@@ -234,12 +255,50 @@ fn hostile_patterns_take_linear_time() {
         "…",
         "@",
         "Dr. ",
+        "1~",
+        "1–",
+        "1—",
+        "1.5-",
+        "$1-",
+        "1:",
+        "1/",
+        "1,",
+        "a-",
+        "1st ",
+        "€",
+        "10^",
+        "⁶",
+        "2⅜",
+        "-1",
+        "1 1/2 ",
+        "1e-",
+        "XX ",
+        "α",
     ];
-    for pattern in patterns {
-        let text = pattern.repeat(30_000 / pattern.len());
-        for phonemizer in [&spanish, &english] {
-            let sentences = phonemizer.phonemize(&text);
-            assert!(sentences.iter().all(|sentence| sentence.phonemes.chars().count() <= MAX_PHONEMES), "{pattern}");
+    let (done, results) = std::sync::mpsc::channel();
+    let work = move || {
+        let Reference { american, .. } = reference();
+        let phonemizers = [
+            phonemizer(&american, Language::AmericanEnglish),
+            Phonemizer::new(None, Language::Spanish).unwrap(),
+            Phonemizer::new(None, Language::Italian).unwrap(),
+        ];
+        for pattern in PATTERNS {
+            let text = pattern.repeat(25_000);
+            for (language, phonemizer) in phonemizers.iter().enumerate() {
+                let sentences = phonemizer.phonemize(&text);
+                let fits = sentences.iter().all(|sentence| sentence.phonemes.chars().count() <= MAX_PHONEMES);
+                done.send((pattern, language, fits)).unwrap();
+            }
         }
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap();
+    let mut last = ("", 0);
+    for _ in 0..PATTERNS.len() * 3 {
+        let result = results.recv_timeout(std::time::Duration::from_secs(20));
+        let (pattern, language, fits) = result.unwrap_or_else(|error| panic!("after {last:?}: {error}"));
+        assert!(fits, "{pattern}");
+        last = (pattern, language);
     }
+    thread.join().unwrap();
 }

@@ -5,6 +5,7 @@
 
 mod compounds;
 mod inflection;
+mod letters;
 mod respelling;
 mod word;
 

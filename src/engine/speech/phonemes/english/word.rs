@@ -1,7 +1,5 @@
 //! The pronunciation of one English word in its context.
 
-use unicode_normalization::UnicodeNormalization;
-
 use super::super::letter_to_sound::LetterToSound;
 use super::super::lexicon::{Found, Lexicon};
 use super::super::stress::{PRIMARY, SECONDARY, StressChange, change_stress, is_stress, is_vowel};
@@ -10,6 +8,7 @@ use super::super::tagging::{Context, Tag, tag};
 use super::super::word_lists::is_function_word;
 use super::compounds::{joined, pieces, split_compound};
 use super::inflection::{Inflection, stems, with_ending};
+use super::letters::to_ascii;
 use super::respelling::respelling;
 
 /// What follows a word.
@@ -256,29 +255,4 @@ fn is_upper_case(word: &str) -> bool {
 /// Whether the word has no more than three consonants in a row.
 fn is_pronounceable(lower: &str) -> bool {
     lower.split(['a', 'e', 'i', 'o', 'u', 'y']).all(|consonants| consonants.len() < 4)
-}
-
-/// The word with letters that English has: without accents.
-fn to_ascii(word: &str) -> String {
-    let plain = word.nfd().filter(|letter| !unicode_normalization::char::is_combining_mark(*letter));
-    let mut ascii = String::new();
-    for letter in plain {
-        match letter {
-            'ß' => ascii.push_str("ss"),
-            'æ' => ascii.push_str("ae"),
-            'œ' => ascii.push_str("oe"),
-            'ø' => ascii.push('o'),
-            'ł' => ascii.push('l'),
-            'Ł' => ascii.push('L'),
-            'Ø' => ascii.push('O'),
-            'Đ' => ascii.push('D'),
-            'đ' => ascii.push('d'),
-            'þ' => ascii.push_str("th"),
-            'ð' => ascii.push('d'),
-            'ı' => ascii.push('i'),
-            _ if letter.is_ascii() => ascii.push(letter),
-            _ => {}
-        }
-    }
-    ascii
 }

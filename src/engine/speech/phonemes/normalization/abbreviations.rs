@@ -26,7 +26,7 @@ const TITLES: [(&str, &str); 17] = [
     ("Mt", "Mount"),
 ];
 /// Abbreviations that need their point.
-const WITH_POINT: [(&str, &str); 29] = [
+const WITH_POINT: [(&str, &str); 24] = [
     ("jr", "junior"),
     ("sr", "senior"),
     ("inc", "incorporated"),
@@ -49,14 +49,15 @@ const WITH_POINT: [(&str, &str); 29] = [
     ("al", "al"),
     ("cf", "compare"),
     ("pp", "pages"),
-    ("mon", "Monday"),
-    ("tue", "Tuesday"),
-    ("wed", "Wednesday"),
-    ("thu", "Thursday"),
-    ("fri", "Friday"),
     ("min", "minutes"),
     ("max", "maximum"),
 ];
+/// Those among them that are words or names of their own, or end sentences: they need a number or a word in lower case after them.
+const AMBIGUOUS: [&str; 9] = ["ed", "fig", "figs", "min", "max", "sec", "ch", "eq", "vol"];
+/// Words that are spoken as an abbreviation unless they end a sentence.
+const NOT_LAST: [&str; 2] = ["est", "rd"];
+const DAYS: [(&str, &str); 5] =
+    [("Mon", "Monday"), ("Tue", "Tuesday"), ("Wed", "Wednesday"), ("Thu", "Thursday"), ("Fri", "Friday")];
 const WITH_POINTS: [(&str, &str); 5] =
     [("eg", "for example"), ("ie", "that is"), ("phd", "P H D"), ("ad", "A D"), ("bc", "B C")];
 const ROMAN: [&str; 20] = [
@@ -198,36 +199,36 @@ fn with_point(view: &View, word: &str) -> Option<Reading> {
     if word == "p" && view.number(2).is_some() {
         return Reading::new(2, "page");
     }
-    if word.len() < 5
-        && word != "May"
-        && !matches!(lower.as_str(), "mar")
-        && let Some(name) = month(word).filter(|_| view.number(2).is_none())
-    {
-        return Reading::new(taken, name);
+    if let Some(name) = month_or_day(view, word) {
+        // A name seldom follows, but the next sentence may.
+        let ends = view.is_sentence_start(2) || view.is_sentence_start_after(2);
+        return Reading::new(2 - usize::from(ends), name);
     }
     let (name, spoken) = WITH_POINT.iter().find(|(name, _)| *name == lower)?;
-    // Short words that are words of their own need a number or a name after them.
-    let is_word = matches!(
-        *name,
-        "co" | "ed"
-            | "al"
-            | "fig"
-            | "min"
-            | "max"
-            | "sec"
-            | "ch"
-            | "wed"
-            | "fri"
-            | "mon"
-            | "est"
-            | "rd"
-            | "eq"
-            | "inc"
-            | "vol"
-            | "figs"
-    );
-    let belongs = view.get(2).is_some_and(|next| next.kind == Kind::Number) || !view.is_sentence_start(2);
-    (!is_word || belongs || matches!(*name, "inc" | "co" | "al")).then(|| Reading::new(taken, *spoken)).flatten()
+    let next = view.get(2);
+    let has_number = next.is_some_and(|next| next.kind == Kind::Number);
+    let goes_on = !view.is_sentence_start(2) && next.is_some_and(|next| !next.is_capitalized());
+    let belongs = if AMBIGUOUS.contains(name) {
+        has_number || goes_on || is_reference(view, name)
+    } else {
+        !NOT_LAST.contains(name) || has_number || !view.is_sentence_start(2)
+    };
+    belongs.then(|| Reading::new(taken, *spoken)).flatten()
+}
+
+/// `Jan.`, `Sept.`, `Mon.`; a point after a full name ends the sentence.
+fn month_or_day(view: &View, word: &str) -> Option<&'static str> {
+    if let Some((_, day)) = DAYS.iter().find(|(short, _)| *short == word) {
+        return Some(day);
+    }
+    let name = month(word).filter(|name| !name.eq_ignore_ascii_case(word) && !word.eq_ignore_ascii_case("mar"))?;
+    view.number(2).is_none().then_some(name)
+}
+
+/// `fig. B`, `ch. IV`
+fn is_reference(view: &View, name: &str) -> bool {
+    let is_label = |label: &str| label != "I" && label.len() < 4 && label.chars().all(|c| c.is_ascii_uppercase());
+    matches!(name, "fig" | "figs" | "sec" | "ch" | "eq" | "vol") && view.word(2).is_some_and(is_label)
 }
 
 /// `Henry VIII`, `Chapter IV`, `World War II`.

@@ -14,9 +14,8 @@ const MAX_TOKENS: usize = 60;
 /// `https://example.com/a?b=c`, `www.example.com`, `name@example.com`, `example.com/page`.
 pub fn address(view: &View) -> Option<Reading> {
     let first = view.get(0).filter(|token| token.kind == Kind::Word)?;
-    if view.adjacent(1).is_none()
-        || (view.adjacent(0).is_some() && view.before(1).is_some_and(|before| !before.is('(') && !before.is('"')))
-    {
+    let opens = |before: &Token| ['(', '"', '“', '<'].iter().any(|mark| before.is(*mark));
+    if view.adjacent(1).is_none() || (view.adjacent(0).is_some() && !view.before(1).is_none_or(opens)) {
         return None;
     }
     let length = (1..MAX_TOKENS).find(|offset| view.adjacent(*offset).is_none()).unwrap_or(MAX_TOKENS);

@@ -1,5 +1,6 @@
 //! Dates and times.
 
+use super::super::numbers::spoken_digits;
 use super::view::{Part, Reading, View, integer};
 
 const MONTHS: [&str; 12] = [
@@ -74,8 +75,10 @@ pub fn day_of_month(view: &View) -> Option<Reading> {
 }
 
 fn month_first(view: &View) -> Option<Reading> {
-    let name = month(view.word(0)?)?;
-    let dot = usize::from(view.adjacent_is(1, '.'));
+    let word = view.word(0)?;
+    let name = month(word)?;
+    // A point after the full name ends the sentence.
+    let dot = usize::from(!word.eq_ignore_ascii_case(name) && view.adjacent_is(1, '.'));
     let number = view.number(1 + dot).filter(|_| view.adjacent(1 + dot).is_none())?;
     let Some(day) = day(number) else {
         // "May 2024"
@@ -136,12 +139,12 @@ pub fn time(view: &View) -> Option<Reading> {
     }
     let minute_text = view.adjacent_number(2)?;
     let minute = integer(minute_text).filter(|minute| minute_text.len() == 2 && *minute < 60)?;
-    let hours = view.numbers.cardinal(hour);
-    if view.adjacent_is(3, ':') {
-        let seconds = integer(view.adjacent_number(4)?).filter(|seconds| *seconds < 60)?;
-        let [minutes, seconds] = [minute, seconds].map(|part| view.numbers.cardinal(part));
-        return Reading::new(5, format!("{hours} hours {minutes} minutes and {seconds} seconds"));
+    if view.adjacent_is(3, ':')
+        && let Some(seconds) = view.adjacent_number(4)
+    {
+        return duration(view, hour, minute, seconds);
     }
+    let hours = view.numbers.cardinal(hour);
     let half = half_of_day(view, 3);
     let minutes = match minute {
         0 if half.is_some() => String::new(),
@@ -155,6 +158,23 @@ pub fn time(view: &View) -> Option<Reading> {
         Some((letters, more)) => Some(with_letters(3 + more, words, letters)),
         None => Reading::new(3, words),
     }
+}
+
+/// `1:02:03`, `1:02:03.5`.
+fn duration(view: &View, hours: u64, minutes: u64, seconds: &str) -> Option<Reading> {
+    let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+    let whole = integer(whole).filter(|seconds| *seconds < 60 && whole.len() == 2)?;
+    let counted = |count: u64, noun: &str| {
+        let plural = if count == 1 { "" } else { "s" };
+        format!("{} {noun}{plural}", view.numbers.cardinal(count))
+    };
+    let seconds = if fraction.is_empty() {
+        counted(whole, "second")
+    } else {
+        integer(fraction)?;
+        format!("{} point {} seconds", view.numbers.cardinal(whole), spoken_digits(fraction))
+    };
+    Reading::new(5, format!("{} {} and {seconds}", counted(hours, "hour"), counted(minutes, "minute")))
 }
 
 fn with_letters(taken: usize, words: String, letters: &str) -> Reading {

@@ -12,6 +12,7 @@ mod quantities;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod units;
 mod view;
 
 use super::numbers::NumberWords;
@@ -69,7 +70,8 @@ fn is_spoken(token: &Token) -> bool {
 
 /// Whether the token directly follows a word or number, as the digits do in *MP3*.
 fn follows_word(view: &View) -> bool {
-    view.before(1).is_some_and(|token| matches!(token.kind, Kind::Word | Kind::Number | Kind::Symbol | Kind::Letters))
+    let is_word = |token: &Token| matches!(token.kind, Kind::Word | Kind::Number | Kind::Symbol | Kind::Letters);
+    view.before(1).is_some_and(|token| is_word(token) || token.is(')'))
 }
 
 fn push(parts: Vec<Part>, first: &Token, end: usize, separate: bool, normalized: &mut Vec<Token>) {

@@ -2,96 +2,32 @@
 
 use super::super::numbers::{Written, parse_written, spoken_digits};
 use super::super::token::Kind;
+use super::amounts::suffixed;
 use super::dates::is_ordinal_suffix;
+use super::units::unit;
 use super::view::{Part, Reading, View, integer};
-
-/// Symbols of units, and their names for one and for many.
-const UNITS: [(&str, &str, &str); 58] = [
-    ("km", "kilometer", "kilometers"),
-    ("m", "meter", "meters"),
-    ("cm", "centimeter", "centimeters"),
-    ("mm", "millimeter", "millimeters"),
-    ("nm", "nanometer", "nanometers"),
-    ("mi", "mile", "miles"),
-    ("ft", "foot", "feet"),
-    ("yd", "yard", "yards"),
-    ("kg", "kilogram", "kilograms"),
-    ("g", "gram", "grams"),
-    ("mg", "milligram", "milligrams"),
-    ("lb", "pound", "pounds"),
-    ("lbs", "pound", "pounds"),
-    ("oz", "ounce", "ounces"),
-    ("L", "liter", "liters"),
-    ("l", "liter", "liters"),
-    ("ml", "milliliter", "milliliters"),
-    ("mL", "milliliter", "milliliters"),
-    ("km²", "square kilometer", "square kilometers"),
-    ("m²", "square meter", "square meters"),
-    ("m³", "cubic meter", "cubic meters"),
-    ("ha", "hectare", "hectares"),
-    ("s", "second", "seconds"),
-    ("sec", "second", "seconds"),
-    ("ms", "millisecond", "milliseconds"),
-    ("ns", "nanosecond", "nanoseconds"),
-    ("min", "minute", "minutes"),
-    ("mins", "minute", "minutes"),
-    ("h", "hour", "hours"),
-    ("hr", "hour", "hours"),
-    ("hrs", "hour", "hours"),
-    ("km/h", "kilometer per hour", "kilometers per hour"),
-    ("kph", "kilometer per hour", "kilometers per hour"),
-    ("mph", "mile per hour", "miles per hour"),
-    ("m/s", "meter per second", "meters per second"),
-    ("B", "byte", "bytes"),
-    ("kB", "kilobyte", "kilobytes"),
-    ("KB", "kilobyte", "kilobytes"),
-    ("MB", "megabyte", "megabytes"),
-    ("GB", "gigabyte", "gigabytes"),
-    ("TB", "terabyte", "terabytes"),
-    ("GiB", "gibibyte", "gibibytes"),
-    ("MiB", "mebibyte", "mebibytes"),
-    ("MB/s", "megabyte per second", "megabytes per second"),
-    ("GB/s", "gigabyte per second", "gigabytes per second"),
-    ("Mbps", "megabit per second", "megabits per second"),
-    ("Gbps", "gigabit per second", "gigabits per second"),
-    ("Hz", "hertz", "hertz"),
-    ("kHz", "kilohertz", "kilohertz"),
-    ("MHz", "megahertz", "megahertz"),
-    ("GHz", "gigahertz", "gigahertz"),
-    ("W", "watt", "watts"),
-    ("kW", "kilowatt", "kilowatts"),
-    ("kWh", "kilowatt hour", "kilowatt hours"),
-    ("V", "volt", "volts"),
-    ("px", "pixel", "pixels"),
-    ("fps", "frame per second", "frames per second"),
-    ("x", "times", "times"),
-];
 
 /// A number and what belongs to it.
 pub fn number(view: &View) -> Option<Reading> {
-    let minus = negative(view);
-    let sign = usize::from(minus);
-    let text = view.number(sign)?;
-    if minus {
-        let Reading { taken, parts } = positive(&View { at: view.at + 1, ..*view }, text)?;
-        let parts = std::iter::once(Part::Words("minus".to_owned())).chain(parts).collect();
-        return Some(Reading { taken: taken + 1, parts });
+    if !view.is_minus() {
+        return positive(view, view.number(0)?);
     }
-    positive(view, text)
-}
-
-fn negative(view: &View) -> bool {
-    let free = view.before(1).is_none_or(|before| before.kind != Kind::Number && !before.is(')'));
-    let opens = view.get(0).is_some_and(|token| {
-        token.is('-') && (token.space_before || view.at == 0 || view.before(1).is_some_and(|before| before.is('(')))
-    });
-    opens && view.adjacent(1).is_some() && (free || view.get(0).is_some_and(|token| token.space_before))
+    let text = view.number(1)?;
+    let Reading { taken, parts } = positive(&View { at: view.at + 1, ..*view }, text)?;
+    let parts = std::iter::once(Part::Words("minus".to_owned())).chain(parts).collect();
+    Some(Reading { taken: taken + 1, parts })
 }
 
 fn positive(view: &View, text: &str) -> Option<Reading> {
+    digit_groups(view, text).or_else(|| range(view, text)).or_else(|| single(view, text))
+}
+
+/// One number with what belongs to it, without a range, so that ranges do not nest.
+fn single(view: &View, text: &str) -> Option<Reading> {
     let rules: [fn(&View, &str) -> Option<Reading>; 8] =
-        [digit_groups, ordinal, decade, fraction, range, multiplied, measure, score];
-    rules.iter().find_map(|rule| rule(view, text)).or_else(|| Reading::new(1, plain(view, text)))
+        [ordinal, decade, mixed, fraction, scientific, multiplied, measure, score];
+    let amount = || suffixed(view);
+    amount().or_else(|| rules.iter().find_map(|rule| rule(view, text))).or_else(|| Reading::new(1, plain(view, text)))
 }
 
 /// A year or a number.
@@ -108,7 +44,7 @@ fn is_year(digits: &str) -> bool {
     digits.len() == 4 && integer(digits).is_some_and(|year| (1100..2100).contains(&year))
 }
 
-/// `555-0123`, `+1 (555) 010-0199`: three or more groups, or a group with a leading zero, are read digit by digit.
+/// `555-0123`, `+1 (555) 010-0199`: three or more groups, or two that are a local telephone number, are read digit by digit.
 fn digit_groups(view: &View, text: &str) -> Option<Reading> {
     let mut groups = vec![integer(text).map(|_| text)?];
     let mut taken = 1;
@@ -117,11 +53,25 @@ fn digit_groups(view: &View, text: &str) -> Option<Reading> {
         groups.push(digits);
         taken += 2;
     }
-    let is_phone = groups.len() > 2 || (groups.len() == 2 && groups[0].len() == 3 && groups[1].len() == 4);
+    let is_phone = match groups.as_slice() {
+        [_] => false,
+        [exchange, line] => is_local_number(view, exchange, line),
+        _ => true,
+    };
     if !is_phone {
         return None;
     }
     Reading::new(taken, groups.iter().map(|digits| spoken_digits(digits)).collect::<Vec<_>>().join(" , "))
+}
+
+/// `555-0123`; `500-1000` is a range, unless the words before say otherwise.
+fn is_local_number(view: &View, exchange: &str, line: &str) -> bool {
+    const PHONE: [&str; 7] = ["call", "dial", "phone", "tel", "telephone", "fax", "number"];
+    let after_phone = || {
+        let mut before = (1..4).filter_map(|offset| view.word_before(offset));
+        before.any(|word| PHONE.iter().any(|phone| word.eq_ignore_ascii_case(phone)))
+    };
+    exchange.len() == 3 && line.len() == 4 && (line.starts_with('0') || exchange == "555" || after_phone())
 }
 
 fn ordinal(view: &View, text: &str) -> Option<Reading> {
@@ -150,24 +100,67 @@ fn fraction(view: &View, text: &str) -> Option<Reading> {
     if view.adjacent_is(3, '/') {
         return None;
     }
-    let parts = match below {
+    let above_words = view.numbers.cardinal(above);
+    match parts(view, above, below) {
+        Some(parts) => with_unit(view, 2, format!("{above_words} {parts}"), true),
+        None => Reading::new(3, format!("{above_words} {}", view.spoken(below_text))),
+    }
+}
+
+/// *half*, *thirds*; `None` if the numbers are no usual fraction.
+fn parts(view: &View, above: u64, below: u64) -> Option<String> {
+    Some(match below {
         2 if above == 1 => "half".to_owned(),
         2 => "halves".to_owned(),
         4 if above == 1 => "quarter".to_owned(),
         4 => "quarters".to_owned(),
-        3 | 5..=20 | 100 | 1000 if above < below => view.numbers.ordinal(below) + if above == 1 { "" } else { "s" },
-        _ => return Reading::new(3, format!("{} {}", view.numbers.cardinal(above), view.spoken(below_text))),
-    };
-    Reading::new(3, format!("{} {parts}", view.numbers.cardinal(above)))
+        3 | 5..=20 | 32 | 64 | 100 | 1000 if above < below => {
+            view.numbers.ordinal(below) + if above == 1 { "" } else { "s" }
+        }
+        _ => return None,
+    })
+}
+
+/// `2 1/2`, `2½`.
+fn mixed(view: &View, text: &str) -> Option<Reading> {
+    let whole = integer(text).filter(|_| text.len() < 4 && view.adjacent(1).is_none())?;
+    let below = view.adjacent_number(3).filter(|_| view.adjacent_is(2, '/') && !view.adjacent_is(4, '/'))?;
+    let (above, below) = (integer(view.number(1)?)?, integer(below)?);
+    let parts = parts(view, above, below).filter(|_| above < below)?;
+    let [whole, above] = [whole, above].map(|number| view.numbers.cardinal(number));
+    with_unit(view, 3, format!("{whole} and {above} {parts}"), false)
+}
+
+/// The words, and the name of the unit after the number at the offset.
+fn with_unit(view: &View, offset: usize, words: String, is_one: bool) -> Option<Reading> {
+    match unit(&View { at: view.at + offset, ..*view }, is_one) {
+        Some((name, taken)) => Reading::new(offset + 1 + taken, format!("{words} {name}")),
+        None => Reading::new(offset + 1, words),
+    }
 }
 
 /// `5–10`, `1990-1995`, `pages 5-10`, with what belongs to the second number.
 fn range(view: &View, text: &str) -> Option<Reading> {
     let joined = ['-', '–', '—', '~'].iter().any(|mark| view.adjacent_is(1, *mark));
-    view.adjacent_number(2).filter(|_| joined)?;
-    let rest = number(&View { at: view.at + 2, ..*view })?;
+    let last = view.adjacent_number(2).filter(|_| joined)?;
+    let rest = single(&View { at: view.at + 2, ..*view }, last)?;
     let first = std::iter::once(Part::Words(format!("{} to", plain(view, text))));
     Some(Reading { taken: rest.taken + 2, parts: first.chain(rest.parts).collect() })
+}
+
+/// `1e-5`, `2.5E+3`.
+fn scientific(view: &View, text: &str) -> Option<Reading> {
+    view.adjacent_word(1).filter(|word| word.eq_ignore_ascii_case("e"))?;
+    let is_negative = view.adjacent_is(2, '-');
+    let sign = usize::from(is_negative || view.adjacent_is(2, '+'));
+    let exponent = view.adjacent_number(2 + sign).filter(|digits| digits.len() < 4).and_then(integer)?;
+    let joined = view.adjacent(0).is_some() && view.word_before(1).is_some();
+    if joined || view.adjacent_word(3 + sign).is_some() {
+        return None;
+    }
+    let minus = if is_negative { "minus " } else { "" };
+    let (number, exponent) = (view.spoken(text), view.numbers.cardinal(exponent));
+    Reading::new(3 + sign, format!("{number} times ten to the power of {minus}{exponent}"))
 }
 
 /// `3x4`, `1920×1080`, `3 * 4`.
@@ -200,32 +193,10 @@ fn measure(view: &View, text: &str) -> Option<Reading> {
         );
     }
     let (name, taken) = unit(view, is_one)?;
-    Reading::new(1 + taken, format!("{number} {name}"))
-}
-
-/// The name of the unit after a number, and its tokens.
-fn unit(view: &View, is_one: bool) -> Option<(String, usize)> {
-    let word = view.word(1)?;
-    let with = |more: &str| format!("{word}{more}");
-    let longer = match view.adjacent(2) {
-        Some(token) if token.is('²') || token.is('³') => Some((with(&token.text), 2)),
-        Some(token) if token.is('/') => view.adjacent_word(3).map(|per| (with(&format!("/{per}")), 3)),
-        _ => None,
-    };
-    let find = |symbol: &str| UNITS.iter().find(|(other, ..)| *other == symbol);
-    let long = longer.and_then(|(symbol, taken)| Some((find(&symbol)?, taken)));
-    let ((symbol, one, many), taken) = match long {
-        Some(found) => found,
-        None => (find(word)?, 1),
-    };
-    // A letter after a space is rather a word or a name than a unit, except for the usual ones.
-    let is_letter = symbol.chars().count() == 1;
-    if is_letter && view.adjacent(1).is_none() && !matches!(*symbol, "m" | "g" | "W" | "V" | "s" | "h") {
-        return None;
-    }
-    let name = if is_one { *one } else { *many };
-    let name = if view.british { name.replace("meter", "metre").replace("liter", "litre") } else { name.to_owned() };
-    Some((name, taken))
+    // `5 min. later`
+    let goes_on = view.word(2 + taken).is_some_and(|next| next.starts_with(char::is_lowercase));
+    let has_point = goes_on && view.adjacent_is(1 + taken, '.') && view.adjacent(2 + taken).is_none();
+    Reading::new(1 + taken + usize::from(has_point), format!("{number} {name}"))
 }
 
 /// `a 3:1 ratio`.

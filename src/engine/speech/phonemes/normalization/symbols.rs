@@ -1,10 +1,10 @@
 //! Symbols that are read as words, and letters that stand alone.
 
-use super::super::token::Kind;
+use super::super::token::{Kind, Token};
 use super::view::{Reading, View};
 
 /// Symbols that are always read, and their words.
-const WORDS: [(char, &str); 20] = [
+const WORDS: [(char, &str); 19] = [
     ('&', "and"),
     ('%', "percent"),
     ('@', "at"),
@@ -24,30 +24,11 @@ const WORDS: [(char, &str); 20] = [
     ('≥', "greater than or equal to"),
     ('²', "squared"),
     ('³', "cubed"),
-    ('π', "pi"),
-];
-const GREEK: [(&str, &str); 12] = [
-    ("α", "alpha"),
-    ("β", "beta"),
-    ("γ", "gamma"),
-    ("δ", "delta"),
-    ("Δ", "delta"),
-    ("λ", "lambda"),
-    ("μ", "mu"),
-    ("π", "pi"),
-    ("σ", "sigma"),
-    ("θ", "theta"),
-    ("ω", "omega"),
-    ("Ω", "omega"),
 ];
 
 /// Reads a symbol, or leaves it out.
 pub fn symbol(view: &View) -> Option<Reading> {
     let token = view.get(0)?;
-    if token.kind == Kind::Word {
-        let name = GREEK.iter().find(|(letter, _)| *letter == token.text)?;
-        return Reading::new(1, name.1);
-    }
     if token.kind == Kind::Symbol && token.is('#') {
         return hash(view);
     }
@@ -65,16 +46,31 @@ pub fn symbol(view: &View) -> Option<Reading> {
             '-' | '–' if token.space_before && view.get(1).is_some_and(|next| next.space_before) => {
                 if between_numbers { "minus" } else { return dash(view) }
             }
+            '-' | '–' if between_numbers && view.adjacent(0).is_some() && view.adjacent(1).is_some() => "to",
             '–' => return dash(view),
             '/' if between_numbers || token.space_before => "slash",
-            '<' if between_numbers => "is less than",
-            '>' if between_numbers => "is greater than",
-            '*' if between_numbers => "times",
+            '<' if between_numbers || is_comparison(view) => "is less than",
+            '>' if between_numbers || (is_comparison(view) && view.adjacent(0).is_some()) => "is greater than",
+            '*' | '·' if between_numbers => "times",
             '~' if view.adjacent_number(1).is_some() => "about",
-            '^' if between_numbers => "to the power of",
+            '^' if is_power(view) => "to the power of",
             other => WORDS.iter().find(|(symbol, _)| *symbol == other).map_or("", |(_, words)| *words),
         };
     Reading::new(1, words)
+}
+
+/// `a<b`, `x < y`.
+fn is_comparison(view: &View) -> bool {
+    let is_operand = |token: Option<&Token>| token.is_some_and(|token| matches!(token.kind, Kind::Word | Kind::Number));
+    is_operand(view.before(1)) && is_operand(view.get(1)) && view.adjacent(0).is_some() == view.adjacent(1).is_some()
+}
+
+/// `10^6`, `10^-3`, `x^n`.
+fn is_power(view: &View) -> bool {
+    let has_base = view.before(1).is_some_and(|base| matches!(base.kind, Kind::Word | Kind::Number) || base.is(')'));
+    let is_variable = |word: &str| word.chars().count() == 1;
+    let sign = usize::from(view.adjacent_is(1, '-'));
+    has_base && (view.number(1 + sign).is_some() || view.adjacent_word(1).is_some_and(is_variable))
 }
 
 /// A dash between words is a pause. The comma stands for it where the model's dash is not in the text.

@@ -18,9 +18,9 @@ fn words(text: &str, british: bool) -> String {
 
 #[track_caller]
 fn check(cases: &[(&str, &str)]) {
-    for (text, expected) in cases {
-        assert_eq!(words(text, false), *expected, "{text}");
-    }
+    let spoken = cases.iter().map(|(text, expected)| (*text, words(text, false), *expected));
+    let wrong: Vec<_> = spoken.filter(|(_, actual, expected)| actual != expected).collect();
+    assert!(wrong.is_empty(), "text, actual words, expected words: {wrong:#?}");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn dates_and_times_are_read() {
         ("1/5/2024", "January fifth, twenty twenty four"),
         ("on 5 May 2024", "on the fifth of May twenty twenty four"),
         ("May 2024", "May twenty twenty four"),
-        ("1:02:03", "one hours two minutes and three seconds"),
+        ("1:02:03", "one hour two minutes and three seconds"),
     ]);
     assert_eq!(words("1/5/2024", true), "the first of May, twenty twenty four");
 }
@@ -131,5 +131,108 @@ fn markup_and_unusual_characters_disappear() {
         ("It’s “nice” 😀 isn\u{200b}'t it…", "It's “nice” isn't it…"),
         ("ﬁne café", "fine café"),
         ("a<br/>b", "a b"),
+    ]);
+}
+
+#[test]
+fn ranges_of_numbers_and_amounts_are_read() {
+    check(&[
+        ("$10-$20", "ten to twenty dollars"),
+        ("$10-20 and $10–20 million", "ten to twenty dollars and ten to twenty million dollars"),
+        ("$1.50-$2.50, 10-20 €", "one dollar and fifty cents to two dollars and fifty cents, ten to twenty euros"),
+        ("500-1000 words", "five hundred to one thousand words"),
+        ("1–2–3 and 9:00-10:00", "one to two to three and nine o'clock to ten o'clock"),
+        ("555-1234, call 867-5309", "five five five, one two three four, call eight six seven, five three zero nine"),
+    ]);
+}
+
+#[test]
+fn currency_symbols_belong_to_the_nearest_number() {
+    check(&[
+        ("In 2024 $5 million was spent.", "In twenty twenty four five million dollars was spent."),
+        ("3 $20 bills", "three twenty dollars bills"),
+        ("20 € or 20€", "twenty euros or twenty euros"),
+        (
+            "$123456789012345678901234.50",
+            "one two three four five six seven eight nine zero one two three four five six seven eight nine zero one two three four point five zero dollars",
+        ),
+    ]);
+}
+
+#[test]
+fn a_hyphen_is_a_sign_only_where_no_word_or_number_precedes() {
+    check(&[
+        ("sub-$500 and x=-5", "sub five hundred dollars and x equals minus five"),
+        ("\"-5\", (-5), $-5, -5 €", "“minus five”, (minus five), minus five dollars, minus five euros"),
+        (
+            "1e-5 and 2.5E+3",
+            "one times ten to the power of minus five and two point five times ten to the power of three",
+        ),
+        ("10^-3, F-16", "ten to the power of minus three, F sixteen"),
+        ("It is –5 °C, not –$5.", "It is minus five degrees Celsius, not minus five dollars."),
+    ]);
+}
+
+#[test]
+fn exponents_and_fractions_do_not_join_numbers() {
+    check(&[
+        (
+            "10⁶, 10²³ and 10⁻³",
+            "ten to the power of six, ten to the power of twenty three and ten to the power of minus three",
+        ),
+        ("5 m² and x³", "five square meters and x cubed"),
+        ("3·10⁻⁶", "three times ten to the power of minus six"),
+        ("xⁿ, a note¹, Ca²⁺", "x to the power of n, a note one, Ca two plus"),
+        ("2⅜ cups, 2 3/8 cups, ⅞", "two and three eighths cups, two and three eighths cups, seven eighths"),
+        ("5① and １２", "five one and twelve"),
+        ("1/2 km, 2½ kg, (x+1)^2", "one half kilometer, two and one half kilograms, (x plus one) to the power of two"),
+    ]);
+}
+
+#[test]
+fn a_colon_after_a_time_is_punctuation() {
+    check(&[
+        ("9:00: Welcome", "nine o'clock: Welcome"),
+        ("At 3:30: lunch", "At three thirty: lunch"),
+        ("1:02:03.5", "one hour two minutes and three point five seconds"),
+    ]);
+}
+
+#[test]
+fn the_point_after_a_word_that_looks_like_an_abbreviation_ends_the_sentence() {
+    check(&[
+        ("We met in June. Prices rose.", "We met in June. Prices rose."),
+        ("It ends in May. 5 people came.", "It ends in May. five people came."),
+        ("We met in Jan. Prices rose. On Mon. we left.", "We met in January. Prices rose. On Monday we left."),
+        ("I called Ed. Nobody answered.", "I called Ed. Nobody answered."),
+        ("I asked Max. Everything is fine.", "I asked Max. Everything is fine."),
+        ("He said, \"Ask Ed.\" Then he left.", "He said, “Ask Ed.” Then he left."),
+        ("Max. 5, max. speed and fig. 3", "maximum five, maximum speed and figure three"),
+        ("2nd ed. 1990, see Fig. B", "second edition nineteen ninety, see figure B"),
+    ]);
+}
+
+#[test]
+fn text_that_looks_like_markup_stays() {
+    check(&[
+        ("See <https://example.com>.", "See example dot com."),
+        ("Jane <jane@x.org>", "Jane jane at x dot org"),
+        ("if a<b and c>d", "if a is less than b and c is greater than d"),
+        ("Vec<u8> x", "Vec u eight x"),
+        ("<a href=\"https://x.org\">x</a> <br> <input disabled>y", "x y"),
+        ("```ls``` lists files\n# Title", "ls lists files Title"),
+        ("```sh\nls\n```\n# Title", "ls Title"),
+        ("~~~\n```\n# code\n~~~\n# Title", "code Title"),
+    ]);
+}
+
+#[test]
+fn units_with_greek_letters_and_numbers_with_capitals_are_read() {
+    check(&[
+        ("5 μg, 5 µg and 10 μm", "five micrograms, five micrograms and ten micrometers"),
+        ("3 kΩ, 50 Ω, 5 μg/mL", "three kilo ohms, fifty ohms, five micrograms per milliliter"),
+        ("5 min. later, after 5 min. He left.", "five minutes later, after five minutes. He left."),
+        ("60 km/h, 1 m/s", "sixty kilometers per hour, one meter per second"),
+        ("a 7B model with 5 MB", "a seven B model with five megabytes"),
     ]);
 }

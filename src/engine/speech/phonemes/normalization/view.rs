@@ -4,6 +4,10 @@ use super::super::numbers::{NumberWords, Written, parse_written, spoken_digits};
 use super::super::token::{Kind, Token};
 use super::super::word_lists::is_function_word;
 
+/// Marks after which a hyphen is the sign of a number, even without white space.
+const BEFORE_SIGN: [char; 20] =
+    ['(', '"', '“', '=', '<', '>', '≤', '≥', '≈', '^', '+', '*', '×', '÷', '/', ',', ':', ';', '±', '~'];
+
 /// What a rule sees.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -69,6 +73,16 @@ impl<'a> View<'a> {
 
     pub fn adjacent_word(&self, offset: usize) -> Option<&'a str> {
         self.adjacent(offset).and_then(|_| self.word(offset))
+    }
+
+    /// Whether the token is the sign of the number or amount that follows it. A hyphen after a word or number is none, and a
+    /// dash is none after a number.
+    pub fn is_minus(&self) -> bool {
+        let after_number = || self.before(1).is_some_and(|before| before.kind == Kind::Number);
+        let is_sign = |token: &&Token| token.is('-') || (token.is('–') && !after_number());
+        let Some(sign) = self.get(0).filter(is_sign) else { return false };
+        let opens = |before: &Token| before.kind == Kind::Break || BEFORE_SIGN.iter().any(|mark| before.is(*mark));
+        (sign.space_before || self.before(1).is_none_or(opens)) && self.adjacent(1).is_some()
     }
 
     pub fn word_before(&self, offset: usize) -> Option<&'a str> {

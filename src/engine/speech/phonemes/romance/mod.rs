@@ -2,12 +2,19 @@
 //!
 //! The symbols are those that espeak-ng gives for these languages, because Kokoro was trained on them. The rules are our own.
 
+mod dates;
 mod italian;
 mod italian_stress;
 mod normalization;
 mod number_words;
+mod ordinals;
+mod quantities;
 mod spanish;
 mod syllables;
+#[cfg(test)]
+mod tests;
+mod view;
+mod words;
 
 pub use normalization::normalize;
 

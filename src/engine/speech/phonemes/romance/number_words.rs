@@ -115,7 +115,7 @@ fn spanish(number: u64) -> String {
 }
 
 /// *uno* before a noun.
-fn shortened(words: String) -> String {
+pub fn shortened(words: String) -> String {
     match words.strip_suffix("veintiuno") {
         Some(before) => format!("{before}veintiún"),
         None => words.strip_suffix("uno").map(|before| format!("{before}un")).unwrap_or(words),
