@@ -53,7 +53,7 @@ fn whole(vocabulary: &WhisperVocabulary, tokens: &[u32], length: u32) -> Option<
     let times: Vec<u32> = tokens.iter().filter_map(|id| vocabulary.timestamp(*id)).collect();
     // The first timestamp of a very short window may be later than its end.
     let start = times.first().copied().filter(|start| *start < length).unwrap_or(0);
-    let end = times.last().copied().filter(|last| *last > start).unwrap_or(length);
+    let end = times.last().copied().filter(|last| (start + 1..=length).contains(last)).unwrap_or(length);
     let segment = TokenSegment { start, end, tokens: 0..tokens.len() };
     has_text(vocabulary, tokens, &segment).then_some(segment)
 }
