@@ -22,7 +22,7 @@ pub use upload::{ReceivedAudio, Upload, too_large};
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
-use crate::audio::AudioError;
+use crate::audio::{AudioError, lower_thread_priority};
 use crate::clock_rng::ClockRng;
 use crate::engine::{Engine, TranscriptionModel, TranscriptionRequest, TranscriptionTask};
 use crate::error::{Code, Error, Result};
@@ -120,6 +120,7 @@ impl Transcriptions {
             let refused = |refused| errors::from_refused(model.id(), refused);
             let (windows, events) = engine.transcribe(&model, &request).map_err(refused)?;
             let decode = move || {
+                lower_thread_priority();
                 let decoded = source.send_windows(&file, &windows, &decoded_millis).map_err(|error| refuse(&error));
                 // The audio ends before the outcome is known. Closing a large file takes a while, so that is last.
                 drop(windows);

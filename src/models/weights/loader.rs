@@ -207,11 +207,12 @@ impl<'a, B: Backend> Loader<'a, B> {
         Ok(conv)
     }
 
-    /// Loads a convolution over time and its optional bias.
+    /// Loads a convolution over time and its optional bias. Its weights may also have the shape of images that are one pixel wide.
     pub fn conv1d(&self, stem: &str, shape: Conv1dShape) -> Result<Conv1d<B>> {
         let Conv1dShape { inputs, outputs, kernel, .. } = shape;
         let (name, found) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        self.check_shape(&name, &found, found == [outputs, inputs, kernel], &[outputs, inputs, kernel])?;
+        let expected = [outputs, inputs, kernel];
+        self.check_shape(&name, &found, found == expected || found == [outputs, inputs, kernel, 1], &expected)?;
         let mut weight = self.read_rows(&name, 0, flat(&found).0)?;
         if let Some(dtype) = self.precision {
             weight = weight.rounded(dtype);

@@ -3,9 +3,9 @@
 use super::attention::{Attention, EPSILON, ResidualStream, load_mlp};
 use super::config::WhisperConfig;
 use super::log_mel::LogMelSpectrogram;
-use crate::models::backend::{Activation, Backend, ConvShape, Norm, Tensor};
+use crate::models::backend::{Activation, Backend, Conv1dShape, Norm, Tensor};
 use crate::models::error::{ModelError, Result};
-use crate::models::nn::{Context, Conv, Linear, Mlp};
+use crate::models::nn::{Context, Conv1d, Linear, Mlp};
 use crate::models::weights::Loader;
 
 /// Frames that a convolution sees.
@@ -14,8 +14,8 @@ const KERNEL: usize = 3;
 /// The encoder's weights.
 #[derive(Debug)]
 pub(super) struct AudioEncoder<B: Backend> {
-    conv1: Conv<B>,
-    conv2: Conv<B>,
+    conv1: Conv1d<B>,
+    conv2: Conv1d<B>,
     /// `[1, audio_positions, 1, width]`
     positions: Tensor<B>,
     layers: Vec<EncoderLayer<B>>,
@@ -34,9 +34,9 @@ struct EncoderLayer<B: Backend> {
 impl<B: Backend> AudioEncoder<B> {
     pub fn load(loader: &Loader<'_, B>, config: &WhisperConfig) -> Result<Self> {
         let WhisperConfig { width, mels, encoder_inner: inner, encoder_heads: heads, .. } = *config;
-        // Frames are lines of an image. Callers pad them, because the width must not be padded.
         let conv = |stem: &str, inputs, stride| {
-            loader.conv(stem, ConvShape { inputs, outputs: width, kernel: [KERNEL, 1], stride, padding: [0; 2] })
+            let shape = Conv1dShape { inputs, outputs: width, kernel: KERNEL, stride, dilation: 1, padding: [1; 2] };
+            loader.conv1d(stem, shape)
         };
         let layer = |index: usize| {
             let stem = |suffix: &str| format!("encoder.blk.{index}.{suffix}");
@@ -85,23 +85,15 @@ impl<B: Backend> AudioEncoder<B> {
                 "a spectrogram of {found} frames of {bands} bands does not fit {frames} frames"
             )));
         }
-        let x = ctx.upload([mels.len(), frames + 2, 1, bands], &mut |x| {
-            for (mel, x) in mels.iter().zip(x.chunks_exact_mut(((frames + 2) * bands).max(1))) {
-                x.fill(0.);
-                x[bands..][..frames * bands].copy_from_slice(mel.values());
+        let x = ctx.upload([mels.len(), frames, 1, bands], &mut |x| {
+            for (mel, x) in mels.iter().zip(x.chunks_exact_mut((frames * bands).max(1))) {
+                x.copy_from_slice(mel.values());
             }
             Ok(())
         })?;
         let mut x = self.conv1.forward(ctx, &x)?;
         ctx.activate(Activation::Gelu, &mut x, None)?;
-        let mut padded = ctx.zeros([mels.len(), frames + 2, 1, x.channels])?;
-        for window in 0..mels.len() {
-            let rows = ctx.rows(&x, window * frames..(window + 1) * frames)?;
-            ctx.write_rows(&mut padded, window * (frames + 2) + 1, &rows)?;
-        }
-        drop(x);
-        let mut x = self.conv2.forward(ctx, &padded)?;
-        drop(padded);
+        let mut x = self.conv2.forward(ctx, &x)?;
         ctx.activate(Activation::Gelu, &mut x, None)?;
         for window in 0..mels.len() {
             ctx.add_rows(&mut x, window * positions, &self.positions)?;

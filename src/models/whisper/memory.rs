@@ -26,7 +26,7 @@ pub(super) fn encode_bytes<B: Backend>(config: &WhisperConfig, backend: &B, wind
     // The spectrogram and the outputs of the convolutions, which have two frames for each position; later the residual
     // stream, the input of a sublayer, queries, keys, values and attention, or a hidden layer; activations that are rounded
     // for products.
-    let convolutions = 2 * rows * (mels + 3 * width);
+    let convolutions = 2 * rows * (mels + 2 * width);
     let layers = rows * (6 * width + 2 * width.max(inner));
     // Keys and values of an image are copied.
     let copies = 2 * (audio_positions + 16) * width;
