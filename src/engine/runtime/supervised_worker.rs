@@ -49,7 +49,8 @@ impl Worker {
         if let Some((first, others)) = self.workloads.split_first_mut() {
             let has_texts = first.turn(&self.runtime, phase, busy, true);
             busy = has_texts;
-            let (count, start) = (others.len(), self.next);
+            // Without texts the order is fixed: a workload must know whether those before it have computed.
+            let (count, start) = (others.len(), if has_texts { self.next } else { 0 });
             let mut has_computed = false;
             for index in (0..count).map(|offset| (start + offset) % count) {
                 let may_compute = !(has_texts && has_computed);
