@@ -153,13 +153,13 @@ fn a_stream_has_the_text_in_pieces_and_then_as_a_whole() {
     assert_eq!(all.last().unwrap()["language"], whole["language"]);
 }
 
-/// An MP4 file whose packets claim to last one tick each.
-fn with_tiny_packets(mut file: Vec<u8>) -> Vec<u8> {
+/// An MP4 file whose packets claim to last 32 samples each, instead of 1024.
+fn with_short_packets(mut file: Vec<u8>) -> Vec<u8> {
     let at = file.windows(4).rposition(|found| found == b"stts").unwrap() + 8;
     let entries = u32::from_be_bytes(file[at..at + 4].try_into().unwrap()) as usize;
     for entry in 0..entries {
         let delta = at + 4 + 8 * entry + 4;
-        file[delta..delta + 4].copy_from_slice(&1_u32.to_be_bytes());
+        file[delta..delta + 4].copy_from_slice(&32_u32.to_be_bytes());
     }
     file
 }
@@ -168,7 +168,7 @@ fn with_tiny_packets(mut file: Vec<u8>) -> Vec<u8> {
 fn a_file_that_lies_about_its_length_is_metered_as_it_is_decoded() {
     let server = start_server();
     let (project, _, key) = server.tenant("t");
-    let body = transcribe(&server, PATH, &key, &with_tiny_packets(fixture("aac.m4a")), &[("language", "en")]).ok();
+    let body = transcribe(&server, PATH, &key, &with_short_packets(fixture("aac.m4a")), &[("language", "en")]).ok();
     let seconds = body["usage"]["seconds"].as_f64().unwrap();
     assert!((3.1..3.3).contains(&seconds), "{body}");
     let usage = server.get(&format!("/v1/projects/{project}/usage")).ok();
