@@ -22,6 +22,7 @@ mod tagging;
 #[cfg(test)]
 mod tests;
 mod token;
+mod token_cursor;
 mod word_lists;
 
 pub use chunks::Sentence;

@@ -1,7 +1,8 @@
 //! Dates and times.
 
 use super::super::numbers::spoken_digits;
-use super::view::{Part, Reading, View, integer};
+use super::super::token_cursor::integer;
+use super::view::{Part, Reading, View};
 
 const MONTHS: [&str; 12] = [
     "January",

@@ -2,10 +2,11 @@
 
 use super::super::numbers::{Written, parse_written, spoken_digits};
 use super::super::token::Kind;
+use super::super::token_cursor::integer;
 use super::amounts::suffixed;
 use super::dates::is_ordinal_suffix;
 use super::units::unit;
-use super::view::{Part, Reading, View, integer};
+use super::view::{Part, Reading, View};
 
 /// A number and what belongs to it.
 pub fn number(view: &View) -> Option<Reading> {
@@ -13,7 +14,7 @@ pub fn number(view: &View) -> Option<Reading> {
         return positive(view, view.number(0)?);
     }
     let text = view.number(1)?;
-    let Reading { taken, parts } = positive(&View { at: view.at + 1, ..*view }, text)?;
+    let Reading { taken, parts } = positive(&view.from(1), text)?;
     let parts = std::iter::once(Part::Words("minus".to_owned())).chain(parts).collect();
     Some(Reading { taken: taken + 1, parts })
 }
@@ -133,7 +134,7 @@ fn mixed(view: &View, text: &str) -> Option<Reading> {
 
 /// The words, and the name of the unit after the number at the offset.
 fn with_unit(view: &View, offset: usize, words: String, is_one: bool) -> Option<Reading> {
-    match unit(&View { at: view.at + offset, ..*view }, is_one) {
+    match unit(&view.from(offset), is_one) {
         Some((name, taken)) => Reading::new(offset + 1 + taken, format!("{words} {name}")),
         None => Reading::new(offset + 1, words),
     }
@@ -143,7 +144,7 @@ fn with_unit(view: &View, offset: usize, words: String, is_one: bool) -> Option<
 fn range(view: &View, text: &str) -> Option<Reading> {
     let joined = ['-', '–', '—', '~'].iter().any(|mark| view.adjacent_is(1, *mark));
     let last = view.adjacent_number(2).filter(|_| joined)?;
-    let rest = single(&View { at: view.at + 2, ..*view }, last)?;
+    let rest = single(&view.from(2), last)?;
     let first = std::iter::once(Part::Words(format!("{} to", plain(view, text))));
     Some(Reading { taken: rest.taken + 2, parts: first.chain(rest.parts).collect() })
 }

@@ -1,7 +1,10 @@
 //! What the rules of normalization see and give.
 
+use std::ops::Deref;
+
 use super::super::numbers::{NumberWords, Written, parse_written, spoken_digits};
 use super::super::token::{Kind, Token};
+use super::super::token_cursor::TokenCursor;
 use super::super::word_lists::is_function_word;
 
 /// Marks after which a hyphen is the sign of a number, even without white space.
@@ -11,8 +14,7 @@ const BEFORE_SIGN: [char; 20] =
 /// What a rule sees.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    pub tokens: &'a [Token],
-    pub at: usize,
+    pub cursor: TokenCursor<'a>,
     pub numbers: NumberWords,
     pub british: bool,
 }
@@ -40,39 +42,18 @@ impl Reading {
     }
 }
 
-impl<'a> View<'a> {
-    pub fn get(&self, offset: usize) -> Option<&'a Token> {
-        self.tokens.get(self.at.checked_add(offset)?)
-    }
+impl<'a> Deref for View<'a> {
+    type Target = TokenCursor<'a>;
 
-    pub fn before(&self, offset: usize) -> Option<&'a Token> {
-        self.tokens.get(self.at.checked_sub(offset)?)
+    fn deref(&self) -> &Self::Target {
+        &self.cursor
     }
+}
 
-    /// The token at the offset, if no white space separates it from the one before.
-    pub fn adjacent(&self, offset: usize) -> Option<&'a Token> {
-        self.get(offset).filter(|token| !token.space_before)
-    }
-
-    pub fn adjacent_is(&self, offset: usize, mark: char) -> bool {
-        self.adjacent(offset).is_some_and(|token| token.is(mark))
-    }
-
-    /// The text of the number at the offset.
-    pub fn number(&self, offset: usize) -> Option<&'a str> {
-        self.get(offset).filter(|token| token.kind == Kind::Number).map(|token| token.text.as_str())
-    }
-
-    pub fn adjacent_number(&self, offset: usize) -> Option<&'a str> {
-        self.adjacent(offset).and_then(|_| self.number(offset))
-    }
-
-    pub fn word(&self, offset: usize) -> Option<&'a str> {
-        self.get(offset).filter(|token| token.kind == Kind::Word).map(|token| token.text.as_str())
-    }
-
-    pub fn adjacent_word(&self, offset: usize) -> Option<&'a str> {
-        self.adjacent(offset).and_then(|_| self.word(offset))
+impl View<'_> {
+    /// The same tokens from a later position on.
+    pub fn from(&self, offset: usize) -> Self {
+        Self { cursor: TokenCursor { at: self.at + offset, ..self.cursor }, ..*self }
     }
 
     /// Whether the token is the sign of the number or amount that follows it. A hyphen after a word or number is none, and a
@@ -83,10 +64,6 @@ impl<'a> View<'a> {
         let Some(sign) = self.get(0).filter(is_sign) else { return false };
         let opens = |before: &Token| before.kind == Kind::Break || BEFORE_SIGN.iter().any(|mark| before.is(*mark));
         (sign.space_before || self.before(1).is_none_or(opens)) && self.adjacent(1).is_some()
-    }
-
-    pub fn word_before(&self, offset: usize) -> Option<&'a str> {
-        self.before(offset).filter(|token| token.kind == Kind::Word).map(|token| token.text.as_str())
     }
 
     /// Whether the sentence may end before the token at the offset: there is none, or a paragraph ends, or it has a capital
@@ -123,9 +100,4 @@ impl<'a> View<'a> {
             }
         }
     }
-}
-
-/// A whole number without separators.
-pub fn integer(text: &str) -> Option<u64> {
-    text.chars().all(|c| c.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

@@ -1,9 +1,10 @@
 //! Dates and times.
 
+use super::super::token_cursor::integer;
 use super::number_words::cardinal;
 use super::ordinals::ordinal;
 use super::quantities::spoken;
-use super::view::{View, integer};
+use super::view::View;
 
 const SPANISH_MONTHS: [&str; 12] = [
     "enero",

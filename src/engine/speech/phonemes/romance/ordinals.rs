@@ -1,8 +1,9 @@
 //! Ordinals, and Roman numerals, which are mostly read as ordinals.
 
 use super::super::language::Language;
+use super::super::token_cursor::integer;
 use super::number_words::cardinal;
-use super::view::{View, integer};
+use super::view::View;
 
 const SPANISH: [&str; 20] = [
     "",

@@ -2,9 +2,10 @@
 
 use super::super::language::Language;
 use super::super::numbers::{Written, parse_written};
+use super::super::token_cursor::integer;
 use super::number_words::{cardinal, shortened, spoken_digits};
 use super::ordinals::ordinal;
-use super::view::{View, integer};
+use super::view::View;
 
 /// One and many, and whether the noun is feminine.
 struct Noun(&'static str, &'static str, bool);

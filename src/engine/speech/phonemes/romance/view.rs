@@ -1,20 +1,30 @@
 //! What the rules of normalization see.
 
+use std::ops::Deref;
+
 use super::super::language::Language;
 use super::super::token::{Kind, Token};
+use super::super::token_cursor::TokenCursor;
 
 /// The tokens from a position on.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    pub tokens: &'a [Token],
-    pub at: usize,
+    pub cursor: TokenCursor<'a>,
     pub language: Language,
 }
 
-impl<'a> View<'a> {
+impl<'a> Deref for View<'a> {
+    type Target = TokenCursor<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.cursor
+    }
+}
+
+impl View<'_> {
     /// The same tokens from a later position on.
     pub fn from(&self, offset: usize) -> Self {
-        Self { at: self.at + offset, ..*self }
+        Self { cursor: TokenCursor { at: self.at + offset, ..self.cursor }, ..*self }
     }
 
     pub fn is_italian(&self) -> bool {
@@ -25,47 +35,9 @@ impl<'a> View<'a> {
         if self.is_italian() { italian } else { spanish }
     }
 
-    pub fn get(&self, offset: usize) -> Option<&'a Token> {
-        self.tokens.get(self.at.checked_add(offset)?)
-    }
-
-    pub fn before(&self, offset: usize) -> Option<&'a Token> {
-        self.tokens.get(self.at.checked_sub(offset)?)
-    }
-
-    /// The token at the offset, if no white space separates it from the one before.
-    pub fn adjacent(&self, offset: usize) -> Option<&'a Token> {
-        self.get(offset).filter(|token| !token.space_before)
-    }
-
-    pub fn adjacent_is(&self, offset: usize, mark: char) -> bool {
-        self.adjacent(offset).is_some_and(|token| token.is(mark))
-    }
-
     /// Whether a hyphen or a dash joins the number at the offset to the one before.
     pub fn is_joint(&self, offset: usize) -> bool {
         self.adjacent_is(offset, '-') || self.adjacent_is(offset, '–')
-    }
-
-    /// The text of the number at the offset.
-    pub fn number(&self, offset: usize) -> Option<&'a str> {
-        self.get(offset).filter(|token| token.kind == Kind::Number).map(|token| token.text.as_str())
-    }
-
-    pub fn adjacent_number(&self, offset: usize) -> Option<&'a str> {
-        self.adjacent(offset).and_then(|_| self.number(offset))
-    }
-
-    pub fn word(&self, offset: usize) -> Option<&'a str> {
-        self.get(offset).filter(|token| token.kind == Kind::Word).map(|token| token.text.as_str())
-    }
-
-    pub fn adjacent_word(&self, offset: usize) -> Option<&'a str> {
-        self.adjacent(offset).and_then(|_| self.word(offset))
-    }
-
-    pub fn word_before(&self, offset: usize) -> Option<&'a str> {
-        self.before(offset).filter(|token| token.kind == Kind::Word).map(|token| token.text.as_str())
     }
 
     /// Whether a word or number directly precedes, so that a hyphen is no sign.
@@ -79,9 +51,4 @@ impl<'a> View<'a> {
         let starts = |token: &Token| token.kind == Kind::Break || token.is_capitalized() || token.is('”');
         self.get(offset).is_none_or(starts)
     }
-}
-
-/// A whole number without separators.
-pub fn integer(text: &str) -> Option<u64> {
-    text.chars().all(|c| c.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
