@@ -69,9 +69,11 @@ impl RunningWindow {
         }
         let vocabulary = &self.job.options.vocabulary;
         let Cut { mut segments, unfinished } = segments::cut(vocabulary, &decoded.tokens, length);
-        let seek = unfinished.as_ref().and_then(|rest| self.seek_to(rest));
+        // The model may have invented the text of silence.
+        let rest = unfinished.filter(|rest| self.has_speech(self.begin_of(rest)));
+        let seek = rest.as_ref().map(|rest| self.begin_of(rest)).filter(|begin| *begin >= self.seek + MIN_ADVANCE);
         // What is not decoded again keeps its text.
-        let kept = unfinished.filter(|rest| seek.is_none() && segments::has_text(vocabulary, &decoded.tokens, rest));
+        let kept = rest.filter(|rest| seek.is_none() && segments::has_text(vocabulary, &decoded.tokens, rest));
         segments.extend(kept);
         let mut new: Vec<Segment> = segments.iter().map(|one| self.segment(one, &decoded)).collect();
         if self.job.words {
@@ -86,12 +88,15 @@ impl RunningWindow {
         Ok(seek.is_some())
     }
 
-    /// Where the rest of the window begins, in samples, if it has speech and is to be decoded again.
-    fn seek_to(&self, rest: &TokenSegment) -> Option<usize> {
-        let advance = rest.start as usize * TIMESTAMP_SAMPLES;
-        let seek = self.seek + advance;
-        let speech = self.job.window.speech.iter().map(|range| range.end.saturating_sub(range.start.max(seek)));
-        (advance >= MIN_ADVANCE && speech.sum::<usize>() >= MIN_SPEECH).then_some(seek)
+    /// Where a segment of the part begins in the window; samples.
+    fn begin_of(&self, segment: &TokenSegment) -> usize {
+        self.seek + segment.start as usize * TIMESTAMP_SAMPLES
+    }
+
+    /// Whether the window has speech after this sample.
+    fn has_speech(&self, after: usize) -> bool {
+        let speech = self.job.window.speech.iter().map(|range| range.end.saturating_sub(range.start.max(after)));
+        speech.sum::<usize>() >= MIN_SPEECH
     }
 
     /// Seconds in the audio of a sample of the part.
