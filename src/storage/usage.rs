@@ -253,6 +253,11 @@ pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], re
     Ok(())
 }
 
+/// Whether the raw record is stored.
+pub fn is_recorded(tx: &impl Reader, project: ProjectId, at: Timestamp, tail: [u8; 6]) -> Result<bool> {
+    Ok(tx.raw(UsageRecord::TABLE, &[&time_key(project, at)[..], &tail].concat())?.is_some())
+}
+
 /// Visits the raw records of `[from, to)`, latest first.
 pub fn each_raw(
     tx: &impl Reader,

@@ -20,7 +20,7 @@ pub struct Meter {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     limits: Limits,
-    /// Records that did not fit into the writer's queue.
+    /// Records that did not fit into the writer's queue, or whose write failed.
     pending: Arc<Mutex<Vec<Entry>>>,
     /// Running requests that use the engine and do not belong to a batch.
     outside_batches: Arc<AtomicUsize>,
@@ -35,6 +35,8 @@ pub(in crate::service) struct Entry {
     series: SeriesRecord,
     outcome: Outcome,
     amounts: Amounts,
+    /// An earlier write of it failed, and may be durable all the same.
+    may_be_recorded: bool,
 }
 
 /// The usage of one request. It is recorded by [`UsageRecorder::close`], or as abandoned when it is
@@ -155,7 +157,7 @@ impl Meter {
         let entries = pending.iter().cloned().chain([entry]).collect();
         let written = self.store.write(self.write_entries(entries)).await;
         if written.is_err() {
-            self.pending().extend(pending);
+            self.pending().extend(pending.into_iter().map(|entry| Entry { may_be_recorded: true, ..entry }));
         }
         written
     }
@@ -181,6 +183,9 @@ impl Meter {
 
 impl Entry {
     pub(in crate::service) fn write(&self, tx: &WriteTx) -> Result<()> {
+        if self.may_be_recorded && usage::is_recorded(tx, self.project, self.at, self.tail)? {
+            return Ok(());
+        }
         let series = usage::number(tx, self.project, &self.series)?;
         let record = UsageRecord { series, outcome: self.outcome, amounts: self.amounts };
         keys::used(tx, self.series.key, self.at)?;
@@ -328,7 +333,8 @@ impl UsageRecorder {
         let mut tail = [0; 6];
         self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };
-        Some(Entry { project: self.project, at: self.meter.clock_rng.now(), tail, series, outcome, amounts })
+        let at = self.meter.clock_rng.now();
+        Some(Entry { project: self.project, at, tail, series, outcome, amounts, may_be_recorded: false })
     }
 }
 
@@ -337,5 +343,55 @@ impl Drop for UsageRecorder {
         if let Some(entry) = self.entry(Outcome::Abandoned) {
             self.meter.record_later(entry);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::clock_rng::StoppedClock;
+    use crate::storage::{Reader as _, StoreSettings};
+
+    #[tokio::test]
+    async fn a_record_whose_write_seemed_to_fail_is_counted_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = StoreSettings { dir: folder.path().join("data"), cache_bytes: 1 << 20, queue: 16 };
+        let clock_rng: Arc<dyn ClockRng> = Arc::new(StoppedClock);
+        let store = Store::open(settings, Arc::clone(&clock_rng)).unwrap();
+        let meter = Meter::new(store.clone(), Arc::clone(&clock_rng), Limits::new(store.clone(), clock_rng));
+        let series = SeriesRecord { key: KeyId::from_bytes([1; 16]), endpoint: "POST /x".to_owned(), model: None };
+        let entry = |number: u8| Entry {
+            project: ProjectId::from_bytes([7; 16]),
+            at: Timestamp::from_millis(1_700_000_000_000),
+            tail: [number; 6],
+            series: series.clone(),
+            outcome: Outcome::Succeeded,
+            amounts: Amounts { input: 5, ..Amounts::default() },
+            may_be_recorded: false,
+        };
+        store.write(meter.write_entries(vec![entry(1)])).await.unwrap();
+        // As after an error that did not tell whether the first record is durable; the second one is not.
+        let uncertain = [1, 2].map(|number| Entry { may_be_recorded: true, ..entry(number) });
+        meter.pending().extend(uncertain);
+        meter.flush().await.unwrap();
+        let mut records = 0;
+        let mut count = |_: &[u8], _: usage::UsageRecord| {
+            records += 1;
+            Ok(ControlFlow::Continue(()))
+        };
+        store.read_blocking(|tx| tx.each(&[], None, &mut count)).unwrap();
+        assert_eq!(records, 2);
+        let mut tokens = 0;
+        let (project, day) = (entry(1).project, Timestamp::from_millis(0)..Timestamp::from_millis(1 << 42));
+        let days = |tx: &crate::storage::ReadTx| {
+            usage::each_sum(tx, project, usage::Width::Day, (day.start, day.end), |_, _, sums| {
+                tokens += sums.amounts.input;
+                Ok(())
+            })
+        };
+        store.read_blocking(days).unwrap();
+        assert_eq!(tokens, 10);
     }
 }

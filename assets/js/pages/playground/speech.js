@@ -54,6 +54,8 @@ export function Speech({ models, initial, showCode }) {
       }
     } finally {
       stream?.end();
+      // Nothing shows it that would revoke it later.
+      if (stream && !chunks.length) URL.revokeObjectURL(stream.url);
     }
     const blob = new Blob(chunks, { type: TYPES[format] });
     setSound({ ...current, url: current.url ?? URL.createObjectURL(blob), blob, took: (performance.now() - began) / 1000 });
