@@ -139,6 +139,14 @@ test("without a model of this kind, the page says how to install one", async () 
   assert.deepEqual(await seriousViolations(), []);
 });
 
+test("live metrics show the transcribed audio of a model", async () => {
+  await goTo(page, "live", "Live metrics");
+  const row = page.getByRole("row", { name: new RegExp(MODEL) });
+  await row.getByText(/^\d+ (s|min \d+ s|min)$/).waitFor();
+  await page.getByText("Queued parts of speech").waitFor();
+  assert.deepEqual(problems, []);
+});
+
 test("speech is generated and played with the selected voice", async () => {
   const reply = (data) => ({ contentType: "application/json", body: JSON.stringify({ data, has_more: false }) });
   const capabilities = { speech: true };

@@ -55,6 +55,8 @@ export function LiveMetrics() {
       <${Stat} label=${t.live.active} value=${number(metrics.sum("answers_running"))} />
       <${Stat} label=${t.live.queuedRequests} value=${number(metrics.sum("requests_queued"))} />
       <${Stat} label=${t.live.queuedImages} value=${number(metrics.sum("images_queued"))} />
+      <${Stat} label=${t.live.transcriptions} value=${number(metrics.sum("transcriptions_running"))} />
+      <${Stat} label=${t.live.queuedSpeech} value=${number(metrics.sum("speech_parts_queued"))} />
       <${Stat} label=${t.live.embeddingQueue} value=${compact(metrics.sum("text_tokens_queued"))} unit=${t.live.tokens} />
       <${Stat} label=${t.live.throughput} value=${compact(throughput)} unit=${t.live.perSecond} />
       <${Stat} label=${t.live.generatedTokens} value=${compact(metrics.sum("generated_tokens_total"))} unit=${t.live.tokens} hint=${t.live.sinceStart} />
@@ -81,12 +83,13 @@ const MemoryRow = ({ label, value, total }) => html`<div class="memory-row"><spa
   <${Meter} label=${label} value=${value} max=${total} /><span class="numeric">${t.live.of(bytes(value), bytes(total))}</span></div>`;
 
 function ByModel({ metrics, loaded }) {
-  const values = Object.fromEntries(["requests_queued", "answers_running", "prompt_tokens_total", "cached_prompt_tokens_total", "generated_tokens_total", "images_total",
+  const values = Object.fromEntries(["requests_queued", "answers_running", "prompt_tokens_total", "cached_prompt_tokens_total", "generated_tokens_total", "images_total", "audio_transcribed_seconds_total", "audio_spoken_seconds_total",
     "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count"].map((name) => [name, metrics.by(name, "model")]));
   const names = [...new Set([...Object.values(values).flatMap(Object.keys), ...loaded])].sort();
   if (!names.length) return html`<${EmptyState} title=${t.live.noModels} />`;
   const column = (title, value, format = number) => ({ title, numeric: true, sort: value, cell: (model) => format(value(model)) });
   const count = (title, name) => column(title, (model) => values[name][model] ?? 0);
+  const audio = (model) => (values.audio_transcribed_seconds_total[model] ?? 0) + (values.audio_spoken_seconds_total[model] ?? 0);
   const timeToFirstToken = (model) => {
     const requests = values.time_to_first_token_seconds_count[model];
     return requests ? Math.round((values.time_to_first_token_seconds_sum[model] / requests) * 1000) : null;
@@ -95,6 +98,7 @@ function ByModel({ metrics, loaded }) {
     { title: t.live.model, sort: (model) => model, cell: (model) => html`<strong class="nowrap">${model}</strong>${loaded.has(model) && html` <${Badge} kind="success">${t.live.loaded}<//>`}` },
     count(t.live.activeColumn, "answers_running"), count(t.live.queuedColumn, "requests_queued"), count(t.live.promptTokens, "prompt_tokens_total"),
     count(t.live.cachedTokens, "cached_prompt_tokens_total"), count(t.live.generatedTokens, "generated_tokens_total"), count(t.live.images, "images_total"),
+    column(t.live.audio, audio, (value) => (value ? duration(value) : number(0))),
     column(t.live.timeToFirstToken, timeToFirstToken, (value) => (value === null ? "–" : t.live.milliseconds(number(value)))),
   ];
   return html`<${Table} label=${t.live.byModel} columns=${columns} rows=${names} rowKey=${(model) => model} />`;
