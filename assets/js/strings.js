@@ -110,7 +110,7 @@ export const t = {
 
   live: {
     about: "Current state of the whole server. Refreshes every 2 seconds while this tab is visible.", active: "Active generations", queuedRequests: "Queued requests",
-    throughput: "Token throughput", perSecond: "tokens/s", generatedTokens: "Generated tokens", sinceStart: "since server start", queuedImages: "Queued images", transcriptions: "Transcriptions", queuedSpeech: "Queued parts of speech", embeddingQueue: "Embedding queue", tokens: "tokens",
+    throughput: "Token throughput", perSecond: "tokens/s", generatedTokens: "Generated tokens", sinceStart: "since server start", queuedImages: "Queued images", transcriptions: "Transcriptions", queuedSpeech: "Queued speech", embeddingQueue: "Embedding queue", tokens: "tokens",
     memory: (device) => `Model memory (${device})`, used: "Total used", of: (used, total) => `${used} of ${total}`, chart: "Generated tokens per second",
     memoryUse: { weights: "Weights", scratch: "Scratch buffers", kv_held: "KV cache in use", kv_cached: "Prompt cache" },
     byModel: "By model", activeColumn: "Active", queuedColumn: "Queued", noModels: "No model has been used since the server started.", model: "Model", promptTokens: "Prompt tokens", cachedTokens: "Cached tokens", images: "Images", audio: "Audio", loaded: "Loaded",

@@ -143,7 +143,7 @@ test("live metrics show the transcribed audio of a model", async () => {
   await goTo(page, "live", "Live metrics");
   const row = page.getByRole("row", { name: new RegExp(MODEL) });
   await row.getByText(/^\d+ (s|min \d+ s|min)$/).waitFor();
-  await page.getByText("Queued parts of speech").waitFor();
+  await page.getByText("Queued speech").waitFor();
   assert.deepEqual(problems, []);
 });
 
