@@ -188,7 +188,9 @@ fn check_file(tx: &impl Reader, access: &Access, record: &BatchRecord) -> Result
 
 /// Refuses another batch while too many have not ended, and removes the oldest one if there are too many in all.
 fn make_room(tx: &WriteTx, project: ProjectId) -> Result<()> {
-    let open = batches::open(tx)?.iter().filter(|(_, record)| record.project == project).count();
+    // An ended batch stays open until its results are removed.
+    let counts = |record: &BatchRecord| record.project == project && record.times.ended.is_none();
+    let open = batches::open(tx)?.iter().filter(|(_, record)| counts(record)).count();
     if open >= MAX_OPEN {
         let text = format!(
             "The project has {open} batches that have not ended; at most {MAX_OPEN} are allowed. Create more when some have ended."
