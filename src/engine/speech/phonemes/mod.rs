@@ -22,7 +22,7 @@ mod tagging;
 #[cfg(test)]
 mod tests;
 mod token;
-mod token_cursor;
+mod token_view;
 mod word_lists;
 
 pub use chunks::Sentence;

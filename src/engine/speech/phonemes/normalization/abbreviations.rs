@@ -240,10 +240,10 @@ pub fn roman_numeral(view: &View) -> Option<Reading> {
     let is_counted = COUNTED.iter().any(|noun| before.eq_ignore_ascii_case(noun));
     let is_ruler = RULERS.contains(&before);
     if is_ruler && (value > 1 || view.get(1).is_none_or(|next| next.kind != Kind::Word)) && !matches!(word, "V" | "X") {
-        return Reading::new(1, format!("the {}", view.numbers.ordinal(value)));
+        return Reading::new(1, format!("the {}", view.language.numbers.ordinal(value)));
     }
     let is_name = before.starts_with(char::is_uppercase) && !is_function_word(&before.to_lowercase());
     let is_long = word.len() > 1 && is_name;
     let unambiguous = word != "I" || view.get(1).is_none_or(|next| next.kind != Kind::Word);
-    ((is_counted && unambiguous) || is_long).then(|| Reading::new(1, view.numbers.cardinal(value))).flatten()
+    ((is_counted && unambiguous) || is_long).then(|| Reading::new(1, view.language.numbers.cardinal(value))).flatten()
 }

@@ -122,7 +122,7 @@ pub fn suffixed(view: &View) -> Option<Reading> {
 }
 
 fn counted(view: &View, count: u64, one: &str, many: &str) -> String {
-    format!("{} {}", view.numbers.cardinal(count), if count == 1 { one } else { many })
+    format!("{} {}", view.language.numbers.cardinal(count), if count == 1 { one } else { many })
 }
 
 /// *million* after an amount, and the tokens that it takes.

@@ -1,7 +1,7 @@
 //! Dates and times.
 
 use super::super::numbers::spoken_digits;
-use super::super::token_cursor::integer;
+use super::super::token_view::integer;
 use super::view::{Part, Reading, View};
 
 const MONTHS: [&str; 12] = [
@@ -39,10 +39,10 @@ fn day(text: &str) -> Option<u64> {
 }
 
 fn spoken_date(view: &View, day: u64, month: &str, year: Option<u64>) -> String {
-    let day = view.numbers.ordinal(day);
-    let date = if view.british { format!("the {day} of {month}") } else { format!("{month} {day}") };
+    let day = view.language.numbers.ordinal(day);
+    let date = if view.language.british { format!("the {day} of {month}") } else { format!("{month} {day}") };
     match year {
-        Some(year) => format!("{date} , {}", view.numbers.year(year)),
+        Some(year) => format!("{date} , {}", view.language.numbers.year(year)),
         None => date,
     }
 }
@@ -65,7 +65,8 @@ pub fn slash_date(view: &View) -> Option<Reading> {
     let year_text = view.adjacent_number(4)?;
     let year = integer(year_text).filter(|_| year_text.len() == 4 || (year_text.len() == 2 && separator == '/'))?;
     let year = if year_text.len() == 2 { year + if year < 50 { 2000 } else { 1900 } } else { year };
-    let orders = if view.british { [(second, first), (first, second)] } else { [(first, second), (second, first)] };
+    let orders =
+        if view.language.british { [(second, first), (first, second)] } else { [(first, second), (second, first)] };
     let (month, day) = orders.into_iter().find(|(month, day)| (1..=12).contains(month) && (1..=31).contains(day))?;
     Reading::new(5, spoken_date(view, day, month_name(month)?, Some(year)))
 }
@@ -84,25 +85,25 @@ fn month_first(view: &View) -> Option<Reading> {
     let Some(day) = day(number) else {
         // "May 2024"
         let year = integer(number).filter(|year| number.len() == 4 && (1000..3000).contains(year))?;
-        return Reading::new(2 + dot, format!("{name} {}", view.numbers.year(year)));
+        return Reading::new(2 + dot, format!("{name} {}", view.language.numbers.year(year)));
     };
     if is_amount(view, 2 + dot) {
         return None;
     }
     let mut taken = 2 + dot;
-    let mut words = format!("{name} {}", view.numbers.ordinal(day));
+    let mut words = format!("{name} {}", view.language.numbers.ordinal(day));
     if view.adjacent_word(taken).is_some_and(is_ordinal_suffix) {
         taken += 1;
     }
     let is_range = view.adjacent_is(taken, '-') || view.adjacent_is(taken, '–');
     if let Some(last) = view.adjacent_number(taken + 1).filter(|_| is_range).and_then(self::day) {
-        words = format!("{words} to {}", view.numbers.ordinal(last));
+        words = format!("{words} to {}", view.language.numbers.ordinal(last));
         taken += 2;
     }
     let comma = usize::from(view.adjacent_is(taken, ','));
     let year = view.number(taken + comma).filter(|text| text.len() == 4).and_then(integer);
     if let Some(year) = year.filter(|year| (1000..3000).contains(year) && view.adjacent(taken + comma).is_none()) {
-        words = format!("{words} {} {}", if comma > 0 { "," } else { "" }, view.numbers.year(year));
+        words = format!("{words} {} {}", if comma > 0 { "," } else { "" }, view.language.numbers.year(year));
         taken += 1 + comma;
     }
     Reading::new(taken, words)
@@ -116,8 +117,8 @@ fn day_first(view: &View) -> Option<Reading> {
     let year = year.filter(|year| (1000..3000).contains(year) && !is_amount(view, 3 + suffix));
     let after_the = view.word_before(1).is_some_and(|word| word.eq_ignore_ascii_case("the"));
     let article = if after_the { "" } else { "the " };
-    let year_words = year.map_or_else(String::new, |year| format!(" {}", view.numbers.year(year)));
-    let words = format!("{article}{} of {name}{year_words}", view.numbers.ordinal(day));
+    let year_words = year.map_or_else(String::new, |year| format!(" {}", view.language.numbers.year(year)));
+    let words = format!("{article}{} of {name}{year_words}", view.language.numbers.ordinal(day));
     Reading::new(2 + suffix + usize::from(year.is_some()), words)
 }
 
@@ -136,7 +137,7 @@ pub fn time(view: &View) -> Option<Reading> {
     let hour = integer(hour_text).filter(|hour| hour_text.len() <= 2 && *hour < 25)?;
     if !view.adjacent_is(1, ':') {
         let (letters, taken) = half_of_day(view, 1).filter(|_| (1..=12).contains(&hour))?;
-        return Some(with_letters(1 + taken, view.numbers.cardinal(hour), letters));
+        return Some(with_letters(1 + taken, view.language.numbers.cardinal(hour), letters));
     }
     let minute_text = view.adjacent_number(2)?;
     let minute = integer(minute_text).filter(|minute| minute_text.len() == 2 && *minute < 60)?;
@@ -145,14 +146,14 @@ pub fn time(view: &View) -> Option<Reading> {
     {
         return duration(view, hour, minute, seconds);
     }
-    let hours = view.numbers.cardinal(hour);
+    let hours = view.language.numbers.cardinal(hour);
     let half = half_of_day(view, 3);
     let minutes = match minute {
         0 if half.is_some() => String::new(),
         0 if (1..=12).contains(&hour) => "o'clock".to_owned(),
         0 => "hundred".to_owned(),
-        1..10 => format!("oh {}", view.numbers.cardinal(minute)),
-        _ => view.numbers.cardinal(minute),
+        1..10 => format!("oh {}", view.language.numbers.cardinal(minute)),
+        _ => view.language.numbers.cardinal(minute),
     };
     let words = format!("{hours} {minutes}");
     match half {
@@ -167,13 +168,13 @@ fn duration(view: &View, hours: u64, minutes: u64, seconds: &str) -> Option<Read
     let whole = integer(whole).filter(|seconds| *seconds < 60 && whole.len() == 2)?;
     let counted = |count: u64, noun: &str| {
         let plural = if count == 1 { "" } else { "s" };
-        format!("{} {noun}{plural}", view.numbers.cardinal(count))
+        format!("{} {noun}{plural}", view.language.numbers.cardinal(count))
     };
     let seconds = if fraction.is_empty() {
         counted(whole, "second")
     } else {
         integer(fraction)?;
-        format!("{} point {} seconds", view.numbers.cardinal(whole), spoken_digits(fraction))
+        format!("{} point {} seconds", view.language.numbers.cardinal(whole), spoken_digits(fraction))
     };
     Reading::new(5, format!("{} {} and {seconds}", counted(hours, "hour"), counted(minutes, "minute")))
 }

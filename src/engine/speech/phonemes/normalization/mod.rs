@@ -17,8 +17,7 @@ mod view;
 
 use super::numbers::NumberWords;
 use super::token::{Kind, Token};
-use super::token_cursor::TokenCursor;
-use view::{Part, Reading, View};
+use view::{English, Part, Reading, View};
 
 type Rule = fn(&View) -> Option<Reading>;
 
@@ -39,7 +38,8 @@ const RULES: [Rule; 11] = [
 /// The tokens with every number, abbreviation and symbol read as words.
 pub fn normalize(tokens: &[Token], british: bool) -> Vec<Token> {
     let mut normalized = Vec::with_capacity(tokens.len());
-    let mut view = View { cursor: TokenCursor { tokens, at: 0 }, numbers: NumberWords { with_and: british }, british };
+    let language = English { numbers: NumberWords { with_and: british }, british };
+    let mut view = View { tokens, at: 0, language };
     // White space before something that is not spoken goes to what follows.
     let mut space_before = false;
     while let Some(token) = tokens.get(view.at) {
@@ -49,12 +49,12 @@ pub fn normalize(tokens: &[Token], british: bool) -> Vec<Token> {
                 let taken = reading.taken.max(1);
                 let end = tokens.get(view.at + taken - 1).map_or(token.end, |last| last.end);
                 push(reading.parts, token, end, follows_word(&view), &mut normalized);
-                view.cursor.at += taken;
+                view.at += taken;
             }
             None => {
                 let joins = token.kind == Kind::Word && normalized.last().is_some_and(is_spoken);
                 normalized.push(Token { space_before: token.space_before || joins, ..token.clone() });
-                view.cursor.at += 1;
+                view.at += 1;
             }
         }
         match normalized.get_mut(first) {

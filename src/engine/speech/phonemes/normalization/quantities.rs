@@ -2,7 +2,7 @@
 
 use super::super::numbers::{Written, parse_written, spoken_digits};
 use super::super::token::Kind;
-use super::super::token_cursor::integer;
+use super::super::token_view::integer;
 use super::amounts::suffixed;
 use super::dates::is_ordinal_suffix;
 use super::units::unit;
@@ -35,7 +35,7 @@ fn single(view: &View, text: &str) -> Option<Reading> {
 fn plain(view: &View, text: &str) -> String {
     match parse_written(text, ',', '.') {
         Written::Integer { digits, grouped: false } if is_year(&digits) => {
-            view.numbers.year(digits.parse().unwrap_or(0))
+            view.language.numbers.year(digits.parse().unwrap_or(0))
         }
         _ => view.spoken(text),
     }
@@ -78,7 +78,7 @@ fn is_local_number(view: &View, exchange: &str, line: &str) -> bool {
 fn ordinal(view: &View, text: &str) -> Option<Reading> {
     let suffix = view.adjacent_word(1).filter(|word| is_ordinal_suffix(word))?;
     let number = integer(&text.replace(',', ""))?;
-    Reading::new(1 + usize::from(!suffix.is_empty()), view.numbers.ordinal(number))
+    Reading::new(1 + usize::from(!suffix.is_empty()), view.language.numbers.ordinal(number))
 }
 
 /// `1990s`, `the 90s`, `'90s`.
@@ -86,7 +86,7 @@ fn decade(view: &View, text: &str) -> Option<Reading> {
     let apostrophe = usize::from(view.adjacent_is(1, '\''));
     view.adjacent_word(1 + apostrophe).filter(|word| *word == "s")?;
     let year = integer(text).filter(|year| year % 10 == 0 && *year > 0)?;
-    let words = if is_year(text) { view.numbers.year(year) } else { view.numbers.cardinal(year) };
+    let words = if is_year(text) { view.language.numbers.year(year) } else { view.language.numbers.cardinal(year) };
     let plural = match words.strip_suffix('y') {
         Some(stem) => format!("{stem}ies"),
         None => format!("{words}s"),
@@ -101,7 +101,7 @@ fn fraction(view: &View, text: &str) -> Option<Reading> {
     if view.adjacent_is(3, '/') {
         return None;
     }
-    let above_words = view.numbers.cardinal(above);
+    let above_words = view.language.numbers.cardinal(above);
     match parts(view, above, below) {
         Some(parts) => with_unit(view, 2, format!("{above_words} {parts}"), true),
         None => Reading::new(3, format!("{above_words} {}", view.spoken(below_text))),
@@ -116,7 +116,7 @@ fn parts(view: &View, above: u64, below: u64) -> Option<String> {
         4 if above == 1 => "quarter".to_owned(),
         4 => "quarters".to_owned(),
         3 | 5..=20 | 32 | 64 | 100 | 1000 if above < below => {
-            view.numbers.ordinal(below) + if above == 1 { "" } else { "s" }
+            view.language.numbers.ordinal(below) + if above == 1 { "" } else { "s" }
         }
         _ => return None,
     })
@@ -128,7 +128,7 @@ fn mixed(view: &View, text: &str) -> Option<Reading> {
     let below = view.adjacent_number(3).filter(|_| view.adjacent_is(2, '/') && !view.adjacent_is(4, '/'))?;
     let (above, below) = (integer(view.number(1)?)?, integer(below)?);
     let parts = parts(view, above, below).filter(|_| above < below)?;
-    let [whole, above] = [whole, above].map(|number| view.numbers.cardinal(number));
+    let [whole, above] = [whole, above].map(|number| view.language.numbers.cardinal(number));
     with_unit(view, 3, format!("{whole} and {above} {parts}"), false)
 }
 
@@ -160,7 +160,7 @@ fn scientific(view: &View, text: &str) -> Option<Reading> {
         return None;
     }
     let minus = if is_negative { "minus " } else { "" };
-    let (number, exponent) = (view.spoken(text), view.numbers.cardinal(exponent));
+    let (number, exponent) = (view.spoken(text), view.language.numbers.cardinal(exponent));
     Reading::new(3 + sign, format!("{number} times ten to the power of {minus}{exponent}"))
 }
 

@@ -100,7 +100,7 @@ pub fn unit(view: &View, is_one: bool) -> Option<(String, usize)> {
         None => (single(view, word, is_one)?, 1),
     };
     let british = || name.replace("meter", "metre").replace("liter", "litre");
-    Some((if view.british { british() } else { name }, taken))
+    Some((if view.language.british { british() } else { name }, taken))
 }
 
 fn find(symbol: &str) -> Option<(&'static str, &'static str)> {

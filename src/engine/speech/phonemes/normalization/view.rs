@@ -1,10 +1,8 @@
 //! What the rules of normalization see and give.
 
-use std::ops::Deref;
-
 use super::super::numbers::{NumberWords, Written, parse_written, spoken_digits};
 use super::super::token::{Kind, Token};
-use super::super::token_cursor::TokenCursor;
+use super::super::token_view::TokenView;
 use super::super::word_lists::is_function_word;
 
 /// Marks after which a hyphen is the sign of a number, even without white space.
@@ -12,9 +10,11 @@ const BEFORE_SIGN: [char; 20] =
     ['(', '"', '“', '=', '<', '>', '≤', '≥', '≈', '^', '+', '*', '×', '÷', '/', ',', ':', ';', '±', '~'];
 
 /// What a rule sees.
+pub type View<'a> = TokenView<'a, English>;
+
+/// American or British English.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
-    pub cursor: TokenCursor<'a>,
+pub struct English {
     pub numbers: NumberWords,
     pub british: bool,
 }
@@ -42,20 +42,7 @@ impl Reading {
     }
 }
 
-impl<'a> Deref for View<'a> {
-    type Target = TokenCursor<'a>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.cursor
-    }
-}
-
 impl View<'_> {
-    /// The same tokens from a later position on.
-    pub fn from(&self, offset: usize) -> Self {
-        Self { cursor: TokenCursor { at: self.at + offset, ..self.cursor }, ..*self }
-    }
-
     /// Whether the token is the sign of the number or amount that follows it. A hyphen after a word or number is none, and a
     /// dash is none after a number.
     pub fn is_minus(&self) -> bool {
@@ -86,15 +73,16 @@ impl View<'_> {
     /// Reads a number as it is written.
     pub fn spoken(&self, text: &str) -> String {
         match parse_written(text, ',', '.') {
-            Written::Integer { digits, .. } => self.numbers.digits_or_cardinal(&digits),
+            Written::Integer { digits, .. } => self.language.numbers.digits_or_cardinal(&digits),
             Written::Decimal { whole, fraction } => {
-                let whole = if whole.is_empty() { String::new() } else { self.numbers.digits_or_cardinal(&whole) };
+                let whole =
+                    if whole.is_empty() { String::new() } else { self.language.numbers.digits_or_cardinal(&whole) };
                 format!("{whole} point {}", spoken_digits(&fraction))
             }
             Written::Several(parts) => {
                 let part = |(digits, separator): (String, Option<char>)| {
                     let separator = separator.map_or("", |mark| if mark == '.' { " point " } else { " , " });
-                    self.numbers.digits_or_cardinal(&digits) + separator
+                    self.language.numbers.digits_or_cardinal(&digits) + separator
                 };
                 parts.into_iter().map(part).collect()
             }

@@ -1,6 +1,6 @@
 //! Dates and times.
 
-use super::super::token_cursor::integer;
+use super::super::token_view::integer;
 use super::number_words::cardinal;
 use super::ordinals::ordinal;
 use super::quantities::spoken;

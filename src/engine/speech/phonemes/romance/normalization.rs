@@ -2,7 +2,6 @@
 
 use super::super::language::Language;
 use super::super::token::{Kind, Token};
-use super::super::token_cursor::TokenCursor;
 use super::dates::date_or_time;
 use super::ordinals::{ordinal_number, roman_numeral};
 use super::quantities::{amount, number};
@@ -37,7 +36,7 @@ pub fn normalize(tokens: &[Token], language: Language) -> Vec<Token> {
     let mut space_before = false;
     while let Some(token) = tokens.get(at) {
         let first = normalized.len();
-        match reading(&View { cursor: TokenCursor { tokens, at }, language }) {
+        match reading(&View { tokens, at, language }) {
             Some((words, taken)) => {
                 let end = tokens.get(at + taken - 1).map_or(token.end, |last| last.end);
                 for (index, word) in words.split_whitespace().enumerate() {

@@ -1,7 +1,7 @@
 //! Ordinals, and Roman numerals, which are mostly read as ordinals.
 
 use super::super::language::Language;
-use super::super::token_cursor::integer;
+use super::super::token_view::integer;
 use super::number_words::cardinal;
 use super::view::View;
 

@@ -2,7 +2,7 @@
 
 use super::super::language::Language;
 use super::super::numbers::{Written, parse_written};
-use super::super::token_cursor::integer;
+use super::super::token_view::integer;
 use super::number_words::{cardinal, shortened, spoken_digits};
 use super::ordinals::ordinal;
 use super::view::View;

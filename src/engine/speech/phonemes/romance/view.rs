@@ -1,32 +1,13 @@
 //! What the rules of normalization see.
 
-use std::ops::Deref;
-
 use super::super::language::Language;
 use super::super::token::{Kind, Token};
-use super::super::token_cursor::TokenCursor;
+use super::super::token_view::TokenView;
 
-/// The tokens from a position on.
-#[derive(Clone, Copy)]
-pub struct View<'a> {
-    pub cursor: TokenCursor<'a>,
-    pub language: Language,
-}
-
-impl<'a> Deref for View<'a> {
-    type Target = TokenCursor<'a>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.cursor
-    }
-}
+/// What a rule sees.
+pub type View<'a> = TokenView<'a, Language>;
 
 impl View<'_> {
-    /// The same tokens from a later position on.
-    pub fn from(&self, offset: usize) -> Self {
-        Self { cursor: TokenCursor { at: self.at + offset, ..self.cursor }, ..*self }
-    }
-
     pub fn is_italian(&self) -> bool {
         self.language == Language::Italian
     }

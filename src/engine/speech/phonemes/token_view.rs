@@ -2,14 +2,20 @@
 
 use super::token::{Kind, Token};
 
-/// The tokens from a position on, and those before it.
+/// The tokens from a position on, and those before it. `L`: what the rules know of the language.
 #[derive(Clone, Copy)]
-pub struct TokenCursor<'a> {
+pub struct TokenView<'a, L> {
     pub tokens: &'a [Token],
     pub at: usize,
+    pub language: L,
 }
 
-impl<'a> TokenCursor<'a> {
+impl<'a, L: Copy> TokenView<'a, L> {
+    /// The same tokens from a later position on.
+    pub fn from(&self, offset: usize) -> Self {
+        Self { at: self.at + offset, ..*self }
+    }
+
     pub fn get(&self, offset: usize) -> Option<&'a Token> {
         self.tokens.get(self.at.checked_add(offset)?)
     }
