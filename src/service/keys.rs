@@ -313,7 +313,10 @@ impl Keys {
         let rows = self.store.read(move |tx| {
             authorize::named_project(tx, &access, project)?;
             let rows = stored::newest(tx, project, window.before, window.rows())?;
-            rows.into_iter().map(|row| Key::with_last_use(tx, row)).collect::<Result<Vec<_>>>()
+            let ids: Vec<_> = rows.iter().map(|(id, _)| *id).collect();
+            let uses = stored::last_uses(tx, &ids)?;
+            let keys = rows.into_iter().zip(uses);
+            Ok(keys.map(|((id, record), last_used_at)| Key { last_used_at, ..Key::new(id, record) }).collect())
         });
         let items = rows.await?;
         Ok(page(self.store.pepper(), listing, window, items, |key: &Key| key.id.to_bytes()))

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::codec::{self, Record};
 use super::record_serde;
 use super::tables::{AUDIT, AUDIT_BY_TIME, Table};
-use super::transaction::{Reader, WriteTx};
+use super::transaction::{Pair, Reader, WriteTx};
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{AuditId, KeyId, ProjectId};
@@ -40,6 +40,9 @@ impl Record for AuditIndexRow {
     const VERSION: u8 = 1;
 }
 
+/// How many rows are read at once, if they are those of all projects.
+const ROWS_AT_ONCE: usize = 64;
+
 /// A row with its id and project.
 pub type AuditRow = (AuditId, ProjectId, AuditRecord);
 
@@ -68,12 +71,21 @@ fn walk_all(
     before: Option<[u8; 16]>,
     visit: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    tx.each(&[], before.as_ref().map(<[u8; 16]>::as_slice), &mut |key, AuditIndexRow { project }| {
-        let record = tx.get(&[&project.to_bytes(), key].concat())?;
-        let record =
-            record.ok_or_else(|| codec::inconsistent("the index of the audit log names a row that does not exist"))?;
-        visit((id(key)?, project, record))
-    })
+    let mut before = before.map(Vec::from);
+    loop {
+        let rows: Vec<Pair<AuditIndexRow>> = tx.newest(&[], before.as_deref(), ROWS_AT_ONCE)?;
+        let keys: Vec<_> = rows.iter().map(|(key, row)| [&row.project.to_bytes(), key.as_slice()].concat()).collect();
+        for ((key, row), record) in rows.iter().zip(tx.get_all(&keys)?) {
+            let missing = || codec::inconsistent("the index of the audit log names a row that does not exist");
+            if visit((id(key)?, row.project, record.ok_or_else(missing)?))?.is_break() {
+                return Ok(());
+            }
+        }
+        match rows.into_iter().nth(ROWS_AT_ONCE - 1) {
+            Some((last, _)) => before = Some(last),
+            None => return Ok(()),
+        }
+    }
 }
 
 fn id(bytes: &[u8]) -> Result<AuditId> {

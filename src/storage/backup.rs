@@ -8,10 +8,9 @@ use std::path::Path;
 
 use super::check_report::cause;
 use super::error::BackupError;
-use super::snapshot_copy::{self, Pepper};
+use super::private_files;
+use super::redb::copy::{Pepper, copy};
 use super::store::Store;
-use super::verify::count;
-use super::{database, private_files};
 
 /// The report of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,14 +30,12 @@ impl Store {
             return Err(BackupError::TargetExists { path: to.to_owned() });
         }
         let tx = self.snapshot().map_err(|error| database(cause(&error)))?;
-        let records = count(&tx).map_err(|error| database(cause(&error)))?;
+        let records = tx.tables().map_err(|failed| database(failed.reason))?;
         let partial = private_files::partial(to);
         let file = private_files::create_partial(&partial).map_err(io)?;
-        let copied = database::catch_panic(|| snapshot_copy::copy(&tx, file, Pepper::Include(self.pepper().raw())));
-        let published = match copied {
-            Some(Ok(())) => private_files::publish(&partial, to).map_err(|error| taken_or(error, to)),
-            Some(Err(error)) => Err(database(error.to_string())),
-            None => Err(database("unreadable pages".into())),
+        let published = match copy(&tx, file, Pepper::Include(self.pepper().raw())) {
+            Ok(()) => private_files::publish(&partial, to).map_err(|error| taken_or(error, to)),
+            Err(error) => Err(database(error.to_string())),
         };
         published.inspect_err(|_| drop(std::fs::remove_file(&partial)))?;
         Ok(BackupReport { records, bytes: std::fs::metadata(to).map_err(io)?.len() })

@@ -1,7 +1,6 @@
 //! Stored batches, and the results of their requests until the batch ends.
 
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
@@ -118,17 +117,8 @@ pub fn insert(tx: &WriteTx, id: BatchId, record: &BatchRecord) -> Result<()> {
 
 /// Every batch that has not ended, or whose results are not removed yet, oldest first.
 pub fn open(tx: &impl Reader) -> Result<Vec<(BatchId, BatchRecord)>> {
-    let mut ids = Vec::new();
-    tx.each(&[], None, &mut |key, OpenBatchRow| {
-        ids.extend(key.try_into().map(BatchId::from_bytes));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    ids.sort_unstable();
-    let found = |id: BatchId| {
-        let record = project_resources::find::<BatchRecord>(tx, id.to_bytes())?;
-        record.map(|record| (id, record)).ok_or_else(|| codec::inconsistent("an open batch does not exist"))
-    };
-    ids.into_iter().map(found).collect()
+    let found = project_resources::indexed(tx, OPEN_BATCHES)?;
+    Ok(found.into_iter().map(|(id, record)| (BatchId::from_bytes(id), record)).collect())
 }
 
 pub fn put_result(tx: &WriteTx, id: BatchId, line: u32, result: &BatchResultRecord) -> Result<()> {
@@ -146,22 +136,16 @@ pub fn has_result(tx: &impl Reader, id: BatchId, line: u32) -> Result<bool> {
 
 /// The lines whose requests have a result.
 pub fn lines_with_results(tx: &impl Reader, id: BatchId) -> Result<HashSet<u32>> {
-    let mut lines = HashSet::new();
-    tx.visit(BATCH_RESULTS, &id.to_bytes(), None, &mut |key, _| {
+    let line_of = |key: Vec<u8>| {
         let line = key.get(16..).and_then(|line| line.try_into().ok()).map(u32::from_be_bytes);
-        lines.insert(line.ok_or_else(|| codec::inconsistent("a malformed line among the results of a batch"))?);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(lines)
+        line.ok_or_else(|| codec::inconsistent("a malformed line among the results of a batch"))
+    };
+    tx.keys(BATCH_RESULTS, &id.to_bytes(), None, None)?.into_iter().map(line_of).collect()
 }
 
 /// Removes up to `limit` results of a batch that has ended. Returns whether none is left; then the batch is no longer open.
 pub fn remove_results(tx: &WriteTx, id: BatchId, limit: usize) -> Result<bool> {
-    let mut found = Vec::new();
-    tx.visit(BATCH_RESULTS, &id.to_bytes(), None, &mut |key, _| {
-        found.push(key.to_vec());
-        Ok(if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-    })?;
+    let found = tx.keys(BATCH_RESULTS, &id.to_bytes(), None, Some(limit))?;
     found.iter().try_for_each(|key| tx.remove::<BatchResultRecord>(key))?;
     let done = found.len() < limit;
     if done {

@@ -3,8 +3,6 @@
 //! Chunks are written before the record that refers to them. Until then, and after the record is removed, a mark records
 //! that they belong to nothing. After a crash, orphaned chunks are found by these marks.
 
-use std::ops::ControlFlow;
-
 use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
@@ -14,6 +12,8 @@ use super::transaction::{Reader, WriteTx};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 
+/// How many chunks are read at once.
+const CHUNKS_AT_ONCE: usize = 8;
 /// Size of every chunk but the last, slightly below a power of two, because redb allocates a power of two of pages for
 /// a value with its key and header.
 pub const CHUNK_BYTES: usize = (512 << 10) - 512;
@@ -51,8 +51,12 @@ pub fn get(tx: &impl Reader, id: FileId, index: u32) -> Result<Option<Vec<u8>>> 
 /// The content of `chunks` chunks.
 pub fn read(tx: &impl Reader, id: FileId, chunks: u32) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(chunks as usize * CHUNK_BYTES);
-    for index in 0..chunks {
-        bytes.extend(get(tx, id, index)?.ok_or_else(|| Error::not_found("content", id))?);
+    let keys: Vec<_> = (0..chunks).map(|index| key(id, index)).collect();
+    for keys in keys.chunks(CHUNKS_AT_ONCE) {
+        for chunk in tx.get_all(keys)? {
+            let Chunk(chunk) = chunk.ok_or_else(|| Error::not_found("content", id))?;
+            bytes.extend(chunk);
+        }
     }
     Ok(bytes)
 }
@@ -72,12 +76,8 @@ pub fn release(tx: &WriteTx, id: FileId) -> Result<()> {
 
 /// Every id whose chunks belong to nothing.
 pub fn orphaned(tx: &impl Reader) -> Result<Vec<FileId>> {
-    let mut found = Vec::new();
-    tx.each(&[], None, &mut |key, OrphanedChunks| {
-        found.extend(key.try_into().map(FileId::from_bytes));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(found)
+    let keys = tx.keys(ORPHANED_CHUNKS, &[], None, None)?;
+    Ok(keys.into_iter().filter_map(|key| key.try_into().ok()).map(FileId::from_bytes).collect())
 }
 
 /// Removes up to `limit` chunks that belong to nothing. Returns whether none is left. Chunks that belong to something by
@@ -86,11 +86,7 @@ pub fn sweep(tx: &WriteTx, id: FileId, limit: usize) -> Result<bool> {
     if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
         return Ok(true);
     }
-    let mut found = Vec::new();
-    tx.visit(FILE_CHUNKS, &id.to_bytes(), None, &mut |key, _| {
-        found.push(key.to_vec());
-        Ok(if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-    })?;
+    let found = tx.keys(FILE_CHUNKS, &id.to_bytes(), None, Some(limit))?;
     found.iter().try_for_each(|key| tx.remove::<Chunk>(key))?;
     let done = found.len() < limit;
     if done {

@@ -3,8 +3,6 @@
 //! Rows are numbered in the order of the transcript. A number is never used again while the conversation exists, so
 //! rows may have gaps, and what refers to a row never refers to another message.
 
-use std::ops::ControlFlow;
-
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
@@ -113,12 +111,8 @@ pub fn remove_messages_below(tx: &WriteTx, id: ConversationId, end: u32) -> Resu
 
 /// The rows below `end`, the last one first.
 fn row_numbers(tx: &impl Reader, id: ConversationId, end: u32) -> Result<Vec<u32>> {
-    let mut found = Vec::new();
-    tx.visit(MESSAGES, &id.to_bytes(), Some(&row_key(id, end)), &mut |key, _| {
-        found.push(row_of(key)?);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(found)
+    let keys = tx.keys(MESSAGES, &id.to_bytes(), Some(&row_key(id, end)), None)?;
+    keys.iter().map(|key| row_of(key)).collect()
 }
 
 fn row_key(id: ConversationId, row: u32) -> Vec<u8> {

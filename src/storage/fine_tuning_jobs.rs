@@ -1,7 +1,5 @@
 //! Stored fine-tuning jobs and their events.
 
-use std::ops::ControlFlow;
-
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
@@ -171,17 +169,8 @@ pub fn close(tx: &WriteTx, id: JobId) -> Result<()> {
 
 /// The jobs that have not ended, oldest first.
 pub fn open_jobs(tx: &impl Reader) -> Result<Vec<(JobId, JobRecord)>> {
-    let mut ids = Vec::new();
-    tx.each(&[], None, &mut |key, OpenJobRow| {
-        ids.extend(key.try_into().map(JobId::from_bytes));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    ids.sort_unstable();
-    let found = |id: JobId| {
-        let record = project_resources::find::<JobRecord>(tx, id.to_bytes())?;
-        record.map(|record| (id, record)).ok_or_else(|| codec::inconsistent("an open fine-tuning job does not exist"))
-    };
-    ids.into_iter().map(found).collect()
+    let found = project_resources::indexed(tx, OPEN_JOBS)?;
+    Ok(found.into_iter().map(|(id, record)| (JobId::from_bytes(id), record)).collect())
 }
 
 /// Replaces the saved state of a job by content that was stored. Returns the content that it had before, whose chunks are

@@ -102,6 +102,12 @@ pub fn last_use(tx: &impl Reader, id: KeyId) -> Result<Option<Timestamp>> {
     Ok(tx.get::<KeyUse>(&id.to_bytes())?.map(|found| found.at))
 }
 
+/// When each of these keys was last used.
+pub fn last_uses(tx: &impl Reader, ids: &[KeyId]) -> Result<Vec<Option<Timestamp>>> {
+    let keys: Vec<_> = ids.iter().map(|id| id.to_bytes().to_vec()).collect();
+    Ok(tx.get_all::<KeyUse>(&keys)?.into_iter().map(|found| found.map(|found| found.at)).collect())
+}
+
 /// Up to `limit` keys of a project older than `before`, newest first.
 pub fn newest(
     tx: &impl Reader,
@@ -112,14 +118,16 @@ pub fn newest(
     let prefix = project.to_bytes();
     let before = before.map(|id| [prefix, id].concat());
     let rows = tx.newest::<KeyIndexRow>(&prefix, before.as_deref(), limit)?;
-    rows.into_iter().map(|(key, _)| listed(tx, project, &key)).collect()
+    let ids: Vec<_> = rows.iter().map(|(key, _)| key.get(16..).unwrap_or_default().to_vec()).collect();
+    let records = tx.get_all(&ids)?;
+    ids.into_iter().zip(records).map(|(id, record)| listed(project, id, record)).collect()
 }
 
-fn listed(tx: &impl Reader, project: ProjectId, key: &[u8]) -> Result<(KeyId, KeyRecord)> {
-    let id = key.get(16..).and_then(|id| id.try_into().ok()).map(KeyId::from_bytes);
-    let id = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of keys"))?;
+fn listed(project: ProjectId, id: Vec<u8>, record: Option<KeyRecord>) -> Result<(KeyId, KeyRecord)> {
+    let id = id.try_into().map(KeyId::from_bytes);
+    let id = id.map_err(|_| codec::inconsistent("a malformed row in the index of keys"))?;
     // The index has no MAC, so the record itself must confirm its project.
-    let record = find(tx, id)?.filter(|record| record.project == project);
+    let record = record.filter(|record| record.project == project);
     record
         .map(|record| (id, record))
         .ok_or_else(|| codec::inconsistent(format!("the index of keys lists {id} wrongly")))

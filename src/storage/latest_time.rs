@@ -1,6 +1,6 @@
 //! The latest known time of the installation. It never goes back, even if the clock is set back.
 
-use super::database::unavailable;
+use super::engine::unavailable;
 use super::meta::meta;
 use super::tables::META;
 use super::transaction::{Reader, WriteTx};

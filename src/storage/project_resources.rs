@@ -1,7 +1,5 @@
 //! Resources of a project other than keys: found by id, listed by project.
 
-use std::ops::ControlFlow;
-
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
@@ -70,12 +68,14 @@ pub fn newest<R: ProjectResource>(
     let prefix = prefix(R::KIND, project);
     let before = before.map(|id| row_key(R::KIND, project, id));
     let rows = tx.newest::<ResourceIndexRow>(&prefix, before.as_deref(), limit)?;
-    rows.into_iter()
-        .map(|(key, _)| {
-            let id = key.get(prefix.len()..).and_then(|id| id.try_into().ok());
-            let id: [u8; 16] = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of resources"))?;
+    let ids: Vec<_> = rows.iter().map(|(key, _)| key.get(prefix.len()..).unwrap_or_default().to_vec()).collect();
+    let records = tx.get_all::<R>(&ids)?;
+    ids.into_iter()
+        .zip(records)
+        .map(|(id, record)| {
+            let id = id.try_into().map_err(|_| codec::inconsistent("a malformed row in the index of resources"))?;
             // The index is not authoritative: the record itself must confirm its project.
-            let record = find::<R>(tx, id)?.filter(|record| record.project() == project);
+            let record = record.filter(|record| record.project() == project);
             record
                 .map(|record| (id, record))
                 .ok_or_else(|| codec::inconsistent("the index of resources lists one wrongly"))
@@ -85,12 +85,17 @@ pub fn newest<R: ProjectResource>(
 
 /// The number of resources of a kind that a project has. Visits them all.
 pub fn count<R: ProjectResource>(tx: &impl Reader, project: ProjectId) -> Result<usize> {
-    let mut count = 0;
-    tx.visit(OWNED, &prefix(R::KIND, project), None, &mut |_, _| {
-        count += 1;
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(count)
+    Ok(tx.keys(OWNED, &prefix(R::KIND, project), None, None)?.len())
+}
+
+/// The resources whose ids are the keys of an index, such as that of open batches, oldest first.
+pub(super) fn indexed<R: ProjectResource>(tx: &impl Reader, index: Table) -> Result<Vec<([u8; 16], R)>> {
+    let mut keys = tx.keys(index, &[], None, None)?;
+    keys.sort_unstable();
+    let wrong = || codec::inconsistent(format!("the index `{}` lists one that does not exist", index.name()));
+    let records = tx.get_all::<R>(&keys)?;
+    let found = keys.into_iter().zip(records).map(|(key, record)| Some((key.try_into().ok()?, record?)));
+    found.map(|found| found.ok_or_else(wrong)).collect()
 }
 
 /// The key of a resource's row in the index.

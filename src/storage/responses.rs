@@ -1,8 +1,6 @@
 //! Stored responses of the Responses API. Each has only its own input and output; its record names the response that it
 //! continues. Ids sort by time, so the table itself is the index by age.
 
-use std::ops::ControlFlow;
-
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
@@ -141,17 +139,8 @@ pub fn close(tx: &WriteTx, id: ResponseId) -> Result<()> {
 
 /// Every open response, the oldest first.
 pub fn open(tx: &impl Reader) -> Result<Vec<(ResponseId, ResponseRecord)>> {
-    let mut ids = Vec::new();
-    tx.visit(OPEN_RESPONSES, &[], None, &mut |key, _| {
-        ids.extend(key.try_into().map(ResponseId::from_bytes));
-        Ok(ControlFlow::Continue(()))
-    })?;
-    ids.sort_unstable();
-    let found = |id: ResponseId| {
-        let record = project_resources::find(tx, id.to_bytes())?;
-        record.map(|record| (id, record)).ok_or_else(|| codec::inconsistent("an open response does not exist"))
-    };
-    ids.into_iter().map(found).collect()
+    let found = project_resources::indexed(tx, OPEN_RESPONSES)?;
+    Ok(found.into_iter().map(|(id, record)| (ResponseId::from_bytes(id), record)).collect())
 }
 
 pub fn put_steps(tx: &WriteTx, id: ResponseId, steps: &ResponseStepsRecord) -> Result<()> {

@@ -1,24 +1,24 @@
 //! The store handle.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
-use redb::Database;
 use tokio::sync::oneshot;
 
-use super::database::{self, DatabaseFile, Health, Opener};
+use super::engine::{Failed, StoreEngine};
 use super::error::OpenError;
-use super::group_commit::{Message, Task, Writer};
-use super::pepper::{self, Pepper};
-use super::shared_state::{SharedState, Watcher, shutting_down};
+use super::jobs::{Message, Task};
+use super::pepper::Pepper;
+use super::redb;
+use super::redb::database::{Opener, from_file};
+use super::shared_state::{SharedState, shutting_down};
 use super::transaction::{ReadTx, WriteTx};
-use super::{migrations, private_files};
+use super::watchers::Watcher;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
-use crate::file_lock::FileLock;
 
 /// Settings of a store.
 #[derive(Clone, Debug)]
@@ -39,6 +39,7 @@ pub struct WriteStats {
 }
 
 struct Inner {
+    engine: Arc<dyn StoreEngine>,
     shared: Arc<SharedState>,
     // Dropped before the thread is joined, because the writer ends when no sender is left.
     sender: SyncSender<Message>,
@@ -75,46 +76,16 @@ pub struct Store {
 impl Store {
     /// Opens or creates the data folder. Blocking.
     pub fn open(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>) -> Result<Self, OpenError> {
-        Self::open_with(settings, clock_rng, database::from_file())
+        Self::open_with(settings, clock_rng, from_file())
     }
 
     /// As [`Store::open`], through a chosen backend; for fault injection.
     pub fn open_with(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>, opener: Opener) -> Result<Self, OpenError> {
         let StoreSettings { dir, cache_bytes, queue } = settings;
-        private_files::private_dir(&dir).map_err(|error| OpenError::io(&dir, error))?;
-        let lock = database::lock_folder(&dir)?;
-        let path = dir.join(private_files::DATABASE);
-        let pepper = Arc::new(pepper::load_or_create(&dir, path.exists(), &*clock_rng)?);
-        if !path.exists() {
-            migrations::create(&path, &pepper, cache_bytes)?;
-        }
-        let source = DatabaseFile { path, cache_bytes, opener };
-        let db = source.open()?;
-        // redb may panic over damaged pages; that is reported as damage.
-        let migrated = database::catch_panic(|| migrations::run(&db, &source.path, &pepper))
-            .unwrap_or_else(|| Err(OpenError::corrupt(&source.path, "unreadable pages")));
-        if let Err(error) = migrated {
-            // After a panic, closing may panic as well.
-            let _ = database::catch_panic(move || drop(db));
-            return Err(error);
-        }
-        Self::start(db, source, pepper, queue, lock)
-    }
-
-    fn start(
-        db: Database,
-        source: DatabaseFile,
-        pepper: Arc<Pepper>,
-        queue: usize,
-        lock: FileLock,
-    ) -> Result<Self, OpenError> {
-        let path = source.path.clone();
-        let shared = Arc::new(SharedState::new(db, source, pepper));
         let (sender, inbox) = sync_channel(queue.max(1));
-        let writer = Writer { shared: shared.clone(), inbox, _lock: lock };
-        let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
-        let thread = thread.map_err(|error| OpenError::io(&path, error))?;
-        Ok(Self { inner: Arc::new(Inner { shared, sender, thread: WriterThread(Mutex::new(Some(thread))) }) })
+        let (engine, thread) = redb::open(&dir, cache_bytes, opener, &*clock_rng, inbox)?;
+        let (shared, thread) = (engine.shared.clone(), WriterThread(Mutex::new(Some(thread))));
+        Ok(Self { inner: Arc::new(Inner { engine, shared, sender, thread }) })
     }
 
     /// Runs `f` in a write transaction and resolves once that is durable.
@@ -135,10 +106,11 @@ impl Store {
         T: Send + 'static,
         F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
     {
-        let shared = &self.inner.shared;
-        if shared.closing.load(Acquire) || !shared.is_open() {
-            return Err(shared.absent());
+        let Inner { engine, shared, .. } = &*self.inner;
+        if shared.closing.load(Acquire) {
+            return Err(shutting_down());
         }
+        engine.check_open()?;
         let (reply, answer) = oneshot::channel();
         match self.inner.sender.try_send(Message::Job(Box::new(Task::new(f, reply)))) {
             Ok(()) => Ok(answer),
@@ -167,11 +139,12 @@ impl Store {
 
     /// A snapshot for long work on the caller's thread.
     pub(super) fn snapshot(&self) -> Result<ReadTx> {
-        self.inner.shared.snapshot()
+        self.inner.snapshot()
     }
 
-    pub(super) fn file_bytes(&self) -> u64 {
-        std::fs::metadata(&self.inner.shared.source.path).map_or(0, |found| found.len())
+    /// Size of the database in bytes; 0 if unknown.
+    pub(super) fn bytes(&self) -> u64 {
+        self.inner.engine.bytes()
     }
 
     /// The pepper.
@@ -181,7 +154,7 @@ impl Store {
 
     /// Registers `watcher` for changes of sealed records, until it is dropped.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
-        self.inner.shared.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
+        self.inner.shared.watchers.add(watcher);
     }
 
     pub fn stats(&self) -> WriteStats {
@@ -199,30 +172,19 @@ impl Store {
 }
 
 impl Inner {
-    fn read_blocking<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
-        let tx = self.shared.snapshot().inspect_err(|_| {
-            // The database is open but cannot create a snapshot.
-            if self.shared.database().is_some() {
-                self.report(Health::Broken);
-            }
-        })?;
-        let outcome = f(&tx);
-        self.report(tx.health());
-        tx.close();
-        outcome
+    fn snapshot(&self) -> Result<ReadTx> {
+        let failed = |failed: Failed| {
+            self.engine.report(failed.health, &self.sender);
+            if self.shared.closing.load(Acquire) { shutting_down() } else { failed.into() }
+        };
+        Ok(ReadTx::new(self.engine.snapshot().map_err(failed)?, self.shared.pepper.clone()))
     }
 
-    /// Tells the writer to check the database, once for any number of reports.
-    fn report(&self, met: Health) {
-        if met == Health::Sound {
-            return;
-        }
-        if met == Health::Damaged {
-            self.shared.log_damage();
-        }
-        if !self.shared.suspect.swap(true, AcqRel) && self.sender.try_send(Message::Met(met)).is_err() {
-            // If the queue is full, a later reader or the writer itself reports it.
-            self.shared.clear_suspicion();
-        }
+    fn read_blocking<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
+        let tx = self.snapshot()?;
+        let outcome = f(&tx);
+        self.engine.report(tx.health(), &self.sender);
+        tx.close();
+        outcome
     }
 }

@@ -1,10 +1,6 @@
 //! All tables of the database. They map bytes to bytes: keys in sort order, values as [`codec`](super::codec) encodes
 //! them. This lets backup and verification iterate over any table.
 
-use redb::TableDefinition;
-
-pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
-
 /// The name of a table; part of the input of a record's MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Table(&'static str);
@@ -12,10 +8,6 @@ pub struct Table(&'static str);
 impl Table {
     pub fn name(self) -> &'static str {
         self.0
-    }
-
-    pub(super) fn definition(self) -> Definition {
-        TableDefinition::new(self.0)
     }
 }
 

@@ -1,25 +1,20 @@
-//! Transactions with typed reads and writes, without redb in the interface.
-//!
-//! redb may panic over damaged pages. Such a panic becomes an error here, so that it differs from a panic of the
-//! program itself.
+//! Transactions with typed reads and writes, on top of an [engine](super::engine).
 
 use std::cell::{Cell, RefCell};
-use std::ops::{Bound, ControlFlow};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use redb::{Database, Durability, ReadTransaction, ReadableDatabase as _, ReadableTable, WriteTransaction};
-
 use super::codec::{self, Record};
-use super::database::{self, Health, catch_redb_panic};
+use super::engine::{EngineSnapshot, EngineWrite, Export, Failed, Health, Scan, Visit, unavailable};
 use super::pepper::Pepper;
 use super::tables::Table;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// One stored pair.
 pub type Pair<R> = (Vec<u8>, R);
 type Each<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<ControlFlow<()>>;
-type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>;
 
 /// Reading in a read or write transaction.
 pub trait Reader {
@@ -28,19 +23,47 @@ pub trait Reader {
     /// The stored bytes under `key`.
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
+    /// The stored bytes under several keys, in their order.
+    fn raw_all(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>>;
+
+    /// Walks over keys in descending order.
+    fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Result<()>;
+
     /// Visits the keys that start with `prefix` in descending order, starting below `before` (a whole key) if given,
     /// until `visit` breaks.
-    fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()>;
+    fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
+        self.scan(&Scan { table, prefix, before, values: true, rows: None }, visit)
+    }
+
+    /// Up to `limit` keys that start with `prefix` and are below `before`, in descending order. Reads no values.
+    fn keys(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, limit: Option<usize>) -> Result<Vec<Vec<u8>>> {
+        let mut found = Vec::new();
+        self.scan(&Scan { table, prefix, before, values: false, rows: limit }, &mut |key, _| {
+            found.push(key.to_vec());
+            let is_full = limit.is_some_and(|limit| found.len() >= limit);
+            Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(found)
+    }
 
     fn get<R: Record>(&self, key: &[u8]) -> Result<Option<R>> {
         self.raw(R::TABLE, key)?.map(|bytes| codec::decode(self.pepper(), key, &bytes)).transpose()
     }
 
+    /// The records of several keys, in their order.
+    fn get_all<R: Record>(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<R>>> {
+        let decode = |(key, bytes): (&Vec<u8>, Option<Vec<u8>>)| {
+            bytes.map(|bytes| codec::decode(self.pepper(), key, &bytes)).transpose()
+        };
+        keys.iter().zip(self.raw_all(R::TABLE, keys)?).map(decode).collect()
+    }
+
     /// Up to `limit` records in descending key order.
     fn newest<R: Record>(&self, prefix: &[u8], before: Option<&[u8]>, limit: usize) -> Result<Vec<Pair<R>>> {
         let mut found = Vec::new();
-        self.each(prefix, before, &mut |key, record: R| {
-            found.push((key.to_vec(), record));
+        let scan = Scan { table: R::TABLE, prefix, before, values: true, rows: Some(limit) };
+        self.scan(&scan, &mut |key, bytes| {
+            found.push((key.to_vec(), codec::decode(self.pepper(), key, bytes)?));
             Ok(if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
         Ok(found)
@@ -54,24 +77,24 @@ pub trait Reader {
 
 /// A snapshot.
 pub struct ReadTx {
-    tx: ReadTransaction,
+    engine: Box<dyn EngineSnapshot>,
     pepper: Arc<Pepper>,
     health: Cell<Health>,
 }
 
 impl ReadTx {
-    pub(super) fn begin(db: &Database, pepper: Arc<Pepper>) -> Result<Self, redb::Error> {
-        let tx = catch_redb_panic(|| Ok(db.begin_read()?))?;
-        Ok(Self { tx, pepper, health: Cell::default() })
+    pub(super) fn new(engine: Box<dyn EngineSnapshot>, pepper: Arc<Pepper>) -> Self {
+        Self { engine, pepper, health: Cell::default() }
     }
 
-    pub(super) fn inner(&self) -> &ReadTransaction {
-        &self.tx
+    /// The names of all tables, known to this program or not, with the number of their rows.
+    pub(super) fn tables(&self) -> Result<BTreeMap<String, u64>, Failed> {
+        self.engine.tables().map_err(|failed| self.note(failed))
     }
 
-    /// Whether the disk failed under this snapshot.
-    pub(super) fn is_broken(&self) -> bool {
-        self.health.get() == Health::Broken
+    /// Visits all rows of a table in ascending order.
+    pub(super) fn export(&self, table: &str, export: Export<'_>) -> Result<(), Failed> {
+        self.engine.export(table, export).map_err(|failed| self.note(failed))
     }
 
     pub(super) fn health(&self) -> Health {
@@ -80,15 +103,12 @@ impl ReadTx {
 
     /// Closes the snapshot, which may panic after damage.
     pub(super) fn close(self) {
-        let _ = database::catch_panic(move || drop(self));
+        let _ = catch_unwind(AssertUnwindSafe(move || drop(self)));
     }
 
-    fn failed(&self, error: &redb::Error) -> Error {
-        // A closed database is already being reopened.
-        if !matches!(error, redb::Error::DatabaseClosed) {
-            self.health.set(self.health.get().max(Health::after(error)));
-        }
-        database::failed(error)
+    fn note(&self, failed: Failed) -> Failed {
+        self.health.set(self.health.get().max(failed.health));
+        failed
     }
 }
 
@@ -98,16 +118,15 @@ impl Reader for ReadTx {
     }
 
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let found = catch_redb_panic(|| {
-            let table = self.tx.open_table(table.definition())?;
-            Ok(ReadableTable::get(&table, key)?.map(|guard| guard.value().to_vec()))
-        });
-        found.map_err(|error| self.failed(&error))
+        Ok(self.engine.get(table, key).map_err(|failed| self.note(failed))?)
     }
 
-    fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
-        let open = || Ok(self.tx.open_table(table.definition())?);
-        walk(open, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
+    fn raw_all(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+        Ok(self.engine.get_all(table, keys).map_err(|failed| self.note(failed))?)
+    }
+
+    fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Result<()> {
+        self.engine.scan(scan, visit).map_err(|failed| self.note(failed))?
     }
 }
 
@@ -118,60 +137,44 @@ pub(super) type Change = (Table, Vec<u8>);
 ///
 /// It counts writes, so that the writer knows whether a failed closure has written. It also notes disk errors and
 /// damage, after which it refuses everything and must not be committed.
-pub struct WriteTx {
-    tx: WriteTransaction,
+pub struct WriteTx<'a> {
+    engine: &'a dyn EngineWrite,
     pepper: Arc<Pepper>,
     writes: Cell<u64>,
     health: Cell<Health>,
     changes: RefCell<Vec<Change>>,
 }
 
-impl WriteTx {
-    pub(super) fn begin(db: &Database, pepper: Arc<Pepper>) -> Result<Self, redb::Error> {
-        let mut tx = db.begin_write()?;
-        tx.set_durability(Durability::Immediate)?;
-        tx.set_two_phase_commit(true);
-        // Saves the allocator state with each commit, so that opening after a crash need not scan the file.
-        tx.set_quick_repair(true);
-        Ok(Self { tx, pepper, writes: Cell::new(0), health: Cell::default(), changes: RefCell::default() })
+impl<'a> WriteTx<'a> {
+    pub(super) fn new(engine: &'a dyn EngineWrite, pepper: Arc<Pepper>) -> Self {
+        Self { engine, pepper, writes: Cell::new(0), health: Cell::default(), changes: RefCell::default() }
     }
 
     /// Stores `record` under `key`, replacing what is there.
     pub fn put<R: Record>(&self, key: &[u8], record: &R) -> Result<()> {
         let bytes = codec::encode(&self.pepper, key, record)?;
         self.put_raw(R::TABLE, key, &bytes)?;
-        if R::SEALED {
-            self.changes.borrow_mut().push((R::TABLE, key.to_vec()));
-        }
+        self.note_change::<R>(key);
         Ok(())
     }
 
     /// Removes the record under `key`, if there is one.
     pub fn remove<R: Record>(&self, key: &[u8]) -> Result<()> {
         self.writes.set(self.writes.get() + 1);
-        let removed = self.call(|tx| {
-            tx.open_table(R::TABLE.definition())?.remove(key)?;
-            Ok(())
-        });
+        let removed = self.call(|engine| engine.remove(R::TABLE, key));
+        self.note_change::<R>(key);
+        removed
+    }
+
+    fn note_change<R: Record>(&self, key: &[u8]) {
         if R::SEALED {
             self.changes.borrow_mut().push((R::TABLE, key.to_vec()));
         }
-        removed
     }
 
     pub(super) fn put_raw(&self, table: Table, key: &[u8], bytes: &[u8]) -> Result<()> {
         self.writes.set(self.writes.get() + 1);
-        self.call(|tx| {
-            tx.open_table(table.definition())?.insert(key, bytes)?;
-            Ok(())
-        })
-    }
-
-    pub(super) fn create(&self, table: Table) -> Result<(), redb::Error> {
-        catch_redb_panic(|| {
-            self.tx.open_table(table.definition())?;
-            Ok(())
-        })
+        self.call(|engine| engine.put(table, key, bytes))
     }
 
     pub(super) fn writes(&self) -> u64 {
@@ -190,110 +193,32 @@ impl WriteTx {
         self.changes.take()
     }
 
-    pub(super) fn commit(self) -> Result<(), redb::Error> {
-        Ok(self.tx.commit()?)
-    }
-
-    pub(super) fn abort(self) -> Result<(), redb::Error> {
-        Ok(self.tx.abort()?)
-    }
-
-    /// Discards the transaction after damage. Its rollback may panic over the same pages. Uses `drop` rather than
-    /// `abort`: a panic in `abort` unwinds into the destructor, where a second panic would abort the process.
-    pub(super) fn discard(self) {
-        let _ = database::catch_panic(move || drop(self));
-    }
-
-    /// Calls redb. After damage, redb's state may be inconsistent, so no further call is made.
-    fn call<T>(&self, call: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error>) -> Result<T> {
-        self.usable()?;
-        catch_redb_panic(|| call(&self.tx)).map_err(|error| self.failed(&error))
-    }
-
-    fn usable(&self) -> Result<()> {
-        if self.health.get() == Health::Sound {
-            return Ok(());
+    /// After a failure, the engine's state may be inconsistent, so it is not called any more.
+    fn call<T>(&self, call: impl FnOnce(&dyn EngineWrite) -> Result<T, Failed>) -> Result<T> {
+        if self.health.get() != Health::Sound {
+            return Err(unavailable("an earlier call in this transaction failed"));
         }
-        Err(database::unavailable("an earlier call in this transaction failed"))
-    }
-
-    fn failed(&self, error: &redb::Error) -> Error {
-        self.health.set(self.health.get().max(Health::after(error)));
-        database::failed(error)
+        call(self.engine).map_err(|failed| {
+            self.health.set(self.health.get().max(failed.health));
+            failed.into()
+        })
     }
 }
 
-impl Reader for WriteTx {
+impl Reader for WriteTx<'_> {
     fn pepper(&self) -> &Pepper {
         &self.pepper
     }
 
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.call(|tx| {
-            let table = tx.open_table(table.definition())?;
-            let found = table.get(key)?;
-            Ok(found.map(|guard| guard.value().to_vec()))
-        })
+        self.call(|engine| engine.get(table, key))
     }
 
-    fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
-        self.usable()?;
-        let open = || Ok(self.tx.open_table(table.definition())?);
-        walk(open, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
+    fn raw_all(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.call(|engine| engine.get_all(table, keys))
     }
-}
 
-type Walked = Result<Result<()>, redb::Error>;
-
-/// The outer error is redb's, the inner one the visitor's. A panic of the visitor is resumed after redb's part.
-fn walk<T>(
-    open: impl FnOnce() -> Result<T, redb::Error>,
-    prefix: &[u8],
-    before: Option<&[u8]>,
-    visit: Visit<'_>,
-) -> Walked
-where
-    T: ReadableTable<&'static [u8], &'static [u8]>,
-{
-    let mut panic = None;
-    let walked = catch_redb_panic(|| {
-        walk_table(&open()?, prefix, before, &mut |key, value| {
-            catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|payload| {
-                panic = Some(payload);
-                Ok(ControlFlow::Break(()))
-            })
-        })
-    });
-    match panic {
-        Some(payload) => resume_unwind(payload),
-        None => walked,
+    fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Result<()> {
+        self.call(|engine| engine.scan(scan, visit))?
     }
-}
-
-fn walk_table<T>(table: &T, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Walked
-where
-    T: ReadableTable<&'static [u8], &'static [u8]>,
-{
-    let end = end_of(prefix);
-    let upper = before.or(end.as_deref()).map_or(Bound::Unbounded, Bound::Excluded);
-    if matches!(upper, Bound::Excluded(upper) if upper <= prefix) {
-        return Ok(Ok(()));
-    }
-    for pair in table.range::<&[u8]>((Bound::Included(prefix), upper))?.rev() {
-        let (key, value) = pair?;
-        match visit(key.value(), value.value()) {
-            Ok(ControlFlow::Continue(())) => {}
-            Ok(ControlFlow::Break(())) => break,
-            Err(error) => return Ok(Err(error)),
-        }
-    }
-    Ok(Ok(()))
-}
-
-/// The first key after all that start with `prefix`; `None` if there is none.
-fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
 }

@@ -2,10 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
-
-use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
 use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditIndexRow, AuditRecord};
@@ -13,15 +9,13 @@ use super::batches::BatchRecord;
 use super::check_report::{CheckReport, cause, records};
 use super::content_chunks::{Chunk, OrphanedChunks};
 use super::conversations::{self, ConversationRecord, MessageRecord};
-use super::database::{self, DatabaseFile, catch_panic};
-use super::error::{CheckError, OpenError};
+use super::error::CheckError;
 use super::file_records::FileRecord;
 use super::fine_tuning_checkpoints::{CheckpointRecord, TunedModelRow};
 use super::fine_tuning_jobs::{JobEventRecord, JobRecord, OpenJobRow, TrainingStateRecord};
 use super::idempotency_records::IdempotencyRecord;
 use super::keys::{KeyIndexRow, KeyRecord, KeyUse};
 use super::limits::{LevelsRecord, LimitsRecord};
-use super::pepper::{self, Pepper};
 use super::project_resources::{self, ProjectResource};
 use super::projects::ProjectRecord;
 use super::quota_usage::QuotaUsageRecord;
@@ -29,7 +23,7 @@ use super::responses::{OpenResponseRecord, ResponseContentRecord, ResponseRecord
 use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
-use super::{migrations, private_files, tables, verify_batches, verify_usage_sums};
+use super::{tables, verify_batches, verify_usage_sums};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 
@@ -38,78 +32,39 @@ impl Store {
     pub fn verify(&self) -> Result<CheckReport, CheckError> {
         let unfinished = |error: Error| CheckError::Unfinished { reason: cause(&error) };
         let mut report = self.read_blocking(verify).map_err(unfinished)?;
-        report.bytes = self.file_bytes();
+        report.bytes = self.bytes();
         Ok(report)
     }
 }
 
-/// Checks a data folder offline: redb's checksums first, then every record. Blocking.
-pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
-    let path = data_dir.join(private_files::DATABASE);
-    let bytes = std::fs::metadata(&path).map_err(|error| OpenError::io(&path, error))?.len();
-    let _lock = database::lock_folder(data_dir)?;
-    let pepper = pepper::load(data_dir)?.ok_or_else(|| OpenError::MissingPepper { path: pepper::path(data_dir) })?;
-    let source = DatabaseFile { path: path.clone(), cache_bytes: 64 << 20, opener: database::from_file() };
-    let mut db = source.open()?;
-    let report = check_database(&mut db, &path, &Arc::new(pepper))?;
-    Ok(CheckReport { bytes, ..report })
-}
-
-/// Checksums, layout, records.
-pub(super) fn check_database(db: &mut Database, path: &Path, pepper: &Arc<Pepper>) -> Result<CheckReport, CheckError> {
-    let intact = catch_panic(|| db.check_integrity()).ok_or_else(|| OpenError::corrupt(path, "unreadable pages"))?;
-    let intact = intact.map_err(|error| OpenError::database(path, error))?;
-    let found = migrations::layout(db, path, pepper)?;
-    if found > migrations::LAYOUT {
-        return Err(OpenError::NewerLayout { found, known: migrations::LAYOUT }.into());
-    }
-    let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))?;
-    let report = verify(&tx).map_err(|error| CheckError::Unfinished { reason: cause(&error) })?;
-    Ok(CheckReport { repaired: !intact, ..report })
-}
-
-fn verify(tx: &ReadTx) -> Result<CheckReport> {
-    catch_panic(|| {
-        let mut report = CheckReport { records: count(tx)?, ..CheckReport::default() };
-        projects(tx, &mut report)?;
-        keys(tx, &mut report)?;
-        key_index(tx, &mut report)?;
-        records(tx, &mut report, &mut |_, _: KeyUse| Ok(None))?;
-        project_resources::<ConversationRecord>(tx, &mut report)?;
-        project_resources::<AgentRecord>(tx, &mut report)?;
-        transcripts(tx, &mut report)?;
-        agent_versions(tx, &mut report)?;
-        audit(tx, &mut report)?;
-        records(tx, &mut report, &mut |_, _: LimitsRecord| Ok(None))?;
-        records(tx, &mut report, &mut |_, _: LevelsRecord| Ok(None))?;
-        records(tx, &mut report, &mut |_, _: QuotaUsageRecord| Ok(None))?;
-        records(tx, &mut report, &mut |_, _: IdempotencyRecord| Ok(None))?;
-        verify_usage_sums::check(tx, &mut report)?;
-        project_resources::<FileRecord>(tx, &mut report)?;
-        project_resources::<CheckpointRecord>(tx, &mut report)?;
-        chunks(tx, &mut report)?;
-        project_resources::<JobRecord>(tx, &mut report)?;
-        jobs(tx, &mut report)?;
-        stored_images(tx, &mut report)?;
-        project_resources::<ResponseRecord>(tx, &mut report)?;
-        responses(tx, &mut report)?;
-        project_resources::<BatchRecord>(tx, &mut report)?;
-        verify_batches::check(tx, &mut report)?;
-        Ok(report)
-    })
-    .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
-}
-
-pub(super) fn count(tx: &ReadTx) -> Result<BTreeMap<String, u64>> {
-    let counts = database::catch_redb_panic(|| {
-        let mut counts = BTreeMap::new();
-        for table in tx.inner().list_tables()? {
-            let name = table.name().to_owned();
-            counts.insert(name, tx.inner().open_untyped_table(table)?.len()?);
-        }
-        Ok(counts)
-    });
-    counts.map_err(|error| database::failed(&error))
+/// Reads every record of a snapshot.
+pub(super) fn verify(tx: &ReadTx) -> Result<CheckReport> {
+    let mut report = CheckReport { records: tx.tables()?, ..CheckReport::default() };
+    projects(tx, &mut report)?;
+    keys(tx, &mut report)?;
+    key_index(tx, &mut report)?;
+    records(tx, &mut report, &mut |_, _: KeyUse| Ok(None))?;
+    project_resources::<ConversationRecord>(tx, &mut report)?;
+    project_resources::<AgentRecord>(tx, &mut report)?;
+    transcripts(tx, &mut report)?;
+    agent_versions(tx, &mut report)?;
+    audit(tx, &mut report)?;
+    records(tx, &mut report, &mut |_, _: LimitsRecord| Ok(None))?;
+    records(tx, &mut report, &mut |_, _: LevelsRecord| Ok(None))?;
+    records(tx, &mut report, &mut |_, _: QuotaUsageRecord| Ok(None))?;
+    records(tx, &mut report, &mut |_, _: IdempotencyRecord| Ok(None))?;
+    verify_usage_sums::check(tx, &mut report)?;
+    project_resources::<FileRecord>(tx, &mut report)?;
+    project_resources::<CheckpointRecord>(tx, &mut report)?;
+    chunks(tx, &mut report)?;
+    project_resources::<JobRecord>(tx, &mut report)?;
+    jobs(tx, &mut report)?;
+    stored_images(tx, &mut report)?;
+    project_resources::<ResponseRecord>(tx, &mut report)?;
+    responses(tx, &mut report)?;
+    project_resources::<BatchRecord>(tx, &mut report)?;
+    verify_batches::check(tx, &mut report)?;
+    Ok(report)
 }
 
 fn projects(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Chunks and the files that they belong to.
 
 use outpost::ids::FileId;
+use outpost::storage::WriteTx;
 use outpost::storage::content_chunks::{self, Chunk};
 use outpost::storage::file_records::{self, FileRecord};
 
@@ -21,8 +22,9 @@ fn record(fixture: &Fixture, chunks: u32) -> FileRecord {
 }
 
 async fn write_chunks(fixture: &Fixture, id: FileId, indices: std::ops::Range<u32>) {
-    let write_chunks =
-        move |tx: &_| indices.clone().try_for_each(|index| content_chunks::put(tx, id, index, &Chunk(vec![1; 10])));
+    let write_chunks = move |tx: &WriteTx| {
+        indices.clone().try_for_each(|index| content_chunks::put(tx, id, index, &Chunk(vec![1; 10])))
+    };
     fixture.store.write(write_chunks).await.unwrap();
 }
 
@@ -35,7 +37,7 @@ async fn check_finds_content_without_a_file_and_files_without_content() {
     write_chunks(&fixture, arriving, 0..2).await;
     assert!(fixture.store.verify().unwrap().is_clean(), "marked chunks belong to an upload");
     let records = [(whole, record(&fixture, 3)), (short, record(&fixture, 3))];
-    let insert = move |tx: &_| records.iter().try_for_each(|(id, record)| file_records::insert(tx, *id, record));
+    let insert = move |tx: &WriteTx| records.iter().try_for_each(|(id, record)| file_records::insert(tx, *id, record));
     fixture.store.write(insert).await.unwrap();
     // Without its first chunk, an upload has no mark.
     write_chunks(&fixture, stray, 1..2).await;

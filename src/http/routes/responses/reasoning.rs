@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::display::shorten;
 use crate::engine::TemplateVariable;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::http::routes::prompt_fields::effort;
 use crate::service::json_fields::{invalid_field, optional};
 
@@ -38,7 +38,7 @@ pub fn requested(field: Option<&Value>, include: Option<&[String]>) -> Result<Re
     let text = |name: &str| {
         let value = field.and_then(|field| field.get(name));
         optional(&format!("reasoning.{name}"), value, "a string", Value::is_string)?;
-        Ok(value.and_then(Value::as_str))
+        Ok::<_, Error>(value.and_then(Value::as_str))
     };
     let variables = text("effort")?.map_or(Ok(Vec::new()), |level| effort("reasoning.effort", level.to_owned()))?;
     let mut is_summary = false;

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError};
 
-use super::error::OpenError;
-use super::private_files;
-use crate::error::{Code, Error};
 use crate::file_lock::FileLock;
+use crate::storage::engine::{Failed, Health};
+use crate::storage::error::OpenError;
+use crate::storage::private_files;
 
 /// Locks the data folder for this process. redb's own lock is not enough, because it is released while the database is
 /// reopened after a disk error.
-pub(super) fn lock_folder(dir: &Path) -> Result<FileLock, OpenError> {
+pub(in crate::storage) fn lock_folder(dir: &Path) -> Result<FileLock, OpenError> {
     let path = dir.join("lock");
     let file = private_files::open_or_create(&path).map_err(|error| OpenError::io(&path, error))?;
     FileLock::try_acquire(file).map_err(|error| match error {
@@ -28,12 +28,12 @@ pub(super) fn lock_folder(dir: &Path) -> Result<FileLock, OpenError> {
 pub type Opener = Box<dyn Fn(&Builder, &Path) -> Result<Database, DatabaseError> + Send + Sync>;
 
 /// Opens the file without a wrapper.
-pub(super) fn from_file() -> Opener {
+pub(in crate::storage) fn from_file() -> Opener {
     Box::new(|builder, path| builder.create_with_backend(FileBackend::new(private_files::open_existing(path)?)?))
 }
 
 /// The database file, its cache size and its opener.
-pub(super) struct DatabaseFile {
+pub(in crate::storage) struct DatabaseFile {
     pub path: PathBuf,
     pub cache_bytes: usize,
     pub opener: Opener,
@@ -72,7 +72,7 @@ pub(super) fn create(file: std::fs::File, cache_bytes: usize) -> Result<Database
 }
 
 /// Catches a panic of redb over a damaged file; `None` if it panicked.
-pub(super) fn catch_panic<T>(f: impl FnOnce() -> T) -> Option<T> {
+pub(in crate::storage) fn catch_panic<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()
 }
 
@@ -81,36 +81,13 @@ pub(super) fn catch_redb_panic<T>(call: impl FnOnce() -> Result<T, redb::Error>)
     catch_panic(call).unwrap_or_else(|| Err(redb::Error::Corrupted("redb panicked over unreadable pages".into())))
 }
 
-/// The state of a handle or transaction, best first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Health {
-    #[default]
-    Sound,
-    /// Damaged pages were read. The handle stays usable after a read; a write transaction must be discarded.
-    Damaged,
-    /// The disk failed: redb requires every handle to be dropped and the file to be reopened.
-    Broken,
-}
-
-impl Health {
-    /// The state after an error.
-    pub fn after(error: &redb::Error) -> Self {
-        use redb::Error as E;
-        match error {
-            E::Io(_) | E::PreviousIo | E::LockPoisoned(_) | E::DatabaseClosed => Self::Broken,
-            E::Corrupted(_) => Self::Damaged,
-            _ => Self::Sound,
-        }
-    }
-}
-
-/// The client's error for a database error.
-pub(super) fn failed(error: &redb::Error) -> Error {
-    unavailable(error.to_string())
-}
-
-/// The error for operations that the store cannot run now.
-pub(super) fn unavailable(cause: impl Into<String>) -> Error {
-    Error::new(Code::StorageUnavailable, "The storage is not available at the moment. Try again shortly.")
-        .with_cause(cause.into())
+/// An operation of redb failed.
+pub(super) fn failed(error: &redb::Error) -> Failed {
+    use redb::Error as E;
+    let health = match error {
+        E::Io(_) | E::PreviousIo | E::LockPoisoned(_) | E::DatabaseClosed => Health::Broken,
+        E::Corrupted(_) => Health::Damaged,
+        _ => Health::Sound,
+    };
+    Failed { health, reason: error.to_string() }
 }

@@ -7,18 +7,18 @@
 //! the disk fails, the whole group gets an error and the database is reopened.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use redb::Database;
-use tokio::sync::oneshot;
 
-use super::database::{Health, catch_panic, unavailable};
-use super::shared_state::SharedState;
-use super::transaction::{Change, WriteTx};
-use crate::error::{Error, Result};
+use super::database::catch_panic;
+use super::state::RedbState;
+use super::transaction::RedbWrite;
 use crate::file_lock::FileLock;
+use crate::storage::engine::{Health, unavailable};
+use crate::storage::jobs::{Job, Member, Message};
+use crate::storage::transaction::{Change, WriteTx};
 
 /// Max closures per transaction; bounds the wait of the first of them.
 const MAX_GROUP: usize = 256;
@@ -26,58 +26,6 @@ const MAX_GROUP: usize = 256;
 const MAX_REOPENS: usize = 8;
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
-
-pub(super) enum Message {
-    Job(Box<dyn Job>),
-    /// A reader hit a disk error or damage.
-    Met(Health),
-    Stop,
-}
-
-/// A closure with the channel for its result.
-pub(super) trait Job: Send {
-    /// Runs the closure, stores its outcome, and returns whether it was `Ok`.
-    fn run(&mut self, tx: &WriteTx) -> bool;
-    fn fail(&mut self, error: Error);
-    fn answer(self: Box<Self>);
-}
-
-pub(super) struct Task<T, F> {
-    run: F,
-    outcome: Option<Result<T>>,
-    reply: oneshot::Sender<Result<T>>,
-}
-
-impl<T, F> Task<T, F> {
-    pub fn new(run: F, reply: oneshot::Sender<Result<T>>) -> Self {
-        Self { run, outcome: None, reply }
-    }
-}
-
-impl<T: Send, F: FnMut(&WriteTx) -> Result<T> + Send> Job for Task<T, F> {
-    fn run(&mut self, tx: &WriteTx) -> bool {
-        let outcome = (self.run)(tx);
-        let accepted = outcome.is_ok();
-        self.outcome = Some(outcome);
-        accepted
-    }
-
-    fn fail(&mut self, error: Error) {
-        self.outcome = Some(Err(error));
-    }
-
-    fn answer(self: Box<Self>) {
-        // The client may have disconnected; the write is done anyway.
-        let _ = self.reply.send(self.outcome.unwrap_or_else(|| Err(unavailable("never run"))));
-    }
-}
-
-/// A job of the group that is being committed.
-struct Member {
-    job: Box<dyn Job>,
-    /// It has failed and takes no part in further attempts.
-    settled: bool,
-}
 
 enum Attempt {
     Committed(Vec<Change>),
@@ -89,8 +37,21 @@ enum Attempt {
     Failed(Vec<Change>, String),
 }
 
-pub(super) struct Writer {
-    pub shared: Arc<SharedState>,
+/// What became of the members of a group in one transaction.
+enum Ran {
+    All {
+        writers: u64,
+    },
+    /// A member failed after it had written.
+    FailedAfterWriting,
+    /// A member met damaged pages or panicked. redb's state may be inconsistent.
+    Damaged,
+    /// The disk failed.
+    Broken,
+}
+
+pub(in crate::storage) struct Writer {
+    pub state: Arc<RedbState>,
     pub inbox: Receiver<Message>,
     /// Held until the database is closed.
     pub _lock: FileLock,
@@ -109,7 +70,7 @@ impl Writer {
                 break;
             }
         }
-        self.shared.close();
+        self.state.close();
     }
 
     /// Whether the handle stays usable after reported errors. Damaged pages alone are no reason to reopen, because
@@ -118,11 +79,11 @@ impl Writer {
     fn is_usable(&self, met: Health) -> bool {
         let usable = match met {
             Health::Sound => return true,
-            Health::Damaged => self.shared.is_working(),
+            Health::Damaged => self.state.is_working(),
             Health::Broken => false,
         };
         if usable {
-            self.shared.clear_suspicion();
+            self.state.clear_suspicion();
         }
         usable
     }
@@ -143,10 +104,10 @@ impl Writer {
 
     /// Commits a group and sends the results; false if the disk failed.
     fn commit(&self, jobs: Vec<Box<dyn Job>>) -> bool {
-        let mut group: Vec<_> = jobs.into_iter().map(|job| Member { job, settled: false }).collect();
+        let mut group = Member::group(jobs);
         let mut handles = 0;
         let (changes, failure) = loop {
-            let attempt = match self.shared.database() {
+            let attempt = match self.state.database() {
                 Some(db) => catch_panic(|| self.attempt(&db, &mut group))
                     .unwrap_or_else(|| Attempt::Failed(Vec::new(), "the database panicked".into())),
                 None => Attempt::Failed(Vec::new(), "the database is closed".into()),
@@ -164,71 +125,83 @@ impl Writer {
             }
         };
         if let Some(reason) = &failure {
-            self.shared.log_failed_commit(reason);
-            self.shared.close_database();
+            self.state.log_failed_commit(reason);
+            self.state.close_database();
             group.iter_mut().for_each(|member| member.job.fail(unavailable(reason.clone())));
         }
         // Announced before the acknowledgements, and after a failure too, because caches must drop these records.
-        self.shared.announce(&changes, failure.is_some());
+        self.state.shared.watchers.announce(&changes, failure.is_some());
         group.into_iter().for_each(|member| member.job.answer());
         failure.is_none()
     }
 
     /// Reopens the database for the rest of a group.
     fn renew(&self, handles: usize) -> Result<(), String> {
-        self.shared.close_database();
+        self.state.close_database();
         if handles > MAX_REOPENS {
             return Err("many writes of a group met damaged pages".into());
         }
-        match catch_panic(|| self.shared.reopen_database()) {
+        match catch_panic(|| self.state.reopen_database()) {
             Some(opened) => opened.map_err(|error| error.to_string()),
             None => Err("reopening the database panicked".into()),
         }
     }
 
     fn attempt(&self, db: &Database, group: &mut [Member]) -> Attempt {
-        let tx = match WriteTx::begin(db, self.shared.pepper.clone()) {
-            Ok(tx) => tx,
-            Err(error) => return Attempt::Failed(Vec::new(), error.to_string()),
+        let failed = |error: redb::Error| Attempt::Failed(Vec::new(), error.to_string());
+        let engine = match RedbWrite::begin(db) {
+            Ok(engine) => engine,
+            Err(error) => return failed(error),
         };
+        let tx = WriteTx::new(&engine, self.state.shared.pepper.clone());
+        let ran = self.run_members(&tx, group);
+        let (changes, written) = (tx.take_changes(), tx.writes() > 0);
+        match ran {
+            Ran::All { writers } => self.finish(engine, changes, written, writers),
+            Ran::FailedAfterWriting => engine.abort().map_or_else(failed, |()| Attempt::Again),
+            Ran::Damaged => {
+                engine.discard();
+                Attempt::AgainOnNewHandle
+            }
+            Ran::Broken => Attempt::Failed(Vec::new(), "the disk failed inside a transaction".into()),
+        }
+    }
+
+    fn run_members(&self, tx: &WriteTx, group: &mut [Member]) -> Ran {
         let mut writers = 0;
         for member in group.iter_mut().filter(|member| !member.settled) {
             let before = tx.writes();
-            let accepted = run_catching_panic(member, &tx);
+            let accepted = member.run(tx);
             let wrote = tx.writes() > before;
             match (tx.health(), accepted) {
-                (Health::Broken, _) => {
-                    return Attempt::Failed(Vec::new(), "the disk failed inside a transaction".into());
-                }
+                (Health::Broken, _) => return Ran::Broken,
                 (Health::Damaged, _) => {
-                    self.shared.log_damage();
+                    self.state.log_damage();
                     // Overrides what the closure made of the error.
                     member.job.fail(unavailable("a write met damaged pages"));
-                    return settle_on_new_handle(member, tx);
+                    member.settled = true;
+                    return Ran::Damaged;
                 }
-                (Health::Sound, None) => return settle_on_new_handle(member, tx),
+                (Health::Sound, None) => {
+                    member.settled = true;
+                    return Ran::Damaged;
+                }
                 (Health::Sound, Some(true)) => writers += u64::from(wrote),
                 (Health::Sound, Some(false)) if !wrote => {}
                 (Health::Sound, Some(false)) => {
                     member.settled = true;
-                    return tx
-                        .abort()
-                        .map_or_else(|error| Attempt::Failed(Vec::new(), error.to_string()), |()| Attempt::Again);
+                    return Ran::FailedAfterWriting;
                 }
             }
         }
-        self.finish(tx, writers)
+        Ran::All { writers }
     }
 
-    fn finish(&self, tx: WriteTx, writers: u64) -> Attempt {
-        let changes = tx.take_changes();
-        let written = tx.writes() > 0;
-        let done = if written { tx.commit() } else { tx.abort() };
+    fn finish(&self, engine: RedbWrite, changes: Vec<Change>, written: bool, writers: u64) -> Attempt {
+        let done = if written { engine.commit() } else { engine.abort() };
         match done {
             Ok(()) => {
-                self.shared.commits.fetch_add(u64::from(written), Relaxed);
-                self.shared.writes.fetch_add(writers, Relaxed);
-                self.shared.failed_commits.store(0, Relaxed);
+                self.state.count_commit(written, writers);
                 Attempt::Committed(changes)
             }
             Err(error) => Attempt::Failed(changes, error.to_string()),
@@ -237,12 +210,12 @@ impl Writer {
 
     /// Reopens the file until it succeeds; refuses writes meanwhile. False if stopped.
     fn reopen(&self) -> bool {
-        self.shared.close_database();
+        self.state.close_database();
         let (mut pause, mut attempts) = (MIN_PAUSE, 0_u64);
         loop {
             attempts += 1;
             let should_log = attempts.is_power_of_two();
-            match catch_panic(|| self.shared.reopen_database()) {
+            match catch_panic(|| self.state.reopen_database()) {
                 Some(Ok(())) => return true,
                 Some(Err(error)) if should_log => tracing::error!(%error, attempts, "cannot reopen the database yet"),
                 None if should_log => tracing::error!(attempts, "reopening the database panicked"),
@@ -270,20 +243,4 @@ impl Writer {
             }
         }
     }
-}
-
-/// Settles a member and discards the transaction.
-fn settle_on_new_handle(member: &mut Member, tx: WriteTx) -> Attempt {
-    member.settled = true;
-    tx.discard();
-    Attempt::AgainOnNewHandle
-}
-
-/// `None` if the closure panicked; its member then has the error. Panics of redb are already errors here.
-fn run_catching_panic(member: &mut Member, tx: &WriteTx) -> Option<bool> {
-    let ran = catch_panic(|| member.job.run(tx));
-    if ran.is_none() {
-        member.job.fail(Error::internal("a write closure panicked"));
-    }
-    ran
 }

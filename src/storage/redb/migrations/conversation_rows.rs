@@ -48,11 +48,9 @@ pub(super) fn number_rows(tx: &WriteTx) -> Result<()> {
 mod tests {
     use std::sync::Arc;
 
-    use redb::Database;
-    use redb::backends::InMemoryBackend;
-
     use super::*;
     use crate::storage::pepper::Pepper;
+    use crate::storage::redb::transaction::in_memory;
     use crate::storage::transaction::Reader as _;
 
     #[test]
@@ -66,8 +64,8 @@ mod tests {
             created_at: Timestamp::from_millis(5),
             updated_at: Timestamp::from_millis(6),
         };
-        let db = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
-        let tx = WriteTx::begin(&db, Arc::new(Pepper::from_bytes([7; 32]))).unwrap();
+        let engine = in_memory();
+        let tx = WriteTx::new(&engine, Arc::new(Pepper::from_bytes([7; 32])));
         tx.put(b"id", &old).unwrap();
         number_rows(&tx).unwrap();
         let new: ConversationRecord = tx.get(b"id").unwrap().unwrap();

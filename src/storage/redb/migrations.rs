@@ -15,13 +15,17 @@ use std::sync::Arc;
 
 use redb::Database;
 
-use super::error::OpenError;
-use super::keys::KeyRecord;
-use super::meta::{LAYOUT_KEY, PEPPER_CHECK_KEY, meta};
-use super::pepper::Pepper;
-use super::transaction::{ReadTx, Reader as _, WriteTx};
-use super::{database, private_files, snapshot_copy, tables};
+use super::copy::{self, CopyError, copy};
+use super::database;
+use super::transaction::{RedbSnapshot, RedbWrite};
 use crate::ids::ProjectId;
+use crate::storage::engine::EngineRead as _;
+use crate::storage::error::OpenError;
+use crate::storage::keys::KeyRecord;
+use crate::storage::meta::{LAYOUT_KEY, PEPPER_CHECK_KEY, meta};
+use crate::storage::pepper::{self, Pepper};
+use crate::storage::transaction::{ReadTx, Reader as _, WriteTx};
+use crate::storage::{private_files, tables};
 use response_quota::OldQuotaUsage;
 
 /// The layout version that this program writes.
@@ -42,9 +46,10 @@ pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> R
     let partial = private_files::partial(path);
     let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
     let db = database::create(file, cache_bytes).map_err(|error| OpenError::database(&partial, error))?;
-    let tx = begin(&db, path, pepper)?;
+    let engine = begin(&db, path)?;
+    let tx = WriteTx::new(&engine, pepper.clone());
     fill(&tx, pepper).map_err(|error| OpenError::record(&partial, &error, tx.is_broken()))?;
-    tx.commit().map_err(|error| OpenError::database(&partial, error))?;
+    engine.commit().map_err(|error| OpenError::database(&partial, error))?;
     db.close().map_err(|error| OpenError::database(&partial, error))?;
     private_files::publish(&partial, path).map_err(|error| OpenError::io(path, error))
 }
@@ -63,9 +68,10 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
     if found < LAYOUT {
         back_up_old_layout(db, path, pepper, found)?;
     }
-    let tx = begin(db, path, pepper)?;
+    let engine = begin(db, path)?;
+    let tx = WriteTx::new(&engine, pepper.clone());
     for table in tables::ALL {
-        tx.create(*table).map_err(|error| OpenError::database(path, error))?;
+        engine.create(*table).map_err(|error| OpenError::database(path, error))?;
     }
     let steps = STEPS.iter().skip(found.saturating_sub(1) as usize);
     let migrated = steps.map(|step| step(&tx)).collect::<crate::error::Result<Vec<()>>>();
@@ -74,7 +80,7 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
         tx.put_raw(tables::META, LAYOUT_KEY, &meta(&LAYOUT.to_be_bytes()))
             .map_err(|error| OpenError::record(path, &error, tx.is_broken()))?;
     }
-    tx.commit().map_err(|error| OpenError::database(path, error))
+    engine.commit().map_err(|error| OpenError::database(path, error))
 }
 
 /// Copies the database before the first migration changes it.
@@ -82,9 +88,9 @@ fn back_up_old_layout(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u
     let previous = path.with_extension(format!("layout-{found}.redb"));
     let partial = private_files::partial(&previous);
     let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
-    let copied = ReadTx::begin(db, pepper.clone())
-        .and_then(|tx| snapshot_copy::copy(&tx, file, snapshot_copy::Pepper::LeaveOut));
-    copied.map_err(|error| OpenError::database(path, error))?;
+    let engine = RedbSnapshot::begin(db).map_err(|error| OpenError::database(path, error))?;
+    let tx = ReadTx::new(Box::new(engine), pepper.clone());
+    copy(&tx, file, copy::Pepper::LeaveOut).map_err(|error| error.about(path))?;
     match private_files::publish(&partial, &previous) {
         // An earlier attempt created this copy.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -110,15 +116,15 @@ fn begin_checksums(_: &WriteTx) -> crate::error::Result<()> {
     Ok(())
 }
 
-fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, OpenError> {
-    WriteTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))
+fn begin(db: &Database, path: &Path) -> Result<RedbWrite, OpenError> {
+    RedbWrite::begin(db).map_err(|error| OpenError::database(path, error))
 }
 
 /// The layout of the database. Also checks the pepper, unless the layout is newer.
 pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<u32, OpenError> {
     let read = database::catch_panic(|| {
-        let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))?;
-        let look = |key| tx.raw(tables::META, key).map_err(|error| OpenError::record(path, &error, tx.is_broken()));
+        let tx = RedbSnapshot::begin(db).map_err(|error| OpenError::database(path, error))?;
+        let look = |key| tx.get(tables::META, key).map_err(|failed| CopyError::Source(failed).about(path));
         Ok((look(LAYOUT_KEY)?, look(PEPPER_CHECK_KEY)?))
     });
     let (layout, check) = read.unwrap_or_else(|| Err(OpenError::corrupt(path, "unreadable pages")))?;
@@ -127,7 +133,7 @@ pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result
         return Err(OpenError::corrupt(path, "it has no layout version, so outpost did not write it"));
     };
     if layout <= LAYOUT && check.as_deref() != Some(&meta(&pepper.check_value())) {
-        let path = path.parent().map(super::pepper::path).unwrap_or_default();
+        let path = path.parent().map(pepper::path).unwrap_or_default();
         return Err(OpenError::WrongPepper { path });
     }
     Ok(layout)

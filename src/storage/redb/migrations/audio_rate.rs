@@ -76,11 +76,9 @@ pub(super) fn extend_rates(tx: &WriteTx) -> Result<()> {
 mod tests {
     use std::sync::Arc;
 
-    use redb::Database;
-    use redb::backends::InMemoryBackend;
-
     use super::*;
     use crate::storage::pepper::Pepper;
+    use crate::storage::redb::transaction::in_memory;
     use crate::storage::transaction::Reader as _;
 
     #[test]
@@ -91,8 +89,8 @@ mod tests {
         let at = Timestamp::from_millis(5);
         let limits = LimitsWithoutAudio { own, ceiling, quotas, updated_at: Some(at) };
         let levels = LevelsWithoutAudio { at, requests: Some(-4), tokens: Some(11) };
-        let db = Database::builder().create_with_backend(InMemoryBackend::new()).unwrap();
-        let tx = WriteTx::begin(&db, Arc::new(Pepper::from_bytes([7; 32]))).unwrap();
+        let engine = in_memory();
+        let tx = WriteTx::new(&engine, Arc::new(Pepper::from_bytes([7; 32])));
         tx.put(b"project", &limits).unwrap();
         tx.put(b"project", &levels).unwrap();
         extend_rates(&tx).unwrap();

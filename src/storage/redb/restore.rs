@@ -7,13 +7,16 @@ use std::sync::Arc;
 
 use redb::Database;
 
-use super::database::{self, DatabaseFile, catch_panic};
-use super::error::{CheckError, OpenError, RestoreError};
-use super::meta::PEPPER_KEY;
-use super::pepper::{self, Pepper};
-use super::transaction::{ReadTx, Reader as _};
-use super::verify::check_database;
-use super::{private_files, snapshot_copy, tables};
+use super::check::check_database;
+use super::copy::{self, CopyError, copy};
+use super::database::{self, DatabaseFile};
+use super::transaction::RedbSnapshot;
+use crate::storage::engine::EngineRead as _;
+use crate::storage::error::{CheckError, OpenError, RestoreError};
+use crate::storage::meta::PEPPER_KEY;
+use crate::storage::pepper::{self, Pepper};
+use crate::storage::transaction::ReadTx;
+use crate::storage::{private_files, tables};
 
 /// The report of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +64,7 @@ fn install(from: &Path, trial: &Path, dir: &Path, path: &Path) -> Result<Restore
     save_pepper(dir, &pepper)?;
     let partial = private_files::partial(path);
     let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
-    copied(&db, &pepper, file).map_err(|error| OpenError::database(&partial, error))?;
+    copied(&db, &pepper, file).map_err(|error| error.about(&partial))?;
     private_files::publish(&partial, path).map_err(|error| OpenError::io(path, error))?;
     let bytes = std::fs::metadata(path).map_err(|error| OpenError::io(path, error))?.len();
     Ok(RestoreReport { records: report.records, bytes })
@@ -75,15 +78,13 @@ fn reason(error: OpenError) -> String {
     }
 }
 
-fn copied(db: &Database, pepper: &Arc<Pepper>, file: File) -> Result<(), redb::Error> {
-    let tx = ReadTx::begin(db, pepper.clone())?;
-    snapshot_copy::copy(&tx, file, snapshot_copy::Pepper::LeaveOut)
+fn copied(db: &Database, pepper: &Arc<Pepper>, file: File) -> Result<(), CopyError> {
+    let tx = ReadTx::new(Box::new(RedbSnapshot::begin(db)?), pepper.clone());
+    copy(&tx, file, copy::Pepper::LeaveOut)
 }
 
 fn read_pepper(db: &Database) -> Option<Pepper> {
-    // Reading the table `meta` needs no key, so any pepper works.
-    let tx = ReadTx::begin(db, Arc::new(Pepper::from_bytes([0; 32]))).ok()?;
-    let stored = catch_panic(|| tx.raw(tables::META, PEPPER_KEY))?.ok()??;
+    let stored = RedbSnapshot::begin(db).ok()?.get(tables::META, PEPPER_KEY).ok()??;
     Some(Pepper::from_bytes(stored.get(1..)?.try_into().ok()?))
 }
 

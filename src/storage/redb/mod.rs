@@ -1,0 +1,13 @@
+//! The engine of a single server: one redb file, one writer thread, many readers.
+
+pub(super) mod check;
+pub(super) mod copy;
+pub(super) mod database;
+pub(super) mod migrations;
+mod open;
+pub(super) mod restore;
+mod state;
+mod transaction;
+mod writer;
+
+pub(super) use open::open;

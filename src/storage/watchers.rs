@@ -1,0 +1,42 @@
+//! Who is told about changes of records that decide access.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::tables::Table;
+use super::transaction::Change;
+
+/// Notified of every write to a record that decides access, after its commit and before its acknowledgement.
+pub trait Watcher: Send + Sync {
+    fn changed(&self, table: Table, key: &[u8]);
+
+    /// A commit failed, so anything may have changed.
+    fn changes_unknown(&self);
+}
+
+/// The watchers of a store.
+#[derive(Default)]
+pub(super) struct Watchers(Mutex<Vec<Weak<dyn Watcher>>>);
+
+impl Watchers {
+    pub fn add(&self, watcher: Weak<dyn Watcher>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
+    }
+
+    pub fn announce(&self, changes: &[Change], changes_unknown: bool) {
+        if changes.is_empty() && !changes_unknown {
+            return;
+        }
+        for watcher in self.alive() {
+            if changes_unknown {
+                watcher.changes_unknown();
+            }
+            changes.iter().for_each(|(table, key)| watcher.changed(*table, key));
+        }
+    }
+
+    fn alive(&self) -> Vec<Arc<dyn Watcher>> {
+        let mut watchers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.iter().filter_map(Weak::upgrade).collect()
+    }
+}
