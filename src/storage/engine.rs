@@ -16,6 +16,8 @@ use crate::error::{Code, Error, Result};
 pub(super) enum Health {
     #[default]
     Sound,
+    /// A row was not read yet. The closure must run again.
+    Missing,
     /// Damaged pages were read. Other reads may succeed; a write transaction must be discarded.
     Damaged,
     /// The disk failed: the database must be opened again.

@@ -1,6 +1,8 @@
 //! What the writer thread receives: closures, with the channels for their results.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -8,11 +10,40 @@ use super::engine::{Health, unavailable};
 use super::transaction::WriteTx;
 use crate::error::{Error, Result};
 
+/// Max closures per transaction; bounds the wait of the first of them.
+const MAX_GROUP: usize = 256;
+
 pub(super) enum Message {
     Job(Box<dyn Job>),
     /// A reader met a failure or damage.
     Met(Health),
     Stop,
+}
+
+/// What waits for the writer.
+pub(super) struct Gathered {
+    pub jobs: Vec<Box<dyn Job>>,
+    /// The worst that readers met.
+    pub met: Health,
+    /// The writer must stop after these jobs.
+    pub stop: bool,
+}
+
+/// Collects the message and what waits behind it, up to a group.
+pub(super) fn gather(inbox: &Receiver<Message>, first: Message) -> Gathered {
+    let (mut gathered, mut next) = (Gathered { jobs: Vec::new(), met: Health::Sound, stop: false }, Some(first));
+    while let Some(message) = next {
+        match message {
+            Message::Job(job) => gathered.jobs.push(job),
+            Message::Met(health) => gathered.met = gathered.met.max(health),
+            Message::Stop => {
+                gathered.stop = true;
+                break;
+            }
+        }
+        next = if gathered.jobs.len() < MAX_GROUP { inbox.try_recv().ok() } else { None };
+    }
+    gathered
 }
 
 /// A closure with the channel for its result.
@@ -75,5 +106,21 @@ impl Member {
             self.job.fail(Error::internal("a write closure panicked"));
         }
         ran
+    }
+}
+
+/// Refuses incoming writes for `pause`; false if the writer must stop.
+pub(super) fn refuse_for(inbox: &Receiver<Message>, pause: Duration, reason: &str) -> bool {
+    loop {
+        match inbox.recv_timeout(pause) {
+            Ok(Message::Job(mut job)) => {
+                job.fail(unavailable(reason));
+                job.answer();
+                // New writes are refused before they are queued, so this drains the rest.
+            }
+            Ok(Message::Met(_)) => {}
+            Err(RecvTimeoutError::Timeout) => return true,
+            Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
+        }
     }
 }

@@ -34,6 +34,8 @@ pub mod projects;
 pub mod quota_usage;
 mod record_serde;
 mod redb;
+#[cfg(test)]
+mod remote;
 pub mod responses;
 mod shared_state;
 mod store;

@@ -2,12 +2,17 @@
 //! them. This lets backup and verification iterate over any table.
 
 /// The name of a table; part of the input of a record's MAC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table(&'static str);
 
 impl Table {
     pub fn name(self) -> &'static str {
         self.0
+    }
+
+    /// Whether values can have up to half a mebibyte.
+    pub(super) fn has_large_values(self) -> bool {
+        matches!(self, FILE_CHUNKS | STORED_IMAGE_CHUNKS)
     }
 }
 

@@ -160,8 +160,7 @@ impl<'a> WriteTx<'a> {
 
     /// Removes the record under `key`, if there is one.
     pub fn remove<R: Record>(&self, key: &[u8]) -> Result<()> {
-        self.writes.set(self.writes.get() + 1);
-        let removed = self.call(|engine| engine.remove(R::TABLE, key));
+        let removed = self.remove_raw(R::TABLE, key);
         self.note_change::<R>(key);
         removed
     }
@@ -175,6 +174,11 @@ impl<'a> WriteTx<'a> {
     pub(super) fn put_raw(&self, table: Table, key: &[u8], bytes: &[u8]) -> Result<()> {
         self.writes.set(self.writes.get() + 1);
         self.call(|engine| engine.put(table, key, bytes))
+    }
+
+    pub(super) fn remove_raw(&self, table: Table, key: &[u8]) -> Result<()> {
+        self.writes.set(self.writes.get() + 1);
+        self.call(|engine| engine.remove(table, key))
     }
 
     pub(super) fn writes(&self) -> u64 {

@@ -11,3 +11,5 @@ mod transaction;
 mod writer;
 
 pub(super) use open::open;
+#[cfg(test)]
+pub(super) use transaction::in_memory;

@@ -7,7 +7,7 @@
 //! the disk fails, the whole group gets an error and the database is reopened.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use redb::Database;
@@ -17,11 +17,9 @@ use super::state::RedbState;
 use super::transaction::RedbWrite;
 use crate::file_lock::FileLock;
 use crate::storage::engine::{Health, unavailable};
-use crate::storage::jobs::{Job, Member, Message};
+use crate::storage::jobs::{Gathered, Job, Member, Message, gather, refuse_for};
 use crate::storage::transaction::{Change, WriteTx};
 
-/// Max closures per transaction; bounds the wait of the first of them.
-const MAX_GROUP: usize = 256;
 /// Max new handles per group, after which it fails; bounds the wait of later writes.
 const MAX_REOPENS: usize = 8;
 const MIN_PAUSE: Duration = Duration::from_millis(20);
@@ -61,7 +59,7 @@ impl Writer {
     /// Runs until stopped or until all senders are gone.
     pub fn run(self) {
         while let Ok(message) = self.inbox.recv() {
-            let (jobs, met, stop) = self.gather(message);
+            let Gathered { jobs, met, stop } = gather(&self.inbox, message);
             let failed = !jobs.is_empty() && !self.commit(jobs);
             if stop {
                 break;
@@ -79,27 +77,13 @@ impl Writer {
     fn is_usable(&self, met: Health) -> bool {
         let usable = match met {
             Health::Sound => return true,
-            Health::Damaged => self.state.is_working(),
+            Health::Damaged | Health::Missing => self.state.is_working(),
             Health::Broken => false,
         };
         if usable {
             self.state.clear_suspicion();
         }
         usable
-    }
-
-    /// Collects the message and what waits behind it, up to a group.
-    fn gather(&self, first: Message) -> (Vec<Box<dyn Job>>, Health, bool) {
-        let (mut jobs, mut met, mut next) = (Vec::new(), Health::Sound, Some(first));
-        while let Some(message) = next {
-            match message {
-                Message::Job(job) => jobs.push(job),
-                Message::Met(health) => met = met.max(health),
-                Message::Stop => return (jobs, met, true),
-            }
-            next = if jobs.len() < MAX_GROUP { self.inbox.try_recv().ok() } else { None };
-        }
-        (jobs, met, false)
     }
 
     /// Commits a group and sends the results; false if the disk failed.
@@ -175,7 +159,7 @@ impl Writer {
             let wrote = tx.writes() > before;
             match (tx.health(), accepted) {
                 (Health::Broken, _) => return Ran::Broken,
-                (Health::Damaged, _) => {
+                (Health::Damaged | Health::Missing, _) => {
                     self.state.log_damage();
                     // Overrides what the closure made of the error.
                     member.job.fail(unavailable("a write met damaged pages"));
@@ -221,26 +205,10 @@ impl Writer {
                 None if should_log => tracing::error!(attempts, "reopening the database panicked"),
                 _ => {}
             }
-            if !self.refuse_for(pause) {
+            if !refuse_for(&self.inbox, pause, "the database is being reopened") {
                 return false;
             }
             pause = (pause * 2).min(MAX_PAUSE);
-        }
-    }
-
-    /// Waits for at most `pause` and refuses incoming writes; false if stopped.
-    fn refuse_for(&self, pause: Duration) -> bool {
-        loop {
-            match self.inbox.recv_timeout(pause) {
-                Ok(Message::Job(mut job)) => {
-                    job.fail(unavailable("the database is being reopened"));
-                    job.answer();
-                    // New writes are refused before they are queued, so this drains the rest.
-                }
-                Ok(Message::Met(_)) => {}
-                Err(RecvTimeoutError::Timeout) => return true,
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
-            }
         }
     }
 }

@@ -1,0 +1,109 @@
+//! A database in memory, for tests. It fails as it is told to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use super::rows::{Fetched, Page, Wanted, Writes};
+use super::{Remote, RemoteError};
+use crate::storage::tables::Table;
+
+pub(super) type Tables = BTreeMap<Table, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+/// What happens at the next calls.
+#[derive(Clone, Debug)]
+pub(super) enum Fault {
+    None,
+    /// The call fails. Nothing is committed.
+    Fails(RemoteError),
+    /// The connection is lost during a commit, which is carried out.
+    LostAfterCommit,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub tables: Tables,
+    pub fetches: usize,
+    pub commits: usize,
+    /// Of the next fetches.
+    pub fetch_faults: VecDeque<Fault>,
+    /// Of the next commits.
+    pub commit_faults: VecDeque<Fault>,
+    /// How many attempts to connect will fail.
+    pub unreachable: usize,
+    /// Whether the last commit was carried out.
+    last_commit: bool,
+}
+
+impl State {
+    fn page(&self, page: &Page) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let rows = self.tables.get(&page.table).into_iter().flatten();
+        let fits = |key: &[u8]| key >= &page.from[..] && page.to.as_deref().is_none_or(|to| key < to);
+        let mut rows: Vec<_> = rows.filter(|(key, _)| fits(key)).collect();
+        rows.reverse();
+        let value = |value: &Vec<u8>| if page.values { value.clone() } else { Vec::new() };
+        rows.into_iter().take(page.rows).map(|(key, bytes)| (key.clone(), value(bytes))).collect()
+    }
+
+    fn apply(&mut self, writes: &Writes) {
+        for (table, rows) in writes.tables() {
+            let stored = self.tables.entry(table).or_default();
+            for (key, value) in rows {
+                match value {
+                    Some(value) => drop(stored.insert(key.clone(), value.clone())),
+                    None => drop(stored.remove(key)),
+                }
+            }
+        }
+        self.commits += 1;
+        self.last_commit = true;
+    }
+}
+
+/// A connection to it. Nobody else writes, so it needs no snapshot.
+#[derive(Clone, Default)]
+pub(super) struct Memory(pub Arc<Mutex<State>>);
+
+impl Remote for Memory {
+    fn fetch(&mut self, wanted: &Wanted) -> Result<Fetched, RemoteError> {
+        let mut state = self.0.lock().unwrap();
+        state.fetches += 1;
+        if let Some(Fault::Fails(error)) = state.fetch_faults.pop_front() {
+            return Err(error);
+        }
+        let mut fetched = Fetched::default();
+        for (table, keys) in &wanted.keys {
+            let rows = state.tables.get(table);
+            let found = keys.iter().filter_map(|key| Some((*table, key.clone(), rows?.get(key)?.clone())));
+            fetched.found.extend(found);
+        }
+        fetched.pages = wanted.pages.iter().map(|page| state.page(page)).collect();
+        Ok(fetched)
+    }
+
+    fn commit(&mut self, writes: &Writes) -> Result<(), RemoteError> {
+        let mut state = self.0.lock().unwrap();
+        state.last_commit = false;
+        match state.commit_faults.pop_front() {
+            Some(Fault::Fails(error)) => Err(error),
+            Some(Fault::LostAfterCommit) => {
+                state.apply(writes);
+                Err(RemoteError::Unknown("lost after the commit".to_owned()))
+            }
+            Some(Fault::None) | None => {
+                state.apply(writes);
+                Ok(())
+            }
+        }
+    }
+
+    fn rollback(&mut self) {}
+
+    fn reconnect(&mut self) -> Result<bool, RemoteError> {
+        let mut state = self.0.lock().unwrap();
+        if state.unreachable > 0 {
+            state.unreachable -= 1;
+            return Err(RemoteError::Unavailable("unreachable".to_owned()));
+        }
+        Ok(state.last_commit)
+    }
+}

@@ -1,0 +1,53 @@
+//! Runs groups of write closures for a database that is reached over a network.
+//!
+//! Closures are synchronous and never wait for the network. They run against memory: the rows read so far, and the writes
+//! of the group. A closure that reads a row which is not there yet fails, and its result is discarded. Then everything that
+//! the closures of the group lack is read in one round trip, and all of them run again. A group thus costs as many round
+//! trips as its deepest chain of reads has links, and one for the commit, however many closures it has.
+
+mod group;
+#[cfg(test)]
+mod memory;
+mod rows;
+#[cfg(test)]
+mod tests;
+mod view;
+mod writer;
+
+use rows::{Fetched, Wanted, Writes};
+
+/// The connection of the writer thread. At most one transaction is open.
+pub(super) trait Remote: Send {
+    /// Reads in the open transaction. Begins one if none is open.
+    fn fetch(&mut self, wanted: &Wanted) -> Result<Fetched, RemoteError>;
+
+    /// Writes and commits. Begins a transaction if none is open. Returns only if the changes are durable.
+    fn commit(&mut self, writes: &Writes) -> Result<(), RemoteError>;
+
+    /// Discards the open transaction, if there is one. Failures are met by the next call.
+    fn rollback(&mut self);
+
+    /// Connects again. Returns whether the last commit was carried out, if it ended with [`RemoteError::Unknown`].
+    /// Afterwards, it never will be.
+    fn reconnect(&mut self) -> Result<bool, RemoteError>;
+}
+
+/// Why the database did not carry out a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RemoteError {
+    /// The transaction conflicted with another one; it must run again.
+    #[error("transactions conflicted: {0}")]
+    Conflict(String),
+    /// Nothing was committed. The connection may be lost.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The connection was lost during the commit, which may have been carried out.
+    #[error("the connection was lost during a commit: {0}")]
+    Unknown(String),
+    /// Another process has taken this one's place. It must not write any more.
+    #[error("{0}")]
+    Fenced(String),
+    /// The database refuses a statement, whenever it is tried.
+    #[error("{0}")]
+    Refused(String),
+}

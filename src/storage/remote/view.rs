@@ -1,0 +1,111 @@
+//! The transaction that a write closure sees.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+use super::rows::{KnownRows, Page, Wanted, Writes, page_rows};
+use crate::storage::engine::{EngineRead, EngineWrite, Failed, Health, Scan, Scanned, Visit};
+use crate::storage::tables::Table;
+
+/// The known rows, the writes of earlier closures, and the closure's own writes over them. Notes what it lacks.
+pub(super) struct View<'a> {
+    known: &'a KnownRows,
+    earlier: &'a Writes,
+    own: RefCell<Writes>,
+    wanted: &'a RefCell<Wanted>,
+}
+
+impl<'a> View<'a> {
+    pub fn new(known: &'a KnownRows, earlier: &'a Writes, wanted: &'a RefCell<Wanted>) -> Self {
+        Self { known, earlier, own: RefCell::default(), wanted }
+    }
+
+    pub fn into_writes(self) -> Writes {
+        self.own.into_inner()
+    }
+
+    /// The value of a row; `None` if it must be read first.
+    fn look(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        if let Some(written) = self.own.borrow().get(table, key).or_else(|| self.earlier.get(table, key)) {
+            return Some(written.clone());
+        }
+        self.known.value(table, key).map(|value| value.map(<[u8]>::to_vec))
+    }
+
+    fn want(&self, table: Table, key: &[u8]) {
+        self.wanted.borrow_mut().keys.entry(table).or_default().insert(key.to_vec());
+    }
+
+    /// The greatest row below `to`, from `from` on, in a range whose rows are known.
+    fn last_below(&self, table: Table, from: &[u8], to: Option<&[u8]>) -> Option<(Vec<u8>, Vec<u8>)> {
+        let own = self.own.borrow();
+        let mut to = to.map(<[u8]>::to_vec);
+        loop {
+            let stored = self.known.last_below(table, from, to.as_deref()).map(|(key, value)| (key, Some(value)));
+            let written = [&*own, self.earlier].map(|writes| writes.last_below(table, from, to.as_deref()));
+            // Of the same key, the latest write counts.
+            let candidates = [written[0], written[1], stored].into_iter().flatten();
+            let (key, value) = candidates.reduce(|best, next| if next.0 > best.0 { next } else { best })?;
+            match value {
+                Some(value) => return Some((key.to_vec(), value.to_vec())),
+                // A removed row.
+                None => to = Some(key.to_vec()),
+            }
+        }
+    }
+}
+
+fn missing() -> Failed {
+    Failed { health: Health::Missing, reason: "the row is not read yet".to_owned() }
+}
+
+impl EngineRead for View<'_> {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        self.look(table, key).ok_or_else(|| {
+            self.want(table, key);
+            missing()
+        })
+    }
+
+    fn get_all(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Failed> {
+        let found: Vec<_> = keys.iter().map(|key| self.look(table, key)).collect();
+        let lacking = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
+        lacking.for_each(|(key, _)| self.want(table, key));
+        found.into_iter().collect::<Option<_>>().ok_or_else(missing)
+    }
+
+    fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Scanned {
+        let &Scan { table, prefix, values, rows: expected, .. } = scan;
+        let (mut to, mut visited) = (scan.end(), 0);
+        while to.as_deref().is_none_or(|to| to > prefix) {
+            let Some(from) = self.known.covered_below(table, prefix, to.as_deref(), values) else {
+                let rows = page_rows(table, values, expected, visited);
+                let page = Page { table, from: prefix.to_vec(), to, rows, values };
+                self.wanted.borrow_mut().pages.insert(page);
+                return Err(missing());
+            };
+            while let Some((key, value)) = self.last_below(table, from, to.as_deref()) {
+                visited += 1;
+                match visit(&key, if values { &value } else { &[] }) {
+                    Ok(ControlFlow::Continue(())) => to = Some(key),
+                    Ok(ControlFlow::Break(())) => return Ok(Ok(())),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+            to = Some(from.to_vec());
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl EngineWrite for View<'_> {
+    fn put(&self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Failed> {
+        self.own.borrow_mut().set(table, key, Some(value.to_vec()));
+        Ok(())
+    }
+
+    fn remove(&self, table: Table, key: &[u8]) -> Result<(), Failed> {
+        self.own.borrow_mut().set(table, key, None);
+        Ok(())
+    }
+}

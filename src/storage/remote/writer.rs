@@ -1,0 +1,227 @@
+//! The writer thread: one transaction at a time, shared by all waiting writes (group commit).
+//!
+//! Writes are acknowledged after the database has confirmed their commit. If the connection is lost during a commit, the
+//! writer connects again and asks whether it was carried out. Only if it gets no answer for a while, the group gets an
+//! error although its changes may be durable.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use super::group::{Ran, run};
+use super::{Remote, RemoteError};
+use crate::error::{Code, Error};
+use crate::storage::engine::{Failed, Health, unavailable};
+use crate::storage::jobs::{Gathered, Member, Message, gather, refuse_for};
+use crate::storage::shared_state::SharedState;
+
+/// How long conflicts may keep a group from being committed.
+const MAX_CONFLICT_TIME: Duration = Duration::from_secs(5);
+/// How long a group waits for the database to tell whether its commit was carried out.
+const MAX_SETTLE_TIME: Duration = Duration::from_millis(800);
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Whether the writer has a connection. Shared with the store's handles.
+#[derive(Debug)]
+pub(in crate::storage) struct Availability(AtomicBool);
+
+impl Default for Availability {
+    fn default() -> Self {
+        Self(AtomicBool::new(true))
+    }
+}
+
+impl Availability {
+    /// # Errors
+    /// If the database cannot be reached.
+    pub fn check(&self) -> Result<(), Failed> {
+        if self.0.load(Acquire) {
+            return Ok(());
+        }
+        Err(Failed { health: Health::Sound, reason: "the database cannot be reached".to_owned() })
+    }
+
+    fn set(&self, available: bool) {
+        self.0.store(available, Release);
+    }
+}
+
+pub(in crate::storage) struct Writer<R> {
+    pub remote: R,
+    pub inbox: Receiver<Message>,
+    pub shared: Arc<SharedState>,
+    pub availability: Arc<Availability>,
+}
+
+/// How a group ended.
+enum Ended {
+    Committed(Ran),
+    /// It conflicted too often. None of its writes are durable.
+    Conflicted,
+    /// The database refused it. None of its writes are durable.
+    Refused(String),
+    /// The connection is lost. The last writes may be durable.
+    Lost(String),
+    /// The writer must stop.
+    Fenced(String),
+}
+
+impl<R: Remote> Writer<R> {
+    /// Runs until stopped or until all senders are gone.
+    pub fn run(mut self) {
+        while let Ok(message) = self.inbox.recv() {
+            // Readers have connections of their own, so what they met does not matter here.
+            let Gathered { jobs, stop, .. } = gather(&self.inbox, message);
+            let goes_on = jobs.is_empty() || self.commit(Member::group(jobs));
+            if stop || !goes_on {
+                break;
+            }
+        }
+        self.availability.set(false);
+        self.remote.rollback();
+        self.shared.closing.store(true, Release);
+    }
+
+    /// Commits the members in one or more transactions, and sends the results. False if the writer must stop.
+    fn commit(&mut self, mut waiting: Vec<Member>) -> bool {
+        let mut size = waiting.len();
+        while !waiting.is_empty() {
+            size = size.min(waiting.len());
+            let ended = self.commit_group(&mut waiting, &mut size);
+            match ended {
+                Ended::Committed(ran) => {
+                    self.shared.count_commit(!ran.writes.is_empty(), ran.writers);
+                    // Announced before the acknowledgements, because caches must drop these records.
+                    self.shared.watchers.announce(&ran.changes, false);
+                    waiting.drain(..ran.members).for_each(|member| member.job.answer());
+                }
+                Ended::Conflicted => fail(waiting.drain(..size), conflicted),
+                Ended::Refused(reason) => fail(waiting.drain(..size), || Error::internal(reason.clone())),
+                Ended::Lost(reason) => {
+                    self.availability.set(false);
+                    self.shared.watchers.announce(&[], true);
+                    fail(waiting.drain(..), || unavailable(reason.clone()));
+                    tracing::error!(reason, "the database is lost; connecting again");
+                    return self.reconnect();
+                }
+                Ended::Fenced(reason) => {
+                    self.shared.watchers.announce(&[], true);
+                    fail(waiting.drain(..), || unavailable(reason.clone()));
+                    tracing::error!(reason, "this process must not write to the database any more");
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Tries to commit the first `size` members until they are committed or fail. Lowers `size` after conflicts.
+    fn commit_group(&mut self, members: &mut [Member], size: &mut usize) -> Ended {
+        let (began, mut conflicts, mut losses) = (Instant::now(), 0, 0);
+        loop {
+            let error = match self.attempt(members.get_mut(..*size).unwrap_or_default()) {
+                Ok(ran) => return Ended::Committed(ran),
+                Err(error) => error,
+            };
+            self.remote.rollback();
+            match error {
+                RemoteError::Conflict(reason) if began.elapsed() > MAX_CONFLICT_TIME => {
+                    tracing::warn!(reason, conflicts, "a group of writes conflicted too often");
+                    return Ended::Conflicted;
+                }
+                RemoteError::Conflict(_) => {
+                    conflicts += 1;
+                    // A smaller group meets fewer others.
+                    if conflicts > 2 {
+                        *size = size.div_ceil(2);
+                    }
+                    std::thread::sleep(pause_after(conflicts));
+                }
+                RemoteError::Refused(reason) => return Ended::Refused(reason),
+                RemoteError::Fenced(reason) => return Ended::Fenced(reason),
+                RemoteError::Unknown(reason) => return Ended::Lost(reason),
+                RemoteError::Unavailable(reason) => {
+                    losses += 1;
+                    // Perhaps only the connection is lost.
+                    match self.remote.reconnect() {
+                        Ok(_) if losses == 1 => {}
+                        Err(RemoteError::Fenced(reason)) => return Ended::Fenced(reason),
+                        _ => return Ended::Lost(reason),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs the members in one transaction and commits it.
+    fn attempt(&mut self, members: &mut [Member]) -> Result<Ran, RemoteError> {
+        let ran = run(&mut self.remote, members, &self.shared.pepper)?;
+        match self.remote.commit(&ran.writes) {
+            Ok(()) => Ok(ran),
+            Err(RemoteError::Unknown(reason)) if self.was_committed(&reason)? => Ok(ran),
+            Err(RemoteError::Unknown(reason)) => Err(RemoteError::Conflict(reason)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a commit was carried out during which the connection was lost.
+    fn was_committed(&mut self, reason: &str) -> Result<bool, RemoteError> {
+        let began = Instant::now();
+        loop {
+            match self.remote.reconnect() {
+                Err(RemoteError::Unavailable(_) | RemoteError::Unknown(_) | RemoteError::Conflict(_)) => {}
+                settled => return settled,
+            }
+            if began.elapsed() > MAX_SETTLE_TIME {
+                return Err(RemoteError::Unknown(reason.to_owned()));
+            }
+            std::thread::sleep(MIN_PAUSE);
+        }
+    }
+
+    /// Connects until it succeeds; refuses writes meanwhile. False if stopped.
+    fn reconnect(&mut self) -> bool {
+        let (mut pause, mut attempts) = (MIN_PAUSE, 0_u64);
+        loop {
+            attempts += 1;
+            match self.remote.reconnect() {
+                Ok(_) => break,
+                Err(RemoteError::Fenced(reason)) => {
+                    tracing::error!(reason, "this process must not write to the database any more");
+                    return false;
+                }
+                Err(error) if attempts.is_power_of_two() => {
+                    tracing::error!(%error, attempts, "cannot connect to the database yet");
+                }
+                Err(_) => {}
+            }
+            if !refuse_for(&self.inbox, pause, "the database cannot be reached") {
+                return false;
+            }
+            pause = (pause * 2).min(MAX_RECONNECT_PAUSE);
+        }
+        tracing::info!(attempts, "connected to the database again");
+        self.availability.set(true);
+        true
+    }
+}
+
+fn fail(members: impl Iterator<Item = Member>, error: impl Fn() -> Error) {
+    for mut member in members {
+        member.job.fail(error());
+        member.job.answer();
+    }
+}
+
+/// The pause after a number of conflicts.
+fn pause_after(conflicts: u32) -> Duration {
+    if conflicts < 2 { Duration::ZERO } else { (MIN_PAUSE * (1 << conflicts.min(10))).min(MAX_PAUSE) }
+}
+
+fn conflicted() -> Error {
+    Error::new(Code::Overloaded, "Too many writes change the same records. Try again shortly, with backoff.")
+}
