@@ -82,7 +82,7 @@ impl EngineSnapshot for RedbSnapshot {
 }
 
 /// A write transaction.
-pub(super) struct RedbWrite(WriteTransaction);
+pub(in crate::storage) struct RedbWrite(WriteTransaction);
 
 impl RedbWrite {
     pub fn begin(db: &Database) -> Result<Self, redb::Error> {
@@ -154,7 +154,7 @@ impl EngineWrite for RedbWrite {
 
 /// A transaction of a new database in memory.
 #[cfg(test)]
-pub(super) fn in_memory() -> RedbWrite {
+pub(in crate::storage) fn in_memory() -> RedbWrite {
     let memory = redb::backends::InMemoryBackend::new();
     RedbWrite::begin(&Database::builder().create_with_backend(memory).unwrap()).unwrap()
 }
