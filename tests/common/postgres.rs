@@ -133,9 +133,14 @@ impl PostgresServer {
 
     /// A new, empty database.
     pub fn new_database(&self) -> String {
+        self.copy_database("template1")
+    }
+
+    /// A copy of a database to which nothing is connected.
+    pub fn copy_database(&self, template: &str) -> String {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        self.execute("postgres", &format!("CREATE DATABASE {name}"));
+        self.execute("postgres", &format!("CREATE DATABASE {name} TEMPLATE {template}"));
         name
     }
 

@@ -22,8 +22,9 @@ pub const HEARTBEAT_VALID: Duration = Duration::from_secs(10);
 /// Max characters of a node's name.
 const MAX_NAME: usize = 200;
 
-/// Attempts to register while other nodes register too.
-const ATTEMPTS: usize = 5;
+/// Attempts to register while other nodes register too, or a process that has just died still holds a lock. Each one
+/// waits for the lock as long as the session's settings say.
+const ATTEMPTS: usize = 8;
 
 /// This process as a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,8 +20,8 @@ use crate::storage::tables::{self, Table};
 
 /// Rows of the first page of a scan without a better hint.
 const FIRST_ROWS: i64 = 64;
-/// Rows of the first page of a table whose values have half a megabyte each.
-const FIRST_CHUNKS: i64 = 4;
+/// Rows of the first page of values that may be large.
+const FIRST_LARGE_ROWS: i64 = 4;
 const MAX_ROWS: i64 = 1024;
 /// A page is not made larger than this, as far as the one before it tells.
 const PAGE_BYTES: usize = 2 << 20;
@@ -151,7 +151,7 @@ impl EngineSnapshot for PostgresSnapshot {
         }
         self.make_long()?;
         let sql = statements::page(table, true, false, Order::Ascending);
-        let (mut from, mut rows) = (Vec::new(), FIRST_CHUNKS);
+        let (mut from, mut rows) = (Vec::new(), FIRST_LARGE_ROWS);
         loop {
             let page = self.rows(&sql, &[&from, &rows])?;
             let page = page.iter().map(|row| pair(row, true)).collect::<Result<Vec<Row>, _>>()?;
@@ -183,12 +183,23 @@ impl PostgresSnapshot {
     }
 }
 
+/// Tables whose values may have half a megabyte or more.
+const LARGE_VALUES: &[Table] = &[
+    tables::FILE_CHUNKS,
+    tables::STORED_IMAGE_CHUNKS,
+    tables::RESPONSE_CONTENTS,
+    tables::OPEN_RESPONSES,
+    tables::RESPONSE_STEPS,
+    tables::BATCH_RESULTS,
+    tables::IDEMPOTENCY_KEYS,
+];
+
 /// Rows of the first page of a scan.
 fn first_rows(scan: &Scan<'_>) -> i64 {
-    let is_chunks = [tables::FILE_CHUNKS, tables::STORED_IMAGE_CHUNKS].contains(&scan.table);
-    let default = if is_chunks && scan.values { FIRST_CHUNKS } else { FIRST_ROWS };
-    let hint = scan.rows.map_or(default, |rows| i64::try_from(rows).unwrap_or(MAX_ROWS));
-    hint.clamp(1, if is_chunks && scan.values { FIRST_CHUNKS } else { MAX_ROWS })
+    if scan.values && LARGE_VALUES.contains(&scan.table) {
+        return FIRST_LARGE_ROWS;
+    }
+    scan.rows.map_or(FIRST_ROWS, |rows| i64::try_from(rows).unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
 }
 
 /// Whether no page follows one for which `rows` rows were asked.

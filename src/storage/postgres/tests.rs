@@ -11,7 +11,7 @@ mod snapshots;
 mod urls;
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
@@ -66,16 +66,23 @@ fn settings(url: &str) -> PostgresSettings {
 }
 
 impl Database {
+    /// A database of the shared server, copied from one with all tables.
     fn new() -> Self {
-        Self::on(shared())
+        static TEMPLATE: OnceLock<String> = OnceLock::new();
+        let template = TEMPLATE.get_or_init(|| Self::on(shared()).name);
+        Self::open(shared(), shared().copy_database(template))
     }
 
+    /// A new database of a server.
     fn on(server: &PostgresServer) -> Self {
-        let name = server.new_database();
-        let connector = Connector::new(settings(&server.socket_url(&name))).unwrap();
-        let database = Self { name, connector, runtime: runtime() };
+        let database = Self::open(server, server.new_database());
         database.run(async |connection| schema::create_tables(connection).await.unwrap());
         database
+    }
+
+    fn open(server: &PostgresServer, name: String) -> Self {
+        let connector = Connector::new(settings(&server.socket_url(&name))).unwrap();
+        Self { name, connector, runtime: runtime() }
     }
 
     fn connect(&self) -> Connection {
@@ -110,12 +117,17 @@ impl Database {
 
     /// Waits until a statement of another session waits for a lock.
     fn wait_for_lock(&self) {
-        let sql =
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        self.wait_until(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()",
+        );
+    }
+
+    /// Waits until a query returns another number than 0.
+    fn wait_until(&self, sql: &'static str) {
         let began = Instant::now();
         let mut connection = self.connect();
         while self.runtime.block_on(scalar(&mut connection, sql)) == 0 {
-            assert!(began.elapsed() < PATIENCE, "no statement waits for a lock");
+            assert!(began.elapsed() < PATIENCE, "still 0: {sql}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -24,7 +24,8 @@ impl Connection {
     /// Begins a write transaction, advances the node's row, and reads, all in one round trip.
     ///
     /// # Errors
-    /// [`PostgresError::Fenced`] if the node's row has another epoch.
+    /// [`PostgresError::Fenced`] if the node's row has another epoch. [`PostgresError::Lost`] with `commit_sent` if an
+    /// earlier commit must be [settled](Self::settle) first.
     pub async fn begin(&mut self, node: &Node, wanted: &Wanted) -> Result<Fetched, PostgresError> {
         self.require(Phase::Idle)?;
         let next = node.seq + 1;
@@ -34,14 +35,24 @@ impl Connection {
         ];
         requests.extend(reads(wanted));
         self.phase = Phase::Writing;
-        let result = self.run_all(requests).await.and_then(|answers| {
-            let mut answers = answers.into_iter().skip(1);
-            match answers.next().map(|advanced| advanced.changed()) {
-                Some(1) => decode(wanted, answers),
-                _ => Err(PostgresError::Fenced),
-            }
-        });
-        self.or_rollback(result)
+        let result = self.run_all(requests).await;
+        let mut answers = self.or_rollback(result)?.into_iter().skip(1);
+        if answers.next().is_some_and(|advanced| advanced.changed() == 1) {
+            return self.or_rollback(decode(wanted, answers));
+        }
+        self.rollback();
+        Err(self.why_not_advanced(node).await?)
+    }
+
+    /// Why the node's row is not as this process has left it.
+    async fn why_not_advanced(&mut self, node: &Node) -> Result<PostgresError, PostgresError> {
+        let number = node.number;
+        let rows = self.run_one(Request::rows(statements::SEQ, vec![&number])).await?.into_rows();
+        let epoch = rows.first().map(|row| column::<i64>(row, 1)).transpose()?;
+        Ok(match epoch {
+            Some(epoch) if epoch == node.epoch => PostgresError::lost("an earlier commit is not settled").in_commit(),
+            _ => PostgresError::Fenced,
+        })
     }
 
     /// Reads more in the open write transaction.

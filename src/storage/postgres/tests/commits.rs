@@ -188,7 +188,7 @@ fn a_connection_lost_while_a_commit_waits_has_written_nothing() {
     assert_eq!(node.seq, 1);
 }
 
-/// Commits through a proxy that cuts the connection, and returns what the row's node says afterwards.
+/// Commits through a proxy that cuts the connection, and returns what settling says and the node's commits.
 fn commit_through(cut: Cut) -> (Database, Settled, i64) {
     let database = Database::new();
     let mut node = database.register("a");
@@ -202,6 +202,10 @@ fn commit_through(cut: Cut) -> (Database, Settled, i64) {
         assert!(matches!(error, PostgresError::Lost { commit_sent: true, .. }), "{error:?}");
         assert_eq!(node.seq, 0, "the outcome is not known yet");
         let mut other = database.connector.connect().await.unwrap();
+        if cut == Cut::AfterCommit {
+            let unsettled = other.begin(&node, &Wanted::default()).await.unwrap_err();
+            assert!(matches!(unsettled, PostgresError::Lost { commit_sent: true, .. }), "{unsettled:?}");
+        }
         other.settle(&mut node).await.unwrap()
     });
     (database, settled, node.seq)

@@ -1,6 +1,7 @@
 //! Errors at the start say what to do.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 
 use super::super::connector::Connector;
 use super::super::error::{PostgresError, PostgresOpenError};
@@ -83,6 +84,22 @@ fn tls_needs_a_known_authority_and_the_right_name() {
     // Without the option, the authority is unknown, too, or the system has none.
     let without = refusal(&format!("{url}?sslmode=verify-full"), Some(PASSWORD));
     assert!(without.contains("sslrootcert"), "{without}");
+}
+
+#[test]
+fn a_server_without_tls_is_refused() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.read_exact(&mut [0; 8]).unwrap();
+        client.write_all(b"N").unwrap();
+    });
+    let authority = shared().authority();
+    let url = format!("postgres://outpost@127.0.0.1:{port}/d?sslrootcert={}", authority.display());
+    let reason = refusal(&url, Some(PASSWORD));
+    assert!(reason.contains("does not support TLS") && !reason.contains(PASSWORD), "{reason}");
+    server.join().unwrap();
 }
 
 #[test]
