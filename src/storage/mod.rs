@@ -28,6 +28,8 @@ pub mod latest_time;
 pub mod limits;
 mod meta;
 mod pepper;
+#[cfg_attr(not(test), expect(dead_code, reason = "the writer that uses this layer is not there yet"))]
+mod postgres;
 mod private_files;
 pub mod project_resources;
 pub mod projects;

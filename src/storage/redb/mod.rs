@@ -7,7 +7,7 @@ pub(super) mod migrations;
 mod open;
 pub(super) mod restore;
 mod state;
-mod transaction;
+pub(super) mod transaction;
 mod writer;
 
 pub(super) use open::open;

@@ -1,0 +1,87 @@
+//! Errors of the database and of its use, for the writer and for the operator.
+
+use crate::storage::engine::{Failed, Health};
+
+/// An operation on the database failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostgresError {
+    /// Nothing was written. The transaction can run again at once.
+    #[error("the transaction conflicts with another one: {0}")]
+    Conflict(String),
+    /// The connection is gone, or the database cannot answer at the moment.
+    #[error("the database does not answer: {reason}")]
+    Lost {
+        /// Whether the transaction may be committed nevertheless. If not, nothing was written.
+        commit_sent: bool,
+        reason: String,
+    },
+    /// Another process has this node's row now. This process must not write any more.
+    #[error("another process has taken over this node; this process must stop")]
+    Fenced,
+    /// The operator must change something. The message says what.
+    #[error("{0}")]
+    Refused(String),
+    /// The database and this program do not understand each other.
+    #[error("the database refused a statement of outpost: {0}")]
+    Bug(String),
+}
+
+impl PostgresError {
+    pub(super) fn lost(reason: impl Into<String>) -> Self {
+        Self::Lost { commit_sent: false, reason: reason.into() }
+    }
+
+    /// The same error of a step that contained COMMIT.
+    pub(super) fn in_commit(self) -> Self {
+        match self {
+            Self::Lost { reason, .. } => Self::Lost { commit_sent: true, reason },
+            other => other,
+        }
+    }
+
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
+}
+
+/// A read failed. The next snapshot uses another connection.
+impl From<PostgresError> for Failed {
+    fn from(error: PostgresError) -> Self {
+        let health = if error.is_lost() { Health::Broken } else { Health::Sound };
+        Self { health, reason: error.to_string() }
+    }
+}
+
+/// Why a database cannot be used as a store. Each message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostgresOpenError {
+    #[error(transparent)]
+    Failed(#[from] PostgresError),
+    #[error(
+        "The database has layout {found}, but this outpost knows layouts up to {known}. A newer outpost wrote it: \
+         start that version."
+    )]
+    NewerLayout { found: u32, known: u32 },
+    #[error(
+        "The database has layout {found}, which this outpost cannot read over PostgreSQL: the first layout there is \
+         {first}. Copy the store again with `outpost store copy`."
+    )]
+    OlderLayout { found: u32, first: u32 },
+    #[error("The table outpost_meta is damaged ({0}). Restore the database from your latest backup.")]
+    Damaged(String),
+    #[error(
+        "The pepper file of this data folder does not belong to the database. All nodes need the same one: copy the \
+         file `pepper` from the data folder of the first node into this one."
+    )]
+    WrongPepper,
+    #[error(
+        "The node '{name}' is using the database: its last heartbeat is valid for another {seconds} seconds. Only \
+         one node can use a database. Stop the other one first, or start this one under the name '{name}' to take \
+         over. If the other one has crashed, try again in {seconds} seconds."
+    )]
+    OtherNode { name: String, seconds: i64 },
+    #[error(
+        "The node name '{0}' cannot be used. A name has 1 to 200 characters, none of which is a control character."
+    )]
+    BadNodeName(String),
+}

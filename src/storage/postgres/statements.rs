@@ -1,0 +1,159 @@
+//! Every SQL statement of the program, in the subset that PostgreSQL 14, CockroachDB and YugabyteDB share.
+//!
+//! `{table}` in the functions below is a name without the prefix. Times are milliseconds of the database's clock, so
+//! the clocks of the nodes do not matter.
+
+use super::settings::Timeouts;
+
+/// Begins the name of every table.
+pub(super) const PREFIX: &str = "outpost_";
+
+/// Tables of this engine itself, without the prefix.
+pub(super) const OWN_TABLES: &[&str] = &["nodes", "heartbeats", "turn"];
+
+/// The database's clock in milliseconds since 1970.
+macro_rules! now_ms {
+    () => {
+        "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+    };
+}
+
+// Transactions.
+
+pub(super) const BEGIN_WRITE: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+pub(super) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// For the registration of a node, which locks the turn.
+pub(super) const BEGIN_TURN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+pub(super) const COMMIT: &str = "COMMIT";
+pub(super) const ROLLBACK: &str = "ROLLBACK";
+
+// Rows.
+
+/// The rows of several keys.
+pub(super) fn get(table: &str) -> String {
+    format!("SELECT k, v FROM {PREFIX}{table} WHERE k = ANY($1::bytea[])")
+}
+
+/// The order of a page's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Ascending,
+    Descending,
+}
+
+/// A page of rows from `$1` on: all, or those before `$2`. The last parameter is the number of rows.
+pub(super) fn page(table: &str, values: bool, bounded: bool, order: Order) -> String {
+    let columns = if values { "k, v" } else { "k" };
+    let (upper, limit) = if bounded { (" AND k < $2", "$3") } else { ("", "$2") };
+    let direction = if order == Order::Descending { " DESC" } else { "" };
+    format!("SELECT {columns} FROM {PREFIX}{table} WHERE k >= $1{upper} ORDER BY k{direction} LIMIT {limit}::bigint")
+}
+
+pub(super) fn put(table: &str) -> String {
+    format!(
+        "INSERT INTO {PREFIX}{table} (k, v) SELECT * FROM unnest($1::bytea[], $2::bytea[]) \
+         ON CONFLICT (k) DO UPDATE SET v = excluded.v"
+    )
+}
+
+pub(super) fn remove(table: &str) -> String {
+    format!("DELETE FROM {PREFIX}{table} WHERE k = ANY($1::bytea[])")
+}
+
+/// Inserts rows that do not exist yet.
+pub(super) fn fill(table: &str) -> String {
+    format!(
+        "INSERT INTO {PREFIX}{table} (k, v) SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT (k) DO NOTHING"
+    )
+}
+
+pub(super) fn count(table: &str) -> String {
+    format!("SELECT count(*) FROM {PREFIX}{table}")
+}
+
+// Nodes.
+
+/// Parameters: node, epoch, old and new sequence number. Changes no row if the node is fenced.
+pub(super) const ADVANCE: &str = "UPDATE outpost_nodes SET seq = $4 WHERE node = $1 AND epoch = $2 AND seq = $3";
+/// Follows COMMIT as its proof.
+pub(super) const SEQ: &str = "SELECT seq, epoch FROM outpost_nodes WHERE node = $1";
+/// Settles a commit with an unknown outcome. As a write, it waits for the lost transaction's lock, or ends that
+/// transaction.
+pub(super) const SETTLE: &str =
+    "UPDATE outpost_nodes SET attempt = attempt + 1 WHERE node = $1 AND epoch = $2 RETURNING seq";
+/// Only one transaction at a time has the turn.
+pub(super) const LOCK_TURN: &str = "SELECT id FROM outpost_turn WHERE id = 0 FOR UPDATE";
+/// All nodes, with the milliseconds for which each one's heartbeat is still valid.
+pub(super) const NODES: &str = concat!(
+    "SELECT n.node, n.name, n.epoch, n.seq, coalesce(h.until_ms - ",
+    now_ms!(),
+    ", 0) FROM outpost_nodes n LEFT JOIN outpost_heartbeats h ON h.node = n.node ORDER BY n.node"
+);
+pub(super) const ADD_NODE: &str =
+    "INSERT INTO outpost_nodes (node, name, epoch, seq, changed, attempt) VALUES ($1, $2, $3, 0, 0, 0)";
+pub(super) const TAKE_NODE: &str = "UPDATE outpost_nodes SET epoch = $2 WHERE node = $1";
+/// Fences every other node.
+pub(super) const FENCE_OTHERS: &str = "UPDATE outpost_nodes SET epoch = epoch + 1 WHERE node <> $1";
+pub(super) const END_OTHER_HEARTBEATS: &str = "DELETE FROM outpost_heartbeats WHERE node <> $1";
+/// Parameters: node, epoch, validity in milliseconds, layout.
+pub(super) const FIRST_HEARTBEAT: &str = concat!(
+    "INSERT INTO outpost_heartbeats (node, epoch, until_ms, layout) VALUES ($1, $2, ",
+    now_ms!(),
+    " + $3::bigint, $4) ON CONFLICT (node) DO UPDATE SET epoch = excluded.epoch, until_ms = excluded.until_ms, \
+     layout = excluded.layout"
+);
+/// Parameters: node, epoch, validity in milliseconds. Changes no row if the node is fenced.
+pub(super) const HEARTBEAT: &str =
+    concat!("UPDATE outpost_heartbeats SET until_ms = ", now_ms!(), " + $3::bigint WHERE node = $1 AND epoch = $2");
+pub(super) const END_HEARTBEAT: &str = "DELETE FROM outpost_heartbeats WHERE node = $1 AND epoch = $2";
+
+// Schema.
+
+/// The names of all tables of outpost.
+pub(super) const TABLES: &str = "SELECT tablename::text FROM pg_catalog.pg_tables WHERE schemaname = current_schema() AND tablename LIKE 'outpost\\_%'";
+
+/// YugabyteDB distributes rows by hash otherwise, which makes ordered walks slow. Other databases refuse it.
+pub(super) const RANGE_TABLES: &str = "SET yb_use_hash_splitting_by_default = false";
+
+/// The statement that creates a table, without the prefix.
+pub(super) fn create(table: &str) -> String {
+    let columns = match table {
+        "nodes" => {
+            "node int PRIMARY KEY, name text NOT NULL UNIQUE, epoch bigint NOT NULL, seq bigint NOT NULL, \
+             changed bigint NOT NULL, attempt bigint NOT NULL"
+        }
+        "heartbeats" => "node int PRIMARY KEY, epoch bigint NOT NULL, until_ms bigint NOT NULL, layout int NOT NULL",
+        "turn" => "id int PRIMARY KEY",
+        _ => "k bytea PRIMARY KEY, v bytea NOT NULL",
+    };
+    format!("CREATE TABLE IF NOT EXISTS {PREFIX}{table} ({columns})")
+}
+
+pub(super) const ADD_TURN: &str = "INSERT INTO outpost_turn (id) VALUES (0) ON CONFLICT (id) DO NOTHING";
+
+// Session.
+
+/// The settings of a session. A database that does not know one is used without it.
+///
+/// Without sequential scans a transaction reads, and so locks, only the part of a table that it looks at. A commit
+/// waits until it is durable, even if the operator has made that optional.
+pub(super) fn session(timeouts: &Timeouts) -> Vec<String> {
+    vec![
+        format!("SET statement_timeout = {}", timeouts.statement.as_millis()),
+        format!("SET lock_timeout = {}", timeouts.lock.as_millis()),
+        format!("SET idle_in_transaction_session_timeout = {}", timeouts.idle_transaction.as_millis()),
+        "SET enable_seqscan = off".to_owned(),
+        "SET enable_bitmapscan = off".to_owned(),
+        "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+            .to_owned(),
+    ]
+}
+
+/// The settings of a snapshot that reads whole tables.
+pub(super) fn long_read(timeouts: &Timeouts) -> Vec<String> {
+    let limit = timeouts.count.as_millis();
+    vec![
+        format!("SET LOCAL statement_timeout = {limit}"),
+        format!("SET LOCAL idle_in_transaction_session_timeout = {limit}"),
+    ]
+}
