@@ -138,7 +138,7 @@ impl App {
     ) -> Result<Self, StartError> {
         let data = config.paths.data.clone();
         let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
-        let store = Store::open(settings, clock_rng.clone())?;
+        let store = Store::open_at(settings, config.store.as_ref(), clock_rng.clone())?;
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
         let address = listener.local_addr()?;
         let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;

@@ -1,7 +1,7 @@
 //! Arguments and environment become one validated [`Config`].
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::device_choice::DeviceChoice;
 use crate::ip_network::Network;
 use crate::origin::Origin;
+use crate::storage::{PostgresLocation, PostgresSettings};
 
 pub const DEFAULT_MODELS: &str = "./models";
 
@@ -21,6 +22,64 @@ pub struct DataPaths {
     /// Folder of the models
     #[arg(long, global = true, env = "OUTPOST_MODELS", default_value = DEFAULT_MODELS, value_name = "DIR")]
     pub models: PathBuf,
+    #[command(flatten)]
+    pub store: StoreArgs,
+}
+
+/// Where the store is, if it is not in the data folder.
+#[derive(Args, Clone, Debug, Default)]
+pub struct StoreArgs {
+    /// PostgreSQL database for the store, such as postgres://USER@HOST/DATABASE [default: a file in the data folder]
+    #[arg(long, global = true, env = "OUTPOST_STORE", value_name = "URL", hide_env_values = true)]
+    pub store: Option<String>,
+    /// File with the password of the database's user [default: the variable PGPASSWORD]
+    #[arg(long, global = true, env = "OUTPOST_STORE_PASSWORD_FILE", value_name = "FILE")]
+    pub store_password_file: Option<PathBuf>,
+    /// Connections to the database for reads; five more are used for writes
+    #[arg(long, global = true, env = "OUTPOST_STORE_CONNECTIONS", default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub store_connections: u16,
+    /// Name of this server in the database [default: the machine's name]
+    #[arg(long, global = true, env = "OUTPOST_NODE_NAME", value_name = "NAME")]
+    pub node_name: Option<String>,
+}
+
+impl StoreArgs {
+    /// The database; `None` if the store is in the data folder.
+    ///
+    /// # Errors
+    /// If the URL or the password file cannot be used, with the remedy.
+    pub fn location(&self) -> Result<Option<PostgresLocation>, String> {
+        self.store.as_deref().map(|url| self.location_of(url)).transpose()
+    }
+
+    /// The database of another URL, with the same password and name.
+    ///
+    /// # Errors
+    /// As [`Self::location`].
+    pub fn location_of(&self, url: &str) -> Result<PostgresLocation, String> {
+        let password = match &self.store_password_file {
+            Some(file) => Some(read_password(file)?),
+            None => std::env::var("PGPASSWORD").ok(),
+        };
+        let settings = PostgresSettings::parse(url, password).map_err(|error| error.to_string())?;
+        let node = self.node_name.clone().or_else(machine_name).unwrap_or_else(|| "outpost".to_owned());
+        Ok(PostgresLocation { settings, node, readers: usize::from(self.store_connections) })
+    }
+}
+
+/// The first line of a file.
+fn read_password(file: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read the password file {}: {error}", file.display()))?;
+    match text.lines().next().unwrap_or_default() {
+        "" => Err(format!("the password file {} is empty", file.display())),
+        password => Ok(password.to_owned()),
+    }
+}
+
+fn machine_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
+    Some(name).filter(|name| !name.is_empty())
 }
 
 /// What computes the models.
@@ -212,6 +271,8 @@ pub enum Tls {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub paths: DataPaths,
+    /// The database of the store, if it is not in the data folder.
+    pub store: Option<PostgresLocation>,
     pub listen: SocketAddr,
     pub threads: usize,
     pub memory: u64,
@@ -260,6 +321,8 @@ pub enum BadConfig {
          Give --tls-cert and --tls-key, or --tls-self-signed, or --insecure-http if a proxy in front does TLS"
     )]
     PlainText(SocketAddr),
+    #[error("{0}")]
+    Store(String),
 }
 
 impl Config {
@@ -272,8 +335,10 @@ impl Config {
         if tls == Tls::Off && !is_loopback(args.listen.ip()) && !args.insecure_http {
             return Err(BadConfig::PlainText(args.listen));
         }
+        let store = paths.store.location().map_err(BadConfig::Store)?;
         Ok(Self {
             paths,
+            store,
             listen: args.listen,
             threads: args.compute.threads(),
             memory: args.compute.memory(),

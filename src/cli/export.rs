@@ -1,7 +1,7 @@
 //! `outpost audit export` and `outpost usage export`, through the server if it is running.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
@@ -10,6 +10,7 @@ use super::maintenance;
 use super::output::{Outcome, failure};
 use crate::app::SystemClockRng;
 use crate::clock_rng::Timestamp;
+use crate::config::DataPaths;
 use crate::control_socket::{self, Reply, Request};
 use crate::display::format_bytes;
 use crate::ids::ProjectId;
@@ -46,24 +47,24 @@ pub struct ExportArgs {
     to: PathBuf,
 }
 
-pub fn audit(AuditCommand::Export(args): AuditCommand, data: &Path, out: &mut dyn Write) -> Outcome {
-    export(Table::Audit, args, data, out)
+pub fn audit(AuditCommand::Export(args): AuditCommand, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
+    export(Table::Audit, args, paths, out)
 }
 
-pub fn usage(UsageCommand::Export(args): UsageCommand, data: &Path, out: &mut dyn Write) -> Outcome {
-    export(Table::Usage, args, data, out)
+pub fn usage(UsageCommand::Export(args): UsageCommand, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
+    export(Table::Usage, args, paths, out)
 }
 
-fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> Outcome {
+fn export(table: Table, args: ExportArgs, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
     let ExportArgs { project, start, end, format, to } = args;
     let order = ExportRequest { table, project, start, end, format };
     // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
-    let bytes = match control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
+    let bytes = match control_socket::send(&paths.data, &Request::Export { to: to.clone(), order: order.clone() })? {
         Some(Reply::Exported { bytes }) => bytes,
         Some(other) => return Err(failure(other)),
         None => {
-            let opened = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
+            let opened = maintenance::open(paths, Arc::new(SystemClockRng::new()))?;
             let bytes = actix_web::rt::System::new().block_on(order.run(&opened, &to));
             opened.shutdown();
             bytes?

@@ -75,6 +75,9 @@ enum Command {
     /// Export the audit log
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Move the store between a data folder and a PostgreSQL database
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Interpret one model's files for a running server or training, which starts this itself
     #[command(hide = true)]
     Sandbox,
@@ -83,6 +86,22 @@ enum Command {
     AudioDecoder(AudioDecoderArgs),
     /// Create another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
+}
+
+#[derive(Subcommand)]
+enum StoreCommand {
+    /// Copy all records to an empty place, and compare every record; no server may use the store
+    Copy {
+        /// A data folder, or the URL of a database whose pepper is in the folder of --data
+        #[arg(long, value_name = "DIR|URL")]
+        from: String,
+        /// An empty data folder, or the URL of an empty database
+        #[arg(long, value_name = "DIR|URL")]
+        to: String,
+        /// Print the number of records of each table, too
+        #[arg(long)]
+        verbose: bool,
+    },
 }
 
 /// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments.
@@ -118,11 +137,14 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
         Command::Models(command) => models::run(command, &paths, out),
         Command::Tune(args) => tune::run(&paths, *args, out),
         Command::Launch(args) => launch::run(&paths, args, out),
-        Command::Usage(command) => export::usage(command, &paths.data, out),
-        Command::Backup { to, verbose } => maintenance::backup(&paths.data, &to, verbose, out),
+        Command::Usage(command) => export::usage(command, &paths, out),
+        Command::Backup { to, verbose } => maintenance::backup(&paths, &to, verbose, out),
         Command::Restore { from, verbose } => maintenance::restore(&paths.data, &from, verbose, out),
-        Command::Check { verbose } => maintenance::check(&paths.data, verbose, out),
-        Command::Audit(command) => export::audit(command, &paths.data, out),
-        Command::AdminKey => maintenance::admin_key(&paths.data, out),
+        Command::Check { verbose } => maintenance::check(&paths, verbose, out),
+        Command::Audit(command) => export::audit(command, &paths, out),
+        Command::Store(StoreCommand::Copy { from, to, verbose }) => {
+            maintenance::copy_store(&paths, &from, &to, verbose, out)
+        }
+        Command::AdminKey => maintenance::admin_key(&paths, out),
     }
 }

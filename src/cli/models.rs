@@ -74,23 +74,21 @@ pub enum ModelsError {
 /// Runs a command; results go to `out`, progress to standard error.
 pub fn run(command: ModelsCommand, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
     match command {
-        ModelsCommand::Export { name, file } if name.starts_with(TUNED_PREFIX) => {
-            export_tuned(name, &file, &paths.data, out)
-        }
+        ModelsCommand::Export { name, file } if name.starts_with(TUNED_PREFIX) => export_tuned(name, &file, paths, out),
         command => Ok(run_on_folder(command, &paths.models, out)?),
     }
 }
 
 /// Exports a model that a job has trained, through the server if it is running.
-fn export_tuned(name: String, to: &Path, data: &Path, out: &mut dyn Write) -> Outcome {
+fn export_tuned(name: String, to: &Path, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
     // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
     let request = Request::ExportModel { name: name.clone(), to: to.clone() };
-    let bytes = match control_socket::send(data, &request)? {
+    let bytes = match control_socket::send(&paths.data, &request)? {
         Some(Reply::Exported { bytes }) => bytes,
         Some(other) => return Err(failure(other)),
         None => {
-            let store = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
+            let store = maintenance::open(paths, Arc::new(SystemClockRng::new()))?;
             let bytes = export_model(&store, &name, &to);
             store.shutdown();
             bytes?

@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result};
 
 /// The state of a transaction, or of the connection to its database; best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Health {
+pub enum Health {
     #[default]
     Sound,
     /// A row was not read yet. The closure must run again.
@@ -26,7 +26,7 @@ pub(super) enum Health {
 
 /// An operation of an engine failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failed {
+pub struct Failed {
     /// What the failure says about the transaction.
     pub health: Health,
     /// For the log.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::engine::Failed;
+use super::postgres::{PostgresError, PostgresOpenError};
 use crate::error::Error;
 
 /// Why a data folder cannot be used. Each message says what to do.
@@ -37,6 +39,14 @@ pub enum OpenError {
         path.display()
     )]
     WrongPepper { path: PathBuf },
+    #[error(
+        "A PostgreSQL store was given, but {} is a store of its own. Copy it with `outpost store copy` if you need \
+         what it contains, then move it away.",
+        path.display()
+    )]
+    TwoStores { path: PathBuf },
+    #[error(transparent)]
+    Postgres(#[from] PostgresOpenError),
 }
 
 impl OpenError {
@@ -91,6 +101,39 @@ pub enum RestoreError {
         dir.display()
     )]
     OtherPepper { dir: PathBuf },
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// Why a store could not be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreCopyError {
+    #[error("There is no store in the data folder {}. Check the path.", dir.display())]
+    NoStore { dir: PathBuf },
+    #[error(
+        "The data folder {} already holds a store. A copy never overwrites: choose an empty folder, or move {} away.",
+        dir.display(), super::private_files::DATABASE
+    )]
+    NotEmpty { dir: PathBuf },
+    #[error(
+        "The store has layout {found}, but this outpost copies layout {known}. Start the server with it once, which \
+         migrates it."
+    )]
+    OldLayout { found: u32, known: u32 },
+    #[error(
+        "The data folder {} holds another pepper than the store that is copied. Choose another folder with --data, or \
+         move the file `pepper` away if no store needs it any more.",
+        dir.display()
+    )]
+    OtherPepper { dir: PathBuf },
+    #[error("The store that is copied cannot be read: {}.", .0.reason)]
+    Source(Failed),
+    #[error("The copy cannot be written: {0}.")]
+    Target(PostgresError),
+    #[error("The copy cannot be read back: {}.", .0.reason)]
+    Unverified(Failed),
+    #[error("The copy differs in the table `{table}`. Do not use it; copy again into an empty place.")]
+    Differs { table: String },
     #[error(transparent)]
     Open(#[from] OpenError),
 }

@@ -12,6 +12,7 @@ use super::engine::{Failed, StoreEngine};
 use super::error::OpenError;
 use super::jobs::{Message, Task};
 use super::pepper::Pepper;
+use super::postgres::{self, PostgresLocation};
 use super::redb;
 use super::redb::database::{Opener, from_file};
 use super::shared_state::{SharedState, shutting_down};
@@ -84,6 +85,31 @@ impl Store {
         let StoreSettings { dir, cache_bytes, queue } = settings;
         let (sender, inbox) = sync_channel(queue.max(1));
         let (engine, thread) = redb::open(&dir, cache_bytes, opener, &*clock_rng, inbox)?;
+        let (shared, thread) = (engine.shared.clone(), WriterThread(Mutex::new(Some(thread))));
+        Ok(Self { inner: Arc::new(Inner { engine, shared, sender, thread }) })
+    }
+
+    /// Opens a database, or without one the data folder. Blocking.
+    pub fn open_at(
+        settings: StoreSettings,
+        location: Option<&PostgresLocation>,
+        clock_rng: Arc<dyn ClockRng>,
+    ) -> Result<Self, OpenError> {
+        match location {
+            Some(location) => Self::open_postgres(settings, location, clock_rng),
+            None => Self::open(settings, clock_rng),
+        }
+    }
+
+    /// Opens a database that speaks PostgreSQL's protocol. `settings.dir` has the pepper and the files of the server that
+    /// are not in the database. Blocking.
+    pub fn open_postgres(
+        settings: StoreSettings,
+        location: &PostgresLocation,
+        clock_rng: Arc<dyn ClockRng>,
+    ) -> Result<Self, OpenError> {
+        let (sender, inbox) = sync_channel(settings.queue.max(1));
+        let (engine, thread) = postgres::open(location, &settings.dir, &*clock_rng, inbox)?;
         let (shared, thread) = (engine.shared.clone(), WriterThread(Mutex::new(Some(thread))));
         Ok(Self { inner: Arc::new(Inner { engine, shared, sender, thread }) })
     }

@@ -10,9 +10,18 @@ impl Table {
         self.0
     }
 
-    /// Whether values can have up to half a mebibyte.
+    /// Whether values may have half a mebibyte or more.
     pub(super) fn has_large_values(self) -> bool {
-        matches!(self, FILE_CHUNKS | STORED_IMAGE_CHUNKS)
+        matches!(
+            self,
+            FILE_CHUNKS
+                | STORED_IMAGE_CHUNKS
+                | RESPONSE_CONTENTS
+                | OPEN_RESPONSES
+                | RESPONSE_STEPS
+                | BATCH_RESULTS
+                | IDEMPOTENCY_KEYS
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outpost::app::App;
-use outpost::config::{Config, DataPaths, KvType, ModelDevice, Tls};
+use outpost::config::{Config, DataPaths, KvType, ModelDevice, StoreArgs, Tls};
 use outpost::engine::Engine;
 use reqwest::Method;
 use reqwest::blocking::Client;
@@ -294,7 +294,8 @@ pub fn config(folder: &Path) -> Config {
     Config {
         precision: Vec::new(),
         device: test_device(),
-        paths: DataPaths { data: folder.join("data"), models: folder.join("models") },
+        paths: DataPaths { data: folder.join("data"), models: folder.join("models"), store: StoreArgs::default() },
+        store: None,
         listen: "127.0.0.1:0".parse().unwrap(),
         threads: 2,
         memory: 2 << 30,

@@ -75,6 +75,18 @@ pub enum PostgresOpenError {
     )]
     WrongPepper,
     #[error(
+        "The database belongs to a store whose pepper is not in the data folder {folder}. Copy the file `pepper` from \
+         the data folder of the first node into it."
+    )]
+    NoPepper { folder: String },
+    #[error("There is no store in {database}. Check the URL, or start a server with it.")]
+    NoStore { database: String },
+    #[error(
+        "{database} is not empty. A copy never overwrites: choose another database, or drop the tables whose names \
+         begin with outpost_ if they are the rest of a copy that failed."
+    )]
+    NotEmpty { database: String },
+    #[error(
         "The node '{name}' is using the database: its last heartbeat is valid for another {seconds} seconds. Only \
          one node can use a database. Stop the other one first, or start this one under the name '{name}' to take \
          over. If the other one has crashed, try again in {seconds} seconds."

@@ -10,10 +10,10 @@
 //! [`statements`] holds all SQL of the program, in the subset that PostgreSQL 14, CockroachDB and YugabyteDB share. No
 //! call waits without a deadline.
 
-mod batch;
 mod classify;
 mod connection;
 mod connector;
+mod engine;
 mod error;
 mod heartbeat;
 mod node;
@@ -28,4 +28,12 @@ mod statements;
 mod tests;
 mod tls;
 mod transactions;
+mod transfer;
 mod url_options;
+mod writer_connection;
+
+pub use engine::PostgresLocation;
+pub(super) use engine::open;
+pub use error::{PostgresError, PostgresOpenError};
+pub use settings::{PostgresSettings, StoreUrlError};
+pub(super) use transfer::PostgresCopy;

@@ -73,22 +73,34 @@ fn explain(error: PostgresError) -> PostgresError {
     }
 }
 
+/// Whether a node has already filled the table `meta`.
+pub async fn is_filled(connection: &mut Connection) -> Result<bool, PostgresError> {
+    let keys: &[&[u8]] = &[LAYOUT_KEY];
+    let read = Request::rows(statements::get(tables::META.name()), vec![&keys]);
+    Ok(!connection.run_one(read).await?.into_rows().is_empty())
+}
+
 /// Fills the table `meta` of an empty database, or checks that the database has this layout and this pepper.
 pub async fn check_or_fill(connection: &mut Connection, pepper: &Pepper) -> Result<(), PostgresOpenError> {
     let keys = [LAYOUT_KEY, PEPPER_CHECK_KEY];
     let values = [meta(&LAYOUT.to_be_bytes()), meta(&pepper.check_value())];
     let (keys, values): (&[&[u8]], &[Vec<u8>]) = (&keys, &values);
     // If two nodes fill it at once, both rows are those of the first.
-    let fill = Request::count(statements::fill(tables::META.name()), vec![&keys, &values]);
-    let read = Request::rows(statements::get(tables::META.name()), vec![&keys]);
-    let mut answers = connection.run_all(vec![fill, read]).await?;
-    let rows = answers.pop().map(super::connection::Answer::into_rows).unwrap_or_default();
-    let rows = rows.iter().map(|row| pair(row, true)).collect::<Result<Vec<_>, _>>()?;
-    let look = |key: &[u8]| rows.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_slice());
-    check(look(LAYOUT_KEY), look(PEPPER_CHECK_KEY), pepper)
+    connection.run_one(Request::count(statements::fill(tables::META.name()), vec![&keys, &values])).await?;
+    check(connection, pepper).await
 }
 
-fn check(layout: Option<&[u8]>, pepper_check: Option<&[u8]>, pepper: &Pepper) -> Result<(), PostgresOpenError> {
+/// Checks that the database has this layout and this pepper.
+pub async fn check(connection: &mut Connection, pepper: &Pepper) -> Result<(), PostgresOpenError> {
+    let keys: &[&[u8]] = &[LAYOUT_KEY, PEPPER_CHECK_KEY];
+    let read = Request::rows(statements::get(tables::META.name()), vec![&keys]);
+    let rows = connection.run_one(read).await?.into_rows();
+    let rows = rows.iter().map(|row| pair(row, true)).collect::<Result<Vec<_>, _>>()?;
+    let look = |key: &[u8]| rows.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_slice());
+    check_values(look(LAYOUT_KEY), look(PEPPER_CHECK_KEY), pepper)
+}
+
+fn check_values(layout: Option<&[u8]>, pepper_check: Option<&[u8]>, pepper: &Pepper) -> Result<(), PostgresOpenError> {
     let layout = layout.and_then(|bytes| bytes.get(1..)).and_then(|bytes| bytes.try_into().ok());
     let found = layout
         .map(u32::from_be_bytes)

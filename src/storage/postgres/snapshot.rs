@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::batch::{Fetched, Page, Row, Wanted};
 use super::connection::{Answer, Request};
 use super::error::PostgresError;
 use super::pool::{Pool, PooledConnection};
@@ -16,15 +15,8 @@ use super::rows::{column, pair};
 use super::schema;
 use super::statements::{self, OWN_TABLES, Order};
 use crate::storage::engine::{EngineRead, EngineSnapshot, Export, Failed, Health, Scan, Scanned, Visit};
-use crate::storage::tables::{self, Table};
-
-/// Rows of the first page of a scan without a better hint.
-const FIRST_ROWS: i64 = 64;
-/// Rows of the first page of values that may be large.
-const FIRST_LARGE_ROWS: i64 = 4;
-const MAX_ROWS: i64 = 1024;
-/// A page is not made larger than this, as far as the one before it tells.
-const PAGE_BYTES: usize = 2 << 20;
+use crate::storage::remote::{FIRST_LARGE_ROWS, Fetched, Page, Row, Wanted, first_rows, next_rows};
+use crate::storage::tables::Table;
 
 /// A snapshot of all tables.
 pub struct PostgresSnapshot {
@@ -183,34 +175,7 @@ impl PostgresSnapshot {
     }
 }
 
-/// Tables whose values may have half a megabyte or more.
-const LARGE_VALUES: &[Table] = &[
-    tables::FILE_CHUNKS,
-    tables::STORED_IMAGE_CHUNKS,
-    tables::RESPONSE_CONTENTS,
-    tables::OPEN_RESPONSES,
-    tables::RESPONSE_STEPS,
-    tables::BATCH_RESULTS,
-    tables::IDEMPOTENCY_KEYS,
-];
-
-/// Rows of the first page of a scan.
-fn first_rows(scan: &Scan<'_>) -> i64 {
-    if scan.values && LARGE_VALUES.contains(&scan.table) {
-        return FIRST_LARGE_ROWS;
-    }
-    scan.rows.map_or(FIRST_ROWS, |rows| i64::try_from(rows).unwrap_or(MAX_ROWS)).clamp(1, MAX_ROWS)
-}
-
 /// Whether no page follows one for which `rows` rows were asked.
 fn is_last(page: &[Row], rows: i64) -> bool {
     i64::try_from(page.len()).is_ok_and(|found| found < rows)
-}
-
-/// Rows of the page after this one: four times as many, unless they would be too large.
-fn next_rows(page: &[Row], rows: i64) -> i64 {
-    let bytes: usize = page.iter().map(|(key, value)| key.len() + value.len()).sum();
-    let average = (bytes / page.len().max(1)).max(1);
-    let fitting = i64::try_from(PAGE_BYTES / average).unwrap_or(MAX_ROWS);
-    (rows * 4).min(MAX_ROWS).min(fitting).max(1)
 }

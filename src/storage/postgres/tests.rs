@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
-use super::batch::{Fetched, Wanted, Writes};
 use super::connection::{Connection, Request};
 use super::connector::Connector;
 use super::error::PostgresError;
@@ -27,6 +26,7 @@ use super::settings::PostgresSettings;
 use super::snapshot::PostgresSnapshot;
 use crate::storage::engine::{EngineRead as _, Scan};
 use crate::storage::redb::migrations::LAYOUT;
+use crate::storage::remote::{Fetched, Wanted, Writes};
 use crate::storage::tables::Table;
 
 #[path = "../../../tests/common/postgres.rs"]

@@ -4,12 +4,13 @@
 
 use tokio_postgres::Row;
 
-use super::batch::{Fetched, Page, Puts, Wanted, Writes};
 use super::connection::{Answer, Connection, Phase, Request};
 use super::error::PostgresError;
 use super::node::Node;
 use super::rows::{column, pair};
 use super::statements::{self, Order};
+use crate::storage::remote::{Fetched, Page, Wanted, Writes};
+use crate::storage::tables::Table;
 
 /// The outcome of a commit whose answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ impl Connection {
     /// After all other errors nothing was written.
     pub async fn commit(&mut self, node: &mut Node, writes: &Writes) -> Result<(), PostgresError> {
         self.require(Phase::Writing)?;
-        let (puts, removes) = (writes.puts(), writes.removes());
+        let (puts, removes) = (puts(writes), removes(writes));
         let mut requests: Vec<Request<'_>> = Vec::with_capacity(puts.len() + removes.len() + 2);
         for Puts { table, keys, values } in &puts {
             requests.push(Request::count(statements::put(table.name()), vec![keys, values]));
@@ -197,4 +198,30 @@ fn values_of(keys: &[Vec<u8>], rows: &[Row]) -> Result<Vec<Option<Vec<u8>>>, Pos
         found.insert(column::<&[u8]>(row, 0)?, column::<&[u8]>(row, 1)?);
     }
     Ok(keys.iter().map(|key| found.get(key.as_slice()).map(|value| value.to_vec())).collect())
+}
+
+/// Keys and values of the rows to store in one table.
+struct Puts<'a> {
+    table: Table,
+    keys: Vec<&'a [u8]>,
+    values: Vec<&'a [u8]>,
+}
+
+/// The rows to store, by table, in ascending order of keys.
+fn puts(writes: &Writes) -> Vec<Puts<'_>> {
+    let puts = writes.tables().map(|(table, rows)| {
+        let rows = rows.iter().filter_map(|(key, value)| Some((key.as_slice(), value.as_deref()?)));
+        let (keys, values) = rows.unzip();
+        Puts { table, keys, values }
+    });
+    puts.filter(|puts| !puts.keys.is_empty()).collect()
+}
+
+/// Keys of the rows to remove, by table, in ascending order.
+fn removes(writes: &Writes) -> Vec<(Table, Vec<&[u8]>)> {
+    let removes = writes.tables().map(|(table, rows)| {
+        let removed = rows.iter().filter(|(_, value)| value.is_none());
+        (table, removed.map(|(key, _)| key.as_slice()).collect::<Vec<_>>())
+    });
+    removes.filter(|(_, keys)| !keys.is_empty()).collect()
 }

@@ -3,6 +3,7 @@
 pub(super) mod check;
 pub(super) mod copy;
 pub(super) mod database;
+pub(super) mod folder;
 pub(super) mod migrations;
 mod open;
 pub(super) mod restore;

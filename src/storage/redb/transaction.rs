@@ -23,15 +23,24 @@ pub(super) fn definition(name: &str) -> Definition<'_> {
 }
 
 /// A snapshot. Dropping it may panic after damage.
-pub(super) struct RedbSnapshot(ReadTransaction);
+pub(super) struct RedbSnapshot {
+    tx: ReadTransaction,
+    /// Keeps the database open, if nothing else does.
+    _db: Option<Database>,
+}
 
 impl RedbSnapshot {
     pub fn begin(db: &Database) -> Result<Self, redb::Error> {
-        catch_redb_panic(|| Ok(Self(db.begin_read()?)))
+        catch_redb_panic(|| Ok(Self { tx: db.begin_read()?, _db: None }))
+    }
+
+    /// Keeps `db` open, whose snapshot this is.
+    pub fn keeping_open(self, db: Database) -> Self {
+        Self { _db: Some(db), ..self }
     }
 
     fn call<T>(&self, call: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, Failed> {
-        catch_redb_panic(|| call(&self.0)).map_err(|error| read_failed(&error))
+        catch_redb_panic(|| call(&self.tx)).map_err(|error| read_failed(&error))
     }
 }
 
@@ -51,7 +60,7 @@ impl EngineRead for RedbSnapshot {
     }
 
     fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Scanned {
-        let open = || Ok(self.0.open_table(definition(scan.table.name()))?);
+        let open = || Ok(self.tx.open_table(definition(scan.table.name()))?);
         walk(open, scan, visit).map_err(|error| read_failed(&error))
     }
 }

@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use super::rows::{KnownRows, Wanted, Writes};
+use super::batch::{Wanted, Writes};
+use super::known_rows::KnownRows;
 use super::view::View;
 use super::{Remote, RemoteError};
 use crate::storage::engine::Health;

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use super::rows::{Fetched, Page, Wanted, Writes};
-use super::{Remote, RemoteError};
+use super::{Fetched, Page, Remote, RemoteError, Row, Wanted, Writes};
 use crate::storage::tables::Table;
 
 pub(super) type Tables = BTreeMap<Table, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -35,13 +34,16 @@ pub(super) struct State {
 }
 
 impl State {
-    fn page(&self, page: &Page) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn page(&self, page: &Page) -> Vec<Row> {
         let rows = self.tables.get(&page.table).into_iter().flatten();
-        let fits = |key: &[u8]| key >= &page.from[..] && page.to.as_deref().is_none_or(|to| key < to);
+        let fits = |key: &[u8]| key >= &page.from[..] && page.end.as_deref().is_none_or(|to| key < to);
         let mut rows: Vec<_> = rows.filter(|(key, _)| fits(key)).collect();
         rows.reverse();
         let value = |value: &Vec<u8>| if page.values { value.clone() } else { Vec::new() };
-        rows.into_iter().take(page.rows).map(|(key, bytes)| (key.clone(), value(bytes))).collect()
+        rows.into_iter()
+            .take(usize::try_from(page.rows).unwrap())
+            .map(|(key, bytes)| (key.clone(), value(bytes)))
+            .collect()
     }
 
     fn apply(&mut self, writes: &Writes) {
@@ -70,14 +72,9 @@ impl Remote for Memory {
         if let Some(Fault::Fails(error)) = state.fetch_faults.pop_front() {
             return Err(error);
         }
-        let mut fetched = Fetched::default();
-        for (table, keys) in &wanted.keys {
-            let rows = state.tables.get(table);
-            let found = keys.iter().filter_map(|key| Some((*table, key.clone(), rows?.get(key)?.clone())));
-            fetched.found.extend(found);
-        }
-        fetched.pages = wanted.pages.iter().map(|page| state.page(page)).collect();
-        Ok(fetched)
+        let value = |table: &Table, key: &Vec<u8>| state.tables.get(table)?.get(key).cloned();
+        let values = wanted.keys.iter().map(|(table, keys)| keys.iter().map(|key| value(table, key)).collect());
+        Ok(Fetched { values: values.collect(), pages: wanted.pages.iter().map(|page| state.page(page)).collect() })
     }
 
     fn commit(&mut self, writes: &Writes) -> Result<(), RemoteError> {

@@ -5,16 +5,20 @@
 //! the closures of the group lack is read in one round trip, and all of them run again. A group thus costs as many round
 //! trips as its deepest chain of reads has links, and one for the commit, however many closures it has.
 
+mod batch;
 mod group;
+mod known_rows;
 #[cfg(test)]
 mod memory;
-mod rows;
+mod page_size;
 #[cfg(test)]
 mod tests;
 mod view;
 mod writer;
 
-use rows::{Fetched, Wanted, Writes};
+pub(super) use batch::{Fetched, Page, Row, Wanted, Writes};
+pub(super) use page_size::{FIRST_LARGE_ROWS, first_rows, next_rows};
+pub(super) use writer::{Availability, Writer};
 
 /// The connection of the writer thread. At most one transaction is open.
 pub(super) trait Remote: Send {
@@ -30,6 +34,9 @@ pub(super) trait Remote: Send {
     /// Connects again. Returns whether the last commit was carried out, if it ended with [`RemoteError::Unknown`].
     /// Afterwards, it never will be.
     fn reconnect(&mut self) -> Result<bool, RemoteError>;
+
+    /// Called when the writer ends.
+    fn close(&mut self) {}
 }
 
 /// Why the database did not carry out a call.

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use super::memory::{Fault, Memory, State, Tables};
 use super::RemoteError;
+use super::memory::{Fault, Memory, State, Tables};
 use super::writer::{Availability, Writer};
 use crate::error::{Code, Error, Result};
 use crate::storage::engine::{EngineWrite as _, Scan};

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
-use super::rows::{KnownRows, Page, Wanted, Writes, page_rows};
+use super::batch::{Page, Wanted, Writes};
+use super::known_rows::KnownRows;
+use super::page_size::{first_rows, rows_after};
 use crate::storage::engine::{EngineRead, EngineWrite, Failed, Health, Scan, Scanned, Visit};
 use crate::storage::tables::Table;
 
@@ -33,7 +35,7 @@ impl<'a> View<'a> {
     }
 
     fn want(&self, table: Table, key: &[u8]) {
-        self.wanted.borrow_mut().keys.entry(table).or_default().insert(key.to_vec());
+        self.wanted.borrow_mut().key(table, key.to_vec());
     }
 
     /// The greatest row below `to`, from `from` on, in a range whose rows are known.
@@ -75,17 +77,19 @@ impl EngineRead for View<'_> {
     }
 
     fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Scanned {
-        let &Scan { table, prefix, values, rows: expected, .. } = scan;
-        let (mut to, mut visited) = (scan.end(), 0);
+        let &Scan { table, prefix, values, .. } = scan;
+        let (mut to, mut visited, mut bytes) = (scan.end(), 0, 0);
         while to.as_deref().is_none_or(|to| to > prefix) {
             let Some(from) = self.known.covered_below(table, prefix, to.as_deref(), values) else {
-                let rows = page_rows(table, values, expected, visited);
-                let page = Page { table, from: prefix.to_vec(), to, rows, values };
-                self.wanted.borrow_mut().pages.insert(page);
+                let rows = match i64::try_from(visited).unwrap_or(i64::MAX) {
+                    0 => first_rows(scan),
+                    rows => rows_after(visited, bytes, rows),
+                };
+                self.wanted.borrow_mut().page(Page { table, from: prefix.to_vec(), end: to, values, rows });
                 return Err(missing());
             };
             while let Some((key, value)) = self.last_below(table, from, to.as_deref()) {
-                visited += 1;
+                (visited, bytes) = (visited + 1, bytes + key.len() + value.len());
                 match visit(&key, if values { &value } else { &[] }) {
                     Ok(ControlFlow::Continue(())) => to = Some(key),
                     Ok(ControlFlow::Break(())) => return Ok(Ok(())),
@@ -100,12 +104,12 @@ impl EngineRead for View<'_> {
 
 impl EngineWrite for View<'_> {
     fn put(&self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Failed> {
-        self.own.borrow_mut().set(table, key, Some(value.to_vec()));
+        self.own.borrow_mut().set(table, key.to_vec(), Some(value.to_vec()));
         Ok(())
     }
 
     fn remove(&self, table: Table, key: &[u8]) -> Result<(), Failed> {
-        self.own.borrow_mut().set(table, key, None);
+        self.own.borrow_mut().set(table, key.to_vec(), None);
         Ok(())
     }
 }

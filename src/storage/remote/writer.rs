@@ -25,28 +25,38 @@ const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Whether the writer has a connection. Shared with the store's handles.
-#[derive(Debug)]
-pub(in crate::storage) struct Availability(AtomicBool);
-
-impl Default for Availability {
-    fn default() -> Self {
-        Self(AtomicBool::new(true))
-    }
+/// Whether the process can use the database. Shared with the store's handles.
+#[derive(Debug, Default)]
+pub(in crate::storage) struct Availability {
+    /// The writer has no connection.
+    is_lost: AtomicBool,
+    /// Another process has taken over.
+    is_fenced: AtomicBool,
 }
 
 impl Availability {
     /// # Errors
-    /// If the database cannot be reached.
+    /// If the database cannot be written.
     pub fn check(&self) -> Result<(), Failed> {
-        if self.0.load(Acquire) {
-            return Ok(());
-        }
-        Err(Failed { health: Health::Sound, reason: "the database cannot be reached".to_owned() })
+        let reason = match (self.is_fenced(), self.is_lost.load(Acquire)) {
+            (true, _) => "another process has taken over this node",
+            (false, true) => "the database cannot be reached",
+            (false, false) => return Ok(()),
+        };
+        Err(Failed { health: Health::Sound, reason: reason.to_owned() })
+    }
+
+    pub fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Acquire)
+    }
+
+    /// Another process has taken over, for good.
+    pub fn fence(&self) {
+        self.is_fenced.store(true, Release);
     }
 
     fn set(&self, available: bool) {
-        self.0.store(available, Release);
+        self.is_lost.store(!available, Release);
     }
 }
 
@@ -83,6 +93,7 @@ impl<R: Remote> Writer<R> {
         }
         self.availability.set(false);
         self.remote.rollback();
+        self.remote.close();
         self.shared.closing.store(true, Release);
     }
 
@@ -109,6 +120,7 @@ impl<R: Remote> Writer<R> {
                     return self.reconnect();
                 }
                 Ended::Fenced(reason) => {
+                    self.availability.fence();
                     self.shared.watchers.announce(&[], true);
                     fail(waiting.drain(..), || unavailable(reason.clone()));
                     tracing::error!(reason, "this process must not write to the database any more");
@@ -191,6 +203,7 @@ impl<R: Remote> Writer<R> {
             match self.remote.reconnect() {
                 Ok(_) => break,
                 Err(RemoteError::Fenced(reason)) => {
+                    self.availability.fence();
                     tracing::error!(reason, "this process must not write to the database any more");
                     return false;
                 }

@@ -1,6 +1,5 @@
 //! A commit happens once or not at all, and its outcome is told truthfully.
 
-use super::super::batch::Wanted;
 use super::super::connection::{Connection, Request};
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
@@ -8,6 +7,7 @@ use super::super::transactions::Settled;
 use super::proxy::{Cut, Proxy};
 use super::{Database, backend, is_conflict, settings, shared, stored, values, wanted, writes};
 use crate::storage::redb::migrations::LAYOUT;
+use crate::storage::remote::Wanted;
 use crate::storage::tables::{self, KEYS, MESSAGES, PROJECTS};
 
 /// A second node beside the registered one. A registration would be refused.

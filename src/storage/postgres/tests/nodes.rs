@@ -1,11 +1,11 @@
 //! One node at a time.
 
-use super::super::batch::Wanted;
 use super::super::error::{PostgresError, PostgresOpenError};
 use super::super::heartbeat::{Heartbeat, Pulse};
 use super::super::node;
 use super::{Database, PATIENCE, shared};
 use crate::storage::redb::migrations::LAYOUT;
+use crate::storage::remote::Wanted;
 use tokio::time::timeout;
 
 fn try_register(database: &Database, name: &str) -> Result<super::Node, PostgresOpenError> {

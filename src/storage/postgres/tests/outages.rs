@@ -5,7 +5,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::super::batch::Wanted;
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
 use super::super::heartbeat::{Heartbeat, Pulse};
@@ -14,6 +13,7 @@ use super::super::snapshot::PostgresSnapshot;
 use super::proxy::{Cut, Proxy};
 use super::{Database, PATIENCE, PostgresServer, settings, shared, wanted, writes};
 use crate::storage::engine::{EngineRead as _, Health};
+use crate::storage::remote::Wanted;
 use crate::storage::tables::KEYS;
 
 /// A limit that passes.

@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::super::batch::{Page, Wanted};
 use super::{Database, Pairs, scanned, stored, values, wanted, writes};
 use crate::storage::engine::{EngineRead as _, EngineSnapshot as _, EngineWrite as _, Scan};
 use crate::storage::redb::transaction::in_memory;
+use crate::storage::remote::{Page, Wanted};
 use crate::storage::tables::{self, FILE_CHUNKS, HORIZON, KEYS, MESSAGES};
 
 const BINARY: &[&[u8]] = &[b"", b"\0", b"\0\0", b"\\x00'", b"a", b"a\0", b"\x7f", b"\x80", b"\xff", b"\xff\xff"];

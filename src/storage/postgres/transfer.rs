@@ -1,0 +1,97 @@
+//! Reading a whole database, and filling an empty one, without being a node of it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::connection::{Connection, Request};
+use super::connector::Connector;
+use super::engine::PostgresLocation;
+use super::error::{PostgresError, PostgresOpenError};
+use super::pool::Pool;
+use super::snapshot::PostgresSnapshot;
+use super::{schema, statements};
+use crate::storage::engine::{EngineSnapshot as _, Failed};
+use crate::storage::error::OpenError;
+use crate::storage::pepper::{self, Pepper};
+use crate::storage::remote::Row;
+use crate::storage::transaction::ReadTx;
+
+/// A database that is copied. Blocking; not for threads of a runtime.
+pub(in crate::storage) struct PostgresCopy {
+    location: PostgresLocation,
+    runtime: Runtime,
+    connector: Connector,
+}
+
+impl PostgresCopy {
+    /// Connects to the database.
+    ///
+    /// # Errors
+    /// If that fails, with the remedy.
+    pub fn new(location: &PostgresLocation) -> Result<Self, OpenError> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(|error| OpenError::io(Path::new("/"), error))?;
+        let connector = Connector::new(location.settings.clone()).map_err(PostgresOpenError::from)?;
+        Ok(Self { location: location.clone(), runtime, connector })
+    }
+
+    /// A snapshot of a store whose pepper is in the folder `dir`.
+    ///
+    /// # Errors
+    /// If there is no store, or another pepper.
+    pub fn snapshot(&self, dir: &Path) -> Result<(ReadTx, Arc<Pepper>), OpenError> {
+        let mut connection = self.connect()?;
+        let exists = self.runtime.block_on(schema::existing(&mut connection)).map_err(PostgresOpenError::from)?;
+        if !exists.iter().any(|name| name == "meta") {
+            return Err(PostgresOpenError::NoStore { database: self.location.settings.to_string() }.into());
+        }
+        let folder = || PostgresOpenError::NoPepper { folder: dir.display().to_string() };
+        let pepper = Arc::new(pepper::load(dir)?.ok_or_else(folder)?);
+        self.runtime.block_on(schema::check(&mut connection, &pepper))?;
+        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1);
+        let snapshot = PostgresSnapshot::open(&pool).map_err(unreadable)?;
+        Ok((ReadTx::new(Box::new(snapshot), pepper.clone()), pepper))
+    }
+
+    /// Creates the tables of an empty database.
+    ///
+    /// # Errors
+    /// [`PostgresOpenError::NotEmpty`] if any table has rows.
+    pub fn prepare(&self) -> Result<(), OpenError> {
+        let mut connection = self.connect()?;
+        self.runtime.block_on(schema::create_tables(&mut connection)).map_err(PostgresOpenError::from)?;
+        drop(connection);
+        let filled: BTreeMap<_, _> = self.counts()?.into_iter().filter(|(_, rows)| *rows > 0).collect();
+        match filled.is_empty() {
+            true => Ok(()),
+            false => Err(PostgresOpenError::NotEmpty { database: self.location.settings.to_string() }.into()),
+        }
+    }
+
+    fn counts(&self) -> Result<BTreeMap<String, u64>, OpenError> {
+        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1);
+        PostgresSnapshot::open(&pool).and_then(|snapshot| snapshot.tables()).map_err(unreadable)
+    }
+
+    /// Stores rows of a table, which takes effect at once.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn put(&self, connection: &mut Connection, table: &str, rows: &[Row]) -> Result<(), PostgresError> {
+        let (keys, values): (Vec<&[u8]>, Vec<&[u8]>) =
+            rows.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).unzip();
+        let request = Request::count(statements::put(table), vec![&keys, &values]);
+        self.runtime.block_on(connection.run_one(request)).map(drop)
+    }
+
+    pub fn connect(&self) -> Result<Connection, OpenError> {
+        Ok(self.runtime.block_on(self.connector.connect()).map_err(PostgresOpenError::from)?)
+    }
+}
+
+fn unreadable(failed: Failed) -> OpenError {
+    PostgresOpenError::from(PostgresError::lost(failed.reason)).into()
+}

@@ -1,0 +1,119 @@
+//! The connection of the writer thread.
+
+use tokio::runtime::Handle;
+
+use super::connection::Connection;
+use super::connector::Connector;
+use super::error::PostgresError;
+use super::node::{self, Node};
+use super::transactions::Settled;
+use crate::storage::remote::{Fetched, Remote, RemoteError, Wanted, Writes};
+
+/// Runs the transactions of this node. Blocking; not for threads of a runtime.
+pub(super) struct WriterConnection {
+    connector: Connector,
+    runtime: Handle,
+    node: Node,
+    /// `None` if it is lost.
+    connection: Option<Connection>,
+    /// A transaction is open.
+    has_begun: bool,
+}
+
+impl WriterConnection {
+    pub fn new(connector: Connector, runtime: Handle, node: Node, connection: Connection) -> Self {
+        Self { connector, runtime, node, connection: Some(connection), has_begun: false }
+    }
+
+    /// Drops a connection that is lost.
+    fn note<T>(&mut self, result: Result<T, PostgresError>) -> Result<T, PostgresError> {
+        if let Err(error) = &result {
+            self.has_begun = false;
+            if error.is_lost() {
+                self.connection = None;
+            }
+        }
+        result
+    }
+
+    fn read(&mut self, wanted: &Wanted) -> Result<Fetched, PostgresError> {
+        let Self { connection, runtime, node, .. } = self;
+        let connection = connection.as_mut().ok_or_else(|| PostgresError::lost("there is no connection"))?;
+        let result = match std::mem::replace(&mut self.has_begun, true) {
+            true => runtime.block_on(connection.fetch(wanted)),
+            false => runtime.block_on(connection.begin(node, wanted)),
+        };
+        self.note(result)
+    }
+}
+
+impl Remote for WriterConnection {
+    fn fetch(&mut self, wanted: &Wanted) -> Result<Fetched, RemoteError> {
+        self.read(wanted).map_err(|error| match remote_error(error) {
+            // Nothing of this transaction has been committed.
+            RemoteError::Unknown(reason) => RemoteError::Unavailable(reason),
+            other => other,
+        })
+    }
+
+    fn commit(&mut self, writes: &Writes) -> Result<(), RemoteError> {
+        if writes.is_empty() {
+            self.rollback();
+            return Ok(());
+        }
+        if !self.has_begun {
+            self.fetch(&Wanted::default())?;
+        }
+        self.has_begun = false;
+        let Self { connection, runtime, node, .. } = self;
+        let Some(connection) = connection.as_mut() else {
+            return Err(RemoteError::Unavailable("there is no connection".to_owned()));
+        };
+        let result = runtime.block_on(connection.commit(node, writes));
+        self.note(result).map_err(remote_error)
+    }
+
+    fn rollback(&mut self) {
+        self.has_begun = false;
+        if let Some(connection) = &mut self.connection {
+            // Sending needs a runtime.
+            let _entered = self.runtime.enter();
+            connection.rollback();
+        }
+    }
+
+    fn reconnect(&mut self) -> Result<bool, RemoteError> {
+        self.has_begun = false;
+        self.connection = None;
+        let Self { connector, runtime, node, .. } = self;
+        let reconnected = runtime.block_on(async {
+            let mut connection = connector.connect().await?;
+            let settled = connection.settle(node).await?;
+            Ok((connection, settled))
+        });
+        let (connection, settled) = reconnected.map_err(remote_error)?;
+        self.connection = Some(connection);
+        Ok(settled == Settled::Committed)
+    }
+
+    fn close(&mut self) {
+        let Self { connection, runtime, node, .. } = self;
+        if let Some(connection) = connection {
+            // Otherwise another node can start when the heartbeat has expired.
+            let left = runtime.block_on(node::leave(connection, node));
+            left.unwrap_or_else(|error| tracing::warn!(%error, "this node could not sign off"));
+        }
+    }
+}
+
+fn remote_error(error: PostgresError) -> RemoteError {
+    let reason = error.to_string();
+    match error {
+        PostgresError::Conflict(_) => RemoteError::Conflict(reason),
+        PostgresError::Lost { commit_sent: true, .. } => RemoteError::Unknown(reason),
+        // An operator may have changed something for a moment, such as a password.
+        PostgresError::Lost { commit_sent: false, .. } | PostgresError::Refused(_) => RemoteError::Unavailable(reason),
+        PostgresError::Fenced => RemoteError::Fenced(reason),
+        PostgresError::Bug(_) => RemoteError::Refused(reason),
+    }
+}
