@@ -28,6 +28,7 @@ pub use training_pass::{TargetScore, TrainingPass, TrainingText};
 /// A loaded decoder; shared by all sequences.
 #[derive(Debug)]
 pub struct Decoder<B: Backend> {
+    _binding: B::ThreadBinding,
     config: DecoderConfig,
     token_embd: Linear<B>,
     layers: Vec<DecoderLayer<B>>,
@@ -63,7 +64,8 @@ impl<B: Backend> Decoder<B> {
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<Result<_>>()?;
         let projections = loader.matrices();
         loader.finish()?;
-        Ok(Self { config, token_embd, layers, output_norm, output, ropes, projections, backend: backend.clone() })
+        let (_binding, backend) = (backend.thread_binding(), backend.clone());
+        Ok(Self { _binding, config, token_embd, layers, output_norm, output, ropes, projections, backend })
     }
 
     /// The projections of the layers, which adapters may target.

@@ -203,7 +203,9 @@ fn documents_are_sorted_by_score() {
     let lighthouse = results.iter().find(|result| result["index"] == 0).unwrap();
     assert_eq!(lighthouse["document"]["text"], "A lighthouse stands at the end of the pier.");
     // The score that transformers computes for this pair.
-    assert!((lighthouse["relevance_score"].as_f64().unwrap() - 0.435_923_845).abs() < 1e-5, "{body}");
+    // A GPU computes with the 16-bit floats of the file.
+    let tolerance = if std::env::var("OUTPOST_TEST_DEVICE").is_ok_and(|name| name != "candle") { 1e-2 } else { 1e-5 };
+    assert!((lighthouse["relevance_score"].as_f64().unwrap() - 0.435_923_845).abs() < tolerance, "{body}");
     assert!(body["usage"]["total_tokens"].as_u64().unwrap() > 30 && body["model"] == RERANKER);
     let best = rerank(&server, json!({ "top_n": 1, "raw_scores": true })).ok();
     let [only] = best["results"].as_array().unwrap().as_slice() else { panic!("{best}") };

@@ -1,16 +1,19 @@
 //! The shared test harness: a test clock, an engine with a tiny model, and helpers that collect output.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use candle_core::Device;
 use outpost::clock_rng::{ClockRng, Timestamp};
+use outpost::device_choice::DeviceChoice;
 use outpost::engine::{
     DeltaStream, Devices, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta,
     TextModel,
 };
 use outpost::models::backend::{Candle, Cpu};
+use outpost::models::devices::open;
 use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};
@@ -55,9 +58,17 @@ pub fn cpu() -> Cpu {
     Cpu::new(2)
 }
 
-/// candle's CPU device.
+/// The device of the variable `OUTPOST_TEST_DEVICE`, otherwise candle's CPU device.
 pub fn candle() -> Candle {
-    Candle::new(candle_core::Device::Cpu, Cpu::new(1))
+    static DEVICE: OnceLock<Device> = OnceLock::new();
+    let choice = || test_device().map_or(DeviceChoice::Candle, |name| name.parse().unwrap());
+    Candle::new(DEVICE.get_or_init(|| open(choice()).unwrap()).clone(), Cpu::new(1))
+}
+
+/// The greatest difference from a reference that candle may have, if its CPU device keeps to `exact`. A GPU multiplies
+/// 16-bit weights in 16 bits, and rounds inputs of quantized weights to 8 bits; random weights amplify that to `rounded`.
+pub fn candle_tolerance(exact: f32, rounded: f32) -> f32 {
+    if candle().device().is_cpu() { exact } else { rounded }
 }
 
 pub struct Rig {

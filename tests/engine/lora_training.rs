@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::decoder_families::Format;
-use crate::harness::candle;
+use crate::harness::{candle, candle_tolerance};
 use crate::rng::TestRng;
 
 #[derive(Deserialize)]
@@ -195,7 +195,8 @@ fn losses_and_gradients_match_peft() {
              losses of ten steps {losses:.1e}, norms {norms:.1e}"
         );
         // Ten steps amplify rounding.
-        if !(supervised.max(preference).max(preference_loss).max(losses) <= 1e-4 && norms <= 1e-3) {
+        let [bound, norm_bound] = [1e-4, 1e-3].map(|exact| candle_tolerance(exact, 0.3));
+        if !(supervised.max(preference).max(preference_loss).max(losses) <= bound && norms <= norm_bound) {
             far.push(name.clone());
         }
     }
@@ -386,7 +387,7 @@ fn written_adapters_compute_like_the_trained_parameters() {
             let found = log_probabilities(&served, &served.load_adapter(&adapter).unwrap(), &text.tokens);
             let difference = difference(&found, &expected);
             println!("{name:<11} {format:?}: {difference:.1e}");
-            assert!(difference <= 1e-4, "{name} {format:?}: {difference}");
+            assert!(difference <= candle_tolerance(1e-4, 0.05), "{name} {format:?}: {difference}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! cargo test --release --features cuda --test gpu -- --ignored gpu
 //! ```
 //!
-//! `OUTPOST_DEVICE` names another device than the first card. `candle` is the CPU, which checks the tests themselves; it is
+//! `OUTPOST_TEST_DEVICE` names another device than the first card. `candle` is the CPU, which checks the tests themselves; it is
 //! the default of a build without GPUs.
 #![cfg(test)]
 
@@ -28,7 +28,7 @@ pub fn choice() -> DeviceChoice {
         (_, true) => "metal",
         _ => "candle",
     };
-    std::env::var("OUTPOST_DEVICE").unwrap_or_else(|_| usual.to_owned()).parse().unwrap()
+    std::env::var("OUTPOST_TEST_DEVICE").unwrap_or_else(|_| usual.to_owned()).parse().unwrap()
 }
 
 pub fn device() -> Device {

@@ -68,13 +68,27 @@ fn gpu_decoders_match_transformers() {
                 let found = logits(&model, &[&case.prompt[..run.positions]]);
                 let difference = difference(&found[0], &expected(case, run, vocabulary).concat());
                 println!("{:<16} {format:<11} {:>2} positions: {difference:.1e}", case.name, run.positions);
-                if difference.is_nan() || difference > 0.4 {
+                if difference.is_nan() || difference > 0.6 {
                     far.push((&case.name, format, difference));
                 }
             }
         }
     }
     assert!(far.is_empty(), "far from the reference: {far:?}");
+}
+
+/// Models are dropped by whoever used them last, such as a thread of the HTTP server.
+#[test]
+#[ignore = "needs a GPU"]
+fn gpu_memory_is_freed_on_any_thread() {
+    let backend = Candle::new(device(), Cpu::new(2));
+    for case in cases().cases.iter().take(2) {
+        for (format, model) in decoders(case, &backend) {
+            std::thread::spawn(move || drop(model)).join().unwrap();
+            // A failure would be reported here.
+            backend.check().unwrap_or_else(|error| panic!("{} {format}: {error}", case.name));
+        }
+    }
 }
 
 #[test]

@@ -98,13 +98,19 @@ pub fn load<B: Backend>(
         NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
             let cross_encoder = files.cross_encoder_config();
             let (encoder, head) = Encoder::load(source, sizes.clone(), cross_encoder, precision, backend)?;
-            Ok(Box::new(Arc::new(EncoderNetwork { encoder, head, backend: backend.clone() })) as Box<dyn Network>)
+            Ok(Box::new(Arc::new(EncoderNetwork {
+                _binding: backend.thread_binding(),
+                encoder,
+                head,
+                backend: backend.clone(),
+            })) as Box<dyn Network>)
         }),
     }
 }
 
 /// An encoder; with a head it is a cross-encoder.
 struct EncoderNetwork<B: Backend> {
+    _binding: B::ThreadBinding,
     encoder: Encoder<B>,
     head: Option<Head<B>>,
     backend: B,
@@ -140,7 +146,7 @@ impl<B: Backend> Pass for EncoderPass<B> {
     }
 
     fn vectors(&self, pool: &dyn Fn(usize, &[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
-        let EncoderNetwork { encoder, head, backend } = &*self.network;
+        let EncoderNetwork { encoder, head, backend, .. } = &*self.network;
         let one = |(index, vectors): (usize, &[f32])| match head {
             Some(head) => Ok(vec![head.score(&Context::new(backend), vectors, encoder.config().width)?]),
             None => Ok(pool(index, vectors)),

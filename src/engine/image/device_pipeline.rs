@@ -60,10 +60,12 @@ pub fn load<B: Backend>(
 ) -> Result<Box<dyn DevicePipeline>, ModelError> {
     let pipeline = Pipeline::load(components, backend, precision.kind(), vae_budget)?;
     let (adapters, bf16) = (Adapters::new(&components.path), precision == Precision::Bf16);
-    Ok(Box::new(LoadedPipeline { pipeline, adapters, backend: backend.clone(), bf16 }))
+    let (_binding, backend) = (backend.thread_binding(), backend.clone());
+    Ok(Box::new(LoadedPipeline { _binding, pipeline, adapters, backend, bf16 }))
 }
 
 struct LoadedPipeline<B: Backend> {
+    _binding: B::ThreadBinding,
     pipeline: Pipeline<B>,
     adapters: Adapters<B>,
     backend: B,

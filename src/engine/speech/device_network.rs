@@ -38,10 +38,11 @@ pub fn load<B: Backend>(
     backend: &B,
 ) -> Result<Box<dyn DeviceNetwork>, ModelError> {
     let model = KokoroModel::load(folder, config, backend, precision.kind())?;
-    Ok(Box::new(Network { model, backend: backend.clone() }))
+    Ok(Box::new(Network { _binding: backend.thread_binding(), model, backend: backend.clone() }))
 }
 
 struct Network<B: Backend> {
+    _binding: B::ThreadBinding,
     model: KokoroModel<B>,
     backend: B,
 }

@@ -45,10 +45,12 @@ pub fn load<B: Backend>(
     let model = WhisperModel::load(&files.weights(), *files.config(), precision.kind(), backend)?;
     let (log_mel, heads) = (files.log_mel(), files.alignment_heads());
     let bf16_attention = precision != Precision::Full;
-    Ok(Box::new(Network { model, log_mel, heads, backend: backend.clone(), bf16_attention }))
+    let (_binding, backend) = (backend.thread_binding(), backend.clone());
+    Ok(Box::new(Network { _binding, model, log_mel, heads, backend, bf16_attention }))
 }
 
 struct Network<B: Backend> {
+    _binding: B::ThreadBinding,
     model: WhisperModel<B>,
     log_mel: LogMel,
     /// The alignment heads, as `(layer, head)`.

@@ -169,6 +169,8 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
     type KvArena: KvArena;
     /// A batch of sequences whose keys and values are in an arena; see [`Backend::batch`].
     type Batch: fmt::Debug + Send + Sync;
+    /// The first field of every structure with tensors or weights that may be dropped on any thread.
+    type ThreadBinding: fmt::Debug + Send + Sync;
 
     /// Rows for which a LoRA delta is computed at once.
     const LORA_ROWS: usize;
@@ -180,6 +182,9 @@ pub trait Backend: Clone + fmt::Debug + Send + Sync + Sized + 'static {
 
     /// A handle for a request, with buffers of its own. Its operations call [`RequestOptions::pause`].
     fn for_request(&self, options: RequestOptions) -> Self;
+
+    /// Binds the thread that drops the result to the device.
+    fn thread_binding(&self) -> Self::ThreadBinding;
 
     /// Lets other work run.
     ///

@@ -90,6 +90,21 @@ pub fn open(choice: DeviceChoice) -> Result<Device, String> {
     select(choice)?.open()
 }
 
+/// The device of tests of candle: that of the variable `OUTPOST_TEST_DEVICE`, such as `cuda`, otherwise the CPU. Opened once.
+#[cfg(test)]
+pub(crate) fn under_test() -> Device {
+    static DEVICE: std::sync::OnceLock<Device> = std::sync::OnceLock::new();
+    let named = || std::env::var("OUTPOST_TEST_DEVICE").map_or(DeviceChoice::Candle, |name| name.parse().unwrap());
+    DEVICE.get_or_init(|| open(named()).unwrap()).clone()
+}
+
+/// The greatest difference that a test of candle allows, if the CPU keeps to `exact`: a GPU multiplies 16-bit weights in 16
+/// bits, and rounds inputs of quantized weights to 8 bits.
+#[cfg(test)]
+pub(crate) fn tolerance_under_test(exact: f32) -> f32 {
+    if under_test().is_cpu() { exact } else { exact.max(2e-2) }
+}
+
 /// The first GPU that can be used, or why the first one cannot.
 fn first_usable(gpus: impl Iterator<Item = Result<Gpu, String>>) -> Result<Gpu, String> {
     let mut reason = None;

@@ -14,6 +14,7 @@ use super::diffusers_weights::DiffusersWeights;
 use super::unet::{Unet, UnetConditioning, UnetConfig};
 use super::vae::{Raster, Vae, VaeConfig};
 use crate::models::backend::{Backend, Candle, Cpu, RequestOptions, Tensor};
+use crate::models::devices::{tolerance_under_test, under_test};
 use crate::models::nn::Context;
 use crate::models::safetensors::{ModelFolder, read_json};
 use crate::models::weights::Loader;
@@ -91,7 +92,7 @@ macro_rules! on_each_backend {
         mod candle {
             $(#[test]
             fn $check() {
-                let backend = super::Candle::new(candle_core::Device::Cpu, super::Cpu::new(1));
+                let backend = super::Candle::new(super::under_test(), super::Cpu::new(1));
                 super::$check(&super::Context::new(&super::request(&backend)));
             })*
         }
@@ -120,10 +121,16 @@ fn clip_matches_transformers<B: Backend>(ctx: &Context<'_, B>) {
     loader.finish().unwrap();
     let text = ids(&reference, "text_encoder");
     let encoded = clip.forward(ctx, std::slice::from_ref(&text), None).unwrap();
-    assert!(far(&ctx.to_vec(&encoded.hidden).unwrap(), &reference.numbers("text_encoder.hidden")) < 1e-5);
-    assert!(far(&encoded.pooled[0], &reference.numbers("text_encoder.pooled")) < 1e-5);
+    assert!(
+        far(&ctx.to_vec(&encoded.hidden).unwrap(), &reference.numbers("text_encoder.hidden"))
+            < tolerance_under_test(1e-5)
+    );
+    assert!(far(&encoded.pooled[0], &reference.numbers("text_encoder.pooled")) < tolerance_under_test(1e-5));
     let encoded = clip.forward(ctx, &[text], Some(1)).unwrap();
-    assert!(far(&ctx.to_vec(&encoded.hidden).unwrap(), &reference.numbers("text_encoder.penultimate")) < 1e-5);
+    assert!(
+        far(&ctx.to_vec(&encoded.hidden).unwrap(), &reference.numbers("text_encoder.penultimate"))
+            < tolerance_under_test(1e-5)
+    );
 }
 
 fn a_unet_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
@@ -140,7 +147,7 @@ fn a_unet_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {
     let cond = UnetConditioning { timestep: time, text: &text, guidance: None, micro: None };
     let found = unet.forward(ctx, &reference.map(ctx, "unet.sample"), &cond).unwrap();
     let away = far(&ctx.to_vec(&found).unwrap(), &reference.raster("unet.output").values);
-    assert!(away < 1e-5, "{away}");
+    assert!(away < tolerance_under_test(1e-5), "{away}");
 }
 
 /// The autoencoder of `sd1` without latent scaling.
@@ -159,11 +166,11 @@ fn check_both_ways<B: Backend>(ctx: &Context<'_, B>, reference: &Reference, imag
     let vae = autoencoder(ctx);
     let decoded = vae.decode(ctx, reference.raster("vae.latent"), tiled).unwrap();
     let away = far(&decoded.values, &reference.raster("vae.decoded").values);
-    assert!(away < 1e-5, "{away}");
+    assert!(away < tolerance_under_test(1e-5), "{away}");
     let posterior = vae.encode(ctx, image, tiled).unwrap();
-    assert!(far(&posterior.mean, &reference.raster("vae.mean").values) < 1e-5);
+    assert!(far(&posterior.mean, &reference.raster("vae.mean").values) < tolerance_under_test(1e-5));
     let logs: Vec<f32> = posterior.std.iter().map(|one| 2. * one.ln()).collect();
-    assert!(far(&logs, &reference.raster("vae.logvar").values) < 1e-4);
+    assert!(far(&logs, &reference.raster("vae.logvar").values) < tolerance_under_test(1e-4));
 }
 
 fn an_autoencoder_matches_diffusers<B: Backend>(ctx: &Context<'_, B>) {

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::models::backend::{Candle, Cpu, RequestOptions};
+use crate::models::devices::under_test;
 
 fn folder() -> ModelFolder {
     let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
@@ -111,13 +112,13 @@ fn speech_matches_the_reference_on_the_cpu() {
 
 #[test]
 fn speech_matches_the_reference_on_candle() {
-    check_speech(&Candle::new(Device::Cpu, Cpu::new(1)));
+    check_speech(&Candle::new(under_test(), Cpu::new(1)));
 }
 
 #[test]
 fn pitch_and_energy_match_the_reference() {
     check_curves(&Cpu::new(2));
-    check_curves(&Candle::new(Device::Cpu, Cpu::new(1)));
+    check_curves(&Candle::new(under_test(), Cpu::new(1)));
 }
 
 #[test]

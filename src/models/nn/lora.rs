@@ -14,7 +14,10 @@ use crate::models::error::{ModelError, Result};
 
 /// A loaded LoRA file: its deltas by the ID of the weight that they apply to.
 #[derive(Debug)]
-pub struct Adapter<B: Backend>(HashMap<usize, Vec<LoraDelta<B>>>);
+pub struct Adapter<B: Backend> {
+    _binding: B::ThreadBinding,
+    by_weight: HashMap<usize, Vec<LoraDelta<B>>>,
+}
 
 /// A delta of an adapter for one weight.
 #[derive(Debug)]
@@ -46,17 +49,17 @@ struct AppliedAdapter<B: Backend> {
 }
 
 impl<B: Backend> Adapter<B> {
-    /// Deltas, each with the ID of its weight.
-    pub(in crate::models) fn new(deltas: impl IntoIterator<Item = (usize, LoraDelta<B>)>) -> Self {
+    /// Deltas on a backend, each with the ID of its weight.
+    pub(in crate::models) fn new(backend: &B, deltas: impl IntoIterator<Item = (usize, LoraDelta<B>)>) -> Self {
         let mut by_weight: HashMap<usize, Vec<LoraDelta<B>>> = HashMap::new();
         for (id, delta) in deltas {
             by_weight.entry(id).or_default().push(delta);
         }
-        Self(by_weight)
+        Self { _binding: backend.thread_binding(), by_weight }
     }
 
     fn deltas(&self, id: usize) -> &[LoraDelta<B>] {
-        self.0.get(&id).map_or(&[], Vec::as_slice)
+        self.by_weight.get(&id).map_or(&[], Vec::as_slice)
     }
 }
 

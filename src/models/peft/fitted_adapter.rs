@@ -93,7 +93,7 @@ impl<'a> FittedAdapter<'a> {
                 deltas.push((matrix.id, LoraDelta { down: Arc::clone(&down), up, scale: *scale }));
             }
         }
-        Ok(Adapter::new(deltas))
+        Ok(Adapter::new(backend, deltas))
     }
 }
 

@@ -109,7 +109,7 @@ impl<'a> LoraTrainer<'a> {
 
     /// The sum of the targets' log probabilities without the adapter, text by text.
     pub fn reference_log_probabilities(&self, texts: &[TrainingText]) -> Result<Vec<f32>> {
-        let pass = self.forward(&self.backend, &Arc::new(Adapter::new([])), texts)?;
+        let pass = self.forward(&self.backend, &Arc::new(Adapter::new(&self.backend, [])), texts)?;
         let scores = by_text(texts, self.decoder.score_targets(&self.backend, &pass, None)?.0);
         Ok(scores.iter().map(|scores| log_probability(scores)).collect())
     }
@@ -243,7 +243,7 @@ impl Variables {
             variables.push([down, up]);
             backend.pause()?;
         }
-        Ok(Self { modules: variables, adapter: Arc::new(Adapter::new(deltas)) })
+        Ok(Self { modules: variables, adapter: Arc::new(Adapter::new(backend, deltas)) })
     }
 }
 

@@ -14,6 +14,7 @@ use super::log_mel::{LogMel, LogMelSpectrogram};
 use super::model::WhisperModel;
 use super::weights::WhisperWeights;
 use crate::models::backend::{Backend, Candle, Cpu, DType, Pause, RequestOptions};
+use crate::models::devices::under_test;
 use crate::models::error::ModelError;
 use crate::models::kv::KvType;
 use crate::models::nn::Context;
@@ -74,7 +75,7 @@ fn cpu() -> Cpu {
 }
 
 fn candle() -> Candle {
-    request(&Candle::new(Device::Cpu, Cpu::new(1)))
+    request(&Candle::new(under_test(), Cpu::new(1)))
 }
 
 fn folder() -> (ModelFolder, WhisperConfig) {

@@ -7,6 +7,7 @@ use candle_core::{DType as ArrayType, Tensor as Array};
 use super::device::{self, Candle};
 use super::kv_arena::CandleKvArena;
 use super::kv_batch::CandleBatch;
+use super::thread_binding::ThreadBinding;
 use super::weights::{self, CandleConv, CandleConv1d, CandleLinear};
 use super::{attention, attention_weights, conv1d, convolution, elementwise, experts, layout, norms, products, rope};
 use crate::models::backend::checks;
@@ -27,6 +28,7 @@ impl Backend for Candle {
     type Conv1d = CandleConv1d;
     type KvArena = CandleKvArena;
     type Batch = CandleBatch;
+    type ThreadBinding = ThreadBinding;
 
     const LORA_ROWS: usize = usize::MAX;
 
@@ -36,6 +38,10 @@ impl Backend for Candle {
 
     fn for_request(&self, options: RequestOptions) -> Self {
         self.with_request(options)
+    }
+
+    fn thread_binding(&self) -> ThreadBinding {
+        ThreadBinding::new(self.device())
     }
 
     fn pause(&self) -> Result<()> {

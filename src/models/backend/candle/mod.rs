@@ -30,6 +30,7 @@ mod rope;
 #[cfg(test)]
 mod tests;
 mod text_attention;
+mod thread_binding;
 mod weights;
 
 pub use device::Candle;

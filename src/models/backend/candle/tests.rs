@@ -1,4 +1,4 @@
-//! Compares every operation with the CPU backend, on candle's CPU device.
+//! Compares every operation with the CPU backend, on candle's CPU device or that of `OUTPOST_TEST_DEVICE`.
 
 mod attention;
 mod gradients;
@@ -8,11 +8,10 @@ mod memory;
 mod operations;
 mod products;
 
-use candle_core::Device;
-
 use super::Candle;
 use crate::models::backend::cpu::Cpu;
 use crate::models::backend::interface::{Backend, Tensor};
+use crate::models::devices::{tolerance_under_test, under_test};
 
 /// Pseudo-random numbers in [-1, 1]. Numbers near zero are left out, where derivatives of activations jump.
 fn random(len: usize, seed: u64) -> Vec<f32> {
@@ -30,7 +29,7 @@ fn random_tensor<B: Backend>(backend: &B, shape: [usize; 4], seed: u64) -> Tenso
 }
 
 fn candle() -> Candle {
-    Candle::new(Device::Cpu, Cpu::new(1))
+    Candle::new(under_test(), Cpu::new(1))
 }
 
 /// The largest difference, relative to the largest expected number.
@@ -43,7 +42,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
 
 fn assert_close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     let far = difference(found, expected);
-    assert!(far <= tolerance, "{what}: a difference of {far:e}");
+    assert!(far <= tolerance_under_test(tolerance), "{what}: a difference of {far:e}");
     assert!(expected.iter().any(|x| *x != 0.), "{what}: all numbers are zero");
 }
 

@@ -40,8 +40,11 @@ impl Backend for Cpu {
     type Conv1d = Conv1d;
     type KvArena = CpuKvArena;
     type Batch = KvBatch;
+    type ThreadBinding = ();
 
     const LORA_ROWS: usize = 1024;
+
+    fn thread_binding(&self) {}
 
     /// Has threads of its own.
     fn for_loading(&self) -> Self {

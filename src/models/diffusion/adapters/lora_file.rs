@@ -95,7 +95,7 @@ impl LoraFile {
             layer.read(&self.file, backend, &mut deltas)?;
             backend.pause()?;
         }
-        Ok(Adapter::new(deltas))
+        Ok(Adapter::new(backend, deltas))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::models::backend::cpu::types::{Activation, ConvShape, DType, Dropout, 
 use crate::models::backend::interface::{
     Angles, Backend, FeedForward, GroupNorm, LowRankUpdate, Norm, RequestOptions, Tensor,
 };
+use crate::models::devices::under_test;
 use crate::models::error::ModelError;
 
 const SHAPE: [usize; 4] = [2, 4, 1, 16];
@@ -28,7 +29,7 @@ fn loss(y: &Tensor<Candle>) -> Array {
 /// `x` as a variable, and the tensor.
 fn variable(values: &[f32]) -> (Var, Tensor<Candle>) {
     let [images, height, width, channels] = SHAPE;
-    let array = Array::from_slice(values, (images * height * width, channels), &candle_core::Device::Cpu).unwrap();
+    let array = Array::from_slice(values, (images * height * width, channels), &under_test()).unwrap();
     let variable = Var::from_tensor(&array).unwrap();
     let data = variable.as_tensor().clone();
     (variable, Tensor { images, size: [height, width], channels, data })
@@ -135,7 +136,7 @@ fn check_all(b: &Candle) {
                 let mut sum = b.copy(x).unwrap();
                 let routed =
                     b.route(Routing { experts_per_token: 2, normalise_weights: true }, b.copy(x).unwrap()).unwrap();
-                for (expert, tokens) in routed.tokens.iter().enumerate() {
+                for (expert, tokens) in routed.tokens.iter().enumerate().filter(|(_, tokens)| !tokens.is_empty()) {
                     let y = b.gather_rows(x, tokens).unwrap();
                     b.add_expert(&mut sum, &y, tokens, &routed.weights, expert).unwrap();
                 }
@@ -253,9 +254,13 @@ fn kernels_and_candle_compute_the_same_updates() {
     assert!(without != first && first != second, "the key determines the mask");
 }
 
-/// An error of the pause function in a gradient is not turned into another.
+/// An error of the pause function in a gradient is not turned into another. On a GPU, candle computes gradients, without
+/// pauses.
 #[test]
 fn interrupted_gradients_are_interrupted() {
+    if !under_test().is_cpu() {
+        return;
+    }
     let pauses = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&pauses);
     let pause = move || match counter.fetch_add(1, Ordering::Relaxed) {

@@ -1,0 +1,31 @@
+//! Freeing the memory of a card on any thread.
+
+use candle_core::Device;
+
+/// Binds the thread that drops it to the device.
+///
+/// CUDA frees memory only on a thread that is bound to the card; elsewhere it fails, and cudarc reports the failure as an
+/// error of the next computation. Threads that have computed are bound. A structure with tensors that may be dropped on
+/// any thread has a binding as its first field, because fields are dropped in their order.
+#[derive(Debug)]
+pub struct ThreadBinding(Device);
+
+impl ThreadBinding {
+    pub(super) fn new(device: &Device) -> Self {
+        Self(device.clone())
+    }
+}
+
+impl Drop for ThreadBinding {
+    fn drop(&mut self) {
+        #[cfg(feature = "cuda")]
+        if let Device::Cuda(card) = &self.0 {
+            let stream = card.cuda_stream();
+            // The first call may report an earlier failure instead.
+            if stream.context().bind_to_thread().is_err() {
+                let bound = stream.context().bind_to_thread();
+                bound.unwrap_or_else(|error| tracing::warn!(?error, "memory of a card may not have been freed"));
+            }
+        }
+    }
+}
