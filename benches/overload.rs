@@ -18,8 +18,14 @@
 mod clock;
 #[path = "../tests/common/fixtures.rs"]
 mod fixtures;
+#[path = "../tests/common/postgres.rs"]
+#[expect(dead_code, reason = "tests use more of it")]
+mod postgres;
 #[path = "../tests/common/server.rs"]
 mod server;
+#[path = "../tests/common/store_location.rs"]
+#[expect(dead_code, reason = "tests use more of it")]
+mod store_location;
 #[path = "../tests/common/tiny_model.rs"]
 mod tiny_model;
 

@@ -110,7 +110,7 @@ pub fn copy_store(paths: &DataPaths, from: &str, to: &str, verbose: bool, out: &
 
 fn place(paths: &DataPaths, text: &str) -> Result<StorePlace, Box<dyn Error>> {
     Ok(match text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        true => StorePlace::Postgres(paths.store.location_of(text)?),
+        true => StorePlace::Postgres(Box::new(paths.store.location_of(text)?)),
         false => StorePlace::Folder(text.into()),
     })
 }

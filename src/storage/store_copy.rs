@@ -27,7 +27,7 @@ pub enum StorePlace {
     /// A data folder, with a redb file and the pepper.
     Folder(PathBuf),
     /// A database; the pepper is in the data folder.
-    Postgres(PostgresLocation),
+    Postgres(Box<PostgresLocation>),
 }
 
 /// What was copied.

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use outpost::clock_rng::Timestamp;
 use outpost::ids::{AuditId, ProjectId};
+use outpost::storage::WriteTx;
 use outpost::storage::audit::{self, AuditRecord};
-use outpost::storage::{Store, StoreSettings, WriteTx};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::clock::ShiftedClock;
 use crate::server::{Response, Server};
+use crate::store_location::open_store;
 use crate::upload::pages;
 
 fn actions(rows: &[Value]) -> Vec<&str> {
@@ -143,8 +144,7 @@ fn spreadsheet_formulas_are_escaped_in_csv() {
 /// Appends `count` rows to the audit log of a stopped server.
 fn append_events(folder: &Path, project: &str, count: usize, action: &str) {
     let clock = Arc::new(ShiftedClock::default());
-    let settings = StoreSettings { dir: folder.join("data"), cache_bytes: 16 << 20, queue: 16 };
-    let store = Store::open(settings, clock.clone()).unwrap();
+    let store = open_store(&folder.join("data"), clock.clone());
     let (project, action): (ProjectId, String) = (project.parse().unwrap(), action.to_owned());
     let at = Timestamp::from_millis(1_900_000_000_000);
     let put = move |tx: &WriteTx| {

@@ -309,6 +309,6 @@ fn responses_in_the_background_are_limited_and_count_against_quotas_and_usage() 
     server.clock.advance(Duration::from_secs(120));
     wait_for(&server, &responses[1], "incomplete");
     let folder = server.stop();
-    let report = outpost::storage::check(&folder.path().join("data")).unwrap();
+    let report = crate::store_location::check_store(&folder.path().join("data"));
     assert!(report.is_clean(), "{:?}", report.problems);
 }

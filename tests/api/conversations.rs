@@ -1,11 +1,12 @@
 use std::path::Path;
 
 use outpost::clock_rng::Timestamp;
-use outpost::storage::{check, limits, quota_usage};
+use outpost::storage::{limits, quota_usage};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::{Headers, Response, Server};
+use crate::store_location::{check_store, open_store};
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
@@ -450,7 +451,7 @@ fn conversations_of_an_archived_project_are_read_only() {
 /// The quota usage of a project of a stopped server.
 pub fn quota_usage_of(folder: &Path, project: &str) -> quota_usage::QuotaUsageRecord {
     let (data, project) = (folder.join("data"), project.parse().unwrap());
-    let found = check(&data).unwrap();
+    let found = check_store(&data);
     assert!(found.is_clean(), "{:?}", found.problems);
     with_store(&data, move |tx| quota_usage::of(tx, project))
 }
@@ -459,9 +460,7 @@ fn with_store<T: Send + 'static>(
     data: &Path,
     f: impl Fn(&outpost::storage::WriteTx) -> outpost::error::Result<T> + Send + 'static,
 ) -> T {
-    let settings = outpost::storage::StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
-    let store =
-        outpost::storage::Store::open(settings, std::sync::Arc::new(outpost::app::SystemClockRng::new())).unwrap();
+    let store = open_store(data, std::sync::Arc::new(outpost::app::SystemClockRng::new()));
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let outcome = runtime.block_on(store.write(f)).unwrap();
     store.shutdown();

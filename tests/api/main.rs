@@ -6,8 +6,13 @@
 mod clock;
 #[path = "../common/fixtures.rs"]
 mod fixtures;
+#[path = "../common/postgres.rs"]
+#[expect(dead_code, reason = "other tests use more of it")]
+mod postgres;
 #[path = "../common/server.rs"]
 mod server;
+#[path = "../common/store_location.rs"]
+mod store_location;
 #[path = "../common/tiny_kokoro.rs"]
 mod tiny_kokoro;
 #[path = "../common/tiny_model.rs"]

@@ -65,7 +65,7 @@ fn responses_survive_a_restart_and_the_check_finds_no_problem() {
     .unwrap();
     let before = next(&server, &id(&last["response"]), "go on").ok();
     let folder = server.stop();
-    let report = outpost::storage::check(&folder.path().join("data")).unwrap();
+    let report = crate::store_location::check_store(&folder.path().join("data"));
     assert!(report.is_clean(), "{:?}", report.problems);
     assert_eq!((report.records["responses"], report.records["response_contents"]), (3, 3));
     let server = Server::start_in(folder);

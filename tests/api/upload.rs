@@ -11,13 +11,14 @@ use outpost::ids::{FileId, ProjectId};
 use outpost::storage::content_chunks::{self, Chunk};
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
 use outpost::storage::quota_usage::{self, QuotaUsageRecord};
-use outpost::storage::{Store, StoreSettings, WriteTx, check};
+use outpost::storage::{Store, WriteTx};
 use reqwest::Method;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clock::ShiftedClock;
 use crate::server::{Headers, Response, Server};
+use crate::store_location::{check_store, open_store};
 use crate::wait::until;
 
 pub const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#;
@@ -80,8 +81,7 @@ pub fn read_rest(mut connection: TcpStream) -> String {
 }
 
 fn open(data: &Path) -> Store {
-    let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
-    Store::open(settings, Arc::new(ShiftedClock::default())).unwrap()
+    open_store(data, Arc::new(ShiftedClock::default()))
 }
 
 /// Calls a function with the store of a stopped server.
@@ -94,7 +94,7 @@ pub fn with_stopped_store<T: 'static>(data: &Path, work: impl AsyncFnOnce(&Store
 
 /// The number of records by table of a stopped server. Checks that the store is clean.
 pub fn records(folder: &Path) -> BTreeMap<String, u64> {
-    let report = check(&folder.join("data")).unwrap();
+    let report = check_store(&folder.join("data"));
     assert!(report.is_clean(), "{:?}", report.problems);
     report.records
 }

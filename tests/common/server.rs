@@ -18,6 +18,7 @@ use tempfile::TempDir;
 
 use crate::clock::ShiftedClock;
 use crate::fixtures::add_fixture;
+use crate::store_location::store_location;
 use crate::tiny_model::{self, TinyModel};
 
 /// The chat model of every test server.
@@ -295,7 +296,7 @@ pub fn config(folder: &Path) -> Config {
         precision: Vec::new(),
         device: test_device(),
         paths: DataPaths { data: folder.join("data"), models: folder.join("models"), store: StoreArgs::default() },
-        store: None,
+        store: store_location(&folder.join("data")),
         listen: "127.0.0.1:0".parse().unwrap(),
         threads: 2,
         memory: 2 << 30,

@@ -14,6 +14,8 @@ use outpost::service::{
 use outpost::storage::{Store, StoreSettings};
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::store_location::open_store;
+
 pub const START: i64 = 1_800_000_000_000;
 
 pub struct Clock {
@@ -83,7 +85,7 @@ pub struct Fixture {
 impl Fixture {
     pub async fn new() -> Self {
         let (dir, clock) = (dir(), Clock::new());
-        let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
+        let store = open_store(dir.path(), clock.clone());
         Self::with_store(dir, clock, store).await
     }
 
@@ -105,7 +107,7 @@ impl Fixture {
         drop((keys, projects));
         store.shutdown();
         let clock = clock.restarted();
-        let store = Store::open(settings(&dir), clock.clone()).unwrap();
+        let store = open_store(&dir, clock.clone());
         let keys = Arc::new(Keys::new(store.clone(), clock.clone()));
         let projects = Projects::new(store.clone(), clock.clone());
         let admin = keys.authenticate(first.secret.expose()).await.unwrap();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::copy::{self, copy};
+use super::copy;
 use super::database::{self, DatabaseFile};
 use super::migrations::{self, LAYOUT};
 use super::transaction::RedbSnapshot;

@@ -118,8 +118,11 @@ impl Writes {
     }
 }
 
+/// A range of keys.
+type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// `None` if the range is empty.
-pub(super) fn between<'a>(from: &'a [u8], to: Option<&'a [u8]>) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+pub(super) fn between<'a>(from: &'a [u8], to: Option<&'a [u8]>) -> Option<KeyRange<'a>> {
     if to.is_some_and(|to| to <= from) {
         return None;
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::mpsc::Receiver;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::group::{Ran, run};
 use super::{Remote, RemoteError};
@@ -17,10 +17,10 @@ use crate::storage::engine::{Failed, Health, unavailable};
 use crate::storage::jobs::{Gathered, Member, Message, gather, refuse_for};
 use crate::storage::shared_state::SharedState;
 
-/// How long conflicts may keep a group from being committed.
-const MAX_CONFLICT_TIME: Duration = Duration::from_secs(5);
-/// How long a group waits for the database to tell whether its commit was carried out.
-const MAX_SETTLE_TIME: Duration = Duration::from_millis(800);
+/// Attempts to commit a group that conflicts, which take about five seconds.
+const MAX_CONFLICTS: u32 = 30;
+/// Attempts to learn whether a commit was carried out, which take about half a second if the database refuses connections.
+const MAX_SETTLE_ATTEMPTS: u32 = 8;
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
@@ -133,7 +133,7 @@ impl<R: Remote> Writer<R> {
 
     /// Tries to commit the first `size` members until they are committed or fail. Lowers `size` after conflicts.
     fn commit_group(&mut self, members: &mut [Member], size: &mut usize) -> Ended {
-        let (began, mut conflicts, mut losses) = (Instant::now(), 0, 0);
+        let (mut conflicts, mut losses) = (0, 0);
         loop {
             let error = match self.attempt(members.get_mut(..*size).unwrap_or_default()) {
                 Ok(ran) => return Ended::Committed(ran),
@@ -141,7 +141,7 @@ impl<R: Remote> Writer<R> {
             };
             self.remote.rollback();
             match error {
-                RemoteError::Conflict(reason) if began.elapsed() > MAX_CONFLICT_TIME => {
+                RemoteError::Conflict(reason) if conflicts == MAX_CONFLICTS => {
                     tracing::warn!(reason, conflicts, "a group of writes conflicted too often");
                     return Ended::Conflicted;
                 }
@@ -182,17 +182,14 @@ impl<R: Remote> Writer<R> {
 
     /// Whether a commit was carried out during which the connection was lost.
     fn was_committed(&mut self, reason: &str) -> Result<bool, RemoteError> {
-        let began = Instant::now();
-        loop {
+        for attempt in 1..=MAX_SETTLE_ATTEMPTS {
             match self.remote.reconnect() {
                 Err(RemoteError::Unavailable(_) | RemoteError::Unknown(_) | RemoteError::Conflict(_)) => {}
                 settled => return settled,
             }
-            if began.elapsed() > MAX_SETTLE_TIME {
-                return Err(RemoteError::Unknown(reason.to_owned()));
-            }
-            std::thread::sleep(MIN_PAUSE);
+            std::thread::sleep(pause_after(attempt));
         }
+        Err(RemoteError::Unknown(reason.to_owned()))
     }
 
     /// Connects until it succeeds; refuses writes meanwhile. False if stopped.

@@ -8,6 +8,7 @@ use candle_core::Device;
 /// error of the next computation. Threads that have computed are bound. A structure with tensors that may be dropped on
 /// any thread has a binding as its first field, because fields are dropped in their order.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "other devices free memory on any thread"))]
 pub struct ThreadBinding(Device);
 
 impl ThreadBinding {

@@ -1,0 +1,42 @@
+//! Where the stores of tests are.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outpost::app::SystemClockRng;
+use outpost::clock_rng::ClockRng;
+use outpost::storage::{self, CheckReport, PostgresLocation, PostgresSettings, Store, StoreSettings};
+
+use crate::postgres;
+
+/// The database of the server with this data folder, if the variable `OUTPOST_TEST_STORE` is `postgres`; otherwise its
+/// store is in the folder. A folder that is opened again has the same database.
+pub fn store_location(folder: &Path) -> Option<PostgresLocation> {
+    static DATABASES: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
+    if std::env::var("OUTPOST_TEST_STORE").ok()? != "postgres" {
+        return None;
+    }
+    let mut databases = DATABASES.lock().unwrap_or_else(PoisonError::into_inner);
+    let databases = databases.get_or_insert_default();
+    let database = databases.entry(folder.to_owned()).or_insert_with(|| postgres::shared().new_database());
+    let settings = PostgresSettings::parse(&postgres::shared().socket_url(database), None).unwrap();
+    Some(PostgresLocation { settings, node: "test".to_owned(), readers: 4 })
+}
+
+/// Opens the store of the server with this data folder.
+pub fn open_store(folder: &Path, clock_rng: Arc<dyn ClockRng>) -> Store {
+    let settings = StoreSettings { dir: folder.to_owned(), cache_bytes: 16 << 20, queue: 4096 };
+    Store::open_at(settings, store_location(folder).as_ref(), clock_rng).unwrap()
+}
+
+/// Checks the store of the stopped server with this data folder.
+pub fn check_store(folder: &Path) -> CheckReport {
+    if store_location(folder).is_none() {
+        return storage::check(folder).unwrap();
+    }
+    let store = open_store(folder, Arc::new(SystemClockRng::new()));
+    let report = store.verify().unwrap();
+    store.shutdown();
+    report
+}
