@@ -5,9 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::mpsc::SyncSender;
 
-use super::jobs::Message;
 use super::tables::Table;
 use crate::error::{Code, Error, Result};
 
@@ -110,19 +108,4 @@ pub(super) trait EngineWrite: EngineRead {
 
     /// Removes the row of a key, if there is one.
     fn remove(&self, table: Table, key: &[u8]) -> Result<(), Failed>;
-}
-
-/// A database. Its writer thread, which takes [`Message`]s, belongs to the engine as well.
-pub(super) trait StoreEngine: Send + Sync {
-    /// # Errors
-    /// If the database cannot be used at the moment.
-    fn check_open(&self) -> Result<(), Failed>;
-
-    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>, Failed>;
-
-    /// A reader met this. The engine may send its writer a message.
-    fn report(&self, met: Health, writer: &SyncSender<Message>);
-
-    /// Size of the database in bytes; 0 if unknown.
-    fn bytes(&self) -> u64;
 }

@@ -40,6 +40,7 @@ pub mod responses;
 mod shared_state;
 mod store;
 mod store_copy;
+mod store_engine;
 pub mod stored_images;
 mod tables;
 mod transaction;

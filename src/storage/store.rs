@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use super::engine::{Failed, StoreEngine};
+use super::engine::Failed;
 use super::error::OpenError;
 use super::jobs::{Message, Task};
 use super::pepper::Pepper;
@@ -16,6 +16,7 @@ use super::postgres::{self, PostgresLocation};
 use super::redb;
 use super::redb::database::{Opener, from_file};
 use super::shared_state::{SharedState, shutting_down};
+use super::store_engine::StoreEngine;
 use super::transaction::{ReadTx, WriteTx};
 use super::watchers::Watcher;
 use crate::clock_rng::ClockRng;

@@ -19,7 +19,7 @@ use super::snapshot::PostgresSnapshot;
 use super::writer_connection::WriterConnection;
 use crate::clock_rng::ClockRng;
 use crate::file_lock::FileLock;
-use crate::storage::engine::{EngineSnapshot, Failed, Health, StoreEngine};
+use crate::storage::engine::{EngineSnapshot, Failed, Health};
 use crate::storage::error::OpenError;
 use crate::storage::jobs::Message;
 use crate::storage::pepper::{self, Pepper};
@@ -28,6 +28,7 @@ use crate::storage::redb::database::lock_folder;
 use crate::storage::redb::migrations::LAYOUT;
 use crate::storage::remote::{Availability, Writer};
 use crate::storage::shared_state::SharedState;
+use crate::storage::store_engine::StoreEngine;
 
 /// Threads that move bytes between the process and the database.
 const NETWORK_THREADS: usize = 2;

@@ -11,11 +11,12 @@ use redb::Database;
 
 use super::database::{self, DatabaseFile};
 use super::transaction::{RedbSnapshot, RedbWrite};
-use crate::storage::engine::{EngineRead as _, EngineSnapshot, Failed, Health, StoreEngine};
+use crate::storage::engine::{EngineRead as _, EngineSnapshot, Failed, Health};
 use crate::storage::error::OpenError;
 use crate::storage::jobs::Message;
 use crate::storage::meta::LAYOUT_KEY;
 use crate::storage::shared_state::SharedState;
+use crate::storage::store_engine::StoreEngine;
 use crate::storage::tables;
 
 /// State shared by the store's handles and the writer thread.

@@ -1,0 +1,21 @@
+//! An engine as the store uses it.
+
+use std::sync::mpsc::SyncSender;
+
+use super::engine::{EngineSnapshot, Failed, Health};
+use super::jobs::Message;
+
+/// A database. Its writer thread, which takes [`Message`]s, belongs to the engine as well.
+pub(super) trait StoreEngine: Send + Sync {
+    /// # Errors
+    /// If the database cannot be used at the moment.
+    fn check_open(&self) -> Result<(), Failed>;
+
+    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>, Failed>;
+
+    /// A reader met this. The engine may send its writer a message.
+    fn report(&self, met: Health, writer: &SyncSender<Message>);
+
+    /// Size of the database in bytes; 0 if unknown.
+    fn bytes(&self) -> u64;
+}
