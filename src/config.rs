@@ -35,7 +35,7 @@ pub struct StoreArgs {
     /// File with the password of the database's user [default: the variable PGPASSWORD]
     #[arg(long, global = true, env = "OUTPOST_STORE_PASSWORD_FILE", value_name = "FILE")]
     pub store_password_file: Option<PathBuf>,
-    /// Connections to the database for reads; five more are used for writes
+    /// Connections to the database for reads; writes use two more
     #[arg(long, global = true, env = "OUTPOST_STORE_CONNECTIONS", default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub store_connections: u16,
     /// Name of this server in the database [default: the machine's name]

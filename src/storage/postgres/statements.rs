@@ -157,3 +157,50 @@ pub(super) fn long_read(timeouts: &Timeouts) -> Vec<String> {
         format!("SET LOCAL idle_in_transaction_session_timeout = {limit}"),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::tables;
+
+    /// Operators who create the tables themselves rely on the page.
+    #[test]
+    fn the_page_lists_every_statement_and_table() {
+        let page = include_str!("../../../docs/postgresql.md");
+        let mut listed = vec![get("T"), put("T"), remove("T"), fill("T"), count("T"), create("T")];
+        listed.push(super::page("T", true, true, Order::Descending));
+        listed.extend(OWN_TABLES.iter().map(|name| create(name)));
+        let constants = [
+            BEGIN_WRITE,
+            BEGIN_READ,
+            BEGIN_TURN,
+            COMMIT,
+            ROLLBACK,
+            ADVANCE,
+            SEQ,
+            SETTLE,
+            LOCK_TURN,
+            NODES,
+            ADD_NODE,
+            TAKE_NODE,
+            FENCE_OTHERS,
+            END_OTHER_HEARTBEATS,
+            FIRST_HEARTBEAT,
+            HEARTBEAT,
+            END_HEARTBEAT,
+            TABLES,
+            RANGE_TABLES,
+            ADD_TURN,
+        ];
+        listed.extend(constants.map(str::to_owned));
+        listed.extend(session(&Timeouts::default()).into_iter().skip(3));
+        for statement in listed {
+            assert!(page.contains(&statement), "docs/postgresql.md lacks: {statement}");
+        }
+        let (_, list) = page.split_once("The tables `outpost_T` are:").unwrap();
+        let words: Vec<&str> = list.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).collect();
+        for table in tables::ALL {
+            assert!(words.contains(&table.name()), "docs/postgresql.md lacks the table {}", table.name());
+        }
+    }
+}
