@@ -11,13 +11,15 @@ use tokio::sync::oneshot;
 use super::engine::Failed;
 use super::error::OpenError;
 use super::jobs::{Message, Task};
+use super::meta::LAYOUT_KEY;
 use super::pepper::Pepper;
 use super::postgres::{self, PostgresLocation};
 use super::redb;
 use super::redb::database::{Opener, from_file};
 use super::shared_state::{SharedState, shutting_down};
 use super::store_engine::StoreEngine;
-use super::transaction::{ReadTx, WriteTx};
+use super::tables;
+use super::transaction::{ReadTx, Reader as _, WriteTx};
 use super::watchers::Watcher;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
@@ -157,6 +159,15 @@ impl Store {
         let inner = self.inner.clone();
         let read = tokio::task::spawn_blocking(move || inner.read_blocking(f));
         read.await.unwrap_or_else(|error| Err(Error::internal(error)))
+    }
+
+    /// Whether the store can be written and read at the moment.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub async fn ready(&self) -> Result<()> {
+        self.inner.engine.check_open()?;
+        self.read(|tx| tx.raw(tables::META, LAYOUT_KEY).map(drop)).await
     }
 
     /// Runs `f` on a snapshot, on the calling thread. Blocking.

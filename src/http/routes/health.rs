@@ -31,6 +31,6 @@ pub async fn ready(api: web::Data<Api>) -> ApiResult {
         let text = format!("The device {device} no longer works. Restart the server.");
         return Err(Error::new(Code::Overloaded, text));
     }
-    api.store.read(|_| Ok(())).await?;
+    api.store.ready().await?;
     Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))
 }
