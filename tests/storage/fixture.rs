@@ -89,6 +89,13 @@ impl Fixture {
         Self::with_store(dir, clock, store).await
     }
 
+    /// With the store in the data folder, whatever the variable `OUTPOST_TEST_STORE` says.
+    pub async fn in_folder() -> Self {
+        let (dir, clock) = (dir(), Clock::new());
+        let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
+        Self::with_store(dir, clock, store).await
+    }
+
     pub async fn with_store(dir: tempfile::TempDir, clock: Arc<Clock>, store: Store) -> Self {
         let clock_rng: Arc<dyn ClockRng> = clock.clone();
         let first = first_start(&store, &clock_rng).await.unwrap().unwrap();

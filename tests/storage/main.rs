@@ -26,5 +26,6 @@ mod rate_limits;
 mod resources;
 mod responses;
 mod rotation;
+mod store_copy;
 mod stored_images;
 mod usage;

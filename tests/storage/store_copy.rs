@@ -1,0 +1,116 @@
+//! Copies of a store between a data folder and a PostgreSQL database.
+
+use std::path::Path;
+
+use outpost::ids::FileId;
+use outpost::storage::content_chunks::{self, Chunk};
+use outpost::storage::{
+    OpenError, PostgresLocation, PostgresOpenError, PostgresSettings, Store, StoreCopyError, StorePlace, WriteTx,
+    check, copy_store,
+};
+
+use crate::fixture::{Fixture, dir, settings};
+use crate::postgres::shared;
+
+fn location(database: &str, node: &str) -> PostgresLocation {
+    let settings = PostgresSettings::parse(&shared().socket_url(database), None).unwrap();
+    PostgresLocation { settings, node: node.to_owned(), readers: 2 }
+}
+
+fn postgres(location: &PostgresLocation) -> StorePlace {
+    StorePlace::Postgres(Box::new(location.clone()))
+}
+
+fn folder(path: &Path) -> StorePlace {
+    StorePlace::Folder(path.to_owned())
+}
+
+/// A data folder with keys, audit rows and large values, whose server has stopped.
+async fn stopped() -> Fixture {
+    let fixture = Fixture::in_folder().await;
+    for name in ["one", "two"] {
+        let project = fixture.project(name).await;
+        fixture.key(project.id, &["infer"]).await;
+    }
+    let chunks = move |tx: &WriteTx| {
+        let id = FileId::from_bytes([7; 16]);
+        (0..9).try_for_each(|index| content_chunks::put(tx, id, index, &Chunk(vec![index as u8; 500_000])))
+    };
+    fixture.store.write(chunks).await.unwrap();
+    fixture.store.clone().shutdown();
+    fixture
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_a_copy_has_every_record() {
+    let Fixture { dir: source, clock, store, keys, projects, first, _dir, .. } = stopped().await;
+    drop((keys, projects, store));
+    let database = location(&shared().new_database(), "one");
+    let there = copy_store(&folder(&source), &postgres(&database), &source).unwrap();
+    assert!(there.records["keys"] >= 3 && there.records["file_chunks"] == 9, "{there:?}");
+
+    // The folder's own file must not be used beside the database.
+    let refused = Store::open_postgres(settings(&source), &database, clock.clone()).err().unwrap();
+    assert!(matches!(refused, OpenError::TwoStores { .. }), "{refused}");
+    std::fs::rename(source.join("outpost.redb"), source.join("before")).unwrap();
+    let store = Store::open_postgres(settings(&source), &database, clock.clone()).unwrap();
+    let report = store.verify().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let keys = outpost::service::Keys::new(store.clone(), clock.clone());
+    keys.authenticate(first.secret.expose()).await.unwrap();
+    drop(keys);
+    store.shutdown();
+
+    let back = dir();
+    let returned = copy_store(&postgres(&database), &folder(back.path()), &source).unwrap();
+    assert_eq!(returned.records["keys"], there.records["keys"]);
+    let report = check(back.path()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let store = Store::open(settings(back.path()), clock.clone()).unwrap();
+    outpost::service::Keys::new(store, clock).authenticate(first.secret.expose()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_overwrites_nothing_and_needs_the_pepper() {
+    let fixture = stopped().await;
+    let (source, database) = (&fixture.dir, location(&shared().new_database(), "one"));
+    copy_store(&folder(source), &postgres(&database), source).unwrap();
+    let again = copy_store(&folder(source), &postgres(&database), source).unwrap_err();
+    assert!(matches!(again, StoreCopyError::Open(OpenError::Postgres(PostgresOpenError::NotEmpty { .. }))), "{again}");
+    let occupied = copy_store(&postgres(&database), &folder(source), source).unwrap_err();
+    assert!(matches!(occupied, StoreCopyError::NotEmpty { .. }), "{occupied}");
+
+    let without = dir();
+    let lost = copy_store(&postgres(&database), &folder(dir().path()), without.path()).unwrap_err();
+    assert!(lost.to_string().contains("Copy the file `pepper`"), "{lost}");
+    let refused = Store::open_postgres(settings(without.path()), &database, fixture.clock.clone()).err().unwrap();
+    assert!(refused.to_string().contains("Copy the file `pepper`"), "{refused}");
+    assert!(!without.path().join("pepper").exists(), "a pepper of its own would only be in the way");
+
+    let other = stopped().await;
+    let mixed = copy_store(&postgres(&database), &folder(dir().path()), &other.dir).unwrap_err();
+    assert!(mixed.to_string().contains("does not belong to the database"), "{mixed}");
+    let nothing = copy_store(&folder(without.path()), &postgres(&database), source).unwrap_err();
+    assert!(matches!(nothing, StoreCopyError::NoStore { .. }), "{nothing}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_server_is_refused_and_a_restart_takes_over() {
+    let (first, second) = (dir(), dir());
+    let database = shared().new_database();
+    let clock = crate::fixture::Clock::new();
+    let store = Store::open_postgres(settings(first.path()), &location(&database, "one"), clock.clone()).unwrap();
+    std::fs::copy(first.path().join("pepper"), second.path().join("pepper")).unwrap();
+    let open = |node: &str| Store::open_postgres(settings(second.path()), &location(&database, node), clock.clone());
+    let refused = open("two").err().unwrap();
+    assert!(refused.to_string().contains("The node 'one' is using the database"), "{refused}");
+    // As after a crash, whose process may still be there.
+    let restarted = open("one").unwrap();
+    restarted.write(|tx| content_chunks::put(tx, FileId::from_bytes([1; 16]), 0, &Chunk(vec![1]))).await.unwrap();
+    let fenced = store.write(|tx| content_chunks::put(tx, FileId::from_bytes([2; 16]), 0, &Chunk(vec![2]))).await;
+    assert_eq!(fenced.unwrap_err().code(), outpost::error::Code::StorageUnavailable);
+    assert!(store.ready().await.is_err(), "it must not answer any more");
+    restarted.shutdown();
+    // A server that was stopped leaves at once.
+    open("two").unwrap().shutdown();
+}
