@@ -101,3 +101,26 @@ fn is_rejected_by_tls(error: &Error) -> bool {
         None => source.to_string().contains("TLS"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{PostgresError, sort};
+
+    #[test]
+    fn states_of_the_database_are_sorted_by_what_they_mean() {
+        let sorted = |code: &str| sort(code, String::new());
+        for code in ["40001", "40P01", "23505", "55P03", "25P02"] {
+            assert!(matches!(sorted(code), PostgresError::Conflict(_)), "{code}");
+        }
+        for code in ["08006", "53300", "57P01", "57014", "58030", "25006", "25P03"] {
+            assert!(matches!(sorted(code), PostgresError::Lost { commit_sent: false, .. }), "{code}");
+        }
+        assert!(matches!(sorted("40003"), PostgresError::Lost { commit_sent: true, .. }));
+        for code in ["28000", "28P01", "3D000", "3F000", "42501"] {
+            assert!(matches!(sorted(code), PostgresError::Refused(_)), "{code}");
+        }
+        for code in ["42601", "22003", "XX000", "0A000"] {
+            assert!(matches!(sorted(code), PostgresError::Bug(_)), "{code}");
+        }
+    }
+}

@@ -31,7 +31,7 @@ const ATTEMPTS: usize = 8;
 pub struct Node {
     pub name: String,
     /// Counts from 1.
-    pub number: i32,
+    pub number: i64,
     /// Number of registrations under this name.
     pub epoch: i64,
     /// Number of commits of this node.
@@ -98,7 +98,7 @@ async fn registered(connection: &mut Connection) -> Result<Vec<Registered>, Post
 /// Writes the rows of a registration and commits.
 async fn write(connection: &mut Connection, node: &Node, is_new: bool, layout: u32) -> Result<(), PostgresError> {
     let valid = valid_ms();
-    let layout = i32::try_from(layout).unwrap_or(i32::MAX);
+    let layout = i64::from(layout);
     let row = if is_new {
         Request::count(statements::ADD_NODE, vec![&node.number, &node.name, &node.epoch])
     } else {

@@ -115,15 +115,17 @@ pub(super) const TABLES: &str = "SELECT tablename::text FROM pg_catalog.pg_table
 /// YugabyteDB distributes rows by hash otherwise, which makes ordered walks slow. Other databases refuse it.
 pub(super) const RANGE_TABLES: &str = "SET yb_use_hash_splitting_by_default = false";
 
-/// The statement that creates a table, without the prefix.
+/// The statement that creates a table. All numbers are `bigint`, because `int` has 64 bits in CockroachDB.
 pub(super) fn create(table: &str) -> String {
     let columns = match table {
         "nodes" => {
-            "node int PRIMARY KEY, name text NOT NULL UNIQUE, epoch bigint NOT NULL, seq bigint NOT NULL, \
+            "node bigint PRIMARY KEY, name text NOT NULL UNIQUE, epoch bigint NOT NULL, seq bigint NOT NULL, \
              changed bigint NOT NULL, attempt bigint NOT NULL"
         }
-        "heartbeats" => "node int PRIMARY KEY, epoch bigint NOT NULL, until_ms bigint NOT NULL, layout int NOT NULL",
-        "turn" => "id int PRIMARY KEY",
+        "heartbeats" => {
+            "node bigint PRIMARY KEY, epoch bigint NOT NULL, until_ms bigint NOT NULL, layout bigint NOT NULL"
+        }
+        "turn" => "id bigint PRIMARY KEY",
         _ => "k bytea PRIMARY KEY, v bytea NOT NULL",
     };
     format!("CREATE TABLE IF NOT EXISTS {PREFIX}{table} ({columns})")
