@@ -102,21 +102,20 @@ fn a_group_costs_one_round_trip_for_each_link_of_its_reads() {
     // The value of each row is the key of the next one.
     let chain = (0..5u8).map(|link| (AGENTS, vec![link], vec![link + 1]));
     let mut rig = Rig::new(tables(chain));
-    let follow = |mut key: u8| {
+    let follow = |job: u8| {
         move |tx: &WriteTx| {
-            let (mut links, mut at) = (0, key);
+            let (mut links, mut at) = (0, 0);
             while let Some(next) = tx.raw(AGENTS, &[at])? {
                 (at, links) = (next[0], links + 1);
             }
-            tx.put_raw(FILES, &[key], &[links])?;
-            key = key.wrapping_add(0);
+            tx.put_raw(FILES, &[job], &[links])?;
             Ok(links)
         }
     };
-    let answers: Vec<_> = (0..100).map(|job| rig.send(follow(job % 5))).collect();
+    let answers: Vec<_> = (0..100).map(|job| rig.send(follow(job))).collect();
     rig.start();
-    for (job, answer) in (0u8..).zip(answers) {
-        assert_eq!(answer.blocking_recv().unwrap().unwrap(), 5 - job % 5);
+    for answer in answers {
+        assert_eq!(answer.blocking_recv().unwrap().unwrap(), 5);
     }
     assert_eq!(rig.state(|state| (state.fetches, state.commits)), (6, 1));
     assert_eq!(rig.shared.writes.load(Relaxed), 100);
