@@ -43,11 +43,12 @@ pub struct WriteStats {
 }
 
 struct Inner {
-    engine: Arc<dyn StoreEngine>,
-    shared: Arc<SharedState>,
     // Dropped before the thread is joined, because the writer ends when no sender is left.
     sender: SyncSender<Message>,
+    // Joined before the engine is dropped, which it uses.
     thread: WriterThread,
+    engine: Arc<dyn StoreEngine>,
+    shared: Arc<SharedState>,
 }
 
 /// The writer thread, joined once.
