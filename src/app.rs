@@ -467,17 +467,22 @@ fn api(
     let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
     let models = Models::new(engine.clone(), tuned.clone(), upstream.clone());
     let upstream_models = UpstreamModels::new(engine.clone(), upstream.clone());
-    let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned, upstream_models);
+    let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned, upstream_models.clone());
     Api {
         fine_tuning: FineTuning::new(services.jobs.clone(), models.clone()),
         models,
         chat: Chat::new(generation.clone(), context_loader, config.strict_schemas),
         completions: Completions::new(generation.clone()),
         tokenization: Tokenization::new(generation),
-        embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
-        images: Images::new(engine.clone(), clock_rng.clone()),
-        transcriptions: Transcriptions::new(engine.clone(), clock_rng.clone(), transcription_settings(config)),
-        speeches: Speeches::new(engine.clone()),
+        embeddings: Embeddings::new(engine.clone(), clock_rng.clone(), upstream_models.clone()),
+        images: Images::new(engine.clone(), clock_rng.clone(), upstream_models.clone()),
+        transcriptions: Transcriptions::new(
+            engine.clone(),
+            clock_rng.clone(),
+            transcription_settings(config),
+            upstream_models.clone(),
+        ),
+        speeches: Speeches::new(engine.clone(), upstream_models),
         live_responses: LiveResponses::default(),
         hosts: Data::new(hosts(config)),
         origins: config.cors_origins.clone(),

@@ -95,7 +95,8 @@ impl FakeTarget {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let received: Arc<Mutex<Vec<Received>>> = Arc::default();
-        let (script, log, count): (Arc<Script>, _, _) = (Arc::new(script), Arc::clone(&received), Arc::new(AtomicUsize::new(0)));
+        let (script, log, count): (Arc<Script>, _, _) =
+            (Arc::new(script), Arc::clone(&received), Arc::new(AtomicUsize::new(0)));
         std::thread::spawn(move || {
             for connection in listener.incoming().map_while(Result::ok) {
                 let (script, log, count) = (Arc::clone(&script), Arc::clone(&log), Arc::clone(&count));
@@ -107,7 +108,9 @@ impl FakeTarget {
 
     /// A target that answers each chat with this text.
     pub fn chatting(text: &'static str) -> Self {
-        Self::start(move |_, _, reply| reply.chat(&[text], Some(serde_json::json!({ "prompt_tokens": 3, "completion_tokens": 2 }))))
+        Self::start(move |_, _, reply| {
+            reply.chat(&[text], Some(serde_json::json!({ "prompt_tokens": 3, "completion_tokens": 2 })))
+        })
     }
 
     pub fn received(&self) -> Vec<Received> {

@@ -15,13 +15,20 @@ pub use source::{EditKind, SourceImage};
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
+use super::upstream::errors::unsupported;
+use super::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
+use super::upstream::models::UpstreamModels;
+use super::upstream::request_fields::json_call;
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::engine::{Engine, Failure, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
+use crate::engine::{
+    Engine, Failure, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName,
+};
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::{Outcome, UsageRecorder};
+use crate::upstream::{Api, Kind, UpstreamModel};
 use size::ImageSize;
 
 /// Concurrent requests in preparation, in all and per project; more are refused.
@@ -43,6 +50,7 @@ const SEEDS_BELOW: u64 = 1 << 63;
 pub struct Images {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
+    upstream: UpstreamModels,
     preparing: Arc<ConcurrencyLimit>,
     decoding: Arc<Semaphore>,
     uploads: Arc<ConcurrencyLimit>,
@@ -110,19 +118,19 @@ pub struct RunningImages {
     /// Width and height of each.
     pub size: [usize; 2],
     pub quality: Quality,
-    /// One per image.
-    pub seeds: Vec<u64>,
+    /// One per image; `None` if it is not known.
+    pub seeds: Vec<Option<u64>>,
     events: ImageEvents,
     finished: u64,
     recorder: Arc<UsageRecorder>,
 }
 
 impl Images {
-    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, upstream: UpstreamModels) -> Self {
         let preparing =
             ConcurrencyLimit::new("prompts of images are being prepared", MAX_PREPARING, MAX_PREPARING_PER_PROJECT);
         let uploads = ConcurrencyLimit::new("images are being uploaded", MAX_UPLOADS, MAX_UPLOADS_PER_PROJECT);
-        Self { engine, clock_rng, preparing, decoding: Arc::new(Semaphore::new(MAX_DECODING)), uploads }
+        Self { engine, clock_rng, upstream, preparing, decoding: Arc::new(Semaphore::new(MAX_DECODING)), uploads }
     }
 
     /// Admits an upload of source images before any of it is read. It counts against the client's `address`, if known.
@@ -140,6 +148,9 @@ impl Images {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningImages> {
         access.require_model(&call.model)?;
+        if let Some(model) = self.upstream.find(&call.model).await? {
+            return self.start_upstream(access, &model, call, recorder).await;
+        }
         let (model, permit) = self.load(access, &call.model).await?;
         recorder.set_model(model.id());
         check_scheduler(&model, call.scheduler)?;
@@ -179,10 +190,76 @@ impl Images {
             model: call.model,
             size: size.output,
             quality: call.quality,
-            seeds,
+            seeds: seeds.into_iter().map(Some).collect(),
             events,
             finished: 0,
             recorder,
+        })
+    }
+
+    /// Generates images with an upstream model. Waits for all of them.
+    async fn start_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: ImageCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningImages> {
+        self.upstream.require(access, model, &[Kind::Image]).await?;
+        recorder.set_model(&model.id);
+        if call.original.is_some() {
+            return Err(unsupported(&model.id, "image"));
+        }
+        // An image that is to be scaled is generated at the model's default size.
+        let size = call.size.filter(|_| !call.resize).map(size_text);
+        let has_seeds = model.api == Api::Outpost;
+        let request = UpstreamImageRequest {
+            prompt: &call.prompt,
+            count: call.count,
+            size,
+            quality: Some(call.quality).filter(|quality| *quality != Quality::Auto).map(Quality::as_str),
+            negative_prompt: call.negative_prompt.as_deref(),
+            seed: if has_seeds { call.seed.or_else(|| Some(self.draw_seed())) } else { call.seed },
+            steps: call.steps,
+            guidance: call.guidance,
+            scheduler: call.scheduler,
+            lora: &call.lora,
+            previews: call.previews,
+        };
+        let seeds = match request.seed {
+            Some(seed) => seeds(seed, call.count).into_iter().map(Some).collect(),
+            None => vec![None; call.count as usize],
+        };
+        let sent = json_call(model, "images/generations", request.fields(model)?);
+        let count = call.count as usize;
+        let files = self.upstream.whole(sent, move |body| remote::read(body, count)).await?;
+        let images = self.decode(&model.id, files).await?;
+        let size = call.size.or_else(|| images.first().map(|image| [image.width, image.height])).unwrap_or_default();
+        let done = images.into_iter().enumerate().map(|(index, image)| ImageEvent::Done { index, image });
+        Ok(RunningImages {
+            id: ImagesId::generate(&*self.clock_rng),
+            created: self.clock_rng.now(),
+            model: model.id.clone(),
+            size,
+            quality: call.quality,
+            seeds,
+            events: ImageEvents::finished(done.collect()),
+            finished: 0,
+            recorder,
+        })
+    }
+
+    /// Decodes the images of an upstream model.
+    async fn decode(&self, id: &str, files: Vec<Vec<u8>>) -> Result<Vec<Image>> {
+        let permit = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
+        let decoded = run_blocking(move || {
+            let _permit = permit;
+            files.iter().map(|file| codec::decode(file, "image").map(codec::to_image)).collect::<Result<Vec<Image>>>()
+        });
+        decoded.await.map_err(|error| {
+            tracing::warn!(model = id, %error, "a target's response is not an image");
+            let text = format!("The response of the model '{id}' is not an image. Try again.");
+            Error::new(Code::ModelUnavailable, text).param("model")
         })
     }
 
