@@ -15,6 +15,7 @@ mod wait;
 mod chat;
 mod fake_target;
 mod files;
+mod other_calls;
 mod second_server;
 mod target_choice;
 mod target_failures;

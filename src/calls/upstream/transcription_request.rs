@@ -98,28 +98,33 @@ impl TranscriptionRequest {
         )
     }
 
-    /// Sends the whole form. Blocks.
+    /// Sends the whole form. Blocks. Ends early if the connection takes no more.
     fn send(&self, head: String, sender: &mpsc::Sender<io::Result<Bytes>>) {
-        let is_taken = |part: io::Result<Bytes>| sender.blocking_send(part).is_ok();
-        if !is_taken(Ok(head.into())) {
-            return;
+        let end = format!("\r\n--{}--\r\n", self.boundary);
+        let parts = [Ok(head.into())].into_iter().chain(self.blocks()).chain([Ok(end.into())]);
+        for part in parts {
+            let has_failed = part.is_err();
+            if sender.blocking_send(part).is_err() || has_failed {
+                return;
+            }
         }
+    }
+
+    /// The contents of the file. Leaves its position alone, because an earlier attempt may still read it.
+    fn blocks(&self) -> impl Iterator<Item = io::Result<Bytes>> {
         let mut offset = 0;
-        loop {
+        std::iter::from_fn(move || {
             let mut block = vec![0; BLOCK];
             match self.file.read_at(&mut block, offset) {
-                Ok(0) => break,
+                Ok(0) => None,
                 Ok(count) => {
                     offset += count as u64;
                     block.truncate(count);
-                    if !is_taken(Ok(block.into())) {
-                        return;
-                    }
+                    Some(Ok(block.into()))
                 }
-                Err(error) => return drop(is_taken(Err(error))),
+                Err(error) => Some(Err(error)),
             }
-        }
-        is_taken(Ok(format!("\r\n--{}--\r\n", self.boundary).into()));
+        })
     }
 }
 
