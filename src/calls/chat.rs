@@ -213,6 +213,7 @@ impl Chat {
             messages: &prompt.messages,
             prompt: &parts.options,
             output: &output.spec,
+            format_field: output.text_field(),
             parallel_by_model: output.is_parallel_by_model(),
             max_reasoning_tokens: call.max_reasoning_tokens,
             logprobs: call.logprobs,

@@ -128,6 +128,11 @@ impl ResolvedOutput {
         }
     }
 
+    /// The field that sets the format of the text.
+    pub fn text_field(&self) -> &'static str {
+        self.text_field
+    }
+
     pub fn dialect(&self) -> Dialect {
         self.dialect
     }

@@ -43,7 +43,9 @@ fn the_target_gets_openais_request_and_the_client_openais_response() {
         assert_eq!(sent[name], value, "{name}");
     }
     let object = sent.as_object_mut().unwrap();
-    ["response_format", "tools", "tool_choice", "parallel_tool_calls"].map(|name| object.remove(name).unwrap());
+    for name in ["response_format", "tools", "tool_choice", "parallel_tool_calls"] {
+        object.remove(name).unwrap();
+    }
     let expected = json!({
         "model": "there", "messages": [{ "role": "user", "content": "hello there" }], "stream": true,
         "stream_options": { "include_usage": true }, "temperature": 0.7, "stop": ["END"], "max_tokens": 9, "seed": 5,
@@ -155,9 +157,6 @@ fn a_conversation_remembers_the_turns() {
     let roles: Vec<Value> =
         target.last().json()["messages"].as_array().unwrap().iter().map(|message| message["role"].clone()).collect();
     assert_eq!(roles, ["user", "assistant", "user"]);
-    let id = conversation.as_str().unwrap();
-    let stored = server.get(&format!("/v1/conversations/{id}")).ok();
-    assert_eq!(stored["messages"].as_array().unwrap().len(), 4, "{stored}");
 }
 
 #[test]
@@ -168,8 +167,8 @@ fn fields_that_the_target_does_not_know_are_refused_by_name() {
         (json!({ "top_k": 5 }), "top_k"),
         (json!({ "min_tokens": 5 }), "min_tokens"),
         (json!({ "repetition_penalty": 1.5 }), "repetition_penalty"),
-        (json!({ "guided_regex": "a+" }), "response_format"),
-        (json!({ "grammar": "root ::= \"a\"" }), "response_format"),
+        (json!({ "guided_regex": "a+" }), "guided_regex"),
+        (json!({ "grammar": "root ::= \"a\"" }), "grammar"),
         (json!({ "chat_template_kwargs": { "x": 1 } }), "chat_template_kwargs"),
         (json!({ "add_generation_prompt": false }), "add_generation_prompt"),
         (json!({ "max_reasoning_tokens": 5 }), "max_reasoning_tokens"),
@@ -201,7 +200,7 @@ fn a_known_context_limits_the_completion_and_leaves_out_old_turns() {
     assert_eq!(target.last().json()["max_tokens"], 60 - 6);
     let conversation = server.post("/v1/conversations", &json!({})).ok()["id"].clone();
     let body = chat_body(json!({ "conversation_id": conversation, "truncation": "auto", "max_tokens": 20 }));
-    for expected in [0, 0, 2] {
+    for expected in [0, 0, 0, 2] {
         let answer = server.post("/v1/chat/completions", &body).ok();
         assert_eq!(answer["truncated_messages"], expected, "{answer}");
     }

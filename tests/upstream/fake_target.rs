@@ -113,10 +113,6 @@ impl FakeTarget {
         })
     }
 
-    pub fn received(&self) -> Vec<Received> {
-        self.received.lock().unwrap().clone()
-    }
-
     pub fn count(&self) -> usize {
         self.received.lock().unwrap().len()
     }

@@ -83,7 +83,8 @@ fn a_changed_file_holds_from_the_next_request_on() {
 fn keys_need_permission_for_upstream_models() {
     let target = FakeTarget::chatting("ok");
     let server = server_with(&[target.address]);
-    let key = server.post("/v1/api-keys", &json!({ "name": "k", "models": [MODEL] })).ok();
+    let project = server.get("/v1/projects").ok()["data"][0]["id"].clone();
+    let key = server.post("/v1/api-keys", &json!({ "name": "k", "project_id": project, "models": [MODEL] })).ok();
     let secret = key["secret"].as_str().unwrap();
     let response =
         server.call(reqwest::Method::POST, "/v1/chat/completions", Some(secret), Some(&chat_body(json!({}))));

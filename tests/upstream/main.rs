@@ -1,10 +1,13 @@
 //! Upstream models: what targets get, what clients get, and what happens when targets fail.
 #![cfg(test)]
+#![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
+#[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/clock.rs"]
 mod clock;
 #[path = "../common/fixtures.rs"]
 mod fixtures;
+#[expect(dead_code, reason = "other tests use the rest")]
 #[path = "../common/server.rs"]
 mod server;
 #[path = "../common/tiny_model.rs"]

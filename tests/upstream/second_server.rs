@@ -64,11 +64,8 @@ fn answers_and_usage_are_the_same_as_without_the_hop() {
         ),
         ("chat/completions", chat(json!({ "guided_regex": "[a-c]{5}", "ignore_eos": false }))),
         ("chat/completions", chat(json!({ "response_format": { "type": "json_object" }, "ignore_eos": false }))),
-        (
-            "completions",
-            json!({ "prompt": ["the hello", "on a"], "n": 2, "max_tokens": 9, "seed": 3, "echo": true, "logprobs": 2 }),
-        ),
-        ("completions", json!({ "prompt": "the", "max_tokens": 9, "temperature": 0 })),
+        ("completions", json!({ "prompt": ["the hello", "on a"], "n": 2, "max_tokens": 9, "seed": 3, "echo": true })),
+        ("completions", json!({ "prompt": "the", "max_tokens": 9, "temperature": 0, "logprobs": 2 })),
     ];
     for (operation, body) in cases {
         let path = format!("/openai/v1/{operation}");

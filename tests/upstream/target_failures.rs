@@ -125,7 +125,9 @@ fn a_stream_that_breaks_off_ends_with_an_error_event() {
 
 #[test]
 fn targets_that_are_too_slow_are_given_up() {
-    let hold = |reply: &mut Reply<'_>| reply.wait_closed();
+    fn hold(reply: &mut Reply<'_>) {
+        reply.wait_closed();
+    }
     let silent = FakeTarget::start(move |_, _, reply| hold(reply));
     let slow_first = FakeTarget::start(move |_, _, reply| {
         reply.begin_events();

@@ -1,6 +1,8 @@
 //! Image generation, from a typed request to encoded files.
 
 mod codec;
+mod quality;
+mod running;
 mod size;
 mod source;
 
@@ -10,6 +12,8 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub use codec::{Output, encode};
+pub use quality::Quality;
+pub use running::RunningImages;
 pub use size::size_text;
 pub use source::{EditKind, SourceImage};
 
@@ -19,7 +23,7 @@ use super::upstream::errors::unsupported;
 use super::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::json_call;
-use crate::clock_rng::{ClockRng, Timestamp};
+use crate::clock_rng::ClockRng;
 use crate::engine::{
     Engine, Failure, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName,
 };
@@ -27,7 +31,7 @@ use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
-use crate::service::usage::{Outcome, UsageRecorder};
+use crate::service::usage::UsageRecorder;
 use crate::upstream::{Api, Kind, UpstreamModel};
 use size::ImageSize;
 
@@ -41,8 +45,6 @@ const MAX_UPLOADS: usize = 16;
 const MAX_UPLOADS_PER_PROJECT: usize = 4;
 /// Random seeds are below this, so that every JSON parser reads them exactly.
 const RANDOM_SEEDS_BELOW: u64 = 1 << 53;
-/// Low quality takes at least this many steps, or the model's default if that is less.
-const MIN_LOW_STEPS: usize = 8;
 /// Seeds are below this, so that they are positive in 64 bits.
 const SEEDS_BELOW: u64 = 1 << 63;
 
@@ -79,50 +81,6 @@ pub struct ImageCall {
     pub previews: usize,
     /// The source image.
     pub original: Option<SourceImage>,
-}
-
-/// How much work is spent on an image, if its number of steps is not given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Quality {
-    #[default]
-    Auto,
-    Low,
-    Medium,
-    High,
-}
-
-impl Quality {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
-    }
-
-    /// The number of steps, given a model's default.
-    fn steps(self, default: usize) -> usize {
-        match self {
-            Self::Low => default.min((default / 2).max(MIN_LOW_STEPS)),
-            Self::Auto | Self::Medium | Self::High => default,
-        }
-    }
-}
-
-/// A running image generation. Dropping it cancels unfinished images.
-pub struct RunningImages {
-    pub id: ImagesId,
-    pub created: Timestamp,
-    pub model: String,
-    /// Width and height of each.
-    pub size: [usize; 2],
-    pub quality: Quality,
-    /// One per image; `None` if it is not known.
-    pub seeds: Vec<Option<u64>>,
-    events: ImageEvents,
-    finished: u64,
-    recorder: Arc<UsageRecorder>,
 }
 
 impl Images {
@@ -301,64 +259,6 @@ impl Images {
     }
 }
 
-impl RunningImages {
-    /// The next event; `None` when every image is finished. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<ImageEvent>> {
-        if self.is_done() {
-            return None;
-        }
-        let Some(event) = self.events.next().await else {
-            return Some(Err(Error::internal("the engine closed the event channel before the last image")));
-        };
-        let finished = match &event {
-            Ok(event) => u64::from(matches!(event, ImageEvent::Done { .. })),
-            Err(_) => self.events.close(),
-        };
-        self.count(finished);
-        Some(event.map_err(image_failure))
-    }
-
-    /// Whether every image is finished.
-    pub fn is_done(&self) -> bool {
-        self.finished >= self.seeds.len() as u64
-    }
-
-    /// Records finished images.
-    fn count(&mut self, images: u64) {
-        self.finished += images;
-        self.recorder.set_images(self.finished);
-    }
-
-    /// Waits for all images and returns their files in order.
-    pub async fn all_files(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
-        let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
-        while let Some(event) = self.next().await {
-            let ImageEvent::Done { index, image } = event? else { continue };
-            let size = self.size;
-            let file = run_blocking(move || encode(image, size, output)).await?;
-            if let Some(slot) = files.get_mut(index) {
-                *slot = Some(file);
-            }
-        }
-        let files: Option<Vec<_>> = files.into_iter().collect();
-        files.ok_or_else(|| Error::internal("the engine generated one image twice and another not at all"))
-    }
-
-    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
-    /// this.
-    pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.recorder.close(outcome).await
-    }
-}
-
-impl Drop for RunningImages {
-    /// A client that disconnects is charged for finished images, received or not.
-    fn drop(&mut self) {
-        let unreceived = self.events.close();
-        self.count(unreceived);
-    }
-}
-
 fn check_scheduler(model: &ImageModel, requested: Option<SchedulerName>) -> Result<()> {
     let supported = model.schedulers();
     match requested.filter(|requested| !supported.is_empty() && !supported.contains(requested)) {
@@ -380,31 +280,8 @@ fn seeds(first: u64, count: u32) -> Vec<u64> {
     (0..u64::from(count)).map(|index| first.wrapping_add(index) % SEEDS_BELOW).collect()
 }
 
-fn image_failure(failure: Failure) -> Error {
-    match failure {
-        Failure::OutOfMemory => Error::new(
-            Code::Overloaded,
-            "The memory for image generation is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
-        )
-        .retry_after(errors::MEMORY_FREED),
-        other => errors::from_failure(other),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::Quality;
-
-    #[test]
-    fn low_quality_halves_the_steps_of_models_that_take_many() {
-        for (default, low) in [(50, 25), (20, 10), (12, 8), (4, 4)] {
-            assert_eq!(Quality::Low.steps(default), low);
-            assert!(
-                [Quality::Auto, Quality::Medium, Quality::High].iter().all(|quality| quality.steps(default) == default)
-            );
-        }
-    }
-
     #[test]
     fn seeds_are_consecutive_and_wrap_to_zero() {
         assert_eq!(super::seeds(7, 3), [7, 8, 9]);

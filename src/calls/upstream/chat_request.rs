@@ -17,6 +17,8 @@ pub struct ChatRequest<'a> {
     pub messages: &'a [Message],
     pub prompt: &'a PromptOptions,
     pub output: &'a OutputSpec,
+    /// The field that sets the format of the text.
+    pub format_field: &'static str,
     /// Whether the request leaves open if there may be several calls.
     pub parallel_by_model: bool,
     pub max_reasoning_tokens: Option<u32>,
@@ -94,7 +96,7 @@ impl ChatRequest<'_> {
     fn add_format(&self, fields: &mut Fields, model: &UpstreamModel) -> Result<()> {
         let guided = |name: &str, value: Value| match (model.api, name) {
             (Api::Outpost, _) | (Api::Vllm, "regex" | "choice") => Ok(("structured_outputs", json!({ name: value }))),
-            _ => Err(unsupported(&model.id, self.dialect.output_format())),
+            _ => Err(unsupported(&model.id, self.format_field)),
         };
         let (name, value) = match &self.output.text {
             TextFormat::Free => return Ok(()),
