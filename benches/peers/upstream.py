@@ -4,8 +4,9 @@
     python3 benches/peers/upstream.py [--rate 500] [--seconds 20] [--data /dev/shm]
 
 The target is a process that answers every request for embeddings at once, so what is measured is the way there and back:
-HTTP, authentication, limits, metering and JSON. Requests begin at a fixed rate on connections that stay open, in turns:
-one second directly, one second through the server. The usage of a request is on disk before its response is sent; with
+HTTP, authentication, limits, metering and JSON. `without a target` are requests that the server answers itself
+(`GET /v1/models/ID`), with the same authentication and metering. Requests begin at a fixed rate on connections that stay
+open; the three kinds take turns of a second. The usage of a request is on disk before its response is sent; with
 `--data` in memory, the time of the disk is left out.
 """
 
@@ -57,9 +58,10 @@ def serve_target(port):
 class Client:
     """A connection that stays open."""
 
-    def __init__(self, port, path, key):
+    def __init__(self, port, path, key, method="POST"):
         body = json.dumps({"model": MODEL, "input": "the tide is coming in", "encoding_format": "float"}).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
+        body = body if method == "POST" else b""
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
         self.request = head.encode() + f"content-length: {len(body)}\r\n\r\n".encode() + body
         self.connection = socket.create_connection(("127.0.0.1", port))
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -119,12 +121,13 @@ def main():
         server = Outpost(MODEL, 1, models=pathlib.Path(models), binary=options.binary)
         direct = [Client(port, "/v1/embeddings", "none") for _ in range(THREADS)]
         hop = [Client(server.port, "/openai/v1/embeddings", server.key) for _ in range(THREADS)]
-        results = {"direct": [], "through outpost": []}
-        for clients in (direct, hop):
-            measure(clients, options.rate, 1)
-        for _ in range(options.seconds):
-            results["direct"] += measure(direct, options.rate, 1)
-            results["through outpost"] += measure(hop, options.rate, 1)
+        alone = [Client(server.port, f"/openai/v1/models/{MODEL}", server.key, "GET") for _ in range(THREADS)]
+        kinds = {"direct": direct, "without a target": alone, "through outpost": hop}
+        results = {name: [] for name in kinds}
+        for second in range(options.seconds + 1):
+            for name, clients in kinds.items():
+                times = measure(clients, options.rate, 1)
+                results[name] += times if second else []
         for name, times in results.items():
             figures = "  ".join(f"p{share * 100:g} {percentile(times, share):.2f} ms" for share in (0.5, 0.9, 0.99))
             print(f"{name:16} {len(times)} requests  {figures}")

@@ -170,7 +170,8 @@ mod tests {
         }
         assert!(breaker.begin());
         breaker.succeed(true);
-        (0..5).for_each(|_| drop(breaker.fail(at(200), false)));
+        let opened: Vec<bool> = (0..5).map(|_| breaker.fail(at(200), false)).collect();
+        assert_eq!(opened, [false, false, false, false, true]);
         assert_eq!(breaker.wait(at(200)), at(1));
     }
 

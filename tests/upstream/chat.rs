@@ -260,6 +260,9 @@ fn usage_is_what_the_target_tells_and_marked_if_it_is_estimated() {
     assert_eq!((&second["usage"]["completion_tokens"], &second["usage"]["prompt_tokens"]), (&json!(3), &json!(7)));
     assert_eq!(server.post("/v1/chat/completions", &chat_body(json!({}))).status, 400);
     let folder = server.stop();
+    let report = outpost::storage::check(&folder.path().join("data")).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert_eq!(report.records["estimated_series"], 1);
     let rows = records(folder.path());
     let expected = [(0, 0, false, "refused"), (7, 3, true, "succeeded"), (30, 20, false, "succeeded")];
     assert_eq!(rows, expected);

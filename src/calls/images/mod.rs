@@ -24,9 +24,7 @@ use super::upstream::image_request::{self as remote, ImageRequest as UpstreamIma
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::json_call;
 use crate::clock_rng::ClockRng;
-use crate::engine::{
-    Engine, Failure, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName,
-};
+use crate::engine::{Engine, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
