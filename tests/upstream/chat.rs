@@ -259,6 +259,11 @@ fn usage_is_what_the_target_tells_and_marked_if_it_is_estimated() {
     // Three parts; 11 bytes in one message.
     assert_eq!((&second["usage"]["completion_tokens"], &second["usage"]["prompt_tokens"]), (&json!(3), &json!(7)));
     assert_eq!(server.post("/v1/chat/completions", &chat_body(json!({}))).status, 400);
+    let project = server.get("/v1/projects").ok()["data"][0]["id"].as_str().unwrap().to_owned();
+    let usage = server.get(&format!("/v1/projects/{project}/usage?group_by=model")).ok();
+    let group = usage["groups"].as_array().unwrap().iter().find(|group| group["model"] == REMOTE).unwrap();
+    assert_eq!((&group["requests"], &group["estimated_requests"]), (&json!(3), &json!(1)), "{usage}");
+    assert_eq!(group["tokens"]["total"], 60);
     let folder = server.stop();
     let report = outpost::storage::check(&folder.path().join("data")).unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);

@@ -22,6 +22,7 @@ mod other_calls;
 mod second_server;
 mod target_choice;
 mod target_failures;
+mod tls;
 
 use std::fs;
 use std::net::SocketAddr;

@@ -22,6 +22,7 @@ pub use upload::{ReceivedAudio, Upload, too_large};
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
+use super::upstream::errors::unsupported;
 use super::upstream::models::UpstreamModels;
 use super::upstream::transcription_request::{self as remote, TranscriptionRequest as UpstreamRequest};
 use crate::audio::{AudioError, lower_thread_priority};
@@ -73,6 +74,8 @@ pub struct TranscriptionCall {
     pub temperature: f32,
     /// Whether to compute the times of words.
     pub words: bool,
+    /// Whether the log-probabilities of tokens are asked for. Models of this server always give them.
+    pub logprobs: bool,
 }
 
 impl Transcriptions {
@@ -159,6 +162,9 @@ impl Transcriptions {
     ) -> Result<RunningTranscription> {
         self.upstream.require(access, model, &[Kind::Transcription]).await?;
         recorder.set_model(&model.id);
+        if call.logprobs {
+            return Err(unsupported(&model.id, "include"));
+        }
         let (ReceivedAudio { file, slot }, measured_millis) = self.measure(access.project(), audio).await?;
         recorder.charge_audio(measured_millis)?;
         let operation = match call.task {
