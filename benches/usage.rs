@@ -47,7 +47,7 @@ async fn fill(store: &Store, project: ProjectId, keys: &[KeyId], now: Timestamp,
                 let model = ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"][rng.below(2) as usize];
                 let key = keys[rng.below(keys.len() as u64) as usize];
                 let series = SeriesRecord { key, endpoint: endpoint.into(), model: Some(model.into()) };
-                let series = usage::number(tx, project, &series)?;
+                let series = usage::number(tx, project, &series, false)?;
                 let amounts = Amounts { input: rng.below(2000), output: rng.below(500), ..Amounts::default() };
                 let record = UsageRecord { series, outcome: Outcome::Succeeded, amounts };
                 let mut tail = [0; 6];

@@ -34,6 +34,7 @@ use crate::calls::{
     stop_signal::LoopStopper,
     tokenization::Tokenization,
     transcriptions::{TranscriptionSettings, Transcriptions},
+    upstream::models::UpstreamModels,
 };
 use crate::clock_rng::ClockRng;
 use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
@@ -55,6 +56,7 @@ use crate::service::stored_images::StoredImages;
 use crate::service::usage::{Retention, Usage};
 use crate::service::{Services, keyless, setup};
 use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
+use crate::upstream::{ShutdownPhase, UpstreamClient};
 
 /// File with the first admin key, for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
@@ -103,6 +105,7 @@ pub struct App {
 pub struct Stopper {
     api: Data<Api>,
     engine: Engine,
+    upstream: UpstreamClient,
     server: ServerHandle,
     training: LoopStopper,
     batches: LoopStopper,
@@ -163,7 +166,9 @@ impl App {
             Some(project) => Some(keyless::key(&store, &clock_rng, project).await.map_err(StartError::Keyless)?),
             None => None,
         };
-        let api = Data::new(Api { keyless, ..api(config, store.clone(), &engine, services, clock_rng.clone()) });
+        let upstream = UpstreamClient::new(clock_rng.clone());
+        let state = api(config, store.clone(), (&engine, &upstream), services, clock_rng.clone());
+        let api = Data::new(Api { keyless, ..state });
         let (batches, batch_stopper) = BatchLoop::new(
             engine.clone(),
             api.services.batches.clone(),
@@ -185,6 +190,7 @@ impl App {
         let stopper = Stopper {
             api,
             engine,
+            upstream,
             server: server.handle(),
             training: training_stopper,
             batches: batch_stopper,
@@ -262,6 +268,7 @@ impl App {
         watching.inspect(|watching| watching.abort());
         drop(self.control);
         self.stopper.engine.abort();
+        self.stopper.upstream.advance(ShutdownPhase::Aborting);
         if let Err(error) = api.services.meter.flush().await {
             tracing::error!(%error, "the usage of abandoned requests is lost");
         }
@@ -340,11 +347,13 @@ impl Stopper {
         self.batches.stop();
         self.background.stop();
         self.engine.drain();
+        self.upstream.advance(ShutdownPhase::Draining);
         let gentle = self.server.stop(true);
-        let engine = self.engine.clone();
+        let (engine, upstream) = (self.engine.clone(), self.upstream.clone());
         let cut = async move {
             actix_web::rt::time::sleep(self.drain_timeout).await;
             engine.abort();
+            upstream.advance(ShutdownPhase::Aborting);
             std::future::pending::<()>().await;
         };
         tokio::select! {
@@ -446,22 +455,34 @@ fn drafts(choices: &[DraftModel]) -> engine::Drafts {
     })
 }
 
-fn api(config: &Config, store: Store, engine: &Engine, services: Services, clock_rng: Arc<dyn ClockRng>) -> Api {
+fn api(
+    config: &Config,
+    store: Store,
+    (engine, upstream): (&Engine, &UpstreamClient),
+    services: Services,
+    clock_rng: Arc<dyn ClockRng>,
+) -> Api {
     let context_loader =
         ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
-    let models = Models::new(engine.clone(), tuned.clone());
-    let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned);
+    let models = Models::new(engine.clone(), tuned.clone(), upstream.clone());
+    let upstream_models = UpstreamModels::new(engine.clone(), upstream.clone());
+    let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned, upstream_models.clone());
     Api {
         fine_tuning: FineTuning::new(services.jobs.clone(), models.clone()),
         models,
         chat: Chat::new(generation.clone(), context_loader, config.strict_schemas),
         completions: Completions::new(generation.clone()),
         tokenization: Tokenization::new(generation),
-        embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
-        images: Images::new(engine.clone(), clock_rng.clone()),
-        transcriptions: Transcriptions::new(engine.clone(), clock_rng.clone(), transcription_settings(config)),
-        speeches: Speeches::new(engine.clone()),
+        embeddings: Embeddings::new(engine.clone(), clock_rng.clone(), upstream_models.clone()),
+        images: Images::new(engine.clone(), clock_rng.clone(), upstream_models.clone()),
+        transcriptions: Transcriptions::new(
+            engine.clone(),
+            clock_rng.clone(),
+            transcription_settings(config),
+            upstream_models.clone(),
+        ),
+        speeches: Speeches::new(engine.clone(), upstream_models),
         live_responses: LiveResponses::default(),
         hosts: Data::new(hosts(config)),
         origins: config.cors_origins.clone(),

@@ -28,3 +28,4 @@ pub mod process_limits;
 pub mod service;
 mod spelling;
 pub mod storage;
+pub mod upstream;

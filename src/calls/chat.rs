@@ -5,18 +5,24 @@ use std::sync::Arc;
 use super::conversation_context::{ConversationContext, ConversationContextLoader, ConversationContextRequest};
 use super::conversation_truncation::{FittedPrompt, TokenBudget};
 use super::dialect::Dialect;
-use super::generation::{RunningGeneration, RunningText, TextGeneration};
+use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
 use super::grammars::GrammarCompiler;
 use super::output_spec::{OutputRequest, ResolvedOutput, ToolCallIds};
 use super::persist_turn::TurnRecorder;
 use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::sampling_request::SamplingRequest;
+use super::upstream::chat_chunk::ChatChunks;
+use super::upstream::chat_request::ChatRequest;
+use super::upstream::request_fields::TextParameters;
+use super::upstream_prompt::{self, UpstreamPromptMessages};
 use crate::clock_rng::Timestamp;
-use crate::engine::{GenerationRequest, Message, PromptOptions, Sampling, TextDelta, TextModel, Tool};
+use crate::engine::{GenerationRequest, Message, PromptOptions, TextDelta, TextModel, Tool};
 use crate::error::Result;
 use crate::ids::CompletionId;
 use crate::service::access::Access;
 use crate::service::conversations::Conversation;
 use crate::service::usage::UsageRecorder;
+use crate::upstream::{Kind, UpstreamModel};
 
 /// Advice for a conversation that is too long.
 const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the oldest turns of the conversation.";
@@ -47,7 +53,7 @@ pub struct ChatCall {
     /// Max tokens of a completion and the name of the field that set it, for error messages; `None`: what the context
     /// leaves.
     pub max_tokens: Option<(u32, &'static str)>,
-    pub sampling: Sampling,
+    pub sampling: SamplingRequest,
     /// Sampling seed; `None`: a random one.
     pub seed: Option<u64>,
     pub stop: Vec<String>,
@@ -115,7 +121,11 @@ impl Chat {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningChat> {
         let dialect = call.output.dialect;
-        let Resolved { context, mut output, tools_bytes } = self.resolve(access, &mut call).await?;
+        let resolved = self.resolve(access, &mut call).await?;
+        if let Some(model) = self.generation.upstream_model(access, &resolved.context.model).await? {
+            return self.start_upstream(access, &model, call, resolved, recorder).await;
+        }
+        let Resolved { context, mut output, tools_bytes } = resolved;
         let name = context.model.clone();
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
         if let Some(model) = self.generation.admit(access, &name, &recorder).await? {
@@ -143,8 +153,7 @@ impl Chat {
         let max_tokens = completion_limit(engine, &model, length, call.max_tokens, remedy)?;
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
-        let mut sampling = call.sampling;
-        sampling.seed = call.seed.unwrap_or_else(|| self.generation.fresh_seed());
+        let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
         let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
         let request = GenerationRequest {
             prompt: fitted.prompt.ids.into(),
@@ -173,6 +182,64 @@ impl Chat {
         })
     }
 
+    /// Sends a resolved request to an upstream model.
+    async fn start_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: ChatCall,
+        Resolved { context, output, tools_bytes }: Resolved,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningChat> {
+        self.generation.upstream.require(access, model, &[Kind::Chat]).await?;
+        recorder.set_model(&model.id);
+        let clock_rng = &self.generation.clock_rng;
+        let call_ids = ToolCallIds::new(&**clock_rng);
+        let turn_recorder =
+            self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
+        let dialect = output.dialect();
+        let requested = call.max_tokens.map(|(count, _)| count);
+        let (parts, may_drop) = context.parts(call.messages, (Arc::clone(&output.spec.tools), call.prompt), dialect)?;
+        let prompt = UpstreamPromptMessages::new(model, &parts, may_drop, tools_bytes, requested);
+        let max_tokens = upstream_prompt::completion_limit(model, call.max_tokens, prompt.tokens, dialect)?;
+        let text = TextParameters {
+            sampling: &call.sampling,
+            seed: call.seed,
+            stop: &call.stop,
+            max_tokens,
+            choices: call.choices,
+        };
+        let request = ChatRequest {
+            messages: &prompt.messages,
+            prompt: &parts.options,
+            output: &output.spec,
+            format_field: output.text_field(),
+            parallel_by_model: output.is_parallel_by_model(),
+            max_reasoning_tokens: call.max_reasoning_tokens,
+            logprobs: call.logprobs,
+            text,
+            dialect,
+        };
+        let fields = request.fields(model)?;
+        let reader = ChatChunks::new(call.choices, call.stop.clone());
+        let (operation, truncated, prompt_tokens) = ("chat/completions", prompt.truncated, prompt.tokens);
+        let prompt = UpstreamPrompt { operation, fields, reader, choices: call.choices, prompt_tokens };
+        let generation = self.generation.submit_upstream(model, prompt, recorder).await?;
+        Ok(RunningChat {
+            id: CompletionId::generate(&**clock_rng),
+            created: clock_rng.now(),
+            model: model.id.clone(),
+            is_limited_by_context: max_tokens < requested,
+            logprobs: call.logprobs.is_some(),
+            truncated,
+            unenforced: Vec::new(),
+            may_call: !output.spec.tools.is_empty(),
+            call_ids,
+            generation,
+            turn_recorder,
+        })
+    }
+
     /// The number of tokens that the prompt of a request has.
     pub async fn count_tokens(&self, access: &Access, mut call: ChatCall, recorder: &UsageRecorder) -> Result<u32> {
         let dialect = call.output.dialect;
@@ -188,7 +255,9 @@ impl Chat {
 
     /// Loads a chat model without generating anything.
     pub async fn load(&self, access: &Access, id: &str, recorder: &UsageRecorder) -> Result<()> {
-        if self.generation.admit(access, id, recorder).await?.is_none() {
+        if let Some(model) = self.generation.upstream_model(access, id).await? {
+            recorder.set_model(&model.id);
+        } else if self.generation.admit(access, id, recorder).await?.is_none() {
             let (model, ()) = self.generation.prepare_with(access, id, 0, |_, _| Ok(())).await?;
             recorder.set_model(model.id());
         }

@@ -4,17 +4,20 @@ use std::sync::Arc;
 
 use super::dialect::Dialect;
 use super::errors;
-use super::generation::{RunningGeneration, RunningText, TextGeneration};
+use super::generation::{RunningGeneration, RunningText, TextGeneration, UpstreamPrompt};
 use super::prompt_length::{PromptLength, check_bias, check_estimate, completion_limit};
+use super::sampling_request::SamplingRequest;
 use super::text_input::{TextInput, check_ids};
+use super::upstream::completion_chunk::CompletionChunks;
+use super::upstream::completion_request::CompletionRequest;
+use super::upstream::request_fields::TextParameters;
 use crate::clock_rng::Timestamp;
-use crate::engine::{
-    Engine, GenerationRequest, Prompt, Sampling, SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits,
-};
+use crate::engine::{Engine, GenerationRequest, Prompt, SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits};
 use crate::error::{Error, Result};
 use crate::ids::TextCompletionId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
+use crate::upstream::{Kind, UpstreamModel};
 
 /// Max tokens of a completion whose request does not set them, as in OpenAI's API.
 pub const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -40,7 +43,7 @@ pub struct CompletionCall {
     pub max_tokens: Option<(u32, &'static str)>,
     /// `None`: what the context leaves.
     pub default_max_tokens: Option<u32>,
-    pub sampling: Sampling,
+    pub sampling: SamplingRequest,
     /// Sampling seed; `None`: a random one.
     pub seed: Option<u64>,
     pub stop: Vec<String>,
@@ -91,6 +94,9 @@ impl Completions {
         call: CompletionCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningCompletion> {
+        if let Some(model) = self.generation.upstream_model(access, &call.model).await? {
+            return self.start_upstream(access, &model, call, recorder).await;
+        }
         let TextGeneration { engine, clock_rng, .. } = &self.generation;
         let dialect = call.dialect;
         let prompts = Prompts { inputs: call.prompts, single: call.single, suffix: call.suffix, dialect };
@@ -106,8 +112,7 @@ impl Completions {
         let (model, prompts) = prepared.await?;
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
-        let mut sampling = call.sampling;
-        sampling.seed = call.seed.unwrap_or_else(|| self.generation.fresh_seed());
+        let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
         let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
         for (index, prompt) in prompts.into_iter().enumerate() {
             let (tokens, field) = (&prompt.tokens, field(single, index));
@@ -136,6 +141,53 @@ impl Completions {
             model: call.model,
             logprobs: call.logprobs.is_some(),
             echo: echoes,
+        })
+    }
+}
+
+impl Completions {
+    /// Sends a request to an upstream model.
+    async fn start_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: CompletionCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningCompletion> {
+        self.generation.upstream.require(access, model, &[Kind::Chat, Kind::Completion]).await?;
+        recorder.set_model(&model.id);
+        let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
+        let request = CompletionRequest {
+            prompts: &call.prompts,
+            single: call.single,
+            suffix: call.suffix.as_deref(),
+            logprobs: call.logprobs,
+            text: TextParameters {
+                sampling: &call.sampling,
+                seed: call.seed,
+                stop: &call.stop,
+                max_tokens,
+                choices: call.choices,
+            },
+        };
+        let (fields, prompt_tokens) = (request.fields(model)?, request.tokens());
+        let choices = call.choices.saturating_mul(u32::try_from(call.prompts.len()).unwrap_or(u32::MAX));
+        let reader = CompletionChunks::new(choices, call.stop);
+        let prompt = UpstreamPrompt { operation: "completions", fields, reader, choices, prompt_tokens };
+        let echo = |input: TextInput| match input {
+            TextInput::Text(text) if call.echo => Some(Arc::from(text)),
+            TextInput::Text(_) | TextInput::Tokens(_) => None,
+        };
+        let echoes = call.prompts.into_iter().map(echo);
+        let echo = echoes.flat_map(|echo: Option<Arc<str>>| std::iter::repeat_n(echo, call.choices as usize)).collect();
+        let clock_rng = &self.generation.clock_rng;
+        Ok(RunningCompletion {
+            generation: self.generation.submit_upstream(model, prompt, recorder).await?,
+            id: TextCompletionId::generate(&**clock_rng),
+            created: clock_rng.now(),
+            model: call.model,
+            logprobs: call.logprobs.is_some(),
+            echo,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::conversation_truncation::{self, FittedPrompt, TokenBudget};
+use super::conversation_truncation::{self, FittedPrompt, PromptParts, TokenBudget};
 use super::dialect::Dialect;
 use super::message_joining::{join_parts, last_turn};
 use super::messages;
@@ -118,11 +118,26 @@ impl ConversationContext {
     pub fn prompt(
         self,
         model: &TextModel,
-        mut own: Vec<Message>,
+        own: Vec<Message>,
         (tools, options): (Arc<[Tool]>, PromptOptions),
         dialect: Dialect,
         budget: TokenBudget,
     ) -> Result<FittedPrompt> {
+        let (parts, may_drop) = self.parts(own, (tools, options), dialect)?;
+        if may_drop {
+            conversation_truncation::truncated(model, parts, &budget)
+        } else {
+            conversation_truncation::untruncated(model, parts, &budget)
+        }
+    }
+
+    /// The parts of the prompt, and whether the oldest turns may be left out.
+    pub fn parts(
+        self,
+        mut own: Vec<Message>,
+        (tools, options): (Arc<[Tool]>, PromptOptions),
+        dialect: Dialect,
+    ) -> Result<(PromptParts, bool)> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let mut system = instructions.map(|content| Message::new("system", content));
         let may_drop = self.truncate && (self.transcript.is_some() || !self.history.is_empty());
@@ -140,12 +155,7 @@ impl ConversationContext {
             own.splice(..0, history.split_off(last_turn(&history)));
         }
         let history = conversation_truncation::last_messages(history, self.last_messages);
-        let parts = conversation_truncation::PromptParts { system, history, own, tools, options };
-        if may_drop {
-            conversation_truncation::truncated(model, parts, &budget)
-        } else {
-            conversation_truncation::untruncated(model, parts, &budget)
-        }
+        Ok((PromptParts { system, history, own, tools, options }, may_drop))
     }
 }
 

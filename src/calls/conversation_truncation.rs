@@ -72,6 +72,16 @@ pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBud
     Ok(FittedPrompt { prompt, dropped: Some(cuts[best].dropped) })
 }
 
+/// The messages of as many recent turns as `fits` accepts, and the number of messages that were left out. If the request's
+/// own messages do not fit, all turns are left out.
+pub(super) fn truncated_messages(parts: &PromptParts, fits: impl Fn(&[&Message]) -> bool) -> (Vec<Message>, usize) {
+    let cuts = cut_points(&parts.history);
+    let kept = |cut: &CutPoint| parts.messages(cut.at).collect::<Vec<_>>();
+    // Fewer messages are never larger, so the first cut that fits keeps the most.
+    let first = cuts.partition_point(|cut| !fits(&kept(cut))).min(cuts.len() - 1);
+    (kept(&cuts[first]).into_iter().cloned().collect(), cuts[first].dropped)
+}
+
 /// At most the last `max` messages, starting with a user message; system messages stay.
 pub(super) fn last_messages(history: Vec<Message>, max: Option<u32>) -> Vec<Message> {
     let Some(max) = max else { return history };
@@ -112,6 +122,11 @@ fn is_system(message: &Message) -> bool {
 }
 
 impl PromptParts {
+    /// All messages of the prompt.
+    pub fn all_messages(&self) -> Vec<Message> {
+        self.messages(0).cloned().collect()
+    }
+
     /// The messages of the prompt if the transcript is cut at `cut`.
     fn messages(&self, cut: usize) -> impl Iterator<Item = &Message> {
         let stays = move |(at, message): &(usize, &Message)| *at >= cut || is_system(message);

@@ -6,6 +6,10 @@ use std::time::Duration;
 use super::errors::{self, ModelErrors};
 use super::prompt_preparation::PromptPreparation;
 use super::text_input::TextInput;
+use super::upstream::embeddings::{self as remote, EmbeddingRequest};
+use super::upstream::models::UpstreamModels;
+use super::upstream::request_fields::json_call;
+use super::upstream::token_estimate;
 use crate::clock_rng::ClockRng;
 use crate::engine::{
     EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenizeLimits, Tokenized, truncate_dimensions,
@@ -14,11 +18,13 @@ use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
+use crate::upstream::{Kind, UpstreamModel};
 
 /// Runs embeddings and reranking.
 pub struct Embeddings {
     pub(super) engine: Engine,
     pub(super) clock_rng: Arc<dyn ClockRng>,
+    pub(super) upstream: UpstreamModels,
     preparing: PromptPreparation,
 }
 
@@ -46,14 +52,17 @@ pub struct Embedded {
 }
 
 impl Embeddings {
-    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
-        Self { engine, clock_rng, preparing: PromptPreparation::new() }
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, upstream: UpstreamModels) -> Self {
+        Self { engine, clock_rng, upstream, preparing: PromptPreparation::new() }
     }
 
     /// Resolves the model, tokenises the texts and waits for their vectors. Usage is added to `recorder`. Dropping the
     /// future cancels what is not computed yet.
     pub async fn run(&self, access: &Access, call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
         access.require_model(&call.model)?;
+        if let Some(model) = self.upstream.find(&call.model).await? {
+            return self.run_upstream(access, &model, call, recorder).await;
+        }
         let (engine, allowed, clock_rng) = (self.engine.clone(), access.clone(), Arc::clone(&self.clock_rng));
         let received = clock_rng.uptime();
         let bytes = call.inputs.iter().map(TextInput::bytes).sum();
@@ -76,9 +85,43 @@ impl Embeddings {
         Ok(Embedded { id: EmbeddingId::generate(&*self.clock_rng), model: call.model, vectors, tokens, loading })
     }
 
+    /// Sends a request to an upstream model.
+    async fn run_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: EmbeddingCall,
+        recorder: &UsageRecorder,
+    ) -> Result<Embedded> {
+        self.upstream.require(access, model, &[Kind::Embedding]).await?;
+        recorder.set_model(&model.id);
+        let EmbeddingCall { inputs, dimensions, input_type, truncate, .. } = call;
+        let request = EmbeddingRequest { inputs: &inputs, dimensions, input_type, truncate };
+        let (sent, count) = (json_call(model, "embeddings", request.fields(model)?), inputs.len());
+        let bytes = inputs.iter().map(TextInput::bytes).sum();
+        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into())?;
+        let told = self.upstream.whole(sent, move |body| remote::read(body, count)).await;
+        let told = told.inspect_err(|_| recorder.waive())?;
+        let tokens = Self::settle(recorder, told.tokens, bytes);
+        let id = EmbeddingId::generate(&*self.clock_rng);
+        Ok(Embedded { id, model: model.id.clone(), vectors: told.vectors, tokens, loading: Duration::ZERO })
+    }
+
+    /// Records the tokens that a target has told, or else those estimated for this many bytes. Returns their number.
+    pub(super) fn settle(recorder: &UsageRecorder, told: Option<u32>, bytes: usize) -> u64 {
+        let tokens = told.unwrap_or_else(|| token_estimate::prompt_tokens(bytes, 0)).into();
+        recorder.set_input(tokens);
+        recorder.set_estimated(told.is_none());
+        tokens
+    }
+
     /// Loads an embedding model without computing anything.
     pub async fn load(&self, access: &Access, id: &str, recorder: &UsageRecorder) -> Result<()> {
         access.require_model(id)?;
+        if let Some(model) = self.upstream.find(id).await? {
+            recorder.set_model(&model.id);
+            return Ok(());
+        }
         let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
         let load = move |_: TokenizeLimits| {
             let errors = ModelErrors { engine: &engine, access: &allowed };

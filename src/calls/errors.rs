@@ -143,6 +143,7 @@ impl ModelErrors<'_> {
             LoadError::NotFound => self.not_found(id),
             LoadError::WrongKind { architecture, expected, .. } => self.wrong_kind(id, architecture, *expected),
             LoadError::Unusable { reason, .. } => model_unusable(id, reason),
+            LoadError::Upstream { .. } => not_local(id),
             LoadError::OutOfMemory { .. } => {
                 no_memory(" Try again when their requests have ended, or give the server more memory with --memory.")
             }
@@ -201,6 +202,12 @@ fn task(kind: ModelKind) -> Option<Task> {
         ModelKind::Speech => Some(Task::Speech),
         ModelKind::Reranker | ModelKind::Unknown => None,
     }
+}
+
+/// The error for work on an upstream model that only this server can do.
+pub(super) fn not_local(id: &str) -> Error {
+    let text = format!("The model '{id}' runs on another server. This request needs a model that runs on this one.");
+    Error::invalid("model", text)
 }
 
 /// The error for a tokenizer or chat template that failed or was stopped.

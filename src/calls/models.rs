@@ -7,6 +7,7 @@ use crate::catalog::{Catalog, CatalogModel, pull_command};
 use crate::engine::{Engine, InUse, ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::service::access::{Access, Scope};
+use crate::upstream::UpstreamClient;
 
 /// A model of the catalog.
 #[derive(Clone, Debug)]
@@ -27,11 +28,12 @@ pub struct CatalogEntry {
 pub struct Models {
     engine: Engine,
     tuned: TunedModels,
+    upstream: UpstreamClient,
 }
 
 impl Models {
-    pub fn new(engine: Engine, tuned: TunedModels) -> Self {
-        Self { engine, tuned }
+    pub fn new(engine: Engine, tuned: TunedModels, upstream: UpstreamClient) -> Self {
+        Self { engine, tuned, upstream }
     }
 
     /// Whether the engine works: `false` from a panic on its compute thread until it has recovered.
@@ -147,8 +149,10 @@ impl Models {
         Ok(ModelInfo { loaded: false, ..found })
     }
 
-    /// The engine's metrics as OpenMetrics text.
+    /// The metrics of the engine and of upstream models as OpenMetrics text.
     pub fn metrics(&self) -> String {
-        self.engine.metrics()
+        let engine = self.engine.metrics();
+        // The end of the text is marked once.
+        format!("{}{}", engine.trim_end_matches("# EOF\n"), self.upstream.metrics())
     }
 }

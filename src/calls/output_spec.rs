@@ -128,6 +128,20 @@ impl ResolvedOutput {
         }
     }
 
+    /// The field that sets the format of the text.
+    pub fn text_field(&self) -> &'static str {
+        self.text_field
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// Whether the request leaves open if there may be several calls.
+    pub fn is_parallel_by_model(&self) -> bool {
+        self.parallel_by_model
+    }
+
     /// The error for an output format that cannot be enforced.
     pub fn grammar_error(&self, error: GrammarError) -> Error {
         match error {

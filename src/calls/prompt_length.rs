@@ -2,7 +2,8 @@
 
 use super::dialect::Dialect;
 use super::errors;
-use crate::engine::{Engine, Sampling, TextModel};
+use super::sampling_request::SamplingRequest;
+use crate::engine::{Engine, TextModel};
 use crate::error::{Code, Error, Result};
 
 /// The number of tokens of a prompt, or a lower bound.
@@ -94,7 +95,7 @@ pub(super) fn check_estimate(engine: &Engine, model: &TextModel, prompt: PromptL
 }
 
 /// Refuses a bias of a token that the model does not have.
-pub(super) fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
+pub(super) fn check_bias(sampling: &SamplingRequest, model: &TextModel) -> Result<()> {
     match sampling.logit_bias.iter().find(|(id, _)| *id as usize >= model.vocabulary()) {
         None => Ok(()),
         Some((id, _)) => {

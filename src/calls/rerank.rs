@@ -1,12 +1,18 @@
 //! Reranking: documents sorted by their relevance to a query.
 
+use std::sync::Arc;
+
 use super::embeddings::{Embeddings, too_long};
 use super::errors::{ModelErrors, from_stopped};
+use super::upstream::request_fields::json_call;
+use super::upstream::rerank::{self as remote, RerankRequest};
+use super::upstream::token_estimate;
 use crate::engine::{ModelKind, TokenizeLimits, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
+use crate::upstream::{Kind, UpstreamModel};
 
 /// A request; `http` has validated each field on its own.
 pub struct RerankCall {
@@ -37,6 +43,9 @@ impl Embeddings {
     /// computed yet.
     pub async fn rerank(&self, access: &Access, call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
         access.require_model(&call.model)?;
+        if let Some(model) = self.upstream.find(&call.model).await? {
+            return self.rerank_upstream(access, &model, call, recorder).await;
+        }
         let (engine, allowed) = (self.engine.clone(), access.clone());
         let bytes = call.documents.iter().map(|document| call.query.len() + document.len()).sum();
         let prepare = move |bound: TokenizeLimits| {
@@ -61,10 +70,40 @@ impl Embeddings {
         let (call, scores, tokens) = self.compute(access, recorder, bytes, prepare).await?;
         let score = |logit: f32| if call.raw { logit } else { 1. / (1. + (-logit).exp()) };
         let scores = scores.into_iter().map(|logit| logit.first().copied().map_or(f32::NAN, score));
-        let mut results: Vec<(usize, f32)> = scores.enumerate().collect();
-        results.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        results.truncate(call.top_n.unwrap_or(usize::MAX));
+        let results = best_first(scores, call.top_n);
         let id = RerankId::generate(&*self.clock_rng);
         Ok(Reranked { id, model: call.model, results, documents: call.documents, tokens })
     }
+
+    /// Sends a request to an upstream model.
+    async fn rerank_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: RerankCall,
+        recorder: &UsageRecorder,
+    ) -> Result<Reranked> {
+        self.upstream.require(access, model, &[Kind::Rerank]).await?;
+        recorder.set_model(&model.id);
+        let RerankCall { query, documents, top_n, truncate, raw, .. } = call;
+        let request = RerankRequest { query: &query, documents: &documents, truncate, raw };
+        let sent = json_call(model, "rerank", request.fields(model)?);
+        let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
+        let bytes = documents.iter().map(|document| query.len() + document.len()).sum();
+        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into())?;
+        let told = self.upstream.whole(sent, move |body| remote::read(body, count, needs_sigmoid)).await;
+        let told = told.inspect_err(|_| recorder.waive())?;
+        let tokens = Self::settle(recorder, told.tokens, bytes);
+        let results = best_first(told.scores.into_iter(), top_n);
+        let id = RerankId::generate(&*self.clock_rng);
+        Ok(Reranked { id, model: model.id.clone(), results, documents, tokens })
+    }
+}
+
+/// The best documents with their scores.
+fn best_first(scores: impl Iterator<Item = f32>, top_n: Option<usize>) -> Vec<(usize, f32)> {
+    let mut results: Vec<(usize, f32)> = scores.enumerate().collect();
+    results.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    results.truncate(top_n.unwrap_or(usize::MAX));
+    results
 }

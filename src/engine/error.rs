@@ -101,6 +101,9 @@ pub enum LoadError {
     WrongKind { id: String, architecture: String, expected: ModelKind },
     #[error("the model {id} cannot be used: {reason}")]
     Unusable { id: String, reason: String },
+    /// Another server runs the model.
+    #[error("the model {id} is an upstream model, which is not loaded here")]
+    Upstream { id: String },
     /// In bytes: `needed` for weights and scratch buffers, `budget` for all models.
     #[error("it needs {} of the {} of memory for models, which other models in use take", format_bytes(*needed), format_bytes(*budget))]
     OutOfMemory { needed: u64, budget: u64 },

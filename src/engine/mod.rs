@@ -52,7 +52,7 @@ pub use model_info::{ModelInfo, ModelKind};
 pub use per_model::PerModel;
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;
-pub use registry::{AdapterRegistration, Registry};
+pub use registry::{AdapterRegistration, Registry, UpstreamLookup};
 use runtime::metrics::Metrics;
 use runtime::server_info::server_info;
 use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};

@@ -5,6 +5,9 @@ use crate::clock_rng::Timestamp;
 /// The folder for adapters. It is not a model.
 pub const LORAS: &str = "loras";
 
+/// The format of models that other servers run.
+pub const UPSTREAM_FORMAT: &str = "upstream";
+
 /// What a model does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelKind {
@@ -36,6 +39,11 @@ impl ModelKind {
 }
 
 impl ModelInfo {
+    /// Whether another server runs it.
+    pub fn is_upstream(&self) -> bool {
+        self.format == UPSTREAM_FORMAT
+    }
+
     /// Describes an adapter as one of the model `base`.
     pub fn set_base(&mut self, base: &Self) {
         self.architecture.clone_from(&base.architecture);
@@ -59,7 +67,7 @@ pub struct ModelInfo {
     /// The ID of the base model, if it is an adapter.
     pub base: Option<String>,
     pub kind: ModelKind,
-    /// `gguf`, `safetensors` or `ggml`.
+    /// `gguf`, `safetensors`, `ggml` or `upstream`.
     pub format: &'static str,
     /// The data type of most weights: `Q4_1`, `F32`.
     pub quantization: Option<String>,

@@ -106,8 +106,10 @@ pub const USAGE: Table = Table("usage");
 pub const ROLLUPS: Table = Table("rollups");
 /// Project id, series → the key, endpoint and model that the series counts.
 pub const SERIES: Table = Table("series");
-/// Project id, digest of key, endpoint and model → series.
+/// Project id, digest of key, endpoint and model, and whether its tokens are estimated → series.
 pub const SERIES_BY_NAME: Table = Table("series_by_name");
+/// Project id, series → nothing: the series of requests whose tokens are estimated.
+pub const ESTIMATED_SERIES: Table = Table("estimated_series");
 /// Nothing → the times before which raw records and minutes are deleted.
 pub const HORIZON: Table = Table("horizon");
 
@@ -154,5 +156,6 @@ pub const ALL: &[Table] = &[
     ROLLUPS,
     SERIES,
     SERIES_BY_NAME,
+    ESTIMATED_SERIES,
     HORIZON,
 ];

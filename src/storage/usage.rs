@@ -1,7 +1,8 @@
 //! Metered requests: a raw record each, and sums over minutes, hours and days.
 //!
 //! A series is the combination of API key, endpoint and model that a request is counted under. Raw records and sums
-//! refer to it by number to stay small. They change in one transaction, so they are always consistent.
+//! refer to it by number to stay small. They change in one transaction, so they are always consistent. Requests whose tokens
+//! are estimated have series of their own, so that records and sums of every width can be told apart by their series.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
 use super::record_serde;
-use super::tables::{HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
+use super::tables::{ESTIMATED_SERIES, HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
 use super::transaction::{Reader, WriteTx};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
@@ -150,6 +151,15 @@ impl Record for SeriesNumber {
     const VERSION: u8 = 1;
 }
 
+/// Marks a series of requests whose tokens are estimated.
+#[derive(Serialize, Deserialize)]
+pub struct EstimatedSeries;
+
+impl Record for EstimatedSeries {
+    const TABLE: Table = ESTIMATED_SERIES;
+    const VERSION: u8 = 1;
+}
+
 /// The time span of a sum. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -210,9 +220,11 @@ pub fn put_horizon(tx: &WriteTx, horizon: &Horizon) -> Result<()> {
     tx.put(&[], horizon)
 }
 
-/// The number of a series; a new one if it is new.
-pub fn number(tx: &WriteTx, project: ProjectId, series: &SeriesRecord) -> Result<u32> {
-    let name = [&series.key.to_bytes()[..], series.endpoint.as_bytes(), b"\0", model_bytes(series)].concat();
+/// The number of a series; a new one if it is new. `is_estimated`: whether the tokens of its requests are estimated.
+pub fn number(tx: &WriteTx, project: ProjectId, series: &SeriesRecord, is_estimated: bool) -> Result<u32> {
+    // No model's name has a control character.
+    let mark: &[u8] = if is_estimated { b"\0estimated" } else { b"" };
+    let name = [&series.key.to_bytes()[..], series.endpoint.as_bytes(), b"\0", model_bytes(series), mark].concat();
     let name = digest(&SHA256, &name);
     let key = [&project.to_bytes()[..], &name.as_ref()[..16]].concat();
     if let Some(SeriesNumber(number)) = tx.get(&key)? {
@@ -223,6 +235,9 @@ pub fn number(tx: &WriteTx, project: ProjectId, series: &SeriesRecord) -> Result
     let number = last.checked_add(1).ok_or_else(|| Error::internal("a project has no series left"))?;
     tx.put(&series_key(project, number), series)?;
     tx.put(&key, &SeriesNumber(number))?;
+    if is_estimated {
+        tx.put(&series_key(project, number), &EstimatedSeries)?;
+    }
     Ok(number)
 }
 
@@ -234,6 +249,11 @@ fn model_bytes(series: &SeriesRecord) -> &[u8] {
 pub fn series(tx: &impl Reader, project: ProjectId, number: u32) -> Result<SeriesRecord> {
     let found = tx.get(&series_key(project, number))?;
     found.ok_or_else(|| codec::inconsistent(format!("series {number} of {project} does not exist")))
+}
+
+/// Whether the tokens of a series are estimated.
+pub fn is_estimated(tx: &impl Reader, project: ProjectId, number: u32) -> Result<bool> {
+    Ok(tx.get::<EstimatedSeries>(&series_key(project, number))?.is_some())
 }
 
 pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {

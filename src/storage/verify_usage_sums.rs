@@ -6,7 +6,7 @@ use super::check_report::{CheckReport, records};
 use super::codec::Record;
 use super::tables;
 use super::transaction::{ReadTx, Reader as _};
-use super::usage::{self, Horizon, SeriesRecord, Sums, UsageRecord, Width};
+use super::usage::{self, EstimatedSeries, Horizon, SeriesRecord, Sums, UsageRecord, Width};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
@@ -43,6 +43,10 @@ pub(super) fn check(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         named(tx, project, series)
     })?;
     records(tx, report, &mut |_, _: SeriesRecord| Ok(None))?;
+    records(tx, report, &mut |key, _: EstimatedSeries| {
+        let exists = tx.raw(tables::SERIES, key)?.is_some();
+        Ok((!exists).then(|| "a series that does not exist is marked as estimated".to_owned()))
+    })?;
     let pairs = [
         ("raw records and minutes", &levels.raw, &levels.minutes_of_raw),
         ("minutes and hours", &levels.minutes, &levels.hours_of_minutes),

@@ -104,7 +104,7 @@ fn key_id(number: u64) -> KeyId {
 
 fn meter(tx: &outpost::storage::WriteTx, project: ProjectId, key: KeyId, number: u64) -> Result<()> {
     let name = SeriesRecord { key, endpoint: "POST /chat/completions".into(), model: Some("m".into()) };
-    let series = usage::number(tx, project, &name)?;
+    let series = usage::number(tx, project, &name, false)?;
     let amounts = Amounts { input: number, output: 7, ..Amounts::default() };
     let record = UsageRecord { series, outcome: Outcome::Succeeded, amounts };
     let at = Timestamp::from_millis(1_800_000_000_000 + number as i64 * 1000);

@@ -88,6 +88,13 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     Ok(image)
 }
 
+/// The pixels of a decoded image, without transparency.
+pub(super) fn to_image(image: DynamicImage) -> Image {
+    let rgb = image.into_rgb8();
+    let [width, height] = [rgb.width(), rgb.height()].map(|side| side as usize);
+    Image { width, height, rgb: rgb.into_raw() }
+}
+
 #[cfg(test)]
 mod tests {
     use image::{DynamicImage, ImageFormat, Rgb, RgbImage};

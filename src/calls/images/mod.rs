@@ -1,6 +1,8 @@
 //! Image generation, from a typed request to encoded files.
 
 mod codec;
+mod quality;
+mod running;
 mod size;
 mod source;
 
@@ -10,18 +12,25 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub use codec::{Output, encode};
+pub use quality::Quality;
+pub use running::RunningImages;
 pub use size::size_text;
 pub use source::{EditKind, SourceImage};
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
-use crate::clock_rng::{ClockRng, Timestamp};
-use crate::engine::{Engine, Failure, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
+use super::upstream::errors::unsupported;
+use super::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
+use super::upstream::models::UpstreamModels;
+use super::upstream::request_fields::json_call;
+use crate::clock_rng::ClockRng;
+use crate::engine::{Engine, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
-use crate::service::usage::{Outcome, UsageRecorder};
+use crate::service::usage::UsageRecorder;
+use crate::upstream::{Api, Kind, UpstreamModel};
 use size::ImageSize;
 
 /// Concurrent requests in preparation, in all and per project; more are refused.
@@ -34,8 +43,6 @@ const MAX_UPLOADS: usize = 16;
 const MAX_UPLOADS_PER_PROJECT: usize = 4;
 /// Random seeds are below this, so that every JSON parser reads them exactly.
 const RANDOM_SEEDS_BELOW: u64 = 1 << 53;
-/// Low quality takes at least this many steps, or the model's default if that is less.
-const MIN_LOW_STEPS: usize = 8;
 /// Seeds are below this, so that they are positive in 64 bits.
 const SEEDS_BELOW: u64 = 1 << 63;
 
@@ -43,6 +50,7 @@ const SEEDS_BELOW: u64 = 1 << 63;
 pub struct Images {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
+    upstream: UpstreamModels,
     preparing: Arc<ConcurrencyLimit>,
     decoding: Arc<Semaphore>,
     uploads: Arc<ConcurrencyLimit>,
@@ -73,56 +81,12 @@ pub struct ImageCall {
     pub original: Option<SourceImage>,
 }
 
-/// How much work is spent on an image, if its number of steps is not given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Quality {
-    #[default]
-    Auto,
-    Low,
-    Medium,
-    High,
-}
-
-impl Quality {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
-    }
-
-    /// The number of steps, given a model's default.
-    fn steps(self, default: usize) -> usize {
-        match self {
-            Self::Low => default.min((default / 2).max(MIN_LOW_STEPS)),
-            Self::Auto | Self::Medium | Self::High => default,
-        }
-    }
-}
-
-/// A running image generation. Dropping it cancels unfinished images.
-pub struct RunningImages {
-    pub id: ImagesId,
-    pub created: Timestamp,
-    pub model: String,
-    /// Width and height of each.
-    pub size: [usize; 2],
-    pub quality: Quality,
-    /// One per image.
-    pub seeds: Vec<u64>,
-    events: ImageEvents,
-    finished: u64,
-    recorder: Arc<UsageRecorder>,
-}
-
 impl Images {
-    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, upstream: UpstreamModels) -> Self {
         let preparing =
             ConcurrencyLimit::new("prompts of images are being prepared", MAX_PREPARING, MAX_PREPARING_PER_PROJECT);
         let uploads = ConcurrencyLimit::new("images are being uploaded", MAX_UPLOADS, MAX_UPLOADS_PER_PROJECT);
-        Self { engine, clock_rng, preparing, decoding: Arc::new(Semaphore::new(MAX_DECODING)), uploads }
+        Self { engine, clock_rng, upstream, preparing, decoding: Arc::new(Semaphore::new(MAX_DECODING)), uploads }
     }
 
     /// Admits an upload of source images before any of it is read. It counts against the client's `address`, if known.
@@ -140,6 +104,9 @@ impl Images {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningImages> {
         access.require_model(&call.model)?;
+        if let Some(model) = self.upstream.find(&call.model).await? {
+            return self.start_upstream(access, &model, call, recorder).await;
+        }
         let (model, permit) = self.load(access, &call.model).await?;
         recorder.set_model(model.id());
         check_scheduler(&model, call.scheduler)?;
@@ -179,10 +146,76 @@ impl Images {
             model: call.model,
             size: size.output,
             quality: call.quality,
-            seeds,
+            seeds: seeds.into_iter().map(Some).collect(),
             events,
             finished: 0,
             recorder,
+        })
+    }
+
+    /// Generates images with an upstream model. Waits for all of them.
+    async fn start_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: ImageCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningImages> {
+        self.upstream.require(access, model, &[Kind::Image]).await?;
+        recorder.set_model(&model.id);
+        if call.original.is_some() {
+            return Err(unsupported(&model.id, "image"));
+        }
+        // An image that is to be scaled is generated at the model's default size.
+        let size = call.size.filter(|_| !call.resize).map(size_text);
+        let has_seeds = model.api == Api::Outpost;
+        let request = UpstreamImageRequest {
+            prompt: &call.prompt,
+            count: call.count,
+            size,
+            quality: Some(call.quality).filter(|quality| *quality != Quality::Auto).map(Quality::as_str),
+            negative_prompt: call.negative_prompt.as_deref(),
+            seed: if has_seeds { call.seed.or_else(|| Some(self.draw_seed())) } else { call.seed },
+            steps: call.steps,
+            guidance: call.guidance,
+            scheduler: call.scheduler,
+            lora: &call.lora,
+            previews: call.previews,
+        };
+        let seeds = match request.seed {
+            Some(seed) => seeds(seed, call.count).into_iter().map(Some).collect(),
+            None => vec![None; call.count as usize],
+        };
+        let sent = json_call(model, "images/generations", request.fields(model)?);
+        let count = call.count as usize;
+        let files = self.upstream.whole(sent, move |body| remote::read(body, count)).await?;
+        let images = self.decode(&model.id, files).await?;
+        let size = call.size.or_else(|| images.first().map(|image| [image.width, image.height])).unwrap_or_default();
+        let done = images.into_iter().enumerate().map(|(index, image)| ImageEvent::Done { index, image });
+        Ok(RunningImages {
+            id: ImagesId::generate(&*self.clock_rng),
+            created: self.clock_rng.now(),
+            model: model.id.clone(),
+            size,
+            quality: call.quality,
+            seeds,
+            events: ImageEvents::finished(done.collect()),
+            finished: 0,
+            recorder,
+        })
+    }
+
+    /// Decodes the images of an upstream model.
+    async fn decode(&self, id: &str, files: Vec<Vec<u8>>) -> Result<Vec<Image>> {
+        let permit = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
+        let decoded = run_blocking(move || {
+            let _permit = permit;
+            files.iter().map(|file| codec::decode(file, "image").map(codec::to_image)).collect::<Result<Vec<Image>>>()
+        });
+        decoded.await.map_err(|error| {
+            tracing::warn!(model = id, %error, "a target's response is not an image");
+            let text = format!("The response of the model '{id}' is not an image. Try again.");
+            Error::new(Code::ModelUnavailable, text).param("model")
         })
     }
 
@@ -224,64 +257,6 @@ impl Images {
     }
 }
 
-impl RunningImages {
-    /// The next event; `None` when every image is finished. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<ImageEvent>> {
-        if self.is_done() {
-            return None;
-        }
-        let Some(event) = self.events.next().await else {
-            return Some(Err(Error::internal("the engine closed the event channel before the last image")));
-        };
-        let finished = match &event {
-            Ok(event) => u64::from(matches!(event, ImageEvent::Done { .. })),
-            Err(_) => self.events.close(),
-        };
-        self.count(finished);
-        Some(event.map_err(image_failure))
-    }
-
-    /// Whether every image is finished.
-    pub fn is_done(&self) -> bool {
-        self.finished >= self.seeds.len() as u64
-    }
-
-    /// Records finished images.
-    fn count(&mut self, images: u64) {
-        self.finished += images;
-        self.recorder.set_images(self.finished);
-    }
-
-    /// Waits for all images and returns their files in order.
-    pub async fn all_files(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
-        let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
-        while let Some(event) = self.next().await {
-            let ImageEvent::Done { index, image } = event? else { continue };
-            let size = self.size;
-            let file = run_blocking(move || encode(image, size, output)).await?;
-            if let Some(slot) = files.get_mut(index) {
-                *slot = Some(file);
-            }
-        }
-        let files: Option<Vec<_>> = files.into_iter().collect();
-        files.ok_or_else(|| Error::internal("the engine generated one image twice and another not at all"))
-    }
-
-    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
-    /// this.
-    pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.recorder.close(outcome).await
-    }
-}
-
-impl Drop for RunningImages {
-    /// A client that disconnects is charged for finished images, received or not.
-    fn drop(&mut self) {
-        let unreceived = self.events.close();
-        self.count(unreceived);
-    }
-}
-
 fn check_scheduler(model: &ImageModel, requested: Option<SchedulerName>) -> Result<()> {
     let supported = model.schedulers();
     match requested.filter(|requested| !supported.is_empty() && !supported.contains(requested)) {
@@ -303,31 +278,8 @@ fn seeds(first: u64, count: u32) -> Vec<u64> {
     (0..u64::from(count)).map(|index| first.wrapping_add(index) % SEEDS_BELOW).collect()
 }
 
-fn image_failure(failure: Failure) -> Error {
-    match failure {
-        Failure::OutOfMemory => Error::new(
-            Code::Overloaded,
-            "The memory for image generation is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
-        )
-        .retry_after(errors::MEMORY_FREED),
-        other => errors::from_failure(other),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::Quality;
-
-    #[test]
-    fn low_quality_halves_the_steps_of_models_that_take_many() {
-        for (default, low) in [(50, 25), (20, 10), (12, 8), (4, 4)] {
-            assert_eq!(Quality::Low.steps(default), low);
-            assert!(
-                [Quality::Auto, Quality::Medium, Quality::High].iter().all(|quality| quality.steps(default) == default)
-            );
-        }
-    }
-
     #[test]
     fn seeds_are_consecutive_and_wrap_to_zero() {
         assert_eq!(super::seeds(7, 3), [7, 8, 9]);

@@ -3,22 +3,31 @@
 //! A text is spoken part by part. Each part is metered and encoded when it is taken, so that the first sound is early and
 //! little is in memory.
 
+mod part_source;
 mod running;
 mod voice_selection;
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use part_source::{PartSource, PcmParts};
 pub use running::RunningSpeech;
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
+use super::upstream::byte_stream::ByteStream;
+use super::upstream::errors::{from_failure, unsupported};
+use super::upstream::models::UpstreamModels;
+use super::upstream::request_fields::{Fields, json_call, number};
 pub use crate::audio::AudioFormat;
 use crate::audio::ENCODER_RATE;
-use crate::engine::{Engine, ModelKind, Refused, SpeechModel, SpeechRequest, VoiceInfo};
+use crate::engine::{Engine, ModelInfo, ModelKind, Refused, SpeechModel, SpeechRequest, VoiceInfo};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::UsageRecorder;
+use crate::upstream::{Api, Kind, UpstreamModel};
 
 /// Concurrent requests whose texts are turned into phonemes, in all and per project; more are refused.
 const MAX_PREPARING: usize = 64;
@@ -31,6 +40,7 @@ const SEED: u64 = 0;
 /// Speaks texts.
 pub struct Speeches {
     engine: Engine,
+    upstream: UpstreamModels,
     preparing: Arc<ConcurrencyLimit>,
 }
 
@@ -52,9 +62,9 @@ pub struct ListedVoice {
 }
 
 impl Speeches {
-    pub fn new(engine: Engine) -> Self {
+    pub fn new(engine: Engine, upstream: UpstreamModels) -> Self {
         let preparing = ConcurrencyLimit::new("texts are being prepared", MAX_PREPARING, MAX_PREPARING_PER_PROJECT);
-        Self { engine, preparing }
+        Self { engine, upstream, preparing }
     }
 
     /// Resolves the model and its voices, and submits the text to the engine. Usage is added to `recorder`.
@@ -65,6 +75,9 @@ impl Speeches {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningSpeech> {
         access.require_model(&call.model)?;
+        if let Some(model) = self.upstream.find(&call.model).await? {
+            return self.start_upstream(access, &model, &call, recorder).await;
+        }
         let (model, slot) = self.load(access, &call.model).await?;
         recorder.set_model(model.id());
         let voices = voice_selection::resolve(&model.voices(), call.voices)?;
@@ -84,8 +97,25 @@ impl Speeches {
             }
             engine.speak(&model, &request).map_err(|refused| refuse(model.id(), refused))
         };
-        let parts = run_blocking(speak).await?;
+        let parts = PartSource::Engine(run_blocking(speak).await?);
         RunningSpeech::new(parts, call.format, recorder)
+    }
+
+    /// Sends a text to an upstream model.
+    async fn start_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: &SpeechCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningSpeech> {
+        self.upstream.require(access, model, &[Kind::Speech]).await?;
+        recorder.set_model(&model.id);
+        let sent = json_call(model, "audio/speech", speech_fields(model, call)?);
+        recorder.charge_audio(ADMISSION_MILLIS)?;
+        let started = ByteStream::start(self.upstream.client(), sent).await;
+        let bytes = started.map_err(|failure| from_failure(&model.id, failure))?;
+        RunningSpeech::new(PartSource::Upstream(PcmParts::new(model.id.clone(), bytes)), call.format, recorder)
     }
 
     /// The voices of all models that the key may use, or of one model. Sorted by model and name. Loads no model.
@@ -121,10 +151,32 @@ impl Speeches {
     }
 }
 
+/// The body of a request to an upstream model, without the model's name. It asks for samples, which are metered and encoded
+/// here.
+fn speech_fields(model: &UpstreamModel, call: &SpeechCall) -> Result<Fields> {
+    let voice = match call.voices.as_slice() {
+        [(name, _)] => name.clone(),
+        voices if model.api == Api::Outpost => {
+            let voices: Vec<String> = voices.iter().map(|(name, weight)| format!("{name}({weight})")).collect();
+            voices.join("+")
+        }
+        _ => return Err(unsupported(&model.id, "voice")),
+    };
+    let fields = [
+        ("input", Value::from(call.text.as_str())),
+        ("voice", Value::from(voice)),
+        ("speed", number(call.speed)),
+        ("response_format", Value::from("pcm")),
+    ];
+    Ok(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
 /// The speech models that the key may use, sorted.
 fn models(engine: &Engine, access: &Access) -> Vec<String> {
     let all = engine.models().list().into_iter();
-    let usable = all.filter(|model| model.kind == ModelKind::Speech && model.problem.is_none());
+    let is_usable =
+        |model: &ModelInfo| model.kind == ModelKind::Speech && model.problem.is_none() && !model.is_upstream();
+    let usable = all.filter(is_usable);
     let mut ids: Vec<String> = usable.map(|model| model.id).filter(|id| access.lists(id)).collect();
     ids.sort();
     ids

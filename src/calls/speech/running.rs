@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::part_source::PartSource;
 use crate::audio::{AudioEncoder, AudioFormat, ENCODER_RATE};
-use crate::calls::errors;
-use crate::engine::{Failure, SpeechParts, SpokenPart};
-use crate::error::{Code, Error, Result};
+use crate::engine::SpokenPart;
+use crate::error::{Error, Result};
 use crate::service::usage::{Outcome, UsageRecorder, seconds};
 
 /// Samples that are encoded before other tasks of the thread may run. The MP3 encoder cannot move to another thread, and this
@@ -14,7 +14,7 @@ const SLICE: usize = 2400;
 
 /// A text that is being spoken. Dropping it cancels what is not spoken yet.
 pub struct RunningSpeech {
-    parts: SpeechParts,
+    parts: PartSource,
     /// `None` once the file has ended.
     encoder: Option<AudioEncoder>,
     /// Samples of the parts that are spoken.
@@ -23,7 +23,7 @@ pub struct RunningSpeech {
 }
 
 impl RunningSpeech {
-    pub(super) fn new(parts: SpeechParts, format: AudioFormat, recorder: Arc<UsageRecorder>) -> Result<Self> {
+    pub(super) fn new(parts: PartSource, format: AudioFormat, recorder: Arc<UsageRecorder>) -> Result<Self> {
         // The length is not known, so the headers do not have it.
         let encoder = AudioEncoder::new(format, None).map_err(Error::internal)?;
         Ok(Self { parts, encoder: Some(encoder), samples: 0, recorder })
@@ -36,9 +36,9 @@ impl RunningSpeech {
                 self.count(part.samples.len() as u64);
                 Ok(Some(part))
             }
-            Some(Err(failure)) => {
+            Some(Err(error)) => {
                 self.count_unreceived();
-                Err(speech_failure(failure))
+                Err(error)
             }
             None => Ok(None),
         }
@@ -96,15 +96,4 @@ impl Drop for RunningSpeech {
 
 fn ended() -> Error {
     Error::internal("the audio file has ended")
-}
-
-fn speech_failure(failure: Failure) -> Error {
-    match failure {
-        Failure::OutOfMemory => Error::new(
-            Code::Overloaded,
-            "The memory for speech is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
-        )
-        .retry_after(errors::MEMORY_FREED),
-        other => errors::from_failure(other),
-    }
 }

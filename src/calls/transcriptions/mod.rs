@@ -22,14 +22,18 @@ pub use upload::{ReceivedAudio, Upload, too_large};
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
+use super::upstream::errors::unsupported;
+use super::upstream::models::UpstreamModels;
+use super::upstream::transcription_request::{self as remote, TranscriptionRequest as UpstreamRequest};
 use crate::audio::{AudioError, lower_thread_priority};
 use crate::clock_rng::ClockRng;
-use crate::engine::{Engine, TranscriptionModel, TranscriptionRequest, TranscriptionTask};
+use crate::engine::{Engine, Transcription, TranscriptionModel, TranscriptionRequest, TranscriptionTask};
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, TranscriptionId};
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::ConcurrencyLimit;
-use crate::service::usage::UsageRecorder;
+use crate::service::usage::{UsageRecorder, seconds};
+use crate::upstream::{Kind, UpstreamModel};
 
 /// Audio files that are received or transcribed at once, in all and per project; more are refused. Each has a temporary
 /// file, and while it is transcribed a thread and a process that decode it.
@@ -54,6 +58,7 @@ pub struct Transcriptions {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
     settings: TranscriptionSettings,
+    upstream: UpstreamModels,
     source: AudioSource,
     files: Arc<ConcurrencyLimit>,
     measuring: MeasuringPermits,
@@ -69,13 +74,20 @@ pub struct TranscriptionCall {
     pub temperature: f32,
     /// Whether to compute the times of words.
     pub words: bool,
+    /// Whether the log-probabilities of tokens are asked for. Models of this server always give them.
+    pub logprobs: bool,
 }
 
 impl Transcriptions {
-    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, settings: TranscriptionSettings) -> Self {
+    pub fn new(
+        engine: Engine,
+        clock_rng: Arc<dyn ClockRng>,
+        settings: TranscriptionSettings,
+        upstream: UpstreamModels,
+    ) -> Self {
         let files = ConcurrencyLimit::new("audio files are being transcribed", MAX_FILES, MAX_FILES_PER_PROJECT);
         let source = AudioSource::new(settings.program.clone(), settings.max_seconds);
-        Self { engine, clock_rng, settings, source, files, measuring: MeasuringPermits::default() }
+        Self { engine, clock_rng, settings, upstream, source, files, measuring: MeasuringPermits::default() }
     }
 
     /// Admits an upload before any of it is read. It counts against the client's `address`, if known.
@@ -94,6 +106,9 @@ impl Transcriptions {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningTranscription> {
         access.require_model(&call.model)?;
+        if let Some(model) = self.upstream.find(&call.model).await? {
+            return self.start_upstream(access, &model, call, audio, recorder).await;
+        }
         let model = self.load(access, &call.model).await?;
         recorder.set_model(model.id());
         check_languages(&model, &call)?;
@@ -133,6 +148,44 @@ impl Transcriptions {
         let events = run_blocking(submit).await?;
         let id = TranscriptionId::generate(&*self.clock_rng);
         Ok(RunningTranscription { id, events, decoded: Some(decoded), audio, recorder, _slot })
+    }
+
+    /// Sends the file to an upstream model and waits for the whole transcript. The audio is measured here, because it is
+    /// what is metered.
+    async fn start_upstream(
+        &self,
+        access: &Access,
+        model: &Arc<UpstreamModel>,
+        call: TranscriptionCall,
+        audio: ReceivedAudio,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningTranscription> {
+        self.upstream.require(access, model, &[Kind::Transcription]).await?;
+        recorder.set_model(&model.id);
+        if call.logprobs {
+            return Err(unsupported(&model.id, "include"));
+        }
+        let (ReceivedAudio { file, slot }, measured_millis) = self.measure(access.project(), audio).await?;
+        recorder.charge_audio(measured_millis)?;
+        let operation = match call.task {
+            TranscriptionTask::Transcribe => "audio/transcriptions",
+            TranscriptionTask::Translate => "audio/translations",
+        };
+        let id = TranscriptionId::generate(&*self.clock_rng);
+        let request = UpstreamRequest {
+            file,
+            operation,
+            language: call.language,
+            prompt: call.prompt,
+            temperature: call.temperature,
+            words: call.words,
+            boundary: format!("outpost-{:016x}{:016x}", self.draw_seed(), self.draw_seed()),
+        };
+        let length = seconds(measured_millis);
+        let events = self.upstream.whole(request.call(model), move |body| remote::read(body, length)).await?;
+        let audio = Progress { measured_millis, decoded_millis: Arc::default(), transcribed: 0.0 };
+        let events = Transcription::finished(events);
+        Ok(RunningTranscription { id, events, decoded: None, audio, recorder, _slot: Arc::new(slot) })
     }
 
     async fn load(&self, access: &Access, id: &str) -> Result<Arc<TranscriptionModel>> {

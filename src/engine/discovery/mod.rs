@@ -9,6 +9,7 @@ mod ggml;
 mod gguf;
 mod ldm_checkpoint;
 mod safetensors;
+mod upstream;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,13 +20,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::clock_rng::Timestamp;
 use crate::engine::error::LoadError;
-use crate::engine::model_info::{LORAS, ModelInfo, ModelKind};
+use crate::engine::model_info::{LORAS, ModelInfo, ModelKind, UPSTREAM_FORMAT};
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::speech::SpeechCheckpoint;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
 use crate::models::peft;
 use crate::models::whisper::is_ggml;
+use crate::upstream::{self as remote, UpstreamModel};
 pub use adapter::{AdapterFiles, AdapterOrigin, AdapterSource};
 use folder_listing::entries;
 
@@ -67,6 +69,8 @@ pub struct DiscoveredModel {
     pub fingerprint: Fingerprint,
     /// The adapter, if it is one.
     pub adapter: Option<DiscoveredAdapter>,
+    /// Its targets, if it is an upstream model that can be used.
+    pub upstream: Option<Arc<UpstreamModel>>,
 }
 
 impl DiscoveredModel {
@@ -123,7 +127,7 @@ impl DiscoveredModel {
         let problem = info.problem.clone();
         let adapter = DiscoveredAdapter { origin, owner: Some(owner), base_name: None, base: None, problem };
         let (entry, path) = Default::default();
-        Self { info, entry, path, files, fingerprint: files, adapter: Some(adapter) }
+        Self { info, entry, path, files, fingerprint: files, adapter: Some(adapter), upstream: None }
     }
 
     /// Whether it is an adapter whose base model is not known.
@@ -223,6 +227,8 @@ enum Layout {
     SingleFile,
     /// A LoRA adapter of a chat or embedding model.
     Adapter,
+    /// A model of another server.
+    Upstream,
     /// The model file is ambiguous; the text states the reason.
     Ambiguous(String),
 }
@@ -258,6 +264,12 @@ fn candidate(path: &Path) -> Option<Candidate> {
 }
 
 fn folder(id: &str, folder: &Path) -> Option<Candidate> {
+    let description = folder.join(remote::FILE);
+    if description.is_file() {
+        let fingerprint = fingerprint([&description])?.with_dependencies(&remote::dependencies(&description))?;
+        let (id, entry) = (id.to_owned(), folder.to_owned());
+        return Some(Candidate { id, layout: Layout::Upstream, fingerprint, entry, path: description });
+    }
     let files = entries(folder);
     let of = |ending: &str| -> Vec<&PathBuf> {
         files.iter().filter(|path| path.extension().is_some_and(|one| one == ending) && path.is_file()).collect()
@@ -348,12 +360,16 @@ impl Candidate {
         let mut info = self.empty_info();
         // One damaged model must not hide the others.
         let described = catch_load_panic(|| Ok(self.describe(&mut info)));
-        let found_adapter = described.unwrap_or_else(|problem| {
+        let adapter = described.unwrap_or_else(|problem| {
             info.problem = Some(problem);
             None
         });
+        let upstream = match self.layout {
+            Layout::Upstream => upstream::describe(&self.path, &mut info),
+            _ => None,
+        };
         let Self { entry, path, fingerprint, .. } = self;
-        DiscoveredModel { info, entry, path, files: fingerprint, fingerprint, adapter: found_adapter }
+        DiscoveredModel { info, entry, path, files: fingerprint, fingerprint, adapter, upstream }
     }
 
     /// Fills in the description. Returns what is known of an adapter.
@@ -365,6 +381,7 @@ impl Candidate {
             Layout::SingleFile => ldm_checkpoint::describe(&self.path, info),
             Layout::Diffusers => diffusers::describe(&self.path, info),
             Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
+            Layout::Upstream => {}
             Layout::Adapter => {
                 let origin = AdapterOrigin::Folder(self.entry.clone());
                 let base_name = adapter::describe(&origin, info);
@@ -381,6 +398,7 @@ impl Candidate {
             Layout::Safetensors | Layout::Diffusers | Layout::SingleFile | Layout::Adapter => "safetensors",
             Layout::Gguf | Layout::Ambiguous(_) => "gguf",
             Layout::Ggml => "ggml",
+            Layout::Upstream => UPSTREAM_FORMAT,
         };
         ModelInfo { format, bytes: self.fingerprint.bytes, ..empty_info(&self.id, created) }
     }

@@ -57,6 +57,13 @@ impl<E> Channel<E> {
 pub struct Events<E: JobEvent>(Arc<Channel<E>>);
 
 impl<E: JobEvent> Events<E> {
+    /// The results of a job that another server has done.
+    pub fn finished(results: Vec<E>) -> Self {
+        let (sender, events, _) = channel(Duration::ZERO);
+        results.into_iter().for_each(|result| sender.send(Ok(result)));
+        events
+    }
+
     /// The next event; `None` after the last result or a failure.
     pub async fn next(&mut self) -> Option<Result<E, Failure>> {
         loop {

@@ -10,6 +10,7 @@ mod adapters;
 mod draft_models;
 mod eviction;
 mod training;
+mod upstream;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -40,6 +41,7 @@ use crate::models::backend::Backend;
 use crate::models::step_memory::scratch_bytes;
 use crate::models::weights::Footprint;
 pub use adapters::AdapterRegistration;
+pub use upstream::UpstreamLookup;
 
 /// How old the listing, or the last check of a model's files, may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
@@ -258,6 +260,10 @@ impl Registry {
 
     fn describe(&self, found: &DiscoveredModel) -> ModelInfo {
         let mut info = found.info.clone();
+        if info.is_upstream() {
+            // There is nothing to load.
+            return ModelInfo { loaded: info.problem.is_none(), ..info };
+        }
         let network = info.base.as_ref().unwrap_or(&info.id);
         if let Some(device) = self.devices.get(self.device_index(network)) {
             info.device = Some(device.name().to_owned());
@@ -391,6 +397,7 @@ impl Registry {
         match found.info.problem.clone() {
             Some(problem) => Err(unusable(problem)),
             None if found.info.kind != ModelKind::Text => Err(found.wrong_kind(ModelKind::Text)),
+            None if found.info.is_upstream() => Err(LoadError::Upstream { id: id.to_owned() }),
             None if found.adapter.is_some() => {
                 Err(unusable("it is an adapter itself; train its base model".to_owned()))
             }
@@ -426,6 +433,9 @@ impl Registry {
         if found.info.kind != ModelKind::Speech {
             return Err(found.wrong_kind(ModelKind::Speech));
         }
+        if found.upstream.is_some() {
+            return Err(LoadError::Upstream { id: id.to_owned() });
+        }
         Ok(found.path.parent().map(VoiceInfo::list).unwrap_or_default())
     }
 
@@ -440,7 +450,11 @@ impl Registry {
 
     /// Loads a model of any kind; it may also be an adapter that the project has registered.
     pub fn preload(&self, id: &str, tenant: u128) -> Result<(), LoadError> {
-        match self.lookup(id).ok_or(LoadError::NotFound)?.info.kind {
+        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
+        if found.upstream.is_some() {
+            return Ok(());
+        }
+        match found.info.kind {
             kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
             ModelKind::Image => self.load_image_model(id).map(drop),
             ModelKind::Transcription => self.load_transcription_model(id).map(drop),
@@ -489,6 +503,9 @@ impl Registry {
         let id = &found.info.id;
         if let Some(reason) = found.info.problem.clone().or_else(|| self.load_failure(found)) {
             return Err(LoadError::Unusable { id: id.clone(), reason });
+        }
+        if found.upstream.is_some() {
+            return Err(LoadError::Upstream { id: id.clone() });
         }
         let broken = |reason: String| self.record_failure(found, reason);
         let Some(device) = self.devices.get(self.device_index(id)) else {

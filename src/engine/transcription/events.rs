@@ -55,6 +55,14 @@ impl std::fmt::Debug for WindowSender {
 pub struct Transcription(UnboundedReceiver<Result<TranscriptionEvent, Failure>>);
 
 impl Transcription {
+    /// The results of a transcription that another server has done.
+    pub fn finished(results: Vec<TranscriptionEvent>) -> Self {
+        let (sender, events) = unbounded_channel();
+        // The receiver is there, so that nothing is lost.
+        results.into_iter().for_each(|result| drop(sender.send(Ok(result))));
+        Self(events)
+    }
+
     /// The next result; `None` after the last window or a failure.
     pub async fn next(&mut self) -> Option<Result<TranscriptionEvent, Failure>> {
         self.0.recv().await

@@ -6,20 +6,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::PartialSchema;
 
+use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
-use crate::engine::{MAX_STOPS, Sampling};
+use crate::engine::MAX_STOPS;
 use crate::error::{Error, Result};
 use crate::http::unknown_fields::UnknownFields;
 
 const MAX_STOP_BYTES: usize = 256;
 const MAX_BIASES: usize = 1024;
-
-/// Default sampling parameters, those of llama.cpp. Small models produce nonsense if every token of the vocabulary can
-/// be sampled.
-const TEMPERATURE: f32 = 0.8;
-const TOP_P: f32 = 0.95;
-const TOP_K: u32 = 40;
-const MIN_P: f32 = 0.05;
 
 /// Fields that do not affect the output of this server.
 const IGNORED: [&str; 15] = [
@@ -129,7 +123,7 @@ pub struct SamplingFields {
 
 /// The shared fields, checked.
 pub struct CheckedSampling {
-    pub sampling: Sampling,
+    pub sampling: SamplingRequest,
     pub seed: Option<u64>,
     pub stop: Vec<String>,
     /// `None` if not streaming.
@@ -154,19 +148,18 @@ impl SamplingFields {
     /// Checks each field. `max_tokens`: with the name of its field.
     pub fn check(self, max_tokens: Option<(u32, &str)>) -> Result<CheckedSampling> {
         check_max_tokens(max_tokens, self.min_tokens)?;
-        let sampling = Sampling {
-            temperature: number("temperature", self.temperature, TEMPERATURE, 0.0, 2.0)?,
-            top_p: positive("top_p", self.top_p, TOP_P, 1.0)?,
-            top_k: self.top_k.unwrap_or(TOP_K),
-            min_p: number("min_p", self.min_p, MIN_P, 0.0, 1.0)?,
-            typical_p: positive("typical_p", self.typical_p, 1.0, 1.0)?,
-            frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0.0, -2.0, 2.0)?,
-            presence_penalty: number("presence_penalty", self.presence_penalty, 0.0, -2.0, 2.0)?,
-            repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 1.0, 10.0)?,
-            seed: 0,
+        let sampling = SamplingRequest {
+            temperature: number("temperature", self.temperature, 0.0, 2.0)?,
+            top_p: positive("top_p", self.top_p, 1.0)?,
+            top_k: self.top_k,
+            min_p: number("min_p", self.min_p, 0.0, 1.0)?,
+            typical_p: positive("typical_p", self.typical_p, 1.0)?,
+            frequency_penalty: number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?,
+            presence_penalty: number("presence_penalty", self.presence_penalty, -2.0, 2.0)?,
+            repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 10.0)?,
             logit_bias: biases(self.logit_bias.as_ref())?,
-            min_tokens: self.min_tokens.unwrap_or(0),
-            ignore_eos: self.ignore_eos.unwrap_or(false),
+            min_tokens: self.min_tokens,
+            ignore_eos: self.ignore_eos,
         };
         let stream = stream(self.stream.unwrap_or(false), self.stream_options)?;
         Ok(CheckedSampling { sampling, seed: self.seed.map(i64::cast_unsigned), stop: stop(self.stop)?, stream })
@@ -203,17 +196,18 @@ pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, m
     Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {min} to {max}.")))
 }
 
-fn number(field: &str, given: Option<f32>, default: f32, min: f32, max: f32) -> Result<f32> {
-    within(field, given.unwrap_or(default), min, max)
+fn number(field: &str, given: Option<f32>, min: f32, max: f32) -> Result<Option<f32>> {
+    given.map(|value| within(field, value, min, max)).transpose()
 }
 
 /// A factor above 0 up to `max`.
-fn positive(field: &str, given: Option<f32>, default: f32, max: f32) -> Result<f32> {
-    let value = given.unwrap_or(default);
-    if value > 0.0 && value <= max {
-        return Ok(value);
+fn positive(field: &str, given: Option<f32>, max: f32) -> Result<Option<f32>> {
+    match given.filter(|value| !(*value > 0.0 && *value <= max)) {
+        None => Ok(given),
+        Some(value) => {
+            Err(Error::invalid(field, format!("'{field}' is {value}; it must be above 0 and at most {max}.")))
+        }
     }
-    Err(Error::invalid(field, format!("'{field}' is {value}; it must be above 0 and at most {max}.")))
 }
 
 fn check_max_tokens(max_tokens: Option<(u32, &str)>, min_tokens: Option<u32>) -> Result<()> {

@@ -60,6 +60,10 @@ pub struct Figures {
     /// All requests, successful or not.
     requests: u64,
     requests_by_outcome: Outcomes,
+    /// Requests whose tokens are estimated, because the server of an upstream model has not told their number. Absent if
+    /// there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimated_requests: Option<u64>,
     tokens: Tokens,
     image_generations: u64,
     audio_processing: Audio,
@@ -141,6 +145,7 @@ impl From<&ReportedSums> for Figures {
                 failed: count(Outcome::Failed),
                 abandoned: count(Outcome::Abandoned),
             },
+            estimated_requests: Some(sums.estimated_requests).filter(|count| *count > 0),
             tokens: Tokens {
                 input: amounts.input,
                 cached: amounts.cached,

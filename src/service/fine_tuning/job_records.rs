@@ -50,7 +50,7 @@ pub(super) fn meter(tx: &WriteTx, record: &mut JobRecord, at: Timestamp, tail: [
     }
     record.metered_tokens = trained;
     let series = SeriesRecord { key, endpoint: ENDPOINT.to_owned(), model: Some(record.model.clone()) };
-    let series = usage::number(tx, record.project, &series)?;
+    let series = usage::number(tx, record.project, &series, false)?;
     let amounts = Amounts { input: tokens, ..Amounts::default() };
     usage::append(tx, record.project, at, tail, &UsageRecord { series, outcome: Outcome::Succeeded, amounts })
 }

@@ -37,6 +37,8 @@ pub struct UsageRow {
     pub audio_seconds: f64,
     pub audio_input_seconds: f64,
     pub audio_output_seconds: f64,
+    /// Whether the tokens are estimated, because the server of an upstream model has not told their number.
+    pub is_estimated: bool,
 }
 
 impl UsageRow {
@@ -52,7 +54,12 @@ impl UsageRow {
         })
     }
 
-    fn new(at: Timestamp, project: ProjectId, series: &SeriesRecord, record: &UsageRecord) -> Self {
+    fn new(
+        at: Timestamp,
+        project: ProjectId,
+        (series, is_estimated): &(SeriesRecord, bool),
+        record: &UsageRecord,
+    ) -> Self {
         let UsageRecord { outcome, amounts, .. } = record;
         let audio = AudioMillis::of(&series.endpoint, amounts.audio_millis);
         Self {
@@ -69,6 +76,7 @@ impl UsageRow {
             audio_seconds: seconds(amounts.audio_millis),
             audio_input_seconds: seconds(audio.input),
             audio_output_seconds: seconds(audio.output),
+            is_estimated: *is_estimated,
         }
     }
 }
@@ -80,12 +88,13 @@ fn export_project(
     visit: &mut impl FnMut(&UsageRow) -> Result<()>,
 ) -> Result<()> {
     let (start, end) = (filter.start.unwrap_or(Timestamp::ORIGIN), filter.end.unwrap_or(Timestamp::LAST));
-    let mut series_by_number: HashMap<u32, SeriesRecord> = HashMap::new();
+    let mut series_by_number: HashMap<u32, (SeriesRecord, bool)> = HashMap::new();
     usage::each_raw(tx, project, start, end, |at, record| {
         let series = match series_by_number.entry(record.series) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(usage::series(tx, project, record.series)?)
+                let number = record.series;
+                entry.insert((usage::series(tx, project, number)?, usage::is_estimated(tx, project, number)?))
             }
         };
         visit(&UsageRow::new(at, project, series, &record))

@@ -35,6 +35,7 @@ pub(in crate::service) struct Entry {
     series: SeriesRecord,
     outcome: Outcome,
     amounts: Amounts,
+    is_estimated: bool,
     /// An earlier write of it failed, and may be durable all the same.
     may_be_recorded: bool,
 }
@@ -62,6 +63,8 @@ struct State {
     audio_reservation: Option<AudioReservation>,
     /// While it uses the engine and does not belong to a batch.
     outside_batches: Option<OutsideBatches>,
+    /// Whether its tokens are estimated.
+    is_estimated: bool,
     /// Once it is closed.
     outcome: Option<Outcome>,
 }
@@ -186,7 +189,7 @@ impl Entry {
         if self.may_be_recorded && usage::is_recorded(tx, self.project, self.at, self.tail)? {
             return Ok(());
         }
-        let series = usage::number(tx, self.project, &self.series)?;
+        let series = usage::number(tx, self.project, &self.series, self.is_estimated)?;
         let record = UsageRecord { series, outcome: self.outcome, amounts: self.amounts };
         keys::used(tx, self.series.key, self.at)?;
         usage::append(tx, self.project, self.at, self.tail, &record)
@@ -219,6 +222,16 @@ impl UsageRecorder {
         let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
         self.meter.limits.settle(self.project, Some(reservation), 0, self.is_rated);
         Ok(())
+    }
+
+    /// Sets the tokens of the prompt, which [`Self::charge_prompt`] has charged by an estimate.
+    pub fn set_input(&self, tokens: u64) {
+        self.state().amounts.input = tokens;
+    }
+
+    /// Sets whether the tokens are estimated, because the server that has used them has not told their number.
+    pub fn set_estimated(&self, is_estimated: bool) {
+        self.state().is_estimated = is_estimated;
     }
 
     /// Sets the number of cached prompt tokens.
@@ -325,6 +338,7 @@ impl UsageRecorder {
         state.outcome = Some(outcome);
         state.outside_batches = None;
         let (model, amounts) = (state.model.clone(), state.amounts);
+        let is_estimated = state.is_estimated && amounts != Amounts::default();
         let (tokens, audio) = (state.reservation.take(), state.audio_reservation.take());
         drop(state);
         self.meter.limits.settle(self.project, tokens, amounts.tokens(), self.is_rated);
@@ -334,7 +348,7 @@ impl UsageRecorder {
         self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };
         let at = self.meter.clock_rng.now();
-        Some(Entry { project: self.project, at, tail, series, outcome, amounts, may_be_recorded: false })
+        Some(Entry { project: self.project, at, tail, series, outcome, amounts, is_estimated, may_be_recorded: false })
     }
 }
 
@@ -369,6 +383,7 @@ mod tests {
             series: series.clone(),
             outcome: Outcome::Succeeded,
             amounts: Amounts { input: 5, ..Amounts::default() },
+            is_estimated: false,
             may_be_recorded: false,
         };
         store.write(meter.write_entries(vec![entry(1)])).await.unwrap();

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reported_sums::{AudioSplit, ReportedSums};
+use super::reported_sums::{AudioSplit, EstimatedSeries, ReportedSums};
 use super::window;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::display::shorten;
@@ -204,13 +204,14 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report
     let CheckedQuery { start, end, width, .. } = *plan;
     let mut groups = Groups::new(tx, project, &plan.group_by);
     let mut audio = AudioSplit::new(tx, project);
+    let mut estimated = EstimatedSeries::new(tx, project);
     let mut cells: BTreeMap<(i64, usize), ReportedSums> = BTreeMap::new();
     let mut totals = ReportedSums::default();
     window::each(tx, project, (start, end), width.unit, |at, series, sums| {
         let cell = (slot_of(plan, at), groups.of(series)?);
-        let audio = audio.of(series, sums)?;
-        cells.entry(cell).or_default().add_stored(sums, audio);
-        totals.add_stored(sums, audio);
+        let sums = ReportedSums::of_series(sums, audio.of(series, sums)?, estimated.contains(series)?);
+        cells.entry(cell).or_default().add(&sums);
+        totals.add(&sums);
         check_result_count(cells.len())
     })?;
     let mut by_group: BTreeMap<usize, ReportedSums> = BTreeMap::new();

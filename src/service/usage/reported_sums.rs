@@ -21,6 +21,8 @@ pub struct ReportedSums {
     pub amounts: Amounts,
     /// The audio of `amounts` by direction.
     pub audio: AudioMillis,
+    /// Requests whose tokens are estimated, because the server of an upstream model has not told their number.
+    pub estimated_requests: u64,
 }
 
 /// Milliseconds of audio.
@@ -37,17 +39,19 @@ impl ReportedSums {
         self.stored().total_requests()
     }
 
-    /// Adds stored sums of one series with their audio.
-    pub(super) fn add_stored(&mut self, sums: &Sums, audio: AudioMillis) {
-        let mut stored = self.stored();
-        stored.add(sums);
-        (self.requests, self.amounts) = (stored.requests, stored.amounts);
-        self.audio.input = self.audio.input.saturating_add(audio.input);
-        self.audio.output = self.audio.output.saturating_add(audio.output);
+    /// Stored sums of one series with their audio. `is_estimated`: whether its tokens are estimated.
+    pub(super) fn of_series(sums: &Sums, audio: AudioMillis, is_estimated: bool) -> Self {
+        let estimated_requests = if is_estimated { sums.total_requests() } else { 0 };
+        Self { requests: sums.requests, amounts: sums.amounts, audio, estimated_requests }
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        self.add_stored(&other.stored(), other.audio);
+        let mut stored = self.stored();
+        stored.add(&other.stored());
+        (self.requests, self.amounts) = (stored.requests, stored.amounts);
+        self.audio.input = self.audio.input.saturating_add(other.audio.input);
+        self.audio.output = self.audio.output.saturating_add(other.audio.output);
+        self.estimated_requests = self.estimated_requests.saturating_add(other.estimated_requests);
     }
 
     fn stored(&self) -> Sums {
@@ -88,6 +92,26 @@ impl<'a> AudioSplit<'a> {
             Entry::Vacant(entry) => entry.insert(usage::series(self.tx, self.project, series)?.endpoint),
         };
         Ok(AudioMillis::of(endpoint, millis))
+    }
+}
+
+/// Knows which series have estimated tokens.
+pub(super) struct EstimatedSeries<'a> {
+    tx: &'a ReadTx,
+    project: ProjectId,
+    known: HashMap<u32, bool>,
+}
+
+impl<'a> EstimatedSeries<'a> {
+    pub fn new(tx: &'a ReadTx, project: ProjectId) -> Self {
+        Self { tx, project, known: HashMap::new() }
+    }
+
+    pub fn contains(&mut self, series: u32) -> Result<bool> {
+        match self.known.entry(series) {
+            Entry::Occupied(found) => Ok(*found.get()),
+            Entry::Vacant(entry) => Ok(*entry.insert(usage::is_estimated(self.tx, self.project, series)?)),
+        }
     }
 }
 

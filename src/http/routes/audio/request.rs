@@ -159,6 +159,7 @@ impl TranscriptionRequest {
             prompt: self.prompt.filter(|prompt| !prompt.is_empty()).map(prompt).transpose()?,
             temperature: temperature(self.temperature.unwrap_or(0.0))?,
             words: output.words,
+            logprobs: output.logprobs,
         };
         Ok(CheckedRequest { call, output, stream, ignored })
     }

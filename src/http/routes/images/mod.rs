@@ -144,8 +144,8 @@ fn as_bytes(request: &HttpRequest, checked: &mut CheckedRequest) -> Result<bool>
 
 fn file(running: &RunningImages, files: Vec<Vec<u8>>, format: Format) -> HttpResponse {
     let mut response = HttpResponse::Ok().content_type(format.media_type()).body(files.concat());
-    if let Some(seed) = running.seeds.first() {
-        response.headers_mut().insert(SEED, HeaderValue::from(*seed));
+    if let Some(seed) = running.seeds.first().copied().flatten() {
+        response.headers_mut().insert(SEED, HeaderValue::from(seed));
     }
     response
 }

@@ -31,8 +31,9 @@ pub struct ImageItem {
     /// Needs no key; expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Reproduces this image.
-    pub seed: u64,
+    /// Reproduces this image. Absent if the server of an upstream model does not tell it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
 }
 
 /// Images are counted per image; their token counts are 0.
@@ -72,7 +73,7 @@ pub fn body(running: &RunningImages, format: Format, data: Box<RawValue>) -> Ima
 }
 
 /// Images in JSON, encoded off the async threads because each has megabytes.
-pub async fn inline(files: Vec<Vec<u8>>, seeds: Vec<u64>) -> Result<Box<RawValue>> {
+pub async fn inline(files: Vec<Vec<u8>>, seeds: Vec<Option<u64>>) -> Result<Box<RawValue>> {
     let item = |(file, seed)| ImageItem { b64_json: Some(STANDARD.encode::<Vec<u8>>(file)), url: None, seed };
     let write = move || items(files.into_iter().zip(seeds).map(item).collect());
     actix_web::web::block(write).await.map_err(Error::internal)?

@@ -46,7 +46,8 @@ struct ImageEventBody {
     partial_image_index: Option<u32>,
     /// Index of the image, from zero.
     image_index: usize,
-    seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
     created_at: i64,
     size: String,
     output_format: &'static str,
@@ -129,7 +130,7 @@ impl Events {
             b64_json: String::new(),
             partial_image_index: None,
             image_index: index,
-            seed: self.running.seeds.get(index).copied().unwrap_or_default(),
+            seed: self.running.seeds.get(index).copied().flatten(),
             created_at: self.running.created.as_seconds(),
             size: size_text(self.running.size),
             output_format: self.options.output.format.as_str(),

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
-use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::http::routes::sampling_fields::{CheckedSampling, SamplingFields, Stop};
 use crate::service::json_fields::invalid_field;
@@ -42,7 +42,7 @@ pub struct OptionsSchema {
 /// Checked options.
 #[derive(Debug)]
 pub struct Options {
-    pub sampling: Sampling,
+    pub sampling: SamplingRequest,
     /// `None`: a random one.
     pub seed: Option<u64>,
     pub stop: Vec<String>,
@@ -178,9 +178,9 @@ mod tests {
         assert_eq!(ignored, ["options.mirostat", "options.num_gpu"]);
         assert_eq!((checked.max_tokens, checked.context, checked.seed), (Some((8, NUM_PREDICT)), Some(4096), None));
         assert_eq!(checked.stop, ["x"]);
-        let Sampling { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, .. } = checked.sampling;
-        assert_eq!((temperature, top_k, top_p, min_p), (0., 20, 0.5, 0.05));
-        assert_eq!((typical_p, repetition_penalty), (0.7, 1.1));
+        let SamplingRequest { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, .. } = checked.sampling;
+        assert_eq!((temperature, top_k, top_p, min_p), (Some(0.), Some(20), Some(0.5), None));
+        assert_eq!((typical_p, repetition_penalty), (Some(0.7), Some(1.1)));
         for endless in [json!({ "num_predict": -1 }), json!({ "num_predict": -2.0 }), json!({}), Value::Null] {
             assert_eq!(check(Some(&endless), &mut ignored).unwrap().max_tokens, None);
         }

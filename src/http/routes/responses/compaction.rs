@@ -20,7 +20,8 @@ use crate::calls::dialect::Dialect;
 use crate::calls::generation::RunningText;
 use crate::calls::message_joining::{join, last_turn};
 use crate::calls::output_spec::OutputRequest;
-use crate::engine::{Message, PromptOptions, Sampling};
+use crate::calls::sampling_request::SamplingRequest;
+use crate::engine::{Message, PromptOptions};
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::header_list::with_lists;
@@ -98,7 +99,7 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
         output: OutputRequest { dialect: Dialect::Responses, ..OutputRequest::default() },
         choices: 1,
         max_tokens: Some((max_tokens, "input")),
-        sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+        sampling: SamplingRequest { temperature: Some(0.0), ..SamplingRequest::default() },
         seed: Some(0),
         stop: Vec::new(),
         logprobs: None,

@@ -224,6 +224,7 @@ impl ResponsesRequest {
         let reasoning = reasoning.unwrap_or_default();
         let of_reasoning = |name: &str| reasoning.get(name).cloned().unwrap_or_default();
         let metadata = Value::Object(metadata.unwrap_or_default());
+        let sampling = call.sampling.clone().resolve(0);
         check_metadata(&metadata.to_string())?;
         Ok(Settings {
             background: self.background == Some(true),
@@ -239,14 +240,14 @@ impl ResponsesRequest {
             safety_identifier,
             service_tier: "default",
             store: self.store.unwrap_or(true),
-            temperature: call.sampling.temperature,
+            temperature: sampling.temperature,
             text: output::echoed_text(self.text),
             tool_choice: self.tool_choice.filter(|choice| !choice.is_null()).unwrap_or_else(|| json!("auto")),
             tools: output::echoed_tools(self.tools.unwrap_or_default()),
             top_logprobs: self.top_logprobs.unwrap_or(0),
-            top_p: call.sampling.top_p,
-            presence_penalty: call.sampling.presence_penalty,
-            frequency_penalty: call.sampling.frequency_penalty,
+            top_p: sampling.top_p,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
             truncation: self.truncation.unwrap_or(Truncation::Disabled),
             user,
         })

@@ -1,0 +1,297 @@
+//! A running call that generates text: its deltas, from the engine or from an upstream model, and their usage.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use super::errors;
+use super::output_spec::{GeneratedCall, append_call_deltas};
+use super::upstream::errors::from_failure;
+use super::upstream::text_stream::{ToldUsage, UpstreamDeltas};
+use crate::clock_rng::ClockRng;
+use crate::engine::{DeltaStream, FinishReason, TextDelta, TokenInfo};
+use crate::error::{Error, Result};
+use crate::service::usage::{Outcome, UsageRecorder};
+
+/// The prompts of a call while the engine completes them. Dropping it cancels the work.
+pub(crate) struct RunningGeneration {
+    prompts: Vec<RunningPrompt>,
+    /// Choices of each prompt.
+    choices: u32,
+    prompt_tokens: u32,
+    /// The prompt whose deltas are looked for first.
+    next: usize,
+    recorder: Arc<UsageRecorder>,
+    context_window: u32,
+    timings: Timings,
+    clock_rng: Arc<dyn ClockRng>,
+}
+
+/// When the parts of a call happened, as uptime of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    /// When the prompts were submitted to the engine: the model was loaded, and the prompts were tokenised.
+    pub submitted: Duration,
+    /// When the first token arrived.
+    pub first: Option<Duration>,
+    /// When the last token arrived.
+    pub last: Option<Duration>,
+}
+
+pub(super) struct RunningPrompt {
+    deltas: Deltas,
+    /// Prompt tokens found in the prefix cache.
+    cached: u32,
+    /// Tokens generated so far, and how many of them are reasoning, by choice.
+    generated: Vec<(u32, u32)>,
+}
+
+/// Tokens that a call used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt_tokens: u32,
+    pub cached_tokens: u32,
+    pub completion_tokens: u32,
+    /// How many of the completion's tokens are reasoning.
+    pub reasoning_tokens: u32,
+}
+
+/// One complete choice.
+#[derive(Default)]
+pub struct Choice {
+    pub reasoning: String,
+    pub text: String,
+    pub calls: Vec<GeneratedCall>,
+    pub tokens: Vec<TokenInfo>,
+    pub ending: Option<FinishReason>,
+}
+
+/// What a [`RunningGeneration`] is made of.
+pub(super) struct NewGeneration {
+    pub prompts: Vec<RunningPrompt>,
+    /// Choices of each prompt.
+    pub choices: u32,
+    pub prompt_tokens: u32,
+    pub recorder: Arc<UsageRecorder>,
+    pub context_window: u32,
+    /// When the prompts were submitted.
+    pub submitted: Duration,
+    pub clock_rng: Arc<dyn ClockRng>,
+}
+
+impl From<NewGeneration> for RunningGeneration {
+    fn from(new: NewGeneration) -> Self {
+        let NewGeneration { prompts, choices, prompt_tokens, recorder, context_window, submitted, clock_rng } = new;
+        let timings = Timings { submitted, first: None, last: None };
+        Self { prompts, choices, prompt_tokens, next: 0, recorder, context_window, timings, clock_rng }
+    }
+}
+
+impl RunningGeneration {
+    /// The number of choices of all prompts. Those of the first prompt come first.
+    pub fn choices(&self) -> u32 {
+        self.choices * u32::try_from(self.prompts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The next delta of any choice, numbered across all prompts; `None` when all have ended. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<TextDelta>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<TextDelta>>> {
+        let (count, mut all_ended) = (self.prompts.len(), true);
+        for step in 0..count {
+            let at = (self.next + step) % count;
+            let Some(prompt) = self.prompts.get_mut(at) else { continue };
+            match prompt.deltas.poll_recv(context) {
+                Poll::Pending => all_ended = false,
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Ready(Some(Ok(delta))) => {
+                    prompt.count(&delta);
+                    self.next = at + 1;
+                    self.record();
+                    let now = self.clock_rng.uptime();
+                    self.timings.first.get_or_insert(now);
+                    self.timings.last = Some(now);
+                    let first = self.choices * u32::try_from(at).unwrap_or(u32::MAX);
+                    return Poll::Ready(Some(Ok(TextDelta { choice: first + delta.choice, ..delta })));
+                }
+            }
+        }
+        if all_ended { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    /// The context window of the model.
+    pub fn context_window(&self) -> u32 {
+        self.context_window
+    }
+
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// The usage of a request to an upstream model, once the target has told it.
+    fn told(&self) -> Option<ToldUsage> {
+        match self.prompts.as_slice() {
+            [RunningPrompt { deltas: Deltas::Upstream { deltas, .. }, .. }] => deltas.told(),
+            _ => None,
+        }
+    }
+
+    fn record(&self) {
+        let usage = self.usage();
+        if let Some(told) = self.told() {
+            self.recorder.set_input(told.prompt_tokens.into());
+            self.recorder.set_estimated(false);
+        }
+        self.recorder.set_cached(usage.cached_tokens.into());
+        self.recorder.set_output(usage.completion_tokens.into());
+    }
+
+    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
+    /// this.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.recorder.close(outcome).await
+    }
+
+    /// Usage so far.
+    pub fn usage(&self) -> Usage {
+        if let Some(told) = self.told() {
+            return Usage {
+                prompt_tokens: told.prompt_tokens,
+                cached_tokens: told.cached_tokens(),
+                completion_tokens: told.completion_tokens,
+                reasoning_tokens: told.reasoning_tokens(),
+            };
+        }
+        let generated = || self.prompts.iter().flat_map(|prompt| &prompt.generated);
+        Usage {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.prompts.iter().map(|prompt| prompt.cached).sum(),
+            completion_tokens: generated().map(|(all, _)| all).sum(),
+            reasoning_tokens: generated().map(|(_, reasoning)| reasoning).sum(),
+        }
+    }
+}
+
+/// Where the deltas of a prompt come from.
+pub(super) enum Deltas {
+    Engine(DeltaStream),
+    /// From the upstream model with this ID.
+    Upstream {
+        id: String,
+        deltas: UpstreamDeltas,
+    },
+}
+
+impl Deltas {
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<TextDelta>>> {
+        match self {
+            Self::Engine(deltas) => deltas.poll_recv(context).map_err(errors::from_failure),
+            Self::Upstream { id, deltas } => deltas.poll_recv(context).map_err(|failure| from_failure(id, failure)),
+        }
+    }
+
+    /// Cancels the work. Returns the deltas that were not received yet.
+    fn close(&mut self) -> Vec<TextDelta> {
+        match self {
+            Self::Engine(deltas) => deltas.close().collect(),
+            Self::Upstream { deltas, .. } => deltas.close(),
+        }
+    }
+}
+
+impl RunningPrompt {
+    pub fn new(deltas: Deltas, choices: u32) -> Self {
+        Self { deltas, cached: 0, generated: vec![(0, 0); choices as usize] }
+    }
+
+    /// Counts the tokens that a delta reports.
+    fn count(&mut self, delta: &TextDelta) {
+        if let Some(generated) = self.generated.get_mut(delta.choice as usize) {
+            *generated = (delta.generated, delta.reasoning_tokens);
+        }
+        self.cached = delta.cached;
+    }
+}
+
+impl Drop for RunningGeneration {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl RunningGeneration {
+    /// Cancels the work. All generated tokens are charged, received or not.
+    pub fn cancel(&mut self) {
+        let mut has_more = false;
+        for prompt in &mut self.prompts {
+            let unreceived = prompt.deltas.close();
+            unreceived.iter().for_each(|delta| prompt.count(delta));
+            has_more |= !unreceived.is_empty();
+        }
+        if has_more {
+            self.record();
+        }
+    }
+}
+
+/// A running call that generates text. Dropping it cancels the work.
+pub(crate) trait RunningText {
+    fn generation(&self) -> &RunningGeneration;
+
+    /// The next delta of any choice; `None` when all have ended. Cancel-safe.
+    async fn next(&mut self) -> Option<Result<TextDelta>>;
+
+    /// The number of choices of all prompts.
+    fn choices(&self) -> u32 {
+        self.generation().choices()
+    }
+
+    /// Usage so far, of all prompts together.
+    fn usage(&self) -> Usage {
+        self.generation().usage()
+    }
+
+    /// Records the usage durably; called before the last byte of a stream.
+    async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.generation().close(outcome).await
+    }
+
+    /// Waits until every choice has ended.
+    async fn whole(&mut self) -> Result<Vec<Choice>> {
+        let mut choices = Choices::new(self.choices());
+        while let Some(delta) = self.next().await {
+            choices.add(delta?);
+        }
+        choices.complete()
+    }
+}
+
+/// The choices of a call, put together from deltas.
+struct Choices(Vec<Choice>);
+
+impl Choices {
+    pub fn new(count: u32) -> Self {
+        Self((0..count).map(|_| Choice::default()).collect())
+    }
+
+    pub fn add(&mut self, delta: TextDelta) {
+        let Some(choice) = self.0.get_mut(delta.choice as usize) else { return };
+        choice.reasoning.push_str(&delta.reasoning);
+        choice.text.push_str(&delta.text);
+        append_call_deltas(&mut choice.calls, &delta.calls);
+        choice.tokens.extend(delta.tokens);
+        choice.ending = delta.end.or(choice.ending);
+    }
+
+    /// All choices, once each has ended.
+    pub fn complete(self) -> Result<Vec<Choice>> {
+        match self.0.iter().all(|choice| choice.ending.is_some()) {
+            true => Ok(self.0),
+            false => Err(Error::internal("the engine closed a ticket before its end")),
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The sampling parameters of a request, and the defaults for those that it leaves open.
+
+use crate::engine::Sampling;
+
+/// Defaults, those of llama.cpp. Small models produce nonsense if every token of the vocabulary can be sampled.
+const TEMPERATURE: f32 = 0.8;
+const TOP_P: f32 = 0.95;
+const TOP_K: u32 = 40;
+const MIN_P: f32 = 0.05;
+
+/// Sampling parameters; `http` has validated each field on its own. What is `None` was not sent: a model of this server
+/// takes its default, an upstream model that of its server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SamplingRequest {
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<u32>,
+    pub min_p: Option<f32>,
+    pub typical_p: Option<f32>,
+    pub frequency_penalty: Option<f32>,
+    pub presence_penalty: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub logit_bias: Vec<(u32, f32)>,
+    pub min_tokens: Option<u32>,
+    pub ignore_eos: Option<bool>,
+}
+
+impl SamplingRequest {
+    /// The parameters for a model of this server.
+    pub fn resolve(self, seed: u64) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(TEMPERATURE),
+            top_p: self.top_p.unwrap_or(TOP_P),
+            top_k: self.top_k.unwrap_or(TOP_K),
+            min_p: self.min_p.unwrap_or(MIN_P),
+            typical_p: self.typical_p.unwrap_or(1.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            seed,
+            logit_bias: self.logit_bias,
+            min_tokens: self.min_tokens.unwrap_or(0),
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Calls of upstream models: the requests that targets get, and what their responses mean.
+//!
+//! The files here build and read JSON. The calls themselves (`calls::chat`, `calls::embeddings` and so on) ask
+//! [`models::UpstreamModels`] whether another server runs a model, and branch. Admission, metering, conversations and the
+//! formats of responses are the same for both.
+
+pub mod byte_stream;
+pub mod chat_chunk;
+pub mod chat_request;
+pub mod completion_chunk;
+pub mod completion_request;
+pub mod embeddings;
+pub mod errors;
+pub mod image_request;
+pub mod models;
+pub mod request_fields;
+pub mod rerank;
+pub mod text_stream;
+pub mod token_estimate;
+pub mod transcription_request;

@@ -1,0 +1,157 @@
+//! The fields of requests that generate text. Those beyond OpenAI's API go only to servers that are known to have them;
+//! the others are refused rather than left out.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::errors::unsupported;
+use crate::calls::sampling_request::SamplingRequest;
+use crate::error::Result;
+use crate::upstream::{Api, Payload, UpstreamCall, UpstreamModel};
+
+/// The fields of a request's body without the model's name.
+pub type Fields = Map<String, Value>;
+
+/// The servers that have a field, and its name there.
+type Names = [(Api, &'static str)];
+
+const TOP_K: &Names = &[(Api::Vllm, "top_k"), (Api::LlamaCpp, "top_k"), (Api::Outpost, "top_k")];
+const MIN_P: &Names = &[(Api::Vllm, "min_p"), (Api::LlamaCpp, "min_p"), (Api::Outpost, "min_p")];
+const TYPICAL_P: &Names = &[(Api::LlamaCpp, "typical_p"), (Api::Outpost, "typical_p")];
+const REPETITION_PENALTY: &Names =
+    &[(Api::Vllm, "repetition_penalty"), (Api::LlamaCpp, "repeat_penalty"), (Api::Outpost, "repetition_penalty")];
+const MIN_TOKENS: &Names = &[(Api::Vllm, "min_tokens"), (Api::Outpost, "min_tokens")];
+const IGNORE_EOS: &Names = &[(Api::Vllm, "ignore_eos"), (Api::LlamaCpp, "ignore_eos"), (Api::Outpost, "ignore_eos")];
+
+/// What chats and text completions have in common.
+pub struct TextParameters<'a> {
+    pub sampling: &'a SamplingRequest,
+    pub seed: Option<u64>,
+    pub stop: &'a [String],
+    pub max_tokens: Option<u32>,
+    /// Number of completions of each prompt.
+    pub choices: u32,
+}
+
+/// Adds the parameters to a request. The response is always streamed: that is how the first byte is early and a client
+/// that leaves is noticed.
+pub fn add_text_parameters(fields: &mut Fields, model: &UpstreamModel, text: &TextParameters<'_>) -> Result<()> {
+    let TextParameters { sampling, seed, stop, max_tokens, choices } = *text;
+    fields.insert("stream".to_owned(), json!(true));
+    fields.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+    let floats = [
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+        ("frequency_penalty", sampling.frequency_penalty),
+        ("presence_penalty", sampling.presence_penalty),
+    ];
+    for (name, value) in floats {
+        fields.extend(value.map(|value| (name.to_owned(), number(value))));
+    }
+    // Those beyond OpenAI's API, unless they are switched off.
+    let further = [
+        ("top_k", TOP_K, sampling.top_k.map(Value::from)),
+        ("min_p", MIN_P, sampling.min_p.map(number)),
+        ("typical_p", TYPICAL_P, sampling.typical_p.filter(|value| *value < 1.0).map(number)),
+        (
+            "repetition_penalty",
+            REPETITION_PENALTY,
+            sampling.repetition_penalty.filter(|value| *value != 1.0).map(number),
+        ),
+        ("min_tokens", MIN_TOKENS, sampling.min_tokens.filter(|count| *count > 0).map(Value::from)),
+        ("ignore_eos", IGNORE_EOS, sampling.ignore_eos.filter(|ignore| *ignore).map(Value::from)),
+    ];
+    for (field, names, value) in further {
+        let Some(value) = value else { continue };
+        let Some((_, name)) = names.iter().find(|(api, _)| *api == model.api) else {
+            if field == "top_k" && value == 0 || field == "min_p" && value == 0.0 {
+                continue;
+            }
+            return Err(unsupported(&model.id, field));
+        };
+        fields.insert((*name).to_owned(), value);
+    }
+    if !sampling.logit_bias.is_empty() {
+        let biases = sampling.logit_bias.iter().map(|(id, bias)| (id.to_string(), number(*bias)));
+        fields.insert("logit_bias".to_owned(), Value::Object(biases.collect()));
+    }
+    if let Some(seed) = seed {
+        fields.insert("seed".to_owned(), json!(seed.cast_signed()));
+    }
+    if !stop.is_empty() {
+        fields.insert("stop".to_owned(), json!(stop));
+    }
+    fields.extend(max_tokens.map(|count| ("max_tokens".to_owned(), json!(count))));
+    if choices > 1 {
+        fields.insert("n".to_owned(), json!(choices));
+    }
+    Ok(())
+}
+
+/// A request with these fields as a JSON body.
+pub fn json_call(model: &Arc<UpstreamModel>, operation: &'static str, fields: Fields) -> UpstreamCall {
+    let payload = move |name: &str| {
+        let mut body = fields.clone();
+        body.insert("model".to_owned(), json!(name));
+        Payload::json(&Value::Object(body))
+    };
+    UpstreamCall { model: Arc::clone(model), operation, payload: Arc::new(payload) }
+}
+
+/// A number with the digits that a person would write: 0.8, not 0.800000011920929.
+pub fn number(value: f32) -> Value {
+    value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The fields for a server with this API, or the field that is refused.
+    fn fields(api: &str, sampling: &SamplingRequest) -> Result<Value, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("upstream.toml");
+        fs::write(&path, format!("kind = \"chat\"\napi = \"{api}\"\n[[target]]\nurl = \"http://a\"")).unwrap();
+        let model = UpstreamModel::read("m", &path).unwrap();
+        let mut fields = Fields::new();
+        let stop = ["x".to_owned()];
+        let text = TextParameters { sampling, seed: Some(u64::MAX), stop: &stop, max_tokens: Some(5), choices: 2 };
+        add_text_parameters(&mut fields, &model, &text).map_err(|error| error.param_name().unwrap().to_owned())?;
+        Ok(Value::Object(fields))
+    }
+
+    #[test]
+    fn what_is_set_is_sent_and_nothing_else() {
+        let sampling =
+            SamplingRequest { temperature: Some(0.8), logit_bias: vec![(7, -1.5)], ..SamplingRequest::default() };
+        let expected = json!({
+            "stream": true, "stream_options": { "include_usage": true }, "temperature": 0.8, "logit_bias": { "7": -1.5 },
+            "seed": -1, "stop": ["x"], "max_tokens": 5, "n": 2,
+        });
+        assert_eq!(fields("openai", &sampling), Ok(expected));
+    }
+
+    #[test]
+    fn further_fields_go_to_servers_that_know_them() {
+        let sampling = |change: fn(&mut SamplingRequest)| {
+            let mut sampling = SamplingRequest::default();
+            change(&mut sampling);
+            sampling
+        };
+        let penalty = sampling(|sampling| sampling.repetition_penalty = Some(1.1));
+        assert_eq!(fields("openai", &penalty), Err("repetition_penalty".to_owned()));
+        assert_eq!(fields("llama.cpp", &penalty).unwrap()["repeat_penalty"], 1.1);
+        assert_eq!(fields("vllm", &penalty).unwrap()["repetition_penalty"], 1.1);
+        let typical = sampling(|sampling| sampling.typical_p = Some(0.5));
+        assert_eq!(fields("vllm", &typical), Err("typical_p".to_owned()));
+        assert_eq!(fields("outpost", &typical).unwrap()["typical_p"], 0.5);
+        let off = sampling(|sampling| {
+            (sampling.top_k, sampling.typical_p, sampling.ignore_eos) = (Some(0), Some(1.0), Some(false))
+        });
+        assert_eq!(fields("openai", &off).unwrap().get("top_k"), None);
+        assert_eq!(fields("vllm", &off).unwrap()["top_k"], 0);
+    }
+}

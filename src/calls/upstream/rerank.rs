@@ -1,0 +1,120 @@
+//! Reranking by an upstream model: the request and its response, in the formats of Jina and Cohere and of TEI.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::embeddings::add_truncation;
+use super::errors::unsupported;
+use super::request_fields::Fields;
+use crate::error::Result;
+use crate::upstream::{Api, UpstreamModel};
+
+/// Documents to score.
+pub struct RerankRequest<'a> {
+    pub query: &'a str,
+    pub documents: &'a [String],
+    /// Whether documents that are too long are truncated.
+    pub truncate: bool,
+    /// Whether raw scores are asked for, instead of 0 to 1.
+    pub raw: bool,
+}
+
+/// Scores in the order of the documents, and the tokens of all pairs if the target has told them.
+pub struct ToldScores {
+    pub scores: Vec<f32>,
+    pub tokens: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Body {
+    Named {
+        results: Vec<Item>,
+        usage: Option<RerankUsage>,
+    },
+    /// TEI's.
+    Bare(Vec<Item>),
+}
+
+#[derive(Deserialize)]
+struct Item {
+    index: usize,
+    #[serde(alias = "relevance_score")]
+    score: f32,
+}
+
+#[derive(Deserialize)]
+struct RerankUsage {
+    prompt_tokens: Option<u32>,
+    total_tokens: Option<u32>,
+}
+
+impl RerankRequest<'_> {
+    /// The body without the model's name. Fails if the target's server has no field for something.
+    pub fn fields(&self, model: &UpstreamModel) -> Result<Fields> {
+        let documents = if model.api == Api::Tei { "texts" } else { "documents" };
+        let mut fields = Fields::new();
+        fields.insert("query".to_owned(), json!(self.query));
+        fields.insert(documents.to_owned(), json!(self.documents));
+        if self.truncate {
+            add_truncation(&mut fields, model)?;
+        }
+        match model.api {
+            Api::Outpost | Api::Tei if self.raw => drop(fields.insert("raw_scores".to_owned(), json!(true))),
+            // Its scores are always raw.
+            Api::Outpost | Api::Tei | Api::LlamaCpp => {}
+            Api::OpenAi | Api::Vllm if self.raw => return Err(unsupported(&model.id, "raw_scores")),
+            Api::OpenAi | Api::Vllm => {}
+        }
+        Ok(fields)
+    }
+
+    /// Whether the target's scores must be brought between 0 and 1.
+    pub fn needs_sigmoid(&self, model: &UpstreamModel) -> bool {
+        model.api == Api::LlamaCpp && !self.raw
+    }
+}
+
+/// Reads a response for `count` documents. `None` if it makes no sense.
+pub fn read(body: &[u8], count: usize, needs_sigmoid: bool) -> Option<ToldScores> {
+    let (items, usage) = match serde_json::from_slice(body).ok()? {
+        Body::Named { results, usage } => (results, usage),
+        Body::Bare(items) => (items, None),
+    };
+    let mut scores: Vec<Option<f32>> = vec![None; count];
+    for Item { index, score } in items {
+        let place = scores.get_mut(index).filter(|place| place.is_none())?;
+        *place = Some(if needs_sigmoid { 1. / (1. + (-score).exp()) } else { score }).filter(|score| score.is_finite());
+    }
+    let scores = scores.into_iter().collect::<Option<_>>()?;
+    Some(ToldScores { scores, tokens: usage.and_then(|usage| usage.prompt_tokens.or(usage.total_tokens)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read;
+
+    #[test]
+    fn both_formats_are_read() {
+        let jina = br#"{"results":[{"index":1,"relevance_score":0.9},{"index":0,"relevance_score":0.25}],"usage":{"total_tokens":7}}"#;
+        let told = read(jina, 2, false).unwrap();
+        assert_eq!((told.scores, told.tokens), (vec![0.25, 0.9], Some(7)));
+        let tei = br#"[{"index":0,"score":0.0},{"index":1,"score":-100.0}]"#;
+        let told = read(tei, 2, true).unwrap();
+        assert_eq!((told.scores[0], told.scores[1] < 1e-6, told.tokens), (0.5, true, None));
+    }
+
+    #[test]
+    fn responses_that_do_not_fit_the_request_are_refused() {
+        for body in [
+            "[]",
+            r#"[{"index":0,"score":1}]"#,
+            r#"[{"index":0,"score":1},{"index":0,"score":1}]"#,
+            r#"[{"index":0,"score":1},{"index":2,"score":1}]"#,
+            r#"[{"index":0,"score":1},{"index":1,"score":1e999}]"#,
+            "{}",
+        ] {
+            assert!(read(body.as_bytes(), 2, false).is_none(), "{body}");
+        }
+    }
+}

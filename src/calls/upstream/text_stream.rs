@@ -1,0 +1,215 @@
+//! The deltas of a text that a target generates.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::engine::TextDelta;
+use crate::upstream::{EventStream, Failure, Task, UpstreamCall, UpstreamClient};
+
+/// Deltas that are kept for a client that reads slowly. Then nothing more is read from the target.
+const BUFFER: usize = 64;
+/// The last event of a stream.
+const DONE: &str = "[DONE]";
+/// How long the usage is waited for after every choice has ended.
+const USAGE_WAIT: Duration = Duration::from_secs(5);
+
+/// Token counts as a target tells them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct ToldUsage {
+    #[serde(default)]
+    pub prompt_tokens: u32,
+    #[serde(default)]
+    pub completion_tokens: u32,
+    prompt_tokens_details: Option<PromptDetails>,
+    completion_tokens_details: Option<CompletionDetails>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+struct PromptDetails {
+    cached_tokens: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+struct CompletionDetails {
+    reasoning_tokens: Option<u32>,
+}
+
+impl ToldUsage {
+    pub fn cached_tokens(&self) -> u32 {
+        let cached = self.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0);
+        cached.min(self.prompt_tokens)
+    }
+
+    pub fn reasoning_tokens(&self) -> u32 {
+        self.completion_tokens_details.and_then(|details| details.reasoning_tokens).unwrap_or(0)
+    }
+}
+
+/// What one event of a stream says.
+pub struct ParsedChunk {
+    pub deltas: Vec<TextDelta>,
+    pub usage: Option<ToldUsage>,
+}
+
+/// Reads the events of one response.
+pub trait ChunkReader: Send + 'static {
+    /// `None` if the event makes no sense, or if it is an error.
+    fn read(&mut self, data: &str) -> Option<ParsedChunk>;
+}
+
+/// The deltas of a response. Dropping it closes the connection to the target, which cancels the work.
+pub struct UpstreamDeltas {
+    receiver: mpsc::Receiver<Result<Item, Failure>>,
+    told: Option<ToldUsage>,
+    _task: Task<()>,
+}
+
+enum Item {
+    Delta(Box<TextDelta>),
+    Usage(ToldUsage),
+}
+
+impl UpstreamDeltas {
+    /// Sends the request and waits until the response begins. `choices`: how many it has.
+    pub async fn start(
+        client: &UpstreamClient,
+        call: UpstreamCall,
+        reader: impl ChunkReader,
+        choices: u32,
+    ) -> Result<Self, Failure> {
+        let (begun, beginning) = oneshot::channel();
+        let (sender, receiver) = mpsc::channel(BUFFER);
+        let sending = client.clone();
+        let task = client.spawn(async move {
+            match sending.events(&call).await {
+                Ok(events) => {
+                    let is_awaited = begun.send(Ok(())).is_ok();
+                    let open = vec![true; choices as usize];
+                    let pump = Pump { events, reader, sender, open, usage: None, last: Vec::new() };
+                    if is_awaited {
+                        pump.run().await;
+                    }
+                }
+                Err(failure) => drop(begun.send(Err(failure))),
+            }
+        })?;
+        beginning.await.unwrap_or(Err(Failure::ShuttingDown))?;
+        Ok(Self { receiver, told: None, _task: task })
+    }
+
+    /// The next delta; `None` after the last delta of the last choice, or after a failure. Cancel-safe.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<TextDelta, Failure>>> {
+        loop {
+            return match self.receiver.poll_recv(context) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(None) => Poll::Ready(None),
+                Poll::Ready(Some(Err(failure))) => Poll::Ready(Some(Err(failure))),
+                Poll::Ready(Some(Ok(Item::Delta(delta)))) => Poll::Ready(Some(Ok(*delta))),
+                Poll::Ready(Some(Ok(Item::Usage(usage)))) => {
+                    self.told = Some(usage);
+                    continue;
+                }
+            };
+        }
+    }
+
+    /// Cancels the work. Returns the deltas that have arrived and were not received yet.
+    pub fn close(&mut self) -> Vec<TextDelta> {
+        self.receiver.close();
+        let mut deltas = Vec::new();
+        while let Ok(item) = self.receiver.try_recv() {
+            match item {
+                Ok(Item::Delta(delta)) => deltas.push(*delta),
+                Ok(Item::Usage(usage)) => self.told = Some(usage),
+                Err(_) => {}
+            }
+        }
+        deltas
+    }
+
+    /// The usage, once the target has told it. It comes before the last delta.
+    pub fn told(&self) -> Option<ToldUsage> {
+        self.told
+    }
+}
+
+/// Passes the deltas of a response on.
+struct Pump<R> {
+    events: EventStream,
+    reader: R,
+    sender: mpsc::Sender<Result<Item, Failure>>,
+    /// Which choices have not ended.
+    open: Vec<bool>,
+    usage: Option<ToldUsage>,
+    /// The deltas from the one that ended the last choice on. They wait for the usage.
+    last: Vec<TextDelta>,
+}
+
+impl<R: ChunkReader> Pump<R> {
+    /// Ends when the response does, or when nobody receives deltas any more.
+    async fn run(mut self) {
+        let sender = self.sender.clone();
+        let ended = tokio::select! {
+            ended = self.pass_on() => ended,
+            () = sender.closed() => return,
+        };
+        let items = match ended {
+            Ok(()) => {
+                let usage = self.usage.take().map(Item::Usage);
+                let deltas = self.last.drain(..).map(|delta| Item::Delta(Box::new(delta)));
+                usage.into_iter().chain(deltas).map(Ok).collect()
+            }
+            Err(failure) => vec![Err(failure)],
+        };
+        for item in items {
+            if sender.send(item).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn pass_on(&mut self) -> Result<(), Failure> {
+        while self.open.contains(&true) {
+            let Some(data) = self.events.next().await?.filter(|data| data != DONE) else {
+                return Err(self.events.malformed("its event stream ends before the text does"));
+            };
+            let ParsedChunk { deltas, usage } = self.read(&data)?;
+            self.usage = usage.or(self.usage);
+            for delta in deltas {
+                if let Some(open) = self.open.get_mut(delta.choice as usize).filter(|_| delta.end.is_some()) {
+                    *open = false;
+                }
+                if self.open.contains(&true) {
+                    if self.sender.send(Ok(Item::Delta(Box::new(delta)))).await.is_err() {
+                        // Nobody waits: `run` notices it, too.
+                        return Ok(());
+                    }
+                } else {
+                    self.last.push(delta);
+                }
+            }
+        }
+        // The text is complete. Without the usage, it is estimated.
+        let _ = tokio::time::timeout(USAGE_WAIT, self.await_usage()).await;
+        Ok(())
+    }
+
+    /// Reads to the end of the stream, so that the connection can be used again.
+    async fn await_usage(&mut self) {
+        while let Ok(Some(data)) = self.events.next().await {
+            if let Some(chunk) = self.reader.read(&data) {
+                self.usage = chunk.usage.or(self.usage);
+            }
+        }
+    }
+
+    fn read(&mut self, data: &str) -> Result<ParsedChunk, Failure> {
+        match self.reader.read(data) {
+            Some(chunk) => Ok(chunk),
+            None => Err(self.events.malformed("an event of its stream is an error or makes no sense")),
+        }
+    }
+}

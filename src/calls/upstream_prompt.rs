@@ -1,0 +1,130 @@
+//! The prompt of a chat with an upstream model. Its tokens are estimated, because only the target has the tokenizer.
+
+use super::conversation_truncation::{PromptParts, truncated_messages};
+use super::dialect::Dialect;
+use super::upstream::token_estimate;
+use crate::engine::Message;
+use crate::error::{Code, Error, Result};
+use crate::upstream::UpstreamModel;
+
+/// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
+const MAX_RESERVE: u32 = 1024;
+
+/// The messages of a prompt.
+pub(super) struct UpstreamPromptMessages {
+    pub messages: Vec<Message>,
+    /// The number of messages that were left out; `None` if truncation is off.
+    pub truncated: Option<usize>,
+    /// Estimated, tools included.
+    pub tokens: u32,
+}
+
+impl UpstreamPromptMessages {
+    /// Leaves out the oldest turns if `may_drop` says so and `upstream.toml` tells the context. `requested`: max tokens of
+    /// the completion.
+    pub fn new(
+        model: &UpstreamModel,
+        parts: &PromptParts,
+        may_drop: bool,
+        tools_bytes: usize,
+        requested: Option<u32>,
+    ) -> Self {
+        let (messages, truncated) = match model.context {
+            Some(window) if may_drop => {
+                let reserve = requested.unwrap_or_else(|| (window / 4).clamp(1, MAX_RESERVE));
+                let room = window.saturating_sub(reserve);
+                let fits = |messages: &[&Message]| careful_estimate(messages, tools_bytes) <= room;
+                let (messages, dropped) = truncated_messages(parts, fits);
+                (messages, Some(dropped))
+            }
+            _ => (parts.all_messages(), may_drop.then_some(0)),
+        };
+        let bytes: usize = messages.iter().map(message_bytes).sum();
+        let tokens = token_estimate::prompt_tokens(bytes + tools_bytes, messages.len());
+        Self { messages, truncated, tokens }
+    }
+}
+
+fn message_bytes(message: &Message) -> usize {
+    let calls = message.tool_calls.iter().map(|call| call.name.len() + call.arguments.len());
+    message.bytes() + calls.sum::<usize>()
+}
+
+/// More tokens than most prompts of this size have, so that what seems to fit does.
+fn careful_estimate(messages: &[&Message], tools_bytes: usize) -> u32 {
+    let bytes: usize = messages.iter().map(|message| message_bytes(message)).sum();
+    token_estimate::prompt_tokens((bytes + tools_bytes).saturating_mul(4) / 3, messages.len())
+}
+
+/// The limit of the completion that the target gets. `requested`: with the name of its field.
+pub(super) fn completion_limit(
+    model: &UpstreamModel,
+    requested: Option<(u32, &'static str)>,
+    prompt_tokens: u32,
+    dialect: Dialect,
+) -> Result<Option<u32>> {
+    let (Some(window), Some((count, field))) = (model.context, requested) else {
+        return Ok(requested.map(|(count, _)| count));
+    };
+    if dialect.limits_max_tokens() {
+        return Ok(Some(count.min(window.saturating_sub(prompt_tokens).max(1))));
+    }
+    if count < window {
+        return Ok(Some(count));
+    }
+    let text = format!(
+        "This model's maximum context length is {window} tokens. However, '{field}' is {count}. Lower {field} (model: '{}').",
+        model.id
+    );
+    Err(Error::new(Code::ContextLengthExceeded, text).param(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::PromptOptions;
+
+    fn model(more: &str) -> Arc<UpstreamModel> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("upstream.toml");
+        fs::write(&path, format!("kind = \"chat\"\n{more}\n[[target]]\nurl = \"http://a\"")).unwrap();
+        UpstreamModel::read("m", &path).unwrap()
+    }
+
+    fn parts(turns: usize) -> PromptParts {
+        let turn = |_| ["user", "assistant"].map(|role| Message::new(role, "x".repeat(30)));
+        let history = (0..turns).flat_map(turn).collect();
+        let own = vec![Message::new("user", "the question")];
+        let (system, tools, options) = (Some(Message::new("system", "s")), Arc::default(), PromptOptions::default());
+        PromptParts { system, history, own, tools, options }
+    }
+
+    #[test]
+    fn the_oldest_turns_are_left_out_if_the_context_is_known() {
+        let fitted = |model: &UpstreamModel, may_drop| {
+            let prompt = UpstreamPromptMessages::new(model, &parts(10), may_drop, 0, Some(40));
+            (prompt.messages.len(), prompt.truncated)
+        };
+        assert_eq!(fitted(&model(""), true), (22, Some(0)));
+        assert_eq!(fitted(&model("context = 1000"), true), (22, Some(0)));
+        assert_eq!(fitted(&model("context = 100"), false), (22, None));
+        // 60 tokens are left: 5 for the system message, 8 for the question, and 28 for each turn.
+        assert_eq!(fitted(&model("context = 100"), true), (4, Some(18)));
+        assert_eq!(fitted(&model("context = 41"), true), (2, Some(20)));
+    }
+
+    #[test]
+    fn completions_end_where_the_context_does_in_apis_that_say_so() {
+        let limit = |dialect, count, more: &str| {
+            completion_limit(&model(more), Some((count, "max_tokens")), 40, dialect).map_err(|error| error.code())
+        };
+        assert_eq!(limit(Dialect::Messages, 500, "context = 100"), Ok(Some(60)));
+        assert_eq!(limit(Dialect::Messages, 500, ""), Ok(Some(500)));
+        assert_eq!(limit(Dialect::Chat, 90, "context = 100"), Ok(Some(90)));
+        assert_eq!(limit(Dialect::Chat, 100, "context = 100"), Err(Code::ContextLengthExceeded));
+        assert_eq!(completion_limit(&model(""), None, 40, Dialect::Chat).unwrap(), None);
+    }
+}

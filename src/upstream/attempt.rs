@@ -1,0 +1,247 @@
+//! One request to one target, up to where its response begins. As long as nothing of it has been passed on, another target
+//! may be tried.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http1::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http1::{HeaderMap, Request, StatusCode};
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
+use serde_json::Value;
+
+use super::event_stream::{EventStream, MEDIA_TYPE};
+use super::failure::Failure;
+use super::metrics::Reason;
+use super::payload::{Payload, PayloadBody};
+use super::pool::Permit;
+use super::refusal::Refusal;
+use super::response::{Response, Shared, ShutdownPhase, note_failure};
+
+/// Max bytes of an error response that are read.
+const MAX_ERROR: usize = 64 << 10;
+/// How long a target is left alone that has too many requests and does not say for how long.
+const DEFAULT_REST: Duration = Duration::from_secs(1);
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// The whole body, a JSON text.
+    Whole,
+    /// The first server-sent event.
+    Events,
+    /// The head of the response.
+    Bytes,
+}
+
+/// The beginning of a response.
+pub enum Answer {
+    Whole(Vec<u8>),
+    Events(Box<EventStream>),
+    Bytes(Box<Response>),
+}
+
+/// Why a target gave no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The request is at fault; other targets would refuse it, too.
+    Refused(Refusal),
+    /// The target asks to be left alone for a while.
+    Busy,
+    /// `was_closed`: the connection was closed before the target answered. It may have been one that was kept from an
+    /// earlier request, so the same target may be tried again.
+    Failed {
+        was_closed: bool,
+    },
+    ShuttingDown,
+}
+
+impl From<Failure> for NoAnswer {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::ShuttingDown => Self::ShuttingDown,
+            Failure::Refused(refusal) => Self::Refused(refusal),
+            Failure::Busy { .. } | Failure::Unavailable { .. } | Failure::Broken => Self::Failed { was_closed: false },
+        }
+    }
+}
+
+/// Sends a request to the permit's target.
+pub async fn attempt(
+    operation: &str,
+    payload: Payload,
+    accept: Accept,
+    mut permit: Permit,
+    shared: &Arc<Shared>,
+) -> Result<Answer, NoAnswer> {
+    let started = shared.clock_rng.uptime();
+    let limit = permit.model().timeouts.first_byte;
+    let request = match request(&permit, operation, payload, accept) {
+        Ok(request) => request,
+        Err(error) => return Err(failed(shared, &mut permit, Reason::Status, &error.to_string())),
+    };
+    shared.metrics.sent(&permit);
+    let head = send(request, limit, &mut permit, shared).await?;
+    let (head, body) = head.into_parts();
+    let status = head.status;
+    if status != StatusCode::OK {
+        return Err(refuse(status, &head.headers, body, permit, shared).await);
+    }
+    let content_type = media_type(&head.headers);
+    if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        return Err(failed(shared, &mut permit, Reason::Malformed, "its response is compressed"));
+    }
+    let mut response = Response::new(body, content_type, permit, Arc::clone(shared));
+    let elapsed = || shared.clock_rng.uptime().saturating_sub(started);
+    let answer = match accept {
+        Accept::Whole => Answer::Whole(response.whole().await?),
+        Accept::Bytes => {
+            answered(&mut response, shared, elapsed());
+            return Ok(Answer::Bytes(Box::new(response)));
+        }
+        Accept::Events if response.content_type() != MEDIA_TYPE => {
+            return Err(response.malformed("its response is not an event stream").into());
+        }
+        Accept::Events => {
+            let mut events = EventStream::new(response);
+            events.begin(limit.saturating_sub(elapsed()).max(Duration::from_millis(1))).await?;
+            check_first(&mut events)?;
+            answered(events.response(), shared, elapsed());
+            return Ok(Answer::Events(Box::new(events)));
+        }
+    };
+    answered(&mut response, shared, elapsed());
+    Ok(answer)
+}
+
+/// Notes that the target works.
+fn answered(response: &mut Response, shared: &Shared, took: Duration) {
+    shared.metrics.answered(response.permit(), took);
+    response.permit().succeed();
+}
+
+fn request(
+    permit: &Permit,
+    operation: &str,
+    payload: Payload,
+    accept: Accept,
+) -> Result<Request<PayloadBody>, http1::Error> {
+    let target = permit.target();
+    let accepted = match accept {
+        Accept::Whole => "application/json",
+        Accept::Events => MEDIA_TYPE,
+        Accept::Bytes => "*/*",
+    };
+    let mut request = Request::post(target.address.url(operation)?)
+        .header(CONTENT_TYPE, payload.content_type)
+        .header(ACCEPT, accepted)
+        .header(USER_AGENT, concat!("outpost/", env!("CARGO_PKG_VERSION")));
+    if let Some(key) = &target.key {
+        request = request.header(AUTHORIZATION, key.header().clone());
+    }
+    request.body(payload.body)
+}
+
+/// Waits for the head of the response.
+async fn send(
+    request: Request<PayloadBody>,
+    limit: Duration,
+    permit: &mut Permit,
+    shared: &Shared,
+) -> Result<http1::Response<Incoming>, NoAnswer> {
+    let mut phase = shared.phase.subscribe();
+    let sending = permit.client().request(request);
+    let sent = tokio::select! {
+        sent = tokio::time::timeout(limit, sending) => sent,
+        _ = phase.wait_for(|phase| *phase == ShutdownPhase::Aborting) => return Err(NoAnswer::ShuttingDown),
+    };
+    match sent {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(error)) => {
+            note_failure(shared, permit, Reason::Connection, &root_cause(&error));
+            Err(NoAnswer::Failed { was_closed: !error.is_connect() })
+        }
+        Err(_) => Err(failed(shared, permit, Reason::Timeout, "it does not answer within timeouts.first_byte")),
+    }
+}
+
+/// What went wrong, without the layers around it.
+fn root_cause(error: &legacy::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// Reads a response that is not a success.
+async fn refuse(
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: Incoming,
+    mut permit: Permit,
+    shared: &Arc<Shared>,
+) -> NoAnswer {
+    let wait = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let wait = wait.map(Duration::from_secs);
+    match (status, wait) {
+        (StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY, _) => {
+            permit.succeed();
+            let mut response = Response::new(body, media_type(headers), permit, Arc::clone(shared));
+            let text = response.beginning(MAX_ERROR).await;
+            let permit = response.permit();
+            NoAnswer::Refused(Refusal::parse(status.as_u16(), &text, permit.target(), &permit.model().id))
+        }
+        (StatusCode::TOO_MANY_REQUESTS, wait) | (StatusCode::SERVICE_UNAVAILABLE, wait @ Some(_)) => {
+            let wait = wait.unwrap_or(DEFAULT_REST).max(DEFAULT_REST);
+            let (model, target) = (permit.model().id.as_str(), permit.target().address.authority());
+            tracing::info!(model, target, seconds = wait.as_secs(), "an upstream target is busy");
+            shared.metrics.failed(&permit, Reason::Busy);
+            permit.rest(shared.clock_rng.uptime(), wait);
+            NoAnswer::Busy
+        }
+        _ => failed(shared, &mut permit, Reason::Status, &meaning(status)),
+    }
+}
+
+/// What a status says about the target's settings, for the log.
+fn meaning(status: StatusCode) -> String {
+    let hint = match status.as_u16() {
+        300..=399 => ": redirects are not followed; set url to the address that they lead to",
+        401 | 403 => ": check key_file or key_env",
+        404 => ": check url and model",
+        _ => "",
+    };
+    format!("it answers with the status {}{hint}", status.as_u16())
+}
+
+/// A stream may begin with an error instead of an event.
+fn check_first(events: &mut EventStream) -> Result<(), NoAnswer> {
+    let Some(first) = events.first().filter(|event| event.contains("error")) else { return Ok(()) };
+    let Ok(body) = serde_json::from_str::<Value>(first) else { return Ok(()) };
+    let error = body.get("error").filter(|error| error.is_object()).unwrap_or(&body);
+    if !(body.get("error").is_some_and(|error| !error.is_null()) || body.get("object") == Some(&Value::from("error"))) {
+        return Ok(());
+    }
+    let status = error.get("code").and_then(Value::as_u64);
+    let kind = error.get("type").and_then(Value::as_str).unwrap_or_default();
+    if matches!(status, Some(400 | 413 | 422)) || ["invalid_request_error", "BadRequestError"].contains(&kind) {
+        let first = first.to_owned();
+        let permit = events.response().permit();
+        permit.succeed();
+        return Err(NoAnswer::Refused(Refusal::parse(400, first.as_bytes(), permit.target(), &permit.model().id)));
+    }
+    Err(events.malformed("its event stream begins with an error").into())
+}
+
+/// The media type without its parameters, in lowercase.
+fn media_type(headers: &HeaderMap) -> String {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+fn failed(shared: &Shared, permit: &mut Permit, reason: Reason, cause: &str) -> NoAnswer {
+    note_failure(shared, permit, reason, cause);
+    NoAnswer::Failed { was_closed: false }
+}

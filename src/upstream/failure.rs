@@ -1,0 +1,24 @@
+//! Why a request to an upstream model failed.
+
+use std::time::Duration;
+
+use super::refusal::Refusal;
+
+/// Why a request failed. The reasons that name a target are in the log; nothing here does.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The target finds a fault in the request.
+    #[error("the target refused the request: {0:?}")]
+    Refused(Refusal),
+    /// Every target has as many requests as it may have, or has asked to be left alone for a while.
+    #[error("every target is busy")]
+    Busy { wait: Duration },
+    /// No target has given an answer.
+    #[error("no target is available")]
+    Unavailable { wait: Duration },
+    /// The response broke off, or makes no sense, after it had begun.
+    #[error("the response broke off")]
+    Broken,
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
