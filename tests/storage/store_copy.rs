@@ -30,7 +30,7 @@ async fn stopped() -> Fixture {
     let fixture = Fixture::in_folder().await;
     for name in ["one", "two"] {
         let project = fixture.project(name).await;
-        fixture.key(project.id, &["infer"]).await;
+        fixture.key(project.id, &["inference"]).await;
     }
     let chunks = move |tx: &WriteTx| {
         let id = FileId::from_bytes([7; 16]);
