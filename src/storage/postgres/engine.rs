@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::thread::JoinHandle;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::Handle;
 
+use super::blocking::{NetworkRuntime, block_on};
 use super::connection::Connection;
 use super::connector::Connector;
-use super::error::{PostgresError, PostgresOpenError};
+use super::error::PostgresOpenError;
 use super::heartbeat::{Heartbeat, Pulse};
 use super::node::{self, Node};
 use super::pool::Pool;
@@ -48,7 +49,7 @@ pub(in crate::storage) struct PostgresEngine {
     pub shared: Arc<SharedState>,
     availability: Arc<Availability>,
     _heartbeat: Heartbeat,
-    _runtime: OwnedRuntime,
+    _runtime: NetworkRuntime,
     /// No other process uses the data folder.
     _lock: FileLock,
 }
@@ -73,17 +74,6 @@ impl StoreEngine for PostgresEngine {
 
     fn bytes(&self) -> u64 {
         0
-    }
-}
-
-/// A runtime that may be dropped on any thread.
-struct OwnedRuntime(Option<Runtime>);
-
-impl Drop for OwnedRuntime {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 
@@ -112,14 +102,8 @@ pub(in crate::storage) fn open(
         return Err(OpenError::TwoStores { path: dir.join(private_files::DATABASE) });
     }
     let io = |error| OpenError::io(dir, error);
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(NETWORK_THREADS)
-        .thread_name("outpost-store")
-        .enable_all()
-        .build()
-        .map_err(io)?;
+    let runtime = NetworkRuntime::new(NETWORK_THREADS).map_err(io)?;
     let handle = runtime.handle().clone();
-    let runtime = OwnedRuntime(Some(runtime));
     let Registered { connector, connection, pepper, node } = register(location, dir, clock_rng, &handle)?;
     let shared = Arc::new(SharedState::new(Arc::new(pepper)));
     let availability = Arc::new(Availability::default());
@@ -140,35 +124,30 @@ pub(in crate::storage) fn open(
     Ok((engine, thread.map_err(io)?))
 }
 
-/// Connects, creates the tables, checks the pepper and registers the node, on a thread that may block.
+/// Connects, creates the tables, checks the pepper and registers the node.
 fn register(
     location: &PostgresLocation,
     dir: &Path,
     clock_rng: &dyn ClockRng,
     runtime: &Handle,
 ) -> Result<Registered, OpenError> {
-    let register = || {
-        let connector = Connector::new(location.settings.clone()).map_err(PostgresOpenError::from)?;
-        let mut connection = runtime.block_on(connector.connect()).map_err(PostgresOpenError::from)?;
-        let is_filled = runtime.block_on(async {
-            schema::create_tables(&mut connection).await?;
-            schema::is_filled(&mut connection).await
-        });
-        let is_filled = is_filled.map_err(PostgresOpenError::from)?;
-        let pepper = pepper::load(dir)?;
-        if pepper.is_none() && is_filled {
-            return Err(PostgresOpenError::NoPepper { folder: dir.display().to_string() }.into());
-        }
-        let pepper = pepper.map_or_else(|| pepper::load_or_create(dir, false, clock_rng), Ok)?;
-        let node = runtime.block_on(async {
-            schema::check_or_fill(&mut connection, &pepper).await?;
-            node::register(&mut connection, &location.node, LAYOUT).await
-        })?;
-        Ok(Registered { connector, connection, pepper, node })
-    };
-    // The caller may be a thread of another runtime, which must not block on this one.
-    std::thread::scope(|scope| scope.spawn(register).join())
-        .unwrap_or_else(|_| Err(PostgresOpenError::from(PostgresError::Bug("opening panicked".to_owned())).into()))
+    let connector = Connector::new(location.settings.clone()).map_err(PostgresOpenError::from)?;
+    let mut connection = block_on(runtime, connector.connect()).map_err(PostgresOpenError::from)?;
+    let is_filled = block_on(runtime, async {
+        schema::create_tables(&mut connection).await?;
+        schema::is_filled(&mut connection).await
+    });
+    let is_filled = is_filled.map_err(PostgresOpenError::from)?;
+    let pepper = pepper::load(dir)?;
+    if pepper.is_none() && is_filled {
+        return Err(PostgresOpenError::NoPepper { folder: dir.display().to_string() }.into());
+    }
+    let pepper = pepper.map_or_else(|| pepper::load_or_create(dir, false, clock_rng), Ok)?;
+    let node = block_on(runtime, async {
+        schema::check_or_fill(&mut connection, &pepper).await?;
+        node::register(&mut connection, &location.node, LAYOUT).await
+    })?;
+    Ok(Registered { connector, connection, pepper, node })
 }
 
 /// Refuses reads and writes once another process has taken over.

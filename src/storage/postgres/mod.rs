@@ -10,6 +10,7 @@
 //! [`statements`] holds all SQL of the program, in the subset that PostgreSQL 14, CockroachDB and YugabyteDB share. No
 //! call waits without a deadline.
 
+mod blocking;
 mod classify;
 mod connection;
 mod connector;

@@ -6,6 +6,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::blocking::block_on;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::error::PostgresError;
@@ -34,7 +35,7 @@ impl Pool {
     /// If all connections stay in use for too long, or the database cannot be reached.
     pub(super) fn take(self: &Arc<Self>) -> Result<PooledConnection, Failed> {
         let limit = self.connector.timeouts().pool;
-        let slot = self.runtime.block_on(async { timeout(limit, self.slots.clone().acquire_owned()).await });
+        let slot = block_on(&self.runtime, async { timeout(limit, self.slots.clone().acquire_owned()).await });
         let Ok(Ok(slot)) = slot else {
             let reason = format!("all {} connections for reads were in use for {limit:?}", self.size);
             return Err(Failed { health: Health::Sound, reason });
@@ -56,7 +57,7 @@ impl Pool {
     }
 
     fn connect(&self) -> Result<Connection, PostgresError> {
-        self.runtime.block_on(self.connector.connect())
+        block_on(&self.runtime, self.connector.connect())
     }
 }
 
@@ -79,7 +80,7 @@ impl PooledConnection {
         let Some(connection) = &mut self.connection else {
             return Err(PostgresError::lost("there is no connection"));
         };
-        self.pool.runtime.block_on(call(connection))
+        block_on(&self.pool.runtime, call(connection))
     }
 
     /// Replaces a connection that turned out to be lost while it was idle. Returns whether there is a new one to try.

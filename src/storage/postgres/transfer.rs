@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::runtime::{Builder, Runtime};
-
+use super::blocking::{NetworkRuntime, block_on};
 use super::connection::{Connection, Request};
 use super::connector::Connector;
 use super::engine::PostgresLocation;
@@ -22,7 +21,7 @@ use crate::storage::transaction::ReadTx;
 /// A database that is copied. Blocking; not for threads of a runtime.
 pub(in crate::storage) struct PostgresCopy {
     location: PostgresLocation,
-    runtime: Runtime,
+    runtime: NetworkRuntime,
     connector: Connector,
 }
 
@@ -32,8 +31,7 @@ impl PostgresCopy {
     /// # Errors
     /// If that fails, with the remedy.
     pub fn new(location: &PostgresLocation) -> Result<Self, OpenError> {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let runtime = runtime.map_err(|error| OpenError::io(Path::new("/"), error))?;
+        let runtime = NetworkRuntime::new(1).map_err(|error| OpenError::io(Path::new("/"), error))?;
         let connector = Connector::new(location.settings.clone()).map_err(PostgresOpenError::from)?;
         Ok(Self { location: location.clone(), runtime, connector })
     }
@@ -44,13 +42,14 @@ impl PostgresCopy {
     /// If there is no store, or another pepper.
     pub fn snapshot(&self, dir: &Path) -> Result<(ReadTx, Arc<Pepper>), OpenError> {
         let mut connection = self.connect()?;
-        let exists = self.runtime.block_on(schema::existing(&mut connection)).map_err(PostgresOpenError::from)?;
+        let exists =
+            block_on(self.runtime.handle(), schema::existing(&mut connection)).map_err(PostgresOpenError::from)?;
         if !exists.iter().any(|name| name == "meta") {
             return Err(PostgresOpenError::NoStore { database: self.location.settings.to_string() }.into());
         }
         let folder = || PostgresOpenError::NoPepper { folder: dir.display().to_string() };
         let pepper = Arc::new(pepper::load(dir)?.ok_or_else(folder)?);
-        self.runtime.block_on(schema::check(&mut connection, &pepper))?;
+        block_on(self.runtime.handle(), schema::check(&mut connection, &pepper))?;
         let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1);
         let snapshot = PostgresSnapshot::open(&pool).map_err(unreadable)?;
         Ok((ReadTx::new(Box::new(snapshot), pepper.clone()), pepper))
@@ -62,7 +61,7 @@ impl PostgresCopy {
     /// [`PostgresOpenError::NotEmpty`] if any table has rows.
     pub fn prepare(&self) -> Result<(), OpenError> {
         let mut connection = self.connect()?;
-        self.runtime.block_on(schema::create_tables(&mut connection)).map_err(PostgresOpenError::from)?;
+        block_on(self.runtime.handle(), schema::create_tables(&mut connection)).map_err(PostgresOpenError::from)?;
         drop(connection);
         let filled: BTreeMap<_, _> = self.counts()?.into_iter().filter(|(_, rows)| *rows > 0).collect();
         match filled.is_empty() {
@@ -84,11 +83,11 @@ impl PostgresCopy {
         let (keys, values): (Vec<&[u8]>, Vec<&[u8]>) =
             rows.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).unzip();
         let request = Request::count(statements::put(table), vec![&keys, &values]);
-        self.runtime.block_on(connection.run_one(request)).map(drop)
+        block_on(self.runtime.handle(), connection.run_one(request)).map(drop)
     }
 
     pub fn connect(&self) -> Result<Connection, OpenError> {
-        Ok(self.runtime.block_on(self.connector.connect()).map_err(PostgresOpenError::from)?)
+        Ok(block_on(self.runtime.handle(), self.connector.connect()).map_err(PostgresOpenError::from)?)
     }
 }
 

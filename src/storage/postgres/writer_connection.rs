@@ -2,6 +2,7 @@
 
 use tokio::runtime::Handle;
 
+use super::blocking::block_on;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::error::PostgresError;
@@ -40,8 +41,8 @@ impl WriterConnection {
         let Self { connection, runtime, node, .. } = self;
         let connection = connection.as_mut().ok_or_else(|| PostgresError::lost("there is no connection"))?;
         let result = match std::mem::replace(&mut self.has_begun, true) {
-            true => runtime.block_on(connection.fetch(wanted)),
-            false => runtime.block_on(connection.begin(node, wanted)),
+            true => block_on(runtime, connection.fetch(wanted)),
+            false => block_on(runtime, connection.begin(node, wanted)),
         };
         self.note(result)
     }
@@ -69,7 +70,7 @@ impl Remote for WriterConnection {
         let Some(connection) = connection.as_mut() else {
             return Err(RemoteError::Unavailable("there is no connection".to_owned()));
         };
-        let result = runtime.block_on(connection.commit(node, writes));
+        let result = block_on(runtime, connection.commit(node, writes));
         self.note(result).map_err(remote_error)
     }
 
@@ -86,7 +87,7 @@ impl Remote for WriterConnection {
         self.has_begun = false;
         self.connection = None;
         let Self { connector, runtime, node, .. } = self;
-        let reconnected = runtime.block_on(async {
+        let reconnected = block_on(runtime, async {
             let mut connection = connector.connect().await?;
             let settled = connection.settle(node).await?;
             Ok((connection, settled))
@@ -100,7 +101,7 @@ impl Remote for WriterConnection {
         let Self { connection, runtime, node, .. } = self;
         if let Some(connection) = connection {
             // Otherwise another node can start when the heartbeat has expired.
-            let left = runtime.block_on(node::leave(connection, node));
+            let left = block_on(runtime, node::leave(connection, node));
             left.unwrap_or_else(|error| tracing::warn!(%error, "this node could not sign off"));
         }
     }
