@@ -136,7 +136,8 @@ fn export(data: &std::path::Path, to: &std::path::Path) {
         "jsonl".as_ref(),
         to.as_ref(),
     ];
-    let code = outpost::cli::run(arguments.map(ToOwned::to_owned));
+    let store = crate::store_location::store_arguments(data).into_iter().map(Into::into);
+    let code = outpost::cli::run(arguments.map(ToOwned::to_owned).into_iter().chain(store));
     assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
 }
 

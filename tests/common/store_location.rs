@@ -10,9 +10,12 @@ use outpost::storage::{self, CheckReport, PostgresLocation, PostgresSettings, St
 
 use crate::postgres;
 
-/// The database of the server with this data folder, if the variable `OUTPOST_TEST_STORE` is `postgres`; otherwise its
-/// store is in the folder. A folder that is opened again has the same database.
-pub fn store_location(folder: &Path) -> Option<PostgresLocation> {
+/// The name of every server, which takes over the database of one that has crashed.
+const NODE: &str = "test";
+
+/// The URL of the database of the server with this data folder, if the variable `OUTPOST_TEST_STORE` is `postgres`;
+/// otherwise its store is in the folder. A folder that is opened again has the same database.
+fn store_url(folder: &Path) -> Option<String> {
     static DATABASES: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
     if std::env::var("OUTPOST_TEST_STORE").ok()? != "postgres" {
         return None;
@@ -20,8 +23,19 @@ pub fn store_location(folder: &Path) -> Option<PostgresLocation> {
     let mut databases = DATABASES.lock().unwrap_or_else(PoisonError::into_inner);
     let databases = databases.get_or_insert_default();
     let database = databases.entry(folder.to_owned()).or_insert_with(|| postgres::shared().new_database());
-    let settings = PostgresSettings::parse(&postgres::shared().socket_url(database), None).unwrap();
-    Some(PostgresLocation { settings, node: "test".to_owned(), readers: 4 })
+    Some(postgres::shared().socket_url(database))
+}
+
+/// The database of the server with this data folder, if it has one.
+pub fn store_location(folder: &Path) -> Option<PostgresLocation> {
+    let settings = PostgresSettings::parse(&store_url(folder)?, None).unwrap();
+    Some(PostgresLocation { settings, node: NODE.to_owned(), readers: 4 })
+}
+
+/// The arguments of the program for the store of the server with this data folder.
+pub fn store_arguments(folder: &Path) -> Vec<String> {
+    let url = store_url(folder);
+    url.map_or_else(Vec::new, |url| ["--store", &url, "--node-name", NODE].map(str::to_owned).to_vec())
 }
 
 /// Opens the store of the server with this data folder.

@@ -103,7 +103,7 @@ async fn a_second_server_is_refused_and_a_restart_takes_over() {
     std::fs::copy(first.path().join("pepper"), second.path().join("pepper")).unwrap();
     let open = |node: &str| Store::open_postgres(settings(second.path()), &location(&database, node), clock.clone());
     let refused = open("two").err().unwrap();
-    assert!(refused.to_string().contains("The node 'one' is using the database"), "{refused}");
+    assert!(refused.to_string().contains("The server 'one' is using the database"), "{refused}");
     // As after a crash, whose process may still be there.
     let restarted = open("one").unwrap();
     restarted.write(|tx| content_chunks::put(tx, FileId::from_bytes([1; 16]), 0, &Chunk(vec![1]))).await.unwrap();

@@ -87,9 +87,9 @@ pub enum PostgresOpenError {
     )]
     NotEmpty { database: String },
     #[error(
-        "The node '{name}' is using the database: its last heartbeat is valid for another {seconds} seconds. Only \
-         one node can use a database. Stop the other one first, or start this one under the name '{name}' to take \
-         over. If the other one has crashed, try again in {seconds} seconds."
+        "The server '{name}' is using the database, and only one can: its last heartbeat is valid for another \
+         {seconds} seconds. Stop it first, or start this one with --node-name '{name}' to take over. If it has \
+         crashed, try again in {seconds} seconds."
     )]
     OtherNode { name: String, seconds: i64 },
     #[error(
