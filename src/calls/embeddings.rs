@@ -100,6 +100,7 @@ impl Embeddings {
         let (sent, count) = (json_call(model, "embeddings", request.fields(model)?), inputs.len());
         let bytes = inputs.iter().map(TextInput::bytes).sum();
         recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into())?;
+        recorder.set_estimated(true);
         let told = self.upstream.whole(sent, move |body| remote::read(body, count)).await;
         let told = told.inspect_err(|_| recorder.waive())?;
         let tokens = Self::settle(recorder, told.tokens, bytes);

@@ -91,6 +91,7 @@ impl Embeddings {
         let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
         let bytes = documents.iter().map(|document| query.len() + document.len()).sum();
         recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into())?;
+        recorder.set_estimated(true);
         let told = self.upstream.whole(sent, move |body| remote::read(body, count, needs_sigmoid)).await;
         let told = told.inspect_err(|_| recorder.waive())?;
         let tokens = Self::settle(recorder, told.tokens, bytes);

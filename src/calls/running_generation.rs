@@ -161,9 +161,9 @@ impl RunningGeneration {
         if let Some(told) = self.told() {
             return Usage {
                 prompt_tokens: told.prompt_tokens,
-                cached_tokens: told.cached_tokens(),
+                cached_tokens: told.cached_tokens,
                 completion_tokens: told.completion_tokens,
-                reasoning_tokens: told.reasoning_tokens(),
+                reasoning_tokens: told.reasoning_tokens,
             };
         }
         let generated = || self.prompts.iter().flat_map(|prompt| &prompt.generated);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::error::{FolderError, TransferError};
 use super::folder_walk::visit_files;
 use super::hashing;
+use super::import::UPSTREAM;
 use super::manifest::{FILES, MANIFEST, Manifest, ManifestFile};
 use super::name_validation::{is_model_name, is_reserved};
 use super::progress::Progress;
@@ -45,7 +46,13 @@ pub fn export(
 
 fn describe(id: &str, model_dir: &Path, progress: &mut dyn Progress) -> Result<Manifest, TransferError> {
     let mut total = 0;
-    visit_files(model_dir, &mut |_, file| {
+    visit_files(model_dir, &mut |name, file| {
+        if name == UPSTREAM {
+            return Err(TransferError::entry(
+                name,
+                "says that other servers run the model, and may name keys; there is nothing to export",
+            ));
+        }
         total += file.metadata().map_err(FolderError::at(model_dir))?.len();
         Ok(())
     })?;

@@ -269,6 +269,9 @@ fn check_folder(path: &Path) -> Result<u64, TransferError> {
     if is_model(names.iter().map(String::as_str)) { Ok(total) } else { Err(TransferError::NoWeights(path.to_owned())) }
 }
 
+/// The file that names other servers as those that run a model.
+pub(super) const UPSTREAM: &str = "upstream.toml";
+
 fn copy_folder(path: &Path, staging: &Staging, on_bytes: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
     visit_files(path, &mut |name, file| copy_in(staging, name, file, u64::MAX, on_bytes).map(|_| ()))
 }
@@ -280,6 +283,11 @@ fn copy_in(
     limit: u64,
     on_bytes: &mut dyn FnMut(u64),
 ) -> Result<Copied, TransferError> {
+    if name == UPSTREAM {
+        let why =
+            "lets other servers run the model, so it is not imported; write it yourself if you trust the addresses";
+        return Err(TransferError::entry(name, why));
+    }
     let (mut writer, path) = staging.create(name)?;
     Ok(hashing::copy(reader, &mut writer, limit, on_bytes).map_err(FolderError::at(&path))?)
 }

@@ -97,7 +97,7 @@ pub(super) fn open(paths: &DataPaths, clock_rng: Arc<dyn ClockRng>) -> Result<St
         require_store(&paths.data)?;
     }
     let settings = StoreSettings { dir: paths.data.clone(), cache_bytes: 16 << 20, queue: 16 };
-    Ok(Store::open_at(settings, location.as_ref(), clock_rng)?)
+    Ok(Store::open_existing(settings, location.as_ref(), clock_rng)?)
 }
 
 /// Copies a store between a data folder and a database. `from` and `to`: a folder or a URL.

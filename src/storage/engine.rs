@@ -14,8 +14,6 @@ use crate::error::{Code, Error, Result};
 pub enum Health {
     #[default]
     Sound,
-    /// A row was not read yet. The closure must run again.
-    Missing,
     /// Damaged pages were read. Other reads may succeed; a write transaction must be discarded.
     Damaged,
     /// The disk failed: the database must be opened again.

@@ -13,7 +13,7 @@ use super::error::OpenError;
 use super::jobs::{Message, Task};
 use super::meta::LAYOUT_KEY;
 use super::pepper::Pepper;
-use super::postgres::{self, PostgresLocation};
+use super::postgres::{self, PostgresCopy, PostgresLocation};
 use super::redb;
 use super::redb::database::{Opener, from_file};
 use super::shared_state::{SharedState, shutting_down};
@@ -103,6 +103,18 @@ impl Store {
             Some(location) => Self::open_postgres(settings, location, clock_rng),
             None => Self::open(settings, clock_rng),
         }
+    }
+
+    /// As [`Self::open_at`], but a database must have a store. Blocking.
+    pub fn open_existing(
+        settings: StoreSettings,
+        location: Option<&PostgresLocation>,
+        clock_rng: Arc<dyn ClockRng>,
+    ) -> Result<Self, OpenError> {
+        if let Some(location) = location {
+            PostgresCopy::new(location)?.require_store()?;
+        }
+        Self::open_at(settings, location, clock_rng)
     }
 
     /// Opens a database that speaks PostgreSQL's protocol. `settings.dir` has the pepper and the files of the server that

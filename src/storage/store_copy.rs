@@ -41,7 +41,7 @@ pub struct StoreCopyReport {
 /// the pepper of databases. Blocking.
 ///
 /// # Errors
-/// Nothing is left in a folder if the copy fails. A database may contain a part of the records, without its layout.
+/// If the copy fails, a folder has at most the pepper. A database may contain a part of the records, without its layout.
 pub fn copy_store(from: &StorePlace, to: &StorePlace, data_dir: &Path) -> Result<StoreCopyReport, StoreCopyError> {
     match from {
         StorePlace::Folder(dir) => {
@@ -109,7 +109,10 @@ fn fill(tx: &ReadTx, target: &PostgresCopy) -> Result<(), StoreCopyError> {
             if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         exported.map_err(StoreCopyError::Source)?;
-        sent.and_then(|()| target.put(&mut connection, name, &rows)).map_err(StoreCopyError::Target)?;
+        if !rows.is_empty() && sent.is_ok() {
+            sent = target.put(&mut connection, name, &rows);
+        }
+        sent.map_err(StoreCopyError::Target)?;
     }
     Ok(())
 }

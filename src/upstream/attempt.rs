@@ -24,6 +24,9 @@ const MAX_ERROR: usize = 64 << 10;
 /// How long a target is left alone that has too many requests and does not say for how long.
 const DEFAULT_REST: Duration = Duration::from_secs(1);
 
+/// Media types of texts. Where a file is asked for, they are errors that call themselves successes.
+const TEXTS: [&str; 3] = ["application/json", "text/html", "text/plain"];
+
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
@@ -31,13 +34,14 @@ pub enum Accept {
     Whole,
     /// The first server-sent event.
     Events,
-    /// The head of the response.
+    /// The head of a response that is a file.
     Bytes,
 }
 
 /// The beginning of a response.
 pub enum Answer {
-    Whole(Vec<u8>),
+    /// The body has been read and makes sense.
+    Whole,
     Events(Box<EventStream>),
     Bytes(Box<Response>),
 }
@@ -67,11 +71,17 @@ impl From<Failure> for NoAnswer {
     }
 }
 
-/// Sends a request to the permit's target.
+/// Reads a whole body. Returns whether it makes sense.
+pub type ReadWhole<'a> = dyn FnMut(&[u8]) -> bool + Send + 'a;
+
+/// Sends a request to the permit's target. `read` gets a body that is accepted as a whole. `may_forgive`: a connection
+/// that the target has closed need not be its fault.
 pub async fn attempt(
     operation: &str,
     payload: Payload,
     accept: Accept,
+    read: &mut ReadWhole<'_>,
+    may_forgive: bool,
     mut permit: Permit,
     shared: &Arc<Shared>,
 ) -> Result<Answer, NoAnswer> {
@@ -82,7 +92,7 @@ pub async fn attempt(
         Err(error) => return Err(failed(shared, &mut permit, Reason::Status, &error.to_string())),
     };
     shared.metrics.sent(&permit);
-    let head = send(request, limit, &mut permit, shared).await?;
+    let head = send(request, limit, may_forgive, &mut permit, shared).await?;
     let (head, body) = head.into_parts();
     let status = head.status;
     if status != StatusCode::OK {
@@ -95,7 +105,16 @@ pub async fn attempt(
     let mut response = Response::new(body, content_type, permit, Arc::clone(shared));
     let elapsed = || shared.clock_rng.uptime().saturating_sub(started);
     let answer = match accept {
-        Accept::Whole => Answer::Whole(response.whole().await?),
+        Accept::Whole => {
+            let body = response.whole().await?;
+            if !read(&body) {
+                return Err(response.malformed("its response is not what was asked for").into());
+            }
+            Answer::Whole
+        }
+        Accept::Bytes if TEXTS.contains(&response.content_type()) => {
+            return Err(response.malformed("its response is not a file").into());
+        }
         Accept::Bytes => {
             answered(&mut response, shared, elapsed());
             return Ok(Answer::Bytes(Box::new(response)));
@@ -115,10 +134,10 @@ pub async fn attempt(
     Ok(answer)
 }
 
-/// Notes that the target works.
+/// Notes that the target works, as far as its response has arrived.
 fn answered(response: &mut Response, shared: &Shared, took: Duration) {
     shared.metrics.answered(response.permit(), took);
-    response.permit().succeed();
+    response.permit().answer();
 }
 
 fn request(
@@ -147,6 +166,7 @@ fn request(
 async fn send(
     request: Request<PayloadBody>,
     limit: Duration,
+    may_forgive: bool,
     permit: &mut Permit,
     shared: &Shared,
 ) -> Result<http1::Response<Incoming>, NoAnswer> {
@@ -159,8 +179,15 @@ async fn send(
     match sent {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(error)) => {
-            note_failure(shared, permit, Reason::Connection, &root_cause(&error));
-            Err(NoAnswer::Failed { was_closed: !error.is_connect() })
+            let (was_closed, cause) = (!error.is_connect(), root_cause(&error));
+            if was_closed && may_forgive && permit.forgive_close() {
+                let (model, target) = (permit.model().id.as_str(), permit.target().address.authority());
+                tracing::info!(model, target, cause, "an upstream target has closed a connection");
+                shared.metrics.failed(permit, Reason::Connection);
+            } else {
+                note_failure(shared, permit, Reason::Connection, &cause);
+            }
+            Err(NoAnswer::Failed { was_closed })
         }
         Err(_) => Err(failed(shared, permit, Reason::Timeout, "it does not answer within timeouts.first_byte")),
     }

@@ -1,7 +1,8 @@
 //! A circuit breaker: it keeps requests away from a target that fails.
 //!
 //! It opens after a few failures in a row, or when half of the recent requests failed. After a while one request may try
-//! the target. If that succeeds the breaker closes; if not, it stays open for twice as long.
+//! the target. If that fails, the breaker stays open for twice as long. It closes when the response begins, since a text can
+//! take minutes, but a failure opens it again until a response has ended well.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct Breaker {
     /// Whether each of the recent requests failed, the oldest first.
     recent: VecDeque<bool>,
     consecutive: u32,
+    /// Whether a closed connection was forgiven since the last success.
+    has_forgiven: bool,
     /// How long it is to be open the next time.
     next_wait: Option<Duration>,
 }
@@ -61,14 +64,33 @@ impl Breaker {
         is_probe
     }
 
-    /// The target has answered a request.
+    /// The response to a request has begun. It may still break off.
+    pub fn answer(&mut self, is_probe: bool) {
+        if is_probe {
+            self.state = State::Closed;
+            // The next failure opens it again.
+            self.consecutive = MAX_CONSECUTIVE;
+        }
+    }
+
+    /// The response to a request has ended well.
     pub fn succeed(&mut self, is_probe: bool) {
         if is_probe {
             *self = Self::default();
         } else if !self.is_open() {
             self.consecutive = 0;
+            self.has_forgiven = false;
+            self.next_wait = None;
             self.note(false);
         }
+    }
+
+    /// A connection was closed before the target answered. It may have been one that was kept for too long, so one of them
+    /// is no failure until the next success. Returns whether this one is none.
+    pub fn forgive_close(&mut self, is_probe: bool) -> bool {
+        let forgives = !is_probe && !self.has_forgiven;
+        self.has_forgiven |= forgives;
+        forgives
     }
 
     /// A request has failed because of the target. Returns whether this opens the breaker.
@@ -173,6 +195,35 @@ mod tests {
         let opened: Vec<bool> = (0..5).map(|_| breaker.fail(at(200), false)).collect();
         assert_eq!(opened, [false, false, false, false, true]);
         assert_eq!(breaker.wait(at(200)), at(1));
+    }
+
+    #[test]
+    fn responses_that_begin_and_break_off_open_it() {
+        let mut breaker = Breaker::default();
+        for number in 1..=5 {
+            assert!(!breaker.begin());
+            breaker.answer(false);
+            assert_eq!(breaker.fail(at(0), false), number == 5);
+        }
+        assert!(breaker.begin());
+        breaker.answer(true);
+        assert!(!breaker.is_open());
+        assert!(breaker.fail(at(1), false));
+        assert_eq!(breaker.wait(at(1)), at(2));
+        assert!(breaker.begin());
+        breaker.answer(true);
+        breaker.succeed(false);
+        assert!(!breaker.fail(at(3), false));
+    }
+
+    #[test]
+    fn one_closed_connection_is_forgiven_until_the_next_success() {
+        let mut breaker = Breaker::default();
+        assert!(!breaker.forgive_close(true));
+        assert!(breaker.forgive_close(false));
+        assert!(!breaker.forgive_close(false));
+        breaker.succeed(false);
+        assert!(breaker.forgive_close(false));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
-use super::attempt::{Accept, Answer, NoAnswer, attempt};
+use super::attempt::{Accept, Answer, NoAnswer, ReadWhole, attempt};
 use super::config::UpstreamModel;
 use super::event_stream::EventStream;
 use super::failure::Failure;
@@ -70,31 +70,38 @@ impl UpstreamClient {
         Ok(Task { abort: running.abort_handle(), running })
     }
 
-    /// Sends a request and reads the whole response.
-    pub async fn whole(&self, call: &UpstreamCall) -> Result<Vec<u8>, Failure> {
-        match self.send(call, Accept::Whole).await? {
-            Answer::Whole(body) => Ok(body),
-            Answer::Events(_) | Answer::Bytes(_) => Err(Failure::Broken),
-        }
+    /// Sends a request and returns what `read` makes of the whole response. If that is nothing, another target is tried.
+    pub async fn whole<T: Send>(
+        &self,
+        call: &UpstreamCall,
+        mut read: impl FnMut(&[u8]) -> Option<T> + Send,
+    ) -> Result<T, Failure> {
+        let mut told = None;
+        let mut read_into = |body: &[u8]| {
+            told = read(body);
+            told.is_some()
+        };
+        self.send(call, Accept::Whole, &mut read_into).await?;
+        told.ok_or(Failure::Broken)
     }
 
     /// Sends a request and waits for the first event of the response.
     pub async fn events(&self, call: &UpstreamCall) -> Result<EventStream, Failure> {
-        match self.send(call, Accept::Events).await? {
+        match self.send(call, Accept::Events, &mut |_| false).await? {
             Answer::Events(events) => Ok(*events),
-            Answer::Whole(_) | Answer::Bytes(_) => Err(Failure::Broken),
+            Answer::Whole | Answer::Bytes(_) => Err(Failure::Broken),
         }
     }
 
-    /// Sends a request and waits for the head of the response.
+    /// Sends a request and waits for the head of the response. Text instead of a file is a failure of the target.
     pub async fn bytes(&self, call: &UpstreamCall) -> Result<Response, Failure> {
-        match self.send(call, Accept::Bytes).await? {
+        match self.send(call, Accept::Bytes, &mut |_| false).await? {
             Answer::Bytes(response) => Ok(*response),
-            Answer::Whole(_) | Answer::Events(_) => Err(Failure::Broken),
+            Answer::Whole | Answer::Events(_) => Err(Failure::Broken),
         }
     }
 
-    async fn send(&self, call: &UpstreamCall, accept: Accept) -> Result<Answer, Failure> {
+    async fn send(&self, call: &UpstreamCall, accept: Accept, read: &mut ReadWhole<'_>) -> Result<Answer, Failure> {
         let shared = &self.inner.shared;
         let pool = self.pool(&call.model);
         let (mut tried, mut was_closed_before) = (Vec::new(), false);
@@ -116,7 +123,7 @@ impl UpstreamClient {
             };
             let index = permit.index();
             let payload = (call.payload)(&permit.target().model);
-            match attempt(call.operation, payload, accept, permit, shared).await {
+            match attempt(call.operation, payload, accept, read, !was_closed_before, permit, shared).await {
                 Ok(answer) => return Ok(answer),
                 Err(NoAnswer::Refused(refusal)) => return Err(Failure::Refused(refusal)),
                 Err(NoAnswer::ShuttingDown) => return Err(Failure::ShuttingDown),

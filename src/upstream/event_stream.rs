@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::failure::Failure;
+use super::metrics::Reason;
 use super::response::Response;
 use super::sse::{SseError, SseParser};
 
@@ -28,7 +29,7 @@ impl EventStream {
         self.next_within(None).await
     }
 
-    /// `limit`: instead of the timeout between two reads.
+    /// `limit`: the timeout between two reads, if it is not the usual one.
     async fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<String>, Failure> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -52,9 +53,13 @@ impl EventStream {
         }
     }
 
-    /// Waits for the first event, which [`Self::next`] then returns. Comments do not count.
+    /// Waits for the first event, which [`Self::next`] then returns. Comments do not count. `limit`: for all reads together.
     pub(super) async fn begin(&mut self, limit: Duration) -> Result<(), Failure> {
-        match self.next_within(Some(limit)).await? {
+        let first = tokio::time::timeout(limit, self.next_within(Some(limit))).await;
+        let Ok(first) = first else {
+            return Err(self.response.fail(Reason::Timeout, "it sends no event within timeouts.first_byte"));
+        };
+        match first? {
             Some(first) => {
                 self.events.push_front(first);
                 Ok(())

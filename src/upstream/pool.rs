@@ -94,7 +94,7 @@ impl Pool {
         state.outstanding += 1;
         let is_probe = state.breaker.begin();
         drop(states);
-        Ok(Permit { pool: Arc::clone(self), index, is_probe })
+        Ok(Permit { pool: Arc::clone(self), index, is_probe, has_answered: false })
     }
 
     /// Why no target can take a request.
@@ -138,6 +138,8 @@ pub struct Permit {
     index: usize,
     /// Whether the request tries a target whose breaker is open, and its outcome is not known yet.
     is_probe: bool,
+    /// Whether the response has begun, and has not failed. If that stays so, it is a success once the permit is dropped.
+    has_answered: bool,
 }
 
 impl Permit {
@@ -157,14 +159,28 @@ impl Permit {
         &self.pool.clients[self.index]
     }
 
-    /// The target has answered.
+    /// The response has begun. It is a success unless [`Self::fail`] is called before the permit is dropped.
+    pub fn answer(&mut self) {
+        self.has_answered = true;
+        let is_probe = std::mem::take(&mut self.is_probe);
+        self.pool.states().targets[self.index].breaker.answer(is_probe);
+    }
+
+    /// The target has answered all that is needed of it.
     pub fn succeed(&mut self) {
+        self.has_answered = false;
         let is_probe = std::mem::take(&mut self.is_probe);
         self.pool.states().targets[self.index].breaker.succeed(is_probe);
     }
 
+    /// The target has closed a connection before it answered. Returns whether that is no failure.
+    pub fn forgive_close(&mut self) -> bool {
+        self.pool.states().targets[self.index].breaker.forgive_close(self.is_probe)
+    }
+
     /// The request has failed because of the target. `uptime`: now.
     pub fn fail(&mut self, uptime: Duration) {
+        self.has_answered = false;
         let is_probe = std::mem::take(&mut self.is_probe);
         let opens = self.pool.states().targets[self.index].breaker.fail(uptime, is_probe);
         if opens {
@@ -189,6 +205,8 @@ impl Drop for Permit {
         state.outstanding = state.outstanding.saturating_sub(1);
         if self.is_probe {
             state.breaker.cancel_probe();
+        } else if self.has_answered {
+            state.breaker.succeed(false);
         }
     }
 }
@@ -242,6 +260,20 @@ mod tests {
         drop(permits);
         assert!(pool.choose(NOW, &[0]).is_ok_and(|permit| permit.index() == 1));
         assert!(pool.choose(NOW, &[0, 1]).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_breaks_off_is_a_failure() {
+        let pool = pool(&[1]);
+        let begun = || {
+            let mut permit = pool.choose(NOW, &[]).ok().unwrap();
+            permit.answer();
+            permit
+        };
+        (0..4).for_each(|_| begun().fail(NOW));
+        drop(begun());
+        (0..5).for_each(|_| begun().fail(NOW));
+        assert!(pool.choose(NOW, &[]).is_err());
     }
 
     #[test]

@@ -16,6 +16,11 @@ use crate::clock_rng::ClockRng;
 const MAX_WHOLE: usize = 256 << 20;
 /// Max bytes of a body that is passed on as it arrives.
 const MAX_STREAMED: u64 = 4 << 30;
+/// The longest time for a body that is read as a whole, from its head on. Without it, a target that sends a byte now and
+/// then would keep the request for as long as it likes.
+const WHOLE_LIMIT: Duration = Duration::from_secs(600);
+/// The longest time for the body of an error. What has arrived by then is enough.
+const ERROR_LIMIT: Duration = Duration::from_secs(5);
 
 /// How far the server has shut down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,6 +94,11 @@ impl Response {
 
     /// The whole body.
     pub async fn whole(&mut self) -> Result<Vec<u8>, Failure> {
+        let whole = tokio::time::timeout(WHOLE_LIMIT, self.read_whole()).await;
+        whole.unwrap_or_else(|_| Err(self.fail(Reason::Timeout, "its response takes too long")))
+    }
+
+    async fn read_whole(&mut self) -> Result<Vec<u8>, Failure> {
         let mut whole = Vec::new();
         while let Some(bytes) = self.next().await? {
             if whole.len() + bytes.len() > MAX_WHOLE {
@@ -102,11 +112,14 @@ impl Response {
     /// At most `max` bytes of the body, as far as it arrives within the limits.
     pub(super) async fn beginning(&mut self, max: usize) -> Vec<u8> {
         let mut begun = Vec::new();
-        while begun.len() < max
-            && let Ok(Some(bytes)) = self.next().await
-        {
-            begun.extend(bytes.iter().take(max - begun.len()));
-        }
+        let reading = async {
+            while begun.len() < max
+                && let Ok(Some(bytes)) = self.next().await
+            {
+                begun.extend(bytes.iter().take(max - begun.len()));
+            }
+        };
+        let _ = tokio::time::timeout(ERROR_LIMIT, reading).await;
         begun
     }
 

@@ -53,7 +53,12 @@ async fn a_copy_of_a_copy_has_every_record() {
     let refused = Store::open_postgres(settings(&source), &database, clock.clone()).err().unwrap();
     assert!(matches!(refused, OpenError::TwoStores { .. }), "{refused}");
     std::fs::rename(source.join("outpost.redb"), source.join("before")).unwrap();
-    let store = Store::open_postgres(settings(&source), &database, clock.clone()).unwrap();
+    let empty = location(&shared().new_database(), "one");
+    let missing = Store::open_existing(settings(&source), Some(&empty), clock.clone()).err().unwrap();
+    assert!(matches!(missing, OpenError::Postgres(PostgresOpenError::NoStore { .. })), "{missing}");
+    let store = Store::open_existing(settings(&source), Some(&database), clock.clone()).unwrap();
+    let running = copy_store(&postgres(&database), &folder(dir().path()), &source).unwrap_err();
+    assert!(running.to_string().contains("The server 'one' is using the database"), "{running}");
     let report = store.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
     let keys = outpost::service::Keys::new(store.clone(), clock.clone());

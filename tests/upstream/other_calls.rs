@@ -108,12 +108,31 @@ fn images_are_encoded_as_the_client_wants() {
     );
     let scaled = server.post("/v1/images/generations", &body(json!({ "size": "64x64", "resize": true }))).ok();
     assert_eq!(scaled["size"], "64x64");
+    for resize in [false, true] {
+        let huge = body(json!({ "size": "16384x16384", "resize": resize }));
+        assert_eq!(server.post("/v1/images/generations", &huge).error_fields().2.as_deref(), Some("size"));
+    }
     let streamed = server.post("/v1/images/generations", &body(json!({ "stream": true })));
     assert_eq!(streamed.text.matches("image_generation.completed").count(), 4, "{}", streamed.text.len());
     for (more, param) in [(json!({ "seed": 5 }), "seed"), (json!({ "negative_prompt": "x" }), "negative_prompt")] {
         assert_eq!(server.post("/v1/images/generations", &body(more)).error_fields().2.as_deref(), Some(param));
     }
     assert_eq!(server.post("/v1/images/generations", &body(json!({}))).error_fields().1, "model_unavailable");
+}
+
+#[test]
+fn images_of_a_target_that_ignores_the_size_are_not_scaled() {
+    let target = FakeTarget::start(|number, _, reply| {
+        let file = if number == 0 { png(8, 16) } else { png(2049, 1) };
+        reply.json(&json!({ "created": 1, "data": [{ "b64_json": STANDARD.encode(file) }] }));
+    });
+    let server = server_with_settings("kind = \"image\"", &[target.address], "");
+    let body = json!({ "model": REMOTE, "prompt": "a tide", "size": "64x64" });
+    let images = server.post("/v1/images/generations", &body).ok();
+    let file = STANDARD.decode(images["data"][0]["b64_json"].as_str().unwrap()).unwrap();
+    let image = image::load_from_memory(&file).unwrap();
+    assert_eq!((&images["size"], image.width(), image.height()), (&json!("8x16"), 8, 16));
+    assert_eq!(server.post("/v1/images/generations", &body).error_fields().1, "model_unavailable", "too wide");
 }
 
 #[test]

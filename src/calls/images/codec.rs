@@ -7,7 +7,7 @@ use image::imageops::{FilterType, resize};
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, RgbImage};
 
-use crate::engine::Image;
+use crate::engine::{Image, MAX_IMAGE_SIDE};
 use crate::error::{Error, Result};
 use crate::service::stored_images::Format;
 
@@ -56,6 +56,17 @@ pub(super) fn scale(image: RgbImage, size: [usize; 2]) -> RgbImage {
 
 /// Decodes the image that a client sent as `field` and applies its orientation.
 pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
+    decode_limited(bytes, field, MAX_SIDE)
+}
+
+/// Decodes an image that an upstream model has generated. No side may be above [`MAX_IMAGE_SIDE`], as with local models.
+pub(super) fn decode_generated(bytes: &[u8]) -> Result<Image> {
+    let max_side = u32::try_from(MAX_IMAGE_SIDE).unwrap_or(MAX_SIDE);
+    decode_limited(bytes, "image", max_side).map(to_image)
+}
+
+/// Decodes an image whose sides have at most `max_side` pixels, which is checked before its pixels are read.
+fn decode_limited(bytes: &[u8], field: &str, max_side: u32) -> Result<DynamicImage> {
     let broken = |cause: ImageError| {
         let message = match cause {
             ImageError::Limits(_) => format!("'{field}' takes too much memory to decode. Send a smaller image."),
@@ -75,9 +86,9 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(broken)?;
     let (width, height) = decoder.dimensions();
-    if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
+    if width.max(height) > max_side || u64::from(width) * u64::from(height) > MAX_PIXELS {
         let text = format!(
-            "'{field}' has {width}x{height} pixels; at most {MAX_SIDE} per side and {MAX_PIXELS} in total are allowed. Resize it."
+            "'{field}' has {width}x{height} pixels; at most {max_side} per side and {MAX_PIXELS} in total are allowed. Resize it."
         );
         return Err(Error::invalid(field, text));
     }
@@ -89,7 +100,7 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
 }
 
 /// The pixels of a decoded image, without transparency.
-pub(super) fn to_image(image: DynamicImage) -> Image {
+fn to_image(image: DynamicImage) -> Image {
     let rgb = image.into_rgb8();
     let [width, height] = [rgb.width(), rgb.height()].map(|side| side as usize);
     Image { width, height, rgb: rgb.into_raw() }

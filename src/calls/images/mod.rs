@@ -24,14 +24,16 @@ use super::upstream::image_request::{self as remote, ImageRequest as UpstreamIma
 use super::upstream::models::UpstreamModels;
 use super::upstream::request_fields::json_call;
 use crate::clock_rng::ClockRng;
-use crate::engine::{Engine, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
+use crate::engine::{
+    Engine, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, MAX_IMAGE_SIDE, SchedulerName,
+};
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::UsageRecorder;
 use crate::upstream::{Api, Kind, UpstreamModel};
-use size::ImageSize;
+use size::{ImageSize, check_upstream_size};
 
 /// Concurrent requests in preparation, in all and per project; more are refused.
 const MAX_PREPARING: usize = 64;
@@ -166,6 +168,9 @@ impl Images {
         if call.original.is_some() {
             return Err(unsupported(&model.id, "image"));
         }
+        if let Some(size) = call.size {
+            check_upstream_size(size)?;
+        }
         // An image that is to be scaled is generated at the model's default size.
         let size = call.size.filter(|_| !call.resize).map(size_text);
         let has_seeds = model.api == Api::Outpost;
@@ -189,8 +194,12 @@ impl Images {
         let sent = json_call(model, "images/generations", request.fields(model)?);
         let count = call.count as usize;
         let files = self.upstream.whole(sent, move |body| remote::read(body, count)).await?;
-        let images = self.decode(&model.id, files).await?;
-        let size = call.size.or_else(|| images.first().map(|image| [image.width, image.height])).unwrap_or_default();
+        // The target has done its work, so a client that leaves from now on is charged for it.
+        recorder.set_images(u64::from(call.count));
+        let images = self.decode(&model.id, files).await.inspect_err(|_| recorder.set_images(0))?;
+        let returned = images.first().map(|image| [image.width, image.height]);
+        // Without `resize`, the size is the target's, which may ignore the requested one.
+        let size = call.size.filter(|_| call.resize).or(returned).unwrap_or_default();
         let done = images.into_iter().enumerate().map(|(index, image)| ImageEvent::Done { index, image });
         Ok(RunningImages {
             id: ImagesId::generate(&*self.clock_rng),
@@ -210,11 +219,13 @@ impl Images {
         let permit = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
         let decoded = run_blocking(move || {
             let _permit = permit;
-            files.iter().map(|file| codec::decode(file, "image").map(codec::to_image)).collect::<Result<Vec<Image>>>()
+            files.iter().map(|file| codec::decode_generated(file)).collect::<Result<Vec<Image>>>()
         });
         decoded.await.map_err(|error| {
-            tracing::warn!(model = id, %error, "a target's response is not an image");
-            let text = format!("The response of the model '{id}' is not an image. Try again.");
+            tracing::warn!(model = id, %error, "a target's response is not an acceptable image");
+            let text = format!(
+                "The response of the model '{id}' is not an image of at most {MAX_IMAGE_SIDE} pixels per side. Try again."
+            );
             Error::new(Code::ModelUnavailable, text).param("model")
         })
     }

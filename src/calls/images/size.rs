@@ -42,8 +42,7 @@ impl ImageSize {
 
 /// Generated at the best size for the aspect ratio of `output`, and scaled to it.
 fn scaled(model: &ImageModel, output: [usize; 2]) -> Result<ImageSize> {
-    let limits = MIN_IMAGE_SIDE..=MAX_IMAGE_SIDE;
-    if !output.iter().all(|side| limits.contains(side)) {
+    if !is_within_limits(output) {
         let text = format!(
             "'size' is {}; with resize: true, width and height must be from {MIN_IMAGE_SIDE} to {MAX_IMAGE_SIDE}.",
             size_text(output)
@@ -61,6 +60,20 @@ fn scaled(model: &ImageModel, output: [usize; 2]) -> Result<ImageSize> {
     })?;
     model.check_size(generated).map_err(|why| Error::invalid("size", format!("'size' cannot be generated: {why}.")))?;
     Ok(ImageSize { generated, output })
+}
+
+/// Refuses a size for an upstream model that no model of this server supports.
+pub(super) fn check_upstream_size(size: [usize; 2]) -> Result<()> {
+    if is_within_limits(size) {
+        return Ok(());
+    }
+    let text =
+        format!("'size' is {}; width and height must be from {MIN_IMAGE_SIDE} to {MAX_IMAGE_SIDE}.", size_text(size));
+    Err(Error::invalid("size", text))
+}
+
+fn is_within_limits(size: [usize; 2]) -> bool {
+    size.iter().all(|side| (MIN_IMAGE_SIDE..=MAX_IMAGE_SIDE).contains(side))
 }
 
 fn refusal(model: &ImageModel, size: [usize; 2], why: &str) -> Error {

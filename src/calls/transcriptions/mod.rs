@@ -183,6 +183,8 @@ impl Transcriptions {
         };
         let length = seconds(measured_millis);
         let events = self.upstream.whole(request.call(model), move |body| remote::read(body, length)).await?;
+        // The target has done its work, so a client that leaves from now on is charged for it.
+        recorder.set_audio(measured_millis);
         let audio = Progress { measured_millis, decoded_millis: Arc::default(), transcribed: 0.0 };
         let events = Transcription::finished(events);
         Ok(RunningTranscription { id, events, decoded: None, audio, recorder, _slot: Arc::new(slot) })

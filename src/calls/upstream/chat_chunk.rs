@@ -30,6 +30,7 @@ struct ChoiceState {
 struct Chunk {
     #[serde(default)]
     choices: Vec<ChunkChoice>,
+    #[serde(default, deserialize_with = "ToldUsage::of_text")]
     usage: Option<ToldUsage>,
     error: Option<Value>,
 }
@@ -79,8 +80,7 @@ struct Token {
     token: String,
     logprob: f32,
     bytes: Option<Vec<u8>>,
-    #[serde(default)]
-    top_logprobs: Vec<Token>,
+    top_logprobs: Option<Vec<Token>>,
 }
 
 impl ChatChunks {
@@ -172,7 +172,7 @@ fn info(token: Token) -> TokenInfo {
         TokenLogprob { id: 0, bytes, logprob: token.logprob }
     };
     let mut token = token;
-    let top = token.top_logprobs.iter_mut().map(one).collect();
+    let top = token.top_logprobs.iter_mut().flatten().map(one).collect();
     TokenInfo { token: one(&mut token), is_control: false, top }
 }
 
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(read(&mut reader, &end).unwrap().deltas[0].end, Some(FinishReason::StopString(1)));
         let usage = json!({ "choices": [], "usage": { "prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 3 } } });
         let told = read(&mut reader, &usage).unwrap().usage.unwrap();
-        assert_eq!((told.prompt_tokens, told.completion_tokens, told.cached_tokens()), (5, 2, 3));
+        assert_eq!((told.prompt_tokens, told.completion_tokens, told.cached_tokens), (5, 2, 3));
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub struct CompletionChunks {
 struct Chunk {
     #[serde(default)]
     choices: Vec<ChunkChoice>,
+    #[serde(default, deserialize_with = "ToldUsage::of_text")]
     usage: Option<ToldUsage>,
     error: Option<Value>,
 }

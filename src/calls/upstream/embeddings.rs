@@ -6,7 +6,7 @@ use serde_json::json;
 use super::completion_request::text;
 use super::errors::unsupported;
 use super::request_fields::Fields;
-use super::text_stream::ToldUsage;
+use super::text_stream::input_tokens;
 use crate::calls::text_input::TextInput;
 use crate::engine::InputType;
 use crate::error::Result;
@@ -35,7 +35,8 @@ pub struct ToldVectors {
 #[derive(Deserialize)]
 struct Body {
     data: Vec<Item>,
-    usage: Option<ToldUsage>,
+    #[serde(default, deserialize_with = "input_tokens")]
+    usage: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -85,7 +86,7 @@ pub fn add_truncation(fields: &mut Fields, model: &UpstreamModel) -> Result<()> 
 
 /// Reads a response for `count` texts. `None` if it makes no sense.
 pub fn read(body: &[u8], count: usize) -> Option<ToldVectors> {
-    let Body { data, usage } = serde_json::from_slice(body).ok()?;
+    let Body { data, usage: tokens } = serde_json::from_slice(body).ok()?;
     let mut vectors = vec![Vec::new(); count];
     for (place, item) in data.into_iter().enumerate() {
         let vector = vectors.get_mut(item.index.unwrap_or(place)).filter(|vector| vector.is_empty())?;
@@ -97,7 +98,7 @@ pub fn read(body: &[u8], count: usize) -> Option<ToldVectors> {
         return None;
     }
     vectors.iter_mut().for_each(|vector| normalise(vector));
-    Some(ToldVectors { vectors, tokens: usage.map(|usage| usage.prompt_tokens) })
+    Some(ToldVectors { vectors, tokens })
 }
 
 /// Scales a vector to length 1, unless it has that already.

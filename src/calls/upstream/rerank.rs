@@ -6,6 +6,7 @@ use serde_json::json;
 use super::embeddings::add_truncation;
 use super::errors::unsupported;
 use super::request_fields::Fields;
+use super::text_stream::input_tokens;
 use crate::error::Result;
 use crate::upstream::{Api, UpstreamModel};
 
@@ -30,7 +31,8 @@ pub struct ToldScores {
 enum Body {
     Named {
         results: Vec<Item>,
-        usage: Option<RerankUsage>,
+        #[serde(default, deserialize_with = "input_tokens")]
+        usage: Option<u32>,
     },
     /// TEI's.
     Bare(Vec<Item>),
@@ -41,12 +43,6 @@ struct Item {
     index: usize,
     #[serde(alias = "relevance_score")]
     score: f32,
-}
-
-#[derive(Deserialize)]
-struct RerankUsage {
-    prompt_tokens: Option<u32>,
-    total_tokens: Option<u32>,
 }
 
 impl RerankRequest<'_> {
@@ -87,7 +83,7 @@ pub fn read(body: &[u8], count: usize, needs_sigmoid: bool) -> Option<ToldScores
         *place = Some(if needs_sigmoid { 1. / (1. + (-score).exp()) } else { score }).filter(|score| score.is_finite());
     }
     let scores = scores.into_iter().collect::<Option<_>>()?;
-    Some(ToldScores { scores, tokens: usage.and_then(|usage| usage.prompt_tokens.or(usage.total_tokens)) })
+    Some(ToldScores { scores, tokens: usage })
 }
 
 #[cfg(test)]

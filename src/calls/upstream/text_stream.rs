@@ -3,7 +3,8 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::TextDelta;
@@ -17,35 +18,40 @@ const DONE: &str = "[DONE]";
 const USAGE_WAIT: Duration = Duration::from_secs(5);
 
 /// Token counts as a target tells them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToldUsage {
-    #[serde(default)]
     pub prompt_tokens: u32,
-    #[serde(default)]
     pub completion_tokens: u32,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-struct PromptDetails {
-    cached_tokens: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-struct CompletionDetails {
-    reasoning_tokens: Option<u32>,
+    pub cached_tokens: u32,
+    pub reasoning_tokens: u32,
 }
 
 impl ToldUsage {
-    pub fn cached_tokens(&self) -> u32 {
-        let cached = self.prompt_tokens_details.and_then(|details| details.cached_tokens).unwrap_or(0);
-        cached.min(self.prompt_tokens)
+    /// Reads the field `usage` of a text. A usage without the tokens of the prompt or of the text tells nothing: the
+    /// tokens are then estimated.
+    pub fn of_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
+        let usage = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
+        let count = |path: &str| usage.pointer(path).and_then(Value::as_u64).map(saturated);
+        let (Some(prompt_tokens @ 1..), Some(completion_tokens)) =
+            (count("/prompt_tokens"), count("/completion_tokens"))
+        else {
+            return Ok(None);
+        };
+        let cached = count("/prompt_tokens_details/cached_tokens").unwrap_or(0);
+        let reasoning_tokens = count("/completion_tokens_details/reasoning_tokens").unwrap_or(0);
+        Ok(Some(Self { prompt_tokens, completion_tokens, cached_tokens: cached.min(prompt_tokens), reasoning_tokens }))
     }
+}
 
-    pub fn reasoning_tokens(&self) -> u32 {
-        self.completion_tokens_details.and_then(|details| details.reasoning_tokens).unwrap_or(0)
-    }
+/// Reads the tokens of the input from a field `usage`; `None` if it tells none.
+pub fn input_tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let usage = Option::<Value>::deserialize(deserializer)?.unwrap_or_default();
+    let count = |name: &str| usage.get(name).and_then(Value::as_u64).map(saturated).filter(|count| *count > 0);
+    Ok(count("prompt_tokens").or_else(|| count("total_tokens")))
+}
+
+fn saturated(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// What one event of a stream says.

@@ -26,6 +26,7 @@ impl Registry {
                 Some(upstream) => UpstreamLookup::Upstream(Arc::clone(upstream)),
                 None => UpstreamLookup::Local,
             },
+            None if self.is_registered(id) => UpstreamLookup::Local,
             Some(_) | None => UpstreamLookup::Unknown,
         }
     }

@@ -108,7 +108,7 @@ pub(in crate::storage) fn open(
     let shared = Arc::new(SharedState::new(Arc::new(pepper)));
     let availability = Arc::new(Availability::default());
     let heartbeat = Heartbeat::start(&handle, connector.clone(), node.clone());
-    watch_pulse(&heartbeat, availability.clone(), &handle);
+    watch_pulse(&heartbeat, shared.clone(), availability.clone(), &handle);
     let pool = Pool::new(connector.clone(), handle.clone(), location.readers);
     let engine = Arc::new(PostgresEngine {
         pool,
@@ -150,17 +150,19 @@ fn register(
     Ok(Registered { connector, connection, pepper, node })
 }
 
-/// Refuses reads and writes once another process has taken over.
-fn watch_pulse(heartbeat: &Heartbeat, availability: Arc<Availability>, runtime: &Handle) {
+/// Refuses reads and writes once another process has taken over. What is cached may be out of date as soon as the heartbeat
+/// is not renewed.
+fn watch_pulse(heartbeat: &Heartbeat, shared: Arc<SharedState>, availability: Arc<Availability>, runtime: &Handle) {
     let mut pulse = heartbeat.pulse();
     runtime.spawn(async move {
         while pulse.changed().await.is_ok() {
             let shown = pulse.borrow_and_update().clone();
             match shown {
-                Pulse::Alive => {}
+                Pulse::Alive => continue,
                 Pulse::Missed(reason) => tracing::warn!(reason, "the heartbeat of this node could not be renewed"),
                 Pulse::Fenced => availability.fence(),
             }
+            shared.watchers.announce(&[], true);
         }
     });
 }

@@ -79,6 +79,11 @@ pub enum PostgresOpenError {
          the data folder of the first node into it."
     )]
     NoPepper { folder: String },
+    #[error(
+        "The server '{name}' is using the database. Stop it first, because the copy would not have what it writes. If it \
+         has crashed, try again in ten seconds."
+    )]
+    InUse { name: String },
     #[error("There is no store in {database}. Check the URL, or start a server with it.")]
     NoStore { database: String },
     #[error(

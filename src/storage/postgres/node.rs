@@ -80,9 +80,20 @@ async fn try_register(connection: &mut Connection, name: &str, layout: u32) -> R
         Some(known) => (Node { epoch: known.node.epoch + 1, ..known.node }, false),
         None => (Node { name: name.to_owned(), number: last + 1, epoch: 1, seq: 0 }, true),
     };
-    write(connection, &node, is_new, layout).await?;
-    // A node whose row is not as written here would fail at its first transaction, which begins with its row.
-    Ok(node)
+    // The process that had the name before may have committed since the row was read.
+    let seq = write(connection, &node, is_new, layout).await?;
+    Ok(Node { seq, ..node })
+}
+
+/// Fails if a server is alive.
+///
+/// # Errors
+/// [`PostgresOpenError::InUse`].
+pub async fn require_none(connection: &mut Connection) -> Result<(), PostgresOpenError> {
+    match registered(connection).await?.into_iter().find(|known| known.valid_ms > 0) {
+        Some(alive) => Err(PostgresOpenError::InUse { name: alive.node.name }),
+        None => Ok(()),
+    }
 }
 
 async fn registered(connection: &mut Connection) -> Result<Vec<Registered>, PostgresError> {
@@ -95,14 +106,14 @@ async fn registered(connection: &mut Connection) -> Result<Vec<Registered>, Post
     rows.iter().map(read).collect()
 }
 
-/// Writes the rows of a registration and commits.
-async fn write(connection: &mut Connection, node: &Node, is_new: bool, layout: u32) -> Result<(), PostgresError> {
+/// Writes the rows of a registration and commits. Returns the node's sequence number.
+async fn write(connection: &mut Connection, node: &Node, is_new: bool, layout: u32) -> Result<i64, PostgresError> {
     let valid = valid_ms();
     let layout = i64::from(layout);
     let row = if is_new {
         Request::count(statements::ADD_NODE, vec![&node.number, &node.name, &node.epoch])
     } else {
-        Request::count(statements::TAKE_NODE, vec![&node.number, &node.epoch])
+        Request::rows(statements::TAKE_NODE, vec![&node.number, &node.epoch])
     };
     let requests = vec![
         row,
@@ -111,9 +122,10 @@ async fn write(connection: &mut Connection, node: &Node, is_new: bool, layout: u
         Request::count(statements::FIRST_HEARTBEAT, vec![&node.number, &node.epoch, &valid, &layout]),
         Request::command(statements::COMMIT),
     ];
-    connection.run_all(requests).await?;
+    let answers = connection.run_all(requests).await?;
     connection.phase = Phase::Idle;
-    Ok(())
+    let rows = answers.into_iter().next().map(super::connection::Answer::into_rows).unwrap_or_default();
+    rows.first().map_or(Ok(0), |row| column(row, 0))
 }
 
 /// Renews the heartbeat.

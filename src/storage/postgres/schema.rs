@@ -67,7 +67,7 @@ fn explain(error: PostgresError) -> PostgresError {
     match error {
         PostgresError::Refused(reason) => PostgresError::Refused(format!(
             "The tables cannot be created: {reason}. Let the database's user create tables in its schema, or create \
-             them as docs/cluster.md lists them."
+             them as docs/postgresql.md lists them."
         )),
         other => other,
     }

@@ -91,7 +91,7 @@ pub(super) const NODES: &str = concat!(
 );
 pub(super) const ADD_NODE: &str =
     "INSERT INTO outpost_nodes (node, name, epoch, seq, changed, attempt) VALUES ($1, $2, $3, 0, 0, 0)";
-pub(super) const TAKE_NODE: &str = "UPDATE outpost_nodes SET epoch = $2 WHERE node = $1";
+pub(super) const TAKE_NODE: &str = "UPDATE outpost_nodes SET epoch = $2 WHERE node = $1 RETURNING seq";
 /// Fences every other node.
 pub(super) const FENCE_OTHERS: &str = "UPDATE outpost_nodes SET epoch = epoch + 1 WHERE node <> $1";
 pub(super) const END_OTHER_HEARTBEATS: &str = "DELETE FROM outpost_heartbeats WHERE node <> $1";
@@ -151,12 +151,12 @@ pub(super) fn session(timeouts: &Timeouts) -> Vec<String> {
     ]
 }
 
-/// The settings of a snapshot that reads whole tables.
+/// The settings of a snapshot that reads whole tables. Between two reads, another store may be read for long.
 pub(super) fn long_read(timeouts: &Timeouts) -> Vec<String> {
     let limit = timeouts.count.as_millis();
     vec![
         format!("SET LOCAL statement_timeout = {limit}"),
-        format!("SET LOCAL idle_in_transaction_session_timeout = {limit}"),
+        "SET LOCAL idle_in_transaction_session_timeout = 0".to_owned(),
     ]
 }
 

@@ -11,11 +11,12 @@ use super::engine::PostgresLocation;
 use super::error::{PostgresError, PostgresOpenError};
 use super::pool::Pool;
 use super::snapshot::PostgresSnapshot;
-use super::{schema, statements};
+use super::{node, schema, statements};
 use crate::storage::engine::{EngineSnapshot as _, Failed};
 use crate::storage::error::OpenError;
 use crate::storage::pepper::{self, Pepper};
 use crate::storage::remote::Row;
+use crate::storage::tables;
 use crate::storage::transaction::ReadTx;
 
 /// A database that is copied. Blocking; not for threads of a runtime.
@@ -36,17 +37,28 @@ impl PostgresCopy {
         Ok(Self { location: location.clone(), runtime, connector })
     }
 
-    /// A snapshot of a store whose pepper is in the folder `dir`.
+    /// # Errors
+    /// If the database has no store.
+    pub fn require_store(&self) -> Result<(), OpenError> {
+        let mut connection = self.connect()?;
+        let is_filled = block_on(self.runtime.handle(), async {
+            let names = schema::existing(&mut connection).await?;
+            Ok(names.iter().any(|name| name == tables::META.name()) && schema::is_filled(&mut connection).await?)
+        });
+        match is_filled.map_err(|error: PostgresError| PostgresOpenError::from(error))? {
+            true => Ok(()),
+            false => Err(PostgresOpenError::NoStore { database: self.location.settings.to_string() }.into()),
+        }
+    }
+
+    /// A snapshot of a store that no server uses, and whose pepper is in the folder `dir`.
     ///
     /// # Errors
-    /// If there is no store, or another pepper.
+    /// If there is no store, a server uses it, or it has another pepper.
     pub fn snapshot(&self, dir: &Path) -> Result<(ReadTx, Arc<Pepper>), OpenError> {
+        self.require_store()?;
         let mut connection = self.connect()?;
-        let exists =
-            block_on(self.runtime.handle(), schema::existing(&mut connection)).map_err(PostgresOpenError::from)?;
-        if !exists.iter().any(|name| name == "meta") {
-            return Err(PostgresOpenError::NoStore { database: self.location.settings.to_string() }.into());
-        }
+        block_on(self.runtime.handle(), node::require_none(&mut connection))?;
         let folder = || PostgresOpenError::NoPepper { folder: dir.display().to_string() };
         let pepper = Arc::new(pepper::load(dir)?.ok_or_else(folder)?);
         block_on(self.runtime.handle(), schema::check(&mut connection, &pepper))?;

@@ -93,6 +93,8 @@ pub(super) fn split(url: &str) -> Result<UrlOptions, StoreUrlError> {
                 found.url.push_str(option);
                 separator = '&';
             }
+            // A question mark in a password has split the URL.
+            name if name.contains('@') => return Err(StoreUrlError::Password),
             name => return Err(StoreUrlError::Option { name: name.to_owned() }),
         }
     }

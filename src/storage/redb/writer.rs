@@ -77,7 +77,7 @@ impl Writer {
     fn is_usable(&self, met: Health) -> bool {
         let usable = match met {
             Health::Sound => return true,
-            Health::Damaged | Health::Missing => self.state.is_working(),
+            Health::Damaged => self.state.is_working(),
             Health::Broken => false,
         };
         if usable {
@@ -159,7 +159,7 @@ impl Writer {
             let wrote = tx.writes() > before;
             match (tx.health(), accepted) {
                 (Health::Broken, _) => return Ran::Broken,
-                (Health::Damaged | Health::Missing, _) => {
+                (Health::Damaged, _) => {
                     self.state.log_damage();
                     // Overrides what the closure made of the error.
                     member.job.fail(unavailable("a write met damaged pages"));

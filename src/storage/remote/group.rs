@@ -7,7 +7,6 @@ use super::batch::{Wanted, Writes};
 use super::known_rows::KnownRows;
 use super::view::View;
 use super::{Remote, RemoteError};
-use crate::storage::engine::Health;
 use crate::storage::jobs::Member;
 use crate::storage::pepper::Pepper;
 use crate::storage::transaction::{Change, WriteTx};
@@ -56,7 +55,7 @@ fn pass(known: &KnownRows, members: &mut [Member], pepper: &Arc<Pepper>) -> (Ran
         let view = View::new(known, &ran.writes, &wanted);
         let tx = WriteTx::new(&view, pepper.clone());
         let accepted = member.run(&tx);
-        let (lacks_rows, changes) = (tx.health() == Health::Missing, tx.take_changes());
+        let (lacks_rows, changes) = (view.lacks_rows(), tx.take_changes());
         let writes = view.into_writes();
         if ran.members > 0 && ran.writes.bytes() + writes.bytes() > MAX_WRITTEN_BYTES {
             break;

@@ -1,9 +1,9 @@
 //! Runs groups of write closures for a database that is reached over a network.
 //!
 //! Closures are synchronous and never wait for the network. They run against memory: the rows read so far, and the writes
-//! of the group. A closure that reads a row which is not there yet fails, and its result is discarded. Then everything that
-//! the closures of the group lack is read in one round trip, and all of them run again. A group thus costs as many round
-//! trips as its deepest chain of reads has links, and one for the commit, however many closures it has.
+//! of the group. A row that is not there yet is taken as absent, and the outcome of the closure does not count. Everything
+//! that the closures of the group lacked is read in one round trip, and all of them run again. A group thus costs as many
+//! round trips as its deepest chain of dependent reads has links, and one for the commit, however many closures it has.
 
 mod batch;
 mod group;

@@ -1,25 +1,34 @@
 //! The transaction that a write closure sees.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 
 use super::batch::{Page, Wanted, Writes};
 use super::known_rows::KnownRows;
 use super::page_size::{first_rows, rows_after};
-use crate::storage::engine::{EngineRead, EngineWrite, Failed, Health, Scan, Scanned, Visit};
+use crate::storage::engine::{EngineRead, EngineWrite, Failed, Scan, Scanned, Visit};
 use crate::storage::tables::Table;
 
-/// The known rows, the writes of earlier closures, and the closure's own writes over them. Notes what it lacks.
+/// The known rows, the writes of earlier closures, and the closure's own writes over them.
+///
+/// A row that must be read first is absent for now, and is noted as wanted. The closure goes on and so tells what else it
+/// lacks; then it runs again, because its outcome does not count.
 pub(super) struct View<'a> {
     known: &'a KnownRows,
     earlier: &'a Writes,
     own: RefCell<Writes>,
     wanted: &'a RefCell<Wanted>,
+    lacks_rows: Cell<bool>,
 }
 
 impl<'a> View<'a> {
     pub fn new(known: &'a KnownRows, earlier: &'a Writes, wanted: &'a RefCell<Wanted>) -> Self {
-        Self { known, earlier, own: RefCell::default(), wanted }
+        Self { known, earlier, own: RefCell::default(), wanted, lacks_rows: Cell::new(false) }
+    }
+
+    /// Whether the closure has met rows that must be read first.
+    pub fn lacks_rows(&self) -> bool {
+        self.lacks_rows.get()
     }
 
     pub fn into_writes(self) -> Writes {
@@ -35,6 +44,7 @@ impl<'a> View<'a> {
     }
 
     fn want(&self, table: Table, key: &[u8]) {
+        self.lacks_rows.set(true);
         self.wanted.borrow_mut().key(table, key.to_vec());
     }
 
@@ -57,23 +67,16 @@ impl<'a> View<'a> {
     }
 }
 
-fn missing() -> Failed {
-    Failed { health: Health::Missing, reason: "the row is not read yet".to_owned() }
-}
-
 impl EngineRead for View<'_> {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
-        self.look(table, key).ok_or_else(|| {
+        Ok(self.look(table, key).unwrap_or_else(|| {
             self.want(table, key);
-            missing()
-        })
+            None
+        }))
     }
 
     fn get_all(&self, table: Table, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, Failed> {
-        let found: Vec<_> = keys.iter().map(|key| self.look(table, key)).collect();
-        let lacking = keys.iter().zip(&found).filter(|(_, found)| found.is_none());
-        lacking.for_each(|(key, _)| self.want(table, key));
-        found.into_iter().collect::<Option<_>>().ok_or_else(missing)
+        keys.iter().map(|key| self.get(table, key)).collect()
     }
 
     fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Scanned {
@@ -85,8 +88,9 @@ impl EngineRead for View<'_> {
                     0 => first_rows(scan),
                     rows => rows_after(visited, bytes, rows),
                 };
+                self.lacks_rows.set(true);
                 self.wanted.borrow_mut().page(Page { table, from: prefix.to_vec(), end: to, values, rows });
-                return Err(missing());
+                return Ok(Ok(()));
             };
             while let Some((key, value)) = self.last_below(table, from, to.as_deref()) {
                 (visited, bytes) = (visited + 1, bytes + key.len() + value.len());

@@ -153,6 +153,8 @@ impl<R: Remote> Writer<R> {
                     }
                     std::thread::sleep(pause_after(conflicts));
                 }
+                // One closure may be the cause.
+                RemoteError::Refused(_) if *size > 1 => *size = size.div_ceil(2),
                 RemoteError::Refused(reason) => return Ended::Refused(reason),
                 RemoteError::Fenced(reason) => return Ended::Fenced(reason),
                 RemoteError::Unknown(reason) => return Ended::Lost(reason),
@@ -182,12 +184,16 @@ impl<R: Remote> Writer<R> {
 
     /// Whether a commit was carried out during which the connection was lost.
     fn was_committed(&mut self, reason: &str) -> Result<bool, RemoteError> {
+        self.availability.set(false);
         for attempt in 1..=MAX_SETTLE_ATTEMPTS {
             match self.remote.reconnect() {
-                Err(RemoteError::Unavailable(_) | RemoteError::Unknown(_) | RemoteError::Conflict(_)) => {}
-                settled => return settled,
+                Ok(settled) => {
+                    self.availability.set(true);
+                    return Ok(settled);
+                }
+                Err(RemoteError::Fenced(reason)) => return Err(RemoteError::Fenced(reason)),
+                Err(_) => std::thread::sleep(pause_after(attempt)),
             }
-            std::thread::sleep(pause_after(attempt));
         }
         Err(RemoteError::Unknown(reason.to_owned()))
     }
@@ -201,6 +207,7 @@ impl<R: Remote> Writer<R> {
                 Ok(_) => break,
                 Err(RemoteError::Fenced(reason)) => {
                     self.availability.fence();
+                    self.shared.watchers.announce(&[], true);
                     tracing::error!(reason, "this process must not write to the database any more");
                     return false;
                 }
@@ -214,6 +221,8 @@ impl<R: Remote> Writer<R> {
             }
             pause = (pause * 2).min(MAX_RECONNECT_PAUSE);
         }
+        // A commit whose outcome was unknown may have been carried out since the caches were filled again.
+        self.shared.watchers.announce(&[], true);
         tracing::info!(attempts, "connected to the database again");
         self.availability.set(true);
         true
