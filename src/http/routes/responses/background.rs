@@ -120,7 +120,7 @@ impl ResponseRunner for BackgroundResponseRunner {
 
 async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecorder>) -> Result<EndedResponse> {
     let StartedResponse { stored, created_at, request, access } = started;
-    let live = api.live_responses.get_or_create(stored.id);
+    let live = api.live_responses.keep(stored.id);
     let caller = Caller { access, mount: Mount::OpenAi, recorder };
     let items = input_items::parsed(&stored)?;
     let body: ResponsesRequest = extractors::from_json(request.json.as_bytes())?;

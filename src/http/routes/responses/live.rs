@@ -100,11 +100,26 @@ impl LiveResponse {
 
 /// The responses that are generated in the background, or waited for.
 #[derive(Default)]
-pub struct LiveResponses(Mutex<HashMap<ResponseId, Weak<LiveResponse>>>);
+pub struct LiveResponses {
+    all: Mutex<HashMap<ResponseId, Weak<LiveResponse>>>,
+    /// Those whose generation has begun. Their steps are kept until their end is stored, even if nobody follows them.
+    generated: Mutex<HashMap<ResponseId, Arc<LiveResponse>>>,
+}
 
 impl LiveResponses {
     fn all(&self) -> MutexGuard<'_, HashMap<ResponseId, Weak<LiveResponse>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn generated(&self) -> MutexGuard<'_, HashMap<ResponseId, Arc<LiveResponse>>> {
+        self.generated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A response whose generation begins; kept until it is closed.
+    pub fn keep(&self, id: ResponseId) -> Arc<LiveResponse> {
+        let live = self.get_or_create(id);
+        self.generated().insert(id, live.clone());
+        live
     }
 
     /// A response that has not ended. The entry is dropped with its last reference.
@@ -126,6 +141,7 @@ impl LiveResponses {
 
     /// The response has ended: its streams end.
     pub fn close(&self, id: ResponseId) {
+        let _kept = self.generated().remove(&id);
         if let Some(live) = self.all().remove(&id).and_then(|live| live.upgrade()) {
             live.close();
         }
@@ -133,6 +149,7 @@ impl LiveResponses {
 
     /// The server stops: all streams end.
     pub fn close_all(&self) {
+        let _kept = std::mem::take(&mut *self.generated());
         let all = std::mem::take(&mut *self.all());
         all.into_values().filter_map(|live| live.upgrade()).for_each(|live| live.close());
     }
