@@ -19,6 +19,11 @@ pub trait ClockRng: Send + Sync {
 
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill(&self, bytes: &mut [u8]);
+
+    /// Whether a shared store replaces the wall clock by that of its database. Not if a test sets it.
+    fn follows_database(&self) -> bool {
+        true
+    }
 }
 
 /// A point in time, in milliseconds since 1970-01-01T00:00:00Z.

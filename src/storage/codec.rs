@@ -28,6 +28,8 @@ pub trait Record: Serialize + DeserializeOwned {
     const VERSION: u8;
     /// Whether the record decides access and has a MAC.
     const SEALED: bool = false;
+    /// Whether changes are announced to the store's watchers, on every node.
+    const WATCHED: bool = false;
 }
 
 fn config() -> impl bincode::config::Config {

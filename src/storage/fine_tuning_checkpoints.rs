@@ -61,6 +61,7 @@ pub(super) struct TunedModelRow(pub [u8; 16]);
 impl Record for TunedModelRow {
     const TABLE: Table = TUNED_MODELS;
     const VERSION: u8 = 1;
+    const WATCHED: bool = true;
 }
 
 /// Stores a new checkpoint, whose weights are stored, with its names.

@@ -52,6 +52,7 @@ impl Record for KeyRecord {
     const TABLE: Table = KEYS;
     const VERSION: u8 = 1;
     const SEALED: bool = true;
+    const WATCHED: bool = true;
 }
 
 /// An index row; all information is in its key.

@@ -48,6 +48,7 @@ impl Record for LimitsRecord {
     const TABLE: Table = LIMITS;
     const VERSION: u8 = 3;
     const SEALED: bool = true;
+    const WATCHED: bool = true;
 }
 
 /// The limiter's bucket levels at a time, in the limiter's units.

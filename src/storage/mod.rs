@@ -13,6 +13,7 @@ pub mod audit;
 mod backup;
 pub mod batches;
 mod check_report;
+mod cluster;
 mod codec;
 pub mod content_chunks;
 pub mod conversations;
@@ -52,6 +53,7 @@ mod watchers;
 
 pub use backup::BackupReport;
 pub use check_report::CheckReport;
+pub use cluster::{Cluster, NodeProcess};
 pub use codec::Record;
 pub use error::{BackupError, CheckError, OpenError, RestoreError, StoreCopyError};
 pub use limits::LevelsRecord;

@@ -28,6 +28,7 @@ impl Record for ProjectRecord {
     const TABLE: Table = PROJECTS;
     const VERSION: u8 = 1;
     const SEALED: bool = true;
+    const WATCHED: bool = true;
 }
 
 pub fn find(tx: &impl Reader, id: ProjectId) -> Result<Option<ProjectRecord>> {

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use super::cluster::NodeProcess;
 use super::pepper::Pepper;
 use super::watchers::Watchers;
 use crate::error::{Code, Error};
 
 pub(super) struct SharedState {
     pub pepper: Arc<Pepper>,
+    /// This process, if others use the same database.
+    pub process: Option<NodeProcess>,
     pub watchers: Watchers,
     /// The store refuses new writes.
     pub closing: AtomicBool,
@@ -18,9 +21,10 @@ pub(super) struct SharedState {
 }
 
 impl SharedState {
-    pub fn new(pepper: Arc<Pepper>) -> Self {
+    pub fn new(pepper: Arc<Pepper>, process: Option<NodeProcess>) -> Self {
         Self {
             pepper,
+            process,
             watchers: Watchers::default(),
             closing: AtomicBool::new(false),
             commits: AtomicU64::new(0),

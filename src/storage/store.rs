@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
+use super::cluster::{Cluster, DatabaseClock};
 use super::engine::Failed;
 use super::error::OpenError;
 use super::jobs::{Message, Task};
@@ -125,7 +126,7 @@ impl Store {
         clock_rng: Arc<dyn ClockRng>,
     ) -> Result<Self, OpenError> {
         let (sender, inbox) = sync_channel(settings.queue.max(1));
-        let (engine, thread) = postgres::open(location, &settings.dir, &*clock_rng, inbox)?;
+        let (engine, thread) = postgres::open(location, &settings.dir, clock_rng, inbox)?;
         let (shared, thread) = (engine.shared.clone(), WriterThread(Mutex::new(Some(thread))));
         Ok(Self { inner: Arc::new(Inner { engine, shared, sender, thread }) })
     }
@@ -201,6 +202,26 @@ impl Store {
     /// The pepper.
     pub fn pepper(&self) -> &Pepper {
         &self.inner.shared.pepper
+    }
+
+    /// The nodes that share the database; `None` if this process has the store for itself.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.inner.engine.cluster()
+    }
+
+    /// Whether what watchers keep may be used: changes by other nodes have been announced lately.
+    pub fn is_current(&self) -> bool {
+        self.cluster().is_none_or(|cluster| cluster.is_current())
+    }
+
+    /// The clock that everything above the store uses: with the database's time if nodes share it.
+    pub fn clock(&self, machine: Arc<dyn ClockRng>) -> Arc<dyn ClockRng> {
+        match self.cluster() {
+            Some(cluster) if machine.follows_database() => {
+                Arc::new(DatabaseClock { cluster: cluster.clone(), machine })
+            }
+            _ => machine,
+        }
     }
 
     /// Registers `watcher` for changes of sealed records, until it is dropped.

@@ -1,7 +1,9 @@
 //! An engine as the store uses it.
 
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use super::cluster::Cluster;
 use super::engine::{EngineSnapshot, Failed, Health};
 use super::jobs::Message;
 
@@ -18,4 +20,9 @@ pub(super) trait StoreEngine: Send + Sync {
 
     /// Size of the database in bytes; 0 if unknown.
     fn bytes(&self) -> u64;
+
+    /// The nodes that share the database; `None` if no others can.
+    fn cluster(&self) -> Option<&Arc<Cluster>> {
+        None
+    }
 }

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::cluster::NodeProcess;
 use super::codec::{self, Record};
 use super::engine::{EngineSnapshot, EngineWrite, Export, Failed, Health, Scan, Visit, unavailable};
 use super::pepper::Pepper;
@@ -130,7 +131,7 @@ impl Reader for ReadTx {
     }
 }
 
-/// Table and key of a written record that decides access.
+/// Table and key of a written record whose changes are announced.
 pub(super) type Change = (Table, Vec<u8>);
 
 /// A write transaction, shared by the closures of one group.
@@ -140,6 +141,7 @@ pub(super) type Change = (Table, Vec<u8>);
 pub struct WriteTx<'a> {
     engine: &'a dyn EngineWrite,
     pepper: Arc<Pepper>,
+    process: Option<NodeProcess>,
     writes: Cell<u64>,
     health: Cell<Health>,
     changes: RefCell<Vec<Change>>,
@@ -147,7 +149,18 @@ pub struct WriteTx<'a> {
 
 impl<'a> WriteTx<'a> {
     pub(super) fn new(engine: &'a dyn EngineWrite, pepper: Arc<Pepper>) -> Self {
-        Self { engine, pepper, writes: Cell::new(0), health: Cell::default(), changes: RefCell::default() }
+        let (writes, health, changes) = (Cell::new(0), Cell::default(), RefCell::default());
+        Self { engine, pepper, process: None, writes, health, changes }
+    }
+
+    /// The transaction as one of a process that shares the database with others.
+    pub(super) fn by(self, process: Option<NodeProcess>) -> Self {
+        Self { process, ..self }
+    }
+
+    /// The process that writes, if others use the same database.
+    pub fn process(&self) -> Option<NodeProcess> {
+        self.process
     }
 
     /// Stores `record` under `key`, replacing what is there.
@@ -166,7 +179,7 @@ impl<'a> WriteTx<'a> {
     }
 
     fn note_change<R: Record>(&self, key: &[u8]) {
-        if R::SEALED {
+        if R::WATCHED {
             self.changes.borrow_mut().push((R::TABLE, key.to_vec()));
         }
     }

@@ -1,11 +1,12 @@
-//! Who is told about changes of records that decide access.
+//! What is told about changes of records that are kept in memory.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::tables::Table;
 use super::transaction::Change;
 
-/// Notified of every write to a record that decides access, after its commit and before its acknowledgement.
+/// Notified of every write to a [watched](super::Record::WATCHED) record: of this process after its commit and before its
+/// acknowledgement, of other nodes shortly after their commits (see [`Cluster::is_current`](super::Cluster::is_current)).
 pub trait Watcher: Send + Sync {
     fn changed(&self, table: Table, key: &[u8]);
 

@@ -44,4 +44,8 @@ impl ClockRng for ShiftedClock {
     fn fill(&self, bytes: &mut [u8]) {
         self.machine.fill(bytes);
     }
+
+    fn follows_database(&self) -> bool {
+        false
+    }
 }

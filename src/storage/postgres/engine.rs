@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::thread::JoinHandle;
 
@@ -11,7 +12,7 @@ use super::blocking::{NetworkRuntime, block_on};
 use super::connection::Connection;
 use super::connector::Connector;
 use super::error::PostgresOpenError;
-use super::heartbeat::{Heartbeat, Pulse};
+use super::membership::{Member, Membership, Pulse};
 use super::node::{self, Node};
 use super::pool::Pool;
 use super::schema;
@@ -20,6 +21,7 @@ use super::snapshot::PostgresSnapshot;
 use super::writer_connection::WriterConnection;
 use crate::clock_rng::ClockRng;
 use crate::file_lock::FileLock;
+use crate::storage::cluster::{Answer, Cluster};
 use crate::storage::engine::{EngineSnapshot, Failed, Health};
 use crate::storage::error::OpenError;
 use crate::storage::jobs::Message;
@@ -48,7 +50,8 @@ pub(in crate::storage) struct PostgresEngine {
     pool: Arc<Pool>,
     pub shared: Arc<SharedState>,
     availability: Arc<Availability>,
-    _heartbeat: Heartbeat,
+    cluster: Arc<Cluster>,
+    _membership: Membership,
     _runtime: NetworkRuntime,
     /// No other process uses the data folder.
     _lock: FileLock,
@@ -75,6 +78,10 @@ impl StoreEngine for PostgresEngine {
     fn bytes(&self) -> u64 {
         0
     }
+
+    fn cluster(&self) -> Option<&Arc<Cluster>> {
+        Some(&self.cluster)
+    }
 }
 
 /// What a node has after it has registered.
@@ -83,6 +90,8 @@ struct Registered {
     connection: Connection,
     pepper: Pepper,
     node: Node,
+    /// What all nodes showed then.
+    first: Answer,
 }
 
 /// The engine and its writer thread, which takes messages from `inbox` and ends when no sender is left. The data folder
@@ -93,7 +102,7 @@ struct Registered {
 pub(in crate::storage) fn open(
     location: &PostgresLocation,
     dir: &Path,
-    clock_rng: &dyn ClockRng,
+    clock_rng: Arc<dyn ClockRng>,
     inbox: Receiver<Message>,
 ) -> Result<(Arc<PostgresEngine>, JoinHandle<()>), OpenError> {
     private_files::private_dir(dir).map_err(|error| OpenError::io(dir, error))?;
@@ -104,17 +113,27 @@ pub(in crate::storage) fn open(
     let io = |error| OpenError::io(dir, error);
     let runtime = NetworkRuntime::new(NETWORK_THREADS).map_err(io)?;
     let handle = runtime.handle().clone();
-    let Registered { connector, connection, pepper, node } = register(location, dir, clock_rng, &handle)?;
-    let shared = Arc::new(SharedState::new(Arc::new(pepper)));
+    let Registered { connector, connection, pepper, node, first } = register(location, dir, &*clock_rng, &handle)?;
+    let process = node.process().map_err(PostgresOpenError::from)?;
+    let shared = Arc::new(SharedState::new(Arc::new(pepper), Some(process)));
+    let cluster = Arc::new(Cluster::new(process, clock_rng.clone(), first));
     let availability = Arc::new(Availability::default());
-    let heartbeat = Heartbeat::start(&handle, connector.clone(), node.clone());
-    watch_pulse(&heartbeat, shared.clone(), availability.clone(), &handle);
+    let member = Member {
+        connector: connector.clone(),
+        node: node.clone(),
+        cluster: cluster.clone(),
+        shared: shared.clone(),
+        clock_rng,
+    };
+    let membership = Membership::start(&handle, member);
+    watch_pulse(&location.node, &membership, shared.clone(), availability.clone(), &handle);
     let pool = Pool::new(connector.clone(), handle.clone(), location.readers);
     let engine = Arc::new(PostgresEngine {
         pool,
         shared: shared.clone(),
         availability: availability.clone(),
-        _heartbeat: heartbeat,
+        cluster,
+        _membership: membership,
         _runtime: runtime,
         _lock: lock,
     });
@@ -143,26 +162,43 @@ fn register(
         return Err(PostgresOpenError::NoPepper { folder: dir.display().to_string() }.into());
     }
     let pepper = pepper.map_or_else(|| pepper::load_or_create(dir, false, clock_rng), Ok)?;
-    let node = block_on(runtime, async {
+    let (node, first) = block_on(runtime, async {
         schema::check_or_fill(&mut connection, &pepper).await?;
-        node::register(&mut connection, &location.node, LAYOUT).await
+        let node = node::register(&mut connection, &location.node, LAYOUT).await?;
+        let asked = clock_rng.uptime();
+        let nodes = node::registered(&mut connection).await?;
+        Ok::<_, PostgresOpenError>((node, node::answer(&nodes, asked, clock_rng.uptime())?))
     })?;
-    Ok(Registered { connector, connection, pepper, node })
+    Ok(Registered { connector, connection, pepper, node, first })
 }
 
-/// Refuses reads and writes once another process has taken over. What is cached may be out of date as soon as the heartbeat
-/// is not renewed.
-fn watch_pulse(heartbeat: &Heartbeat, shared: Arc<SharedState>, availability: Arc<Availability>, runtime: &Handle) {
-    let mut pulse = heartbeat.pulse();
+/// Refuses reads and writes once another process has taken over.
+fn watch_pulse(
+    node: &str,
+    membership: &Membership,
+    shared: Arc<SharedState>,
+    availability: Arc<Availability>,
+    runtime: &Handle,
+) {
+    let node = node.to_owned();
+    let mut pulse = membership.pulse();
     runtime.spawn(async move {
         while pulse.changed().await.is_ok() {
             let shown = pulse.borrow_and_update().clone();
             match shown {
-                Pulse::Alive => continue,
-                Pulse::Missed(reason) => tracing::warn!(reason, "the heartbeat of this node could not be renewed"),
-                Pulse::Fenced => availability.fence(),
+                Pulse::Alive => tracing::info!("the database answers again"),
+                Pulse::Missed(reason) => tracing::warn!(reason, "the database does not answer"),
+                // A server that stops ends its heartbeat itself.
+                Pulse::Fenced if shared.closing.load(Acquire) => {}
+                Pulse::Fenced => {
+                    tracing::error!(
+                        node,
+                        "another process has taken over this node. Give every server a --node-name of its own"
+                    );
+                    availability.fence();
+                    shared.watchers.announce(&[], true);
+                }
             }
-            shared.watchers.announce(&[], true);
         }
     });
 }

@@ -92,12 +92,6 @@ pub enum PostgresOpenError {
     )]
     NotEmpty { database: String },
     #[error(
-        "The server '{name}' is using the database, and only one can: its last heartbeat is valid for another \
-         {seconds} seconds. Stop it first, or start this one with --node-name '{name}' to take over. If it has \
-         crashed, try again in {seconds} seconds."
-    )]
-    OtherNode { name: String, seconds: i64 },
-    #[error(
         "The node name '{0}' cannot be used. A name has 1 to 200 characters, none of which is a control character."
     )]
     BadNodeName(String),

@@ -11,12 +11,13 @@
 //! call waits without a deadline.
 
 mod blocking;
+mod change_log;
 mod classify;
 mod connection;
 mod connector;
 mod engine;
 mod error;
-mod heartbeat;
+mod membership;
 mod node;
 mod pipeline;
 mod pool;

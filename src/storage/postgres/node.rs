@@ -1,13 +1,12 @@
-//! A node: a process that writes, under a name.
+//! A node: a server that shares the database with others, under a name.
 //!
 //! The row of a node has its number, an epoch and a sequence number. Whoever registers under the name raises the
 //! epoch. Each write transaction begins with an update of the row that requires the epoch and the sequence number, so
 //! a process that has been replaced can write nothing more.
 //!
-//! For now only one node may use a database. Every node renews a heartbeat by the database's clock
-//! ([`heartbeat`](super::heartbeat)). Registration under another name is refused while a heartbeat is valid. When it
-//! has expired, registration fences the silent node, in case that it is only slow. Registrations run one at a time,
-//! because they lock the row of the table `turn` first.
+//! Every node renews a heartbeat by the database's clock ([`membership`](super::membership)). Registrations run one at a
+//! time, because they lock the row of the table `turn` first. A new name gets the number of a node that has left or has
+//! been silent for a day, so that servers with names of their own at every start do not use up the numbers.
 
 use std::time::Duration;
 
@@ -15,9 +14,13 @@ use super::connection::{Connection, Phase, Request};
 use super::error::{PostgresError, PostgresOpenError};
 use super::rows::column;
 use super::statements;
+use crate::storage::cluster::{Answer, NodeProcess};
 
 /// How long a heartbeat is valid.
 pub const HEARTBEAT_VALID: Duration = Duration::from_secs(10);
+
+/// How long a node must have been silent before another name gets its number.
+const ABANDONED_AFTER: Duration = Duration::from_secs(86_400);
 
 /// Max characters of a node's name.
 const MAX_NAME: usize = 200;
@@ -32,23 +35,42 @@ pub struct Node {
     pub name: String,
     /// Counts from 1.
     pub number: i64,
-    /// Number of registrations under this name.
+    /// Number of registrations under this number.
     pub epoch: i64,
     /// Number of commits of this node.
     pub seq: i64,
 }
 
+impl Node {
+    /// # Errors
+    /// If the number is too great, which takes 65,536 nodes.
+    pub(super) fn process(&self) -> Result<NodeProcess, PostgresError> {
+        let numbers = u16::try_from(self.number).ok().zip(u64::try_from(self.epoch).ok());
+        let process = numbers.map(|(number, epoch)| NodeProcess { number, epoch });
+        process.ok_or_else(|| PostgresError::Refused("More than 65,535 nodes have used this database.".to_owned()))
+    }
+}
+
 /// A row of the tables of nodes and heartbeats.
-struct Registered {
-    node: Node,
-    /// How long the heartbeat is still valid, by the database's clock; at most 0 if it has expired.
-    valid_ms: i64,
+pub(super) struct Registered {
+    pub node: Node,
+    /// When the heartbeat ends, in milliseconds of the database's clock; 0 if there is none.
+    until_ms: i64,
+    /// The database's clock when the row was read.
+    pub now_ms: i64,
+}
+
+impl Registered {
+    pub fn is_alive(&self) -> bool {
+        self.until_ms > self.now_ms
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.until_ms.saturating_add(millis(ABANDONED_AFTER)) <= self.now_ms
+    }
 }
 
 /// Registers this process under a name. A process that had the name before is fenced.
-///
-/// # Errors
-/// [`PostgresOpenError::OtherNode`] while a node of another name is alive.
 pub async fn register(connection: &mut Connection, name: &str, layout: u32) -> Result<Node, PostgresOpenError> {
     if name.is_empty() || name.chars().count() > MAX_NAME || name.chars().any(char::is_control) {
         return Err(PostgresOpenError::BadNodeName(name.chars().take(MAX_NAME).collect()));
@@ -58,29 +80,26 @@ pub async fn register(connection: &mut Connection, name: &str, layout: u32) -> R
         let result = try_register(connection, name, layout).await;
         connection.rollback();
         match result {
-            Err(PostgresOpenError::Failed(PostgresError::Conflict(_))) if attempts < ATTEMPTS => attempts += 1,
-            result => return result,
+            Err(PostgresError::Conflict(_)) if attempts < ATTEMPTS => attempts += 1,
+            result => return Ok(result?),
         }
     }
 }
 
-async fn try_register(connection: &mut Connection, name: &str, layout: u32) -> Result<Node, PostgresOpenError> {
+async fn try_register(connection: &mut Connection, name: &str, layout: u32) -> Result<Node, PostgresError> {
     connection.phase = Phase::Writing;
     connection.run_one(Request::command(statements::BEGIN_TURN)).await?;
     connection.run_one(Request::rows(statements::LOCK_TURN, Vec::new())).await?;
     let nodes = registered(connection).await?;
-    let alive = nodes.iter().find(|other| other.node.name != name && other.valid_ms > 0);
-    if let Some(alive) = alive {
-        let seconds = (alive.valid_ms + 999) / 1000;
-        return Err(PostgresOpenError::OtherNode { name: alive.node.name.clone(), seconds });
-    }
+    let name_of = |known: &&Registered| known.node.name == name;
+    let free = nodes.iter().find(name_of).or_else(|| nodes.iter().find(|known| known.is_abandoned()));
     let last = nodes.iter().map(|other| other.node.number).max().unwrap_or(0);
-    let known = nodes.into_iter().find(|other| other.node.name == name);
-    let (node, is_new) = match known {
-        Some(known) => (Node { epoch: known.node.epoch + 1, ..known.node }, false),
+    let (node, is_new) = match free {
+        Some(free) => (Node { name: name.to_owned(), epoch: free.node.epoch + 1, ..free.node.clone() }, false),
         None => (Node { name: name.to_owned(), number: last + 1, epoch: 1, seq: 0 }, true),
     };
-    // The process that had the name before may have committed since the row was read.
+    node.process()?;
+    // The process that had the number before may have committed since the row was read.
     let seq = write(connection, &node, is_new, layout).await?;
     Ok(Node { seq, ..node })
 }
@@ -90,35 +109,42 @@ async fn try_register(connection: &mut Connection, name: &str, layout: u32) -> R
 /// # Errors
 /// [`PostgresOpenError::InUse`].
 pub async fn require_none(connection: &mut Connection) -> Result<(), PostgresOpenError> {
-    match registered(connection).await?.into_iter().find(|known| known.valid_ms > 0) {
+    match registered(connection).await?.into_iter().find(Registered::is_alive) {
         Some(alive) => Err(PostgresOpenError::InUse { name: alive.node.name }),
         None => Ok(()),
     }
 }
 
-async fn registered(connection: &mut Connection) -> Result<Vec<Registered>, PostgresError> {
+/// All nodes.
+pub(super) async fn registered(connection: &mut Connection) -> Result<Vec<Registered>, PostgresError> {
     let rows = connection.run_one(Request::rows(statements::NODES, Vec::new())).await?.into_rows();
-    let read = |row: &tokio_postgres::Row| {
-        let node =
-            Node { number: column(row, 0)?, name: column(row, 1)?, epoch: column(row, 2)?, seq: column(row, 3)? };
-        Ok(Registered { node, valid_ms: column(row, 4)? })
-    };
     rows.iter().map(read).collect()
+}
+
+/// A row of the statement that reads all nodes.
+pub(super) fn read(row: &tokio_postgres::Row) -> Result<Registered, PostgresError> {
+    let node = Node { number: column(row, 0)?, name: column(row, 1)?, epoch: column(row, 2)?, seq: column(row, 3)? };
+    Ok(Registered { node, until_ms: column(row, 4)?, now_ms: column(row, 5)? })
+}
+
+/// What all nodes show, read between two points of the uptime.
+pub(super) fn answer(nodes: &[Registered], asked: Duration, answered: Duration) -> Result<Answer, PostgresError> {
+    let alive = nodes.iter().filter(|known| known.is_alive()).map(|known| known.node.process());
+    let database_millis = nodes.first().map_or(0, |known| known.now_ms);
+    Ok(Answer { asked, answered, database_millis, alive: alive.collect::<Result<_, _>>()? })
 }
 
 /// Writes the rows of a registration and commits. Returns the node's sequence number.
 async fn write(connection: &mut Connection, node: &Node, is_new: bool, layout: u32) -> Result<i64, PostgresError> {
-    let valid = valid_ms();
+    let valid = millis(HEARTBEAT_VALID);
     let layout = i64::from(layout);
     let row = if is_new {
         Request::count(statements::ADD_NODE, vec![&node.number, &node.name, &node.epoch])
     } else {
-        Request::rows(statements::TAKE_NODE, vec![&node.number, &node.epoch])
+        Request::rows(statements::TAKE_NODE, vec![&node.number, &node.epoch, &node.name])
     };
     let requests = vec![
         row,
-        Request::count(statements::FENCE_OTHERS, vec![&node.number]),
-        Request::count(statements::END_OTHER_HEARTBEATS, vec![&node.number]),
         Request::count(statements::FIRST_HEARTBEAT, vec![&node.number, &node.epoch, &valid, &layout]),
         Request::command(statements::COMMIT),
     ];
@@ -133,7 +159,7 @@ async fn write(connection: &mut Connection, node: &Node, is_new: bool, layout: u
 /// # Errors
 /// [`PostgresError::Fenced`] if another process has registered since.
 pub async fn renew(connection: &mut Connection, node: &Node) -> Result<(), PostgresError> {
-    let valid = valid_ms();
+    let valid = millis(HEARTBEAT_VALID);
     let request = Request::count(statements::HEARTBEAT, vec![&node.number, &node.epoch, &valid]);
     match connection.run_one(request).await?.changed() {
         1 => Ok(()),
@@ -141,12 +167,12 @@ pub async fn renew(connection: &mut Connection, node: &Node) -> Result<(), Postg
     }
 }
 
-/// Ends the heartbeat, so that another node can start at once.
+/// Ends the heartbeat, so that other nodes take over what this one does at once.
 pub async fn leave(connection: &mut Connection, node: &Node) -> Result<(), PostgresError> {
     connection.run_one(Request::count(statements::END_HEARTBEAT, vec![&node.number, &node.epoch])).await?;
     Ok(())
 }
 
-fn valid_ms() -> i64 {
-    i64::try_from(HEARTBEAT_VALID.as_millis()).unwrap_or(i64::MAX)
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

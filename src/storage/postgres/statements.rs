@@ -9,7 +9,7 @@ use super::settings::Timeouts;
 pub(super) const PREFIX: &str = "outpost_";
 
 /// Tables of this engine itself, without the prefix.
-pub(super) const OWN_TABLES: &[&str] = &["nodes", "heartbeats", "turn"];
+pub(super) const OWN_TABLES: &[&str] = &["nodes", "heartbeats", "changes", "turn"];
 
 /// The database's clock in milliseconds since 1970.
 macro_rules! now_ms {
@@ -83,18 +83,16 @@ pub(super) const SETTLE: &str =
     "UPDATE outpost_nodes SET attempt = attempt + 1 WHERE node = $1 AND epoch = $2 RETURNING seq";
 /// Only one transaction at a time has the turn.
 pub(super) const LOCK_TURN: &str = "SELECT id FROM outpost_turn WHERE id = 0 FOR UPDATE";
-/// All nodes, with the milliseconds for which each one's heartbeat is still valid.
+/// All nodes, with the time until which each one's heartbeat is valid (0 if it has none), and the time now.
 pub(super) const NODES: &str = concat!(
-    "SELECT n.node, n.name, n.epoch, n.seq, coalesce(h.until_ms - ",
+    "SELECT n.node, n.name, n.epoch, n.seq, coalesce(h.until_ms, 0), ",
     now_ms!(),
-    ", 0) FROM outpost_nodes n LEFT JOIN outpost_heartbeats h ON h.node = n.node ORDER BY n.node"
+    " FROM outpost_nodes n LEFT JOIN outpost_heartbeats h ON h.node = n.node ORDER BY n.node"
 );
 pub(super) const ADD_NODE: &str =
     "INSERT INTO outpost_nodes (node, name, epoch, seq, changed, attempt) VALUES ($1, $2, $3, 0, 0, 0)";
-pub(super) const TAKE_NODE: &str = "UPDATE outpost_nodes SET epoch = $2 WHERE node = $1 RETURNING seq";
-/// Fences every other node.
-pub(super) const FENCE_OTHERS: &str = "UPDATE outpost_nodes SET epoch = epoch + 1 WHERE node <> $1";
-pub(super) const END_OTHER_HEARTBEATS: &str = "DELETE FROM outpost_heartbeats WHERE node <> $1";
+/// Fences the process that had the node. Parameters: node, epoch, name.
+pub(super) const TAKE_NODE: &str = "UPDATE outpost_nodes SET epoch = $2, name = $3 WHERE node = $1 RETURNING seq";
 /// Parameters: node, epoch, validity in milliseconds, layout.
 pub(super) const FIRST_HEARTBEAT: &str = concat!(
     "INSERT INTO outpost_heartbeats (node, epoch, until_ms, layout) VALUES ($1, $2, ",
@@ -106,6 +104,10 @@ pub(super) const FIRST_HEARTBEAT: &str = concat!(
 pub(super) const HEARTBEAT: &str =
     concat!("UPDATE outpost_heartbeats SET until_ms = ", now_ms!(), " + $3::bigint WHERE node = $1 AND epoch = $2");
 pub(super) const END_HEARTBEAT: &str = "DELETE FROM outpost_heartbeats WHERE node = $1 AND epoch = $2";
+/// Ends the part of the change log that is older than all that nodes still read. Parameters: first and end of the keys.
+pub(super) const TRIM_CHANGES: &str = "DELETE FROM outpost_changes WHERE k >= $1 AND k < $2";
+/// For sessions whose writes may be lost if the database's machine fails.
+pub(super) const NO_WAIT_FOR_DISK: &str = "SET synchronous_commit = off";
 
 // Schema.
 
@@ -185,8 +187,8 @@ mod tests {
             NODES,
             ADD_NODE,
             TAKE_NODE,
-            FENCE_OTHERS,
-            END_OTHER_HEARTBEATS,
+            TRIM_CHANGES,
+            NO_WAIT_FOR_DISK,
             FIRST_HEARTBEAT,
             HEARTBEAT,
             END_HEARTBEAT,

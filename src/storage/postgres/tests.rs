@@ -111,7 +111,7 @@ impl Database {
     fn write(&self, node: &mut Node, rows: &[Change<'_>]) {
         self.run(async |connection| {
             connection.begin(node, &Wanted::default()).await.unwrap();
-            connection.commit(node, &writes(rows)).await.unwrap();
+            connection.commit(node, &writes(rows), &[]).await.unwrap();
         });
     }
 

@@ -4,6 +4,7 @@
 
 use tokio_postgres::Row;
 
+use super::change_log;
 use super::connection::{Answer, Connection, Phase, Request};
 use super::error::PostgresError;
 use super::node::Node;
@@ -11,6 +12,7 @@ use super::rows::{column, pair};
 use super::statements::{self, Order};
 use crate::storage::remote::{Fetched, Page, Wanted, Writes};
 use crate::storage::tables::Table;
+use crate::storage::transaction::Change;
 
 /// The outcome of a commit whose answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +88,7 @@ impl Connection {
         self.or_rollback(result)
     }
 
-    /// Writes and commits in one round trip. Once this returns, the writes are durable.
+    /// Writes, adds `changes` to the change log and commits, in one round trip. Once this returns, all is durable.
     ///
     /// The database reports success for the COMMIT of a transaction that has failed before. The node's row, read
     /// after it, proves the commit.
@@ -94,15 +96,20 @@ impl Connection {
     /// # Errors
     /// [`PostgresError::Lost`] with `commit_sent`: [`settle`](Self::settle) on another connection tells the outcome.
     /// After all other errors nothing was written.
-    pub async fn commit(&mut self, node: &mut Node, writes: &Writes) -> Result<(), PostgresError> {
+    pub async fn commit(&mut self, node: &mut Node, writes: &Writes, changes: &[Change]) -> Result<(), PostgresError> {
         self.require(Phase::Writing)?;
         let (puts, removes) = (puts(writes), removes(writes));
-        let mut requests: Vec<Request<'_>> = Vec::with_capacity(puts.len() + removes.len() + 2);
+        let (changed_keys, changed_rows) = change_log::rows(node.number, node.seq + 1, changes)?;
+        let mut requests: Vec<Request<'_>> = Vec::with_capacity(puts.len() + removes.len() + 3);
         for Puts { table, keys, values } in &puts {
             requests.push(Request::count(statements::put(table.name()), vec![keys, values]));
         }
         for (table, keys) in &removes {
             requests.push(Request::count(statements::remove(table.name()), vec![keys]));
+        }
+        if !changes.is_empty() {
+            let log = statements::put(change_log::TABLE);
+            requests.push(Request::count(log, vec![&changed_keys, &changed_rows]));
         }
         requests.push(Request::command(statements::COMMIT));
         let number = node.number;

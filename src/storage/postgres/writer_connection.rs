@@ -9,6 +9,7 @@ use super::error::PostgresError;
 use super::node::{self, Node};
 use super::transactions::Settled;
 use crate::storage::remote::{Fetched, Remote, RemoteError, Wanted, Writes};
+use crate::storage::transaction::Change;
 
 /// Runs the transactions of this node. Blocking; not for threads of a runtime.
 pub(super) struct WriterConnection {
@@ -57,7 +58,7 @@ impl Remote for WriterConnection {
         })
     }
 
-    fn commit(&mut self, writes: &Writes) -> Result<(), RemoteError> {
+    fn commit(&mut self, writes: &Writes, changes: &[Change]) -> Result<(), RemoteError> {
         if writes.is_empty() {
             self.rollback();
             return Ok(());
@@ -70,7 +71,7 @@ impl Remote for WriterConnection {
         let Some(connection) = connection.as_mut() else {
             return Err(RemoteError::Unavailable("there is no connection".to_owned()));
         };
-        let result = block_on(runtime, connection.commit(node, writes));
+        let result = block_on(runtime, connection.commit(node, writes, changes));
         self.note(result).map_err(remote_error)
     }
 

@@ -40,7 +40,7 @@ pub(in crate::storage) fn open(
         let _ = database::catch_panic(move || drop(db));
         return Err(error);
     }
-    let state = Arc::new(RedbState::new(db, source, Arc::new(SharedState::new(pepper))));
+    let state = Arc::new(RedbState::new(db, source, Arc::new(SharedState::new(pepper, None))));
     let writer = Writer { state: state.clone(), inbox, _lock: lock };
     let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
     Ok((state, thread.map_err(|error| OpenError::io(&path, error))?))

@@ -1,14 +1,13 @@
 //! Runs the closures of a group until none of them lacks a row.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
 use super::batch::{Wanted, Writes};
 use super::known_rows::KnownRows;
 use super::view::View;
 use super::{Remote, RemoteError};
 use crate::storage::jobs::Member;
-use crate::storage::pepper::Pepper;
+use crate::storage::shared_state::SharedState;
 use crate::storage::transaction::{Change, WriteTx};
 
 /// Maximum bytes that a transaction writes, unless a single closure writes more.
@@ -26,16 +25,16 @@ pub(super) struct Ran {
     pub writes: Writes,
     /// How many closures wrote.
     pub writers: u64,
-    /// Written records that decide access.
+    /// Written records whose changes are announced.
     pub changes: Vec<Change>,
 }
 
 /// Runs the members in a transaction of `remote`, which stays open if something was read. The outcomes are those of the
 /// last pass, in which no row was missing.
-pub(super) fn run(remote: &mut dyn Remote, members: &mut [Member], pepper: &Arc<Pepper>) -> Result<Ran, RemoteError> {
+pub(super) fn run(remote: &mut dyn Remote, members: &mut [Member], shared: &SharedState) -> Result<Ran, RemoteError> {
     let mut known = KnownRows::default();
     for _ in 0..MAX_PASSES {
-        let (ran, wanted) = pass(&known, members, pepper);
+        let (ran, wanted) = pass(&known, members, shared);
         if wanted.is_empty() {
             return Ok(ran);
         }
@@ -49,11 +48,11 @@ pub(super) fn run(remote: &mut dyn Remote, members: &mut [Member], pepper: &Arc<
 }
 
 /// Runs all members once. A member that lacks rows does not keep the others from telling what they lack.
-fn pass(known: &KnownRows, members: &mut [Member], pepper: &Arc<Pepper>) -> (Ran, Wanted) {
+fn pass(known: &KnownRows, members: &mut [Member], shared: &SharedState) -> (Ran, Wanted) {
     let (mut ran, wanted) = (Ran::default(), RefCell::default());
     for member in members {
         let view = View::new(known, &ran.writes, &wanted);
-        let tx = WriteTx::new(&view, pepper.clone());
+        let tx = WriteTx::new(&view, shared.pepper.clone()).by(shared.process);
         let accepted = member.run(&tx);
         let (lacks_rows, changes) = (view.lacks_rows(), tx.take_changes());
         let writes = view.into_writes();

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Fetched, Page, Remote, RemoteError, Row, Wanted, Writes};
 use crate::storage::tables::Table;
+use crate::storage::transaction::Change;
 
 pub(super) type Tables = BTreeMap<Table, BTreeMap<Vec<u8>, Vec<u8>>>;
 
@@ -77,7 +78,7 @@ impl Remote for Memory {
         Ok(Fetched { values: values.collect(), pages: wanted.pages.iter().map(|page| state.page(page)).collect() })
     }
 
-    fn commit(&mut self, writes: &Writes) -> Result<(), RemoteError> {
+    fn commit(&mut self, writes: &Writes, _: &[Change]) -> Result<(), RemoteError> {
         let mut state = self.0.lock().unwrap();
         state.last_commit = false;
         match state.commit_faults.pop_front() {

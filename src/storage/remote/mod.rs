@@ -16,6 +16,7 @@ mod tests;
 mod view;
 mod writer;
 
+use super::transaction::Change;
 pub(super) use batch::{Fetched, Page, Row, Wanted, Writes};
 pub(super) use page_size::{FIRST_LARGE_ROWS, first_rows, next_rows};
 pub(super) use writer::{Availability, Writer};
@@ -25,8 +26,9 @@ pub(super) trait Remote: Send {
     /// Reads in the open transaction. Begins one if none is open.
     fn fetch(&mut self, wanted: &Wanted) -> Result<Fetched, RemoteError>;
 
-    /// Writes and commits. Begins a transaction if none is open. Returns only if the changes are durable.
-    fn commit(&mut self, writes: &Writes) -> Result<(), RemoteError>;
+    /// Writes and commits, and tells other nodes of the changes to watched records. Begins a transaction if none is open.
+    /// Returns only if all is durable.
+    fn commit(&mut self, writes: &Writes, changes: &[Change]) -> Result<(), RemoteError>;
 
     /// Discards the open transaction, if there is one. Failures are met by the next call.
     fn rollback(&mut self);

@@ -34,7 +34,7 @@ impl Rig {
     fn new(tables: Tables) -> Self {
         let memory = Memory::default();
         memory.0.lock().unwrap().tables = tables;
-        let shared = Arc::new(SharedState::new(Arc::new(Pepper::from_bytes([7; 32]))));
+        let shared = Arc::new(SharedState::new(Arc::new(Pepper::from_bytes([7; 32])), None));
         let availability = Arc::new(Availability::default());
         let (sender, inbox) = sync_channel(1000);
         let (remote, state, available) = (memory.clone(), shared.clone(), availability.clone());

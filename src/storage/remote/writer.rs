@@ -173,8 +173,8 @@ impl<R: Remote> Writer<R> {
 
     /// Runs the members in one transaction and commits it.
     fn attempt(&mut self, members: &mut [Member]) -> Result<Ran, RemoteError> {
-        let ran = run(&mut self.remote, members, &self.shared.pepper)?;
-        match self.remote.commit(&ran.writes) {
+        let ran = run(&mut self.remote, members, &self.shared)?;
+        match self.remote.commit(&ran.writes, &ran.changes) {
             Ok(()) => Ok(ran),
             Err(RemoteError::Unknown(reason)) if self.was_committed(&reason)? => Ok(ran),
             Err(RemoteError::Unknown(reason)) => Err(RemoteError::Conflict(reason)),

@@ -30,14 +30,14 @@ fn transactions_that_read_what_the_other_writes_conflict() {
     database.runtime.block_on(async {
         one.begin(&first, &wanted(KEYS, &[b"x"])).await.unwrap();
         two.begin(&second, &wanted(KEYS, &[b"y"])).await.unwrap();
-        one.commit(&mut first, &writes(&[(KEYS, b"y", Some(b"1"))])).await.unwrap();
-        let loser = two.commit(&mut second, &writes(&[(KEYS, b"x", Some(b"2"))])).await.unwrap_err();
+        one.commit(&mut first, &writes(&[(KEYS, b"y", Some(b"1"))]), &[]).await.unwrap();
+        let loser = two.commit(&mut second, &writes(&[(KEYS, b"x", Some(b"2"))]), &[]).await.unwrap_err();
         assert!(is_conflict(&loser), "{loser:?}");
         assert_eq!(second.seq, 0);
         // The same connection runs the transaction again.
         let read = two.begin(&second, &wanted(KEYS, &[b"y"])).await.unwrap();
         assert_eq!(values(read), [Some(b"1".to_vec())]);
-        two.commit(&mut second, &writes(&[(KEYS, b"x", Some(b"2"))])).await.unwrap();
+        two.commit(&mut second, &writes(&[(KEYS, b"x", Some(b"2"))]), &[]).await.unwrap();
     });
     assert_eq!((first.seq, second.seq), (1, 1));
 }
@@ -52,7 +52,7 @@ fn two_transactions_of_a_node_conflict_on_its_row() {
     let waiting = database.runtime.spawn(async move { two.begin(&other, &Wanted::default()).await });
     database.wait_for_lock();
     database.runtime.block_on(async {
-        one.commit(&mut node, &writes(&[])).await.unwrap();
+        one.commit(&mut node, &writes(&[]), &[]).await.unwrap();
         let error = waiting.await.unwrap().unwrap_err();
         assert!(is_conflict(&error), "{error:?}");
     });
@@ -79,12 +79,12 @@ fn a_commit_of_an_aborted_transaction_is_not_taken_for_a_commit() {
     let mut node = database.register("a");
     database.run(async |connection| {
         connection.begin(&node, &Wanted::default()).await.unwrap();
-        connection.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"old"))])).await.unwrap();
+        connection.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"old"))]), &[]).await.unwrap();
         // Without writes, the database answers all statements of the commit without an error.
         for (rows, reason) in [(writes(&[]), "rolled"), (writes(&[(KEYS, b"k", Some(b"new"))]), "aborted")] {
             connection.begin(&node, &Wanted::default()).await.unwrap();
             connection.run_one(Request::command("SELECT 1 / 0")).await.unwrap_err();
-            let error = connection.commit(&mut node, &rows).await.unwrap_err();
+            let error = connection.commit(&mut node, &rows, &[]).await.unwrap_err();
             assert!(is_conflict(&error) && error.to_string().contains(reason), "{error:?}");
         }
         // The connection can be used again.
@@ -101,7 +101,7 @@ fn a_step_out_of_order_is_refused() {
     database.run(async |connection| {
         let bug = |error: PostgresError| matches!(error, PostgresError::Bug(_));
         assert!(bug(connection.fetch(&Wanted::default()).await.unwrap_err()));
-        assert!(bug(connection.commit(&mut node, &writes(&[])).await.unwrap_err()));
+        assert!(bug(connection.commit(&mut node, &writes(&[]), &[]).await.unwrap_err()));
         connection.begin(&node, &Wanted::default()).await.unwrap();
         assert!(bug(connection.begin(&node, &Wanted::default()).await.unwrap_err()));
     });
@@ -133,7 +133,7 @@ fn a_takeover_waits_for_a_transaction_that_has_begun() {
     });
     database.wait_for_lock();
     let new = database.runtime.block_on(async {
-        connection.commit(&mut old, &writes(&[(KEYS, b"k", Some(b"v"))])).await.unwrap();
+        connection.commit(&mut old, &writes(&[(KEYS, b"k", Some(b"v"))]), &[]).await.unwrap();
         takeover.await.unwrap()
     });
     assert_eq!(new.epoch, 2);
@@ -175,7 +175,7 @@ fn a_connection_lost_while_a_commit_waits_has_written_nothing() {
     });
     let commit = database
         .runtime
-        .spawn(async move { writer.commit(&mut committed, &writes(&[(KEYS, b"k", Some(b"new"))])).await });
+        .spawn(async move { writer.commit(&mut committed, &writes(&[(KEYS, b"k", Some(b"new"))]), &[]).await });
     database.wait_for_lock();
     database.runtime.block_on(async {
         terminate(&mut other, backend).await;
@@ -198,7 +198,7 @@ fn commit_through(cut: Cut) -> (Database, Settled, i64) {
         let mut writer = Connector::new(settings(&url)).unwrap().connect().await.unwrap();
         writer.begin(&node, &Wanted::default()).await.unwrap();
         let rows = writes(&[(MESSAGES, b"m", Some(b"1")), (PROJECTS, b"p", Some(b"2"))]);
-        let error = writer.commit(&mut node, &rows).await.unwrap_err();
+        let error = writer.commit(&mut node, &rows, &[]).await.unwrap_err();
         assert!(matches!(error, PostgresError::Lost { commit_sent: true, .. }), "{error:?}");
         assert_eq!(node.seq, 0, "the outcome is not known yet");
         let mut other = database.connector.connect().await.unwrap();

@@ -76,7 +76,7 @@ fn a_server_that_stops_to_answer_is_given_up_after_the_deadline() {
         assert!(!idle.is_usable());
         assert!(idle.begin(&node, &Wanted::default()).await.unwrap_err().is_lost(), "late answers are never read");
         // Its statements are not prepared yet, so COMMIT is not sent.
-        let commit = writer.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"v"))])).await.unwrap_err();
+        let commit = writer.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"v"))]), &[]).await.unwrap_err();
         assert!(matches!(commit, PostgresError::Lost { commit_sent: false, .. }), "{commit:?}");
         let mut short = settings(&url);
         short.timeouts.session = SHORT;
@@ -95,11 +95,11 @@ fn a_commit_that_is_not_answered_in_time_may_have_taken_place() {
         let mut writer = Connector::new(settings(&url)).unwrap().connect().await.unwrap();
         let rows = writes(&[(KEYS, b"k", Some(b"v"))]);
         writer.begin(&node, &Wanted::default()).await.unwrap();
-        writer.commit(&mut node, &rows).await.unwrap();
+        writer.commit(&mut node, &rows, &[]).await.unwrap();
         writer.begin(&node, &Wanted::default()).await.unwrap();
         proxy.freeze();
         writer.timeouts.reply = SHORT;
-        let error = writer.commit(&mut node, &rows).await.unwrap_err();
+        let error = writer.commit(&mut node, &rows, &[]).await.unwrap_err();
         assert!(matches!(error, PostgresError::Lost { commit_sent: true, .. }), "{error:?}");
     });
     assert_eq!(node.seq, 1);

@@ -74,10 +74,10 @@ fn a_transaction_does_not_see_its_writes_before_commit_and_rollback_drops_them()
         connection.rollback();
         connection.rollback();
         connection.begin(&node, &Wanted::default()).await.unwrap();
-        connection.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"v"))])).await.unwrap();
+        connection.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"v"))]), &[]).await.unwrap();
         let read = connection.begin(&node, &wanted(KEYS, &[b"k"])).await.unwrap();
         assert_eq!(values(read), [Some(b"v".to_vec())]);
-        connection.commit(&mut node, &writes(&[])).await.unwrap();
+        connection.commit(&mut node, &writes(&[]), &[]).await.unwrap();
     });
     assert_eq!(node.seq, 2);
 }
