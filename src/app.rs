@@ -142,6 +142,7 @@ impl App {
         let data = config.paths.data.clone();
         let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
         let store = Store::open_at(settings, config.store.as_ref(), clock_rng.clone())?;
+        let clock_rng = store.clock(clock_rng);
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
         let address = listener.local_addr()?;
         let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;

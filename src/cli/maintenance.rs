@@ -84,6 +84,7 @@ pub fn check(paths: &DataPaths, verbose: bool, out: &mut dyn Write) -> Outcome {
 pub fn admin_key(paths: &DataPaths, out: &mut dyn Write) -> Outcome {
     let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
     let store = open(paths, clock_rng.clone())?;
+    let clock_rng = store.clock(clock_rng);
     let made = actix_web::rt::System::new().block_on(setup::new_admin_key(&store, &clock_rng));
     store.shutdown();
     writeln!(out, "{}", made?.secret.expose())?;

@@ -1,6 +1,8 @@
 //! A cache of key records, so that authentication does not read the disk.
 //!
-//! Invariant: once a change of a key or its project has been acknowledged, no lookup returns the earlier state. The
+//! Invariant: once a change of a key or its project has been acknowledged, no lookup returns the earlier state. (If it was
+//! made by another node: no lookup more than 0.75 seconds later, because [`Store::is_current`](crate::storage::Store)
+//! guards the cache.) The
 //! storage announces each change after its commit and before its acknowledgement. The announcement removes the entry
 //! and increments the shard's generation under the shard's lock. A loader notes the generation before its snapshot
 //! begins and inserts only if it is unchanged. If the change was committed after the snapshot, either the generation
@@ -65,6 +67,11 @@ impl KeyCache {
     pub fn get(&self, id: KeyId) -> Result<Arc<CachedKey>, InsertToken> {
         let shard = self.shard(id);
         shard.keys.get(&id).cloned().ok_or(InsertToken(shard.generation))
+    }
+
+    /// A token for inserting the entry after loading, whether there is one or not.
+    pub fn miss(&self, id: KeyId) -> InsertToken {
+        InsertToken(self.shard(id).generation)
     }
 
     pub fn insert(&self, id: KeyId, token: InsertToken, known: Arc<CachedKey>) {

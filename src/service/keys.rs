@@ -142,7 +142,7 @@ impl Keys {
         let id = api_key_secret::parse(secret)
             .map_err(|error| self.throttle.record(address, AuthFailure::Malformed, self.clock_rng.uptime(), error))?;
         let digest = self.store.pepper().digest(secret);
-        let (cached, token) = match self.cache.get(id) {
+        let (cached, token) = match self.cached(id) {
             Ok(known) => (Some(known), None),
             Err(token) => (None, Some(token)),
         };
@@ -158,9 +158,14 @@ impl Keys {
         Ok(known.access.clone())
     }
 
+    /// The cached key, or a token for inserting it. What is cached counts only while changes by other nodes are known.
+    fn cached(&self, id: KeyId) -> std::result::Result<Arc<CachedKey>, InsertToken> {
+        if self.store.is_current() { self.cache.get(id) } else { Err(self.cache.miss(id)) }
+    }
+
     /// The access of requests that come without a key, which is that of the key `id`.
     pub async fn authenticate_keyless(&self, id: KeyId) -> Result<Access> {
-        let known = match self.cache.get(id) {
+        let known = match self.cached(id) {
             Ok(known) => known,
             Err(token) => {
                 let found = self.load(id).await?.filter(|(_, exists)| *exists);

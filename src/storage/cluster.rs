@@ -31,8 +31,9 @@ pub struct NodeProcess {
 pub struct Cluster {
     process: NodeProcess,
     clock_rng: Arc<dyn ClockRng>,
-    /// Uptime when the last question that was answered was sent, in microseconds; 0 if none was.
-    answered_micros: AtomicU64,
+    /// Uptime when the last question that was answered was sent, in microseconds.
+    asked_micros: AtomicU64,
+    answer_count: AtomicU64,
     /// The database's clock minus the uptime, in milliseconds.
     clock_offset: AtomicI64,
     /// The latest time that was shown, in milliseconds.
@@ -70,13 +71,13 @@ impl Cluster {
         let cluster = Self {
             process,
             clock_rng,
-            answered_micros: AtomicU64::new(0),
+            asked_micros: AtomicU64::new(0),
+            answer_count: AtomicU64::new(0),
             clock_offset: AtomicI64::new(0),
             latest_shown: AtomicI64::new(0),
             answers: Mutex::default(),
         };
-        cluster.add_sample(&mut cluster.answers(), &first);
-        cluster.answers().alive = first.alive;
+        cluster.note(first);
         cluster
     }
 
@@ -95,20 +96,20 @@ impl Cluster {
         process == self.process || self.answers().alive.contains(&process)
     }
 
-    /// The number of nodes that were alive at the last answer, with this one.
+    /// The number of nodes that were alive at the last answer, including this one.
     pub fn alive(&self) -> usize {
         self.answers().alive.iter().filter(|process| **process != self.process).count() + 1
     }
 
     /// Whether all changes that were committed up to 0.75 seconds ago have been announced to the store's watchers.
     pub fn is_current(&self) -> bool {
-        self.age().is_some_and(|age| age < MAX_CACHE_AGE)
+        let asked = Duration::from_micros(self.asked_micros.load(Acquire));
+        self.clock_rng.uptime().saturating_sub(asked) < MAX_CACHE_AGE
     }
 
-    /// Time since the last question that was answered; `None` if none was.
-    pub(super) fn age(&self) -> Option<Duration> {
-        let asked = Some(self.answered_micros.load(Acquire)).filter(|micros| *micros > 0)?;
-        Some(self.clock_rng.uptime().saturating_sub(Duration::from_micros(asked)))
+    /// The number of answers so far.
+    pub(super) fn answer_count(&self) -> u64 {
+        self.answer_count.load(Relaxed)
     }
 
     /// The time of the database's clock; never goes back.
@@ -123,7 +124,8 @@ impl Cluster {
         self.add_sample(&mut answers, &answer);
         answers.alive = answer.alive;
         let asked = u64::try_from(answer.asked.as_micros()).unwrap_or(u64::MAX);
-        self.answered_micros.store(asked.max(1), Release);
+        self.asked_micros.store(asked, Release);
+        self.answer_count.fetch_add(1, Relaxed);
     }
 
     /// Follows the sample with the shortest round trip of the last ones, because its error is the smallest.
@@ -230,7 +232,6 @@ mod tests {
     #[test]
     fn caches_are_current_for_a_while_after_an_answer() {
         let (uptime, cluster) = cluster();
-        assert!(!cluster.is_current(), "no changes have been announced yet");
         cluster.note(answer(1000, 1400, 0, &[ME]));
         uptime.set(1749);
         assert!(cluster.is_current());

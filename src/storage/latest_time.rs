@@ -1,5 +1,7 @@
 //! The latest known time of the installation. It never goes back, even if the clock is set back.
 
+use std::time::Duration;
+
 use super::engine::unavailable;
 use super::meta::meta;
 use super::tables::META;
@@ -15,9 +17,14 @@ pub fn latest(tx: &impl Reader) -> Result<Option<Timestamp>> {
     millis.map(|millis| Some(Timestamp::from_millis(millis))).ok_or_else(|| unavailable("the latest time is malformed"))
 }
 
+/// How far the stored time may be behind where several nodes store it, so that they seldom write the same row. Their clock
+/// is the database's, so the time matters only if that is set back.
+const SHARED_PRECISION: Duration = Duration::from_secs(10);
+
 /// Stores `timestamp`, unless a later time is stored.
 pub fn advance(tx: &WriteTx, timestamp: Timestamp) -> Result<()> {
-    if latest(tx)?.is_some_and(|found| found >= timestamp) {
+    let precision = tx.process().map_or(Duration::ZERO, |_| SHARED_PRECISION);
+    if latest(tx)?.is_some_and(|found| found.after(precision) >= timestamp) {
         return Ok(());
     }
     tx.put_raw(META, LATEST_KEY, &meta(&timestamp.as_millis().to_be_bytes()))

@@ -102,7 +102,7 @@ pub const BATCH_RESULTS: Table = Table("batch_results");
 pub const OPEN_BATCHES: Table = Table("open_batches");
 /// Project id, time, tail → one metered request.
 pub const USAGE: Table = Table("usage");
-/// Project id, width, start, series → the sums of that minute, hour or day.
+/// Project id, width, start, series, on a shared database the node → the sums of that minute, hour or day.
 pub const ROLLUPS: Table = Table("rollups");
 /// Project id, series → the key, endpoint and model that the series counts.
 pub const SERIES: Table = Table("series");

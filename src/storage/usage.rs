@@ -261,11 +261,15 @@ pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
 }
 
 /// Stores a raw record and adds it to its minute, hour and day. `tail` distinguishes records of one millisecond.
+///
+/// Nodes that share a database have sums of their own, so that they do not write the same rows. The number of the node ends
+/// the key. Readers add the sums up.
 pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], record: &UsageRecord) -> Result<()> {
     tx.put(&[&time_key(project, at)[..], &tail].concat(), record)?;
     let sums = Sums::from(record);
+    let part = tx.process().map_or_else(Vec::new, |process| process.number.to_be_bytes().to_vec());
     for width in Width::ALL {
-        let key = [&slot(project, width, at)[..], &record.series.to_be_bytes()].concat();
+        let key = [&slot(project, width, at)[..], &record.series.to_be_bytes(), &part].concat();
         let mut total: Sums = tx.get(&key)?.unwrap_or_default();
         total.add(&sums);
         tx.put(&key, &total)?;
@@ -296,7 +300,8 @@ pub fn each_raw(
     })
 }
 
-/// Visits the sums of the slots in `[from, to)`, latest first. Both times must be slot starts.
+/// Visits the sums of the slots in `[from, to)`, latest first. Both times must be slot starts. A series may have several sums
+/// in a slot, of different nodes.
 pub fn each_sum(
     tx: &impl Reader,
     project: ProjectId,

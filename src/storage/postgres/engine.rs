@@ -14,6 +14,7 @@ use super::connector::Connector;
 use super::error::PostgresOpenError;
 use super::membership::{Member, Membership, Pulse};
 use super::node::{self, Node};
+use super::outage::{self, Outage};
 use super::pool::Pool;
 use super::schema;
 use super::settings::PostgresSettings;
@@ -51,6 +52,7 @@ pub(in crate::storage) struct PostgresEngine {
     pub shared: Arc<SharedState>,
     availability: Arc<Availability>,
     cluster: Arc<Cluster>,
+    outage: Outage,
     _membership: Membership,
     _runtime: NetworkRuntime,
     /// No other process uses the data folder.
@@ -59,7 +61,11 @@ pub(in crate::storage) struct PostgresEngine {
 
 impl StoreEngine for PostgresEngine {
     fn check_open(&self) -> Result<(), Failed> {
-        self.availability.check()
+        self.availability.check()?;
+        match self.outage.has_begun() {
+            true => Err(outage::lost().into()),
+            false => Ok(()),
+        }
     }
 
     fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>, Failed> {
@@ -127,17 +133,19 @@ pub(in crate::storage) fn open(
     };
     let membership = Membership::start(&handle, member);
     watch_pulse(&location.node, &membership, shared.clone(), availability.clone(), &handle);
-    let pool = Pool::new(connector.clone(), handle.clone(), location.readers);
+    let outage = membership.outage();
+    let pool = Pool::new(connector.clone(), handle.clone(), location.readers, outage.clone());
     let engine = Arc::new(PostgresEngine {
         pool,
         shared: shared.clone(),
         availability: availability.clone(),
         cluster,
+        outage: outage.clone(),
         _membership: membership,
         _runtime: runtime,
         _lock: lock,
     });
-    let remote = WriterConnection::new(connector, handle, node, connection);
+    let remote = WriterConnection::new(connector, handle, node, connection, outage);
     let writer = Writer { remote, inbox, shared, availability };
     let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
     Ok((engine, thread.map_err(io)?))

@@ -18,6 +18,7 @@ use super::connection::{Answer, Connection, Request};
 use super::connector::Connector;
 use super::error::PostgresError;
 use super::node::{self, Node, Registered};
+use super::outage::{Outage, watch_answers};
 use super::rows::pair;
 use super::statements::{self, Order};
 use crate::clock_rng::ClockRng;
@@ -32,7 +33,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long an answer may take. Then the connection is replaced.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Rows of the change log that are read at once.
 const PAGE: i64 = 1000;
@@ -58,7 +59,8 @@ pub enum Pulse {
 /// The task. Dropping this ends it, but not the heartbeat: see [`node::leave`].
 pub struct Membership {
     pulse: watch::Receiver<Pulse>,
-    _task: JoinSet<()>,
+    outage: Outage,
+    _tasks: JoinSet<()>,
 }
 
 /// What the task works with.
@@ -88,14 +90,21 @@ impl Membership {
     /// Starts the task on `runtime`, just after the node's registration.
     pub(super) fn start(runtime: &Handle, member: Member) -> Self {
         let (sender, pulse) = watch::channel(Pulse::Alive);
-        let mut task = JoinSet::new();
-        task.spawn_on(member.run(sender), runtime);
-        Self { pulse, _task: task }
+        let (outage, watching) = watch_answers(member.cluster.clone());
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(watching, runtime);
+        tasks.spawn_on(member.run(sender), runtime);
+        Self { pulse, outage, _tasks: tasks }
     }
 
     /// What the last question has shown.
     pub fn pulse(&self) -> watch::Receiver<Pulse> {
         self.pulse.clone()
+    }
+
+    /// Whether the database does not answer any more.
+    pub(super) fn outage(&self) -> Outage {
+        self.outage.clone()
     }
 }
 

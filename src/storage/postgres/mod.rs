@@ -19,6 +19,7 @@ mod engine;
 mod error;
 mod membership;
 mod node;
+mod outage;
 mod pipeline;
 mod pool;
 mod rows;

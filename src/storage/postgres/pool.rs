@@ -10,6 +10,7 @@ use super::blocking::block_on;
 use super::connection::Connection;
 use super::connector::Connector;
 use super::error::PostgresError;
+use super::outage::{self, Outage};
 use crate::storage::engine::{Failed, Health};
 
 /// A bounded set of connections, opened when needed and kept.
@@ -18,15 +19,23 @@ pub struct Pool {
     /// Runs the connections. Its threads must run by themselves: the threads that read only block on it.
     runtime: Handle,
     size: usize,
+    outage: Outage,
     slots: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Pool {
     /// A pool of at most `size` connections. `runtime` must be a multi-threaded one.
-    pub fn new(connector: Connector, runtime: Handle, size: usize) -> Arc<Self> {
+    pub(super) fn new(connector: Connector, runtime: Handle, size: usize, outage: Outage) -> Arc<Self> {
         let size = size.max(1);
-        Arc::new(Self { connector, runtime, size, slots: Arc::new(Semaphore::new(size)), idle: Mutex::default() })
+        Arc::new(Self {
+            connector,
+            runtime,
+            size,
+            outage,
+            slots: Arc::new(Semaphore::new(size)),
+            idle: Mutex::default(),
+        })
     }
 
     /// Takes a connection. Blocking; not for threads of a runtime.
@@ -34,6 +43,11 @@ impl Pool {
     /// # Errors
     /// If all connections stay in use for too long, or the database cannot be reached.
     pub(super) fn take(self: &Arc<Self>) -> Result<PooledConnection, Failed> {
+        if self.outage.has_begun() {
+            // These will not answer any more.
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            return Err(outage::lost().into());
+        }
         let limit = self.connector.timeouts().pool;
         let slot = block_on(&self.runtime, async { timeout(limit, self.slots.clone().acquire_owned()).await });
         let Ok(Ok(slot)) = slot else {
@@ -57,7 +71,7 @@ impl Pool {
     }
 
     fn connect(&self) -> Result<Connection, PostgresError> {
-        block_on(&self.runtime, self.connector.connect())
+        block_on(&self.runtime, self.outage.bound(self.connector.connect()))
     }
 }
 
@@ -80,7 +94,11 @@ impl PooledConnection {
         let Some(connection) = &mut self.connection else {
             return Err(PostgresError::lost("there is no connection"));
         };
-        block_on(&self.pool.runtime, call(connection))
+        let result = block_on(&self.pool.runtime, self.pool.outage.bound(call(connection)));
+        if result.is_err() && self.pool.outage.has_begun() {
+            self.connection = None;
+        }
+        result
     }
 
     /// Replaces a connection that turned out to be lost while it was idle. Returns whether there is a new one to try.

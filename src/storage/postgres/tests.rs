@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
 mod commits;
+mod memberships;
 mod nodes;
 mod opening;
 mod outages;
@@ -20,6 +21,7 @@ use super::connection::{Connection, Request};
 use super::connector::Connector;
 use super::error::PostgresError;
 use super::node::{self, Node};
+use super::outage::Outage;
 use super::pool::Pool;
 use super::schema;
 use super::settings::PostgresSettings;
@@ -100,7 +102,7 @@ impl Database {
     }
 
     fn pool(&self, size: usize) -> Arc<Pool> {
-        Pool::new(self.connector.clone(), self.runtime.handle().clone(), size)
+        Pool::new(self.connector.clone(), self.runtime.handle().clone(), size, Outage::never())
     }
 
     fn snapshot(&self) -> PostgresSnapshot {

@@ -9,6 +9,7 @@ use super::connection::{Connection, Request};
 use super::connector::Connector;
 use super::engine::PostgresLocation;
 use super::error::{PostgresError, PostgresOpenError};
+use super::outage::Outage;
 use super::pool::Pool;
 use super::snapshot::PostgresSnapshot;
 use super::{node, schema, statements};
@@ -62,7 +63,7 @@ impl PostgresCopy {
         let folder = || PostgresOpenError::NoPepper { folder: dir.display().to_string() };
         let pepper = Arc::new(pepper::load(dir)?.ok_or_else(folder)?);
         block_on(self.runtime.handle(), schema::check(&mut connection, &pepper))?;
-        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1);
+        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1, Outage::never());
         let snapshot = PostgresSnapshot::open(&pool).map_err(unreadable)?;
         Ok((ReadTx::new(Box::new(snapshot), pepper.clone()), pepper))
     }
@@ -83,7 +84,7 @@ impl PostgresCopy {
     }
 
     fn counts(&self) -> Result<BTreeMap<String, u64>, OpenError> {
-        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1);
+        let pool = Pool::new(self.connector.clone(), self.runtime.handle().clone(), 1, Outage::never());
         PostgresSnapshot::open(&pool).and_then(|snapshot| snapshot.tables()).map_err(unreadable)
     }
 

@@ -7,6 +7,7 @@ use super::connection::Connection;
 use super::connector::Connector;
 use super::error::PostgresError;
 use super::node::{self, Node};
+use super::outage::Outage;
 use super::transactions::Settled;
 use crate::storage::remote::{Fetched, Remote, RemoteError, Wanted, Writes};
 use crate::storage::transaction::Change;
@@ -20,11 +21,12 @@ pub(super) struct WriterConnection {
     connection: Option<Connection>,
     /// A transaction is open.
     has_begun: bool,
+    outage: Outage,
 }
 
 impl WriterConnection {
-    pub fn new(connector: Connector, runtime: Handle, node: Node, connection: Connection) -> Self {
-        Self { connector, runtime, node, connection: Some(connection), has_begun: false }
+    pub fn new(connector: Connector, runtime: Handle, node: Node, connection: Connection, outage: Outage) -> Self {
+        Self { connector, runtime, node, connection: Some(connection), has_begun: false, outage }
     }
 
     /// Drops a connection that is lost.
@@ -39,11 +41,11 @@ impl WriterConnection {
     }
 
     fn read(&mut self, wanted: &Wanted) -> Result<Fetched, PostgresError> {
-        let Self { connection, runtime, node, .. } = self;
+        let Self { connection, runtime, node, outage, .. } = self;
         let connection = connection.as_mut().ok_or_else(|| PostgresError::lost("there is no connection"))?;
         let result = match std::mem::replace(&mut self.has_begun, true) {
-            true => block_on(runtime, connection.fetch(wanted)),
-            false => block_on(runtime, connection.begin(node, wanted)),
+            true => block_on(runtime, outage.bound(connection.fetch(wanted))),
+            false => block_on(runtime, outage.bound(connection.begin(node, wanted))),
         };
         self.note(result)
     }
@@ -67,11 +69,13 @@ impl Remote for WriterConnection {
             self.fetch(&Wanted::default())?;
         }
         self.has_begun = false;
-        let Self { connection, runtime, node, .. } = self;
+        let Self { connection, runtime, node, outage, .. } = self;
         let Some(connection) = connection.as_mut() else {
             return Err(RemoteError::Unavailable("there is no connection".to_owned()));
         };
-        let result = block_on(runtime, connection.commit(node, writes, changes));
+        // After this, only a new connection can tell the outcome.
+        let result = block_on(runtime, outage.bound(connection.commit(node, writes, changes)));
+        let result = result.map_err(|error| if error.is_lost() { error.in_commit() } else { error });
         self.note(result).map_err(remote_error)
     }
 
@@ -96,6 +100,10 @@ impl Remote for WriterConnection {
         let (connection, settled) = reconnected.map_err(remote_error)?;
         self.connection = Some(connection);
         Ok(settled == Settled::Committed)
+    }
+
+    fn is_unreachable(&self) -> bool {
+        self.outage.has_begun()
     }
 
     fn close(&mut self) {

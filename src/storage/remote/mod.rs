@@ -37,6 +37,11 @@ pub(super) trait Remote: Send {
     /// Afterwards, it never will be.
     fn reconnect(&mut self) -> Result<bool, RemoteError>;
 
+    /// Whether it is known that the database does not answer, so that trying again is of no use for now.
+    fn is_unreachable(&self) -> bool {
+        false
+    }
+
     /// Called when the writer ends.
     fn close(&mut self) {}
 }

@@ -192,6 +192,7 @@ impl<R: Remote> Writer<R> {
                     return Ok(settled);
                 }
                 Err(RemoteError::Fenced(reason)) => return Err(RemoteError::Fenced(reason)),
+                Err(_) if self.remote.is_unreachable() => break,
                 Err(_) => std::thread::sleep(pause_after(attempt)),
             }
         }

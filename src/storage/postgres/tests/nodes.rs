@@ -1,46 +1,51 @@
-//! One node at a time.
+//! The registration of nodes.
 
 use super::super::error::{PostgresError, PostgresOpenError};
-use super::super::heartbeat::{Heartbeat, Pulse};
 use super::super::node;
-use super::{Database, PATIENCE, shared};
+use super::{Database, shared};
 use crate::storage::redb::migrations::LAYOUT;
 use crate::storage::remote::Wanted;
-use tokio::time::timeout;
 
 fn try_register(database: &Database, name: &str) -> Result<super::Node, PostgresOpenError> {
     database.run(async |connection| node::register(connection, name, LAYOUT).await)
 }
 
-fn is_refused_for(name: &str, result: Result<super::Node, PostgresOpenError>) -> bool {
-    matches!(result, Err(PostgresOpenError::OtherNode { name: other, seconds: 1..=10 }) if other == name)
+#[test]
+fn nodes_have_numbers_of_their_own() {
+    let database = Database::new();
+    let nodes = [database.register("first"), database.register("second")];
+    assert_eq!(nodes.each_ref().map(|node| (node.number, node.epoch, node.seq)), [(1, 1, 0), (2, 1, 0)]);
+    database.run(async |connection| {
+        for node in &nodes {
+            connection.begin(node, &Wanted::default()).await.unwrap();
+            connection.rollback();
+        }
+        let alive = node::registered(connection).await.unwrap();
+        assert_eq!(alive.iter().filter(|known| known.is_alive()).count(), 2);
+    });
 }
 
 #[test]
-fn a_second_name_is_refused_while_the_first_is_alive() {
+fn a_new_name_gets_the_number_of_a_node_that_has_left() {
     let database = Database::new();
-    let first = database.register("first");
-    assert_eq!((first.number, first.epoch, first.seq), (1, 1, 0));
-    assert!(is_refused_for("first", try_register(&database, "second")));
-    database.run(async |connection| connection.begin(&first, &Wanted::default()).await.map(drop)).unwrap();
-}
-
-#[test]
-fn a_node_that_has_left_makes_room_at_once() {
-    let database = Database::new();
-    let first = database.register("first");
+    let (first, second) = (database.register("first"), database.register("second"));
     database.run(async |connection| node::leave(connection, &first).await.unwrap());
-    let second = database.register("second");
-    assert_eq!((second.number, second.epoch), (2, 1));
-    assert!(is_refused_for("second", try_register(&database, "first")));
+    let third = database.register("third");
+    assert_eq!((third.number, third.epoch), (1, 2));
+    assert_eq!(database.register("first").number, 3, "its number has another name");
+    assert_eq!(database.register("second").number, second.number);
 }
 
 #[test]
-fn a_silent_node_is_fenced_by_the_next_one() {
+fn a_node_keeps_its_number_while_it_is_silent_for_less_than_a_day() {
     let database = Database::new();
     let silent = database.register("silent");
-    shared().execute(&database.name, "UPDATE outpost_heartbeats SET until_ms = until_ms - 10001");
-    database.register("next");
+    shared().execute(&database.name, "UPDATE outpost_heartbeats SET until_ms = until_ms - 86300000");
+    assert_eq!(database.register("second").number, 2);
+    let renewed = database.run(async |connection| node::renew(connection, &silent).await);
+    assert_eq!(renewed, Ok(()), "it has been cut off, and goes on");
+    shared().execute(&database.name, "UPDATE outpost_heartbeats SET until_ms = until_ms - 86500000 WHERE node = 1");
+    assert_eq!(database.register("third").number, 1);
     database.run(async |connection| {
         assert_eq!(node::renew(connection, &silent).await, Err(PostgresError::Fenced));
         assert_eq!(connection.begin(&silent, &Wanted::default()).await, Err(PostgresError::Fenced));
@@ -57,7 +62,7 @@ fn the_same_name_continues_with_its_sequence_number() {
 }
 
 #[test]
-fn of_two_nodes_that_start_at_once_one_is_refused() {
+fn nodes_that_start_at_once_get_different_numbers() {
     let database = Database::new();
     let start = |name: &'static str| {
         let connector = database.connector.clone();
@@ -66,9 +71,10 @@ fn of_two_nodes_that_start_at_once_one_is_refused() {
             node::register(&mut connection, name, LAYOUT).await
         })
     };
-    let starts = [start("one"), start("two")];
-    let results = starts.map(|start| database.runtime.block_on(start).unwrap());
-    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+    let starts = ["one", "two", "three"].map(start);
+    let mut numbers = starts.map(|start| database.runtime.block_on(start).unwrap().unwrap().number);
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3]);
 }
 
 #[test]
@@ -77,19 +83,4 @@ fn a_name_must_be_printable_and_short() {
     for name in ["", "a\nb", &"n".repeat(201)] {
         assert!(matches!(try_register(&database, name), Err(PostgresOpenError::BadNodeName(_))));
     }
-}
-
-#[test]
-fn the_heartbeat_is_renewed_until_another_process_takes_over() {
-    let database = Database::new();
-    let first = database.register("a");
-    // Without renewal it would be too old at once.
-    shared().execute(&database.name, "UPDATE outpost_heartbeats SET until_ms = 0");
-    let heartbeat = Heartbeat::start(database.runtime.handle(), database.connector.clone(), first);
-    let mut pulse = heartbeat.pulse();
-    database.wait_until("SELECT count(*) FROM outpost_heartbeats WHERE until_ms > 0");
-    assert!(is_refused_for("a", try_register(&database, "b")));
-    database.register("a");
-    let fenced = async { timeout(PATIENCE, pulse.wait_for(|pulse| *pulse == Pulse::Fenced)).await.unwrap().map(drop) };
-    database.runtime.block_on(fenced).unwrap();
 }

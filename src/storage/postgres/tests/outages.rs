@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::time::timeout;
-
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
-use super::super::heartbeat::{Heartbeat, Pulse};
+use super::super::outage::Outage;
 use super::super::pool::Pool;
 use super::super::snapshot::PostgresSnapshot;
 use super::proxy::{Cut, Proxy};
-use super::{Database, PATIENCE, PostgresServer, settings, shared, wanted, writes};
+use super::{Database, PostgresServer, settings, shared, wanted, writes};
 use crate::storage::engine::{EngineRead as _, Health};
 use crate::storage::remote::Wanted;
 use crate::storage::tables::KEYS;
@@ -25,8 +22,6 @@ fn after_a_restart_of_the_server_everything_works_again() {
     let database = Database::on(&server);
     let mut node = database.register("a");
     database.write(&mut node, &[(KEYS, b"k", Some(b"v"))]);
-    let heartbeat = Heartbeat::start(database.runtime.handle(), database.connector.clone(), node.clone());
-    let mut pulse = heartbeat.pulse();
     let pool = database.pool(2);
     let snapshot = PostgresSnapshot::open(&pool).unwrap();
     snapshot.get(KEYS, b"k").unwrap().unwrap();
@@ -39,7 +34,6 @@ fn after_a_restart_of_the_server_everything_works_again() {
     let error = database.runtime.block_on(writer.begin(&node, &Wanted::default())).unwrap_err();
     assert!(matches!(error, PostgresError::Lost { commit_sent: false, .. }), "{error:?}");
     assert!(database.runtime.block_on(database.connector.connect()).err().unwrap().is_lost());
-    database.runtime.block_on(shows(&mut pulse, |pulse| matches!(pulse, Pulse::Missed(_))));
 
     server.run();
     assert!(snapshot.get(KEYS, b"k").is_err(), "the old snapshot is gone");
@@ -47,11 +41,6 @@ fn after_a_restart_of_the_server_everything_works_again() {
     let again = PostgresSnapshot::open(&pool).unwrap();
     assert_eq!(again.get(KEYS, b"k").unwrap().unwrap(), b"v");
     database.write(&mut node, &[(KEYS, b"k", Some(b"w"))]);
-    database.runtime.block_on(shows(&mut pulse, |pulse| *pulse == Pulse::Alive));
-}
-
-async fn shows(pulse: &mut watch::Receiver<Pulse>, expected: impl FnMut(&Pulse) -> bool) {
-    timeout(PATIENCE, pulse.wait_for(expected)).await.unwrap().unwrap();
 }
 
 #[test]
@@ -61,7 +50,7 @@ fn a_server_that_stops_to_answer_is_given_up_after_the_deadline() {
     let proxy = Proxy::start(shared().port(), Cut::Never);
     let url = format!("postgres://outpost@127.0.0.1:{}/{}", proxy.port(), database.name);
     let connector = Connector::new(settings(&url)).unwrap();
-    let pool = Pool::new(connector.clone(), database.runtime.handle().clone(), 1);
+    let pool = Pool::new(connector.clone(), database.runtime.handle().clone(), 1, Outage::never());
     let snapshot = PostgresSnapshot::open(&pool).unwrap();
     let (mut idle, mut writer) = database.runtime.block_on(async {
         let mut writer = connector.connect().await.unwrap();

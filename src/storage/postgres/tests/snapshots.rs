@@ -1,6 +1,7 @@
 //! A snapshot sees one state of the database.
 
 use super::super::connector::Connector;
+use super::super::outage::Outage;
 use super::super::pool::Pool;
 use super::super::snapshot::PostgresSnapshot;
 use super::{Database, settings, shared, stored};
@@ -43,7 +44,7 @@ fn a_full_pool_fails_after_its_deadline() {
     let database = Database::new();
     let mut settings = settings(&shared().socket_url(&database.name));
     settings.timeouts.pool = Duration::from_millis(20);
-    let pool = Pool::new(Connector::new(settings).unwrap(), database.runtime.handle().clone(), 1);
+    let pool = Pool::new(Connector::new(settings).unwrap(), database.runtime.handle().clone(), 1, Outage::never());
     let first = PostgresSnapshot::open(&pool).unwrap();
     let failed = PostgresSnapshot::open(&pool).err().unwrap();
     assert_eq!(failed.health, Health::Sound);
