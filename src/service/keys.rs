@@ -279,6 +279,8 @@ impl Keys {
             caller.require_grantable(scopes, models.as_deref())
         };
         let written = authorize::write(&self.store, access, now, permit, move |tx, caller| {
+            // Not earlier, because a repeated request gets the first result even after this time.
+            record.expires_at.map_or(Ok(()), |expires_at| validation::expires_at(expires_at, now))?;
             let project = authorize::named_project(tx, caller, record.project)?;
             authorize::require_active(&project).map_err(|error| error.param("project_id"))?;
             caller.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
@@ -299,7 +301,6 @@ impl Keys {
     /// Checks the fields of a new key and fills in defaults.
     fn new_record(&self, access: &Access, new: NewKey, secret: &Secret, now: Timestamp) -> Result<KeyRecord> {
         validation::name(&new.name)?;
-        new.expires_at.map_or(Ok(()), |expires_at| validation::expires_at(expires_at, now))?;
         let scopes = match &new.scopes {
             Some(names) => Scopes::from_names(names)?,
             None if access.is_admin() => Scopes::DEFAULT,
@@ -347,10 +348,10 @@ impl Keys {
     pub async fn update(&self, access: &Access, id: KeyId, change: KeyPatch) -> Result<Key> {
         let now = self.clock_rng.now();
         validation::name(&change.name)?;
-        if let Patch::Set(expires_at) = change.expires_at {
-            validation::expires_at(expires_at, now)?;
-        }
         self.change(access, id, "api_key.updated", now, move |record| {
+            if let Patch::Set(expires_at) = change.expires_at {
+                validation::expires_at(expires_at, now)?;
+            }
             require_unrevoked(record)?;
             let old = json!({ "name": record.name, "expires_at": record.expires_at });
             record.name.clone_from(&change.name);

@@ -53,6 +53,25 @@ fn a_replay_is_marked_and_survives_a_restart() {
 }
 
 #[test]
+fn a_key_that_has_expired_since_can_be_created_and_changed_again() {
+    let server = Server::start();
+    let (project, _, _) = server.tenant("t");
+    let expiry = |seconds| outpost::clock_rng::ClockRng::now(&*server.clock).after(Duration::from_secs(seconds));
+    let body = json!({ "project_id": project, "name": "short-lived", "expires_at": expiry(60) });
+    let created = send(&server, Method::POST, "/v1/api-keys", &body, "create").ok();
+    let path = format!("/v1/api-keys/{}", created["id"].as_str().unwrap());
+    let change = json!({ "name": "short-lived", "expires_at": expiry(120) });
+    let changed = send(&server, Method::PATCH, &path, &change, "change");
+    server.clock.advance(Duration::from_secs(200));
+    let again = send(&server, Method::POST, "/v1/api-keys", &body, "create");
+    assert_eq!((again.header("idempotent-replayed"), &again.ok()["id"]), (Some("true"), &created["id"]));
+    let again = send(&server, Method::PATCH, &path, &change, "change");
+    assert_eq!((again.status, again.json()), (changed.status, changed.json()));
+    let new = send(&server, Method::POST, "/v1/api-keys", &body, "another").error_fields();
+    assert_eq!(new, (400, "invalid_parameter".to_owned(), Some("expires_at".to_owned())));
+}
+
+#[test]
 fn a_different_request_with_the_same_key_is_422() {
     let server = Server::start();
     let (project, key_id, _) = server.tenant("t");
