@@ -32,6 +32,7 @@ mod tests;
 mod tls;
 mod transactions;
 mod transfer;
+mod turn;
 mod url_options;
 mod writer_connection;
 

@@ -9,6 +9,7 @@ use super::error::PostgresError;
 use super::node::{self, Node};
 use super::outage::Outage;
 use super::transactions::Settled;
+use super::turn::Turn;
 use crate::storage::remote::{Fetched, Remote, RemoteError, Wanted, Writes};
 use crate::storage::transaction::Change;
 
@@ -22,11 +23,12 @@ pub(super) struct WriterConnection {
     /// A transaction is open.
     has_begun: bool,
     outage: Outage,
+    turn: Turn,
 }
 
 impl WriterConnection {
     pub fn new(connector: Connector, runtime: Handle, node: Node, connection: Connection, outage: Outage) -> Self {
-        Self { connector, runtime, node, connection: Some(connection), has_begun: false, outage }
+        Self { connector, runtime, node, connection: Some(connection), has_begun: false, outage, turn: Turn::default() }
     }
 
     /// Drops a connection that is lost.
@@ -100,6 +102,18 @@ impl Remote for WriterConnection {
         let (connection, settled) = reconnected.map_err(remote_error)?;
         self.connection = Some(connection);
         Ok(settled == Settled::Committed)
+    }
+
+    fn take_turn(&mut self) {
+        let Self { connector, runtime, outage, turn, .. } = self;
+        if let Err(error) = block_on(runtime, outage.bound(turn.take(connector))) {
+            tracing::debug!(%error, "writes do not take turns for now");
+        }
+    }
+
+    fn end_turn(&mut self) {
+        let _entered = self.runtime.enter();
+        self.turn.end();
     }
 
     fn is_unreachable(&self) -> bool {

@@ -38,7 +38,7 @@ impl Rig {
         let availability = Arc::new(Availability::default());
         let (sender, inbox) = sync_channel(1000);
         let (remote, state, available) = (memory.clone(), shared.clone(), availability.clone());
-        let writer = Writer { remote, inbox, shared: state, availability: available };
+        let writer = Writer { remote, inbox, shared: state, availability: available, turns: 0 };
         Self { memory, shared, availability, sender, thread: None, writer: Some(writer) }
     }
 
@@ -189,6 +189,21 @@ fn a_group_runs_again_after_conflicts_and_lost_connections() {
     assert_eq!(rig.write(increment(b"a")).unwrap(), 1);
     assert_eq!(rig.write(increment(b"a")).unwrap(), 2);
     assert_eq!(rig.state(|state| state.commits), 2);
+}
+
+#[test]
+fn after_a_conflict_transactions_take_turns_for_a_while() {
+    let mut rig = Rig::new(Tables::new());
+    let conflict = Fault::Fails(RemoteError::Conflict("for a test".to_owned()));
+    rig.state(|state| state.commit_faults.extend([Fault::None, conflict]));
+    rig.start();
+    for count in 1..=60 {
+        assert_eq!(rig.write(increment(b"a")).unwrap(), count);
+    }
+    let in_turn = rig.state(|state| std::mem::take(&mut state.in_turn));
+    let expected: Vec<bool> = (0..60).map(|commit| (1..51).contains(&commit)).collect();
+    assert_eq!(in_turn, expected);
+    assert!(!rig.state(|state| state.has_turn));
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::storage::shared_state::SharedState;
 const MAX_CONFLICTS: u32 = 30;
 /// Attempts to learn whether a commit was carried out, which take about half a second if the database refuses connections.
 const MAX_SETTLE_ATTEMPTS: u32 = 8;
+/// After a conflict, so many transactions take turns with those of other processes.
+const TURNS: u32 = 50;
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
@@ -65,6 +67,8 @@ pub(in crate::storage) struct Writer<R> {
     pub inbox: Receiver<Message>,
     pub shared: Arc<SharedState>,
     pub availability: Arc<Availability>,
+    /// The number of transactions that take turns.
+    pub turns: u32,
 }
 
 /// How a group ended.
@@ -135,11 +139,11 @@ impl<R: Remote> Writer<R> {
     fn commit_group(&mut self, members: &mut [Member], size: &mut usize) -> Ended {
         let (mut conflicts, mut losses) = (0, 0);
         loop {
-            let error = match self.attempt(members.get_mut(..*size).unwrap_or_default()) {
+            let attempted = self.attempt_in_turn(members.get_mut(..*size).unwrap_or_default());
+            let error = match attempted {
                 Ok(ran) => return Ended::Committed(ran),
                 Err(error) => error,
             };
-            self.remote.rollback();
             match error {
                 RemoteError::Conflict(reason) if conflicts == MAX_CONFLICTS => {
                     tracing::warn!(reason, conflicts, "a group of writes conflicted too often");
@@ -147,6 +151,7 @@ impl<R: Remote> Writer<R> {
                 }
                 RemoteError::Conflict(_) => {
                     conflicts += 1;
+                    self.turns = TURNS;
                     // A smaller group meets fewer others.
                     if conflicts > 2 {
                         *size = size.div_ceil(2);
@@ -169,6 +174,20 @@ impl<R: Remote> Writer<R> {
                 }
             }
         }
+    }
+
+    /// As [`Self::attempt`], when other processes have ended their turns if there were conflicts lately.
+    fn attempt_in_turn(&mut self, members: &mut [Member]) -> Result<Ran, RemoteError> {
+        if self.turns > 0 {
+            self.turns -= 1;
+            self.remote.take_turn();
+        }
+        let attempted = self.attempt(members);
+        if attempted.is_err() {
+            self.remote.rollback();
+        }
+        self.remote.end_turn();
+        attempted
     }
 
     /// Runs the members in one transaction and commits it.

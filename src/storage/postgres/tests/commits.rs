@@ -1,21 +1,19 @@
 //! A commit happens once or not at all, and its outcome is told truthfully.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+
 use super::super::connection::{Connection, Request};
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
 use super::super::transactions::Settled;
+use super::super::turn::Turn;
 use super::proxy::{Cut, Proxy};
 use super::{Database, backend, is_conflict, settings, shared, stored, values, wanted, writes};
 use crate::storage::redb::migrations::LAYOUT;
 use crate::storage::remote::Wanted;
 use crate::storage::tables::{self, KEYS, MESSAGES, PROJECTS};
-
-/// A second node beside the registered one. A registration would be refused.
-fn add_second_node(database: &Database) -> super::Node {
-    let row = "INSERT INTO outpost_nodes (node, name, epoch, seq, changed, attempt) VALUES (2, 'b', 1, 0, 0, 0)";
-    shared().execute(&database.name, row);
-    super::Node { name: "b".to_owned(), number: 2, epoch: 1, seq: 0 }
-}
 
 async fn terminate(connection: &mut Connection, backend: i64) {
     let sql = format!("SELECT pg_terminate_backend({backend}, 60000)");
@@ -25,7 +23,7 @@ async fn terminate(connection: &mut Connection, backend: i64) {
 #[test]
 fn transactions_that_read_what_the_other_writes_conflict() {
     let database = Database::new();
-    let (mut first, mut second) = (database.register("a"), add_second_node(&database));
+    let (mut first, mut second) = (database.register("a"), database.register("b"));
     let (mut one, mut two) = (database.connect(), database.connect());
     database.runtime.block_on(async {
         one.begin(&first, &wanted(KEYS, &[b"x"])).await.unwrap();
@@ -224,4 +222,26 @@ fn a_commit_whose_answer_was_lost_is_settled_as_committed() {
     assert_eq!((settled, seq), (Settled::Committed, 1));
     assert_eq!(stored(&database, MESSAGES, b"m").unwrap(), b"1");
     assert_eq!(stored(&database, PROJECTS, b"p").unwrap(), b"2");
+}
+
+#[test]
+fn one_process_at_a_time_has_the_turn() {
+    let database = Database::new();
+    let (mut one, mut two) = (Turn::default(), Turn::default());
+    database.runtime.block_on(one.take(&database.connector)).unwrap();
+    let (connector, began) = (database.connector.clone(), Arc::new(AtomicBool::new(false)));
+    let waits = began.clone();
+    let waiting = database.runtime.spawn(async move {
+        two.take(&connector).await.unwrap();
+        assert!(waits.load(SeqCst), "the other process still had the turn");
+        two
+    });
+    database.wait_for_lock();
+    began.store(true, SeqCst);
+    database.runtime.block_on(async { one.end() });
+    let mut two = database.runtime.block_on(waiting).unwrap();
+    database.runtime.block_on(async {
+        two.end();
+        one.take(&database.connector).await.unwrap();
+    });
 }
