@@ -55,6 +55,7 @@ mod isolation;
 mod keyless;
 mod limits;
 mod models;
+mod nodes;
 mod ollama;
 mod overload;
 mod projects;

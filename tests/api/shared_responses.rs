@@ -1,75 +1,15 @@
 //! Responses in the background of two nodes over one database: any node streams what another one generates.
 
 use std::io::{BufRead, BufReader};
-use std::sync::Arc;
 use std::time::Duration;
 
-use outpost::app::SystemClockRng;
-use outpost::storage::{CheckReport, PostgresLocation, PostgresSettings, Store, StoreSettings};
 use serde_json::{Value, json};
 
 use crate::background_responses::{begin_stream, cancel, create, get, long, numbered, path_of, wait_for};
+use crate::nodes::Nodes;
 use crate::responses::{assembled_from, calling_model, send, tool};
-use crate::server::{MODEL, Server};
-use crate::tiny_model::{self, TinyModel};
-use crate::wait::until;
-use crate::{postgres, slow_model};
-
-/// Two servers over one database.
-struct Nodes {
-    servers: Vec<Server>,
-    database: String,
-}
-
-fn location(database: &str, node: &str) -> PostgresLocation {
-    let settings = PostgresSettings::parse(&postgres::shared().socket_url(database), None).unwrap();
-    PostgresLocation { settings, node: node.to_owned(), readers: 4 }
-}
-
-impl Nodes {
-    fn start(model: &TinyModel) -> Self {
-        let database = postgres::shared().new_database();
-        let mut servers: Vec<Server> = Vec::new();
-        for node in ["one", "two"] {
-            let folder = tempfile::tempdir().unwrap();
-            tiny_model::write(&folder.path().join("models"), MODEL, model);
-            let data = folder.path().join("data");
-            std::fs::create_dir(&data).unwrap();
-            for name in ["pepper", "admin.key"] {
-                if let Some(first) = servers.first() {
-                    std::fs::copy(first.folder.path().join("data").join(name), data.join(name)).unwrap();
-                }
-            }
-            let store = location(&database, node);
-            servers.push(Server::start_in_configured(folder, |config| config.store = Some(store)));
-        }
-        Self { servers, database }
-    }
-
-    fn first(&self) -> &Server {
-        &self.servers[0]
-    }
-
-    /// The index of the server that generates the only response.
-    fn generator(&self) -> usize {
-        let running = || self.servers.iter().position(|server| server.engine.load().running > 0);
-        until(|| "a node generates", || running().is_some());
-        running().unwrap()
-    }
-
-    /// Stops both and checks the store.
-    fn stop(self) -> CheckReport {
-        let mut folders: Vec<_> = self.servers.into_iter().map(Server::stop).collect();
-        let folder = folders.pop().unwrap();
-        let settings = StoreSettings { dir: folder.path().join("data"), cache_bytes: 16 << 20, queue: 64 };
-        let store =
-            Store::open_postgres(settings, &location(&self.database, "check"), Arc::new(SystemClockRng::new())).unwrap();
-        let report = store.verify().unwrap();
-        store.shutdown();
-        assert!(report.is_clean(), "{:?}", report.problems);
-        report
-    }
-}
+use crate::server::Server;
+use crate::slow_model;
 
 /// The events of a response as they arrive.
 fn follow(server: &Server, response: &Value) -> impl Iterator<Item = Value> + use<> {

@@ -1,18 +1,72 @@
 //! The models that jobs have trained, for requests of their project.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::calls::blocking::run_blocking;
 use crate::engine::{AdapterFiles, AdapterRegistration, AdapterSource, Engine, LoadError, ModelInfo};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::fine_tuning::{Jobs, StoredAdapter, TUNED_PREFIX, TunedModel};
+use crate::service::fine_tuning::{Jobs, ModelObservation, ModelObserver, StoredAdapter, TUNED_PREFIX, TunedModel};
 
-/// Makes tuned models known to the engine when they are needed.
+/// Makes tuned models known to the engine when they are needed, and lets it forget those that were deleted on any node.
 #[derive(Clone)]
 pub struct TunedModels {
     engine: Engine,
     jobs: Jobs,
+    registered: Arc<RegisteredModels>,
+    _observation: ModelObservation,
+}
+
+/// What the engine knows of tuned models.
+struct RegisteredModels {
+    engine: Engine,
+    confirmed: Mutex<Confirmed>,
+}
+
+/// The registered models that were in the store when they were last looked for, and have not changed since.
+#[derive(Default)]
+struct Confirmed {
+    names: HashSet<String>,
+    /// The number of changes that were announced.
+    changes: u64,
+}
+
+impl RegisteredModels {
+    fn confirmed(&self) -> MutexGuard<'_, Confirmed> {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_confirmed(&self, name: &str) -> bool {
+        self.confirmed().names.contains(name)
+    }
+
+    /// Notes that a registered model is in the store, unless there were changes after the first `changes`, before which it
+    /// was looked for.
+    fn confirm(&self, name: &str, changes: u64) {
+        let mut confirmed = self.confirmed();
+        if confirmed.changes == changes {
+            confirmed.names.insert(name.to_owned());
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        self.confirmed().names.remove(name);
+        self.engine.models().remove_adapter(name);
+    }
+}
+
+impl ModelObserver for RegisteredModels {
+    fn changed(&self, name: &str) {
+        self.confirmed().changes += 1;
+        self.remove(name);
+    }
+
+    fn changes_unknown(&self) {
+        let mut confirmed = self.confirmed();
+        confirmed.changes += 1;
+        confirmed.names.clear();
+    }
 }
 
 impl AdapterSource for StoredAdapter {
@@ -24,15 +78,35 @@ impl AdapterSource for StoredAdapter {
 
 impl TunedModels {
     pub fn new(engine: Engine, jobs: Jobs) -> Self {
-        Self { engine, jobs }
+        let registered = Arc::new(RegisteredModels { engine: engine.clone(), confirmed: Mutex::default() });
+        let observation = jobs.observe_models(registered.clone());
+        Self { engine, jobs, registered, _observation: observation }
     }
 
     /// Makes the engine know the model, if it is a tuned model of the key's project.
     pub async fn register(&self, access: &Access, name: &str) -> Result<()> {
-        if !name.starts_with(TUNED_PREFIX) || self.engine.models().is_registered(name) {
+        if !name.starts_with(TUNED_PREFIX) {
             return Ok(());
         }
-        let Some(model) = self.jobs.tuned_model(access, name).await? else { return Ok(()) };
+        let is_registered = self.engine.models().is_registered(name);
+        if is_registered && self.registered.is_confirmed(name) && self.jobs.models_are_current() {
+            return Ok(());
+        }
+        let changes = self.registered.confirmed().changes;
+        match self.jobs.tuned_model(access, name).await? {
+            Some(model) => {
+                if !is_registered {
+                    self.add(model).await?;
+                }
+                self.registered.confirm(name, changes);
+            }
+            // It was deleted, or is one of another project, which registers it again when it needs it.
+            None => self.registered.remove(name),
+        }
+        Ok(())
+    }
+
+    async fn add(&self, model: TunedModel) -> Result<()> {
         let registration = AdapterRegistration {
             id: model.name.clone(),
             base: model.base.clone(),
@@ -72,7 +146,7 @@ impl TunedModels {
     /// Deletes a tuned model, with the other names of the same checkpoint.
     pub async fn delete(&self, access: &Access, name: &str) -> Result<()> {
         let names = self.jobs.delete_model(access, name).await?;
-        names.iter().for_each(|name| self.engine.models().remove_adapter(name));
+        names.iter().for_each(|name| self.registered.remove(name));
         Ok(())
     }
 }
