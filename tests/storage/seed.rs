@@ -171,8 +171,13 @@ impl Seed {
         for number in 1..=2 {
             agents::put_version(tx, self.agent, number, &version)?;
         }
-        let record =
-            AgentRecord { project: self.project, version: 2, oldest: 1, bytes: 2 * version.bytes(), created_at: self.now };
+        let record = AgentRecord {
+            project: self.project,
+            version: 2,
+            oldest: 1,
+            bytes: 2 * version.bytes(),
+            created_at: self.now,
+        };
         project_resources::insert(tx, self.agent.to_bytes(), &record)
     }
 

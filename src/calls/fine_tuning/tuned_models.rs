@@ -1,13 +1,15 @@
 //! The models that jobs have trained, for requests of their project.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use tokio::task::JoinSet;
+
+use super::registered_models::RegisteredModels;
 use crate::calls::blocking::run_blocking;
 use crate::engine::{AdapterFiles, AdapterRegistration, AdapterSource, Engine, LoadError, ModelInfo};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::fine_tuning::{Jobs, ModelObservation, ModelObserver, StoredAdapter, TUNED_PREFIX, TunedModel};
+use crate::service::fine_tuning::{Jobs, ModelObservation, StoredAdapter, TUNED_PREFIX, TunedModel};
 
 /// Makes tuned models known to the engine when they are needed, and lets it forget those that were deleted on any node.
 #[derive(Clone)]
@@ -15,58 +17,8 @@ pub struct TunedModels {
     engine: Engine,
     jobs: Jobs,
     registered: Arc<RegisteredModels>,
-    _observation: ModelObservation,
-}
-
-/// What the engine knows of tuned models.
-struct RegisteredModels {
-    engine: Engine,
-    confirmed: Mutex<Confirmed>,
-}
-
-/// The registered models that were in the store when they were last looked for, and have not changed since.
-#[derive(Default)]
-struct Confirmed {
-    names: HashSet<String>,
-    /// The number of changes that were announced.
-    changes: u64,
-}
-
-impl RegisteredModels {
-    fn confirmed(&self) -> MutexGuard<'_, Confirmed> {
-        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_confirmed(&self, name: &str) -> bool {
-        self.confirmed().names.contains(name)
-    }
-
-    /// Notes that a registered model is in the store, unless there were changes after the first `changes`, before which it
-    /// was looked for.
-    fn confirm(&self, name: &str, changes: u64) {
-        let mut confirmed = self.confirmed();
-        if confirmed.changes == changes {
-            confirmed.names.insert(name.to_owned());
-        }
-    }
-
-    fn remove(&self, name: &str) {
-        self.confirmed().names.remove(name);
-        self.engine.models().remove_adapter(name);
-    }
-}
-
-impl ModelObserver for RegisteredModels {
-    fn changed(&self, name: &str) {
-        self.confirmed().changes += 1;
-        self.remove(name);
-    }
-
-    fn changes_unknown(&self) {
-        let mut confirmed = self.confirmed();
-        confirmed.changes += 1;
-        confirmed.names.clear();
-    }
+    /// What keeps `registered` as the store is.
+    _tasks: Arc<(ModelObservation, JoinSet<()>)>,
 }
 
 impl AdapterSource for StoredAdapter {
@@ -77,10 +29,13 @@ impl AdapterSource for StoredAdapter {
 }
 
 impl TunedModels {
+    /// Called in a Tokio runtime.
     pub fn new(engine: Engine, jobs: Jobs) -> Self {
-        let registered = Arc::new(RegisteredModels { engine: engine.clone(), confirmed: Mutex::default() });
+        let registered = Arc::new(RegisteredModels::new(engine.clone()));
         let observation = jobs.observe_models(registered.clone());
-        Self { engine, jobs, registered, _observation: observation }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(registered.clone().remove_deleted(jobs.clone()));
+        Self { engine, jobs, registered, _tasks: Arc::new((observation, tasks)) }
     }
 
     /// Makes the engine know the model, if it is a tuned model of the key's project.
@@ -92,7 +47,7 @@ impl TunedModels {
         if is_registered && self.registered.is_confirmed(name) && self.jobs.models_are_current() {
             return Ok(());
         }
-        let changes = self.registered.confirmed().changes;
+        let changes = self.registered.changes();
         match self.jobs.tuned_model(access, name).await? {
             Some(model) => {
                 if !is_registered {

@@ -270,3 +270,6 @@ impl LiveResponses {
         all.into_values().filter_map(|live| live.upgrade()).for_each(|live| live.close());
     }
 }
+
+#[cfg(test)]
+mod tests;
