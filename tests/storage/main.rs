@@ -25,6 +25,7 @@ mod pagination;
 mod privilege_escalation;
 mod rate_limits;
 mod resources;
+mod response_generations;
 mod responses;
 mod rotation;
 mod seed;
