@@ -26,7 +26,7 @@ pub enum GenerationProgress {
     /// Another node generates it.
     Running(GenerationParts),
     /// The node that generated it has stopped or failed. It will be generated again.
-    Interrupted { number: u64 },
+    Interrupted,
     /// It has ended or was deleted. `steps`: of its output, as JSON, if they are kept; empty if there are none.
     Ended { steps: Option<String> },
 }
@@ -98,7 +98,7 @@ impl Responses {
                 return Ok(GenerationProgress::Waiting);
             }
             if !cluster.is_alive(process) {
-                return Ok(GenerationProgress::Interrupted { number });
+                return Ok(GenerationProgress::Interrupted);
             }
             // Parts of another generation than the known one are not looked at.
             let next = if known.is_none_or(|known| known == number) { next_part } else { count };

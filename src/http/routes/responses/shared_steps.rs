@@ -108,8 +108,9 @@ async fn read_all(api: &Api, id: ResponseId, live: &LiveResponse, reader: &mut P
                     return Ok(());
                 }
             }
-            GenerationProgress::Interrupted { number } => {
-                if known == Some(number) {
+            GenerationProgress::Interrupted => {
+                // Streams that have sent nothing of it wait for the next generation.
+                if known.is_some() {
                     live.interrupt();
                 }
                 return Ok(());
