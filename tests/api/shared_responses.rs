@@ -10,6 +10,16 @@ use crate::nodes::Nodes;
 use crate::responses::{assembled_from, calling_model, send, tool};
 use crate::server::Server;
 use crate::slow_model;
+use crate::tiny_model::TinyModel;
+
+/// A model and a request for a response that does not end by itself during a test, however fast the machine is.
+fn endless_model() -> TinyModel {
+    TinyModel { context: 1 << 16, ..slow_model() }
+}
+
+fn endless() -> Value {
+    long(json!({ "max_output_tokens": 60_000 }))
+}
 
 /// The events of a response as they arrive.
 fn follow(server: &Server, response: &Value) -> impl Iterator<Item = Value> + use<> {
@@ -57,8 +67,8 @@ fn a_stream_on_another_node_has_every_event_once_and_in_order() {
 
 #[test]
 fn streams_follow_a_response_while_another_node_generates_it_and_that_may_cancel_it() {
-    let nodes = Nodes::start(&slow_model());
-    let (response, lines) = begin_stream(nodes.first(), long(json!({})));
+    let nodes = Nodes::start(&endless_model());
+    let (response, lines) = begin_stream(nodes.first(), endless());
     let generator = nodes.generator();
     let other = &nodes.servers[1 - generator];
     let mut followed = follow(other, &response);
@@ -91,8 +101,8 @@ fn streams_follow_a_response_while_another_node_generates_it_and_that_may_cancel
 
 #[test]
 fn a_stream_ends_with_an_error_when_the_node_that_generates_its_response_stops() {
-    let mut nodes = Nodes::start(&slow_model());
-    let (response, lines) = begin_stream(nodes.first(), long(json!({})));
+    let mut nodes = Nodes::start(&endless_model());
+    let (response, lines) = begin_stream(nodes.first(), endless());
     drop(lines);
     let generator = nodes.generator();
     let mut followed = follow(&nodes.servers[1 - generator], &response);
@@ -112,8 +122,8 @@ fn a_stream_ends_with_an_error_when_the_node_that_generates_its_response_stops()
 
 #[test]
 fn the_status_is_the_same_on_every_node_without_a_stream() {
-    let nodes = Nodes::start(&slow_model());
-    let response = create(nodes.first(), long(json!({})));
+    let nodes = Nodes::start(&endless_model());
+    let response = create(nodes.first(), endless());
     for server in &nodes.servers {
         wait_for(server, &response, "in_progress");
     }
