@@ -54,6 +54,9 @@ impl ProjectResource for CheckpointRecord {
     }
 }
 
+/// The table whose keys are the names of tuned models, for watchers.
+pub const NAMES: Table = TUNED_MODELS;
+
 /// The checkpoint that a name means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TunedModelRow(pub [u8; 16]);

@@ -37,6 +37,7 @@ pub mod quota_usage;
 mod record_serde;
 mod redb;
 mod remote;
+pub mod response_steps;
 pub mod responses;
 mod shared_state;
 mod store;
@@ -48,6 +49,7 @@ mod transaction;
 pub mod usage;
 mod verify;
 mod verify_batches;
+mod verify_responses;
 mod verify_usage_sums;
 mod watchers;
 

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::codec::{self, Record};
 use super::project_resources::{self, ProjectResource, ResourceKind};
 use super::record_serde;
-use super::tables::{OPEN_RESPONSES, RESPONSE_CONTENTS, RESPONSE_STEPS, RESPONSES, Table};
+use super::response_steps;
+use super::tables::{OPEN_RESPONSES, RESPONSE_CONTENTS, RESPONSES, Table};
 use super::transaction::{Reader, WriteTx};
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
@@ -22,7 +23,8 @@ pub struct ResponseRecord {
     pub chain_length: u32,
     /// Bytes of the inputs and responses of the chain.
     pub chain_bytes: u64,
-    /// Bytes of what is stored of it, for the quota: its input and response; its request while it is open; its steps.
+    /// Bytes of what is stored of it, for the quota: its input and response; its request while it is open; its steps after
+    /// it has ended.
     pub bytes: u64,
     #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
@@ -80,18 +82,6 @@ impl Record for OpenResponseRecord {
     const VERSION: u8 = 1;
 }
 
-/// The parts of a response's output as they were generated.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ResponseStepsRecord {
-    /// Empty: they were too many, or it was cancelled.
-    pub json: String,
-}
-
-impl Record for ResponseStepsRecord {
-    const TABLE: Table = RESPONSE_STEPS;
-    const VERSION: u8 = 1;
-}
-
 /// Stores a response with its content.
 pub fn insert(tx: &WriteTx, id: ResponseId, record: &ResponseRecord, content: &ResponseContentRecord) -> Result<()> {
     project_resources::insert(tx, id.to_bytes(), record)?;
@@ -114,8 +104,8 @@ pub fn replace(tx: &WriteTx, id: ResponseId, record: &ResponseRecord, content: &
 pub fn remove(tx: &WriteTx, id: ResponseId, record: &ResponseRecord) -> Result<()> {
     project_resources::remove(tx, id.to_bytes(), record)?;
     tx.remove::<ResponseContentRecord>(&id.to_bytes())?;
-    tx.remove::<OpenResponseRecord>(&id.to_bytes())?;
-    tx.remove::<ResponseStepsRecord>(&id.to_bytes())
+    close(tx, id)?;
+    response_steps::remove(tx, id)
 }
 
 /// Marks an existing response as open.
@@ -134,22 +124,14 @@ pub fn is_open(tx: &impl Reader, id: ResponseId) -> Result<bool> {
 
 /// Marks a response as ended.
 pub fn close(tx: &WriteTx, id: ResponseId) -> Result<()> {
-    tx.remove::<OpenResponseRecord>(&id.to_bytes())
+    tx.remove::<OpenResponseRecord>(&id.to_bytes())?;
+    response_steps::remove_generation(tx, id)
 }
 
 /// Every open response, the oldest first.
 pub fn open(tx: &impl Reader) -> Result<Vec<(ResponseId, ResponseRecord)>> {
     let found = project_resources::indexed(tx, OPEN_RESPONSES)?;
     Ok(found.into_iter().map(|(id, record)| (ResponseId::from_bytes(id), record)).collect())
-}
-
-pub fn put_steps(tx: &WriteTx, id: ResponseId, steps: &ResponseStepsRecord) -> Result<()> {
-    tx.put(&id.to_bytes(), steps)
-}
-
-/// The steps of a response, if they are stored.
-pub fn steps(tx: &impl Reader, id: ResponseId) -> Result<Option<ResponseStepsRecord>> {
-    tx.get(&id.to_bytes())
 }
 
 /// Up to `limit` responses with an id below `before`, the largest id first.

@@ -92,7 +92,10 @@ pub const RESPONSES: Table = Table("responses");
 pub const RESPONSE_CONTENTS: Table = Table("response_contents");
 /// Response id → the request of a response that is generated in the background and has not ended.
 pub const OPEN_RESPONSES: Table = Table("open_responses");
-/// Response id → the parts of its output as they were generated, for streams that begin later.
+/// Response id → the node that generates it now. Empty unless several nodes can share the store.
+pub const RESPONSE_GENERATIONS: Table = Table("response_generations");
+/// Response id → the steps of its output as they were generated, for streams that begin later. Response id, part → some of
+/// these steps, while a node generates them and others can follow.
 pub const RESPONSE_STEPS: Table = Table("response_steps");
 /// Batch id → batch.
 pub const BATCHES: Table = Table("batches");
@@ -148,6 +151,7 @@ pub const ALL: &[Table] = &[
     RESPONSES,
     RESPONSE_CONTENTS,
     OPEN_RESPONSES,
+    RESPONSE_GENERATIONS,
     RESPONSE_STEPS,
     BATCHES,
     BATCH_RESULTS,

@@ -19,11 +19,11 @@ use super::limits::{LevelsRecord, LimitsRecord};
 use super::project_resources::{self, ProjectResource};
 use super::projects::ProjectRecord;
 use super::quota_usage::QuotaUsageRecord;
-use super::responses::{OpenResponseRecord, ResponseContentRecord, ResponseRecord, ResponseStepsRecord};
+use super::responses::ResponseRecord;
 use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
-use super::{tables, verify_batches, verify_usage_sums};
+use super::{tables, verify_batches, verify_responses, verify_usage_sums};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 
@@ -61,7 +61,7 @@ pub(super) fn verify(tx: &ReadTx) -> Result<CheckReport> {
     jobs(tx, &mut report)?;
     stored_images(tx, &mut report)?;
     project_resources::<ResponseRecord>(tx, &mut report)?;
-    responses(tx, &mut report)?;
+    verify_responses::check(tx, &mut report)?;
     project_resources::<BatchRecord>(tx, &mut report)?;
     verify_batches::check(tx, &mut report)?;
     Ok(report)
@@ -182,25 +182,6 @@ fn stored_images(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let fits = stored_images::find(tx, id)?.is_some_and(|image| image.ends_at == ends_at);
         Ok((!fits).then(|| "an expiry entry belongs to no image".into()))
     })
-}
-
-/// Checks that a response has its content, and that what is stored of responses belongs to one.
-fn responses(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |id, record: ResponseRecord| {
-        let content: Option<ResponseContentRecord> = tx.get(id)?;
-        let request = tx.get(id)?.map_or(0, |open: OpenResponseRecord| open.request.len() as u64);
-        let steps = tx.get(id)?.map_or(0, |steps: ResponseStepsRecord| steps.json.len() as u64);
-        let fits = content.is_some_and(|content| content.bytes() + request + steps == record.bytes);
-        let project = record.project;
-        Ok((!fits).then(|| format!("a response of {project} has no content or another size")))
-    })?;
-    let has_none = |id: &[u8], what: &str| {
-        let found = tx.raw(tables::RESPONSES, id)?;
-        Ok(found.is_none().then(|| format!("{what} belongs to no response")))
-    };
-    records(tx, report, &mut |id, _: ResponseContentRecord| has_none(id, "a content"))?;
-    records(tx, report, &mut |id, _: OpenResponseRecord| has_none(id, "a request"))?;
-    records(tx, report, &mut |id, _: ResponseStepsRecord| has_none(id, "a list of steps"))
 }
 
 /// Checks the message count and bytes of every conversation, and that every message has a conversation.

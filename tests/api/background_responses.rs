@@ -11,21 +11,21 @@ use crate::server::{Response, Server};
 use crate::slow_model;
 use crate::wait::until;
 
-fn create(server: &Server, more: Value) -> Value {
+pub fn create(server: &Server, more: Value) -> Value {
     let mut all = json!({ "background": true });
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     send(server, all).ok()
 }
 
-fn path_of(response: &Value) -> String {
+pub fn path_of(response: &Value) -> String {
     format!("{PATH}/{}", response["id"].as_str().unwrap())
 }
 
-fn get(server: &Server, response: &Value) -> Value {
+pub fn get(server: &Server, response: &Value) -> Value {
     server.get(&path_of(response)).ok()
 }
 
-fn wait_for(server: &Server, response: &Value, status: &str) -> Value {
+pub fn wait_for(server: &Server, response: &Value, status: &str) -> Value {
     let mut found = Value::Null;
     until(
         || format!("the response is {status}"),
@@ -50,12 +50,12 @@ fn wait_for_end(server: &Server, response: &Value) -> Value {
     found
 }
 
-fn cancel(server: &Server, response: &Value) -> Response {
+pub fn cancel(server: &Server, response: &Value) -> Response {
     server.post(&format!("{}/cancel", path_of(response)), &json!({}))
 }
 
 /// A request that is not complete before it is cancelled.
-fn long(more: Value) -> Value {
+pub fn long(more: Value) -> Value {
     let mut all = json!({ "max_output_tokens": 7000, "ignore_eos": true });
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     all
@@ -69,7 +69,7 @@ fn without(mut response: Value, fields: &[&str]) -> Value {
 }
 
 /// Creates a streamed response; returns it and the lines that follow its first event.
-fn begin_stream(server: &Server, more: Value) -> (Value, impl Iterator<Item = String>) {
+pub fn begin_stream(server: &Server, more: Value) -> (Value, impl Iterator<Item = String>) {
     let mut all = json!({ "background": true, "stream": true });
     all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let connection = server.begin(PATH, &server.admin, &body(all));
@@ -81,7 +81,7 @@ fn begin_stream(server: &Server, more: Value) -> (Value, impl Iterator<Item = St
 }
 
 /// The events of a stream that begins after the first `skipped`.
-fn numbered(text: &str, skipped: u64) -> Vec<Value> {
+pub fn numbered(text: &str, skipped: u64) -> Vec<Value> {
     let numbers = |event: &str| {
         let data: Value = serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap();
         data

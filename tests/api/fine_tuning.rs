@@ -1,7 +1,9 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::nodes::Nodes;
 use crate::server::{MODEL, Server};
+use crate::tiny_model::TinyModel;
 use crate::upload::{file, pages, quota_usage_of, records, upload};
 use crate::wait::until;
 
@@ -144,6 +146,29 @@ fn a_job_trains_a_model_that_its_project_can_call() {
     let chat =
         json!({ "model": checkpoint, "messages": [{ "role": "user", "content": "question 3" }], "max_tokens": 1 });
     server.call(Method::POST, "/v1/chat/completions", Some(&key), Some(&chat)).ok();
+}
+
+#[test]
+fn a_tuned_model_that_one_node_deletes_is_gone_on_the_other() {
+    let nodes = Nodes::start(&TinyModel::default());
+    let [one, two] = &nodes.servers[..] else { panic!() };
+    let created = job(one, &one.admin, json!({ "hyperparameters": { "n_epochs": 2 } }));
+    let job = wait_for(one, id(&created), "succeeded");
+    let model = job["fine_tuned_model"].as_str().unwrap();
+    let call = |server: &Server| {
+        let messages = json!([{ "role": "user", "content": "question 3" }]);
+        server.post("/v1/chat/completions", &json!({ "model": model, "max_tokens": 4, "messages": messages }))
+    };
+    for server in [two, one] {
+        call(server).ok();
+        assert!(server.engine.models().is_registered(model));
+    }
+    one.delete(&format!("/v1/models/{model}")).ok();
+    assert_eq!(call(one).error_fields().0, 404);
+    // Without a request that asks for it.
+    until(|| "the other node has removed it", || !two.engine.models().is_registered(model));
+    assert_eq!(call(two).error_fields().0, 404);
+    nodes.stop();
 }
 
 #[test]

@@ -100,22 +100,29 @@ async fn a_copy_overwrites_nothing_and_needs_the_pepper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_server_is_refused_and_a_restart_takes_over() {
-    let (first, second) = (dir(), dir());
+async fn nodes_share_a_database_and_a_restart_takes_over() {
+    let (first, second, third) = (dir(), dir(), dir());
     let database = shared().new_database();
     let clock = crate::fixture::Clock::new();
-    let store = Store::open_postgres(settings(first.path()), &location(&database, "one"), clock.clone()).unwrap();
-    std::fs::copy(first.path().join("pepper"), second.path().join("pepper")).unwrap();
-    let open = |node: &str| Store::open_postgres(settings(second.path()), &location(&database, node), clock.clone());
-    let refused = open("two").err().unwrap();
-    assert!(refused.to_string().contains("The server 'one' is using the database"), "{refused}");
+    let open = |dir: &Path, node: &str| {
+        Store::open_postgres(settings(dir), &location(&database, node), clock.clone()).unwrap()
+    };
+    let store = open(first.path(), "one");
+    for dir in [&second, &third] {
+        std::fs::copy(first.path().join("pepper"), dir.path().join("pepper")).unwrap();
+    }
+    let other = open(second.path(), "two");
+    other.write(|tx| content_chunks::put(tx, FileId::from_bytes([3; 16]), 0, &Chunk(vec![3]))).await.unwrap();
+    let found = store.read(|tx| content_chunks::get(tx, FileId::from_bytes([3; 16]), 0)).await.unwrap();
+    assert_eq!(found, Some(vec![3]));
     // As after a crash, whose process may still be there.
-    let restarted = open("one").unwrap();
+    let restarted = open(third.path(), "one");
     restarted.write(|tx| content_chunks::put(tx, FileId::from_bytes([1; 16]), 0, &Chunk(vec![1]))).await.unwrap();
     let fenced = store.write(|tx| content_chunks::put(tx, FileId::from_bytes([2; 16]), 0, &Chunk(vec![2]))).await;
     assert_eq!(fenced.unwrap_err().code(), outpost::error::Code::StorageUnavailable);
     assert!(store.ready().await.is_err(), "it must not answer any more");
+    // The other node is not concerned.
+    other.write(|tx| content_chunks::put(tx, FileId::from_bytes([4; 16]), 0, &Chunk(vec![4]))).await.unwrap();
     restarted.shutdown();
-    // A server that was stopped leaves at once.
-    open("two").unwrap().shutdown();
+    other.shutdown();
 }

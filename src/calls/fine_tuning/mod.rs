@@ -4,6 +4,7 @@ mod examples;
 mod hyperparameters;
 mod pace;
 mod preparation;
+mod registered_models;
 mod training_loop;
 mod tuned_models;
 

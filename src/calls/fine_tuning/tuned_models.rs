@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
+
+use super::registered_models::RegisteredModels;
 use crate::calls::blocking::run_blocking;
 use crate::engine::{AdapterFiles, AdapterRegistration, AdapterSource, Engine, LoadError, ModelInfo};
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::fine_tuning::{Jobs, StoredAdapter, TUNED_PREFIX, TunedModel};
+use crate::service::fine_tuning::{Jobs, ModelObservation, StoredAdapter, TUNED_PREFIX, TunedModel};
 
-/// Makes tuned models known to the engine when they are needed.
+/// Makes tuned models known to the engine when they are needed, and lets it forget those that were deleted on any node.
 #[derive(Clone)]
 pub struct TunedModels {
     engine: Engine,
     jobs: Jobs,
+    registered: Arc<RegisteredModels>,
+    /// What keeps `registered` as the store is.
+    _tasks: Arc<(ModelObservation, JoinSet<()>)>,
 }
 
 impl AdapterSource for StoredAdapter {
@@ -23,16 +29,39 @@ impl AdapterSource for StoredAdapter {
 }
 
 impl TunedModels {
+    /// Called in a Tokio runtime.
     pub fn new(engine: Engine, jobs: Jobs) -> Self {
-        Self { engine, jobs }
+        let registered = Arc::new(RegisteredModels::new(engine.clone()));
+        let observation = jobs.observe_models(registered.clone());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(registered.clone().remove_deleted(jobs.clone()));
+        Self { engine, jobs, registered, _tasks: Arc::new((observation, tasks)) }
     }
 
     /// Makes the engine know the model, if it is a tuned model of the key's project.
     pub async fn register(&self, access: &Access, name: &str) -> Result<()> {
-        if !name.starts_with(TUNED_PREFIX) || self.engine.models().is_registered(name) {
+        if !name.starts_with(TUNED_PREFIX) {
             return Ok(());
         }
-        let Some(model) = self.jobs.tuned_model(access, name).await? else { return Ok(()) };
+        let is_registered = self.engine.models().is_registered(name);
+        if is_registered && self.registered.is_confirmed(name) && self.jobs.models_are_current() {
+            return Ok(());
+        }
+        let changes = self.registered.changes();
+        match self.jobs.tuned_model(access, name).await? {
+            Some(model) => {
+                if !is_registered {
+                    self.add(model).await?;
+                }
+                self.registered.confirm(name, changes);
+            }
+            // It was deleted, or is one of another project, which registers it again when it needs it.
+            None => self.registered.remove(name),
+        }
+        Ok(())
+    }
+
+    async fn add(&self, model: TunedModel) -> Result<()> {
         let registration = AdapterRegistration {
             id: model.name.clone(),
             base: model.base.clone(),
@@ -72,7 +101,7 @@ impl TunedModels {
     /// Deletes a tuned model, with the other names of the same checkpoint.
     pub async fn delete(&self, access: &Access, name: &str) -> Result<()> {
         let names = self.jobs.delete_model(access, name).await?;
-        names.iter().for_each(|name| self.engine.models().remove_adapter(name));
+        names.iter().for_each(|name| self.registered.remove(name));
         Ok(())
     }
 }

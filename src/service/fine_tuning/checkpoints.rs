@@ -136,6 +136,12 @@ impl Jobs {
         found.await
     }
 
+    /// Whether a tuned model exists, of any project.
+    pub async fn has_model(&self, name: &str) -> Result<bool> {
+        let name = name.to_owned();
+        self.store.read(move |tx| Ok(fine_tuning_checkpoints::named(tx, &name)?.is_some())).await
+    }
+
     /// The adapter of a tuned model.
     pub fn adapter(&self, model: &TunedModel) -> StoredAdapter {
         StoredAdapter { jobs: self.clone(), checkpoint: model.checkpoint }

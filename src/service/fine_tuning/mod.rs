@@ -6,6 +6,7 @@ mod checkpoints;
 mod export;
 mod job;
 mod job_records;
+mod model_changes;
 mod spec;
 mod training;
 
@@ -18,6 +19,7 @@ pub use self::checkpoints::{Checkpoint, StoredAdapter, TUNED_PREFIX, TunedModel}
 pub use self::export::export_model;
 pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level, Progress};
 use self::job_records::{Ended, end};
+pub use self::model_changes::{ModelObservation, ModelObserver};
 use self::spec::JobSpec;
 pub use self::spec::{Hyperparameters, Method, NewJob, RequestedHyperparameters, draw_seed, limits};
 pub use self::training::{NewAdapter, NewState, OpenJob};

@@ -7,6 +7,7 @@
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::generations::{self, MAX_STEPS_BYTES};
 use super::{ChainLink, ResponseContentRecord, ResponseRecord, Responses, StoredResponse, find};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
@@ -16,11 +17,9 @@ use crate::service::audit::AuditEntry;
 use crate::service::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageEntry, UsageRecorder};
 use crate::service::{authorize, persistent_write};
-use crate::storage::responses::{self as stored, OpenResponseRecord, ResponseStepsRecord};
+use crate::storage::response_steps::{self, ResponseStepsRecord};
+use crate::storage::responses::{self as stored, OpenResponseRecord};
 use crate::storage::{Reader, WriteTx, project_resources};
-
-/// Max bytes of the steps of a response. If there are more, none are stored.
-const MAX_STEPS_BYTES: usize = 8 << 20;
 
 /// What a response is to be generated from, in addition to its input.
 #[derive(Clone, Debug)]
@@ -36,6 +35,15 @@ pub struct BackgroundRequest {
 pub struct OpenResponse {
     pub id: ResponseId,
     pub project: ProjectId,
+}
+
+/// The state of a response that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenState {
+    /// Whether the steps of its output are kept.
+    pub keeps_steps: bool,
+    /// Whether a node of a shared store has told that it generates the response.
+    pub is_running: bool,
 }
 
 /// A response whose generation begins.
@@ -181,18 +189,24 @@ impl Responses {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             find(tx, &access, id)?;
-            Ok(stored::steps(tx, id)?.map(|steps| steps.json))
+            Ok(response_steps::find(tx, id)?.map(|steps| steps.json))
         });
         read.await
     }
 
-    /// A response, and if it has not ended, whether its steps are kept.
-    pub async fn get_with_progress(&self, access: &Access, id: ResponseId) -> Result<(StoredResponse, Option<bool>)> {
-        let access = access.clone();
+    /// A response, and its state if it has not ended.
+    pub async fn get_with_state(&self, access: &Access, id: ResponseId) -> Result<(StoredResponse, Option<OpenState>)> {
+        let (access, cluster) = (access.clone(), self.store.cluster().cloned());
         let read = self.store.read(move |tx| {
             find(tx, &access, id)?;
-            let keeps_steps = stored::find_open(tx, id)?.map(|open| open.keeps_steps);
-            Ok((StoredResponse::new(id, stored::content(tx, id)?), keeps_steps))
+            let state = match stored::find_open(tx, id)? {
+                Some(OpenResponseRecord { keeps_steps, .. }) => {
+                    let is_running = generations::is_running(tx, id, cluster.as_deref())?;
+                    Some(OpenState { keeps_steps, is_running })
+                }
+                None => None,
+            };
+            Ok((StoredResponse::new(id, stored::content(tx, id)?), state))
         });
         read.await
     }
@@ -214,7 +228,7 @@ fn replace(
     quotas::charge_unchecked(tx, record.project, now, QuotaKind::Response, 0, signed(bytes) - signed(record.bytes))?;
     let chain_bytes = (record.chain_bytes + content.bytes()).saturating_sub(before);
     stored::replace(tx, id, &ResponseRecord { bytes, chain_bytes, ..record }, &content)?;
-    steps.map_or(Ok(()), |steps| stored::put_steps(tx, id, steps))?;
+    steps.map_or(Ok(()), |steps| response_steps::put(tx, id, steps))?;
     stored::close(tx, id)
 }
 

@@ -5,6 +5,7 @@
 //! have created, and whoever can continue a response learns what it says.
 
 mod background;
+mod generations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-pub use self::background::{BackgroundRequest, EndedResponse, OpenResponse, StartedResponse};
+pub use self::background::{BackgroundRequest, EndedResponse, OpenResponse, OpenState, StartedResponse};
+pub use self::generations::{GenerationParts, GenerationProgress, MAX_PARTS, MAX_STEPS_BYTES};
 use super::access::{Access, Scope};
 use super::audit::AuditEntry;
 use super::quotas::{self, QuotaKind, signed};

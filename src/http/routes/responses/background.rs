@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::conversation_field::with_field_names;
 use super::follow;
 use super::input_items;
-use super::live::OutputSteps;
 use super::request::{Checked, ResponsesRequest};
 use super::response::{Failure, ResponseBody};
 use super::running::RunningResponse;
+use super::shared_steps;
 use super::validation::validate_resolved;
 use crate::calls::background_responses::ResponseRunner;
 use crate::error::{Code, Error, Result};
@@ -62,6 +62,12 @@ fn request_json(body: &[u8], api: &Api) -> Result<String> {
         *seed = json!(u32::from_le_bytes(bytes));
     }
     to_json(&fields)
+}
+
+fn random_number(api: &Api) -> u64 {
+    let mut bytes = [0; 8];
+    api.clock_rng.fill(&mut bytes);
+    u64::from_le_bytes(bytes)
 }
 
 fn to_json(value: &impl serde::Serialize) -> Result<String> {
@@ -128,13 +134,20 @@ async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecord
     let chat = api.chat.start(&caller.access, call, caller.recorder.clone()).await.map_err(with_field_names)?;
     let running = RunningResponse::new(chat, settings, reasoning, None, api.clock_rng.clone());
     let mut running = running.with_identity(stored.id, created_at);
-    live.start(running.encoder());
+    // On a shared store, a response that is generated again has another number.
+    let number = api.services.responses.is_shared().then(|| random_number(api));
+    live.start(number, running.encoder());
     let observe = |steps| {
         if request.keeps_steps {
             live.extend(steps);
         }
     };
-    let (body, outcome) = match running.generate(observe).await.err() {
+    let publish = shared_steps::publish(api, stored.id, number, request.keeps_steps.then_some(&*live));
+    let generated = tokio::select! {
+        generated = running.generate(observe) => generated,
+        never = publish => match never {},
+    };
+    let (body, outcome) = match generated.err() {
         None => (running.complete(), Outcome::Succeeded),
         Some(error) if error.code() == Code::ShuttingDown => return Err(error),
         Some(error) => (running.failed(Failure::of(&error)), Outcome::of_status(error.code().status())),
@@ -144,12 +157,4 @@ async fn generate(api: &Api, started: StartedResponse, recorder: Arc<UsageRecord
         false => None,
     };
     Ok(EndedResponse { response: to_json(&body)?, steps, outcome })
-}
-
-/// What is stored of the steps of a response; nothing if they were too many, or it ended before its generation.
-pub fn stored_steps(json: &str) -> Result<Option<OutputSteps>> {
-    match json {
-        "" => Ok(None),
-        json => serde_json::from_str(json).map_err(Error::internal),
-    }
 }

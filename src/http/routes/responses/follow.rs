@@ -7,10 +7,12 @@ use actix_web::web::Data;
 use futures_util::stream;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
-use super::live::LiveResponse;
+use super::live::{LiveEnd, LiveResponse, generation_of};
 use super::output_items::OutputItems;
 use super::response::ItemEncoder;
+use super::shared_steps;
 use super::stream::EventEncoder;
 use crate::error::{Code, Error, Result};
 use crate::http::error::responses_in_stream;
@@ -34,7 +36,7 @@ pub fn respond(
         live,
         output: OutputItems::default(),
         known: 0,
-        encoder: None,
+        begun: None,
         events: EventEncoder::new(0, after),
         phase: Phase::Queued,
     };
@@ -54,9 +56,18 @@ struct Follower {
     output: OutputItems,
     /// The number of steps whose events are sent.
     known: usize,
-    encoder: Option<ItemEncoder>,
+    /// The generation whose events are sent.
+    begun: Option<Begun>,
     events: EventEncoder,
     phase: Phase,
+}
+
+/// A generation that has begun.
+#[derive(Clone, Copy)]
+struct Begun {
+    /// Its number, if nodes share the store.
+    number: Option<u64>,
+    encoder: ItemEncoder,
 }
 
 /// What is sent next.
@@ -79,50 +90,60 @@ impl Follower {
             Phase::Output => {}
             Phase::Ended => return None,
         }
-        let keep_alive = tokio::time::Instant::now() + sse::KEEP_ALIVE;
+        let keep_alive = Instant::now() + sse::KEEP_ALIVE;
         loop {
             self.changes.mark_unchanged();
-            let is_closed = self.add_new_steps();
+            let update = shared_steps::update(&self.api, self.stored.id, &self.live);
+            let Ok(next_update) = timeout_at(keep_alive, update).await else { return Some(sse::keep_alive()) };
+            let end = self.add_new_steps();
             if let Some(event) = self.events.take() {
                 return Some(event);
             }
-            if is_closed {
+            if let Some(end) = end {
                 self.phase = Phase::Ended;
-                return Some(self.end().await.unwrap_or_else(|error| self.fail(&error)));
+                return Some(self.end(end).await.unwrap_or_else(|error| self.fail(&error)));
             }
-            if tokio::time::timeout_at(keep_alive, self.changes.changed()).await.is_err() {
+            let wait = next_update.map_or(keep_alive, |update| update.min(keep_alive));
+            let is_changed = timeout_at(wait, self.changes.changed()).await.is_ok();
+            if !is_changed && Instant::now() >= keep_alive {
                 return Some(sse::keep_alive());
             }
         }
     }
 
-    /// Adds the events of new steps. Returns whether there will be no more.
-    fn add_new_steps(&mut self) -> bool {
+    /// Adds the events of new steps. Returns why there will be no more.
+    fn add_new_steps(&mut self) -> Option<LiveEnd> {
         let news = self.live.steps_after(self.known);
-        if let (Some(encoder), None) = (news.encoder, self.encoder) {
-            self.encoder = Some(encoder);
+        if let (Some(encoder), None) = (news.encoder, self.begun) {
+            self.begun = Some(Begun { number: news.generation, encoder });
             self.events.add_response("response.in_progress", &at_first(&self.stored.response, "in_progress"));
         }
-        self.known += news.steps.len();
-        if let Some(encoder) = self.encoder {
-            for step in &news.steps {
-                self.output.apply(step);
-                self.events.add_step(step, (&self.output, encoder));
-            }
+        let Some(Begun { number, encoder }) = self.begun else { return news.end };
+        if news.generation != number {
+            // Events of two generations must not be mixed.
+            return Some(LiveEnd::Interrupted);
         }
-        news.is_closed
+        self.known += news.steps.len();
+        for step in &news.steps {
+            self.output.apply(step);
+            self.events.add_step(step, (&self.output, encoder));
+        }
+        news.end
     }
 
     /// The last events, after the response has ended.
-    async fn end(&mut self) -> Result<sse::Event> {
+    async fn end(&mut self, end: LiveEnd) -> Result<sse::Event> {
+        if end == LiveEnd::Interrupted {
+            return Err(interrupted());
+        }
         let stored = self.api.services.responses.get(&self.access, self.stored.id).await?;
+        if self.was_generated_again().await? {
+            return Err(interrupted());
+        }
         let response: Value = serde_json::from_str(&stored.response).map_err(Error::internal)?;
         let status = response.get("status").and_then(Value::as_str).unwrap_or_default();
         match status {
-            "queued" => {
-                let text = "The generation was interrupted and will begin again. Retrieve the response later.";
-                Err(Error::new(Code::ShuttingDown, text))
-            }
+            "queued" => Err(interrupted()),
             "failed" => {
                 let text = |name: &str| response.pointer(name).and_then(Value::as_str).unwrap_or_default();
                 let (code, message) = (text("/error/code"), text("/error/message"));
@@ -130,7 +151,8 @@ impl Follower {
             }
             _ => {
                 // A response that was cancelled ends in the middle of an item.
-                if let Some(encoder) = self.encoder.filter(|_| status != "cancelled") {
+                let is_whole = status != "cancelled" && end != LiveEnd::LacksSteps;
+                if let Some(Begun { encoder, .. }) = self.begun.filter(|_| is_whole) {
                     self.events.end_item((&self.output, encoder), status == "incomplete");
                 }
                 Ok(self.events.end(status, &response))
@@ -138,11 +160,26 @@ impl Follower {
         }
     }
 
+    /// Whether another node has generated what is stored: this one was too slow, and had to give the response up.
+    async fn was_generated_again(&self) -> Result<bool> {
+        let Some(number) = self.begun.and_then(|begun| begun.number).filter(|_| self.live.is_generated_here()) else {
+            return Ok(false);
+        };
+        let steps = self.api.services.responses.steps(&self.access, self.stored.id).await?;
+        Ok(steps.and_then(|json| generation_of(&json)).is_some_and(|stored| stored != number))
+    }
+
     fn fail(&mut self, error: &Error) -> sse::Event {
         let (code, message) = responses_in_stream(error, None, Ok(()));
         let response = at_first(&self.stored.response, "failed");
         self.events.failed(code, &message, error.param_name(), &response)
     }
+}
+
+/// The error of a stream whose server stops, or whose response begins again.
+fn interrupted() -> Error {
+    let text = "The stream was interrupted because a server has stopped. The response is not lost. Retrieve it later, or stream it again from its beginning: if it is generated again, it has new events.";
+    Error::new(Code::ShuttingDown, text)
 }
 
 /// A stored response as it was before its output.

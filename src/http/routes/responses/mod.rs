@@ -18,6 +18,7 @@ pub(super) mod reasoning;
 mod request;
 mod response;
 mod running;
+mod shared_steps;
 mod stored;
 mod stream;
 mod summary_item;

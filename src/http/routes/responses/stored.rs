@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa_actix_web::service_config::ServiceConfig;
 
-use super::background::{json_body, stored_steps, with_status};
+use super::background::{json_body, with_status};
 use super::follow;
 use super::input_items::{self, ItemList, ListParams};
-use super::live::LiveResponse;
+use super::live::{LiveResponse, OutputSteps};
 use super::response::ResponseBody;
 use crate::error::Error;
 use crate::http::extractors::{ApiParams, ApiPath, lenient};
@@ -59,11 +59,10 @@ async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParam
         return invalid_field("starting_after", "needs stream=true");
     }
     let is_running = api.live_responses.is_running(id.0);
-    let (StoredResponse { response, .. }, progress) =
-        api.services.responses.get_with_progress(&caller.access, id.0).await?;
+    let (StoredResponse { response, .. }, open) = api.services.responses.get_with_state(&caller.access, id.0).await?;
     // It is stored as queued until it ends.
-    Ok(json_body(match progress {
-        Some(_) if is_running => with_status(&response, "in_progress")?,
+    Ok(json_body(match open {
+        Some(open) if is_running || open.is_running => with_status(&response, "in_progress")?,
         _ => response,
     }))
 }
@@ -71,14 +70,14 @@ async fn get(caller: Caller, id: ApiPath<ResponseId>, params: ApiParams<GetParam
 async fn stream_again(caller: &Caller, id: ResponseId, after: Option<u64>, api: &web::Data<Api>) -> ApiResult {
     let responses = &api.services.responses;
     let live = api.live_responses.get_or_create(id);
-    let (stored, progress) = responses.get_with_progress(&caller.access, id).await?;
-    let steps = match progress {
+    let (stored, open) = responses.get_with_state(&caller.access, id).await?;
+    let steps = match open {
         None => responses.steps(&caller.access, id).await?,
         Some(_) => None,
     };
     let live = match steps {
-        Some(steps) => Arc::new(LiveResponse::ended(stored_steps(&steps)?)),
-        None if progress == Some(true) => live,
+        Some(steps) => Arc::new(LiveResponse::ended(OutputSteps::parse(&steps)?)),
+        None if open.is_some_and(|open| open.keeps_steps) => live,
         None => {
             let text = "is true, but only responses that were created with background: true and stream: true can be streamed again. Read the whole response without it";
             return invalid_field("stream", text);
