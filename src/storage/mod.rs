@@ -50,6 +50,7 @@ mod verify;
 mod verify_batches;
 mod verify_usage_sums;
 mod watchers;
+pub mod work_leases;
 
 pub use backup::BackupReport;
 pub use check_report::CheckReport;

@@ -2,10 +2,12 @@
 
 mod examples;
 mod hyperparameters;
+mod interruption;
 mod pace;
 mod preparation;
 mod training_loop;
 mod tuned_models;
+mod watched;
 
 use super::models::Models;
 use crate::engine::{ModelInfo, ModelKind};
