@@ -68,8 +68,9 @@ pub fn read(tx: &impl Reader, id: FileId, chunks: u32) -> Result<Vec<u8>> {
 
 /// Called in the transaction that stores a record which refers to the content.
 pub fn claim(tx: &WriteTx, id: FileId) -> Result<()> {
-    work_leases::require(tx, Work::Content(id))?;
-    if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
+    let (claimed, mark) = (work_leases::require(tx, Work::Content(id)), tx.get::<OrphanedChunks>(&id.to_bytes())?);
+    claimed?;
+    if mark.is_none() {
         return Err(Error::internal("the chunks of a content are gone"));
     }
     work_leases::release(tx, Work::Content(id))?;

@@ -10,8 +10,8 @@ use crate::service::is_taken_over;
 pub(super) enum Interruption {
     /// The job has failed.
     Failed(JobError),
-    /// This server cannot train the job, for example because it does not have the model. Another one may.
-    Unsuitable(JobError),
+    /// This server cannot train the job, for this reason, but another one may. If there is none, the job has failed.
+    Unsuitable { reason: String, error: JobError },
     /// The job was paused, cancelled or changed, or the server stops. Nothing is to be done.
     Stopped,
     /// Another process trains the job now, as this error says.
@@ -37,13 +37,17 @@ pub(super) fn job_error(code: &str, message: impl Into<String>, param: Option<&s
 /// The model `id` is not installed.
 pub(super) fn not_installed(id: &str) -> Interruption {
     let text = format!("The model '{id}' is no longer installed. Install it and create the job again.");
-    Interruption::Unsuitable(job_error("model_not_found", text, Some("model")))
+    let error = job_error("model_not_found", text, Some("model"));
+    Interruption::Unsuitable { reason: format!("it does not have the model '{id}'"), error }
 }
 
 /// Why a job of the model `id` cannot be trained, now or at all. `has_begun`: a server has trained it before.
 pub(super) fn not_prepared(id: &str, has_begun: bool, unprepared: Unprepared) -> Interruption {
     // What a server could train before is not impossible.
-    let impossible = if has_begun { Interruption::Unsuitable } else { Interruption::Failed };
+    let impossible = |reason: String, error| match has_begun {
+        true => Interruption::Unsuitable { reason, error },
+        false => Interruption::Failed(error),
+    };
     match unprepared {
         Unprepared::Data { param, problem } => {
             let text = format!("The file of '{param}' cannot be trained on: {problem}.");
@@ -55,7 +59,7 @@ pub(super) fn not_prepared(id: &str, has_begun: bool, unprepared: Unprepared) ->
             let text = format!(
                 "The training does not fit into memory: {error}. Shorten the examples, lower lora_rank, use a smaller model, or give the server more memory with --memory."
             );
-            impossible(job_error("out_of_memory", text, None))
+            impossible(error.to_string(), job_error("out_of_memory", text, None))
         }
         Unprepared::Model(error) => {
             let reason = match error {
@@ -63,7 +67,7 @@ pub(super) fn not_prepared(id: &str, has_begun: bool, unprepared: Unprepared) ->
                 error => error.to_string(),
             };
             let text = format!("The model '{id}' cannot be trained: {reason}.");
-            impossible(job_error("model_unavailable", text, Some("model")))
+            impossible(reason, job_error("model_unavailable", text, Some("model")))
         }
     }
 }

@@ -128,13 +128,12 @@ impl TrainingLoop {
             Ok(()) => Ok(None),
             Err(Interruption::Stopped) => self.jobs.meter(id).await.map(|()| None),
             Err(Interruption::TakenOver(error)) => Err(error),
-            Err(Interruption::Unsuitable(error)) if self.others_may_train(id) => {
-                tracing::info!(job = %id, code = error.code, "a fine-tuning job is left to other servers");
-                self.say_unsuitable(id, &error.message).await?;
+            Err(Interruption::Unsuitable { reason, .. }) if self.others_may_train(id) => {
+                tracing::info!(job = %id, reason, "a fine-tuning job is left to other servers");
                 self.postpone(id, UNSUITABLE_RETRY);
-                Ok(None)
+                self.say_unsuitable(id, &reason).await.map(|()| None)
             }
-            Err(Interruption::Failed(error) | Interruption::Unsuitable(error)) => {
+            Err(Interruption::Failed(error) | Interruption::Unsuitable { error, .. }) => {
                 tracing::info!(job = %id, code = error.code, "a fine-tuning job has failed");
                 self.jobs.fail(id, error).await.map(|()| None)
             }
@@ -174,9 +173,9 @@ impl TrainingLoop {
     async fn say_unsuitable(&mut self, id: JobId, reason: &str) -> Result<()> {
         let postponed = self.postponed.entry(id).or_default();
         if !postponed.is_reported {
-            postponed.is_reported = true;
-            let message = format!("A server cannot train the job, which waits for another one: {reason}");
+            let message = format!("A server cannot train the job and leaves it to others: {reason}.");
             self.jobs.add_event(id, Level::Warn, message).await?;
+            postponed.is_reported = true;
         }
         Ok(())
     }
