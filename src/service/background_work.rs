@@ -7,14 +7,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::persistent_write;
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::storage::Store;
 pub use crate::storage::work_leases::is_taken_over;
 use crate::storage::work_leases::{self, Work};
 
 /// The time between two looks at what other nodes may have changed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Attempts to give work up while the database cannot be written, a second apart. Not endless, because a server that stops
+/// waits for its loops.
+const RELEASE_ATTEMPTS: u32 = 10;
 
 /// Claims work. `false`: another live process has it.
 pub(super) async fn claim(store: &Store, work: Work) -> Result<bool> {
@@ -30,11 +33,16 @@ pub(super) async fn release(store: &Store, work: Work) {
     if store.cluster().is_none() {
         return;
     }
-    let released =
-        persistent_write::write(store, format!("the release of {work:?}"), move |tx, _| work_leases::release(tx, work));
-    if let Err(error) = released.await {
-        tracing::debug!(?work, %error, "background work is not released; its lease ends with this process");
+    for _ in 0..RELEASE_ATTEMPTS {
+        match store.write(move |tx| work_leases::release(tx, work)).await {
+            Ok(()) => return,
+            Err(error) if matches!(error.code(), Code::StorageUnavailable | Code::Overloaded) => {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            Err(_) => break,
+        }
     }
+    tracing::debug!(?work, "background work is not given up; its lease ends with this process");
 }
 
 /// Calls `look` every second while other nodes may change the store unseen. Ends when the set is dropped.

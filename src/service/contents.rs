@@ -18,6 +18,8 @@ use crate::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 const SWEEP_BATCH: usize = 8;
 /// The time between two looks for chunks that a process of another node has left.
 const ORPHANS_INTERVAL: Duration = Duration::from_secs(30);
+/// The time until the first one, when the other nodes are known.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// Removes chunks that belong to nothing, a few at a time, with lower priority than other writes.
 struct Sweeper {
@@ -37,10 +39,11 @@ impl Sweeper {
     /// Starts with the chunks that earlier processes have left.
     async fn start(store: Store) -> Result<Self> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        send_orphans(&store, &sender).await?;
         let mut tasks = JoinSet::new();
         if store.cluster().is_some() {
             tasks.spawn(look_for_orphans(store.clone(), sender.clone()));
+        } else {
+            send_orphans(&store, &sender).await?;
         }
         tasks.spawn(sweep(store, receiver));
         Ok(Self { sender, _tasks: tasks })
@@ -59,8 +62,10 @@ async fn send_orphans(store: &Store, sender: &mpsc::UnboundedSender<FileId>) -> 
 }
 
 async fn look_for_orphans(store: Store, sender: mpsc::UnboundedSender<FileId>) {
+    let mut wait = FIRST_LOOK;
     loop {
-        tokio::time::sleep(ORPHANS_INTERVAL).await;
+        tokio::time::sleep(wait).await;
+        wait = ORPHANS_INTERVAL;
         if let Err(error) = send_orphans(&store, &sender).await {
             tracing::warn!(%error, "content that belongs to nothing could not be looked for");
         }

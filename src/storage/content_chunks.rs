@@ -7,10 +7,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
+use super::peers::Peers;
 use super::record_serde;
 use super::tables::{FILE_CHUNKS, ORPHANED_CHUNKS, Table};
 use super::transaction::{Reader, WriteTx};
-use super::work_leases::{self, Peers, Work};
+use super::work_leases::{self, Work};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 

@@ -8,13 +8,11 @@
 //!
 //! A process that has the store for itself is granted everything, and no row is written.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
-use super::cluster::{Cluster, NodeProcess};
+use super::cluster::NodeProcess;
 use super::codec::Record;
-use super::store::Store;
+use super::peers::Peers;
 use super::tables::{Table, WORK_LEASES};
 use super::transaction::{Reader, WriteTx};
 use crate::error::{Code, Error, Result};
@@ -63,31 +61,6 @@ pub(super) struct WorkLeaseRecord(NodeProcess);
 impl Record for WorkLeaseRecord {
     const TABLE: Table = WORK_LEASES;
     const VERSION: u8 = 1;
-}
-
-/// The processes that share the database, as one of them sees them.
-#[derive(Clone)]
-pub struct Peers(Option<Arc<Cluster>>);
-
-impl Peers {
-    /// Whether a process may still do what it has claimed. If this one does not follow the others, each of them may.
-    ///
-    /// A process that has just started may look dead for as long as the last answer of the database is old. If it loses
-    /// work by that, the work is still done once.
-    pub fn is_alive(&self, process: NodeProcess) -> bool {
-        self.0.as_ref().is_some_and(|cluster| cluster.is_alive(process) || !cluster.is_current())
-    }
-
-    fn process(&self) -> Option<NodeProcess> {
-        self.0.as_ref().map(|cluster| cluster.process())
-    }
-}
-
-impl Store {
-    /// The processes that share the database.
-    pub fn peers(&self) -> Peers {
-        Peers(self.cluster().cloned())
-    }
 }
 
 /// Claims work that is free, or whose process is not alive. Returns whether this process has it now.

@@ -31,7 +31,8 @@ fn a_response_is_generated_once_and_cancelled_on_another_server() {
     until(|| "both run", || a.engine.load().running + b.engine.load().running == 2);
     b.post(&format!("{}/cancel", path(&second)), &json!({})).ok();
     until(|| "one runs", || a.engine.load().running + b.engine.load().running == 1);
-    assert_eq!(b.get(&path(&response)).ok()["status"], "in_progress");
+    let first = b.get(&path(&response)).ok();
+    assert!(first["status"] == "queued" || first["status"] == "in_progress", "it goes on: {first}");
     b.post(&format!("{}/cancel", path(&response)), &json!({})).ok();
     for server in [&a, &b] {
         server.wait_idle(Duration::from_secs(60));

@@ -29,6 +29,7 @@ mod wait;
 mod background_responses;
 mod batches;
 mod fine_tuning;
+mod maintenance;
 mod nodes;
 mod uploads;
 mod work_leases;

@@ -46,9 +46,7 @@ impl Database {
     /// A node without a server, next to one with this folder.
     pub fn open_store(&self, node: &str, server: &Path) -> (Store, TempDir) {
         let folder = next_to(server, None);
-        let settings = StoreSettings { dir: folder.path().join("data"), cache_bytes: 1 << 20, queue: 64 };
-        let store = Store::open_postgres(settings, &self.location(node), Arc::new(SystemClockRng::new())).unwrap();
-        (store, folder)
+        (open(&folder.path().join("data"), &self.location(node)), folder)
     }
 
     /// The number that a query returns.
@@ -69,6 +67,21 @@ impl Database {
         let sql = "SELECT count(*) FROM outpost_work_leases WHERE k <> '\\x05'::bytea";
         until(|| "no leases are left", || self.number(sql) == 0);
     }
+}
+
+fn open(folder: &Path, location: &PostgresLocation) -> Store {
+    let settings = StoreSettings { dir: folder.to_owned(), cache_bytes: 1 << 20, queue: 64 };
+    Store::open_postgres(settings, location, Arc::new(SystemClockRng::new())).unwrap()
+}
+
+/// Two processes that share a database, without servers.
+pub fn two_stores(database: &Database) -> ([Store; 2], TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|node| folder.path().join(node));
+    let first = open(&a, &database.location("a"));
+    std::fs::create_dir(&b).unwrap();
+    std::fs::copy(a.join("pepper"), b.join("pepper")).unwrap();
+    ([first, open(&b, &database.location("b"))], folder)
 }
 
 /// The folder of the first server of a database.

@@ -1,34 +1,18 @@
 //! Leases of two processes that share a store.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use outpost::app::SystemClockRng;
 use outpost::error::Result;
 use outpost::ids::BatchId;
-use outpost::storage::work_leases::{self, Peers, Work};
-use outpost::storage::{NodeProcess, PostgresLocation, Store, StoreSettings, WriteTx};
+use outpost::storage::work_leases::{self, Work};
+use outpost::storage::{NodeProcess, Peers, Store, StoreSettings, WriteTx};
 
-use crate::nodes::Database;
+use crate::nodes::{Database, two_stores};
 use crate::wait::until;
 
 fn work() -> Work {
     Work::Batch(BatchId::from_bytes([1; 16]))
-}
-
-fn open(folder: &Path, location: &PostgresLocation) -> Store {
-    let settings = StoreSettings { dir: folder.to_owned(), cache_bytes: 1 << 20, queue: 64 };
-    Store::open_postgres(settings, location, Arc::new(SystemClockRng::new())).unwrap()
-}
-
-/// Two processes with the same pepper.
-fn two(database: &Database) -> ([Store; 2], tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let [a, b] = ["a", "b"].map(|node| folder.path().join(node));
-    let first = open(&a, &database.location("a"));
-    std::fs::create_dir(&b).unwrap();
-    std::fs::copy(a.join("pepper"), b.join("pepper")).unwrap();
-    ([first, open(&b, &database.location("b"))], folder)
 }
 
 fn write<T: Send + 'static>(store: &Store, write: impl FnMut(&WriteTx) -> Result<T> + Send + 'static) -> Result<T> {
@@ -54,7 +38,7 @@ fn available(store: &Store, peers: &Peers) -> Vec<Work> {
 #[test]
 fn one_of_two_processes_has_the_work_and_the_other_gets_it_when_it_is_given_up() {
     let database = Database::new();
-    let ([a, b], _folder) = two(&database);
+    let ([a, b], _folder) = two_stores(&database);
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
     assert!(work_leases::is_taken_over(&require(&a).unwrap_err()), "nothing is claimed yet");
     assert!(claim(&a) && claim(&a) && !claim(&b));
@@ -72,7 +56,7 @@ fn one_of_two_processes_has_the_work_and_the_other_gets_it_when_it_is_given_up()
 #[test]
 fn work_that_was_taken_over_has_no_effect_any_more() {
     let database = Database::new();
-    let ([a, b], _folder) = two(&database);
+    let ([a, b], _folder) = two_stores(&database);
     assert!(claim(&a));
     // As if the other process were dead.
     assert!(write(&b, |tx| work_leases::claim(tx, work(), |_| false)).unwrap());
@@ -87,7 +71,7 @@ fn work_that_was_taken_over_has_no_effect_any_more() {
 #[test]
 fn two_processes_that_claim_at_once_do_not_both_get_the_work() {
     let database = Database::new();
-    let ([a, b], _folder) = two(&database);
+    let ([a, b], _folder) = two_stores(&database);
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
     for number in 0..20 {
         let work = Work::Batch(BatchId::from_bytes([number; 16]));
@@ -104,7 +88,7 @@ fn two_processes_that_claim_at_once_do_not_both_get_the_work() {
 #[test]
 fn the_work_of_a_process_that_has_stopped_is_free_at_once_and_its_leases_are_removed() {
     let database = Database::new();
-    let ([a, b], _folder) = two(&database);
+    let ([a, b], _folder) = two_stores(&database);
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
     assert!(claim(&a) && !claim(&b));
     let gone: NodeProcess = a.cluster().unwrap().process();
