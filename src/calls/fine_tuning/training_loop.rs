@@ -38,6 +38,8 @@ pub struct TrainingLoop {
     waiting: Option<(JobId, String)>,
     /// Open jobs that this server leaves to others, if there may be any.
     postponed: HashMap<JobId, Postponed>,
+    /// Whether another server was there since this one has started.
+    has_seen_others: bool,
 }
 
 /// A job that this server tries again later.
@@ -54,7 +56,8 @@ struct Postponed {
 impl TrainingLoop {
     pub fn new(engine: Engine, jobs: Jobs, clock: Arc<dyn ClockRng>) -> (Self, LoopStopper) {
         let (stopper, stop) = stop_signal();
-        (Self { engine, jobs, clock, stop, turns: HashMap::new(), waiting: None, postponed: HashMap::new() }, stopper)
+        let (turns, postponed) = (HashMap::new(), HashMap::new());
+        (Self { engine, jobs, clock, stop, turns, waiting: None, postponed, has_seen_others: false }, stopper)
     }
 
     /// Runs until it is stopped.
@@ -81,6 +84,7 @@ impl TrainingLoop {
     /// The job to train next: of the project whose turn is longest ago one that was interrupted, else the oldest.
     async fn next(&mut self) -> Result<Option<OpenJob>> {
         let mut jobs = self.jobs.open_jobs().await?;
+        self.has_seen_others |= self.jobs.servers() > 1;
         self.postponed.retain(|id, _| jobs.iter().any(|open| open.job.id == *id));
         let now = self.clock.uptime();
         let is_due = |id: &JobId| self.postponed.get(id).is_none_or(|postponed| postponed.until <= now);
@@ -105,8 +109,9 @@ impl TrainingLoop {
         }
         let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
         self.turns.insert(project, turn);
+        let has_begun = open.resolved.is_some();
         let outcome = self.attempt(open).await;
-        let wait = match self.finish(id, outcome).await {
+        let wait = match self.finish(id, has_begun, outcome).await {
             Err(error) if is_taken_over(&error) => {
                 tracing::info!(job = %id, "another server has taken a fine-tuning job over");
                 return None;
@@ -121,14 +126,19 @@ impl TrainingLoop {
         wait
     }
 
-    /// Stores how a training has ended. Returns how long to wait before the next.
-    async fn finish(&mut self, id: JobId, outcome: std::result::Result<(), Interruption>) -> Result<Option<Duration>> {
+    /// Stores how a training has ended. `has_begun`: an earlier one had. Returns how long to wait before the next.
+    async fn finish(
+        &mut self,
+        id: JobId,
+        has_begun: bool,
+        outcome: std::result::Result<(), Interruption>,
+    ) -> Result<Option<Duration>> {
         match outcome {
             // Its end is stored.
             Ok(()) => Ok(None),
             Err(Interruption::Stopped) => self.jobs.meter(id).await.map(|()| None),
             Err(Interruption::TakenOver(error)) => Err(error),
-            Err(Interruption::Unsuitable { reason, .. }) if self.others_may_train(id) => {
+            Err(Interruption::Unsuitable { reason, .. }) if self.others_may_train(id, has_begun) => {
                 tracing::info!(job = %id, reason, "a fine-tuning job is left to other servers");
                 self.postpone(id, UNSUITABLE_RETRY);
                 self.say_unsuitable(id, &reason).await.map(|()| None)
@@ -155,9 +165,10 @@ impl TrainingLoop {
         self.postponed.entry(id).or_default().until = until;
     }
 
-    /// Whether another server may train a job that this one cannot.
-    fn others_may_train(&mut self, id: JobId) -> bool {
-        if !self.jobs.is_shared() {
+    /// Whether another server may train a job that this one cannot. It may be about to start if it was there before, or has
+    /// begun with the job.
+    fn others_may_train(&mut self, id: JobId, has_begun: bool) -> bool {
+        if !self.jobs.is_shared() || !(has_begun || self.has_seen_others) {
             return false;
         }
         let now = self.clock.uptime();
