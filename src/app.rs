@@ -51,9 +51,7 @@ use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::api_key_secret::Secret;
-use crate::service::responses::Responses;
-use crate::service::stored_images::StoredImages;
-use crate::service::usage::{Retention, Usage};
+use crate::service::usage::Retention;
 use crate::service::{Services, keyless, setup};
 use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 use crate::upstream::{ShutdownPhase, UpstreamClient};
@@ -254,8 +252,8 @@ impl App {
     /// Serves until [`Stopper::stop`]. When it returns, everything acknowledged is durable.
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
-        let pruning = actix_web::rt::spawn(prune(api.services.usage.clone(), self.retention));
-        let sweeping = actix_web::rt::spawn(sweep(api.services.stored_images.clone(), api.services.responses.clone()));
+        let pruning = actix_web::rt::spawn(prune(api.clone(), self.retention));
+        let sweeping = actix_web::rt::spawn(sweep(api.clone()));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let training = actix_web::rt::spawn(self.training.run());
         let batches = actix_web::rt::spawn(self.batches.run());
@@ -284,31 +282,43 @@ impl App {
 }
 
 /// Drops old usage details now and every hour.
-async fn prune(usage: Usage, retention: Retention) {
+async fn prune(api: Data<Api>, retention: Retention) {
+    let Services { maintenance, usage, .. } = &api.services;
     loop {
-        match usage.prune(retention).await {
-            Ok(0) => {}
-            Ok(rows) => tracing::info!(rows, "usage details older than their retention are dropped"),
-            Err(error) => tracing::warn!(%error, "old usage details could not be dropped"),
+        if maintenance.is_due_here().await {
+            match usage.prune(retention).await {
+                Ok(0) => {}
+                Ok(rows) => tracing::info!(rows, "usage details older than their retention are dropped"),
+                Err(error) => tracing::warn!(%error, "old usage details could not be dropped"),
+            }
         }
         actix_web::rt::time::sleep(Duration::from_secs(3600)).await;
     }
 }
 
-/// Removes expired images and responses now and every minute.
-async fn sweep(stored_images: StoredImages, responses: Responses) {
+/// Removes expired images, responses and the like now and every minute.
+async fn sweep(api: Data<Api>) {
     loop {
-        match stored_images.sweep().await {
-            Ok(0) => {}
-            Ok(count) => tracing::debug!(count, "expired images are removed"),
-            Err(error) => tracing::warn!(%error, "expired images could not be removed"),
-        }
-        match responses.sweep().await {
-            Ok(0) => {}
-            Ok(count) => tracing::debug!(count, "expired responses are removed"),
-            Err(error) => tracing::warn!(%error, "expired responses could not be removed"),
+        if api.services.maintenance.is_due_here().await {
+            sweep_once(&api.services).await;
         }
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
+    }
+}
+
+async fn sweep_once(services: &Services) {
+    match services.stored_images.sweep().await {
+        Ok(0) => {}
+        Ok(count) => tracing::debug!(count, "expired images are removed"),
+        Err(error) => tracing::warn!(%error, "expired images could not be removed"),
+    }
+    match services.responses.sweep().await {
+        Ok(0) => {}
+        Ok(count) => tracing::debug!(count, "expired responses are removed"),
+        Err(error) => tracing::warn!(%error, "expired responses could not be removed"),
+    }
+    if let Err(error) = services.maintenance.sweep().await {
+        tracing::warn!(%error, "expired idempotency keys could not be removed");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Generates the responses that are to be generated in the background, the oldest first; the projects share the slots. A
 //! response goes through the same decoder, call and encoder as one that a client waits for, behind [`ResponseRunner`].
+//!
+//! If nodes share the store, each claims a response before it tries to generate it, and gives it up afterwards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use super::errors::is_temporary;
 use super::stop_signal::{LoopStopper, StopSignal, stop_signal, stopping};
 use crate::error::{Code, Error, Result};
 use crate::ids::{ProjectId, ResponseId};
+use crate::service::is_taken_over;
 use crate::service::responses::{EndedResponse, OpenResponse, Responses, StartedResponse};
 use crate::service::usage::{Meter, UsageRecorder};
 
@@ -64,6 +67,14 @@ enum Attempt {
     Done,
     /// It is to be tried again. `is_model_unavailable`: because its model cannot be used now.
     Retry { is_model_unavailable: bool },
+}
+
+/// Why a response is no longer to be generated here.
+enum Closed {
+    /// It was cancelled or deleted.
+    Ended,
+    /// Another process generates it, for this reason.
+    TakenOver(Error),
 }
 
 /// Responses that run or wait, by what this process knows of them.
@@ -120,7 +131,7 @@ impl BackgroundResponses {
 
     /// Tries to generate a response. `model_attempts`: earlier attempts to use its model.
     async fn attempt(&self, id: ResponseId, model_attempts: u32) -> (ResponseId, Attempt) {
-        let attempt = self.try_to_generate(id, model_attempts).await.unwrap_or_else(|error| {
+        let attempt = self.claim_and_generate(id, model_attempts).await.unwrap_or_else(|error| {
             tracing::warn!(response = %id, %error, "a response in the background was interrupted; it is tried again");
             Attempt::Retry { is_model_unavailable: false }
         });
@@ -128,6 +139,22 @@ impl BackgroundResponses {
             self.runner.ended(id);
         }
         (id, attempt)
+    }
+
+    async fn claim_and_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
+        if !self.responses.claim(id).await? {
+            return Ok(Attempt::Done);
+        }
+        match self.try_to_generate(id, model_attempts).await {
+            Err(error) if is_taken_over(&error) => {
+                tracing::info!(response = %id, "another server has taken a response in the background over");
+                Ok(Attempt::Done)
+            }
+            attempt => {
+                self.responses.release(id).await;
+                attempt
+            }
+        }
     }
 
     async fn try_to_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
@@ -138,8 +165,14 @@ impl BackgroundResponses {
         let generated = tokio::select! {
             generated = self.runner.run(started.clone(), recorder.clone()) => generated,
             () = self.stop.wait() => Err(stopping()),
-            // What was generated is recorded when the recorder is dropped.
-            () = self.wait_until_closed(id, changes) => return Ok(Attempt::Done),
+            closed = self.wait_until_closed(id, changes) => match closed {
+                // What was generated is recorded when the recorder is dropped.
+                Closed::Ended => return Ok(Attempt::Done),
+                Closed::TakenOver(error) => {
+                    recorder.discard();
+                    return Err(error);
+                }
+            },
         };
         let ended = match generated {
             Ok(ended) => ended,
@@ -157,11 +190,13 @@ impl BackgroundResponses {
         Ok(Attempt::Done)
     }
 
-    /// Resolves when a response is cancelled or deleted.
-    async fn wait_until_closed(&self, id: ResponseId, mut changes: watch::Receiver<()>) {
+    /// Resolves when a response is not to be generated here any more.
+    async fn wait_until_closed(&self, id: ResponseId, mut changes: watch::Receiver<()>) -> Closed {
         loop {
-            if matches!(self.responses.is_open(id).await, Ok(false)) {
-                return;
+            match self.responses.is_open(id).await {
+                Ok(false) => return Closed::Ended,
+                Err(error) if is_taken_over(&error) => return Closed::TakenOver(error),
+                _ => {}
             }
             // If the sender is gone, the server is gone.
             let _ = changes.changed().await;

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+
 use super::agents::Agents;
 use super::audit::Audit;
+use super::background_work;
 use super::batches::Batches;
 use super::contents::Contents;
 use super::conversations::Conversations;
@@ -12,6 +15,7 @@ use super::files::Files;
 use super::fine_tuning::Jobs;
 use super::keys::Keys;
 use super::limits::Limits;
+use super::maintenance::Maintenance;
 use super::projects::Projects;
 use super::responses::Responses;
 use super::stored_images::StoredImages;
@@ -30,11 +34,14 @@ pub struct Services {
     pub jobs: Jobs,
     pub keys: Keys,
     pub limits: Limits,
+    pub maintenance: Maintenance,
     pub meter: Meter,
     pub projects: Projects,
     pub responses: Responses,
     pub stored_images: StoredImages,
     pub usage: Usage,
+    /// Lets background loops look at what other nodes have changed.
+    _look: JoinSet<()>,
 }
 
 impl Services {
@@ -43,20 +50,31 @@ impl Services {
         let (store, clock_rng) = (|| store.clone(), || clock_rng.clone());
         let limits = Limits::new(store(), clock_rng());
         let contents = Contents::start(store(), clock_rng()).await?;
+        let batches = Batches::new(store(), clock_rng(), contents.clone());
+        let jobs = Jobs::new(store(), clock_rng(), contents.clone());
+        let responses = Responses::new(store(), clock_rng());
+        let loops = (batches.clone(), jobs.clone(), responses.clone());
+        let look = background_work::look_every_second(&store(), move || {
+            loops.0.look();
+            loops.1.look();
+            loops.2.look();
+        });
         Ok(Self {
             agents: Agents::new(store(), clock_rng()),
             audit: Audit::new(store()),
-            batches: Batches::new(store(), clock_rng(), contents.clone()),
+            batches,
             conversations: Conversations::new(store(), clock_rng()),
-            files: Files::new(store(), clock_rng(), contents.clone()),
-            jobs: Jobs::new(store(), clock_rng(), contents),
+            files: Files::new(store(), clock_rng(), contents),
+            jobs,
             keys: Keys::new(store(), clock_rng()),
             meter: Meter::new(store(), clock_rng(), limits.clone()),
             limits,
+            maintenance: Maintenance::new(store(), clock_rng()),
             projects: Projects::new(store(), clock_rng()),
-            responses: Responses::new(store(), clock_rng()),
+            responses,
             stored_images: StoredImages::new(store(), clock_rng(), image_url_ttl),
             usage: Usage::new(store(), clock_rng()),
+            _look: look,
         })
     }
 }

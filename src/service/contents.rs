@@ -1,7 +1,8 @@
 //! Large content, stored in chunks: uploaded files, and what trainings save. Chunks that belong to nothing are removed in the
-//! background.
+//! background. If nodes share the store, each removes what a dead process has left.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
 use tokio::sync::mpsc;
@@ -15,6 +16,10 @@ use crate::storage::content_chunks::{self, CHUNK_BYTES, Chunk};
 
 /// Chunks removed per transaction; other writes wait meanwhile.
 const SWEEP_BATCH: usize = 8;
+/// The time between two looks for chunks that a process of another node has left.
+const ORPHANS_INTERVAL: Duration = Duration::from_secs(30);
+/// The time until the first one, when the other nodes are known.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// Removes chunks that belong to nothing, a few at a time, with lower priority than other writes.
 struct Sweeper {
@@ -31,17 +36,39 @@ pub(super) struct SweepGuard {
 }
 
 impl Sweeper {
-    /// Starts with the chunks that an earlier process left.
+    /// Starts with the chunks that earlier processes have left.
     async fn start(store: Store) -> Result<Self> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        for id in store.read(content_chunks::orphaned).await? {
-            tracing::info!(content = %id, "removing content that belongs to nothing");
-            // The receiver exists, so this cannot fail.
-            let _ = sender.send(id);
-        }
         let mut tasks = JoinSet::new();
+        if store.cluster().is_some() {
+            tasks.spawn(look_for_orphans(store.clone(), sender.clone()));
+        } else {
+            send_orphans(&store, &sender).await?;
+        }
         tasks.spawn(sweep(store, receiver));
         Ok(Self { sender, _tasks: tasks })
+    }
+}
+
+/// Has the chunks removed that belong to nothing and to no live process.
+async fn send_orphans(store: &Store, sender: &mpsc::UnboundedSender<FileId>) -> Result<()> {
+    let peers = store.peers();
+    for id in store.read(move |tx| content_chunks::orphaned(tx, &peers)).await? {
+        tracing::info!(content = %id, "removing content that belongs to nothing");
+        // Without a receiver, the server stops.
+        let _ = sender.send(id);
+    }
+    Ok(())
+}
+
+async fn look_for_orphans(store: Store, sender: mpsc::UnboundedSender<FileId>) {
+    let mut wait = FIRST_LOOK;
+    loop {
+        tokio::time::sleep(wait).await;
+        wait = ORPHANS_INTERVAL;
+        if let Err(error) = send_orphans(&store, &sender).await {
+            tracing::warn!(%error, "content that belongs to nothing could not be looked for");
+        }
     }
 }
 
@@ -55,7 +82,8 @@ impl Drop for SweepGuard {
 async fn sweep(store: Store, mut ids: mpsc::UnboundedReceiver<FileId>) {
     while let Some(id) = ids.recv().await {
         loop {
-            match store.write(move |tx| content_chunks::sweep(tx, id, SWEEP_BATCH)).await {
+            let peers = store.peers();
+            match store.write(move |tx| content_chunks::sweep(tx, id, SWEEP_BATCH, &peers)).await {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(error) if error.code() == Code::ShuttingDown => return,

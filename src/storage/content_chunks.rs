@@ -1,14 +1,17 @@
 //! Content that is too large for a record, in chunks: uploaded files, and what a training saves.
 //!
 //! Chunks are written before the record that refers to them. Until then, and after the record is removed, a mark records
-//! that they belong to nothing. After a crash, orphaned chunks are found by these marks.
+//! that they belong to nothing. After a crash, orphaned chunks are found by these marks. If nodes share the store, a
+//! [work lease](super::work_leases) beside the mark tells which process writes or removes the chunks.
 
 use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
+use super::peers::Peers;
 use super::record_serde;
 use super::tables::{FILE_CHUNKS, ORPHANED_CHUNKS, Table};
 use super::transaction::{Reader, WriteTx};
+use super::work_leases::{self, Work};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 
@@ -39,7 +42,10 @@ impl Record for OrphanedChunks {
 /// Stores a chunk of the content `id`, which nothing refers to yet.
 pub fn put(tx: &WriteTx, id: FileId, index: u32, chunk: &Chunk) -> Result<()> {
     if index == 0 {
-        tx.put(&id.to_bytes(), &OrphanedChunks)?;
+        release(tx, id)?;
+    } else {
+        // Otherwise chunks could be left behind that no mark names.
+        work_leases::require(tx, Work::Content(id))?;
     }
     tx.put(&key(id, index), chunk)
 }
@@ -63,33 +69,42 @@ pub fn read(tx: &impl Reader, id: FileId, chunks: u32) -> Result<Vec<u8>> {
 
 /// Called in the transaction that stores a record which refers to the content.
 pub fn claim(tx: &WriteTx, id: FileId) -> Result<()> {
-    if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
+    let (claimed, mark) = (work_leases::require(tx, Work::Content(id)), tx.get::<OrphanedChunks>(&id.to_bytes())?);
+    claimed?;
+    if mark.is_none() {
         return Err(Error::internal("the chunks of a content are gone"));
     }
+    work_leases::release(tx, Work::Content(id))?;
     tx.remove::<OrphanedChunks>(&id.to_bytes())
 }
 
 /// Called in the transaction that removes the record which refers to the content; [`sweep`] removes the chunks.
 pub fn release(tx: &WriteTx, id: FileId) -> Result<()> {
+    work_leases::take(tx, Work::Content(id))?;
     tx.put(&id.to_bytes(), &OrphanedChunks)
 }
 
-/// Every id whose chunks belong to nothing.
-pub fn orphaned(tx: &impl Reader) -> Result<Vec<FileId>> {
+/// Every id whose chunks belong to nothing, and are neither written nor removed by a live process.
+pub fn orphaned(tx: &impl Reader, peers: &Peers) -> Result<Vec<FileId>> {
     let keys = tx.keys(ORPHANED_CHUNKS, &[], None, None)?;
-    Ok(keys.into_iter().filter_map(|key| key.try_into().ok()).map(FileId::from_bytes).collect())
+    let mut ids = keys.into_iter().filter_map(|key| key.try_into().ok()).map(FileId::from_bytes).collect();
+    work_leases::retain_free(tx, &mut ids, |id| Work::Content(*id), peers)?;
+    Ok(ids)
 }
 
 /// Removes up to `limit` chunks that belong to nothing. Returns whether none is left. Chunks that belong to something by
-/// now are kept.
-pub fn sweep(tx: &WriteTx, id: FileId, limit: usize) -> Result<bool> {
-    if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
+/// now, or that another live process writes or removes, are kept.
+pub fn sweep(tx: &WriteTx, id: FileId, limit: usize, peers: &Peers) -> Result<bool> {
+    if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none()
+        || !work_leases::claim(tx, Work::Content(id), |process| peers.is_alive(process))?
+    {
         return Ok(true);
     }
     let found = tx.keys(FILE_CHUNKS, &id.to_bytes(), None, Some(limit))?;
     found.iter().try_for_each(|key| tx.remove::<Chunk>(key))?;
     let done = found.len() < limit;
     if done {
+        work_leases::release(tx, Work::Content(id))?;
         tx.remove::<OrphanedChunks>(&id.to_bytes())?;
     }
     Ok(done)

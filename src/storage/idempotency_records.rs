@@ -46,21 +46,32 @@ pub fn find(tx: &impl Reader, digest: &[u8; 32], now: Timestamp) -> Result<Optio
     Ok(found.filter(|record| now < record.at.after(RETENTION)))
 }
 
-/// Stores a record and removes a few expired ones.
+/// Stores a record, and removes a few expired ones unless nodes share the store: their writes would conflict. Then
+/// [`sweep`] removes them.
 pub fn put(tx: &WriteTx, digest: &[u8; 32], record: &IdempotencyRecord) -> Result<()> {
     if let Some(old) = tx.get::<IdempotencyRecord>(digest)? {
         tx.remove::<IdempotencyIndexRow>(&age(old.at, digest))?;
     }
-    for (key, _) in tx.newest::<IdempotencyIndexRow>(&[], None, SWEEP_BATCH)? {
-        let (created_at, digest) = key.split_at_checked(8).unwrap_or_default();
-        let created_at = created_at.try_into().map(|bytes| Timestamp::from_millis(!i64::from_be_bytes(bytes)));
-        if created_at.is_ok_and(|created_at| created_at.after(RETENTION) <= record.at) {
-            tx.remove::<IdempotencyRecord>(digest)?;
-            tx.remove::<IdempotencyIndexRow>(&key)?;
-        }
+    if tx.process().is_none() {
+        sweep(tx, record.at, SWEEP_BATCH)?;
     }
     tx.put(digest, record)?;
     tx.put(&age(record.at, digest), &IdempotencyIndexRow)
+}
+
+/// Removes up to `limit` records that have expired. Returns how many.
+pub fn sweep(tx: &WriteTx, now: Timestamp, limit: usize) -> Result<usize> {
+    let mut removed = 0;
+    for (key, _) in tx.newest::<IdempotencyIndexRow>(&[], None, limit)? {
+        let (created_at, digest) = key.split_at_checked(8).unwrap_or_default();
+        let created_at = created_at.try_into().map(|bytes| Timestamp::from_millis(!i64::from_be_bytes(bytes)));
+        if created_at.is_ok_and(|created_at| created_at.after(RETENTION) <= now) {
+            tx.remove::<IdempotencyRecord>(digest)?;
+            tx.remove::<IdempotencyIndexRow>(&key)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 /// The complement sorts the oldest last, where iteration begins.

@@ -13,6 +13,7 @@ use super::engine::Failed;
 use super::error::OpenError;
 use super::jobs::{Message, Task};
 use super::meta::LAYOUT_KEY;
+use super::peers::Peers;
 use super::pepper::Pepper;
 use super::postgres::{self, PostgresCopy, PostgresLocation};
 use super::redb;
@@ -207,6 +208,11 @@ impl Store {
     /// The nodes that share the database; `None` if this process has the store for itself.
     pub fn cluster(&self) -> Option<&Arc<Cluster>> {
         self.inner.engine.cluster()
+    }
+
+    /// Which processes that share the database may still do what they have claimed.
+    pub fn peers(&self) -> Peers {
+        Peers::new(self.cluster().cloned())
     }
 
     /// Whether what watchers keep may be used: changes by other nodes have been announced lately.

@@ -116,6 +116,9 @@ pub const ESTIMATED_SERIES: Table = Table("estimated_series");
 /// Nothing → the times before which raw records and minutes are deleted.
 pub const HORIZON: Table = Table("horizon");
 
+/// Kind and id of background work → the process that does it, if nodes share the store.
+pub const WORK_LEASES: Table = Table("work_leases");
+
 /// Tables that opening a store creates if absent.
 pub const ALL: &[Table] = &[
     META,
@@ -162,4 +165,5 @@ pub const ALL: &[Table] = &[
     SERIES_BY_NAME,
     ESTIMATED_SERIES,
     HORIZON,
+    WORK_LEASES,
 ];

@@ -23,6 +23,7 @@ use super::responses::ResponseRecord;
 use super::store::Store;
 use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
 use super::transaction::{ReadTx, Reader};
+use super::work_leases::WorkLeaseRecord;
 use super::{tables, verify_batches, verify_responses, verify_usage_sums};
 use crate::error::{Error, Result};
 use crate::ids::FileId;
@@ -64,6 +65,7 @@ pub(super) fn verify(tx: &ReadTx) -> Result<CheckReport> {
     verify_responses::check(tx, &mut report)?;
     project_resources::<BatchRecord>(tx, &mut report)?;
     verify_batches::check(tx, &mut report)?;
+    records(tx, &mut report, &mut |_, _: WorkLeaseRecord| Ok(None))?;
     Ok(report)
 }
 

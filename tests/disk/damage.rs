@@ -15,7 +15,7 @@ use outpost::error::{Code, Error, Result};
 use outpost::ids::{ConversationId, FileId, KeyId, ProjectId};
 use outpost::service::{Access, Conversations, NewConversation, PageRequest, Precondition, Secret};
 use outpost::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
-use outpost::storage::{DATABASE_FILE, check, content_chunks};
+use outpost::storage::{DATABASE_FILE, WriteTx, check, content_chunks};
 use serde_json::json;
 
 use crate::history::TestRng;
@@ -246,7 +246,9 @@ async fn write(content: &Content, server: &Server, admin: &Access) {
         allow_damage_errors("usage", server.store.write(move |tx| meter(tx, project, key_id(number), number)).await);
     }
     let file = content.file;
-    allow_damage_errors("a file's end", server.store.write(move |tx| content_chunks::sweep(tx, file, 3)).await);
+    let peers = server.store.peers();
+    let sweep = move |tx: &WriteTx| content_chunks::sweep(tx, file, 3, &peers);
+    allow_damage_errors("a file's end", server.store.write(sweep).await);
 }
 
 async fn exercise(content: &Content, server: &Server) {

@@ -4,6 +4,7 @@ use outpost::ids::FileId;
 use outpost::storage::WriteTx;
 use outpost::storage::content_chunks::{self, Chunk};
 use outpost::storage::file_records::{self, FileRecord};
+use outpost::storage::work_leases::{self, Work};
 
 use super::fixture::Fixture;
 
@@ -23,6 +24,8 @@ fn record(fixture: &Fixture, chunks: u32) -> FileRecord {
 
 async fn write_chunks(fixture: &Fixture, id: FileId, indices: std::ops::Range<u32>) {
     let write_chunks = move |tx: &WriteTx| {
+        // Nodes that share the store write only chunks that they have begun with.
+        work_leases::take(tx, Work::Content(id))?;
         indices.clone().try_for_each(|index| content_chunks::put(tx, id, index, &Chunk(vec![1; 10])))
     };
     fixture.store.write(write_chunks).await.unwrap();
@@ -56,14 +59,18 @@ async fn the_sweeper_removes_only_orphaned_chunks() {
     write_chunks(&fixture, other, 0..20).await;
     let record = record(&fixture, 20);
     fixture.store.write(move |tx| file_records::insert(tx, file, &record)).await.unwrap();
-    let sweep = |id: FileId| fixture.store.write(move |tx| content_chunks::sweep(tx, id, 8));
+    let peers = fixture.store.peers();
+    let sweep = |id: FileId| {
+        let peers = peers.clone();
+        fixture.store.write(move |tx| content_chunks::sweep(tx, id, 8, &peers))
+    };
     assert!(sweep(file).await.unwrap(), "the sweeper does not remove a file");
     let steps = [sweep(other).await.unwrap(), sweep(other).await.unwrap(), sweep(other).await.unwrap()];
     assert_eq!(steps, [false, false, true]);
     let left = fixture.store.verify().unwrap();
     assert!(left.is_clean(), "{:?}", left.problems);
     assert_eq!((left.records["file_chunks"], left.records["file_remains"]), (20, 0));
-    assert_eq!(fixture.store.read(content_chunks::orphaned).await.unwrap(), []);
+    assert_eq!(fixture.store.read(move |tx| content_chunks::orphaned(tx, &peers)).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -71,7 +78,8 @@ async fn swept_chunks_cannot_become_a_file() {
     let fixture = Fixture::new().await;
     let id = FileId::from_bytes([1; 16]);
     write_chunks(&fixture, id, 0..1).await;
-    fixture.store.write(move |tx| content_chunks::sweep(tx, id, 8)).await.unwrap();
+    let peers = fixture.store.peers();
+    fixture.store.write(move |tx| content_chunks::sweep(tx, id, 8, &peers)).await.unwrap();
     let record = record(&fixture, 1);
     assert!(fixture.store.write(move |tx| file_records::insert(tx, id, &record)).await.is_err());
 }

@@ -3,6 +3,8 @@
 //! The projects take turns, request by request; the batches of one project run one after the other. A request goes through
 //! the same decoder, call and encoder as one that a client waits for, behind [`RequestRunner`]. Interactive requests come first
 //! ([`admission`]).
+//!
+//! If nodes share the store, each loop claims a batch before its next step, and gives it up afterwards.
 
 mod admission;
 mod requests;
@@ -24,6 +26,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::ids::{BatchId, ProjectId};
 use crate::service::batches::{Batch, BatchState, Batches};
+use crate::service::is_taken_over;
 use crate::service::usage::Meter;
 
 /// The time until it tries again after an error.
@@ -88,9 +91,24 @@ impl BatchLoop {
 
     async fn validate_next(&self) -> Result<bool> {
         let open = self.batches.open().await?;
-        match open.iter().find(|batch| batch.state == BatchState::Validating) {
-            Some(batch) => self.batches.validate(batch).await.map(|()| true),
-            None => Ok(false),
+        let Some(batch) = open.iter().find(|batch| batch.state == BatchState::Validating) else { return Ok(false) };
+        if self.batches.claim(batch.id).await? {
+            self.give_up_after(batch, self.batches.validate(batch).await).await?;
+        }
+        Ok(true)
+    }
+
+    /// Gives a batch up after a step, unless another process has taken it over.
+    async fn give_up_after(&self, batch: &Batch, step: Result<()>) -> Result<()> {
+        match step {
+            Err(error) if is_taken_over(&error) => {
+                tracing::info!(batch = %batch.id, "another server has taken a batch over");
+                Ok(())
+            }
+            step => {
+                self.batches.release(batch.id).await;
+                step
+            }
         }
     }
 
@@ -130,7 +148,7 @@ impl BatchLoop {
 
     /// Does what a batch needs next.
     async fn step(&self, batch: Batch) -> Batch {
-        if let Err(error) = self.try_step(&batch).await {
+        if let Err(error) = self.claim_and_step(&batch).await {
             tracing::warn!(batch = %batch.id, %error, "a batch cannot go on now");
             tokio::select! {
                 () = self.stop.wait() => {}
@@ -138,6 +156,13 @@ impl BatchLoop {
             }
         }
         batch
+    }
+
+    async fn claim_and_step(&self, batch: &Batch) -> Result<()> {
+        match self.batches.claim(batch.id).await? {
+            true => self.give_up_after(batch, self.try_step(batch).await).await,
+            false => Ok(()),
+        }
     }
 
     async fn try_step(&self, batch: &Batch) -> Result<()> {

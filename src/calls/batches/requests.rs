@@ -8,12 +8,13 @@ use futures_util::{Stream, StreamExt, stream};
 
 use super::admission::{Admission, Slot};
 use crate::calls::errors;
-use crate::calls::stop_signal::{StopSignal, stopping};
+use crate::calls::stop_signal::{StopSignal, stop_signal, stopping};
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::RequestId;
 use crate::service::access::Access;
 use crate::service::batches::{Batch, BatchEndpoint, BatchInput, BatchResult, Batches, NextStep, PendingRequest};
+use crate::service::is_taken_over;
 use crate::service::usage::{Meter, UsageRecorder};
 
 /// Max requests of a batch that run at once.
@@ -75,9 +76,11 @@ impl Requests {
     /// Runs the requests of a batch that have no result yet.
     pub async fn run(&self, batch: &Batch) -> Result<Outcome> {
         let Some(input) = self.batches.input(batch).await? else { return Ok(Outcome::InputDeleted) };
-        let requests = self.admitted(batch, input).map(|admitted| async {
+        // Set when another process has taken the batch over.
+        let (lost, is_lost) = stop_signal();
+        let requests = self.admitted(batch, input, &is_lost).map(|admitted| async {
             match admitted? {
-                Ok(admitted) => self.complete(batch, admitted).await,
+                Ok(admitted) => self.complete(batch, admitted, &is_lost).await,
                 Err(outcome) => Ok(outcome),
             }
         });
@@ -89,7 +92,9 @@ impl Requests {
                     Some(Ok(Outcome::Complete)) => false,
                     // The requests that still run end by themselves.
                     Some(other) => {
-                        ended = other;
+                        if !is_lost.is_set() {
+                            ended = other;
+                        }
                         false
                     }
                     None => return ended,
@@ -97,12 +102,23 @@ impl Requests {
                 _ = changes.changed() => true,
                 () = tokio::time::sleep(EXPIRY_CHECK_INTERVAL) => true,
             };
+            if is_lost.is_set() {
+                continue;
+            }
             // The requests that still run are dropped then, and recorded as abandoned.
             if self.batches.is_expired(batch) {
                 return Ok(Outcome::Expired);
             }
-            if may_have_changed && matches!(self.batches.is_in_progress(batch.id).await, Ok(false)) {
-                return Ok(Outcome::Interrupted);
+            if may_have_changed {
+                match self.batches.is_in_progress(batch.id).await {
+                    Ok(false) => return Ok(Outcome::Interrupted),
+                    // The requests that still run are discarded, because the other process runs them again.
+                    Err(error) if is_taken_over(&error) => {
+                        lost.stop();
+                        ended = Err(error);
+                    }
+                    _ => {}
+                }
             }
         }
     }
@@ -112,6 +128,7 @@ impl Requests {
         &'a self,
         batch: &'a Batch,
         input: BatchInput,
+        is_lost: &'a StopSignal,
     ) -> impl Stream<Item = Result<Result<Admitted, Outcome>>> + 'a {
         let source = Source { input: Some(input) };
         stream::unfold(source, move |mut source| async move {
@@ -119,6 +136,7 @@ impl Requests {
             let next = tokio::select! {
                 next = self.next(batch, input) => next,
                 () = self.stop.wait() => Ok(Some(Err(Outcome::Interrupted))),
+                () = is_lost.wait() => Ok(Some(Err(Outcome::Interrupted))),
             };
             match next {
                 Ok(Some(Ok((input, admitted)))) => Some((Ok(Ok(admitted)), Source { input: Some(input) })),
@@ -154,7 +172,7 @@ impl Requests {
     }
 
     /// Runs a request until it has a result, and stores that.
-    async fn complete(&self, batch: &Batch, admitted: Admitted) -> Result<Outcome> {
+    async fn complete(&self, batch: &Batch, admitted: Admitted, is_lost: &StopSignal) -> Result<Outcome> {
         let Admitted { request, access, mut slot } = admitted;
         let mut model_attempts = 0;
         loop {
@@ -164,6 +182,7 @@ impl Requests {
             let answered = tokio::select! {
                 answered = run => answered,
                 () = self.stop.wait() => Err(stopping()),
+                () = is_lost.wait() => Err(stopping()),
             };
             match answered {
                 Err(error) if error.code() == Code::ShuttingDown => {
@@ -185,10 +204,12 @@ impl Requests {
             tokio::select! {
                 () = tokio::time::sleep(RETRY_DELAY) => {}
                 () = self.stop.wait() => return Ok(Outcome::Interrupted),
+                () = is_lost.wait() => return Ok(Outcome::Interrupted),
             }
             slot = tokio::select! {
                 slot = self.admission.acquire() => slot?,
                 () = self.stop.wait() => return Ok(Outcome::Interrupted),
+                () = is_lost.wait() => return Ok(Outcome::Interrupted),
             };
         }
     }

@@ -2,11 +2,13 @@
 
 mod examples;
 mod hyperparameters;
+mod interruption;
 mod pace;
 mod preparation;
 mod registered_models;
 mod training_loop;
 mod tuned_models;
+mod watched;
 
 use super::models::Models;
 use crate::engine::{ModelInfo, ModelKind};

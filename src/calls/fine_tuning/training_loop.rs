@@ -1,31 +1,30 @@
 //! Trains the jobs, one at a time. The projects take turns. A job that was interrupted goes on from its last saved state.
+//!
+//! If servers share the store, each claims a job before it trains it. A server that cannot train a job now leaves it to the
+//! others, and tries again later.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
-
-use super::pace::{Pace, Speed};
-use super::preparation::{Prepared, Task, Unprepared, prepare};
+use super::interruption::{Interruption, job_error, not_installed, not_prepared};
+use super::preparation::{Prepared, Task, prepare};
+use super::watched::Watched;
 use crate::calls::blocking::run_blocking;
 use crate::calls::stop_signal::{LoopStopper, StopSignal, stop_signal};
 use crate::clock_rng::ClockRng;
-use crate::engine::{
-    Engine, Failure, LoadError, Measurement, StepReport, TrainingCheckpoint, TrainingEvent, TrainingRun,
-};
+use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::ids::{JobId, ProjectId};
-use crate::service::fine_tuning::{
-    Hyperparameters, Job, JobError, JobState, Jobs, Level, NewAdapter, NewState, OpenJob, Progress,
-};
+use crate::service::fine_tuning::{Hyperparameters, Job, JobState, Jobs, Level, OpenJob};
+use crate::service::is_taken_over;
 
 /// The time until it tries again if memory or the disk is full.
 const RETRY: Duration = Duration::from_secs(15);
-/// The time between two reports of progress.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Events with measurements of a job, at most about this many.
-const MAX_METRICS: u32 = 1000;
+/// The time until a server tries again whether it can train a job that it could not.
+const UNSUITABLE_RETRY: Duration = Duration::from_secs(60);
+/// How long a job that this server cannot train waits while no other one is there. One may be starting again.
+const MAX_ALONE: Duration = Duration::from_secs(600);
 
 /// Trains the jobs that are queued. When it is stopped, the training that runs saves its state.
 pub struct TrainingLoop {
@@ -37,35 +36,28 @@ pub struct TrainingLoop {
     turns: HashMap<ProjectId, u64>,
     /// The job that waits, and why.
     waiting: Option<(JobId, String)>,
+    /// Open jobs that this server leaves to others, if there may be any.
+    postponed: HashMap<JobId, Postponed>,
+    /// Whether another server was there since this one has started.
+    has_seen_others: bool,
 }
 
-/// Why a training was not completed.
-enum Interruption {
-    /// The job has failed.
-    Failed(JobError),
-    /// The job was paused, cancelled or changed, or the server stops. Nothing is to be done.
-    Stopped,
-    /// It is to be tried again later.
-    Later(String),
-}
-
-impl From<Error> for Interruption {
-    fn from(error: Error) -> Self {
-        match error.code() {
-            Code::InsufficientQuota => Self::Failed(job_error(error.code().as_str(), error.message(), None)),
-            _ => Self::Later(error.to_string()),
-        }
-    }
-}
-
-fn job_error(code: &str, message: impl Into<String>, param: Option<&str>) -> JobError {
-    JobError { code: code.to_owned(), message: message.into(), param: param.map(str::to_owned) }
+/// A job that this server tries again later.
+#[derive(Clone, Copy, Default)]
+struct Postponed {
+    /// An uptime.
+    until: Duration,
+    /// The job's events say why this server cannot train it.
+    is_reported: bool,
+    /// The uptime since which no other server was there when this one could not train the job.
+    alone_since: Option<Duration>,
 }
 
 impl TrainingLoop {
     pub fn new(engine: Engine, jobs: Jobs, clock: Arc<dyn ClockRng>) -> (Self, LoopStopper) {
         let (stopper, stop) = stop_signal();
-        (Self { engine, jobs, clock, stop, turns: HashMap::new(), waiting: None }, stopper)
+        let (turns, postponed) = (HashMap::new(), HashMap::new());
+        (Self { engine, jobs, clock, stop, turns, waiting: None, postponed, has_seen_others: false }, stopper)
     }
 
     /// Runs until it is stopped.
@@ -90,9 +82,13 @@ impl TrainingLoop {
     }
 
     /// The job to train next: of the project whose turn is longest ago one that was interrupted, else the oldest.
-    async fn next(&self) -> Result<Option<OpenJob>> {
+    async fn next(&mut self) -> Result<Option<OpenJob>> {
         let mut jobs = self.jobs.open_jobs().await?;
-        jobs.retain(|open| open.job.state != JobState::Paused);
+        self.has_seen_others |= self.jobs.servers() > 1;
+        self.postponed.retain(|id, _| jobs.iter().any(|open| open.job.id == *id));
+        let now = self.clock.uptime();
+        let is_due = |id: &JobId| self.postponed.get(id).is_none_or(|postponed| postponed.until <= now);
+        jobs.retain(|open| open.job.state != JobState::Paused && is_due(&open.job.id));
         let turn = |open: &OpenJob| {
             let interrupted = open.job.state == JobState::Running;
             (self.turns.get(&open.job.project).copied().unwrap_or(0), !interrupted, open.job.id)
@@ -100,30 +96,99 @@ impl TrainingLoop {
         Ok(jobs.into_iter().min_by_key(turn))
     }
 
-    /// Trains a job. Returns how long to wait before the next.
+    /// Trains a job, unless another server does. Returns how long to wait before the next.
     async fn train(&mut self, open: OpenJob) -> Option<Duration> {
         let (id, project) = (open.job.id, open.job.project);
+        match self.jobs.claim(id).await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => {
+                tracing::warn!(job = %id, %error, "a fine-tuning job cannot be claimed");
+                return Some(RETRY);
+            }
+        }
         let turn = self.turns.values().max().copied().unwrap_or(0) + 1;
         self.turns.insert(project, turn);
+        let has_begun = open.resolved.is_some();
         let outcome = self.attempt(open).await;
-        let failed = match outcome {
+        let wait = match self.finish(id, has_begun, outcome).await {
+            Err(error) if is_taken_over(&error) => {
+                tracing::info!(job = %id, "another server has taken a fine-tuning job over");
+                return None;
+            }
+            Err(error) => {
+                tracing::warn!(job = %id, %error, "the end of a training cannot be stored");
+                Some(RETRY)
+            }
+            Ok(wait) => wait,
+        };
+        self.jobs.release(id).await;
+        wait
+    }
+
+    /// Stores how a training has ended. `has_begun`: an earlier one had. Returns how long to wait before the next.
+    async fn finish(
+        &mut self,
+        id: JobId,
+        has_begun: bool,
+        outcome: std::result::Result<(), Interruption>,
+    ) -> Result<Option<Duration>> {
+        match outcome {
             // Its end is stored.
-            Ok(()) => Ok(()),
-            Err(Interruption::Stopped) => self.jobs.meter(id).await,
-            Err(Interruption::Failed(error)) => {
+            Ok(()) => Ok(None),
+            Err(Interruption::Stopped) => self.jobs.meter(id).await.map(|()| None),
+            Err(Interruption::TakenOver(error)) => Err(error),
+            Err(Interruption::Unsuitable { reason, .. }) if self.others_may_train(id, has_begun) => {
+                tracing::info!(job = %id, reason, "a fine-tuning job is left to other servers");
+                self.postpone(id, UNSUITABLE_RETRY);
+                self.say_unsuitable(id, &reason).await.map(|()| None)
+            }
+            Err(Interruption::Failed(error) | Interruption::Unsuitable { error, .. }) => {
                 tracing::info!(job = %id, code = error.code, "a fine-tuning job has failed");
-                self.jobs.fail(id, error).await
+                self.jobs.fail(id, error).await.map(|()| None)
             }
             Err(Interruption::Later(reason)) => {
                 tracing::warn!(job = %id, reason, "a fine-tuning job cannot go on now");
                 self.say_waiting(id, reason).await;
-                return Some(RETRY);
+                if !self.jobs.is_shared() {
+                    return Ok(Some(RETRY));
+                }
+                self.postpone(id, RETRY);
+                Ok(None)
             }
-        };
-        failed.err().map(|error| {
-            tracing::warn!(job = %id, %error, "the end of a training cannot be stored");
-            RETRY
-        })
+        }
+    }
+
+    /// Leaves a job to others for a time.
+    fn postpone(&mut self, id: JobId, time: Duration) {
+        let until = self.clock.uptime() + time;
+        self.postponed.entry(id).or_default().until = until;
+    }
+
+    /// Whether another server may train a job that this one cannot. It may be about to start if it was there before, or has
+    /// begun with the job.
+    fn others_may_train(&mut self, id: JobId, has_begun: bool) -> bool {
+        if !self.jobs.is_shared() || !(has_begun || self.has_seen_others) {
+            return false;
+        }
+        let now = self.clock.uptime();
+        let postponed = self.postponed.entry(id).or_default();
+        if self.jobs.servers() > 1 {
+            postponed.alone_since = None;
+            return true;
+        }
+        now.saturating_sub(*postponed.alone_since.get_or_insert(now)) < MAX_ALONE
+    }
+
+    /// Adds an event that says why this server does not train a job, once.
+    async fn say_unsuitable(&mut self, id: JobId, reason: &str) -> Result<()> {
+        let postponed = self.postponed.entry(id).or_default();
+        if !postponed.is_reported {
+            let message = format!("A server cannot train the job and leaves it to others: {reason}.");
+            self.jobs.add_event(id, Level::Warn, message).await?;
+            postponed.is_reported = true;
+        }
+        Ok(())
     }
 
     /// Adds an event that says why a job waits, unless the last one said so.
@@ -140,6 +205,7 @@ impl TrainingLoop {
 
     async fn attempt(&self, open: OpenJob) -> std::result::Result<(), Interruption> {
         let id = open.job.id;
+        self.require_model(&open.job.model).await?;
         let saved = self.jobs.saved_state(id).await?;
         let prepared = self.prepare(&open.job, open.requested, open.resolved, saved).await?;
         let Prepared { model, data, examples, options, resolved, saved } = prepared;
@@ -153,7 +219,17 @@ impl TrainingLoop {
         let run = self.engine.train(model, data, options, saved);
         let run = run.map_err(|refused| Interruption::Later(refused.to_string()))?;
         let progress = open.job.progress.unwrap_or_default();
-        Watched::new(self, id, progress).follow(run).await
+        Watched::new((&self.jobs, &*self.clock, &self.stop), id, progress).follow(run).await
+    }
+
+    /// Looks for the model of a job that other servers may train instead, before anything large is read.
+    async fn require_model(&self, id: &str) -> std::result::Result<(), Interruption> {
+        if !self.jobs.is_shared() {
+            return Ok(());
+        }
+        let (models, model) = (self.engine.clone(), id.to_owned());
+        let found = run_blocking(move || Ok(models.models().find(&model).is_some())).await?;
+        if found { Ok(()) } else { Err(not_installed(id)) }
     }
 
     /// Reads the files, tokenises the examples and loads the model.
@@ -176,7 +252,7 @@ impl TrainingLoop {
             Some(file) => Some(self.jobs.file_content(file, "validation_file").await.map_err(file_error)?),
             None => None,
         };
-        let (engine, job) = (self.engine.clone(), job.clone());
+        let (engine, job, has_begun) = (self.engine.clone(), job.clone(), resolved.is_some());
         let work = move || {
             let task = Task {
                 model: &job.model,
@@ -188,167 +264,8 @@ impl TrainingLoop {
                 validation: validation.as_deref(),
                 saved,
             };
-            Ok(prepare(&engine, task).map_err(|unprepared| not_prepared(&job.model, unprepared)))
+            Ok(prepare(&engine, task).map_err(|unprepared| not_prepared(&job.model, has_begun, unprepared)))
         };
         run_blocking(work).await?
-    }
-}
-
-/// Why a job of the model `id` cannot be trained, now or at all.
-fn not_prepared(id: &str, unprepared: Unprepared) -> Interruption {
-    match unprepared {
-        Unprepared::Data { param, problem } => {
-            let text = format!("The file of '{param}' cannot be trained on: {problem}.");
-            Interruption::Failed(job_error(&format!("invalid_{param}"), text, Some(param)))
-        }
-        Unprepared::Model(error @ LoadError::OutOfMemory { .. }) => Interruption::Later(error.to_string()),
-        Unprepared::Model(LoadError::NotFound) => {
-            let text = format!("The model '{id}' is no longer installed. Install it and create the job again.");
-            Interruption::Failed(job_error("model_not_found", text, Some("model")))
-        }
-        Unprepared::Model(error @ LoadError::TooLarge { .. }) => {
-            let text = format!(
-                "The training does not fit into memory: {error}. Shorten the examples, lower lora_rank, use a smaller model, or give the server more memory with --memory."
-            );
-            Interruption::Failed(job_error("out_of_memory", text, None))
-        }
-        Unprepared::Model(error) => {
-            let reason = match error {
-                LoadError::Unusable { reason, .. } => reason,
-                error => error.to_string(),
-            };
-            let text = format!("The model '{id}' cannot be trained: {reason}.");
-            Interruption::Failed(job_error("model_unavailable", text, Some("model")))
-        }
-    }
-}
-
-/// A training whose events are stored.
-struct Watched<'a> {
-    training: &'a TrainingLoop,
-    id: JobId,
-    progress: Progress,
-    pace: Pace,
-    /// Tokens since the beginning of the training.
-    trained_tokens: u64,
-    reported: Duration,
-}
-
-impl<'a> Watched<'a> {
-    /// `progress`: of the job so far.
-    fn new(training: &'a TrainingLoop, id: JobId, progress: Progress) -> Self {
-        let began = training.clock.uptime();
-        Self { training, id, progress, pace: Pace::new(began), trained_tokens: 0, reported: began }
-    }
-
-    async fn follow(mut self, mut run: TrainingRun) -> std::result::Result<(), Interruption> {
-        let TrainingLoop { jobs, stop, .. } = self.training;
-        let mut stopped = false;
-        loop {
-            tokio::select! {
-                event = run.next() => match event {
-                    Some(TrainingEvent::Step(report)) => {
-                        if !self.step(report).await? {
-                            run.stop();
-                        }
-                    }
-                    Some(TrainingEvent::Validation { measured, .. }) => self.validated(measured).await?,
-                    Some(TrainingEvent::Checkpoint(checkpoint)) => {
-                        if self.save(*checkpoint).await?.is_final() {
-                            return Ok(());
-                        }
-                    }
-                    Some(TrainingEvent::Complete) => return Ok(()),
-                    Some(TrainingEvent::Stopped) | None => return Err(Interruption::Stopped),
-                    Some(TrainingEvent::Failed(failure)) => return Err(failed(failure)),
-                },
-                () = jobs.changed() => match jobs.state(self.id).await? {
-                    JobState::Running => {}
-                    JobState::Paused | JobState::Queued => run.stop(),
-                    JobState::Succeeded | JobState::Failed | JobState::Cancelled => return Err(Interruption::Stopped),
-                },
-                () = stop.wait(), if !stopped => {
-                    stopped = true;
-                    run.stop();
-                }
-            }
-        }
-    }
-
-    /// Reports a step. `false`: the training is to stop.
-    async fn step(&mut self, report: StepReport) -> std::result::Result<bool, Interruption> {
-        let now = self.training.clock.uptime();
-        let Speed { tokens_per_second, time_left } = self.pace.step(now, &report);
-        self.trained_tokens = report.trained_tokens;
-        self.progress = Progress {
-            step: report.step,
-            steps: report.steps,
-            train_loss: report.measured.loss,
-            train_accuracy: report.measured.accuracy,
-            tokens_per_second,
-            time_left,
-            ..self.progress
-        };
-        let is_measured = report.step.is_multiple_of(report.steps.div_ceil(MAX_METRICS)) || report.step == report.steps;
-        if !is_measured && now.saturating_sub(self.reported) < REPORT_INTERVAL {
-            return Ok(true);
-        }
-        self.reported = now;
-        let metrics = is_measured.then(|| {
-            let StepReport { step, steps, measured: Measurement { loss, accuracy }, learning_rate, .. } = report;
-            let metrics = json!({
-                "step": step,
-                "total_steps": steps,
-                "train_loss": loss,
-                "train_mean_token_accuracy": accuracy,
-                "learning_rate": learning_rate,
-                "gradient_norm": report.gradient_norm,
-                "tokens": report.tokens,
-                "tokens_per_second": report.tokens as f32 / report.took.as_secs_f32().max(1e-6),
-            });
-            (format!("Step {step}/{steps}: training loss={loss:.4}"), metrics.to_string())
-        });
-        Ok(self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?)
-    }
-
-    async fn validated(&mut self, measured: Measurement) -> std::result::Result<(), Interruption> {
-        let Measurement { loss, accuracy } = measured;
-        (self.progress.valid_loss, self.progress.valid_accuracy) = (Some(loss), Some(accuracy));
-        let Progress { step, steps, .. } = self.progress;
-        let metrics = json!({
-            "step": step,
-            "total_steps": steps,
-            "full_valid_loss": loss,
-            "full_valid_mean_token_accuracy": accuracy,
-        });
-        let message = format!("Step {step}/{steps}: full validation loss={loss:.4}");
-        let metrics = Some((message, metrics.to_string()));
-        self.training.jobs.report(self.id, self.progress, self.trained_tokens, metrics).await?;
-        Ok(())
-    }
-
-    async fn save(&self, checkpoint: TrainingCheckpoint) -> std::result::Result<JobState, Interruption> {
-        let TrainingCheckpoint { step, tokens, state, adapter } = checkpoint;
-        let config = adapter.as_ref().map(|adapter| String::from_utf8_lossy(&adapter.config).into_owned());
-        let adapter = adapter.as_ref().zip(config.as_deref());
-        let new = NewState {
-            step,
-            is_last: step == self.progress.steps,
-            tokens,
-            bytes: &state,
-            adapter: adapter.map(|(files, config)| NewAdapter { config, weights: &files.weights }),
-        };
-        Ok(self.training.jobs.save(self.id, new).await?)
-    }
-}
-
-/// Why a training has failed in the engine.
-fn failed(failure: Failure) -> Interruption {
-    let text = format!("The training has failed: {failure}.");
-    match failure {
-        Failure::ShuttingDown => Interruption::Stopped,
-        Failure::Device { .. } | Failure::OutOfMemory => Interruption::Later(failure.to_string()),
-        Failure::Internal(_) => Interruption::Failed(job_error("internal_error", text, None)),
-        _ => Interruption::Failed(job_error("training_failed", text, None)),
     }
 }

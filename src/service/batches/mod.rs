@@ -60,6 +60,11 @@ impl Batches {
         self.changes.subscribe()
     }
 
+    /// Lets what runs batches look at them.
+    pub(in crate::service) fn look(&self) {
+        self.changes.send_replace(());
+    }
+
     /// Creates a batch.
     pub async fn create(&self, access: &Access, new: NewBatch) -> Result<Batch> {
         fields::metadata(new.metadata.as_deref())?;

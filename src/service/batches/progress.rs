@@ -1,5 +1,5 @@
 //! What runs a batch reports here. These methods have no [`Access`](super::Access) of a caller: the server itself calls
-//! them.
+//! them. If nodes share the store, each of them requires that this process has claimed the batch.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,12 +14,14 @@ use crate::error::{Error, Result};
 use crate::ids::{BatchId, FileId};
 use crate::service::access::Access;
 use crate::service::authorize;
+use crate::service::background_work;
 use crate::service::files::Purpose;
 use crate::service::persistent_write;
 use crate::service::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageRecorder};
 use crate::storage::batches::{self, BatchRecord};
 use crate::storage::file_records::{self, FileRecord};
+use crate::storage::work_leases::{self, Work};
 use crate::storage::{Reader, WriteTx, project_resources};
 
 /// Results that are removed per transaction; other writes wait meanwhile.
@@ -39,17 +41,30 @@ pub enum NextStep {
 }
 
 impl Batches {
-    /// The batches that have something to be done, oldest first. Those of archived projects wait.
+    /// The batches that have something to be done and that no other live process does, oldest first. Those of archived
+    /// projects wait.
     pub async fn open(&self) -> Result<Vec<Batch>> {
-        let open = self.store.read(|tx| {
+        let peers = self.store.peers();
+        let open = self.store.read(move |tx| {
             let (mut open, mut active) = (batches::open(tx)?, HashMap::new());
             for (_, record) in &open {
                 active.insert(record.project, authorize::is_active_project(tx, record.project)?);
             }
             open.retain(|(_, record)| active.get(&record.project) == Some(&true));
+            work_leases::retain_available(tx, &mut open, |(id, _)| Work::Batch(*id), &peers)?;
             Ok(open)
         });
         Ok(open.await?.into_iter().map(|(id, record)| Batch::new(id, record)).collect())
+    }
+
+    /// Claims the next step of a batch. `false`: another process does it.
+    pub async fn claim(&self, id: BatchId) -> Result<bool> {
+        background_work::claim(&self.store, Work::Batch(id)).await
+    }
+
+    /// Gives a batch up after a step.
+    pub async fn release(&self, id: BatchId) {
+        background_work::release(&self.store, Work::Batch(id)).await;
     }
 
     /// Validates the input of a batch. Then it is in progress or has failed.
@@ -113,8 +128,16 @@ impl Batches {
     }
 
     /// Whether requests of a batch are to be run.
+    ///
+    /// # Errors
+    /// [`work_leases::is_taken_over`] if another process does it now.
     pub async fn is_in_progress(&self, id: BatchId) -> Result<bool> {
-        self.store.read(move |tx| Ok(BatchState::from_number(of(tx, id)?.state) == BatchState::InProgress)).await
+        let peers = self.store.peers();
+        let read = self.store.read(move |tx| {
+            work_leases::check(tx, Work::Batch(id), &peers)?;
+            Ok(BatchState::from_number(of(tx, id)?.state) == BatchState::InProgress)
+        });
+        read.await
     }
 
     /// Records a response together with its usage, both or neither. A result that is already stored stays.
@@ -129,11 +152,12 @@ impl Batches {
         let now = self.clock_rng.now();
         let usage = recorder.entry(Outcome::of_status(result.status));
         let write = move |tx: &WriteTx| {
-            if batches::has_result(tx, id, line)? {
+            let (claimed, has_result) = (claimed(tx, id), batches::has_result(tx, id, line)?);
+            let mut record = claimed?;
+            if has_result {
                 return Ok(());
             }
             usage.as_ref().map_or(Ok(()), |usage| usage.write(tx))?;
-            let mut record = of(tx, id)?;
             if !matches!(BatchState::from_number(record.state), BatchState::InProgress | BatchState::Cancelling) {
                 return Ok(());
             }
@@ -206,7 +230,7 @@ impl Batches {
         };
         let (output, errors) = (new(&files.output, "output"), new(&files.errors, "error"));
         let written = self.store.write(move |tx| {
-            let mut record = of(tx, id)?;
+            let mut record = claimed(tx, id)?;
             if BatchState::from_number(record.state) != BatchState::Finalizing {
                 return Ok(());
             }
@@ -227,7 +251,11 @@ impl Batches {
 
     /// Removes the results of a batch that has ended, which are in files now.
     pub async fn remove_results(&self, id: BatchId) -> Result<()> {
-        while !self.store.write(move |tx| batches::remove_results(tx, id, REMOVE_BATCH)).await? {}
+        let remove = move |tx: &WriteTx| {
+            work_leases::require(tx, Work::Batch(id))?;
+            batches::remove_results(tx, id, REMOVE_BATCH)
+        };
+        while !self.store.write(remove).await? {}
         Ok(())
     }
 
@@ -244,18 +272,24 @@ impl Batches {
 
     async fn change(&self, id: BatchId, mut change: impl FnMut(&mut BatchRecord) + Send + 'static) -> Result<()> {
         let written = self.store.write(move |tx| {
-            let mut record = of(tx, id)?;
+            let mut record = claimed(tx, id)?;
             change(&mut record);
             project_resources::replace(tx, id.to_bytes(), &record)
         });
         written.await?;
-        self.changes.send_replace(());
+        self.look();
         Ok(())
     }
 }
 
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(Error::internal(panic)))
+}
+
+/// A batch whose next step this process has claimed.
+fn claimed(tx: &WriteTx, id: BatchId) -> Result<BatchRecord> {
+    let (claimed, record) = (work_leases::require(tx, Work::Batch(id)), of(tx, id));
+    claimed.and(record)
 }
 
 fn of(tx: &impl Reader, id: BatchId) -> Result<BatchRecord> {

@@ -3,6 +3,7 @@
 //! A job is queued here. What trains it ([`crate::calls::fine_tuning`]) reports back through the methods of [`training`].
 
 mod checkpoints;
+mod claims;
 mod export;
 mod job;
 mod job_records;
@@ -52,6 +53,11 @@ pub struct Jobs {
 impl Jobs {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, contents: Contents) -> Self {
         Self { store, clock_rng, contents, changed: Arc::default() }
+    }
+
+    /// Lets what trains jobs look at them.
+    pub(in crate::service) fn look(&self) {
+        self.changed.notify_one();
     }
 
     /// Resolves when a job may have to be started, paused or cancelled since the last call.

@@ -1,9 +1,11 @@
-//! What the training of a job reports. These methods have no [`Access`](super::Access): the server itself calls them.
+//! What the training of a job reports. These methods have no [`Access`](super::Access): the server itself calls them. If
+//! nodes share the store, each of them requires that this process has claimed the job.
 
 use std::collections::BTreeMap;
 
 use super::Jobs;
 use super::checkpoints::{self, model_name};
+use super::claims::{claimed, of};
 use super::job::{Job, JobError, JobState, Level, Progress};
 use super::job_records::{Ended, end, meter};
 use super::spec::Hyperparameters;
@@ -17,7 +19,8 @@ use crate::service::quotas::{self, signed};
 use crate::storage::file_records::FileRecord;
 use crate::storage::fine_tuning_checkpoints::{self, CheckpointRecord};
 use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord, SavedStateRecord, append_event};
-use crate::storage::{Reader, WriteTx, project_resources};
+use crate::storage::work_leases::{self, Work};
+use crate::storage::{WriteTx, project_resources};
 
 /// Checkpoints of a job that are kept.
 const MAX_CHECKPOINTS: usize = 3;
@@ -56,15 +59,17 @@ pub struct NewState<'a> {
 }
 
 impl Jobs {
-    /// The jobs that have not ended, oldest first. Those of archived projects wait.
+    /// The jobs that have not ended and that no other live process trains, oldest first. Those of archived projects wait.
     pub async fn open_jobs(&self) -> Result<Vec<OpenJob>> {
-        let jobs = self.store.read(|tx| {
+        let peers = self.store.peers();
+        let jobs = self.store.read(move |tx| {
             let mut jobs = fine_tuning_jobs::open_jobs(tx)?;
             let mut active = BTreeMap::new();
             for (_, record) in &jobs {
                 active.insert(record.project, authorize::is_active_project(tx, record.project)?);
             }
             jobs.retain(|(_, record)| active.get(&record.project) == Some(&true));
+            work_leases::retain_available(tx, &mut jobs, |(id, _)| Work::Job(*id), &peers)?;
             Ok(jobs)
         });
         let jobs = jobs.await?;
@@ -75,11 +80,6 @@ impl Jobs {
             job: Job::new(id, record),
         };
         Ok(jobs.into_iter().map(open).collect())
-    }
-
-    /// The state of a job.
-    pub async fn state(&self, id: JobId) -> Result<JobState> {
-        self.store.read(move |tx| Ok(JobState::from_number(of(tx, id)?.state))).await
     }
 
     /// The content of one of a job's files. `Err` with `invalid_parameter` if the file was deleted.
@@ -102,7 +102,7 @@ impl Jobs {
     pub async fn start(&self, id: JobId, resolved: Hyperparameters, message: String) -> Result<bool> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
         let started = self.store.write(move |tx| {
-            let mut record = of(tx, id)?;
+            let mut record = claimed(tx, id)?;
             if !matches!(JobState::from_number(record.state), JobState::Queued | JobState::Running) {
                 return Ok(false);
             }
@@ -127,7 +127,7 @@ impl Jobs {
     ) -> Result<bool> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
         let written = self.store.write(move |tx| {
-            let mut record = of(tx, id)?;
+            let mut record = claimed(tx, id)?;
             if JobState::from_number(record.state).is_final() {
                 return Ok(true);
             }
@@ -148,7 +148,11 @@ impl Jobs {
     pub async fn add_event(&self, id: JobId, level: Level, message: String) -> Result<()> {
         let (now, event) = (self.clock_rng.now(), JobEventId::generate(&*self.clock_rng));
         let record = JobEventRecord::new(now, level, message);
-        self.store.write(move |tx| append_event(tx, id, event, &record)).await
+        let written = self.store.write(move |tx| {
+            work_leases::require(tx, Work::Job(id))?;
+            append_event(tx, id, event, &record)
+        });
+        written.await
     }
 
     /// Saves the state of a training. If it comes with an adapter, this is a checkpoint, which can be called as a model; the
@@ -180,7 +184,7 @@ impl Jobs {
         let (checkpoint, tail) = (CheckpointId::generate(&*self.clock_rng), self.usage_tail());
         let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let saving = self.store.write(move |tx| {
-            let mut record = of(tx, id)?;
+            let mut record = claimed(tx, id)?;
             let before = JobState::from_number(record.state);
             if before.is_final() {
                 return Ok((before, Vec::new()));
@@ -219,7 +223,7 @@ impl Jobs {
     pub async fn meter(&self, id: JobId) -> Result<()> {
         let (now, tail) = (self.clock_rng.now(), self.usage_tail());
         let written = self.store.write(move |tx| {
-            let mut record = of(tx, id)?;
+            let mut record = claimed(tx, id)?;
             meter(tx, &mut record, now, tail)?;
             project_resources::replace(tx, id.to_bytes(), &record)
         });
@@ -231,7 +235,7 @@ impl Jobs {
         let (now, tail) = (self.clock_rng.now(), self.usage_tail());
         let event = JobEventId::generate(&*self.clock_rng);
         let failing = self.store.write(move |tx| {
-            let mut record = of(tx, id)?;
+            let mut record = claimed(tx, id)?;
             if JobState::from_number(record.state).is_final() {
                 return Ok(None);
             }
@@ -311,8 +315,4 @@ fn add_checkpoint(
     let oldest = record.checkpoints.drain(..excess).map(CheckpointId::from_bytes);
     let removed = oldest.map(|id| checkpoints::remove(tx, id, new.created_at)).collect::<Result<Vec<_>>>()?;
     Ok(removed.into_iter().flatten().collect())
-}
-
-fn of(tx: &impl Reader, id: JobId) -> Result<JobRecord> {
-    project_resources::find(tx, id.to_bytes())?.ok_or_else(|| Error::not_found("fine-tuning job", id))
 }

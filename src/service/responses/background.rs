@@ -2,7 +2,7 @@
 //!
 //! What generates them ([`crate::calls::background_responses`]) reports back through the methods without an [`Access`] of a
 //! caller: the server itself calls them. The end of a response is stored in the transaction that records its usage, so a
-//! restart generates it again or not at all.
+//! restart generates it again or not at all. If nodes share the store, that also requires that this process has claimed it.
 
 use serde_json::json;
 use tokio::sync::watch;
@@ -16,9 +16,10 @@ use crate::service::access::{Access, Scope};
 use crate::service::audit::AuditEntry;
 use crate::service::quotas::{self, QuotaKind, signed};
 use crate::service::usage::{Outcome, UsageEntry, UsageRecorder};
-use crate::service::{authorize, persistent_write};
+use crate::service::{authorize, background_work, persistent_write};
 use crate::storage::response_steps::{self, ResponseStepsRecord};
 use crate::storage::responses::{self as stored, OpenResponseRecord};
+use crate::storage::work_leases::{self, Work};
 use crate::storage::{Reader, WriteTx, project_resources};
 
 /// What a response is to be generated from, in addition to its input.
@@ -88,18 +89,31 @@ impl Responses {
         Ok(())
     }
 
-    /// The responses that have not ended, the oldest first. Those of archived projects wait.
+    /// The responses that have not ended and that no other live process generates, the oldest first. Those of archived
+    /// projects wait.
     pub async fn open(&self) -> Result<Vec<OpenResponse>> {
-        let open = self.store.read(|tx| {
+        let peers = self.store.peers();
+        let open = self.store.read(move |tx| {
             let mut open = Vec::new();
             for (id, record) in stored::open(tx)? {
                 if authorize::is_active_project(tx, record.project)? {
                     open.push(OpenResponse { id, project: record.project });
                 }
             }
+            work_leases::retain_available(tx, &mut open, |response| Work::Response(response.id), &peers)?;
             Ok(open)
         });
         open.await
+    }
+
+    /// Claims the generation of a response. `false`: another process does it.
+    pub async fn claim(&self, id: ResponseId) -> Result<bool> {
+        background_work::claim(&self.store, Work::Response(id)).await
+    }
+
+    /// Gives a response up that has ended or is to be generated later.
+    pub async fn release(&self, id: ResponseId) {
+        background_work::release(&self.store, Work::Response(id)).await;
     }
 
     /// What is needed to generate a response; `None` if it has ended or its project is archived.
@@ -117,8 +131,16 @@ impl Responses {
     }
 
     /// Whether a response has not ended.
+    ///
+    /// # Errors
+    /// [`work_leases::is_taken_over`] if another process generates it now.
     pub async fn is_open(&self, id: ResponseId) -> Result<bool> {
-        self.store.read(move |tx| stored::is_open(tx, id)).await
+        let peers = self.store.peers();
+        let read = self.store.read(move |tx| {
+            work_leases::check(tx, Work::Response(id), &peers)?;
+            stored::is_open(tx, id)
+        });
+        read.await
     }
 
     /// Stores the end of a response together with its usage. If it was cancelled or deleted, only the usage is recorded.
@@ -132,6 +154,7 @@ impl Responses {
     ) -> Result<()> {
         let usage = recorder.entry(ended.outcome);
         match self.store_end(id, ended, usage.clone()).await {
+            Err(error) if work_leases::is_taken_over(&error) => Err(error),
             Err(error) => self.store_end(id, failed(&error)?, usage).await,
             stored => stored,
         }
@@ -145,7 +168,8 @@ impl Responses {
             false => ResponseStepsRecord { json },
         });
         let write = move |tx: &WriteTx, attempts: u64| {
-            let is_open = stored::is_open(tx, id)?;
+            let (claimed, is_open) = (work_leases::require(tx, Work::Response(id)), stored::is_open(tx, id)?);
+            claimed?;
             if is_open || attempts == 0 {
                 usage.as_ref().map_or(Ok(()), |usage| usage.write(tx))?;
             }

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::ids::ResponseId;
 use crate::storage::response_steps::{self, ResponseGenerationRecord, ResponseStepsRecord};
 use crate::storage::responses as stored;
+use crate::storage::work_leases::{self, Work};
 use crate::storage::{Cluster, Reader, WriteTx};
 
 /// Max bytes of the steps of a response. If there are more, none are stored after its end, and no more than these before.
@@ -48,10 +49,12 @@ impl Responses {
         self.store.cluster().is_some()
     }
 
-    /// Tells the other nodes that this one generates a response from the beginning. Returns whether the response is open.
+    /// Tells the other nodes that this one generates a response from the beginning. Returns whether the response is open
+    /// and this process is to generate it.
     pub async fn begin_generation(&self, id: ResponseId, number: u64) -> Result<bool> {
         let begun = self.store.write(move |tx| {
-            let (true, Some(process)) = (stored::is_open(tx, id)?, tx.process()) else { return Ok(false) };
+            let claimed = work_leases::require(tx, Work::Response(id)).is_ok();
+            let (true, Some(process)) = (stored::is_open(tx, id)? && claimed, tx.process()) else { return Ok(false) };
             response_steps::begin_generation(tx, id, number, process)?;
             Ok(true)
         });
@@ -63,7 +66,8 @@ impl Responses {
     pub async fn append_part(&self, id: ResponseId, number: u64, part: u32, json: String) -> Result<bool> {
         let steps = ResponseStepsRecord { json };
         let appended = self.store.write(move |tx: &WriteTx| {
-            let found = response_steps::generation(tx, id)?.filter(|found| found.number == number);
+            let claimed = work_leases::require(tx, Work::Response(id)).is_ok();
+            let found = response_steps::generation(tx, id)?.filter(|found| found.number == number && claimed);
             let Some(generation) = found else { return Ok(false) };
             if generation.parts == part {
                 response_steps::append(tx, id, generation, &steps)?;

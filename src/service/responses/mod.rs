@@ -98,6 +98,11 @@ impl Responses {
         Self { store, clock_rng, changes: Arc::new(watch::channel(()).0) }
     }
 
+    /// Lets what generates responses in the background look at them.
+    pub(in crate::service) fn look(&self) {
+        self.changes.send_replace(());
+    }
+
     /// Checks the caller's quotas before a response is generated. `bytes`: of its input.
     pub async fn admit(&self, access: &Access, bytes: u64) -> Result<()> {
         let project = access.project();
