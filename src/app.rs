@@ -51,6 +51,7 @@ use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::api_key_secret::Secret;
+use crate::service::limits::Limits;
 use crate::service::responses::Responses;
 use crate::service::stored_images::StoredImages;
 use crate::service::usage::{Retention, Usage};
@@ -255,6 +256,8 @@ impl App {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.services.usage.clone(), self.retention));
         let sweeping = actix_web::rt::spawn(sweep(api.services.stored_images.clone(), api.services.responses.clone()));
+        let limits = api.services.limits.clone();
+        let leasing = limits.are_shared().then(|| actix_web::rt::spawn(exchange_leases(limits)));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let training = actix_web::rt::spawn(self.training.run());
         let batches = actix_web::rt::spawn(self.batches.run());
@@ -266,6 +269,10 @@ impl App {
         pruning.abort();
         sweeping.abort();
         watching.inspect(|watching| watching.abort());
+        leasing.inspect(|leasing| leasing.abort());
+        if let Err(error) = api.services.limits.return_leases().await {
+            tracing::warn!(%error, "what this server has not used of the rate limits is lost");
+        }
         drop(self.control);
         self.stopper.engine.abort();
         self.stopper.upstream.advance(ShutdownPhase::Aborting);
@@ -308,6 +315,14 @@ async fn sweep(stored_images: StoredImages, responses: Responses) {
             Err(error) => tracing::warn!(%error, "expired responses could not be removed"),
         }
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
+    }
+}
+
+/// Exchanges debts and unused leases of rate limits with other nodes twice a second.
+async fn exchange_leases(limits: Limits) {
+    loop {
+        actix_web::rt::time::sleep(Duration::from_millis(500)).await;
+        limits.exchange_leases();
     }
 }
 
