@@ -270,9 +270,6 @@ impl App {
         sweeping.abort();
         watching.inspect(|watching| watching.abort());
         leasing.inspect(|leasing| leasing.abort());
-        if let Err(error) = api.services.limits.return_leases().await {
-            tracing::warn!(%error, "what this server has not used of the rate limits is lost");
-        }
         drop(self.control);
         self.stopper.engine.abort();
         self.stopper.upstream.advance(ShutdownPhase::Aborting);
@@ -281,6 +278,9 @@ impl App {
         }
         if let Err(error) = api.services.keys.persist_time().await {
             tracing::warn!(%error, "the time of this stop is not on disk");
+        }
+        if let Err(error) = api.services.limits.return_leases().await {
+            tracing::warn!(%error, "what this server has not used of the rate limits is lost");
         }
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.shutdown()).await;

@@ -63,6 +63,7 @@ mod response_conversations;
 mod responses;
 mod routes;
 mod schemas;
+mod shared_limits;
 mod speech;
 mod stored_responses;
 mod structured_output;

@@ -26,6 +26,7 @@ mod rate_limits;
 mod resources;
 mod responses;
 mod rotation;
+mod shared_limits;
 mod store_copy;
 mod stored_images;
 mod usage;

@@ -10,7 +10,7 @@ use super::buckets::BucketSize;
 use super::exchange::{BucketDemand, BucketGrant};
 use super::token_bucket::{PARTS_PER_TOKEN, TokenBucket, inflow};
 
-/// How long a lease is kept unused before it is returned.
+/// How long a lease is kept before what is left of it is returned.
 const LEASE_TIME: Duration = Duration::from_secs(2);
 
 /// The time for whose refill a lease is enough.
@@ -86,8 +86,13 @@ impl LeasedBucket {
     /// Takes `amount` tokens from the lease.
     pub fn take(&mut self, amount: u64, now: Duration) -> Result<(), Refusal> {
         let cost = i128::from(amount) * PARTS_PER_TOKEN;
+        if now >= self.ends {
+            // Meanwhile the bucket may have filled up, as if this had never been taken from it.
+            self.give_up();
+        }
         if self.held < cost {
-            return Err(self.refuse(cost, now));
+            // A request that costs nothing waits until a debt is repaid.
+            return Err(self.refuse(cost.max(1), now));
         }
         self.held -= cost;
         self.renews |= self.should_renew(cost, now);
@@ -96,7 +101,7 @@ impl LeasedBucket {
 
     /// Asks the shared bucket, unless its last answer tells that it has too little.
     fn refuse(&mut self, cost: i128, now: Duration) -> Refusal {
-        if let Some(answered) = self.answered {
+        if let Some(answered) = self.answered.filter(|_| self.returning == 0) {
             let age = now.saturating_sub(answered);
             let lacks = |level: i128| cost.min(self.size.capacity_parts()) - level.saturating_add(self.held);
             let wait = self.shared.time_for(lacks(self.shared.refilled(now).level()));
@@ -115,12 +120,15 @@ impl LeasedBucket {
     /// Charges tokens that are already used. A negative `amount` is a refund.
     pub fn settle(&mut self, amount: i128, now: Duration) {
         let parts = amount.saturating_mul(PARTS_PER_TOKEN);
+        let had_none = self.held <= 0;
         self.held = self.held.saturating_sub(parts).min(self.size.capacity_parts());
+        if had_none {
+            self.ends = now + LEASE_TIME;
+        }
         match self.held < 0 {
             true => self.debt_since = self.debt_since.or(Some(now)),
             false => self.debt_since = None,
         }
-        self.ends = self.ends.max(now + LEASE_TIME);
     }
 
     /// A full lease, unless requests need more.
@@ -160,7 +168,7 @@ impl LeasedBucket {
 
     /// What the next exchange asks. What goes back is not held any more.
     pub fn demand(&mut self, now: Duration) -> BucketDemand {
-        if !self.wants_more() && now >= self.ends {
+        if now >= self.ends {
             self.give_up();
         }
         let want = if self.wants_more() { self.target().max(self.waiting) } else { 0 };
@@ -181,7 +189,6 @@ impl LeasedBucket {
 
     /// Applies an answer.
     pub fn answer(&mut self, grant: &BucketGrant, size: BucketSize, now: Duration) {
-        self.stop_waiting();
         self.held = self.held.saturating_add(grant.debt);
         if self.held >= 0 {
             self.debt_since = None;
@@ -199,7 +206,13 @@ impl LeasedBucket {
         self.answered = Some(now);
     }
 
-    /// The requests that wait ask again after an answer.
+    /// Whether requests have come since the last demand that its answer is not enough for, and the bucket has more.
+    pub fn must_ask_again(&self) -> bool {
+        let available = self.shared.level().saturating_add(self.held);
+        self.waiting > self.held && available >= self.need.min(self.size.capacity_parts())
+    }
+
+    /// The requests that wait try again.
     pub fn stop_waiting(&mut self) {
         (self.need, self.waiting) = (0, 0);
     }

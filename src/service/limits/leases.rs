@@ -31,7 +31,7 @@ pub struct Leasing {
 /// The last answer of the shared store.
 #[derive(Clone, Debug, Default)]
 pub struct LastAnswer {
-    /// Number of answers.
+    /// Number of answers; two for one after which nobody waits.
     pub count: u64,
     /// Why the last one failed.
     pub failed: Option<(Code, String)>,
@@ -40,7 +40,7 @@ pub struct LastAnswer {
 /// An attempt to take something.
 pub enum Attempt<T> {
     Done(T),
-    /// It needs a lease. With the number of answers so far: it can be repeated after the next one.
+    /// It needs a lease. It can be repeated after more than so many answers.
     NeedsLease(u64),
 }
 

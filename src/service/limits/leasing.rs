@@ -40,7 +40,11 @@ pub fn ask(limiter: &Arc<ProjectLimiter>, clock_rng: &Arc<dyn ClockRng>, is_want
     let Some(leasing) = &limiter.leasing else { return };
     let Some(demand) = limiter.demand(clock_rng.uptime(), is_wanted) else { return };
     let (asking, clock_rng) = (limiter.clone(), clock_rng.clone());
-    let answered = Box::new(move |answer| asking.answer(&demand, answer, clock_rng.uptime()));
+    let answered = Box::new(move |answer| {
+        asking.answer(&demand, answer, clock_rng.uptime());
+        // For requests that have come meanwhile.
+        ask(&asking, &clock_rng, LeasedBucket::wants_more);
+    });
     leasing.source.demand(limiter.project, demand, answered);
 }
 

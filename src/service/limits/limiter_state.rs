@@ -6,6 +6,7 @@ use super::bucket::{Bucket, Times};
 use super::buckets::{BucketSize, Buckets};
 use super::exchange::{Demand, Grant};
 use super::leased_bucket::LeasedBucket;
+use super::leases::{Attempt, LastAnswer};
 use super::monthly_tokens::MonthlyTokens;
 use super::rate_limit_status::RateLimitStatus;
 use super::token_bucket::TokenBucket;
@@ -92,6 +93,29 @@ impl State {
             "The project's budget is {budget} tokens per month; {used} are used, and this request needs at least {prompt}. It begins anew at {ends}, or have 'token_budget' raised."
         );
         Err(Error::new(Code::InsufficientQuota, text))
+    }
+
+    pub fn leases(&self) -> impl Iterator<Item = LeasedBucket> {
+        self.buckets.map(|bucket| bucket?.leased()).into_array().into_iter().flatten()
+    }
+
+    /// A request has been noted for the next demand. If the answer to an earlier one is on its way, it waits for the one
+    /// after that.
+    pub fn needs_lease<T>(&self) -> Attempt<T> {
+        Attempt::NeedsLease(self.answers + u64::from(self.is_asking))
+    }
+
+    /// An answer after which requests that have come since its demand wait for the next one.
+    pub fn next_answer(&mut self) -> LastAnswer {
+        self.answers += 1;
+        LastAnswer { count: self.answers, failed: None }
+    }
+
+    /// An answer after which all requests that wait try again.
+    pub fn wake_all(&mut self, failed: Option<(Code, String)>) -> LastAnswer {
+        self.answers += 2;
+        self.each_lease(LeasedBucket::stop_waiting);
+        LastAnswer { count: self.answers, failed }
     }
 
     pub fn each_lease(&mut self, f: impl Fn(&mut LeasedBucket)) {

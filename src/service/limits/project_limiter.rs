@@ -59,8 +59,27 @@ impl ProjectLimiter {
         let is_shared = self.leasing.is_some();
         let mut guard = self.state();
         match &mut *guard {
-            Some(state) => state.change(generation, read.rates, is_shared, now),
+            Some(state) => {
+                state.change(generation, read.rates, is_shared, now);
+                // Requests that wait for a lease of a bucket that does not exist any more must not wait any longer.
+                let answer = state.wake_all(None);
+                drop(guard);
+                self.publish(answer);
+            }
             empty => *empty = Some(State::new(generation, read, is_shared, clock_rng)),
+        }
+    }
+
+    /// Tells waiting requests of an answer.
+    fn publish(&self, answer: LastAnswer) {
+        if let Some(leasing) = &self.leasing {
+            leasing.answers.send_if_modified(|last| {
+                let is_newer = answer.count > last.count;
+                if is_newer {
+                    *last = answer;
+                }
+                is_newer
+            });
         }
     }
 
@@ -70,7 +89,7 @@ impl ProjectLimiter {
         let Some(state) = &mut *guard else { return Attempt::Done((RateLimitStatus::default(), Ok(()))) };
         let times = state.times(now);
         let taken = match state.buckets.requests.as_mut().map_or(Ok(()), |bucket| bucket.take(1, times)) {
-            Err(Refusal::NeedsLease) => return Attempt::NeedsLease(state.answers),
+            Err(Refusal::NeedsLease) => return state.needs_lease(),
             Err(Refusal::Wait(wait)) => {
                 let rate = state.rates.requests_per_minute.unwrap_or_default();
                 Err(limited(format!("{rate} requests per minute"), wait))
@@ -96,7 +115,7 @@ impl ProjectLimiter {
         let rate = state.rates.tokens_per_minute.unwrap_or_default();
         let bucket = state.buckets.tokens.as_mut().filter(|_| is_rated);
         match bucket.map_or(Ok(()), |bucket| bucket.take(prompt, times)) {
-            Err(Refusal::NeedsLease) => return Attempt::NeedsLease(state.answers),
+            Err(Refusal::NeedsLease) => return state.needs_lease(),
             Err(Refusal::Wait(wait)) => {
                 return Attempt::Done(Err(limited(format!("{rate} tokens per minute"), wait)));
             }
@@ -130,7 +149,7 @@ impl ProjectLimiter {
         let times = state.times(now);
         let rate = state.rates.audio_seconds_per_minute.unwrap_or_default();
         match state.buckets.audio.as_mut().map_or(Ok(()), |bucket| bucket.take(millis, times)) {
-            Err(Refusal::NeedsLease) => Attempt::NeedsLease(state.answers),
+            Err(Refusal::NeedsLease) => state.needs_lease(),
             Err(Refusal::Wait(wait)) => {
                 Attempt::Done(Err(limited(format!("{rate} seconds of audio per minute"), wait)))
             }
@@ -161,8 +180,7 @@ impl ProjectLimiter {
     pub fn demand(&self, now: Duration, is_wanted: impl Fn(&LeasedBucket) -> bool) -> Option<Demand> {
         let mut guard = self.state();
         let state = guard.as_mut()?;
-        let leases = || state.buckets.map(|bucket| bucket?.leased()).into_array().into_iter().flatten();
-        if state.is_asking || !leases().any(|lease| is_wanted(&lease)) {
+        if state.is_asking || !state.leases().any(|lease| is_wanted(&lease)) {
             return None;
         }
         state.is_asking = true;
@@ -171,24 +189,21 @@ impl ProjectLimiter {
 
     /// Applies the answer to a demand.
     pub fn answer(&self, demand: &Demand, answer: Result<Grant>, now: Duration) {
-        let Some(leasing) = &self.leasing else { return };
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return };
         state.is_asking = false;
-        state.answers += 1;
-        let failed = match answer {
+        let answer = match answer {
             Ok(grant) => {
                 state.answer(demand, grant, now);
-                None
+                match state.leases().any(|lease| lease.must_ask_again()) {
+                    true => state.next_answer(),
+                    false => state.wake_all(None),
+                }
             }
-            Err(error) => {
-                state.each_lease(LeasedBucket::stop_waiting);
-                Some((error.code(), error.message().to_owned()))
-            }
+            Err(error) => state.wake_all(Some((error.code(), error.message().to_owned()))),
         };
-        let answer = LastAnswer { count: state.answers, failed };
         drop(guard);
-        leasing.answers.send_replace(answer);
+        self.publish(answer);
     }
 
     /// Whether an answer is awaited.

@@ -31,15 +31,18 @@ async fn requests_that_wait_share_an_exchange() {
     *nodes.database.is_slow.lock().unwrap() = true;
     let all = futures_util::future::join_all((0..20).map(|_| nodes.is_admitted(0)));
     let answer = async {
-        while nodes.exchanges() < 3 && !nodes.database.waiting.lock().unwrap().is_empty() {
+        loop {
             nodes.database.answer_all();
             tokio::task::yield_now().await;
         }
     };
-    let (admitted, ()) = tokio::join!(all, answer);
+    let admitted: Vec<bool> = tokio::select! {
+        admitted = all => admitted,
+        () = answer => unreachable!(),
+    };
     assert!(admitted.into_iter().all(|admitted| admitted));
-    // One for the first request, one for all that came meanwhile.
-    assert_eq!(nodes.exchanges(), 2);
+    // One for the first request, one for those that came meanwhile, and perhaps more for the last of them.
+    assert!((2..=4).contains(&nodes.exchanges()), "{}", nodes.exchanges());
     assert_eq!(nodes.admit(0).now_or_never().map(drop), None, "nothing is left in the lease");
 }
 
@@ -221,4 +224,16 @@ async fn a_project_without_limits_never_asks() {
         nodes.exchange_leases();
     }
     assert_eq!(nodes.database.exchanges.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_costs_nothing_waits_for_a_debt_only() {
+    let nodes = Nodes::new(2, tokens(600));
+    nodes.take_tokens(0, 0).await.unwrap();
+    assert_eq!(nodes.exchanges(), 0);
+    nodes.take_tokens(0, 10).await.unwrap();
+    nodes.limiters[0].settle(10, 700, true, (nodes.clock.now(), nodes.clock.uptime()));
+    assert!(nodes.take_tokens(0, 0).await.is_err());
+    nodes.clock.pass(20_000);
+    nodes.take_tokens(0, 0).await.unwrap();
 }
