@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
 mod commits;
+mod exchanges;
 mod nodes;
 mod opening;
 mod outages;
