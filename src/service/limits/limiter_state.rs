@@ -95,7 +95,7 @@ impl State {
         Err(Error::new(Code::InsufficientQuota, text))
     }
 
-    pub fn leases(&self) -> impl Iterator<Item = LeasedBucket> {
+    pub fn leases(&self) -> impl Iterator<Item = LeasedBucket> + use<> {
         self.buckets.map(|bucket| bucket?.leased()).into_array().into_iter().flatten()
     }
 
