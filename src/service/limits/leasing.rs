@@ -9,8 +9,8 @@ use super::project_limiter::ProjectLimiter;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 
-/// Exchanges that a request waits for. Others may take what it has waited for.
-const MAX_ROUNDS: usize = 32;
+/// Exchanges that a request waits for. Others may take what it has waited for, but each exchange admits some of them.
+const MAX_ROUNDS: usize = 1000;
 
 /// Runs `attempt`, and again after each exchange while it needs a lease. Without a shared store it never waits.
 ///
