@@ -61,6 +61,12 @@ struct Member {
 /// Keys by table, in ascending order.
 type Keys = BTreeMap<Table, BTreeSet<Vec<u8>>>;
 
+/// Table and key of a row, and its value.
+type PlacedRow<'a> = (&'a (Table, Vec<u8>), &'a Vec<u8>);
+
+/// Keys and values of the rows of a table.
+type Columns<'a> = (Vec<&'a [u8]>, Vec<&'a [u8]>);
+
 /// Rows by table and key.
 type Rows = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
 
@@ -223,8 +229,8 @@ async fn store(
 }
 
 /// Keys and values by table, in ascending order of keys.
-fn by_table<'a>(rows: &[(&'a (Table, Vec<u8>), &'a Vec<u8>)]) -> BTreeMap<Table, (Vec<&'a [u8]>, Vec<&'a [u8]>)> {
-    let mut tables: BTreeMap<Table, (Vec<&[u8]>, Vec<&[u8]>)> = BTreeMap::new();
+fn by_table<'a>(rows: &[PlacedRow<'a>]) -> BTreeMap<Table, Columns<'a>> {
+    let mut tables: BTreeMap<Table, Columns<'_>> = BTreeMap::new();
     for ((table, key), value) in rows {
         let (keys, values) = tables.entry(*table).or_default();
         keys.push(key);
