@@ -51,6 +51,7 @@ use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::http::unknown_fields::UnknownFields;
 use crate::service::api_key_secret::Secret;
+use crate::service::limits::Limits;
 use crate::service::usage::Retention;
 use crate::service::{Services, keyless, setup};
 use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
@@ -254,6 +255,8 @@ impl App {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.clone(), self.retention));
         let sweeping = actix_web::rt::spawn(sweep(api.clone()));
+        let limits = api.services.limits.clone();
+        let leasing = limits.are_shared().then(|| actix_web::rt::spawn(exchange_leases(limits)));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let training = actix_web::rt::spawn(self.training.run());
         let batches = actix_web::rt::spawn(self.batches.run());
@@ -265,6 +268,7 @@ impl App {
         pruning.abort();
         sweeping.abort();
         watching.inspect(|watching| watching.abort());
+        leasing.inspect(|leasing| leasing.abort());
         drop(self.control);
         self.stopper.engine.abort();
         self.stopper.upstream.advance(ShutdownPhase::Aborting);
@@ -273,6 +277,9 @@ impl App {
         }
         if let Err(error) = api.services.keys.persist_time().await {
             tracing::warn!(%error, "the time of this stop is not on disk");
+        }
+        if let Err(error) = api.services.limits.return_leases().await {
+            tracing::warn!(%error, "what this server has not used of the rate limits is lost");
         }
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.shutdown()).await;
@@ -319,6 +326,14 @@ async fn sweep_once(services: &Services) {
     }
     if let Err(error) = services.maintenance.sweep().await {
         tracing::warn!(%error, "expired idempotency keys could not be removed");
+    }
+}
+
+/// Exchanges debts and unused leases of rate limits with other nodes twice a second.
+async fn exchange_leases(limits: Limits) {
+    loop {
+        actix_web::rt::time::sleep(Duration::from_millis(500)).await;
+        limits.exchange_leases();
     }
 }
 

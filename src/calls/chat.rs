@@ -132,7 +132,7 @@ impl Chat {
             let min_tokens = model.min_prompt_tokens(&call.messages);
             check_estimate(engine, &model, PromptLength::at_least(min_tokens, dialect.prompt(), dialect))?;
             if min_tokens > 0 {
-                recorder.check_budget(min_tokens)?;
+                recorder.check_budget(min_tokens).await?;
             }
         }
         let call_ids = ToolCallIds::new(&**clock_rng);
@@ -166,7 +166,7 @@ impl Chat {
             logprobs: call.logprobs,
             tenant: access.project().to_u128(),
         };
-        let generation = self.generation.submit(&model, vec![request], recorder)?;
+        let generation = self.generation.submit(&model, vec![request], recorder).await?;
         Ok(RunningChat {
             id: CompletionId::generate(&**clock_rng),
             created: clock_rng.now(),

@@ -101,7 +101,7 @@ impl Completions {
         let dialect = call.dialect;
         let prompts = Prompts { inputs: call.prompts, single: call.single, suffix: call.suffix, dialect };
         if let Some(model) = self.generation.admit(access, &call.model, &recorder).await? {
-            prompts.check_estimates(engine, &model, &recorder)?;
+            prompts.check_estimates(engine, &model, &recorder).await?;
         }
         let (bytes, single, echo) = (prompts.bytes(), prompts.single, call.echo);
         let (bound_by, name) = (engine.clone(), call.model.as_str());
@@ -135,7 +135,7 @@ impl Completions {
             });
         }
         Ok(RunningCompletion {
-            generation: self.generation.submit(&model, requests, recorder)?,
+            generation: self.generation.submit(&model, requests, recorder).await?,
             id: TextCompletionId::generate(&**clock_rng),
             created: clock_rng.now(),
             model: call.model,
@@ -223,7 +223,7 @@ impl Prompts {
     }
 
     /// Refuses prompts that are too long for the context or the project's budget, before they are tokenised.
-    fn check_estimates(&self, engine: &Engine, model: &TextModel, recorder: &UsageRecorder) -> Result<()> {
+    async fn check_estimates(&self, engine: &Engine, model: &TextModel, recorder: &UsageRecorder) -> Result<()> {
         let suffix = self.suffix.as_ref().map_or(0, String::len);
         let mut total = 0;
         for (index, input) in self.inputs.iter().enumerate() {
@@ -235,7 +235,7 @@ impl Prompts {
             check_estimate(engine, model, PromptLength::at_least(min_tokens, &field, self.dialect))?;
             total += min_tokens;
         }
-        if total > 0 { recorder.check_budget(total) } else { Ok(()) }
+        if total > 0 { recorder.check_budget(total).await } else { Ok(()) }
     }
 
     /// Tokenises each prompt. Takes time in proportion to their length.

@@ -99,7 +99,7 @@ impl Embeddings {
         let request = EmbeddingRequest { inputs: &inputs, dimensions, input_type, truncate };
         let (sent, count) = (json_call(model, "embeddings", request.fields(model)?), inputs.len());
         let bytes = inputs.iter().map(TextInput::bytes).sum();
-        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into())?;
+        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into()).await?;
         recorder.set_estimated(true);
         let told = self.upstream.whole(sent, move |body| remote::read(body, count)).await;
         let told = told.inspect_err(|_| recorder.waive())?;
@@ -146,7 +146,7 @@ impl Embeddings {
         let (call, model, texts) = self.preparing.run(access.project(), bytes, prepare).await?;
         recorder.set_model(model.id());
         let tokens: u64 = texts.iter().map(|text| text.ids.len() as u64).sum();
-        recorder.charge_prompt(tokens)?;
+        recorder.charge_prompt(tokens).await?;
         let tenant = access.project().to_u128();
         // A request that never ran is not charged.
         let receiver = self

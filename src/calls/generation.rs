@@ -111,7 +111,7 @@ impl TextGeneration {
 
     /// Charges the prompts to the project and submits them. All have the same number of choices. If one is refused, none
     /// runs.
-    pub(super) fn submit(
+    pub(super) async fn submit(
         &self,
         model: &Arc<TextModel>,
         requests: Vec<GenerationRequest>,
@@ -119,7 +119,7 @@ impl TextGeneration {
     ) -> Result<RunningGeneration> {
         let tokens: usize = requests.iter().map(|request| request.prompt.len()).sum();
         let choices = requests.first().map_or(1, |request| request.choices);
-        recorder.charge_prompt(tokens as u64)?;
+        recorder.charge_prompt(tokens as u64).await?;
         let submitted = self.clock_rng.uptime();
         let submit = |request: GenerationRequest| {
             let choices = request.choices;
@@ -144,7 +144,7 @@ impl TextGeneration {
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningGeneration> {
         let UpstreamPrompt { operation, fields, reader, choices, prompt_tokens } = prompt;
-        recorder.charge_prompt(prompt_tokens.into())?;
+        recorder.charge_prompt(prompt_tokens.into()).await?;
         recorder.set_estimated(true);
         let submitted = self.clock_rng.uptime();
         let call = json_call(model, operation, fields);

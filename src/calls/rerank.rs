@@ -90,7 +90,7 @@ impl Embeddings {
         let sent = json_call(model, "rerank", request.fields(model)?);
         let (count, needs_sigmoid) = (documents.len(), request.needs_sigmoid(model));
         let bytes = documents.iter().map(|document| query.len() + document.len()).sum();
-        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into())?;
+        recorder.charge_prompt(token_estimate::prompt_tokens(bytes, 0).into()).await?;
         recorder.set_estimated(true);
         let told = self.upstream.whole(sent, move |body| remote::read(body, count, needs_sigmoid)).await;
         let told = told.inspect_err(|_| recorder.waive())?;

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::cluster::{Cluster, DatabaseClock};
 use super::engine::Failed;
 use super::error::OpenError;
+use super::exchanges::Exchanges;
 use super::jobs::{Message, Task};
 use super::meta::LAYOUT_KEY;
 use super::peers::Peers;
@@ -213,6 +214,12 @@ impl Store {
     /// Which processes that share the database may still do what they have claimed.
     pub fn peers(&self) -> Peers {
         Peers::new(self.cluster().cloned())
+    }
+
+    /// Small transactions for records that all nodes change; `None` if this process has the store for itself.
+    pub fn exchanges(&self) -> Option<Exchanges> {
+        let queue = self.inner.engine.exchanges()?;
+        Some(Exchanges::new(queue.clone(), self.inner.shared.pepper.clone()))
     }
 
     /// Whether what watchers keep may be used: changes by other nodes have been announced lately.

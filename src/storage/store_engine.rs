@@ -5,6 +5,7 @@ use std::sync::mpsc::SyncSender;
 
 use super::cluster::Cluster;
 use super::engine::{EngineSnapshot, Failed, Health};
+use super::exchanges::ExchangeQueue;
 use super::jobs::Message;
 
 /// A database. Its writer thread, which takes [`Message`]s, belongs to the engine as well.
@@ -23,6 +24,11 @@ pub(super) trait StoreEngine: Send + Sync {
 
     /// The nodes that share the database; `None` if no others can.
     fn cluster(&self) -> Option<&Arc<Cluster>> {
+        None
+    }
+
+    /// Runs exchanges; `None` if no other node can use the database.
+    fn exchanges(&self) -> Option<&ExchangeQueue> {
         None
     }
 }

@@ -64,6 +64,7 @@ mod response_conversations;
 mod responses;
 mod routes;
 mod schemas;
+mod shared_limits;
 mod shared_responses;
 mod speech;
 mod stored_responses;

@@ -60,6 +60,10 @@ impl ClockRng for Clock {
     fn fill(&self, bytes: &mut [u8]) {
         self.random.fill(bytes).unwrap();
     }
+
+    fn follows_database(&self) -> bool {
+        false
+    }
 }
 
 pub fn settings(dir: &Path) -> StoreSettings {

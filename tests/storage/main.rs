@@ -29,6 +29,7 @@ mod response_generations;
 mod responses;
 mod rotation;
 mod seed;
+mod shared_limits;
 mod store_copy;
 mod stored_images;
 mod usage;

@@ -113,9 +113,9 @@ async fn audio_is_charged_before_it_is_processed_and_the_rest_is_refunded() {
     let open = || meter.open(&fixture.admin, "POST /audio/transcriptions".to_owned());
 
     let whole = open();
-    whole.charge_audio(40_000).unwrap();
+    whole.charge_audio(40_000).await.unwrap();
     assert_eq!(remaining().await, 20);
-    let refused = open().charge_audio(30_000).unwrap_err();
+    let refused = open().charge_audio(30_000).await.unwrap_err();
     assert_eq!((refused.code(), refused.wait()), (Code::RateLimited, Some(Duration::from_secs(10))));
     assert!(refused.to_string().contains("60 seconds of audio per minute"), "{refused}");
     whole.set_audio(40_000);
@@ -123,12 +123,12 @@ async fn audio_is_charged_before_it_is_processed_and_the_rest_is_refunded() {
     assert_eq!(remaining().await, 20);
 
     let left = open();
-    left.charge_audio(15_000).unwrap();
+    left.charge_audio(15_000).await.unwrap();
     left.set_audio(5_000);
     drop(left);
     assert_eq!(remaining().await, 15, "a client that leaves is charged for what was processed");
     let failed = open();
-    failed.charge_audio(15_000).unwrap();
+    failed.charge_audio(15_000).await.unwrap();
     failed.set_audio(15_000);
     failed.close(Outcome::Failed).await.unwrap();
     assert_eq!(remaining().await, 15, "a failure of the server is not charged");
@@ -138,21 +138,22 @@ async fn audio_is_charged_before_it_is_processed_and_the_rest_is_refunded() {
     speech.set_audio(20_000);
     speech.close(Outcome::Succeeded).await.unwrap();
     assert_eq!(remaining().await, 0);
-    assert!(open().charge_audio(1).is_err());
+    assert!(open().charge_audio(1).await.is_err());
     // Audio that is longer than the bucket is admitted when the bucket is full.
     fixture.clock.pass(Duration::from_secs(120));
     let long = open();
-    long.charge_audio(3_600_000).unwrap();
+    long.charge_audio(3_600_000).await.unwrap();
     long.set_audio(3_600_000);
     long.close(Outcome::Succeeded).await.unwrap();
     fixture.clock.pass(Duration::from_secs(3_500));
-    assert!(open().charge_audio(1_000).is_err());
+    assert!(open().charge_audio(1_000).await.is_err());
 
     // A restart does not refill the bucket.
     let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
     let restarted = Limits::new(fixture.store.clone(), clock_rng.clone());
     restarted.status(project).await.unwrap();
     let meter = Meter::new(fixture.store.clone(), clock_rng, restarted);
-    let refused = meter.open(&fixture.admin, "POST /audio/transcriptions".to_owned()).charge_audio(1_000).unwrap_err();
+    let refused =
+        meter.open(&fixture.admin, "POST /audio/transcriptions".to_owned()).charge_audio(1_000).await.unwrap_err();
     assert_eq!(refused.code(), Code::RateLimited);
 }

@@ -48,7 +48,7 @@ impl Metered {
             if rng.below(2) == 0 {
                 recorder.set_model("a model");
             }
-            recorder.charge_prompt(input).unwrap();
+            recorder.charge_prompt(input).await.unwrap();
             recorder.set_cached(input / 2);
             recorder.set_output(output);
             let (input, output) = if outcome == Outcome::Failed { (0, 0) } else { (input, output) };

@@ -81,7 +81,7 @@ impl Speeches {
         let (model, slot) = self.load(access, &call.model).await?;
         recorder.set_model(model.id());
         let voices = voice_selection::resolve(&model.voices(), call.voices)?;
-        recorder.charge_audio(ADMISSION_MILLIS)?;
+        recorder.charge_audio(ADMISSION_MILLIS).await?;
         let request = SpeechRequest {
             text: call.text,
             voices,
@@ -112,7 +112,7 @@ impl Speeches {
         self.upstream.require(access, model, &[Kind::Speech]).await?;
         recorder.set_model(&model.id);
         let sent = json_call(model, "audio/speech", speech_fields(model, call)?);
-        recorder.charge_audio(ADMISSION_MILLIS)?;
+        recorder.charge_audio(ADMISSION_MILLIS).await?;
         let started = ByteStream::start(self.upstream.client(), sent).await;
         let bytes = started.map_err(|failure| from_failure(&model.id, failure))?;
         RunningSpeech::new(PartSource::Upstream(PcmParts::new(model.id.clone(), bytes)), call.format, recorder)

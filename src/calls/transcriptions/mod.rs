@@ -113,7 +113,7 @@ impl Transcriptions {
         recorder.set_model(model.id());
         check_languages(&model, &call)?;
         let (audio, measured_millis) = self.measure(access.project(), audio).await?;
-        recorder.charge_audio(measured_millis)?;
+        recorder.charge_audio(measured_millis).await?;
         let request = TranscriptionRequest {
             task: call.task,
             language: call.language,
@@ -166,7 +166,7 @@ impl Transcriptions {
             return Err(unsupported(&model.id, "include"));
         }
         let (ReceivedAudio { file, slot }, measured_millis) = self.measure(access.project(), audio).await?;
-        recorder.charge_audio(measured_millis)?;
+        recorder.charge_audio(measured_millis).await?;
         let operation = match call.task {
             TranscriptionTask::Transcribe => "audio/transcriptions",
             TranscriptionTask::Translate => "audio/translations",

@@ -3,18 +3,41 @@
 //! A project sets its own rates below the ceiling that an admin sets; only admins set quotas. The limiter works in
 //! memory on the monotonic clock. Its bucket levels are stored with each answered request, so that a restart does not
 //! refill them.
+//!
+//! On a store that several nodes share, the stored levels are those of all nodes together, and each node takes
+//! [leases](exchange) of them. Together, `n` nodes under a load that is always above a rate of `r` per second admit in `T`
+//! seconds at most `burst + r·T`, as one process would, and at least that without what is idle in leases: of each
+//! node at most what the rate gives in a second, for two seconds after its last request. A node that is killed loses its
+//! lease once. From a moment in which leases are open, they are added to the burst. For budgets see [`monthly_tokens`].
 
+mod bucket;
+mod buckets;
+mod exchange;
+mod leased_bucket;
+mod leases;
+mod leasing;
+mod limiter_state;
+mod monthly_tokens;
 mod policy;
 mod project_limiter;
+mod project_limiters;
+mod rate_limit_status;
+#[cfg(test)]
+mod tests;
 mod token_bucket;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 pub use policy::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
-pub use project_limiter::{BucketStatus, RateLimitStatus};
+pub use rate_limit_status::{BucketStatus, RateLimitStatus};
 
-use project_limiter::{MonthlyTokens, ProjectLimiter, StoredLimits};
+use buckets::BucketSize;
+use leases::SharedLevels;
+use leasing::with_lease;
+use limiter_state::StoredLimits;
+use monthly_tokens::MonthlyTokens;
+use project_limiter::ProjectLimiter;
+use project_limiters::ProjectLimiters;
 
 use super::access::Access;
 use super::audit::AuditEntry;
@@ -24,9 +47,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::limits::{self, LimitsRecord};
-use crate::storage::{LevelsRecord, Reader, Record, Store, Table, Watcher, WriteTx, quota_usage};
-
-const SHARDS: usize = 16;
+use crate::storage::{LevelsRecord, Reader, Store, Watcher, WriteTx, quota_usage};
 
 /// The limits service and the limiter. Clones share it.
 #[derive(Clone)]
@@ -34,43 +55,6 @@ pub struct Limits {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     limiters: Arc<ProjectLimiters>,
-}
-
-/// An entry per project that has sent a request since the start.
-struct ProjectLimiters {
-    clock_rng: Arc<dyn ClockRng>,
-    shards: [Mutex<HashMap<ProjectId, Arc<ProjectLimiter>>>; SHARDS],
-}
-
-impl ProjectLimiters {
-    fn with<T>(&self, project: ProjectId, f: impl FnOnce(&mut HashMap<ProjectId, Arc<ProjectLimiter>>) -> T) -> T {
-        let [.., last] = project.to_bytes();
-        f(&mut self.shards[usize::from(last) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn get(&self, project: ProjectId) -> Arc<ProjectLimiter> {
-        self.with(project, |limiters| limiters.entry(project).or_default().clone())
-    }
-}
-
-impl Watcher for ProjectLimiters {
-    fn changed(&self, table: Table, key: &[u8]) {
-        if table != LimitsRecord::TABLE {
-            return;
-        }
-        let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.changes_unknown() };
-        if let Some(limiter) = self.with(project, |limiters| limiters.get(&project).cloned()) {
-            limiter.invalidate(self.clock_rng.uptime());
-        }
-    }
-
-    fn changes_unknown(&self) {
-        let now = self.clock_rng.uptime();
-        for shard in &self.shards {
-            let limiters = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            limiters.values().for_each(|limiter| limiter.invalidate(now));
-        }
-    }
 }
 
 /// Tokens reserved by a running request, settled when its usage is recorded.
@@ -85,45 +69,87 @@ pub(super) struct AudioReservation {
     millis: u64,
 }
 
+/// Tokens that a request of this node has used and that are not recorded yet. Dropped once they are.
+pub(super) struct UnrecordedTokens {
+    limiter: Arc<ProjectLimiter>,
+    clock_rng: Arc<dyn ClockRng>,
+    tokens: u64,
+}
+
+impl Drop for UnrecordedTokens {
+    fn drop(&mut self) {
+        self.limiter.with_month(self.clock_rng.now(), |month, _| month.recorded(self.tokens));
+    }
+}
+
+impl std::fmt::Debug for UnrecordedTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UnrecordedTokens({})", self.tokens)
+    }
+}
+
 impl Limits {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let limiters = Arc::new(ProjectLimiters { clock_rng: clock_rng.clone(), shards: Default::default() });
+        let source = SharedLevels::of(&store, &clock_rng);
+        let limiters = Arc::new(ProjectLimiters::new(clock_rng.clone(), source));
         let watcher: Arc<dyn Watcher> = limiters.clone();
         store.watch(Arc::downgrade(&watcher));
         Self { store, clock_rng, limiters }
     }
 
     /// Admits a request of `project`, or refuses it with 429. Returns the rate limit status in both cases.
+    ///
+    /// # Errors
+    /// If the store does not answer.
     pub async fn admit(&self, project: ProjectId) -> Result<(RateLimitStatus, Result<()>)> {
-        Ok(self.limiter(project).await?.take_request(self.clock_rng.uptime()))
+        let limiter = self.limiter(project).await?;
+        with_lease(&limiter, &self.clock_rng, |limiter| limiter.take_request(self.clock_rng.uptime())).await
     }
 
     /// The rate limit status of `project`; takes nothing.
     pub async fn status(&self, project: ProjectId) -> Result<RateLimitStatus> {
-        Ok(self.limiter(project).await?.status())
+        Ok(self.limiter(project).await?.status(self.clock_rng.uptime()))
     }
 
     /// Reserves the tokens of a prompt from budget and, if `is_rated`, rate.
-    pub(super) fn reserve_tokens(&self, project: ProjectId, prompt: u64, is_rated: bool) -> Result<TokenReservation> {
+    pub(super) async fn reserve_tokens(
+        &self,
+        project: ProjectId,
+        prompt: u64,
+        is_rated: bool,
+    ) -> Result<TokenReservation> {
         let limiter = self.limiters.get(project);
-        limiter.take_tokens(prompt, is_rated, (self.clock_rng.now(), self.clock_rng.uptime()))?;
+        self.refresh_month(&limiter).await?;
+        let now = || (self.clock_rng.now(), self.clock_rng.uptime());
+        with_lease(&limiter, &self.clock_rng, |limiter| limiter.take_tokens(prompt, is_rated, now())).await??;
         Ok(TokenReservation { limiter, tokens: prompt })
     }
 
-    /// Replaces a reservation by the tokens used. `is_rated` as in [`Self::reserve_tokens`].
-    pub(super) fn settle(&self, project: ProjectId, reservation: Option<TokenReservation>, used: u64, is_rated: bool) {
-        let now = (self.clock_rng.now(), self.clock_rng.uptime());
-        match reservation {
-            Some(reservation) => reservation.limiter.settle(reservation.tokens, used, is_rated, now),
-            None if used > 0 => self.limiters.get(project).settle(0, used, is_rated, now),
-            None => {}
-        }
+    /// Replaces a reservation by the tokens used. `is_rated` as in [`Self::reserve_tokens`]. What is returned is kept until
+    /// the usage is recorded.
+    pub(super) fn settle(
+        &self,
+        project: ProjectId,
+        reservation: Option<TokenReservation>,
+        used: u64,
+        is_rated: bool,
+    ) -> Option<Arc<UnrecordedTokens>> {
+        let (limiter, held) = match reservation {
+            Some(TokenReservation { limiter, tokens }) => (limiter, tokens),
+            None if used > 0 => (self.limiters.get(project), 0),
+            None => return None,
+        };
+        limiter.settle(held, used, is_rated, (self.clock_rng.now(), self.clock_rng.uptime()));
+        self.repay(&limiter);
+        let counts = limiter.leasing.is_some() && used > 0;
+        counts.then(|| Arc::new(UnrecordedTokens { limiter, clock_rng: self.clock_rng.clone(), tokens: used }))
     }
 
     /// Reserves audio from the rate.
-    pub(super) fn reserve_audio(&self, project: ProjectId, millis: u64) -> Result<AudioReservation> {
+    pub(super) async fn reserve_audio(&self, project: ProjectId, millis: u64) -> Result<AudioReservation> {
         let limiter = self.limiters.get(project);
-        limiter.take_audio(millis, self.clock_rng.uptime())?;
+        let take = |limiter: &ProjectLimiter| limiter.take_audio(millis, self.clock_rng.uptime());
+        with_lease(&limiter, &self.clock_rng, take).await??;
         Ok(AudioReservation { limiter, millis })
     }
 
@@ -131,16 +157,66 @@ impl Limits {
     pub(super) fn raise_audio(&self, reservation: &mut AudioReservation, millis: u64) {
         reservation.limiter.settle_audio(reservation.millis, millis, self.clock_rng.uptime());
         reservation.millis = millis;
+        self.repay(&reservation.limiter);
     }
 
     /// Replaces a reservation by the milliseconds of audio used.
     pub(super) fn settle_audio(&self, project: ProjectId, reservation: Option<AudioReservation>, used: u64) {
+        let (limiter, held) = match reservation {
+            Some(AudioReservation { limiter, millis }) => (limiter, millis),
+            None if used > 0 => (self.limiters.get(project), 0),
+            None => return,
+        };
+        limiter.settle_audio(held, used, self.clock_rng.uptime());
+        self.repay(&limiter);
+    }
+
+    /// Exchanges the debts of a limiter, so that other nodes see them, unless an exchange was just before.
+    fn repay(&self, limiter: &Arc<ProjectLimiter>) {
         let now = self.clock_rng.uptime();
-        match reservation {
-            Some(AudioReservation { limiter, millis }) => limiter.settle_audio(millis, used, now),
-            None if used > 0 => self.limiters.get(project).settle_audio(0, used, now),
-            None => {}
+        leasing::ask(limiter, &self.clock_rng, |lease| lease.owes(now));
+    }
+
+    /// Whether several nodes may share the limits, and [`Self::exchange_leases`] must be called about twice a second.
+    pub fn are_shared(&self) -> bool {
+        self.limiters.are_shared()
+    }
+
+    /// Exchanges debts and unused leases with the store. Does not wait.
+    pub fn exchange_leases(&self) {
+        let now = self.clock_rng.uptime();
+        self.limiters.all().iter().for_each(|limiter| leasing::ask_if_due(limiter, &self.clock_rng, now));
+    }
+
+    /// Returns all leases to the store, before it closes.
+    ///
+    /// # Errors
+    /// If the store does not answer. Then they are lost.
+    pub async fn return_leases(&self) -> Result<()> {
+        let limiters = self.limiters.all();
+        let returned = limiters.iter().map(|limiter| leasing::return_all(limiter, &self.clock_rng));
+        futures_util::future::join_all(returned).await.into_iter().collect()
+    }
+
+    /// Reads the month's usage again if other nodes may have used tokens since.
+    async fn refresh_month(&self, limiter: &ProjectLimiter) -> Result<()> {
+        let Some(leasing) = &limiter.leasing else { return Ok(()) };
+        let is_old = || {
+            let uptime = self.clock_rng.uptime();
+            limiter.with_month(self.clock_rng.now(), |month, has_budget| has_budget && month.is_old(uptime))
+        };
+        if is_old() != Some(true) {
+            return Ok(());
         }
+        let _one_at_a_time = leasing.month_reading.lock().await;
+        if is_old() != Some(true) {
+            return Ok(());
+        }
+        let (now, began, project) = (self.clock_rng.now(), self.clock_rng.uptime(), limiter.project);
+        limiter.with_month(now, |month, _| month.begin_reading());
+        let used = self.store.read(move |tx| window::tokens_since(tx, project, now.month_start())).await?;
+        limiter.with_month(self.clock_rng.now(), |month, _| month.end_reading(began, now.next_month(), used));
+        Ok(())
     }
 
     /// The bucket levels to store with a usage record.
@@ -158,11 +234,7 @@ impl Limits {
                 let record = limits::of(tx, project)?;
                 let levels = limits::levels(tx, project)?;
                 let used = window::tokens_since(tx, project, now.month_start())?;
-                Ok(StoredLimits {
-                    rates: policy::effective(&record),
-                    levels,
-                    month: MonthlyTokens { used, ..MonthlyTokens::of(now) },
-                })
+                Ok(StoredLimits { rates: policy::effective(&record), levels, month: MonthlyTokens::new(now, used) })
             });
             limiter.load(generation, read.await?, &*self.clock_rng);
         }
@@ -195,6 +267,12 @@ impl Limits {
             let old = limits::of(tx, project)?;
             let new = LimitsRecord { updated_at: Some(now), ..change.apply(old)? };
             limits::put(tx, project, &new)?;
+            // Otherwise each process refills its own buckets at the old rates until now.
+            let sizes = (BucketSize::of(&policy::effective(&old)), BucketSize::of(&policy::effective(&new)));
+            if tx.process().is_some() && sizes.0 != sizes.1 {
+                let levels = exchange::with_new_rates(limits::levels(tx, project)?, sizes, now);
+                limits::put_levels(tx, project, &levels)?;
+            }
             entry.write(tx, project, project, &policy::difference(&old, &new))?;
             view(tx, project, new, now)
         };

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-const PARTS_PER_TOKEN: i128 = 60_000_000_000;
+pub(super) const PARTS_PER_TOKEN: i128 = 60_000_000_000;
 
 /// Refills steadily up to its capacity. The level may be negative after a request that cost more than was known in
 /// advance.
@@ -31,6 +31,12 @@ impl TokenBucket {
     pub fn resumed(self, level: i128, since: Duration) -> Self {
         let level = level.saturating_add(inflow(self.rate, since)).min(self.capacity);
         Self { level, ..self }
+    }
+
+    /// The same bucket with another level at a point of the uptime.
+    #[must_use]
+    pub fn at_level(self, level: i128, at: Duration) -> Self {
+        Self { level: level.min(self.capacity), at, ..self }
     }
 
     /// The same level with another rate and capacity; the change adds nothing.
@@ -60,6 +66,13 @@ impl TokenBucket {
         self.level = self.level.saturating_sub(amount.saturating_mul(PARTS_PER_TOKEN)).min(self.capacity);
     }
 
+    /// The bucket refilled until `now`.
+    #[must_use]
+    pub fn refilled(mut self, now: Duration) -> Self {
+        self.refill(now);
+        self
+    }
+
     fn refill(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.at);
         self.level = self.level.saturating_add(inflow(self.rate, passed)).min(self.capacity);
@@ -84,14 +97,16 @@ impl TokenBucket {
         self.level
     }
 
-    fn time_for(&self, parts: i128) -> Duration {
+    /// How long it takes to refill by `parts`.
+    pub(super) fn time_for(&self, parts: i128) -> Duration {
         let rate = i128::from(self.rate.max(1));
         let nanos = (parts.max(0) + rate - 1) / rate;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 
-fn inflow(rate: u64, passed: Duration) -> i128 {
+/// Parts that a rate refills in a time.
+pub(super) fn inflow(rate: u64, passed: Duration) -> i128 {
     i128::from(rate).saturating_mul(i128::try_from(passed.as_nanos()).unwrap_or(i128::MAX))
 }
 

@@ -7,7 +7,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 use crate::service::access::Access;
-use crate::service::limits::{AudioReservation, Limits, TokenReservation};
+use crate::service::limits::{AudioReservation, Limits, TokenReservation, UnrecordedTokens};
 use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
 use crate::storage::{Store, WriteTx, keys, limits as levels};
 
@@ -38,6 +38,8 @@ pub(in crate::service) struct Entry {
     is_estimated: bool,
     /// An earlier write of it failed, and may be durable all the same.
     may_be_recorded: bool,
+    /// Counts its tokens until its last copy is dropped, which is once it is durable.
+    _unrecorded: Option<Arc<UnrecordedTokens>>,
 }
 
 /// The usage of one request. It is recorded by [`UsageRecorder::close`], or as abandoned when it is
@@ -144,7 +146,7 @@ impl Meter {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A write of `entries` and the limiter's levels.
+    /// A write of `entries` and the limiter's levels, if the limiter does not store them itself.
     fn write_entries(&self, entries: Vec<Entry>) -> impl FnMut(&WriteTx) -> Result<()> + Send + 'static {
         let limits = self.limits.clone();
         move |tx| {
@@ -207,8 +209,8 @@ impl UsageRecorder {
     }
 
     /// Charges the prompt tokens to the project's rate and budget.
-    pub fn charge_prompt(&self, tokens: u64) -> Result<()> {
-        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
+    pub async fn charge_prompt(&self, tokens: u64) -> Result<()> {
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated).await?;
         let mut state = self.state();
         state.reservation = Some(reservation);
         state.outside_batches = self.is_rated.then(|| OutsideBatches::new(&self.meter.outside_batches));
@@ -218,8 +220,8 @@ impl UsageRecorder {
 
     /// 429 if the project's rate or budget does not allow `tokens` now; charges nothing. For an estimate before the
     /// prompt is tokenised.
-    pub fn check_budget(&self, tokens: u64) -> Result<()> {
-        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated)?;
+    pub async fn check_budget(&self, tokens: u64) -> Result<()> {
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens, self.is_rated).await?;
         self.meter.limits.settle(self.project, Some(reservation), 0, self.is_rated);
         Ok(())
     }
@@ -256,9 +258,9 @@ impl UsageRecorder {
 
     /// Charges audio that the request sends to the project's rate. [`Self::set_audio`] sets what is processed of it; the
     /// rest is refunded at the end.
-    pub fn charge_audio(&self, millis: u64) -> Result<()> {
+    pub async fn charge_audio(&self, millis: u64) -> Result<()> {
         let reservation = match self.is_rated {
-            true => Some(self.meter.limits.reserve_audio(self.project, millis)?),
+            true => Some(self.meter.limits.reserve_audio(self.project, millis).await?),
             false => None,
         };
         let mut state = self.state();
@@ -341,14 +343,24 @@ impl UsageRecorder {
         let is_estimated = state.is_estimated && amounts != Amounts::default();
         let (tokens, audio) = (state.reservation.take(), state.audio_reservation.take());
         drop(state);
-        self.meter.limits.settle(self.project, tokens, amounts.tokens(), self.is_rated);
+        let unrecorded = self.meter.limits.settle(self.project, tokens, amounts.tokens(), self.is_rated);
         let rated_audio = if self.is_rated { amounts.audio_millis } else { 0 };
         self.meter.limits.settle_audio(self.project, audio, rated_audio);
         let mut tail = [0; 6];
         self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };
         let at = self.meter.clock_rng.now();
-        Some(Entry { project: self.project, at, tail, series, outcome, amounts, is_estimated, may_be_recorded: false })
+        Some(Entry {
+            project: self.project,
+            at,
+            tail,
+            series,
+            outcome,
+            amounts,
+            is_estimated,
+            may_be_recorded: false,
+            _unrecorded: unrecorded,
+        })
     }
 }
 
@@ -385,6 +397,7 @@ mod tests {
             amounts: Amounts { input: 5, ..Amounts::default() },
             is_estimated: false,
             may_be_recorded: false,
+            _unrecorded: None,
         };
         store.write(meter.write_entries(vec![entry(1)])).await.unwrap();
         // As after an error that did not tell whether the first record is durable; the second one is not.

@@ -12,6 +12,7 @@ use super::blocking::{NetworkRuntime, block_on};
 use super::connection::Connection;
 use super::connector::Connector;
 use super::error::PostgresOpenError;
+use super::exchange_task::ExchangeTask;
 use super::membership::{Member, Membership, Pulse};
 use super::node::{self, Node};
 use super::outage::{self, Outage};
@@ -25,6 +26,7 @@ use crate::file_lock::FileLock;
 use crate::storage::cluster::{Answer, Cluster};
 use crate::storage::engine::{EngineSnapshot, Failed, Health};
 use crate::storage::error::OpenError;
+use crate::storage::exchanges::ExchangeQueue;
 use crate::storage::jobs::Message;
 use crate::storage::pepper::{self, Pepper};
 use crate::storage::private_files;
@@ -53,6 +55,8 @@ pub(in crate::storage) struct PostgresEngine {
     availability: Arc<Availability>,
     cluster: Arc<Cluster>,
     outage: Outage,
+    exchanges: ExchangeQueue,
+    _exchange_task: ExchangeTask,
     _membership: Membership,
     _runtime: NetworkRuntime,
     /// No other process uses the data folder.
@@ -87,6 +91,10 @@ impl StoreEngine for PostgresEngine {
 
     fn cluster(&self) -> Option<&Arc<Cluster>> {
         Some(&self.cluster)
+    }
+
+    fn exchanges(&self) -> Option<&ExchangeQueue> {
+        Some(&self.exchanges)
     }
 }
 
@@ -135,12 +143,16 @@ pub(in crate::storage) fn open(
     watch_pulse(&location.node, &membership, shared.clone(), availability.clone(), &handle);
     let outage = membership.outage();
     let pool = Pool::new(connector.clone(), handle.clone(), location.readers, outage.clone());
+    let (exchange_task, exchanges) =
+        ExchangeTask::start(&handle, connector.clone(), availability.clone(), outage.clone());
     let engine = Arc::new(PostgresEngine {
         pool,
         shared: shared.clone(),
         availability: availability.clone(),
         cluster,
         outage: outage.clone(),
+        exchanges,
+        _exchange_task: exchange_task,
         _membership: membership,
         _runtime: runtime,
         _lock: lock,

@@ -17,6 +17,7 @@ mod connection;
 mod connector;
 mod engine;
 mod error;
+mod exchange_task;
 mod membership;
 mod node;
 mod outage;

@@ -22,7 +22,7 @@ macro_rules! now_ms {
 
 pub(super) const BEGIN_WRITE: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
 pub(super) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// For the registration of a node, which locks the turn.
+/// For transactions that lock the rows that they read: the registration of a node, and exchanges.
 pub(super) const BEGIN_TURN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 pub(super) const COMMIT: &str = "COMMIT";
 pub(super) const ROLLBACK: &str = "ROLLBACK";
@@ -32,6 +32,11 @@ pub(super) const ROLLBACK: &str = "ROLLBACK";
 /// The rows of several keys.
 pub(super) fn get(table: &str) -> String {
     format!("SELECT k, v FROM {PREFIX}{table} WHERE k = ANY($1::bytea[])")
+}
+
+/// The rows of several keys, locked in ascending order, so that transactions wait for one another without a deadlock.
+pub(super) fn lock(table: &str) -> String {
+    format!("SELECT k, v FROM {PREFIX}{table} WHERE k = ANY($1::bytea[]) ORDER BY k FOR UPDATE")
 }
 
 /// The order of a page's rows.
@@ -106,6 +111,8 @@ pub(super) const HEARTBEAT: &str =
 pub(super) const END_HEARTBEAT: &str = "DELETE FROM outpost_heartbeats WHERE node = $1 AND epoch = $2";
 /// Ends the part of the change log that is older than all that nodes still read. Parameters: first and end of the keys.
 pub(super) const TRIM_CHANGES: &str = "DELETE FROM outpost_changes WHERE k >= $1 AND k < $2";
+/// The database's clock.
+pub(super) const NOW: &str = concat!("SELECT ", now_ms!());
 /// For sessions whose writes may be lost if the database's machine fails.
 pub(super) const NO_WAIT_FOR_DISK: &str = "SET synchronous_commit = off";
 
@@ -171,7 +178,7 @@ mod tests {
     #[test]
     fn the_page_lists_every_statement_and_table() {
         let page = include_str!("../../../docs/postgresql.md");
-        let mut listed = vec![get("T"), put("T"), remove("T"), fill("T"), count("T"), create("T")];
+        let mut listed = vec![get("T"), lock("T"), put("T"), remove("T"), fill("T"), count("T"), create("T")];
         listed.push(super::page("T", true, true, Order::Descending));
         listed.extend(OWN_TABLES.iter().map(|name| create(name)));
         let constants = [
@@ -184,6 +191,7 @@ mod tests {
             SEQ,
             SETTLE,
             LOCK_TURN,
+            NOW,
             NODES,
             ADD_NODE,
             TAKE_NODE,

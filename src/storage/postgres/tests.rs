@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait in real time")]
 
 mod commits;
+mod exchanges;
 mod memberships;
 mod nodes;
 mod opening;

@@ -32,7 +32,7 @@ pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &[
     let model = call.model.unwrap_or_default();
     caller.access.require_model(&model)?;
     api.models.get(&caller.access, &model).await?;
-    caller.recorder.check_budget(1)?;
+    caller.recorder.check_budget(1).await?;
     let (id, created_at) = (ResponseId::generate(&*api.clock_rng), api.clock_rng.now());
     let queued = to_json(&ResponseBody::new(id, created_at, model, settings, "queued"))?;
     let stored = StoredResponse { id, input: input_items::stored(id, &input), response: queued.clone() };

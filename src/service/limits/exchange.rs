@@ -1,0 +1,115 @@
+//! The arithmetic of a rate limit that several nodes share.
+//!
+//! The level of a bucket is in the store. A node takes *leases*: amounts that are deducted from the bucket when they are
+//! granted and that only this node gives away. What is granted was in the bucket, so all nodes together admit at most what
+//! was in it and what it has refilled since. A node returns what it does not use, and repays a debt, the tokens of requests
+//! that cost more than was known in advance. If a node is killed, its lease is lost.
+//!
+//! All amounts are in the [parts of a token](super::token_bucket).
+
+use std::time::Duration;
+
+use super::buckets::{BucketSize, Buckets};
+use super::token_bucket::inflow;
+use crate::clock_rng::Timestamp;
+use crate::storage::LevelsRecord;
+
+/// What a node asks of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketDemand {
+    pub size: BucketSize,
+    /// What the node has and keeps, not negative.
+    pub held: i128,
+    /// What it gives back.
+    pub returned: i128,
+    /// What its requests have used beyond its lease.
+    pub debt: i128,
+    /// Time since the debt arose.
+    pub debt_age: Duration,
+    /// The cost of the cheapest request that waits; 0 if none does.
+    pub need: i128,
+    /// How much the node would like to have.
+    pub want: i128,
+}
+
+/// What a node gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketGrant {
+    /// Added to what the node has.
+    pub granted: i128,
+    /// Repaid by this exchange.
+    pub debt: i128,
+    /// The level of the bucket afterwards.
+    pub level: i128,
+}
+
+/// What a node asks of the buckets of a project.
+pub type Demand = Buckets<Option<BucketDemand>>;
+
+/// What it gets.
+pub type Grant = Buckets<Option<BucketGrant>>;
+
+/// Exchanges at `now`. `old`: the stored levels; full buckets if there are none.
+pub fn exchange(demand: &Demand, now: Timestamp, old: Option<LevelsRecord>) -> (LevelsRecord, Grant) {
+    let at = old.map_or(now, |old| old.at);
+    let old = levels(old);
+    let since = at.until(now);
+    // The level of a bucket that this node does not know of stays.
+    let both = demand.zip(old).map(|(demand, level)| match demand {
+        Some(demand) => {
+            let grant = demand.exchange(level, since);
+            (Some(grant.level), Some(grant))
+        }
+        None => (level, None),
+    });
+    (record(at.max(now), both.map(|(level, _)| level)), both.map(|(_, grant)| grant))
+}
+
+impl BucketDemand {
+    /// `level`: as it was `since` ago.
+    fn exchange(&self, level: Option<i128>, since: Duration) -> BucketGrant {
+        let (rate, capacity) = (self.size.rate, self.size.capacity_parts());
+        let refill = |level: i128, time| level.saturating_add(inflow(rate, time)).min(capacity);
+        // The debt is deducted from what there was when it arose, as if this node had the bucket for itself.
+        let age = self.debt_age.min(since);
+        let level = level.map_or(capacity, |level| refill(level, since.saturating_sub(age)));
+        let level = refill(level.saturating_sub(self.debt), age);
+        let level = level.saturating_add(self.returned).min(capacity);
+        let is_enough = level.saturating_add(self.held) >= self.need.min(capacity);
+        let lacking = self.need.saturating_sub(self.held).max(0);
+        let wanted = self.want.saturating_sub(self.held);
+        let granted = if is_enough { lacking.max(level.min(wanted)) } else { 0 };
+        BucketGrant { granted, debt: self.debt, level: level.saturating_sub(granted) }
+    }
+}
+
+/// The levels after the rates of a project have changed at `now`: refilled at the old rates until then. The change adds
+/// nothing. A bucket that did not exist begins full.
+pub fn with_new_rates(
+    old: Option<LevelsRecord>,
+    sizes: (Buckets<Option<BucketSize>>, Buckets<Option<BucketSize>>),
+    now: Timestamp,
+) -> LevelsRecord {
+    let at = old.map_or(now, |old| old.at);
+    let since = at.until(now);
+    let changed = levels(old).zip(sizes.0).zip(sizes.1).map(|((level, old), new)| {
+        let (old, new) = old.zip(new)?;
+        let level = level.map_or(old.capacity_parts(), |level| level.saturating_add(inflow(old.rate, since)));
+        Some(level.min(old.capacity_parts()).min(new.capacity_parts()))
+    });
+    record(at.max(now), changed)
+}
+
+fn levels(record: Option<LevelsRecord>) -> Buckets<Option<i128>> {
+    let level = |of: fn(LevelsRecord) -> Option<i128>| record.and_then(of);
+    Buckets {
+        requests: level(|levels| levels.requests),
+        tokens: level(|levels| levels.tokens),
+        audio: level(|levels| levels.audio),
+    }
+}
+
+fn record(at: Timestamp, levels: Buckets<Option<i128>>) -> LevelsRecord {
+    let Buckets { requests, tokens, audio } = levels;
+    LevelsRecord { at, requests, tokens, audio }
+}
