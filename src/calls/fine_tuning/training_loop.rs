@@ -205,7 +205,9 @@ impl TrainingLoop {
 
     async fn attempt(&self, open: OpenJob) -> std::result::Result<(), Interruption> {
         let id = open.job.id;
-        self.require_model(&open.job.model).await?;
+        if self.postponed.contains_key(&id) {
+            self.require_model(&open.job.model).await?;
+        }
         let saved = self.jobs.saved_state(id).await?;
         let prepared = self.prepare(&open.job, open.requested, open.resolved, saved).await?;
         let Prepared { model, data, examples, options, resolved, saved } = prepared;
@@ -222,11 +224,8 @@ impl TrainingLoop {
         Watched::new((&self.jobs, &*self.clock, &self.stop), id, progress).follow(run).await
     }
 
-    /// Looks for the model of a job that other servers may train instead, before anything large is read.
+    /// Looks for the model of a job that was left to others, before anything large is read again.
     async fn require_model(&self, id: &str) -> std::result::Result<(), Interruption> {
-        if !self.jobs.is_shared() {
-            return Ok(());
-        }
         let (models, model) = (self.engine.clone(), id.to_owned());
         let found = run_blocking(move || Ok(models.models().find(&model).is_some())).await?;
         if found { Ok(()) } else { Err(not_installed(id)) }
