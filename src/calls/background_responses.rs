@@ -65,6 +65,8 @@ pub struct BackgroundResponses {
 enum Attempt {
     /// The response has ended, or the server stops.
     Done,
+    /// Another node generates it. Streams on this one follow that.
+    Elsewhere,
     /// It is to be tried again. `is_model_unavailable`: because its model cannot be used now.
     Retry { is_model_unavailable: bool },
 }
@@ -143,7 +145,7 @@ impl BackgroundResponses {
 
     async fn claim_and_generate(&self, id: ResponseId, model_attempts: u32) -> Result<Attempt> {
         if !self.responses.claim(id).await? {
-            return Ok(Attempt::Done);
+            return Ok(Attempt::Elsewhere);
         }
         match self.try_to_generate(id, model_attempts).await {
             Err(error) if is_taken_over(&error) => {
