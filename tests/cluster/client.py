@@ -93,7 +93,8 @@ class Clients:
     ) -> Outcome:
         """One request to one server. Counts it for the usage of the key's project."""
         began = time.monotonic()
-        sent = {"Authorization": f"Bearer {key.secret}"} | (headers or {})
+        address = f"10.{self.rng.randrange(100, 200)}.{self.rng.randrange(256)}.{self.rng.randrange(256)}"
+        sent = {"Authorization": f"Bearer {key.secret}", "X-Forwarded-For": address} | (headers or {})
         if body is not None:
             data, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
         key.project.unknown += 1
@@ -108,7 +109,7 @@ class Clients:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             return Lost(True, type(error).__name__, began, time.monotonic(), server.name)
         # A refused key belongs to no project; whether a failed request is recorded is not known.
-        if answer.status == 401:
+        if answer.status == 401 or key.dead_at and answer.status == 429:
             key.project.unknown -= 1
         elif answer.status < 500:
             key.project.unknown -= 1

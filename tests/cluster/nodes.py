@@ -41,6 +41,8 @@ class Server:
             environment |= {"LD_PRELOAD": str(library), "FAKETIME": f"{self.skew:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         words = [*network.inside(self.node), str(binary), "serve", "--listen", f"0.0.0.0:{self.port}", "--insecure-http", "--no-pull"]
         words += ["--data", str(self.folder), "--models", str(models), "--threads", "1", "--memory", "512MiB"]
+        # Each request tells an address of its own, because one address may send only a few dead keys a minute.
+        words += ["--trusted-proxy", network.root_address("clients")]
         if database:
             words += ["--store", database.url(), "--node-name", self.name]
             environment |= {"PGPASSWORD": PASSWORD}

@@ -55,6 +55,7 @@ class Prober:
         assert key.dead_at is not None
         answer = await self.clients.send(server, "GET", "/v1/me", key, timeout=timeout)
         self.probes += 1
+        self.ledger.count("dead key", str(answer.status) if not answer.code else answer.code)
         if not isinstance(answer, Answer) or not answer.ok:
             return
         lag = answer.began - key.dead_at
