@@ -4,6 +4,7 @@ Each node has a link of its own to each of the three networks, so that one can b
 networks (the clients, PostgreSQL, the upstream model) is the namespace in which this program runs.
 """
 
+import pathlib
 import subprocess
 
 NETWORKS = {"clients": 1, "database": 2, "upstream": 3}
@@ -37,13 +38,15 @@ def inside(node: int) -> list[str]:
 
 
 def create(nodes: range) -> None:
-    """Creates the bridges, and the namespace and links of each node."""
-    for network in NETWORKS:
+    """Creates the bridges, and the namespace and links of each node, unless they exist."""
+    for network in NETWORKS if not pathlib.Path("/run/netns", namespace(0)).exists() else ():
         ip("link", "add", "name", f"br-{network}", "type", "bridge")
         ip("addr", "add", f"{root_address(network)}/24", "dev", f"br-{network}")
         ip("link", "set", f"br-{network}", "up")
     for node in nodes:
         space = namespace(node)
+        if pathlib.Path("/run/netns", space).exists():
+            continue
         ip("netns", "add", space)
         ip("-n", space, "link", "set", "lo", "up")
         for network in NETWORKS:
