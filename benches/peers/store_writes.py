@@ -23,15 +23,15 @@ from dataclasses import dataclass
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "tests" / "cluster"))
 
-import random  # noqa: E402
+import random
 
-from client import Answer, Clients  # noqa: E402
-from cluster import Cluster  # noqa: E402
-from database import PASSWORD, PORT, USER, Database, binaries  # noqa: E402
-from ledger import Ledger  # noqa: E402
-from network import node_address  # noqa: E402
-from nodes import PORT as NODE_PORT  # noqa: E402
-from verify import binary_of  # noqa: E402
+from client import Answer, Clients
+from cluster import Cluster
+from database import PASSWORD, PORT, USER, Database, binaries
+from ledger import Ledger
+from network import node_address
+from nodes import PORT as NODE_PORT
+from verify import binary_of
 
 CONNECTIONS = 64
 PROJECTS = 64

@@ -125,7 +125,8 @@ class Calls:
         """Starts a response in the background, or looks at one."""
         tenant = self.work.tenant()
         if self.open_of(self.backgrounds, tenant) >= MOST_OPEN or (self.backgrounds and self.rng.random() < 0.5):
-            return await self.look(self.rng.choice(self.backgrounds))
+            await self.look(self.rng.choice(self.backgrounds))
+            return
         marker = self.ledger.marker("response")
         call = self.ledger.call(tenant.project, "background")
         text = prompt(marker, call.tokens_in, call.tokens_out, 5, self.rng.choice([0, 100, 400]))

@@ -20,7 +20,7 @@ from conversations import Conversations
 from faults import Faults
 from ledger import Ledger
 from nodes import faketime_library
-from rates import PER_MINUTE, BURST, Hammer
+from rates import BURST, PER_MINUTE, Hammer
 from report import table
 from revocation import Prober
 from verify import Verify, binary_of
@@ -56,7 +56,7 @@ async def client(number: int, options: argparse.Namespace, work: Workload, talks
         operation = rng.choices(list(chances), list(chances.values()))[0]
         try:
             await operation()
-        except Exception as error:  # noqa: BLE001: a defect of the test must not end the client silently
+        except Exception as error:  # noqa: BLE001 - a defect of the test is reported
             work.ledger.violation("the test itself works", f"{operation.__qualname__}: {type(error).__name__} {error}")
         await asyncio.sleep(rng.expovariate(1 / options.pace) if options.pace else 0)
 

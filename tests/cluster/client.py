@@ -106,7 +106,7 @@ class Clients:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             key.project.unknown -= 1
             return Lost(False, type(error).__name__, began, time.monotonic(), server.name)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             return Lost(True, type(error).__name__, began, time.monotonic(), server.name)
         # A refused key belongs to no project; whether a failed request is recorded is not known.
         if answer.status == 401 or key.dead_at and answer.status == 429:
@@ -150,7 +150,7 @@ class Clients:
                 outcome = both[0]
             if settled(outcome) or time.monotonic() > deadline:
                 return outcome, doubtful
-            doubtful = doubtful or any(one.status or one.sent for one in both if not settled(one))
+            doubtful = doubtful or any(isinstance(one, Answer) or one.sent for one in both if not settled(one))
             await asyncio.sleep(self.rng.uniform(0.05, 0.3))
 
     def same(self, both: list[Outcome], what: str) -> None:

@@ -61,7 +61,7 @@ class Cluster:
                     async with session.get(server.base + "/readyz") as response:
                         if response.status == 200:
                             return time.monotonic() - began
-                except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+                except (TimeoutError, aiohttp.ClientError, OSError):
                     pass
                 if not server.alive():
                     raise RuntimeError(f"{server.name} ended with {server.process and server.process.returncode}; see {server.log}:\n{tail(server.log)}")

@@ -77,7 +77,7 @@ class Database:
     def ready(self) -> bool:
         """Whether the server accepts connections."""
         check = [str(binaries() / "pg_isready"), "-q", "-h", str(self.folder), "-p", str(PORT)]
-        return subprocess.run(check).returncode == 0
+        return subprocess.run(check, check=False).returncode == 0
 
     def wait(self, seconds: float = 60) -> None:
         """Waits until the server accepts connections. Starts it again if the processes of a killed one are still there."""

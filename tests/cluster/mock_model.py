@@ -27,6 +27,7 @@ class Mock(asyncio.Protocol):
         self.queue: asyncio.Queue[bytes] = asyncio.Queue()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.worker = asyncio.get_running_loop().create_task(self.work())
 

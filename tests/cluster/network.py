@@ -12,7 +12,7 @@ NETWORKS = {"clients": 1, "database": 2, "upstream": 3}
 
 def ip(*words: str) -> None:
     """Runs `ip` and fails with its message."""
-    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 

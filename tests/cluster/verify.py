@@ -10,7 +10,7 @@ from calls import Calls
 from client import Clients
 from cluster import Cluster
 from conversations import Conversation
-from ledger import Created, Key, Ledger, Project
+from ledger import Key, Ledger, Project
 from nodes import MODEL, Server
 from workload import Tenant
 
@@ -30,7 +30,7 @@ class Verify:
         """Every node lists every resource that was acknowledged, and none twice."""
         for node in self.cluster.nodes:
             server = node.server
-            lists = [("project", None, "/v1/projects", "name", self.admin)]
+            lists: list[tuple[str, Project | None, str, str, Key]] = [("project", None, "/v1/projects", "name", self.admin)]
             for project in self.ledger.projects:
                 if any(one.kind == "key" and one.project is project for one in self.ledger.created):
                     lists.append(("key", project, f"/v1/api-keys?project_id={project.id}", "name", self.admin))
@@ -38,10 +38,10 @@ class Verify:
                 lists.append(("agent", tenant.project, "/v1/agents", "name", tenant.key))
                 lists.append(("file", tenant.project, "/v1/files", "filename", tenant.key))
                 lists.append(("conversation", tenant.project, "/v1/conversations", "marker", tenant.key))
-            for kind, project, path, field, key in lists:
+            for kind, owner, path, field, key in lists:
                 entries = await self.clients.pages(path, key, server)
                 found = Counter((one.get("metadata") or {}).get("marker") if field == "marker" else one[field] for one in entries)
-                self.compare(kind, project, found, server)
+                self.compare(kind, owner, found, server)
             await self.fields(server)
             for conversation in conversations:
                 await self.conversation(conversation, server)
@@ -86,16 +86,16 @@ class Verify:
             self.ledger.violation("0 duplicated effects", f"turns {twice[:5]} of {conversation.id} on {server.name}")
         for turn in sorted(conversation.turns, key=lambda one: one.version or 0):
             self.checked["turn"] += 1
-            places = [where.get(mark) for mark in turn.markers]
-            if places[0] is None and turn.version is None:
+            places = [where.get(mark, -1) for mark in turn.markers]
+            if places[0] < 0 and turn.version is None:
                 continue
             present += 1
-            if None in places or places != list(range(places[0], places[0] + len(places))):  # type: ignore[operator]
+            if places[0] < 0 or places != list(range(places[0], places[0] + len(places))):
                 self.ledger.violation("0 acknowledged writes lost", f"turn {turn} of {conversation.id} on {server.name} is at {places}")
             elif turn.version is not None:
-                if places[0] < last:  # type: ignore[operator]
+                if places[0] < last:
                     self.ledger.violation("turns are in order", f"turn {turn} of {conversation.id} on {server.name}")
-                last = places[0]  # type: ignore[assignment]
+                last = places[0]
         versions = Counter(turn.version for turn in conversation.turns if turn.version is not None)
         if any(count > 1 for count in versions.values()):
             self.ledger.violation("version checks hold", f"{conversation.id}: a version was acknowledged twice")
@@ -155,7 +155,7 @@ class Verify:
     def command(self, *words: str) -> str:
         """Runs a command of the server on the first node's data folder, while the server runs."""
         data = self.cluster.nodes[0].server.folder
-        done = subprocess.run([str(self.cluster.binary), *words, "--data", str(data)], capture_output=True, text=True)
+        done = subprocess.run([str(self.cluster.binary), *words, "--data", str(data)], capture_output=True, text=True, check=False)
         if done.returncode:
             self.ledger.violation("commands work", f"outpost {' '.join(words)}: {done.stdout[-500:]} {done.stderr[-500:]}")
         return done.stdout
@@ -185,9 +185,9 @@ class Verify:
         self.ledger.note(f"outpost check: {output.strip().splitlines()[-1] if output.strip() else 'no output'}")
 
 
-def mark_of(content: object) -> str:
+def mark_of(content: str | list[dict]) -> str:
     """The marker of a stored message: a prompt for the mock contains it."""
-    text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)  # type: ignore[union-attr]
+    text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
     return text.split()[0].removeprefix("mark=") if text.startswith("mark=") else text
 
 
@@ -197,6 +197,3 @@ def binary_of(path: str) -> pathlib.Path:
     if not binary.exists():
         raise SystemExit(f"tests/cluster: {binary} is missing; build it, or set OUTPOST_BIN")
     return binary
-
-
-__all__ = ["Created", "Verify", "binary_of"]
