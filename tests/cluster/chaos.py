@@ -119,6 +119,7 @@ async def test(options: argparse.Namespace, ledger: Ledger, cluster: Cluster, cl
     await prober.all()
     await verify.resources(talks.all)
     await verify.usage(calls)
+    await verify.audit(talks.all)
     await verify.store()
     if hammer.began:
         hammer.check()

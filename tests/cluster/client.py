@@ -159,15 +159,15 @@ class Clients:
         if len(ids) > 1:
             self.ledger.violation("one effect", f"{what} with one idempotency key made {ids}")
 
-    async def read(self, path: str, key: Key, server: Server | None = None, seconds: float = PATIENCE) -> Answer:
+    async def read(self, path: str, key: Key, server: Server | None = None, accept: str = "application/json") -> Answer:
         """A read, repeated until it has an answer other than 503."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE
         while True:
-            outcome = await self.send(server or self.anywhere(), "GET", path, key)
+            outcome = await self.send(server or self.anywhere(), "GET", path, key, headers={"Accept": accept}, timeout=60)
             if isinstance(outcome, Answer) and settled(outcome):
                 return outcome
             if time.monotonic() > deadline:
-                raise RuntimeError(f"GET {path} got {outcome} for {seconds} s")
+                raise RuntimeError(f"GET {path} got {outcome} for {PATIENCE} s")
             await asyncio.sleep(0.1)
 
     async def pages(self, path: str, key: Key, server: Server) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import json
 import pathlib
 import subprocess
 from collections import Counter, defaultdict
@@ -15,6 +16,7 @@ from nodes import MODEL, Server
 from workload import Tenant
 
 SAMPLED_FILES = 60
+AUDITED = {"project": "project", "key": "api_key", "agent": "agent", "file": "file", "conversation": "conversation"}
 
 
 class Verify:
@@ -178,6 +180,29 @@ class Verify:
         if found:
             self.ledger.note(f"usage records with tokens that no client asked for: {list(found.items())[:5]} ({len(found)})")
             self.ledger.sample("usage records with estimated tokens", len(found))
+
+    async def audit(self, conversations: list[Conversation]) -> None:
+        """The audit log has one event for each effect."""
+        told = [await self.events(node.server) for node in self.cluster.nodes]
+        if any(one != told[0] for one in told):
+            self.ledger.violation("all nodes tell the same audit log", f"{[sum(one.values()) for one in told]} events")
+        for one in self.ledger.created:
+            if one.id:
+                self.audited(f"{AUDITED[one.kind]}.created", one.id, 1, told[0])
+        for conversation in conversations:
+            answer = await self.clients.read(f"/v1/conversations/{conversation.id}", conversation.key)
+            self.audited("conversation.appended", conversation.id, answer.body["version"] - 1, told[0])
+
+    def audited(self, action: str, target: str, count: int, events: Counter[tuple[str, str]]) -> None:
+        self.checked["audit event"] += count
+        if events[action, target] != count:
+            self.ledger.violation("the audit log has each effect once", f"{action} of {target}: {events[action, target]}, not {count}")
+
+    async def events(self, server: Server) -> Counter[tuple[str, str]]:
+        """How often each action was done to each resource."""
+        answer = await self.clients.read("/v1/audit-events", self.admin, server, "application/jsonl")
+        events = [json.loads(line) for line in answer.body.decode().splitlines()]
+        return Counter((event["action"], event["target"]) for event in events)
 
     async def store(self) -> None:
         """`outpost check` finds every record intact, and sums that match the records."""

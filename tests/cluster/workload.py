@@ -11,6 +11,8 @@ from revocation import Prober
 
 # Keys of a project, so that the lists at the end stay short.
 MOST_KEYS = 3000
+# The error of the database's time as the nodes know it: half a round trip, which may take long on a busy machine.
+CLOCK_ERROR = 1.0
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Workload:
         began, twice = time.monotonic(), self.rng.random() < 0.1
         outcome, _ = await self.clients.write("POST", path, key, body, twice=twice)
         if isinstance(outcome, Answer) and outcome.ok:
+            self.check_time(kind, outcome.body.get("created_at"), time.monotonic() - began)
             self.ledger.created.append(Created(kind, marker, project, outcome.body["id"]))
             self.ledger.count(f"create {kind}", "acknowledged")
             return outcome
@@ -65,6 +68,14 @@ class Workload:
             return None
         self.unexpected(f"create {kind}", outcome)
         return None
+
+    def check_time(self, kind: str, text: str | None, seconds: float) -> None:
+        """The time of a creation is the true time, whatever the clock of the node says. `seconds`: since the request."""
+        age = (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds() if text else 0.0
+        error = max(-age, age - seconds, 0.0)
+        self.ledger.sample("error of the time of a creation (s)", error)
+        if error > CLOCK_ERROR:
+            self.ledger.violation("clock skew changes nothing", f"{kind} was created {age:.2f} s ago, but requested {seconds:.2f} s ago")
 
     def unexpected(self, operation: str, outcome: Answer) -> None:
         """A refusal of a request that is valid."""
