@@ -8,6 +8,7 @@ skip() { echo "tests/cluster: skipped: $1"; exit 0; }
 command -v ip > /dev/null || skip "the program 'ip' (Debian: iproute2) is missing"
 command -v nsenter > /dev/null || skip "the program 'nsenter' (Debian: util-linux) is missing"
 isolate=(unshare --net --mount --pid --fork --kill-child --mount-proc)
+setpriv --reuid=65534 --regid=65534 --clear-groups true 2> /dev/null || skip "it may not become another user, for PostgreSQL"
 "${isolate[@]}" sh -c 'ip link add name probe type bridge && mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip netns add probe' \
   > /dev/null 2>&1 || skip "network namespaces are not permitted here"
 
