@@ -6,20 +6,12 @@ import shutil
 import signal
 import subprocess
 
+import clock
 import network
 from database import PASSWORD, Database
 
 PORT = 8080
 MODEL = "mock"
-FAKETIME = [
-    pathlib.Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
-    pathlib.Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"),
-]
-
-
-def faketime_library() -> pathlib.Path | None:
-    """The library that makes a process see another time, if it is installed (Debian: libfaketime)."""
-    return next((path for path in FAKETIME if path.exists()), None)
 
 
 class Server:
@@ -35,10 +27,7 @@ class Server:
     def start(self, binary: pathlib.Path, models: pathlib.Path, database: Database | None) -> None:
         """Starts the process. Without a database, its store is a file in its data folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"OUTPOST_LOG": os.environ.get("OUTPOST_LOG", "info")}
-        library = faketime_library()
-        if self.skew and library:
-            environment |= {"LD_PRELOAD": str(library), "FAKETIME": f"{self.skew:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        environment = os.environ | clock.skewed(self.skew) | {"OUTPOST_LOG": os.environ.get("OUTPOST_LOG", "info")}
         words = [*network.inside(self.node), str(binary), "serve", "--listen", f"0.0.0.0:{self.port}", "--insecure-http", "--no-pull"]
         words += ["--data", str(self.folder), "--models", str(models), "--threads", "1", "--memory", "512MiB"]
         # Each request tells an address of its own, because one address may send only a few dead keys a minute.

@@ -7,7 +7,6 @@ import pathlib
 import subprocess
 from collections import Counter, defaultdict
 
-from calls import Calls
 from client import Clients
 from cluster import Cluster
 from conversations import Conversation
@@ -119,7 +118,7 @@ class Verify:
             if not answer.ok or answer.body.decode() != one.content:
                 self.ledger.violation("0 acknowledged writes lost", f"content of {one.marker}: {answer.status}")
 
-    async def usage(self, calls: Calls) -> None:
+    async def usage(self) -> None:
         """The usage of each project: every node tells the same, and it is what the clients have counted."""
         rows = await asyncio.to_thread(self.export)
         self.rows(rows)
