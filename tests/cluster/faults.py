@@ -17,6 +17,8 @@ from revocation import Prober
 SERVES_AFTER_CUT = 1.0
 RECOVERS = 30.0
 READY = 60.0
+# A run of this many seconds has faults at the same time, and ones that outlast a heartbeat (10 s).
+LONG = 120
 KINDS = ["kill node", "kill database", "cut database", "cut database silently", "cut clients", "pause node", "stop node", "zombie"]
 
 
@@ -27,21 +29,24 @@ class Faults:
         self.ledger, self.cluster, self.clients, self.prober, self.key = ledger, cluster, clients, prober, key
         self.rng = random.Random(seed)
         self.kills = 0
+        self.is_long = False
         self.busy = {node.number: asyncio.Lock() for node in cluster.nodes}
         self.database = asyncio.Lock()
 
     async def run(self, until: float, only: list[str]) -> None:
-        """Each round has every kind once. Most faults come alone, some while another one lasts."""
-        kinds = only or KINDS
+        """Each round has every kind once, and the first one is complete. Most faults come alone, some while another one lasts."""
+        kinds, began, first = only or KINDS, time.monotonic(), True
+        self.is_long = until - began > LONG
         while time.monotonic() < until:
             for kind in self.rng.sample(kinds, len(kinds)):
-                if time.monotonic() >= until:
+                if time.monotonic() >= until and not first:
                     break
                 pair = [self.inject(kind)]
-                if self.rng.random() < 0.25 and time.monotonic() > self.ledger.began + 30:
+                if self.rng.random() < 0.25 and self.is_long:
                     pair.append(self.later(self.rng.choice(kinds)))
                 await asyncio.gather(*pair)
                 await asyncio.sleep(self.rng.uniform(0.5, 2.5))
+            first = False
 
     async def later(self, kind: str) -> None:
         await asyncio.sleep(self.rng.uniform(0.3, 2.0))
@@ -100,7 +105,7 @@ class Faults:
         await asyncio.sleep(0.3)
         killed = time.monotonic()
         await asyncio.to_thread(self.cluster.database.kill)
-        await asyncio.sleep(self.rng.uniform(0.3, 5))
+        await asyncio.sleep(self.rng.uniform(0.3, 5 if self.is_long else 2.5))
         restarted = time.monotonic()
         await asyncio.to_thread(self.cluster.database.start)
         await asyncio.to_thread(self.cluster.database.wait)
@@ -133,7 +138,7 @@ class Faults:
         await pulse.warm()
         cut = time.monotonic()
         network.cut(node.number, "database", silent)
-        await asyncio.sleep(self.rng.choice([1.5, 3, 5, 8, 14]))
+        await asyncio.sleep(self.rng.choice([1.5, 3, 5, 8, 14] if self.is_long else [2, 3, 4]))
         heal = time.monotonic()
         network.heal(node.number, "database")
         undisturbed = not self.database.locked()
@@ -153,13 +158,13 @@ class Faults:
 
     async def cut_clients(self, node: Node) -> None:
         network.cut(node.number, "clients", self.rng.random() < 0.5)
-        await asyncio.sleep(self.rng.uniform(2, 8))
+        await asyncio.sleep(self.rng.uniform(2, 8 if self.is_long else 4))
         network.heal(node.number, "clients")
 
     async def pause(self, node: Node) -> None:
         """Stops the process, sometimes for longer than its heartbeat is valid."""
         node.server.send(signal.SIGSTOP)
-        await asyncio.sleep(self.rng.choice([1, 2, 4, 13]))
+        await asyncio.sleep(self.rng.choice([1, 2, 4, 13] if self.is_long else [1, 2, 3]))
         node.server.send(signal.SIGCONT)
         await self.recovered(Pulse(self.clients, node.server, self.key).start(), "a node works after SIGCONT (s)")
 
