@@ -15,6 +15,7 @@ from revocation import Prober
 
 # Bounds in seconds. The first is the promise; the others are wide, because the machine may be slow.
 SERVES_AFTER_CUT = 1.0
+ANSWERS = 2.5
 RECOVERS = 30.0
 READY = 60.0
 # A run of this many seconds has faults at the same time, and ones that outlast a heartbeat (10 s).
@@ -148,6 +149,8 @@ class Faults:
         first = pulse.first_refusal(cut)
         if first is not None:
             self.ledger.sample("first 503 after a cut from the database (s)", first)
+        if heal - cut > ANSWERS and (first is None or first > ANSWERS):
+            self.ledger.violation("503 within a second", f"node{node.number}: first 503 {first} s after the cut, allowed with its time {ANSWERS} s")
         for writes, name in ((False, "read"), (True, "write")):
             self.ledger.sample(f"slowest answer to a {name} begun during such a cut (s)", pulse.slowest(cut, heal, writes))
         self.ledger.note(f"node{node.number} was cut for {heal - cut:.1f} s: {pulse.statuses(cut, heal)}, works again after {seconds} s")
