@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--skew", type=int, default=5, help="seconds by which the clocks of the 2nd and 3rd node are wrong (5)")
     parser.add_argument("--pace", type=float, default=0.15, help="mean pause of a client between two operations (0.15 s)")
-    parser.add_argument("--rate-idle", type=float, default=3.0, help="seconds of a rate that may be unused in the nodes' leases (3)")
+    parser.add_argument("--rate-slack", type=float, default=5, help="requests that may be missing at the lower bound of the rate limit (5)")
     parser.add_argument("--faults", default="", help="only these kinds of faults, separated by commas; 'none': no faults")
     parser.add_argument("--without", default="", help="leave out: background, batch, rates")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
@@ -102,12 +102,13 @@ async def test(options: argparse.Namespace, ledger: Ledger, cluster: Cluster, cl
     began = time.monotonic()
     await asyncio.sleep(QUIET)
     if "rates" not in options.without.split(","):
-        hammer.check_quiet(began, time.monotonic(), options.rate_idle)
+        hammer.check_quiet(began, time.monotonic(), options.rate_slack)
     faults = Faults(ledger, cluster, clients, prober, pulse_key, options.seed)
     if options.faults == "none":
         await asyncio.sleep(options.seconds)
     else:
         await faults.run(time.monotonic() + options.seconds, [kind for kind in options.faults.split(",") if kind])
+    hammer.kills = faults.database_kills
     stop.set()
     await asyncio.gather(*tasks)
     seconds = time.monotonic() - began

@@ -29,7 +29,7 @@ class Faults:
     def __init__(self, ledger: Ledger, cluster: Cluster, clients: Clients, prober: Prober, key: Key, seed: int) -> None:
         self.ledger, self.cluster, self.clients, self.prober, self.key = ledger, cluster, clients, prober, key
         self.rng = random.Random(seed)
-        self.kills = 0
+        self.database_kills: list[float] = []
         self.is_long = False
         self.busy = {node.number: asyncio.Lock() for node in cluster.nodes}
         self.database = asyncio.Lock()
@@ -75,7 +75,6 @@ class Faults:
                 await self.cut_database(node, silent="silently" in kind)
 
     async def restart(self, node: Node, number: signal.Signals) -> None:
-        self.kills += number == signal.SIGKILL
         node.server.send(number)
         process = node.server.process
         assert process
@@ -105,6 +104,7 @@ class Faults:
         pulses = [Pulse(self.clients, node.server, self.key).start() for node in self.cluster.nodes if not self.busy[node.number].locked()]
         await asyncio.sleep(0.3)
         killed = time.monotonic()
+        self.database_kills.append(killed)
         await asyncio.to_thread(self.cluster.database.kill)
         await asyncio.sleep(self.rng.uniform(0.3, 5 if self.is_long else 2.5))
         restarted = time.monotonic()
@@ -174,7 +174,6 @@ class Faults:
     async def zombie(self, node: Node) -> None:
         """Stops a node, starts a successor with its name, and lets the stopped one go on: it must not write any more."""
         old = node.server
-        self.kills += 1
         old.send(signal.SIGSTOP)
         successor = node.successor()
         try:
