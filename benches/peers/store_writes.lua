@@ -1,5 +1,6 @@
 -- Requests of benches/peers/store_writes.py for wrk. Each thread uses one of the nodes.
--- Arguments: kind (keys or metered), hosts, API keys, projects; the last three separated by commas.
+-- Arguments: kind (keys, apart or metered), API keys, projects; the last two separated by commas. The threads of `apart` have
+-- projects of their own. Variables: BENCH_HOSTS, separated by commas, and BENCH_PORT.
 
 local threads = {}
 
@@ -11,6 +12,7 @@ end
 
 function setup(thread)
    thread:set("number", #threads)
+   thread:set("total", #split(os.getenv("BENCH_HOSTS")))
    threads[#threads + 1] = thread
    local hosts = split(os.getenv("BENCH_HOSTS"))
    thread.addr = wrk.lookup(hosts[(#threads - 1) % #hosts + 1], os.getenv("BENCH_PORT"))[1]
@@ -23,8 +25,9 @@ end
 
 function request()
    count = count + 1
-   local index = (count + number * 7) % #projects + 1
-   local headers = { ["Authorization"] = "Bearer " .. secrets[(count + number * 7) % #secrets + 1] }
+   local place = kind == "apart" and count * total + number or count + number * 7
+   local index = place % #projects + 1
+   local headers = { ["Authorization"] = "Bearer " .. secrets[place % #secrets + 1] }
    if kind == "metered" then
       return wrk.format("GET", "/v1/models/mock", headers)
    end

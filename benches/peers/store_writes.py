@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -22,8 +23,6 @@ from dataclasses import dataclass
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "tests" / "cluster"))
-
-import random
 
 from client import Answer, Clients
 from cluster import Cluster
@@ -34,8 +33,8 @@ from nodes import PORT as NODE_PORT
 from verify import binary_of
 
 CONNECTIONS = 64
-PROJECTS = 64
-LOADS = ["keys in one project", "keys in 64 projects", "metered requests"]
+PROJECTS = 60
+LOADS = ["keys in one project", "keys in 60 projects", "keys in 60 projects, each on one node", "metered requests"]
 UPSERT = r"""
 \set a random(1, 1000000000)
 INSERT INTO bench (k, v) VALUES (decode(md5(:a::text), 'hex'), decode(repeat('ab', 200), 'hex')) ON CONFLICT (k) DO UPDATE SET v = excluded.v;
@@ -82,10 +81,9 @@ def body(outcome: object) -> dict:
 
 def wrk(load: str, cluster: Cluster, secrets: list[str], projects: list[str], seconds: int) -> Figure:
     """One run of the load generator, with a thread per node."""
-    assert cluster.admin
-    kind = "metered" if load == LOADS[2] else "keys"
+    kind = {LOADS[2]: "apart", LOADS[3]: "metered"}.get(load, "keys")
     used = [projects[0]] if load == LOADS[0] else projects
-    keys = [cluster.admin.secret] if kind == "keys" else secrets
+    keys = secrets[:1] if load == LOADS[0] else secrets
     hosts = [node_address("clients", node.number) for node in cluster.nodes]
     environment = os.environ | {"BENCH_HOSTS": ",".join(hosts), "BENCH_PORT": str(NODE_PORT)}
     words = ["wrk", f"-t{len(hosts)}", f"-c{CONNECTIONS}", f"-d{seconds}s", "--timeout", "10s", "-s", str(HERE / "store_writes.lua")]
@@ -112,7 +110,7 @@ def pgbench(database: Database, clients: int, seconds: int) -> Figure:
 
 def line(name: str, figure: Figure, whole: float | None) -> None:
     share = f"{100 * figure.rate / whole:6.0f} %" if whole else ""
-    print(f"{name:44}{figure.rate:9.0f}/s   p50 {figure.p50:7.2f} ms   p99 {figure.p99:7.2f} ms {share}", flush=True)
+    print(f"{name:60}{figure.rate:9.0f}/s   p50 {figure.p50:7.2f} ms   p99 {figure.p99:7.2f} ms {share}", flush=True)
 
 
 async def measure(options: argparse.Namespace, folder: pathlib.Path) -> None:
