@@ -1,10 +1,10 @@
 """Durable key creations and metered requests per second: a store in a file, and PostgreSQL with one to three nodes.
 
     cargo build --release
-    OUTPOST_BIN=target/release/outpost CLUSTER_PROGRAM=benches/peers/store_writes.py tests/cluster/run.sh [--seconds 10] [--repeat 5]
+    OUTPOST_BIN=target/release/outpost CHAOS_PROGRAM=benches/peers/store_writes.py tests/chaos/run.sh [--seconds 10] [--repeat 5]
 
 Needs root and `wrk`. The nodes, the database and the load generator share the machine. 64 connections in total ask the nodes of
-a cluster of tests/cluster. The 100 % line is `pgbench` with 64 clients, on the same server and connections with TLS: one upsert
+a cluster of tests/chaos. The 100 % line is `pgbench` with 64 clients, on the same server and connections with TLS: one upsert
 of 200 bytes a transaction. A metered request is `GET /v1/models/ID`: authentication, limits, and a usage record that is durable
 before the response is sent. All figures are medians.
 """

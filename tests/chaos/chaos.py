@@ -1,6 +1,6 @@
 """Clients write to all nodes while nodes, links and the database fail; then everything that was acknowledged is checked.
 
-Run it with `tests/cluster/run.sh`; README.md says how.
+Run it with `tests/chaos/run.sh`; README.md says how.
 """
 
 import argparse
@@ -140,7 +140,7 @@ def main() -> None:
     options = arguments()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="outpost-cluster-"))
     folder.chmod(0o755)
-    print(f"tests/cluster: seed {options.seed}, logs in {folder}", flush=True)
+    print(f"tests/chaos: seed {options.seed}, logs in {folder}", flush=True)
     passed = False
     try:
         passed = asyncio.run(run(options, folder))

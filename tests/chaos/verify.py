@@ -219,5 +219,5 @@ def binary_of(path: str) -> pathlib.Path:
     """The binary, as an absolute path."""
     binary = pathlib.Path(path).resolve()
     if not binary.exists():
-        raise SystemExit(f"tests/cluster: {binary} is missing; build it, or set OUTPOST_BIN")
+        raise SystemExit(f"tests/chaos: {binary} is missing; build it, or set OUTPOST_BIN")
     return binary

@@ -24,7 +24,7 @@ def binaries() -> pathlib.Path:
         return installed[-1].parent
     found = shutil.which("initdb")
     if found is None:
-        raise SystemExit("tests/cluster: PostgreSQL's 'initdb' is missing (Debian: postgresql)")
+        raise SystemExit("tests/chaos: PostgreSQL's 'initdb' is missing (Debian: postgresql)")
     return pathlib.Path(found).resolve().parent
 
 
@@ -115,7 +115,7 @@ class Database:
     def _certificate(self) -> None:
         """An authority, and a certificate for the server's address that it has signed."""
         authority = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30"]
-        authority += ["-subj", "/CN=cluster test", "-keyout", "ca.key", "-out", "ca.pem"]
+        authority += ["-subj", "/CN=chaos test", "-keyout", "ca.key", "-out", "ca.pem"]
         authority += ["-addext", "keyUsage=critical,keyCertSign"]
         request = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
         request += ["-subj", "/CN=database", "-keyout", "server.key", "-out", "server.csr"]
