@@ -4,7 +4,7 @@
 //! record that other nodes change as well, whole groups would conflict. An exchange reads and replaces one record under a
 //! lock on its row instead, on a connection of its own. The exchanges that wait run together in one transaction.
 //!
-//! Its commits do not wait for the disk. If the machine of the database fails, the exchanges of the last moments may be
+//! Its commits do not wait for the disk. If the database crashes, the exchanges of the last moments may be
 //! undone, so it is for records whose loss costs little.
 
 use std::sync::Arc;

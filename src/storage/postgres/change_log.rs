@@ -13,8 +13,11 @@ use super::error::PostgresError;
 /// The table's name, without the prefix.
 pub(super) const TABLE: &str = "changes";
 
-/// Keys and values of the rows for the changes of a commit.
-pub(super) fn rows(node: i64, seq: i64, changes: &[Change]) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>), PostgresError> {
+/// Keys and values.
+type Columns = (Vec<Vec<u8>>, Vec<Vec<u8>>);
+
+/// The rows for the changes of a commit.
+pub(super) fn rows(node: i64, seq: i64, changes: &[Change]) -> Result<Columns, PostgresError> {
     let start = position(node, seq)?;
     let rows = changes.iter().enumerate().map(|(index, (table, key))| {
         // A commit has fewer changes than a transaction may have bytes.

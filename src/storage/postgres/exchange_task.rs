@@ -3,7 +3,7 @@
 //! One task per node takes all exchanges that wait and runs them in one READ COMMITTED transaction of two round trips: the
 //! first locks and reads the rows, the second writes them and commits. Rows are locked in the order of their keys, so the
 //! transactions of several nodes wait for one another instead of forming a deadlock. A commit does not wait for the disk
-//! (`synchronous_commit = off`): if the database's machine fails, the last fraction of a second may be undone.
+//! (`synchronous_commit = off`): if the database crashes, the last fraction of a second may be undone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

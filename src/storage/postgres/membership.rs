@@ -5,6 +5,7 @@
 //! then notes the answer in the [`Cluster`]. Between, it renews the node's heartbeat.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,7 +152,7 @@ impl Member {
         Ok(())
     }
 
-    /// A session whose commits do not wait for the disk: a heartbeat that is lost with the database's machine does no harm.
+    /// A session whose commits do not wait for the disk: a heartbeat that is lost when the database crashes does no harm.
     async fn connect(&self) -> Result<Connection, PostgresError> {
         let mut connection = self.connector.connect().await?;
         // A database that does not know the setting is used without it.
@@ -212,9 +213,8 @@ impl Member {
     fn announce(&self, progress: &mut Progress, nodes: &[Registered], changes: &[Change]) -> Result<(), PostgresError> {
         let mut has_new = false;
         for known in nodes.iter().filter(|known| known.node.number != self.node.number) {
-            if !progress.read_to.contains_key(&known.node.number) {
-                let next = change_log::position(known.node.number, known.node.seq + 1)?;
-                progress.read_to.insert(known.node.number, next);
+            if let Entry::Vacant(unknown) = progress.read_to.entry(known.node.number) {
+                unknown.insert(change_log::position(known.node.number, known.node.seq + 1)?);
                 has_new = true;
             }
         }

@@ -113,7 +113,7 @@ pub(super) const END_HEARTBEAT: &str = "DELETE FROM outpost_heartbeats WHERE nod
 pub(super) const TRIM_CHANGES: &str = "DELETE FROM outpost_changes WHERE k >= $1 AND k < $2";
 /// The database's clock.
 pub(super) const NOW: &str = concat!("SELECT ", now_ms!());
-/// For sessions whose writes may be lost if the database's machine fails.
+/// For sessions whose writes may be lost if the database crashes.
 pub(super) const NO_WAIT_FOR_DISK: &str = "SET synchronous_commit = off";
 
 // Schema.
