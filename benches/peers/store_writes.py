@@ -22,7 +22,7 @@ import tempfile
 from dataclasses import dataclass
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parent.parent / "tests" / "cluster"))
+sys.path.insert(0, str(HERE.parent.parent / "tests" / "chaos"))
 
 from client import Answer, Clients
 from cluster import Cluster

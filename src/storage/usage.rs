@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
+use super::cluster::NodeProcess;
 use super::codec::{self, Record};
 use super::record_serde;
 use super::tables::{ESTIMATED_SERIES, HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
@@ -275,6 +276,12 @@ pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], re
         tx.put(&key, &total)?;
     }
     Ok(())
+}
+
+/// Whether a row is a sum that only this process writes.
+pub(super) fn is_sum_of(process: NodeProcess, table: Table, key: &[u8]) -> bool {
+    // Project, width, start and series.
+    table == ROLLUPS && key.get(25..) == Some(&process.number.to_be_bytes())
 }
 
 /// Whether the raw record is stored.

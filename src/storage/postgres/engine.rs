@@ -158,7 +158,7 @@ pub(in crate::storage) fn open(
         _lock: lock,
     });
     let remote = WriterConnection::new(connector, handle, node, connection, outage);
-    let writer = Writer { remote, inbox, shared, availability, turns: 0 };
+    let writer = Writer::new(remote, inbox, shared, availability);
     let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
     Ok((engine, thread.map_err(io)?))
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 
 use super::batch::{Wanted, Writes};
+use super::kept_rows::KeptRows;
 use super::known_rows::KnownRows;
 use super::view::View;
 use super::{Remote, RemoteError};
@@ -31,10 +32,15 @@ pub(super) struct Ran {
 
 /// Runs the members in a transaction of `remote`, which stays open if something was read. The outcomes are those of the
 /// last pass, in which no row was missing.
-pub(super) fn run(remote: &mut dyn Remote, members: &mut [Member], shared: &SharedState) -> Result<Ran, RemoteError> {
+pub(super) fn run(
+    remote: &mut dyn Remote,
+    members: &mut [Member],
+    shared: &SharedState,
+    kept: &KeptRows,
+) -> Result<Ran, RemoteError> {
     let mut known = KnownRows::default();
     for _ in 0..MAX_PASSES {
-        let (ran, wanted) = pass(&known, members, shared);
+        let (ran, wanted) = pass(&known, kept, members, shared);
         if wanted.is_empty() {
             return Ok(ran);
         }
@@ -48,10 +54,10 @@ pub(super) fn run(remote: &mut dyn Remote, members: &mut [Member], shared: &Shar
 }
 
 /// Runs all members once. A member that lacks rows does not keep the others from telling what they lack.
-fn pass(known: &KnownRows, members: &mut [Member], shared: &SharedState) -> (Ran, Wanted) {
+fn pass(known: &KnownRows, kept: &KeptRows, members: &mut [Member], shared: &SharedState) -> (Ran, Wanted) {
     let (mut ran, wanted) = (Ran::default(), RefCell::default());
     for member in members {
-        let view = View::new(known, &ran.writes, &wanted);
+        let view = View::new(known, kept, &ran.writes, &wanted);
         let tx = WriteTx::new(&view, shared.pepper.clone()).by(shared.process);
         let accepted = member.run(&tx);
         let (lacks_rows, changes) = (view.lacks_rows(), tx.take_changes());

@@ -7,6 +7,7 @@
 
 mod batch;
 mod group;
+mod kept_rows;
 mod known_rows;
 #[cfg(test)]
 mod memory;

@@ -12,11 +12,12 @@ use super::RemoteError;
 use super::memory::{Fault, Memory, State, Tables};
 use super::writer::{Availability, Writer};
 use crate::error::{Code, Error, Result};
+use crate::storage::cluster::NodeProcess;
 use crate::storage::engine::{EngineWrite as _, Scan};
 use crate::storage::jobs::{Message, Task};
 use crate::storage::pepper::Pepper;
 use crate::storage::shared_state::SharedState;
-use crate::storage::tables::{AGENTS, FILE_CHUNKS, FILES, OWNED, Table};
+use crate::storage::tables::{AGENTS, FILE_CHUNKS, FILES, OWNED, ROLLUPS, Table};
 use crate::storage::transaction::{Reader as _, WriteTx};
 
 /// A writer thread. Jobs that are sent before it starts share a group.
@@ -32,13 +33,18 @@ struct Rig {
 
 impl Rig {
     fn new(tables: Tables) -> Self {
+        Self::of(tables, None)
+    }
+
+    /// With a writer that shares the database with other processes.
+    fn of(tables: Tables, process: Option<NodeProcess>) -> Self {
         let memory = Memory::default();
         memory.0.lock().unwrap().tables = tables;
-        let shared = Arc::new(SharedState::new(Arc::new(Pepper::from_bytes([7; 32])), None));
+        let shared = Arc::new(SharedState::new(Arc::new(Pepper::from_bytes([7; 32])), process));
         let availability = Arc::new(Availability::default());
         let (sender, inbox) = sync_channel(1000);
         let (remote, state, available) = (memory.clone(), shared.clone(), availability.clone());
-        let writer = Writer { remote, inbox, shared: state, availability: available, turns: 0 };
+        let writer = Writer::new(remote, inbox, state, available);
         Self { memory, shared, availability, sender, thread: None, writer: Some(writer) }
     }
 
@@ -204,6 +210,36 @@ fn after_a_conflict_transactions_take_turns_for_a_while() {
     let expected: Vec<bool> = (0..60).map(|commit| (1..51).contains(&commit)).collect();
     assert_eq!(in_turn, expected);
     assert!(!rig.state(|state| state.has_turn));
+}
+
+#[test]
+fn sums_of_this_process_are_read_once() {
+    let process = NodeProcess { number: 7, epoch: 1 };
+    let key = |node: u8| [&[0; 25][..], &[0, node]].concat();
+    let stored = [7, 8].map(|node| (ROLLUPS, key(node), vec![10]));
+    let mut rig = Rig::of(tables(stored), Some(process));
+    rig.start();
+    let add = |node| {
+        let key = key(node);
+        move |tx: &WriteTx| {
+            let next = number(tx, ROLLUPS, &key)? + 1;
+            tx.put_raw(ROLLUPS, &key, &[next]).map(|()| next)
+        }
+    };
+    let fetches = |rig: &Rig| rig.state(|state| state.fetches);
+    assert_eq!((rig.write(add(7)).unwrap(), rig.write(add(8)).unwrap(), fetches(&rig)), (11, 11, 2));
+    assert_eq!((rig.write(add(7)).unwrap(), fetches(&rig)), (12, 2));
+    // Another node may have changed its own.
+    rig.state(|state| state.tables.get_mut(&ROLLUPS).unwrap().insert(key(8), vec![20]));
+    assert_eq!((rig.write(add(8)).unwrap(), fetches(&rig)), (21, 3));
+    // A transaction that fails leaves nothing.
+    let fails = add(7);
+    let failed: Result<u8> = rig.write(move |tx: &WriteTx| {
+        fails(tx)?;
+        Err(Error::internal("for a test"))
+    });
+    assert!(failed.is_err());
+    assert_eq!((rig.write(add(7)).unwrap(), fetches(&rig)), (13, 3));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 
 use super::batch::{Page, Wanted, Writes};
+use super::kept_rows::KeptRows;
 use super::known_rows::KnownRows;
 use super::page_size::{first_rows, rows_after};
 use crate::storage::engine::{EngineRead, EngineWrite, Failed, Scan, Scanned, Visit};
@@ -15,6 +16,7 @@ use crate::storage::tables::Table;
 /// lacks; then it runs again, because its outcome does not count.
 pub(super) struct View<'a> {
     known: &'a KnownRows,
+    kept: &'a KeptRows,
     earlier: &'a Writes,
     own: RefCell<Writes>,
     wanted: &'a RefCell<Wanted>,
@@ -22,8 +24,8 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub fn new(known: &'a KnownRows, earlier: &'a Writes, wanted: &'a RefCell<Wanted>) -> Self {
-        Self { known, earlier, own: RefCell::default(), wanted, lacks_rows: Cell::new(false) }
+    pub fn new(known: &'a KnownRows, kept: &'a KeptRows, earlier: &'a Writes, wanted: &'a RefCell<Wanted>) -> Self {
+        Self { known, kept, earlier, own: RefCell::default(), wanted, lacks_rows: Cell::new(false) }
     }
 
     /// Whether the closure has met rows that must be read first.
@@ -39,6 +41,9 @@ impl<'a> View<'a> {
     fn look(&self, table: Table, key: &[u8]) -> Option<Option<Vec<u8>>> {
         if let Some(written) = self.own.borrow().get(table, key).or_else(|| self.earlier.get(table, key)) {
             return Some(written.clone());
+        }
+        if let Some(kept) = self.kept.value(table, key) {
+            return Some(Some(kept.clone()));
         }
         self.known.value(table, key).map(|value| value.map(<[u8]>::to_vec))
     }

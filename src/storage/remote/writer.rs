@@ -11,6 +11,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::group::{Ran, run};
+use super::kept_rows::KeptRows;
 use super::{Remote, RemoteError};
 use crate::error::{Code, Error};
 use crate::storage::engine::{Failed, Health, unavailable};
@@ -63,12 +64,13 @@ impl Availability {
 }
 
 pub(in crate::storage) struct Writer<R> {
-    pub remote: R,
-    pub inbox: Receiver<Message>,
-    pub shared: Arc<SharedState>,
-    pub availability: Arc<Availability>,
+    remote: R,
+    inbox: Receiver<Message>,
+    shared: Arc<SharedState>,
+    availability: Arc<Availability>,
     /// The number of transactions that take turns.
-    pub turns: u32,
+    turns: u32,
+    kept: KeptRows,
 }
 
 /// How a group ended.
@@ -85,6 +87,10 @@ enum Ended {
 }
 
 impl<R: Remote> Writer<R> {
+    pub fn new(remote: R, inbox: Receiver<Message>, shared: Arc<SharedState>, availability: Arc<Availability>) -> Self {
+        Self { remote, inbox, shared, availability, turns: 0, kept: KeptRows::default() }
+    }
+
     /// Runs until stopped or until all senders are gone.
     pub fn run(mut self) {
         while let Ok(message) = self.inbox.recv() {
@@ -109,6 +115,7 @@ impl<R: Remote> Writer<R> {
             let ended = self.commit_group(&mut waiting, &mut size);
             match ended {
                 Ended::Committed(ran) => {
+                    self.kept.keep(&ran.writes, self.shared.process);
                     self.shared.count_commit(!ran.writes.is_empty(), ran.writers);
                     // Announced before the acknowledgements, because caches must drop these records.
                     self.shared.watchers.announce(&ran.changes, false);
@@ -117,6 +124,7 @@ impl<R: Remote> Writer<R> {
                 Ended::Conflicted => fail(waiting.drain(..size), conflicted),
                 Ended::Refused(reason) => fail(waiting.drain(..size), || Error::internal(reason.clone())),
                 Ended::Lost(reason) => {
+                    self.kept.clear();
                     self.availability.set(false);
                     self.shared.watchers.announce(&[], true);
                     fail(waiting.drain(..), || unavailable(reason.clone()));
@@ -192,7 +200,7 @@ impl<R: Remote> Writer<R> {
 
     /// Runs the members in one transaction and commits it.
     fn attempt(&mut self, members: &mut [Member]) -> Result<Ran, RemoteError> {
-        let ran = run(&mut self.remote, members, &self.shared)?;
+        let ran = run(&mut self.remote, members, &self.shared, &self.kept)?;
         match self.remote.commit(&ran.writes, &ran.changes) {
             Ok(()) => Ok(ran),
             Err(RemoteError::Unknown(reason)) if self.was_committed(&reason)? => Ok(ran),
