@@ -1,6 +1,6 @@
 //! The latest known time of the installation. It never goes back, even if the clock is set back.
 
-use std::time::Duration;
+use std::ops::ControlFlow;
 
 use super::engine::unavailable;
 use super::meta::meta;
@@ -9,23 +9,31 @@ use super::transaction::{Reader, WriteTx};
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 
+/// The key of the time. Nodes that share a database have times of their own, so that they do not write the same row: there,
+/// the node's number follows.
 const LATEST_KEY: &[u8] = b"latest_moment";
 
 pub fn latest(tx: &impl Reader) -> Result<Option<Timestamp>> {
-    let Some(stored) = tx.raw(META, LATEST_KEY)? else { return Ok(None) };
-    let millis = stored.get(1..).and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
-    millis.map(|millis| Some(Timestamp::from_millis(millis))).ok_or_else(|| unavailable("the latest time is malformed"))
+    let mut latest = None;
+    tx.visit(META, LATEST_KEY, None, &mut |_, stored| {
+        latest = latest.max(Some(decode(stored)?));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(latest)
 }
 
-/// How far the stored time may be behind where several nodes store it, so that they seldom write the same row. Their clock
-/// is the database's, so the time matters only if that is set back.
-const SHARED_PRECISION: Duration = Duration::from_secs(10);
-
-/// Stores `timestamp`, unless a later time is stored.
+/// Stores `timestamp`, unless this process has stored a later time.
 pub fn advance(tx: &WriteTx, timestamp: Timestamp) -> Result<()> {
-    let precision = tx.process().map_or(Duration::ZERO, |_| SHARED_PRECISION);
-    if latest(tx)?.is_some_and(|found| found.after(precision) >= timestamp) {
+    let node = tx.process().map_or_else(Vec::new, |process| process.number.to_be_bytes().to_vec());
+    let key = [LATEST_KEY, &node].concat();
+    let stored = tx.raw(META, &key)?.map(|stored| decode(&stored)).transpose()?;
+    if stored.is_some_and(|stored| stored >= timestamp) {
         return Ok(());
     }
-    tx.put_raw(META, LATEST_KEY, &meta(&timestamp.as_millis().to_be_bytes()))
+    tx.put_raw(META, &key, &meta(&timestamp.as_millis().to_be_bytes()))
+}
+
+fn decode(stored: &[u8]) -> Result<Timestamp> {
+    let millis = stored.get(1..).and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
+    millis.map(Timestamp::from_millis).ok_or_else(|| unavailable("the latest time is malformed"))
 }

@@ -26,6 +26,7 @@ mod tiny_model;
 #[path = "../common/wait.rs"]
 mod wait;
 
+mod access;
 mod background_responses;
 mod batches;
 mod fine_tuning;

@@ -75,6 +75,8 @@ async fn another_node_reads_the_parts_of_a_generation() {
     let id = queued(&one, &access, &fixture.clock).await;
     assert!(matches!(two.progress(id, None, 0).await.unwrap(), GenerationProgress::Waiting));
     assert!(!two.get_with_state(&access, id).await.unwrap().1.unwrap().is_running);
+    assert!(!one.begin_generation(id, 7).await.unwrap(), "it is not claimed yet");
+    assert!(one.claim(id).await.unwrap());
     assert!(one.begin_generation(id, 7).await.unwrap());
     for node in [&one, &two] {
         assert!(node.get_with_state(&access, id).await.unwrap().1.unwrap().is_running);
@@ -92,6 +94,8 @@ async fn another_node_reads_the_parts_of_a_generation() {
     assert!(second.verify().unwrap().is_clean());
 
     // It is generated again.
+    one.release(id).await;
+    assert!(two.claim(id).await.unwrap());
     assert!(two.begin_generation(id, 8).await.unwrap());
     assert!(!one.append_part(id, 7, 3, "late".to_owned()).await.unwrap());
     assert!(two.append_part(id, 8, 0, "x".to_owned()).await.unwrap());
@@ -134,6 +138,7 @@ async fn another_node_reads_the_parts_of_a_generation() {
 async fn the_generation_of_a_node_that_has_stopped_is_interrupted() {
     let Nodes { fixture, access, one, two, second, .. } = nodes().await;
     let id = queued(&one, &access, &fixture.clock).await;
+    assert!(one.claim(id).await.unwrap());
     one.begin_generation(id, 7).await.unwrap();
     one.append_part(id, 7, 0, "a".to_owned()).await.unwrap();
     fixture.store.shutdown();

@@ -1,8 +1,12 @@
 //! Metrics for monitoring systems.
 
 use actix_web::{HttpRequest, HttpResponse, get, web};
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 
 use crate::http::{Api, authentication, response::ApiResult};
+use crate::storage::Store;
 
 /// The media type of OpenMetrics text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -17,5 +21,28 @@ pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> ApiResult {
     if !api.open_metrics {
         authentication::authenticate_request(&api, &request).await?.require_admin()?;
     }
-    Ok(HttpResponse::Ok().content_type(OPEN_METRICS).body(api.models.metrics()))
+    let models = api.models.metrics();
+    // The end of the text is marked once.
+    let text = match cluster_metrics(&api.store) {
+        Some(cluster) => format!("{}{cluster}", models.trim_end_matches("# EOF\n")),
+        None => models,
+    };
+    Ok(HttpResponse::Ok().content_type(OPEN_METRICS).body(text))
+}
+
+/// The metrics of a database that servers share; `None` if this process has the store for itself.
+fn cluster_metrics(store: &Store) -> Option<String> {
+    let cluster = store.cluster()?;
+    let mut registry = Registry::with_prefix("outpost_store");
+    let mut add = |name: &str, help: &str, value: i64| {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(value);
+        registry.register(name, help, gauge);
+    };
+    add("nodes", "Servers that share the database and are alive", i64::try_from(cluster.alive()).unwrap_or(i64::MAX));
+    add("current", "Whether the database answers, and changes by other servers are known", cluster.is_current().into());
+    let mut out = String::new();
+    // Writing into a string does not fail.
+    let _ = text::encode(&mut out, &registry);
+    Some(out)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::buckets::BucketSize;
+use super::bucket_size::BucketSize;
 use super::leased_bucket::{LeasedBucket, Refusal};
 use super::token_bucket::TokenBucket;
 

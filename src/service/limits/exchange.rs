@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::buckets::{BucketSize, Buckets};
+use super::bucket_size::{BucketSize, Buckets};
 use super::token_bucket::inflow;
 use crate::clock_rng::Timestamp;
 use crate::storage::LevelsRecord;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::buckets::BucketSize;
+use super::bucket_size::BucketSize;
 use super::exchange::{BucketDemand, BucketGrant};
 use super::token_bucket::{PARTS_PER_TOKEN, TokenBucket, inflow};
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::bucket::{Bucket, Times};
-use super::buckets::{BucketSize, Buckets};
+use super::bucket_size::{BucketSize, Buckets};
 use super::exchange::{Demand, Grant};
+use super::lease_source::{Attempt, LastAnswer};
 use super::leased_bucket::LeasedBucket;
-use super::leases::{Attempt, LastAnswer};
 use super::monthly_tokens::MonthlyTokens;
 use super::rate_limit_status::RateLimitStatus;
 use super::token_bucket::TokenBucket;

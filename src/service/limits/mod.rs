@@ -11,11 +11,11 @@
 //! lease once. From a moment in which leases are open, they are added to the burst. For budgets see [`monthly_tokens`].
 
 mod bucket;
-mod buckets;
+mod bucket_size;
 mod exchange;
+mod lease_exchange;
+mod lease_source;
 mod leased_bucket;
-mod leases;
-mod leasing;
 mod limiter_state;
 mod monthly_tokens;
 mod policy;
@@ -31,9 +31,9 @@ use std::sync::Arc;
 pub use policy::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
 pub use rate_limit_status::{BucketStatus, RateLimitStatus};
 
-use buckets::BucketSize;
-use leases::SharedLevels;
-use leasing::with_lease;
+use bucket_size::BucketSize;
+use lease_exchange::with_lease;
+use lease_source::SharedLevels;
 use limiter_state::StoredLimits;
 use monthly_tokens::MonthlyTokens;
 use project_limiter::ProjectLimiter;
@@ -174,7 +174,7 @@ impl Limits {
     /// Exchanges the debts of a limiter, so that other nodes see them, unless an exchange was just before.
     fn repay(&self, limiter: &Arc<ProjectLimiter>) {
         let now = self.clock_rng.uptime();
-        leasing::ask(limiter, &self.clock_rng, |lease| lease.owes(now));
+        lease_exchange::ask(limiter, &self.clock_rng, |lease| lease.owes(now));
     }
 
     /// Whether several nodes may share the limits, and [`Self::exchange_leases`] must be called about twice a second.
@@ -185,7 +185,7 @@ impl Limits {
     /// Exchanges debts and unused leases with the store. Does not wait.
     pub fn exchange_leases(&self) {
         let now = self.clock_rng.uptime();
-        self.limiters.all().iter().for_each(|limiter| leasing::ask_if_due(limiter, &self.clock_rng, now));
+        self.limiters.all().iter().for_each(|limiter| lease_exchange::ask_if_due(limiter, &self.clock_rng, now));
     }
 
     /// Returns all leases to the store, before it closes.
@@ -194,7 +194,7 @@ impl Limits {
     /// If the store does not answer. Then they are lost.
     pub async fn return_leases(&self) -> Result<()> {
         let limiters = self.limiters.all();
-        let returned = limiters.iter().map(|limiter| leasing::return_all(limiter, &self.clock_rng));
+        let returned = limiters.iter().map(|limiter| lease_exchange::return_all(limiter, &self.clock_rng));
         futures_util::future::join_all(returned).await.into_iter().collect()
     }
 

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::buckets::Buckets;
+use super::bucket_size::Buckets;
 use super::exchange::{Demand, Grant};
+use super::lease_source::{Attempt, LastAnswer, LeaseSource, Leasing};
 use super::leased_bucket::{LeasedBucket, Refusal};
-use super::leases::{Attempt, LastAnswer, LeaseSource, Leasing};
 use super::limiter_state::{State, StoredLimits};
 use super::monthly_tokens::MonthlyTokens;
 use super::rate_limit_status::RateLimitStatus;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::leases::LeaseSource;
+use super::lease_source::LeaseSource;
 use super::project_limiter::ProjectLimiter;
 use crate::clock_rng::ClockRng;
 use crate::ids::ProjectId;

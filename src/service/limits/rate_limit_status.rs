@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::buckets::{Buckets, MILLIS_PER_SECOND};
+use super::bucket_size::{Buckets, MILLIS_PER_SECOND};
 use super::token_bucket::TokenBucket;
 
 /// A bucket's status for response headers.

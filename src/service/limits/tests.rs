@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::exchange::{self, Demand};
-use super::leases::{Answered, LeaseSource};
-use super::leasing::{self, with_lease};
+use super::lease_exchange::{self, with_lease};
+use super::lease_source::{Answered, LeaseSource};
 use super::limiter_state::StoredLimits;
 use super::monthly_tokens::MonthlyTokens;
 use super::project_limiter::ProjectLimiter;
@@ -139,7 +139,7 @@ impl Nodes {
     /// What the server does twice a second.
     fn exchange_leases(&self) {
         let now = self.clock.uptime();
-        self.limiters.iter().for_each(|limiter| leasing::ask_if_due(limiter, &self.clock_rng, now));
+        self.limiters.iter().for_each(|limiter| lease_exchange::ask_if_due(limiter, &self.clock_rng, now));
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::buckets::{BucketSize, Buckets};
+use super::super::bucket_size::{BucketSize, Buckets};
 use super::super::exchange::{self, BucketDemand, Demand, Grant};
 use super::super::leased_bucket::{LeasedBucket, Refusal};
 use super::super::token_bucket::{PARTS_PER_TOKEN, inflow};

@@ -150,7 +150,7 @@ async fn a_killed_node_loses_its_lease_only() {
 async fn a_node_that_stops_returns_its_leases() {
     let nodes = Nodes::new(2, requests(600, 40));
     assert!(nodes.is_admitted(0).await);
-    leasing::return_all(&nodes.limiters[0], &nodes.clock_rng).await.unwrap();
+    lease_exchange::return_all(&nodes.limiters[0], &nodes.clock_rng).await.unwrap();
     assert_eq!(nodes.admit_all(1).await, 39);
 }
 

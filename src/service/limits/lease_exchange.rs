@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::lease_source::{Attempt, Leasing};
 use super::leased_bucket::LeasedBucket;
-use super::leases::{Attempt, Leasing};
 use super::project_limiter::ProjectLimiter;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
