@@ -143,7 +143,8 @@ impl Cluster {
     }
 }
 
-fn millis(duration: Duration) -> i64 {
+/// Whole milliseconds.
+pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 

@@ -1,4 +1,4 @@
-//! What is told about changes of records that are kept in memory.
+//! Announces changes of records that are kept in memory.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -158,7 +158,7 @@ pub fn dead(tx: &impl Reader, is_alive: impl Fn(NodeProcess) -> bool) -> Result<
     Ok(rows.into_iter().map(|(key, _)| key).collect())
 }
 
-/// Removes leases whose processes are still not alive: whoever does the work next needs no row of an earlier process.
+/// Removes leases whose processes are still not alive. The next process that does the work needs no row of an earlier one.
 pub fn remove_dead(tx: &WriteTx, keys: &[Vec<u8>], is_alive: impl Fn(NodeProcess) -> bool) -> Result<()> {
     for (key, found) in keys.iter().zip(tx.get_all::<WorkLeaseRecord>(keys)?) {
         if found.is_some_and(|WorkLeaseRecord(holder)| !is_alive(holder)) {

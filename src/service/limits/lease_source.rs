@@ -31,7 +31,7 @@ pub struct Leasing {
 /// The last answer of the shared store.
 #[derive(Clone, Debug, Default)]
 pub struct LastAnswer {
-    /// Number of answers; two for one after which nobody waits.
+    /// Counts the answers. One that wakes all waiting requests counts twice.
     pub count: u64,
     /// Why the last one failed.
     pub failed: Option<(Code, String)>,

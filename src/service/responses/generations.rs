@@ -14,7 +14,7 @@ use crate::storage::{Cluster, Reader, WriteTx};
 
 /// Max bytes of the steps of a response. If there are more, none are stored after its end, and no more than these before.
 pub const MAX_STEPS_BYTES: usize = 8 << 20;
-/// Max parts of a generation: those of 80 minutes. Further steps are told to other nodes when all are stored.
+/// Max parts of a generation: those of 80 minutes. Other nodes get further steps when all are stored.
 pub const MAX_PARTS: u32 = 10_000;
 /// Parts that are read at once.
 const PARTS_PER_READ: u32 = 64;

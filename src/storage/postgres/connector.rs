@@ -50,6 +50,14 @@ impl Connector {
         Err(worst(failures))
     }
 
+    /// As [`Self::connect`], for a session whose commits do not wait for the disk: they may be lost if the database crashes.
+    pub async fn connect_without_sync(&self) -> Result<Connection, PostgresError> {
+        let mut connection = self.connect().await?;
+        // A database that does not know the setting is used without it.
+        let _ = connection.run_one(Request::command(statements::NO_WAIT_FOR_DISK)).await;
+        Ok(connection)
+    }
+
     async fn connect_to(&self, host: &DatabaseHost) -> Result<Connection, PostgresError> {
         let config = self.settings.config(host);
         let user = self.settings.user().unwrap_or("of this process");

@@ -117,7 +117,7 @@ impl Exchanger {
         let mut was_kept = kept.is_some();
         let mut connection = match kept {
             Some(connection) => connection,
-            None => connect(&self.connector).await?,
+            None => self.connector.connect_without_sync().await?,
         };
         let mut attempts = 1;
         let outcome = loop {
@@ -125,7 +125,7 @@ impl Exchanger {
                 Err(PostgresError::Conflict(_)) if attempts < ATTEMPTS => attempts += 1,
                 Err(PostgresError::Lost { commit_sent: false, .. }) if was_kept => {
                     was_kept = false;
-                    connection = connect(&self.connector).await?;
+                    connection = self.connector.connect_without_sync().await?;
                 }
                 outcome => break outcome,
             }
@@ -133,14 +133,6 @@ impl Exchanger {
         self.connection = Some(connection).filter(Connection::is_usable);
         outcome
     }
-}
-
-/// A session whose commits do not wait for the disk.
-async fn connect(connector: &Connector) -> Result<Connection, PostgresError> {
-    let mut connection = connector.connect().await?;
-    // A database that does not know the setting is used without it.
-    let _ = connection.run_one(Request::command(statements::NO_WAIT_FOR_DISK)).await;
-    Ok(connection)
 }
 
 /// Runs a batch in one transaction. After an error none is open.
@@ -185,7 +177,7 @@ fn keys(batch: &[Member]) -> Keys {
 async fn lock(connection: &mut Connection, keys: Keys) -> Result<(Rows, Timestamp), PostgresError> {
     let keys: Vec<(Table, Vec<Vec<u8>>)> =
         keys.into_iter().map(|(table, keys)| (table, keys.into_iter().collect())).collect();
-    let mut requests = vec![Request::command(statements::BEGIN_TURN)];
+    let mut requests = vec![Request::command(statements::BEGIN_READ_COMMITTED)];
     requests.extend(keys.iter().map(|(table, keys)| Request::rows(statements::lock(table.name()), vec![keys])));
     requests.push(Request::rows(statements::NOW, Vec::new()));
     let mut answers = connection.run_all(requests).await?.into_iter().skip(1).map(Answer::into_rows);

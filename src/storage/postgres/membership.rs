@@ -140,7 +140,8 @@ impl Member {
     async fn step(&self, progress: &mut Progress) -> Result<(), PostgresError> {
         let mut connection = match progress.connection.take().filter(Connection::is_usable) {
             Some(connection) => connection,
-            None => self.connect().await?,
+            // A heartbeat that is lost when the database crashes does no harm.
+            None => self.connector.connect_without_sync().await?,
         };
         self.ask(&mut connection, progress).await?;
         let now = self.clock_rng.uptime();
@@ -150,14 +151,6 @@ impl Member {
         }
         progress.connection = Some(connection);
         Ok(())
-    }
-
-    /// A session whose commits do not wait for the disk: a heartbeat that is lost when the database crashes does no harm.
-    async fn connect(&self) -> Result<Connection, PostgresError> {
-        let mut connection = self.connector.connect().await?;
-        // A database that does not know the setting is used without it.
-        let _ = connection.run_one(Request::command(statements::NO_WAIT_FOR_DISK)).await;
-        Ok(connection)
     }
 
     /// Reads the nodes and what they have changed, announces the changes and notes the answer.

@@ -14,7 +14,7 @@ use super::connection::{Connection, Phase, Request};
 use super::error::{PostgresError, PostgresOpenError};
 use super::rows::column;
 use super::statements;
-use crate::storage::cluster::{Answer, NodeProcess};
+use crate::storage::cluster::{Answer, NodeProcess, millis};
 
 /// How long a heartbeat is valid.
 pub const HEARTBEAT_VALID: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ pub async fn register(connection: &mut Connection, name: &str, layout: u32) -> R
 
 async fn try_register(connection: &mut Connection, name: &str, layout: u32) -> Result<Node, PostgresError> {
     connection.phase = Phase::Writing;
-    connection.run_one(Request::command(statements::BEGIN_TURN)).await?;
+    connection.run_one(Request::command(statements::BEGIN_READ_COMMITTED)).await?;
     connection.run_one(Request::rows(statements::LOCK_TURN, Vec::new())).await?;
     let nodes = registered(connection).await?;
     let name_of = |known: &&Registered| known.node.name == name;
@@ -171,8 +171,4 @@ pub async fn renew(connection: &mut Connection, node: &Node) -> Result<(), Postg
 pub async fn leave(connection: &mut Connection, node: &Node) -> Result<(), PostgresError> {
     connection.run_one(Request::count(statements::END_HEARTBEAT, vec![&node.number, &node.epoch])).await?;
     Ok(())
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

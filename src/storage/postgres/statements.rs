@@ -22,8 +22,8 @@ macro_rules! now_ms {
 
 pub(super) const BEGIN_WRITE: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
 pub(super) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// For transactions that lock the rows that they read: the registration of a node, and exchanges.
-pub(super) const BEGIN_TURN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+/// For transactions that lock rows before they read them: registrations, turns and exchanges.
+pub(super) const BEGIN_READ_COMMITTED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 pub(super) const COMMIT: &str = "COMMIT";
 pub(super) const ROLLBACK: &str = "ROLLBACK";
 
@@ -184,7 +184,7 @@ mod tests {
         let constants = [
             BEGIN_WRITE,
             BEGIN_READ,
-            BEGIN_TURN,
+            BEGIN_READ_COMMITTED,
             COMMIT,
             ROLLBACK,
             ADVANCE,

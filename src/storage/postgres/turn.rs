@@ -1,8 +1,8 @@
 //! The turn: a row that a process locks while it writes, if the writes of processes conflict.
 //!
 //! The lock is held by a transaction of its own, because a serializable transaction that waited for the lock would see the
-//! database as it was before. A process that does not get it writes without it, so the lock of a process that hangs keeps
-//! nobody from writing.
+//! database as it was before. A process that does not get it writes without it, so a process that hangs does not
+//! keep the others from writing.
 
 use std::time::Duration;
 
@@ -42,7 +42,8 @@ impl Turn {
             None => connector.connect().await?,
         };
         connection.phase = Phase::Writing;
-        let requests = vec![Request::command(statements::BEGIN_TURN), Request::rows(statements::LOCK_TURN, Vec::new())];
+        let requests =
+            vec![Request::command(statements::BEGIN_READ_COMMITTED), Request::rows(statements::LOCK_TURN, Vec::new())];
         connection.run_all(requests).await?;
         (self.connection, self.pauses_until) = (Some(connection), None);
         Ok(())

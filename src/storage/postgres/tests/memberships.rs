@@ -39,7 +39,7 @@ impl ClockRng for Uptime {
     fn fill(&self, _: &mut [u8]) {}
 }
 
-/// Keeps what it is told.
+/// Records the announcements.
 #[derive(Default)]
 struct Told(Mutex<Vec<Option<Change>>>);
 
