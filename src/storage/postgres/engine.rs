@@ -22,7 +22,6 @@ use super::settings::PostgresSettings;
 use super::snapshot::PostgresSnapshot;
 use super::writer_connection::WriterConnection;
 use crate::clock_rng::ClockRng;
-use crate::file_lock::FileLock;
 use crate::storage::cluster::{Answer, Cluster};
 use crate::storage::engine::{EngineSnapshot, Failed, Health};
 use crate::storage::error::OpenError;
@@ -59,8 +58,6 @@ pub(in crate::storage) struct PostgresEngine {
     _exchange_task: ExchangeTask,
     _membership: Membership,
     _runtime: NetworkRuntime,
-    /// No other process uses the data folder.
-    _lock: FileLock,
 }
 
 impl StoreEngine for PostgresEngine {
@@ -155,11 +152,14 @@ pub(in crate::storage) fn open(
         _exchange_task: exchange_task,
         _membership: membership,
         _runtime: runtime,
-        _lock: lock,
     });
     let remote = WriterConnection::new(connector, handle, node, connection, outage);
     let writer = Writer::new(remote, inbox, shared, availability);
-    let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
+    let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || {
+        writer.run();
+        // Here, not with the engine, because a read that has not ended keeps the engine after a shutdown.
+        drop(lock);
+    });
     Ok((engine, thread.map_err(io)?))
 }
 

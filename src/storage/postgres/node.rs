@@ -5,7 +5,7 @@
 //! a process that has been replaced can write nothing more.
 //!
 //! Every node renews a heartbeat by the database's clock ([`membership`](super::membership)). Registrations run one at a
-//! time, because they lock the row of the table `turn` first. A new name gets the number of a node that has left or has
+//! time, because they lock a row of the table `turn` first. A new name gets the number of a node that has left or has
 //! been silent for a day, so that servers with names of their own at every start do not use up the numbers.
 
 use std::time::Duration;
@@ -89,7 +89,7 @@ pub async fn register(connection: &mut Connection, name: &str, layout: u32) -> R
 async fn try_register(connection: &mut Connection, name: &str, layout: u32) -> Result<Node, PostgresError> {
     connection.phase = Phase::Writing;
     connection.run_one(Request::command(statements::BEGIN_READ_COMMITTED)).await?;
-    connection.run_one(Request::rows(statements::LOCK_TURN, Vec::new())).await?;
+    connection.run_one(Request::rows(statements::LOCK_REGISTRATION, Vec::new())).await?;
     let nodes = registered(connection).await?;
     let name_of = |known: &&Registered| known.node.name == name;
     let free = nodes.iter().find(name_of).or_else(|| nodes.iter().find(|known| known.is_abandoned()));

@@ -35,7 +35,7 @@ pub async fn create_tables(connection: &mut Connection) -> Result<(), PostgresEr
             return Err(explain(error));
         }
     }
-    connection.run_one(Request::count(statements::ADD_TURN, Vec::new())).await?;
+    connection.run_one(Request::count(statements::ADD_REGISTRATION, Vec::new())).await?;
     Ok(())
 }
 

@@ -21,8 +21,14 @@ macro_rules! now_ms {
 // Transactions.
 
 pub(super) const BEGIN_WRITE: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
+/// The lock comes before the snapshot, which the first statement that reads takes. See [`turn`](super::turn).
+pub(super) const BEGIN_WRITE_SHARED: &str =
+    "BEGIN ISOLATION LEVEL SERIALIZABLE; LOCK TABLE outpost_turn IN ROW SHARE MODE";
+/// Waits for the transactions that hold the lock, for half a second at most.
+pub(super) const BEGIN_WRITE_EXCLUSIVE: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE; SET LOCAL lock_timeout = 500; \
+     LOCK TABLE outpost_turn IN EXCLUSIVE MODE";
 pub(super) const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// For transactions that lock rows before they read them: registrations, turns and exchanges.
+/// For transactions that lock rows before they read them: registrations and exchanges.
 pub(super) const BEGIN_READ_COMMITTED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 pub(super) const COMMIT: &str = "COMMIT";
 pub(super) const ROLLBACK: &str = "ROLLBACK";
@@ -86,8 +92,8 @@ pub(super) const SEQ: &str = "SELECT seq, epoch FROM outpost_nodes WHERE node = 
 /// transaction.
 pub(super) const SETTLE: &str =
     "UPDATE outpost_nodes SET attempt = attempt + 1 WHERE node = $1 AND epoch = $2 RETURNING seq";
-/// Only one transaction at a time has the turn.
-pub(super) const LOCK_TURN: &str = "SELECT id FROM outpost_turn WHERE id = 0 FOR UPDATE";
+/// Registrations run one at a time.
+pub(super) const LOCK_REGISTRATION: &str = "SELECT id FROM outpost_turn WHERE id = 0 FOR UPDATE";
 /// All nodes, with the time until which each one's heartbeat is valid (0 if it has none), and the time now.
 pub(super) const NODES: &str = concat!(
     "SELECT n.node, n.name, n.epoch, n.seq, coalesce(h.until_ms, 0), ",
@@ -140,7 +146,8 @@ pub(super) fn create(table: &str) -> String {
     format!("CREATE TABLE IF NOT EXISTS {PREFIX}{table} ({columns})")
 }
 
-pub(super) const ADD_TURN: &str = "INSERT INTO outpost_turn (id) VALUES (0) ON CONFLICT (id) DO NOTHING";
+/// The row that registrations lock.
+pub(super) const ADD_REGISTRATION: &str = "INSERT INTO outpost_turn (id) VALUES (0) ON CONFLICT (id) DO NOTHING";
 
 // Session.
 
@@ -183,6 +190,8 @@ mod tests {
         listed.extend(OWN_TABLES.iter().map(|name| create(name)));
         let constants = [
             BEGIN_WRITE,
+            BEGIN_WRITE_SHARED,
+            BEGIN_WRITE_EXCLUSIVE,
             BEGIN_READ,
             BEGIN_READ_COMMITTED,
             COMMIT,
@@ -190,7 +199,7 @@ mod tests {
             ADVANCE,
             SEQ,
             SETTLE,
-            LOCK_TURN,
+            LOCK_REGISTRATION,
             NOW,
             NODES,
             ADD_NODE,
@@ -202,7 +211,7 @@ mod tests {
             END_HEARTBEAT,
             TABLES,
             RANGE_TABLES,
-            ADD_TURN,
+            ADD_REGISTRATION,
         ];
         listed.extend(constants.map(str::to_owned));
         listed.extend(session(&Timeouts::default()).into_iter().skip(3));

@@ -10,6 +10,7 @@ mod outages;
 mod proxy;
 mod round_trips;
 mod snapshots;
+mod turns;
 mod urls;
 
 use std::ops::ControlFlow;
@@ -27,6 +28,7 @@ use super::pool::Pool;
 use super::schema;
 use super::settings::PostgresSettings;
 use super::snapshot::PostgresSnapshot;
+use super::turn::Turns;
 use crate::storage::engine::{EngineRead as _, Scan};
 use crate::storage::redb::migrations::LAYOUT;
 use crate::storage::remote::{Fetched, Wanted, Writes};
@@ -113,7 +115,7 @@ impl Database {
     /// Writes rows in one transaction.
     fn write(&self, node: &mut Node, rows: &[Change<'_>]) {
         self.run(async |connection| {
-            connection.begin(node, &Wanted::default()).await.unwrap();
+            connection.begin(node, &Wanted::default(), &mut Turns::default()).await.unwrap();
             connection.commit(node, &writes(rows), &[]).await.unwrap();
         });
     }

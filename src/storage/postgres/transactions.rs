@@ -10,6 +10,7 @@ use super::error::PostgresError;
 use super::node::Node;
 use super::rows::{column, pair};
 use super::statements::{self, Order};
+use super::turn::{Turn, Turns};
 use crate::storage::remote::{Fetched, Page, Wanted, Writes};
 use crate::storage::tables::Table;
 use crate::storage::transaction::Change;
@@ -24,22 +25,42 @@ pub enum Settled {
 }
 
 impl Connection {
-    /// Begins a write transaction, advances the node's row, and reads, all in one round trip.
+    /// Begins a write transaction with the lock that is next, advances the node's row, and reads, all in one round trip.
+    /// Begins again without the lock if that is not granted in time.
     ///
     /// # Errors
     /// [`PostgresError::Fenced`] if the node's row has another epoch. [`PostgresError::Lost`] with `commit_sent` if an
     /// earlier commit must be [settled](Self::settle) first.
-    pub async fn begin(&mut self, node: &Node, wanted: &Wanted) -> Result<Fetched, PostgresError> {
+    pub(super) async fn begin(
+        &mut self,
+        node: &Node,
+        wanted: &Wanted,
+        turns: &mut Turns,
+    ) -> Result<Fetched, PostgresError> {
         self.require(Phase::Idle)?;
         let next = node.seq + 1;
-        let mut requests = vec![
-            Request::command(statements::BEGIN_WRITE),
-            Request::count(statements::ADVANCE, vec![&node.number, &node.epoch, &node.seq, &next]),
-        ];
-        requests.extend(reads(wanted));
-        self.phase = Phase::Writing;
-        let result = self.run_all(requests).await;
-        let mut answers = self.or_rollback(result)?.into_iter().skip(1);
+        let mut answers = loop {
+            let turn = turns.next();
+            let mut requests = vec![
+                Request::command(turn.begin()),
+                Request::count(statements::ADVANCE, vec![&node.number, &node.epoch, &node.seq, &next]),
+            ];
+            requests.extend(reads(wanted));
+            self.phase = Phase::Writing;
+            let result = self.run(requests).await;
+            let mut answers = self.or_rollback(result)?.into_iter();
+            match answers.next() {
+                Some(Err(error)) if turn != Turn::Unlocked && !error.is_lost() => {
+                    tracing::debug!(%error, "write transactions begin without a lock for now");
+                    self.rollback();
+                    turns.pause();
+                }
+                begun => {
+                    let answers = begun.into_iter().chain(answers).collect::<Result<Vec<_>, _>>();
+                    break self.or_rollback(answers)?.into_iter().skip(1);
+                }
+            }
+        };
         if answers.next().is_some_and(|advanced| advanced.changed() == 1) {
             return self.or_rollback(decode(wanted, answers));
         }

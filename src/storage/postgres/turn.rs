@@ -1,58 +1,64 @@
-//! The turn: a row that a process locks while it writes, if the writes of processes conflict.
+//! The turn: a write transaction that runs while no other node's does, so that it cannot conflict.
 //!
-//! The lock is held by a transaction of its own, because a serializable transaction that waited for the lock would see the
-//! database as it was before. A process that does not get it writes without it, so a process that hangs does not
-//! keep the others from writing.
+//! Every write transaction begins with a lock of the table `turn`, before the database takes its snapshot. Most lock it in a
+//! mode that any number of transactions hold at once. One that has its turn locks it in a mode that excludes these, so
+//! all nodes wait for it, also those that have not met a conflict: otherwise a node that writes the same rows without a
+//! pause would always commit first. A node that does not get the lock in time writes without it, so a process that hangs does
+//! not keep the others from writing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
-
-use super::connection::{Connection, Phase, Request};
-use super::connector::Connector;
-use super::error::PostgresError;
 use super::statements;
 
-/// How long no turn is taken after an attempt that has failed. The lock of a process that hangs is gone by then.
+/// How long no lock is tried after one that was not granted in time. A process that hangs has lost its lock by then.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The turn of this process.
-#[derive(Default)]
-pub(super) struct Turn {
-    /// Opened when it is needed.
-    connection: Option<Connection>,
-    /// No turn is taken until then.
-    pauses_until: Option<Instant>,
+/// The lock with which a write transaction begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Transactions of other nodes run at the same time, except those that have their turn.
+    Shared,
+    /// No other transaction that has a lock runs.
+    Exclusive,
+    /// No lock.
+    Unlocked,
 }
 
 impl Turn {
-    /// Waits for the turn.
-    ///
-    /// # Errors
-    /// If another process has it for too long, or the database does not answer. Nothing is tried again for a while.
-    pub async fn take(&mut self, connector: &Connector) -> Result<(), PostgresError> {
-        let now = Instant::now();
-        if self.pauses_until.is_some_and(|until| now < until) {
-            return Ok(());
+    /// The statements that begin the transaction.
+    pub fn begin(self) -> &'static str {
+        match self {
+            Self::Shared => statements::BEGIN_WRITE_SHARED,
+            Self::Exclusive => statements::BEGIN_WRITE_EXCLUSIVE,
+            Self::Unlocked => statements::BEGIN_WRITE,
         }
-        // If this future is dropped, it pauses as well.
-        self.pauses_until = Some(now + PAUSE);
-        let mut connection = match self.connection.take().filter(Connection::is_usable) {
-            Some(connection) => connection,
-            None => connector.connect().await?,
-        };
-        connection.phase = Phase::Writing;
-        let requests =
-            vec![Request::command(statements::BEGIN_READ_COMMITTED), Request::rows(statements::LOCK_TURN, Vec::new())];
-        connection.run_all(requests).await?;
-        (self.connection, self.pauses_until) = (Some(connection), None);
-        Ok(())
+    }
+}
+
+/// Which lock the next transaction of this process begins with.
+#[derive(Default)]
+pub(super) struct Turns {
+    is_wanted: bool,
+    pauses_until: Option<Instant>,
+}
+
+impl Turns {
+    /// Gives the next transaction its turn.
+    pub fn want(&mut self) {
+        self.is_wanted = true;
     }
 
-    /// Ends the turn, if this process has it. Does not wait. Must be called within a runtime.
-    pub fn end(&mut self) {
-        if let Some(connection) = &mut self.connection {
-            connection.rollback();
+    /// The lock of a transaction that begins now.
+    pub fn next(&mut self) -> Turn {
+        let is_wanted = std::mem::take(&mut self.is_wanted);
+        if self.pauses_until.is_some_and(|until| Instant::now() < until) {
+            return Turn::Unlocked;
         }
+        if is_wanted { Turn::Exclusive } else { Turn::Shared }
+    }
+
+    /// The lock was not granted in time, or the database does not have it.
+    pub fn pause(&mut self) {
+        self.pauses_until = Some(Instant::now() + PAUSE);
     }
 }

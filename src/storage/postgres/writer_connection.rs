@@ -9,7 +9,7 @@ use super::error::PostgresError;
 use super::node::{self, Node};
 use super::outage::Outage;
 use super::transactions::Settled;
-use super::turn::Turn;
+use super::turn::Turns;
 use crate::storage::remote::{Fetched, Remote, RemoteError, Wanted, Writes};
 use crate::storage::transaction::Change;
 
@@ -23,12 +23,12 @@ pub(super) struct WriterConnection {
     /// A transaction is open.
     has_begun: bool,
     outage: Outage,
-    turn: Turn,
+    turns: Turns,
 }
 
 impl WriterConnection {
     pub fn new(connector: Connector, runtime: Handle, node: Node, connection: Connection, outage: Outage) -> Self {
-        Self { connector, runtime, node, connection: Some(connection), has_begun: false, outage, turn: Turn::default() }
+        Self { connector, runtime, node, connection: Some(connection), has_begun: false, outage, turns: Turns::default() }
     }
 
     /// Drops a connection that is lost.
@@ -43,11 +43,11 @@ impl WriterConnection {
     }
 
     fn read(&mut self, wanted: &Wanted) -> Result<Fetched, PostgresError> {
-        let Self { connection, runtime, node, outage, .. } = self;
+        let Self { connection, runtime, node, outage, turns, .. } = self;
         let connection = connection.as_mut().ok_or_else(|| PostgresError::lost("there is no connection"))?;
         let result = match std::mem::replace(&mut self.has_begun, true) {
             true => block_on(runtime, outage.bound(connection.fetch(wanted))),
-            false => block_on(runtime, outage.bound(connection.begin(node, wanted))),
+            false => block_on(runtime, outage.bound(connection.begin(node, wanted, turns))),
         };
         self.note(result)
     }
@@ -105,15 +105,7 @@ impl Remote for WriterConnection {
     }
 
     fn take_turn(&mut self) {
-        let Self { connector, runtime, outage, turn, .. } = self;
-        if let Err(error) = block_on(runtime, outage.bound(turn.take(connector))) {
-            tracing::debug!(%error, "writes do not take turns for now");
-        }
-    }
-
-    fn end_turn(&mut self) {
-        let _entered = self.runtime.enter();
-        self.turn.end();
+        self.turns.want();
     }
 
     fn is_unreachable(&self) -> bool {

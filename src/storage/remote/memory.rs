@@ -30,8 +30,9 @@ pub(super) struct State {
     pub commit_faults: VecDeque<Fault>,
     /// How many attempts to connect will fail.
     pub unreachable: usize,
-    pub has_turn: bool,
-    /// For each commit, whether it was made in turn.
+    /// The open transaction, or the next one, runs while no other process writes.
+    has_turn: bool,
+    /// For each commit, whether it did.
     pub in_turn: Vec<bool>,
     /// Whether the last commit was carried out.
     last_commit: bool,
@@ -61,7 +62,7 @@ impl State {
             }
         }
         self.commits += 1;
-        self.in_turn.push(self.has_turn);
+        self.in_turn.push(std::mem::take(&mut self.has_turn));
         self.last_commit = true;
     }
 }
@@ -98,15 +99,12 @@ impl Remote for Memory {
         }
     }
 
-    fn rollback(&mut self) {}
-
-    fn take_turn(&mut self) {
-        let before = std::mem::replace(&mut self.0.lock().unwrap().has_turn, true);
-        assert!(!before, "the last turn was not ended");
+    fn rollback(&mut self) {
+        self.0.lock().unwrap().has_turn = false;
     }
 
-    fn end_turn(&mut self) {
-        self.0.lock().unwrap().has_turn = false;
+    fn take_turn(&mut self) {
+        self.0.lock().unwrap().has_turn = true;
     }
 
     fn reconnect(&mut self) -> Result<bool, RemoteError> {

@@ -38,12 +38,9 @@ pub(super) trait Remote: Send {
     /// Afterwards, it never will be.
     fn reconnect(&mut self) -> Result<bool, RemoteError>;
 
-    /// Waits until no other process has the turn, and takes it. While all processes whose writes conflict take turns, their
-    /// transactions run one after the other, so none of them conflicts. Without an answer it returns without the turn.
+    /// Lets the transaction that begins next wait until no other process's is open, and keeps others from beginning until it
+    /// ends, so that it does not conflict. If that takes too long, it begins without.
     fn take_turn(&mut self) {}
-
-    /// Ends the turn, if this process has it.
-    fn end_turn(&mut self) {}
 
     /// Whether it is known that the database does not answer, so that trying again is of no use for now.
     fn is_unreachable(&self) -> bool {

@@ -198,7 +198,7 @@ fn a_group_runs_again_after_conflicts_and_lost_connections() {
 }
 
 #[test]
-fn after_a_conflict_transactions_take_turns_for_a_while() {
+fn after_a_conflict_transactions_run_alone_for_a_while() {
     let mut rig = Rig::new(Tables::new());
     let conflict = Fault::Fails(RemoteError::Conflict("for a test".to_owned()));
     rig.state(|state| state.commit_faults.extend([Fault::None, conflict]));
@@ -209,7 +209,6 @@ fn after_a_conflict_transactions_take_turns_for_a_while() {
     let in_turn = rig.state(|state| std::mem::take(&mut state.in_turn));
     let expected: Vec<bool> = (0..60).map(|commit| (1..51).contains(&commit)).collect();
     assert_eq!(in_turn, expected);
-    assert!(!rig.state(|state| state.has_turn));
 }
 
 #[test]

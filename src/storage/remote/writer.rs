@@ -22,7 +22,7 @@ use crate::storage::shared_state::SharedState;
 const MAX_CONFLICTS: u32 = 30;
 /// Attempts to learn whether a commit was carried out, which take about half a second if the database refuses connections.
 const MAX_SETTLE_ATTEMPTS: u32 = 8;
-/// After a conflict, so many transactions take turns with those of other processes.
+/// After a conflict, so many transactions run while no other process writes.
 const TURNS: u32 = 50;
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
@@ -68,7 +68,7 @@ pub(in crate::storage) struct Writer<R> {
     inbox: Receiver<Message>,
     shared: Arc<SharedState>,
     availability: Arc<Availability>,
-    /// The number of transactions that take turns.
+    /// The number of next transactions that run while no other process writes.
     turns: u32,
     kept: KeptRows,
 }
@@ -184,7 +184,7 @@ impl<R: Remote> Writer<R> {
         }
     }
 
-    /// As [`Self::attempt`], when other processes have ended their turns if there were conflicts lately.
+    /// As [`Self::attempt`], while no other process writes if there were conflicts lately.
     fn attempt_in_turn(&mut self, members: &mut [Member]) -> Result<Ran, RemoteError> {
         if self.turns > 0 {
             self.turns -= 1;
@@ -194,7 +194,6 @@ impl<R: Remote> Writer<R> {
         if attempted.is_err() {
             self.remote.rollback();
         }
-        self.remote.end_turn();
         attempted
     }
 

@@ -1,14 +1,10 @@
 //! A commit happens once or not at all, and its outcome is told truthfully.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
-
 use super::super::connection::{Connection, Request};
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
 use super::super::transactions::Settled;
-use super::super::turn::Turn;
+use super::super::turn::Turns;
 use super::proxy::{Cut, Proxy};
 use super::{Database, backend, is_conflict, settings, shared, stored, values, wanted, writes};
 use crate::storage::redb::migrations::LAYOUT;
@@ -26,14 +22,14 @@ fn transactions_that_read_what_the_other_writes_conflict() {
     let (mut first, mut second) = (database.register("a"), database.register("b"));
     let (mut one, mut two) = (database.connect(), database.connect());
     database.runtime.block_on(async {
-        one.begin(&first, &wanted(KEYS, &[b"x"])).await.unwrap();
-        two.begin(&second, &wanted(KEYS, &[b"y"])).await.unwrap();
+        one.begin(&first, &wanted(KEYS, &[b"x"]), &mut Turns::default()).await.unwrap();
+        two.begin(&second, &wanted(KEYS, &[b"y"]), &mut Turns::default()).await.unwrap();
         one.commit(&mut first, &writes(&[(KEYS, b"y", Some(b"1"))]), &[]).await.unwrap();
         let loser = two.commit(&mut second, &writes(&[(KEYS, b"x", Some(b"2"))]), &[]).await.unwrap_err();
         assert!(is_conflict(&loser), "{loser:?}");
         assert_eq!(second.seq, 0);
         // The same connection runs the transaction again.
-        let read = two.begin(&second, &wanted(KEYS, &[b"y"])).await.unwrap();
+        let read = two.begin(&second, &wanted(KEYS, &[b"y"]), &mut Turns::default()).await.unwrap();
         assert_eq!(values(read), [Some(b"1".to_vec())]);
         two.commit(&mut second, &writes(&[(KEYS, b"x", Some(b"2"))]), &[]).await.unwrap();
     });
@@ -46,8 +42,8 @@ fn two_transactions_of_a_node_conflict_on_its_row() {
     let mut node = database.register("a");
     let (mut one, mut two) = (database.connect(), database.connect());
     let other = node.clone();
-    database.runtime.block_on(async { one.begin(&node, &Wanted::default()).await.unwrap() });
-    let waiting = database.runtime.spawn(async move { two.begin(&other, &Wanted::default()).await });
+    database.runtime.block_on(async { one.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap() });
+    let waiting = database.runtime.spawn(async move { two.begin(&other, &Wanted::default(), &mut Turns::default()).await });
     database.wait_for_lock();
     database.runtime.block_on(async {
         one.commit(&mut node, &writes(&[]), &[]).await.unwrap();
@@ -76,17 +72,17 @@ fn a_commit_of_an_aborted_transaction_is_not_taken_for_a_commit() {
     let database = Database::new();
     let mut node = database.register("a");
     database.run(async |connection| {
-        connection.begin(&node, &Wanted::default()).await.unwrap();
+        connection.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         connection.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"old"))]), &[]).await.unwrap();
         // Without writes, the database answers all statements of the commit without an error.
         for (rows, reason) in [(writes(&[]), "rolled"), (writes(&[(KEYS, b"k", Some(b"new"))]), "aborted")] {
-            connection.begin(&node, &Wanted::default()).await.unwrap();
+            connection.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
             connection.run_one(Request::command("SELECT 1 / 0")).await.unwrap_err();
             let error = connection.commit(&mut node, &rows, &[]).await.unwrap_err();
             assert!(is_conflict(&error) && error.to_string().contains(reason), "{error:?}");
         }
         // The connection can be used again.
-        connection.begin(&node, &Wanted::default()).await.unwrap();
+        connection.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
     });
     assert_eq!(node.seq, 1);
     assert_eq!(stored(&database, KEYS, b"k").unwrap(), b"old");
@@ -100,8 +96,8 @@ fn a_step_out_of_order_is_refused() {
         let bug = |error: PostgresError| matches!(error, PostgresError::Bug(_));
         assert!(bug(connection.fetch(&Wanted::default()).await.unwrap_err()));
         assert!(bug(connection.commit(&mut node, &writes(&[]), &[]).await.unwrap_err()));
-        connection.begin(&node, &Wanted::default()).await.unwrap();
-        assert!(bug(connection.begin(&node, &Wanted::default()).await.unwrap_err()));
+        connection.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
+        assert!(bug(connection.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap_err()));
     });
 }
 
@@ -112,7 +108,7 @@ fn a_fenced_node_cannot_begin_or_settle() {
     let mut new = database.register("a");
     assert_eq!((old.number, new.number, new.epoch), (1, 1, 2));
     database.run(async |connection| {
-        assert_eq!(connection.begin(&old, &Wanted::default()).await, Err(PostgresError::Fenced));
+        assert_eq!(connection.begin(&old, &Wanted::default(), &mut Turns::default()).await, Err(PostgresError::Fenced));
         assert_eq!(connection.settle(&mut old).await, Err(PostgresError::Fenced));
     });
     database.write(&mut new, &[(KEYS, b"k", Some(b"v"))]);
@@ -123,7 +119,7 @@ fn a_takeover_waits_for_a_transaction_that_has_begun() {
     let database = Database::new();
     let mut old = database.register("a");
     let mut connection = database.connect();
-    database.runtime.block_on(async { connection.begin(&old, &Wanted::default()).await.unwrap() });
+    database.runtime.block_on(async { connection.begin(&old, &Wanted::default(), &mut Turns::default()).await.unwrap() });
     let connector = database.connector.clone();
     let takeover = database.runtime.spawn(async move {
         let mut connection = connector.connect().await.unwrap();
@@ -136,7 +132,7 @@ fn a_takeover_waits_for_a_transaction_that_has_begun() {
     });
     assert_eq!(new.epoch, 2);
     assert_eq!(stored(&database, KEYS, b"k").unwrap(), b"v");
-    let lost = database.run(async |connection| connection.begin(&old, &Wanted::default()).await);
+    let lost = database.run(async |connection| connection.begin(&old, &Wanted::default(), &mut Turns::default()).await);
     assert_eq!(lost, Err(PostgresError::Fenced));
 }
 
@@ -147,12 +143,12 @@ fn a_connection_lost_before_commit_has_written_nothing() {
     let (mut writer, mut other) = (database.connect(), database.connect());
     database.runtime.block_on(async {
         let backend = backend(&mut writer).await;
-        writer.begin(&node, &Wanted::default()).await.unwrap();
+        writer.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         terminate(&mut other, backend).await;
         let error = writer.fetch(&wanted(KEYS, &[b"k"])).await.unwrap_err();
         assert!(matches!(error, PostgresError::Lost { commit_sent: false, .. }), "{error:?}");
         assert!(!writer.is_usable());
-        assert!(writer.begin(&node, &Wanted::default()).await.unwrap_err().is_lost());
+        assert!(writer.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap_err().is_lost());
         assert_eq!(other.settle(&mut node).await.unwrap(), Settled::NotCommitted);
     });
     database.write(&mut node, &[(KEYS, b"k", Some(b"v"))]);
@@ -168,7 +164,7 @@ fn a_connection_lost_while_a_commit_waits_has_written_nothing() {
     let backend = database.runtime.block_on(async {
         blocker.run_one(Request::command("BEGIN; UPDATE outpost_keys SET v = 'locked'")).await.unwrap();
         let backend = backend(&mut writer).await;
-        writer.begin(&node, &Wanted::default()).await.unwrap();
+        writer.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         backend
     });
     let commit = database
@@ -194,14 +190,14 @@ fn commit_through(cut: Cut) -> (Database, Settled, i64) {
     let url = format!("postgres://outpost@127.0.0.1:{}/{}", proxy.port(), database.name);
     let settled = database.runtime.block_on(async {
         let mut writer = Connector::new(settings(&url)).unwrap().connect().await.unwrap();
-        writer.begin(&node, &Wanted::default()).await.unwrap();
+        writer.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         let rows = writes(&[(MESSAGES, b"m", Some(b"1")), (PROJECTS, b"p", Some(b"2"))]);
         let error = writer.commit(&mut node, &rows, &[]).await.unwrap_err();
         assert!(matches!(error, PostgresError::Lost { commit_sent: true, .. }), "{error:?}");
         assert_eq!(node.seq, 0, "the outcome is not known yet");
         let mut other = database.connector.connect().await.unwrap();
         if cut == Cut::AfterCommit {
-            let unsettled = other.begin(&node, &Wanted::default()).await.unwrap_err();
+            let unsettled = other.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap_err();
             assert!(matches!(unsettled, PostgresError::Lost { commit_sent: true, .. }), "{unsettled:?}");
         }
         other.settle(&mut node).await.unwrap()
@@ -222,26 +218,4 @@ fn a_commit_whose_answer_was_lost_is_settled_as_committed() {
     assert_eq!((settled, seq), (Settled::Committed, 1));
     assert_eq!(stored(&database, MESSAGES, b"m").unwrap(), b"1");
     assert_eq!(stored(&database, PROJECTS, b"p").unwrap(), b"2");
-}
-
-#[test]
-fn one_process_at_a_time_has_the_turn() {
-    let database = Database::new();
-    let (mut one, mut two) = (Turn::default(), Turn::default());
-    database.runtime.block_on(one.take(&database.connector)).unwrap();
-    let (connector, began) = (database.connector.clone(), Arc::new(AtomicBool::new(false)));
-    let waits = began.clone();
-    let waiting = database.runtime.spawn(async move {
-        two.take(&connector).await.unwrap();
-        assert!(waits.load(SeqCst), "the other process still had the turn");
-        two
-    });
-    database.wait_for_lock();
-    began.store(true, SeqCst);
-    database.runtime.block_on(async { one.end() });
-    let mut two = database.runtime.block_on(waiting).unwrap();
-    database.runtime.block_on(async {
-        two.end();
-        one.take(&database.connector).await.unwrap();
-    });
 }

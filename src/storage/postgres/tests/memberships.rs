@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::super::turn::Turns;
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
 use super::super::membership::{Member, Membership, Pulse};
@@ -97,7 +98,7 @@ async fn shows(pulse: &mut watch::Receiver<Pulse>, expected: impl FnMut(&Pulse) 
 /// Commits changes to watched records.
 fn change(database: &Database, node: &mut Node, changes: &[Change]) {
     database.run(async |connection| {
-        connection.begin(node, &Wanted::default()).await.unwrap();
+        connection.begin(node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         connection.commit(node, &writes(&[]), changes).await.unwrap();
     });
 }

@@ -2,6 +2,7 @@
 
 use super::super::error::{PostgresError, PostgresOpenError};
 use super::super::node;
+use super::super::turn::Turns;
 use super::{Database, shared};
 use crate::storage::redb::migrations::LAYOUT;
 use crate::storage::remote::Wanted;
@@ -17,7 +18,7 @@ fn nodes_have_numbers_of_their_own() {
     assert_eq!(nodes.each_ref().map(|node| (node.number, node.epoch, node.seq)), [(1, 1, 0), (2, 1, 0)]);
     database.run(async |connection| {
         for node in &nodes {
-            connection.begin(node, &Wanted::default()).await.unwrap();
+            connection.begin(node, &Wanted::default(), &mut Turns::default()).await.unwrap();
             connection.rollback();
         }
         let alive = node::registered(connection).await.unwrap();
@@ -48,7 +49,7 @@ fn a_node_keeps_its_number_while_it_is_silent_for_less_than_a_day() {
     assert_eq!(database.register("third").number, 1);
     database.run(async |connection| {
         assert_eq!(node::renew(connection, &silent).await, Err(PostgresError::Fenced));
-        assert_eq!(connection.begin(&silent, &Wanted::default()).await, Err(PostgresError::Fenced));
+        assert_eq!(connection.begin(&silent, &Wanted::default(), &mut Turns::default()).await, Err(PostgresError::Fenced));
     });
 }
 

@@ -7,6 +7,7 @@ use super::super::error::PostgresError;
 use super::super::outage::Outage;
 use super::super::pool::Pool;
 use super::super::snapshot::PostgresSnapshot;
+use super::super::turn::Turns;
 use super::proxy::{Cut, Proxy};
 use super::{Database, PostgresServer, settings, shared, wanted, writes};
 use crate::storage::engine::{EngineRead as _, Health};
@@ -31,7 +32,7 @@ fn after_a_restart_of_the_server_everything_works_again() {
     assert_eq!(snapshot.get(KEYS, b"k").unwrap_err().health, Health::Broken);
     let opened = PostgresSnapshot::open(&pool).and_then(|snapshot| snapshot.get(KEYS, b"k"));
     assert_eq!(opened.unwrap_err().health, Health::Broken);
-    let error = database.runtime.block_on(writer.begin(&node, &Wanted::default())).unwrap_err();
+    let error = database.runtime.block_on(writer.begin(&node, &Wanted::default(), &mut Turns::default())).unwrap_err();
     assert!(matches!(error, PostgresError::Lost { commit_sent: false, .. }), "{error:?}");
     assert!(database.runtime.block_on(database.connector.connect()).err().unwrap().is_lost());
 
@@ -54,7 +55,7 @@ fn a_server_that_stops_to_answer_is_given_up_after_the_deadline() {
     let snapshot = PostgresSnapshot::open(&pool).unwrap();
     let (mut idle, mut writer) = database.runtime.block_on(async {
         let mut writer = connector.connect().await.unwrap();
-        writer.begin(&node, &Wanted::default()).await.unwrap();
+        writer.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         (connector.connect().await.unwrap(), writer)
     });
     proxy.freeze();
@@ -63,7 +64,7 @@ fn a_server_that_stops_to_answer_is_given_up_after_the_deadline() {
         let read = idle.read(&wanted(KEYS, &[b"k"])).await.unwrap_err();
         assert!(matches!(read, PostgresError::Lost { commit_sent: false, .. }), "{read:?}");
         assert!(!idle.is_usable());
-        assert!(idle.begin(&node, &Wanted::default()).await.unwrap_err().is_lost(), "late answers are never read");
+        assert!(idle.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap_err().is_lost(), "late answers are never read");
         // Its statements are not prepared yet, so COMMIT is not sent.
         let commit = writer.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"v"))]), &[]).await.unwrap_err();
         assert!(matches!(commit, PostgresError::Lost { commit_sent: false, .. }), "{commit:?}");
@@ -83,9 +84,9 @@ fn a_commit_that_is_not_answered_in_time_may_have_taken_place() {
     database.runtime.block_on(async {
         let mut writer = Connector::new(settings(&url)).unwrap().connect().await.unwrap();
         let rows = writes(&[(KEYS, b"k", Some(b"v"))]);
-        writer.begin(&node, &Wanted::default()).await.unwrap();
+        writer.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         writer.commit(&mut node, &rows, &[]).await.unwrap();
-        writer.begin(&node, &Wanted::default()).await.unwrap();
+        writer.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         proxy.freeze();
         writer.timeouts.reply = SHORT;
         let error = writer.commit(&mut node, &rows, &[]).await.unwrap_err();

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::super::turn::Turns;
 use super::{Database, Pairs, scanned, stored, values, wanted, writes};
 use crate::storage::engine::{EngineRead as _, EngineSnapshot as _, EngineWrite as _, Scan};
 use crate::storage::redb::transaction::in_memory;
@@ -53,7 +54,7 @@ fn one_step_reads_keys_of_several_tables_and_pages() {
     let page = |values, rows| Page { table: KEYS, from: b"".to_vec(), end: None, values, rows };
     step.pages = vec![page(true, 1), page(false, 9), Page { end: Some(b"b".to_vec()), ..page(true, 9) }];
     let fetched = database.run(async |connection| {
-        let first = connection.begin(&node, &step).await.unwrap();
+        let first = connection.begin(&node, &step, &mut Turns::default()).await.unwrap();
         assert_eq!(connection.fetch(&step).await.unwrap(), first);
         connection.rollback();
         first
@@ -70,12 +71,12 @@ fn a_transaction_does_not_see_its_writes_before_commit_and_rollback_drops_them()
     let database = Database::new();
     let mut node = database.register("a");
     database.run(async |connection| {
-        connection.begin(&node, &Wanted::default()).await.unwrap();
+        connection.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         connection.rollback();
         connection.rollback();
-        connection.begin(&node, &Wanted::default()).await.unwrap();
+        connection.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap();
         connection.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"v"))]), &[]).await.unwrap();
-        let read = connection.begin(&node, &wanted(KEYS, &[b"k"])).await.unwrap();
+        let read = connection.begin(&node, &wanted(KEYS, &[b"k"]), &mut Turns::default()).await.unwrap();
         assert_eq!(values(read), [Some(b"v".to_vec())]);
         connection.commit(&mut node, &writes(&[]), &[]).await.unwrap();
     });
