@@ -67,6 +67,7 @@ fn settings(url: &str) -> PostgresSettings {
     limits.statement = PATIENCE;
     limits.reply = PATIENCE;
     limits.pool = PATIENCE;
+    limits.idle_transaction = PATIENCE;
     settings
 }
 

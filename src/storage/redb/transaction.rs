@@ -3,13 +3,15 @@
 //! redb may panic over damaged pages. Such a panic becomes an error here, so that it differs from a panic of the
 //! program itself.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 use redb::{
-    Database, Durability, ReadTransaction, ReadableDatabase as _, ReadableTable, ReadableTableMetadata as _,
-    TableDefinition, TableHandle as _, WriteTransaction,
+    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase as _, ReadableTable,
+    ReadableTableMetadata as _, TableDefinition, TableHandle as _, WriteTransaction,
 };
 
 use super::database::{self, catch_redb_panic, failed};
@@ -22,16 +24,20 @@ pub(super) fn definition(name: &str) -> Definition<'_> {
     TableDefinition::new(name)
 }
 
+type OpenTable = Arc<ReadOnlyTable<&'static [u8], &'static [u8]>>;
+
 /// A snapshot. Dropping it may panic after damage.
 pub(super) struct RedbSnapshot {
     tx: ReadTransaction,
+    /// Opening a table takes about as long as reading a row.
+    open: RefCell<Vec<(Table, OpenTable)>>,
     /// Keeps the database open, if nothing else does.
     _db: Option<Database>,
 }
 
 impl RedbSnapshot {
     pub fn begin(db: &Database) -> Result<Self, redb::Error> {
-        catch_redb_panic(|| Ok(Self { tx: db.begin_read()?, _db: None }))
+        catch_redb_panic(|| Ok(Self { tx: db.begin_read()?, open: RefCell::default(), _db: None }))
     }
 
     /// Keeps `db` open, whose snapshot this is.
@@ -41,6 +47,16 @@ impl RedbSnapshot {
 
     fn call<T>(&self, call: impl FnOnce(&ReadTransaction) -> Result<T, redb::Error>) -> Result<T, Failed> {
         catch_redb_panic(|| call(&self.tx)).map_err(|error| read_failed(&error))
+    }
+
+    fn table(&self, table: Table) -> Result<OpenTable, redb::Error> {
+        let mut open = self.open.borrow_mut();
+        if let Some((_, found)) = open.iter().find(|(known, _)| *known == table) {
+            return Ok(found.clone());
+        }
+        let opened = Arc::new(self.tx.open_table(definition(table.name()))?);
+        open.push((table, opened.clone()));
+        Ok(opened)
     }
 }
 
@@ -53,15 +69,12 @@ fn read_failed(error: &redb::Error) -> Failed {
 
 impl EngineRead for RedbSnapshot {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
-        self.call(|tx| {
-            let table = tx.open_table(definition(table.name()))?;
-            Ok(ReadableTable::get(&table, key)?.map(|guard| guard.value().to_vec()))
-        })
+        self.call(|_| Ok(self.table(table)?.get(key)?.map(|guard| guard.value().to_vec())))
     }
 
     fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Scanned {
-        let open = || Ok(self.tx.open_table(definition(scan.table.name()))?);
-        walk(open, scan, visit).map_err(|error| read_failed(&error))
+        let table = self.call(|_| self.table(scan.table))?;
+        walk(&*table, scan, visit).map_err(|error| read_failed(&error))
     }
 }
 
@@ -140,8 +153,9 @@ impl EngineRead for RedbWrite {
     }
 
     fn scan(&self, scan: &Scan<'_>, visit: Visit<'_>) -> Scanned {
-        let open = || Ok(self.0.open_table(definition(scan.table.name()))?);
-        walk(open, scan, visit).map_err(|error| failed(&error))
+        let open = catch_redb_panic(|| Ok(self.0.open_table(definition(scan.table.name()))?));
+        let table = open.map_err(|error| failed(&error))?;
+        walk(&table, scan, visit).map_err(|error| failed(&error))
     }
 }
 
@@ -172,13 +186,13 @@ pub(in crate::storage) fn in_memory() -> RedbWrite {
 type Walked = Result<crate::error::Result<()>, redb::Error>;
 
 /// A panic of the visitor is resumed after redb's part.
-fn walk<T>(open: impl FnOnce() -> Result<T, redb::Error>, scan: &Scan<'_>, visit: Visit<'_>) -> Walked
+fn walk<T>(table: &T, scan: &Scan<'_>, visit: Visit<'_>) -> Walked
 where
     T: ReadableTable<&'static [u8], &'static [u8]>,
 {
     let mut panic = None;
     let walked = catch_redb_panic(|| {
-        walk_table(&open()?, scan, &mut |key, value| {
+        walk_table(table, scan, &mut |key, value| {
             catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|payload| {
                 panic = Some(payload);
                 Ok(ControlFlow::Break(()))
