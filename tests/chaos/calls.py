@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from client import Answer, Lost, multipart
+from client import Answer, Lost, decode, lost, multipart
 from ledger import Call, Key
 from mock_model import prompt
-from nodes import MODEL
+from nodes import MODEL, Server
 from workload import Tenant, Workload
 
 LINES = 5
@@ -55,7 +55,7 @@ class Calls:
         """A chat that is not streamed."""
         tenant, marker = self.work.tenant(), self.ledger.marker("chat")
         call = self.ledger.call(tenant.project, "chat")
-        outcome = await self.clients.send(self.clients.anywhere(), "POST", "/v1/chat/completions", tenant.key, self.request(marker, call))
+        outcome = await self.clients.request("POST", "/v1/chat/completions", tenant.key, self.request(marker, call))
         if isinstance(outcome, Answer) and outcome.ok:
             content, usage = outcome.body["choices"][0]["message"]["content"], outcome.body["usage"]
             self.check(call, marker, content, usage)
@@ -86,37 +86,38 @@ class Calls:
     async def stream(self) -> None:
         """A streamed chat. It is acknowledged when the stream has ended with [DONE]."""
         tenant, marker = self.work.tenant(), self.ledger.marker("chat")
-        call, server = self.ledger.call(tenant.project, "stream"), self.clients.anywhere()
+        call = self.ledger.call(tenant.project, "stream")
         body = self.request(marker, call) | {"stream": True, "stream_options": {"include_usage": True}}
-        headers = {"Authorization": f"Bearer {tenant.key.secret}"}
-        limit = aiohttp.ClientTimeout(total=15, sock_connect=2)
-        content, usage, done = "", None, False
-        tenant.project.unknown += 1
-        try:
-            session, url = self.clients.session, server.base + "/v1/chat/completions"
-            async with session.post(url, json=body, headers=headers, timeout=limit) as response:
-                if response.status == 200:
-                    async for line in response.content:
-                        if line.startswith(b"data: [DONE]"):
-                            done = True
-                        elif line.startswith(b"data: "):
-                            event = json.loads(line[6:])
-                            usage = event.get("usage") or usage
-                            content += "".join(one["delta"].get("content") or "" for one in event.get("choices", []))
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            tenant.project.unknown -= 1
-            self.ledger.count("stream", "not sent")
-            del self.ledger.calls[call.tokens_in]
-            return
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            pass
-        if done and usage:
-            tenant.project.unknown -= 1
-            tenant.project.answered += 1
-            self.check(call, marker, content, usage)
+        outcome = await self.clients.balanced(lambda server: self.stream_from(server, tenant.key, body))
+        if isinstance(outcome, Answer) and outcome.ok:
+            self.check(call, marker, outcome.body["content"], outcome.body["usage"])
             self.acknowledge("stream", call)
         else:
-            self.ledger.count("stream", "unknown")
+            self.unanswered("stream", call, outcome)
+
+    async def stream_from(self, server: Server, key: Key, body: dict) -> Answer | Lost:
+        """A streamed chat on one server. The body of a complete one is its whole content and its usage."""
+        headers = {"Authorization": f"Bearer {key.secret}"}
+        limit = aiohttp.ClientTimeout(total=15, sock_connect=2)
+        key.project.unknown += 1
+        began, context = time.monotonic(), {}
+        try:
+            session, url = self.clients.session, server.base + "/v1/chat/completions"
+            async with session.post(url, json=body, headers=headers, timeout=limit, trace_request_ctx=context) as response:
+                context["answered"] = True
+                found = await read_events(response) if response.status == 200 else decode(response, await response.read())
+                names = {name.lower(): value for name, value in response.headers.items()}
+            outcome: Answer | Lost = Answer(response.status, found, names, began, time.monotonic(), server.name)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            key.project.unknown -= 1
+            outcome = Lost(False, type(error).__name__, began, time.monotonic(), server.name)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            outcome = lost(error, context, began, server)
+        if outcome.ok:
+            key.project.unknown -= 1
+            key.project.answered += 1
+        self.clients.seen(outcome, True)
+        return outcome
 
     def open_of(self, entries: list, tenant: Tenant) -> int:
         return sum(1 for one in entries if not one.ended and one.key is tenant.key)
@@ -131,7 +132,7 @@ class Calls:
         call = self.ledger.call(tenant.project, "background")
         text = prompt(marker, call.tokens_in, call.tokens_out, 5, self.rng.choice([0, 100, 400]))
         body = {"model": MODEL, "input": text, "background": True, "store": True}
-        outcome = await self.clients.send(self.clients.anywhere(), "POST", "/v1/responses", tenant.key, body)
+        outcome = await self.clients.request("POST", "/v1/responses", tenant.key, body)
         if isinstance(outcome, Answer) and outcome.ok:
             self.backgrounds.append(Background(outcome.body["id"], tenant.key, marker, call))
             self.acknowledge("background", call)
@@ -140,7 +141,7 @@ class Calls:
 
     async def look(self, entry: Background) -> str:
         """Reads a response on any node. An ended one must have the whole answer."""
-        outcome = await self.clients.send(self.clients.anywhere(), "GET", f"/v1/responses/{entry.id}", entry.key)
+        outcome = await self.clients.request("GET", f"/v1/responses/{entry.id}", entry.key)
         if not isinstance(outcome, Answer) or outcome.status >= 429:
             return "unknown"
         if not outcome.ok:
@@ -210,3 +211,18 @@ class Calls:
             if not batch.ended:
                 self.ledger.violation("batches complete", f"{batch.id} has not ended after {seconds} s")
         return time.monotonic() - began
+
+
+async def read_events(response: aiohttp.ClientResponse) -> dict:
+    """The content and the usage of a streamed chat. Fails if it does not end with [DONE]."""
+    content, usage, done, error = "", None, False, None
+    async for line in response.content:
+        if line.startswith(b"data: [DONE]"):
+            done = True
+        elif line.startswith(b"data: "):
+            event = json.loads(line[6:])
+            usage, error = event.get("usage") or usage, event.get("error") or error
+            content += "".join(one["delta"].get("content") or "" for one in event.get("choices", []))
+    if not done or not usage or error:
+        raise aiohttp.ClientPayloadError(f"incomplete stream: {error}")
+    return {"content": content, "usage": usage}

@@ -5,11 +5,14 @@ import json
 import random
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 
+from balancer import Balancer
 from ledger import Key, Ledger
 from nodes import Node, Server
 
@@ -45,13 +48,14 @@ class Answer:
 
 @dataclass
 class Lost:
-    """No response. `sent`: whether the server may have got the request."""
+    """No response. `sent`: whether the server may have got the request. `kept`: whether the connection had been used before."""
 
     sent: bool
     why: str
     began: float
     ended: float
     node: str
+    kept: bool = False
 
     ok = False
     status = 0
@@ -69,15 +73,37 @@ class Clients:
 
     def __init__(self, ledger: Ledger, nodes: list[Node], rng: random.Random) -> None:
         self.ledger, self.nodes, self.rng = ledger, nodes, rng
+        # With a balancer, clients do not choose among all nodes.
+        self.balancer: Balancer | None = None
+        # Gets each outcome, and whether the node was chosen at random or by the balancer.
+        self.seen: Callable[[Outcome, bool], None] = lambda outcome, is_balanced: None
         connector = aiohttp.TCPConnector(limit=0, force_close=False, keepalive_timeout=30)
-        self.session = aiohttp.ClientSession(connector=connector)
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_kept)
+        self.session = aiohttp.ClientSession(connector=connector, trace_configs=[tracing])
+        # Otherwise a GET, PUT or DELETE whose connection is closed is sent twice, and the ledger knows only of one.
+        self.session._retry_connection = False
 
     async def close(self) -> None:
         await self.session.close()
 
-    def anywhere(self) -> Server:
-        """The server of a random node, whether it runs or not: clients cannot know."""
-        return self.rng.choice(self.nodes).server
+    def anywhere(self, without: list[Server] | None = None) -> Server:
+        """The server of a random node, whether it runs or not: clients cannot know. With a balancer, one that takes requests."""
+        return self.rng.choice(self.balancer.servers(without or []) if self.balancer else [node.server for node in self.nodes])
+
+    async def balanced(self, attempt: Callable[[Server], Awaitable[Outcome]]) -> Outcome:
+        """A request to a random node. With a balancer, another node gets it if the connection fails or the status is 503."""
+        tried: list[Server] = []
+        while True:
+            tried.append(self.anywhere(tried))
+            outcome = await attempt(tried[-1])
+            refused = outcome.status == 503 or isinstance(outcome, Lost) and not outcome.sent
+            if not self.balancer or not refused or len(tried) == len(self.nodes):
+                return outcome
+
+    async def request(self, method: str, path: str, key: Key, body: object = None, timeout: float = TIMEOUT) -> Outcome:
+        """A request to a random node, which is not repeated once a node may have got it."""
+        return await self.balanced(lambda server: self.send(server, method, path, key, body, timeout=timeout, is_balanced=True))
 
     async def send(
         self,
@@ -90,24 +116,35 @@ class Clients:
         data: bytes | None = None,
         headers: dict[str, str] | None = None,
         timeout: float = TIMEOUT,
+        is_balanced: bool = False,
     ) -> Outcome:
-        """One request to one server. Counts it for the usage of the key's project."""
+        """One request to one server. Counts it for the usage of the key's project. `is_balanced`: for `seen`."""
+        outcome = await self._send(server, method, path, key, body, data, headers, timeout)
+        self.seen(outcome, is_balanced)
+        return outcome
+
+    async def _send(
+        self, server: Server, method: str, path: str, key: Key, body: object, data: bytes | None, headers: dict[str, str] | None, timeout: float
+    ) -> Outcome:
         began = time.monotonic()
         address = f"10.{self.rng.randrange(100, 200)}.{self.rng.randrange(256)}.{self.rng.randrange(256)}"
         sent = {"Authorization": f"Bearer {key.secret}", "X-Forwarded-For": address} | (headers or {})
         if body is not None:
             data, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
         key.project.unknown += 1
+        context: dict[str, bool] = {}
         try:
             limit = aiohttp.ClientTimeout(total=timeout, sock_connect=2.0)
-            async with self.session.request(method, server.base + path, data=data, headers=sent, timeout=limit) as response:
+            call = self.session.request(method, server.base + path, data=data, headers=sent, timeout=limit, trace_request_ctx=context)
+            async with call as response:
+                context["answered"] = True
                 raw = await response.read()
                 answer = Answer(response.status, decode(response, raw), {name.lower(): value for name, value in response.headers.items()}, began, time.monotonic(), server.name)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             key.project.unknown -= 1
             return Lost(False, type(error).__name__, began, time.monotonic(), server.name)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            return Lost(True, type(error).__name__, began, time.monotonic(), server.name)
+            return lost(error, context, began, server)
         # A refused key belongs to no project; whether a failed request is recorded is not known.
         if answer.status == 401 or key.dead_at and answer.status == 429:
             key.project.unknown -= 1
@@ -141,13 +178,13 @@ class Clients:
         deadline, doubtful = time.monotonic() + PATIENCE, False
         while True:
             if twice:
-                pair = [self.send(self.anywhere(), method, path, key, body, data=data, headers=sent) for _ in range(2)]
+                pair = [self.send(self.anywhere(), method, path, key, body, data=data, headers=sent, is_balanced=True) for _ in range(2)]
                 both = await asyncio.gather(*pair)
                 # The first answer, which has the secret of a key, rather than the one that repeats it.
                 outcome = max(both, key=lambda one: (settled(one), isinstance(one, Answer) and "idempotent-replayed" not in one.headers))
                 self.same(both, f"{method} {path}")
             else:
-                both = [await self.send(self.anywhere(), method, path, key, body, data=data, headers=sent)]
+                both = [await self.send(self.anywhere(), method, path, key, body, data=data, headers=sent, is_balanced=True)]
                 outcome = both[0]
             if settled(outcome) or time.monotonic() > deadline:
                 return outcome, doubtful
@@ -164,7 +201,8 @@ class Clients:
         """A read, repeated until it has an answer other than 503."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            outcome = await self.send(server or self.anywhere(), "GET", path, key, headers={"Accept": accept}, timeout=60)
+            target = server or self.anywhere()
+            outcome = await self.send(target, "GET", path, key, headers={"Accept": accept}, timeout=60, is_balanced=server is None)
             if isinstance(outcome, Answer) and settled(outcome):
                 return outcome
             if time.monotonic() > deadline:
@@ -184,6 +222,19 @@ class Clients:
             if not answer.body["has_more"]:
                 return entries
             cursor = f"&cursor={answer.body['next_cursor']}"
+
+
+async def _kept(_session: aiohttp.ClientSession, context: SimpleNamespace, _parameters: aiohttp.TraceConnectionReuseconnParams) -> None:
+    """Tells the request that its connection had been used before."""
+    context.trace_request_ctx["kept"] = True
+
+
+def lost(error: Exception, context: dict[str, bool], began: float, server: Server) -> Lost:
+    """A request that the server may have got. `context`: whether a response had begun, and whether the connection was kept."""
+    why = type(error).__name__
+    if "answered" in context:
+        why = f"response broke off: {why} {error}"[:100]
+    return Lost(True, why, began, time.monotonic(), server.name, "kept" in context)
 
 
 def settled(outcome: Outcome) -> bool:
