@@ -3,13 +3,14 @@
 import json
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
-from client import Answer, Lost, decode, lost, multipart
+from client import Answer, Lost, decode, multipart
 from ledger import Call, Key
 from mock_model import prompt
-from nodes import MODEL, Server
+from nodes import MODEL
 from workload import Tenant, Workload
 
 LINES = 5
@@ -88,36 +89,12 @@ class Calls:
         tenant, marker = self.work.tenant(), self.ledger.marker("chat")
         call = self.ledger.call(tenant.project, "stream")
         body = self.request(marker, call) | {"stream": True, "stream_options": {"include_usage": True}}
-        outcome = await self.clients.balanced(lambda server: self.stream_from(server, tenant.key, body))
+        outcome = await self.clients.request("POST", "/v1/chat/completions", tenant.key, body, timeout=15, read=read_events)
         if isinstance(outcome, Answer) and outcome.ok:
             self.check(call, marker, outcome.body["content"], outcome.body["usage"])
             self.acknowledge("stream", call)
         else:
             self.unanswered("stream", call, outcome)
-
-    async def stream_from(self, server: Server, key: Key, body: dict) -> Answer | Lost:
-        """A streamed chat on one server. The body of a complete one is its whole content and its usage."""
-        headers = {"Authorization": f"Bearer {key.secret}"}
-        limit = aiohttp.ClientTimeout(total=15, sock_connect=2)
-        key.project.unknown += 1
-        began, context = time.monotonic(), {}
-        try:
-            session, url = self.clients.session, server.base + "/v1/chat/completions"
-            async with session.post(url, json=body, headers=headers, timeout=limit, trace_request_ctx=context) as response:
-                context["answered"] = True
-                found = await read_events(response) if response.status == 200 else decode(response, await response.read())
-                names = {name.lower(): value for name, value in response.headers.items()}
-            outcome: Answer | Lost = Answer(response.status, found, names, began, time.monotonic(), server.name)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            key.project.unknown -= 1
-            outcome = Lost(False, type(error).__name__, began, time.monotonic(), server.name)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            outcome = lost(error, context, began, server)
-        if outcome.ok:
-            key.project.unknown -= 1
-            key.project.answered += 1
-        self.clients.seen(outcome, True)
-        return outcome
 
     def open_of(self, entries: list, tenant: Tenant) -> int:
         return sum(1 for one in entries if not one.ended and one.key is tenant.key)
@@ -213,8 +190,10 @@ class Calls:
         return time.monotonic() - began
 
 
-async def read_events(response: aiohttp.ClientResponse) -> dict:
+async def read_events(response: aiohttp.ClientResponse) -> Any:
     """The content and the usage of a streamed chat. Fails if it does not end with [DONE]."""
+    if response.status != 200:
+        return await decode(response)
     content, usage, done, error = "", None, False, None
     async for line in response.content:
         if line.startswith(b"data: [DONE]"):
@@ -223,6 +202,6 @@ async def read_events(response: aiohttp.ClientResponse) -> dict:
             event = json.loads(line[6:])
             usage, error = event.get("usage") or usage, event.get("error") or error
             content += "".join(one["delta"].get("content") or "" for one in event.get("choices", []))
-    if not done or not usage or error:
+    if not done or not usage:
         raise aiohttp.ClientPayloadError(f"incomplete stream: {error}")
     return {"content": content, "usage": usage}
