@@ -203,5 +203,5 @@ async def read_events(response: aiohttp.ClientResponse) -> Any:
             usage, error = event.get("usage") or usage, event.get("error") or error
             content += "".join(one["delta"].get("content") or "" for one in event.get("choices", []))
     if not done or not usage:
-        raise aiohttp.ClientPayloadError(f"incomplete stream: {error}")
+        raise aiohttp.ClientPayloadError(f"the stream ended with the error {error.get('code')}" if error else "the stream has no end")
     return {"content": content, "usage": usage}
