@@ -16,6 +16,7 @@ from workload import Tenant, Workload
 LINES = 5
 # A project may have 100 responses, and 100 batches, that have not ended.
 MOST_OPEN = 40
+MOST_OPEN_BATCHES = 5
 
 
 @dataclass
@@ -133,9 +134,10 @@ class Calls:
         return status
 
     async def batch(self) -> None:
-        """Uploads the requests of a batch and starts it."""
+        """Uploads the requests of a batch and starts it. With several open ones, looks at one instead."""
         tenant = self.work.tenant()
-        if self.open_of(self.batches, tenant) >= 5:
+        if self.open_of(self.batches, tenant) >= MOST_OPEN_BATCHES:
+            await self.look_at_batch(self.rng.choice([one for one in self.batches if not one.ended and one.key is tenant.key]))
             return
         lines = {self.ledger.marker("line"): self.ledger.call(tenant.project, "batch") for _ in range(LINES)}
         requests = [self.line(marker, call) for marker, call in lines.items()]

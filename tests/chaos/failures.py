@@ -6,8 +6,11 @@ from collections import Counter
 from client import Answer, Lost, Outcome
 
 REFUSED = "connection refused"
-# The server closed a connection that it had kept after an earlier response, or a new one, and has sent nothing on it.
+# The server closed a connection that it had kept after an earlier response, or a new one, when the request arrived.
 CLOSED_KEPT, CLOSED_NEW = "kept connection closed", "new connection closed"
+# If it takes longer (in seconds), the server had the request and was working on it.
+ARRIVES = 0.25
+DROPPED = "request dropped"
 HINTED = "with Retry-After"
 CLOSING = ("ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError")
 
@@ -63,5 +66,7 @@ def reason_of_loss(lost: Lost) -> str:
     if not lost.sent and lost.why == "ClientConnectorError":
         return REFUSED
     if lost.sent and lost.why in CLOSING:
+        if lost.ended - lost.began > ARRIVES:
+            return DROPPED
         return CLOSED_KEPT if lost.kept else CLOSED_NEW
     return lost.why
