@@ -3,10 +3,11 @@
 import json
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
-from client import Answer, Lost, multipart
+from client import Answer, Lost, decode, multipart
 from ledger import Call, Key
 from mock_model import prompt
 from nodes import MODEL
@@ -15,6 +16,7 @@ from workload import Tenant, Workload
 LINES = 5
 # A project may have 100 responses, and 100 batches, that have not ended.
 MOST_OPEN = 40
+MOST_OPEN_BATCHES = 5
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Calls:
         """A chat that is not streamed."""
         tenant, marker = self.work.tenant(), self.ledger.marker("chat")
         call = self.ledger.call(tenant.project, "chat")
-        outcome = await self.clients.send(self.clients.anywhere(), "POST", "/v1/chat/completions", tenant.key, self.request(marker, call))
+        outcome = await self.clients.request("POST", "/v1/chat/completions", tenant.key, self.request(marker, call))
         if isinstance(outcome, Answer) and outcome.ok:
             content, usage = outcome.body["choices"][0]["message"]["content"], outcome.body["usage"]
             self.check(call, marker, content, usage)
@@ -86,37 +88,14 @@ class Calls:
     async def stream(self) -> None:
         """A streamed chat. It is acknowledged when the stream has ended with [DONE]."""
         tenant, marker = self.work.tenant(), self.ledger.marker("chat")
-        call, server = self.ledger.call(tenant.project, "stream"), self.clients.anywhere()
+        call = self.ledger.call(tenant.project, "stream")
         body = self.request(marker, call) | {"stream": True, "stream_options": {"include_usage": True}}
-        headers = {"Authorization": f"Bearer {tenant.key.secret}"}
-        limit = aiohttp.ClientTimeout(total=15, sock_connect=2)
-        content, usage, done = "", None, False
-        tenant.project.unknown += 1
-        try:
-            session, url = self.clients.session, server.base + "/v1/chat/completions"
-            async with session.post(url, json=body, headers=headers, timeout=limit) as response:
-                if response.status == 200:
-                    async for line in response.content:
-                        if line.startswith(b"data: [DONE]"):
-                            done = True
-                        elif line.startswith(b"data: "):
-                            event = json.loads(line[6:])
-                            usage = event.get("usage") or usage
-                            content += "".join(one["delta"].get("content") or "" for one in event.get("choices", []))
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            tenant.project.unknown -= 1
-            self.ledger.count("stream", "not sent")
-            del self.ledger.calls[call.tokens_in]
-            return
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            pass
-        if done and usage:
-            tenant.project.unknown -= 1
-            tenant.project.answered += 1
-            self.check(call, marker, content, usage)
+        outcome = await self.clients.request("POST", "/v1/chat/completions", tenant.key, body, timeout=15, read=read_events)
+        if isinstance(outcome, Answer) and outcome.ok:
+            self.check(call, marker, outcome.body["content"], outcome.body["usage"])
             self.acknowledge("stream", call)
         else:
-            self.ledger.count("stream", "unknown")
+            self.unanswered("stream", call, outcome)
 
     def open_of(self, entries: list, tenant: Tenant) -> int:
         return sum(1 for one in entries if not one.ended and one.key is tenant.key)
@@ -131,7 +110,7 @@ class Calls:
         call = self.ledger.call(tenant.project, "background")
         text = prompt(marker, call.tokens_in, call.tokens_out, 5, self.rng.choice([0, 100, 400]))
         body = {"model": MODEL, "input": text, "background": True, "store": True}
-        outcome = await self.clients.send(self.clients.anywhere(), "POST", "/v1/responses", tenant.key, body)
+        outcome = await self.clients.request("POST", "/v1/responses", tenant.key, body)
         if isinstance(outcome, Answer) and outcome.ok:
             self.backgrounds.append(Background(outcome.body["id"], tenant.key, marker, call))
             self.acknowledge("background", call)
@@ -140,7 +119,7 @@ class Calls:
 
     async def look(self, entry: Background) -> str:
         """Reads a response on any node. An ended one must have the whole answer."""
-        outcome = await self.clients.send(self.clients.anywhere(), "GET", f"/v1/responses/{entry.id}", entry.key)
+        outcome = await self.clients.request("GET", f"/v1/responses/{entry.id}", entry.key)
         if not isinstance(outcome, Answer) or outcome.status >= 429:
             return "unknown"
         if not outcome.ok:
@@ -155,9 +134,10 @@ class Calls:
         return status
 
     async def batch(self) -> None:
-        """Uploads the requests of a batch and starts it."""
+        """Uploads the requests of a batch and starts it. With several open ones, looks at one instead."""
         tenant = self.work.tenant()
-        if self.open_of(self.batches, tenant) >= 5:
+        if self.open_of(self.batches, tenant) >= MOST_OPEN_BATCHES:
+            await self.look_at_batch(self.rng.choice([one for one in self.batches if not one.ended and one.key is tenant.key]))
             return
         lines = {self.ledger.marker("line"): self.ledger.call(tenant.project, "batch") for _ in range(LINES)}
         requests = [self.line(marker, call) for marker, call in lines.items()]
@@ -210,3 +190,20 @@ class Calls:
             if not batch.ended:
                 self.ledger.violation("batches complete", f"{batch.id} has not ended after {seconds} s")
         return time.monotonic() - began
+
+
+async def read_events(response: aiohttp.ClientResponse) -> Any:
+    """The content and the usage of a streamed chat. Fails if it does not end with [DONE]."""
+    if response.status != 200:
+        return await decode(response)
+    content, usage, done, error = "", None, False, None
+    async for line in response.content:
+        if line.startswith(b"data: [DONE]"):
+            done = True
+        elif line.startswith(b"data: "):
+            event = json.loads(line[6:])
+            usage, error = event.get("usage") or usage, event.get("error") or error
+            content += "".join(one["delta"].get("content") or "" for one in event.get("choices", []))
+    if not done or not usage:
+        raise aiohttp.ClientPayloadError(f"the stream ended with the error {error.get('code')}" if error else "the stream has no end")
+    return {"content": content, "usage": usage}

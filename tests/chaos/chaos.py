@@ -23,6 +23,7 @@ from ledger import Ledger
 from rates import BURST, PER_MINUTE, Hammer
 from report import table
 from revocation import Prober
+from upgrade import Upgrade
 from verify import Verify, binary_of
 from workload import Workload
 
@@ -40,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pace", type=float, default=0.15, help="mean pause of a client between two operations (0.15 s)")
     parser.add_argument("--rate-slack", type=float, default=5, help="requests that may be missing at the lower bound of the rate limit (5)")
     parser.add_argument("--faults", default="", help="only these kinds of faults, separated by commas; 'none': no faults")
+    parser.add_argument("--upgrade-from", default="", metavar="BINARY", help="a rolling upgrade from this program, without faults unless --faults names some")
     parser.add_argument("--without", default="", help="leave out: background, batch, rates")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
     return parser.parse_args()
@@ -64,6 +66,8 @@ async def client(number: int, options: argparse.Namespace, work: Workload, talks
 async def run(options: argparse.Namespace, folder: pathlib.Path) -> bool:
     ledger, rng = Ledger(), random.Random(options.seed)
     cluster = Cluster(folder, binary_of(os.environ.get("OUTPOST_BIN", "target/debug/outpost")), options.nodes, options.skew)
+    if options.upgrade_from:
+        cluster.programs = dict.fromkeys(cluster.programs, binary_of(options.upgrade_from))
     try:
         await cluster.start()
         assert cluster.admin
@@ -97,18 +101,20 @@ async def test(options: argparse.Namespace, ledger: Ledger, cluster: Cluster, cl
     hammer = Hammer(ledger, clients, limited_key)
     tasks = [asyncio.create_task(client(number, options, work, talks, calls, stop)) for number in range(options.clients)]
     tasks.append(asyncio.create_task(prober.again(stop)))
+    faults = Faults(ledger, cluster, clients, prober, pulse_key, options.seed)
+    upgrade = Upgrade(ledger, cluster, clients, faults, is_strict=options.faults in ("", "none")) if options.upgrade_from else None
+    if clients.balancer:
+        tasks.append(asyncio.create_task(clients.balancer.run(stop)))
     if "rates" not in options.without.split(","):
         tasks.append(asyncio.create_task(hammer.run(stop)))
     began = time.monotonic()
     await asyncio.sleep(QUIET)
     if "rates" not in options.without.split(","):
         hammer.check_quiet(began, time.monotonic(), options.rate_slack)
-    faults = Faults(ledger, cluster, clients, prober, pulse_key, options.seed)
-    if options.faults == "none":
-        await asyncio.sleep(options.seconds)
-    else:
-        await faults.run(time.monotonic() + options.seconds, [kind for kind in options.faults.split(",") if kind])
+    await disturb(options, faults, upgrade)
     hammer.kills = faults.database_kills
+    if upgrade and upgrade.is_strict and hammer.began:
+        hammer.check_quiet(began, time.monotonic(), options.rate_slack)
     stop.set()
     await asyncio.gather(*tasks)
     seconds = time.monotonic() - began
@@ -126,14 +132,27 @@ async def test(options: argparse.Namespace, ledger: Ledger, cluster: Cluster, cl
     await verify.store()
     if hammer.began:
         hammer.check()
+    if upgrade:
+        upgrade.check()
     figures = {
         "seed": str(options.seed),
         "load": f"{seconds:.0f} s, {options.clients} clients, {options.nodes} nodes, clocks ±{options.skew} s",
         "dead keys": f"{len(prober.dead)}, {prober.probes} probes, last accepted {prober.greatest_lag:.2f} s after the acknowledgement (allowed: 1 s)",
         "rate limit": f"{len(hammer.admitted)} admitted, {hammer.limited} refused, excess in the worst window {hammer.excess():.1f}",
     }
+    figures |= upgrade.figures() if upgrade else {}
     print(table(ledger, dict(verify.checked), figures), flush=True)
     return not ledger.violations
+
+
+async def disturb(options: argparse.Namespace, faults: Faults, upgrade: Upgrade | None) -> None:
+    """The faults of a run, a rolling upgrade, or both."""
+    tasks = [asyncio.sleep(options.seconds)]
+    if upgrade:
+        tasks.append(upgrade.run(options.seconds))
+    if options.faults != "none" and (options.faults or not upgrade):
+        tasks.append(faults.run(time.monotonic() + options.seconds, [kind for kind in options.faults.split(",") if kind]))
+    await asyncio.gather(*tasks)
 
 
 def main() -> None:

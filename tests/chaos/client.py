@@ -5,11 +5,15 @@ import json
 import random
 import time
 import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 
+from balancer import Balancer
 from ledger import Key, Ledger
 from nodes import Node, Server
 
@@ -45,13 +49,14 @@ class Answer:
 
 @dataclass
 class Lost:
-    """No response. `sent`: whether the server may have got the request."""
+    """No response. `sent`: whether the server may have got the request. `kept`: whether the connection had been used before."""
 
     sent: bool
     why: str
     began: float
     ended: float
     node: str
+    kept: bool = False
 
     ok = False
     status = 0
@@ -62,6 +67,8 @@ class Lost:
 
 
 Outcome = Answer | Lost
+# Makes the body of an answer.
+Reader = Callable[[aiohttp.ClientResponse], Awaitable[Any]]
 
 
 class Clients:
@@ -69,15 +76,37 @@ class Clients:
 
     def __init__(self, ledger: Ledger, nodes: list[Node], rng: random.Random) -> None:
         self.ledger, self.nodes, self.rng = ledger, nodes, rng
+        # Chooses the nodes of requests to any node. Without it, clients do not know which of them run.
+        self.balancer: Balancer | None = None
+        # Gets each outcome, and whether the request was one to any node.
+        self.seen: Callable[[Outcome, bool], None] = lambda outcome, is_balanced: None
         connector = aiohttp.TCPConnector(limit=0, force_close=False, keepalive_timeout=30)
-        self.session = aiohttp.ClientSession(connector=connector)
+        tracing = aiohttp.TraceConfig()
+        tracing.on_connection_reuseconn.append(_is_kept)
+        self.session = aiohttp.ClientSession(connector=connector, trace_configs=[tracing])
+        # Otherwise a GET, PUT or DELETE whose connection is closed is sent twice, and the ledger knows only of one.
+        self.session._retry_connection = False
 
     async def close(self) -> None:
         await self.session.close()
 
-    def anywhere(self) -> Server:
-        """The server of a random node, whether it runs or not: clients cannot know."""
+    def anywhere(self, without: list[Server] | None = None) -> Server:
+        """The server of a random node, whether it runs or not: clients cannot know. A balancer knows, and skips those `without`."""
+        if self.balancer:
+            return self.rng.choice(self.balancer.servers(without or []))
         return self.rng.choice(self.nodes).server
+
+    async def request(
+        self, method: str, path: str, key: Key, body: object = None, *, timeout: float = TIMEOUT, read: Reader | None = None
+    ) -> Outcome:
+        """A request to a random node. With a balancer, another node gets it if the connection fails or the status is 503."""
+        tried: list[Server] = []
+        while True:
+            tried.append(self.anywhere(tried))
+            outcome = await self.send(tried[-1], method, path, key, body, timeout=timeout, read=read, is_balanced=True)
+            refused = outcome.status == 503 or isinstance(outcome, Lost) and not outcome.sent
+            if not self.balancer or not refused or len(tried) == len(self.nodes):
+                return outcome
 
     async def send(
         self,
@@ -90,33 +119,39 @@ class Clients:
         data: bytes | None = None,
         headers: dict[str, str] | None = None,
         timeout: float = TIMEOUT,
+        is_balanced: bool = False,
+        read: Reader | None = None,
     ) -> Outcome:
-        """One request to one server. Counts it for the usage of the key's project."""
-        began = time.monotonic()
+        """One request to one server. Counts it for the usage of the key's project.
+
+        `is_balanced`: for `seen`. `read`: how the response is read, if not by `decode`.
+        """
         address = f"10.{self.rng.randrange(100, 200)}.{self.rng.randrange(256)}.{self.rng.randrange(256)}"
         sent = {"Authorization": f"Bearer {key.secret}", "X-Forwarded-For": address} | (headers or {})
         if body is not None:
             data, sent["Content-Type"] = json.dumps(body).encode(), "application/json"
+        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=2.0)
+        # Whether the connection had been used before, and whether a response has begun.
+        context = {"kept": False, "answered": False}
         key.project.unknown += 1
-        try:
-            limit = aiohttp.ClientTimeout(total=timeout, sock_connect=2.0)
-            async with self.session.request(method, server.base + path, data=data, headers=sent, timeout=limit) as response:
-                raw = await response.read()
-                answer = Answer(response.status, decode(response, raw), {name.lower(): value for name, value in response.headers.items()}, began, time.monotonic(), server.name)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            key.project.unknown -= 1
-            return Lost(False, type(error).__name__, began, time.monotonic(), server.name)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            return Lost(True, type(error).__name__, began, time.monotonic(), server.name)
+        call = self.session.request(method, server.base + path, data=data, headers=sent, timeout=limit, trace_request_ctx=context)
+        outcome = await exchange(call, server, context, read or decode)
+        self.account(key, outcome)
+        if outcome.status == 500:
+            self.ledger.violation("no internal errors", f"{method} {path}: {outcome}")
+        self.seen(outcome, is_balanced)
+        return outcome
+
+    def account(self, key: Key, outcome: Outcome) -> None:
+        """Counts the outcome of a request that was counted as unknown."""
+        if isinstance(outcome, Lost):
+            key.project.unknown -= 0 if outcome.sent else 1
         # A refused key belongs to no project; whether a failed request is recorded is not known.
-        if answer.status == 401 or key.dead_at and answer.status == 429:
+        elif outcome.status == 401 or key.dead_at and outcome.status == 429:
             key.project.unknown -= 1
-        elif answer.status < 500:
+        elif outcome.status < 500:
             key.project.unknown -= 1
             key.project.answered += 1
-        if answer.status == 500:
-            self.ledger.violation("no internal errors", f"{method} {path}: {answer}")
-        return answer
 
     async def write(
         self,
@@ -141,13 +176,13 @@ class Clients:
         deadline, doubtful = time.monotonic() + PATIENCE, False
         while True:
             if twice:
-                pair = [self.send(self.anywhere(), method, path, key, body, data=data, headers=sent) for _ in range(2)]
+                pair = [self.send(self.anywhere(), method, path, key, body, data=data, headers=sent, is_balanced=True) for _ in range(2)]
                 both = await asyncio.gather(*pair)
                 # The first answer, which has the secret of a key, rather than the one that repeats it.
                 outcome = max(both, key=lambda one: (settled(one), isinstance(one, Answer) and "idempotent-replayed" not in one.headers))
                 self.same(both, f"{method} {path}")
             else:
-                both = [await self.send(self.anywhere(), method, path, key, body, data=data, headers=sent)]
+                both = [await self.send(self.anywhere(), method, path, key, body, data=data, headers=sent, is_balanced=True)]
                 outcome = both[0]
             if settled(outcome) or time.monotonic() > deadline:
                 return outcome, doubtful
@@ -164,7 +199,8 @@ class Clients:
         """A read, repeated until it has an answer other than 503."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            outcome = await self.send(server or self.anywhere(), "GET", path, key, headers={"Accept": accept}, timeout=60)
+            target = server or self.anywhere()
+            outcome = await self.send(target, "GET", path, key, headers={"Accept": accept}, timeout=60, is_balanced=server is None)
             if isinstance(outcome, Answer) and settled(outcome):
                 return outcome
             if time.monotonic() > deadline:
@@ -186,13 +222,36 @@ class Clients:
             cursor = f"&cursor={answer.body['next_cursor']}"
 
 
+async def exchange(
+    call: AbstractAsyncContextManager[aiohttp.ClientResponse], server: Server, context: dict[str, bool], read: Reader
+) -> Outcome:
+    """Sends a request and reads its response."""
+    began = time.monotonic()
+    try:
+        async with call as response:
+            context["answered"] = True
+            body = await read(response)
+            names = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, body, names, began, time.monotonic(), server.name)
+    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        sent = not isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
+        why = f"response broke off: {type(error).__name__} {error}"[:100] if context["answered"] else type(error).__name__
+        return Lost(sent, why, began, time.monotonic(), server.name, context["kept"])
+
+
+async def _is_kept(_session: aiohttp.ClientSession, context: SimpleNamespace, _parameters: aiohttp.TraceConnectionReuseconnParams) -> None:
+    """Tells the request that its connection had been used before."""
+    context.trace_request_ctx["kept"] = True
+
+
 def settled(outcome: Outcome) -> bool:
     """Whether the request needs no repetition: it was carried out or refused."""
     return isinstance(outcome, Answer) and outcome.status < 500 and outcome.status not in (408, 429)
 
 
-def decode(response: aiohttp.ClientResponse, raw: bytes) -> Any:
+async def decode(response: aiohttp.ClientResponse) -> Any:
     """JSON as objects, anything else as bytes."""
+    raw = await response.read()
     if "application/json" in response.headers.get("Content-Type", ""):
         try:
             return json.loads(raw)

@@ -22,6 +22,8 @@ class Cluster:
 
     def __init__(self, folder: pathlib.Path, binary: pathlib.Path, count: int, skew: int, store: str = "postgres") -> None:
         self.folder, self.binary = folder, binary
+        # What each node is started with.
+        self.programs = dict.fromkeys(range(count), binary)
         self.models = folder / "models"
         skews = [0, skew, -skew]
         self.nodes = [Node(number, folder, skews[number % 3]) for number in range(count)]
@@ -49,7 +51,7 @@ class Cluster:
         self.admin = Key("admin", "admin", secret, Project("default", "default"))
 
     def start_server(self, server: Server) -> None:
-        server.start(self.binary, self.models, self.database)
+        server.start(self.programs[server.node], self.models, self.database)
 
     async def wait_ready(self, server: Server, seconds: float) -> float:
         """Waits until a server is ready. Returns the seconds that it took."""

@@ -99,7 +99,7 @@ class Conversations:
         self.ledger.count(operation, "acknowledged")
 
     async def refresh(self, conversation: Conversation) -> None:
-        answer = await self.clients.send(self.clients.anywhere(), "GET", f"/v1/conversations/{conversation.id}", conversation.key)
+        answer = await self.clients.request("GET", f"/v1/conversations/{conversation.id}", conversation.key)
         if isinstance(answer, Answer) and answer.ok:
             conversation.version = max(conversation.version, answer.body["version"])
 
@@ -111,7 +111,7 @@ class Conversations:
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "conversation_id": conversation.id}
         conversation.sent += 1
         turn = Turn([marker, f"echo {marker}"])
-        outcome = await self.clients.send(self.clients.anywhere(), "POST", "/v1/chat/completions", conversation.key, body)
+        outcome = await self.clients.request("POST", "/v1/chat/completions", conversation.key, body)
         if isinstance(outcome, Answer) and outcome.ok:
             call.acknowledged = True
             self.acknowledged("chat in conversation", conversation, turn, outcome.body["conversation"]["version"])

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from client import Answer, Clients, Lost, multipart
 from ledger import Created, Key, Ledger, Project, Value
+from nodes import Server
 from revocation import Prober
 
 # Keys of a project, so that the lists at the end stay short.
@@ -132,11 +133,13 @@ class Workload:
             tenant.keys.append(key)
 
     async def use(self, key: Key) -> None:
-        await self.use_on(key, self.clients.anywhere())
+        self.accepted(key, await self.clients.request("GET", "/v1/me", key, timeout=5))
 
-    async def use_on(self, key: Key, server) -> None:
+    async def use_on(self, key: Key, server: Server) -> None:
+        self.accepted(key, await self.clients.send(server, "GET", "/v1/me", key, timeout=5))
+
+    def accepted(self, key: Key, answer: Answer | Lost) -> None:
         """A valid key must be accepted, or get no answer; a 401 is a violation."""
-        answer = await self.clients.send(server, "GET", "/v1/me", key, timeout=5)
         if isinstance(answer, Answer) and answer.status in (401, 403):
             self.ledger.violation("valid keys are accepted", f"{key.name}: {answer}")
 
@@ -210,7 +213,7 @@ class Workload:
         """An acknowledged write must be seen by the next read, on any node."""
         if self.rng.random() > 0.3:
             return
-        answer = await self.clients.send(self.clients.anywhere(), "GET", path, key)
+        answer = await self.clients.request("GET", path, key)
         if isinstance(answer, Answer) and answer.status in (401, 403, 404):
             self.ledger.violation("acknowledged writes are read on every node", f"GET {path}: {answer}")
 
