@@ -366,9 +366,14 @@ impl Reloader {
 }
 
 impl Stopper {
+    /// Reports that the server is not ready, and closes connections after their next response. Requests are still accepted.
+    pub fn announce(&self) {
+        self.api.draining.store(true, Ordering::Relaxed);
+    }
+
     /// Drains: refuses new and queued work, gives running streams time to finish, then ends them with an error event.
     pub async fn stop(self) {
-        self.api.draining.store(true, Ordering::Relaxed);
+        self.announce();
         self.training.stop();
         self.batches.stop();
         self.background.stop();

@@ -151,6 +151,9 @@ pub struct ServeArgs {
     /// Seconds that running requests may take to finish after SIGTERM
     #[arg(long, env = "OUTPOST_DRAIN_SECONDS", default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub drain_seconds: u64,
+    /// Seconds after SIGTERM for which requests are still accepted while /readyz is 503, so that a load balancer sends no more
+    #[arg(long, env = "OUTPOST_STOP_DELAY_SECONDS", default_value_t = 0, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub stop_delay_seconds: u64,
     /// Days that the usage records of single requests are kept; totals are kept without limit
     #[arg(long, env = "OUTPOST_USAGE_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub usage_retention_days: u64,
@@ -287,7 +290,9 @@ pub struct Config {
     pub ignore_unknown_fields: bool,
     pub open_metrics: bool,
     pub pull: bool,
-    /// How long a stop may take, from the signal to the end of the process.
+    /// How long requests are accepted after the signal to stop, while the server reports that it is not ready.
+    pub stop_delay: Duration,
+    /// How long a stop may take after this delay.
     pub drain: Duration,
     /// How long single requests are kept in the usage records.
     pub usage_retention: Duration,
@@ -353,6 +358,7 @@ impl Config {
             ignore_unknown_fields: args.ignore_unknown_fields,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,
+            stop_delay: Duration::from_secs(args.stop_delay_seconds),
             drain: Duration::from_secs(args.drain_seconds),
             usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),
             image_url_ttl: Duration::from_secs(args.image_url_seconds),

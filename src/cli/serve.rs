@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::rt::SystemRunner;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::Outcome;
 use super::sandbox::this_program;
-use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, SystemClockRng};
+use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, Stopper, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress, pull_command};
 use crate::config::{Config, DEFAULT_MODELS, DataPaths, ServeArgs};
 use crate::logging;
@@ -73,14 +74,7 @@ async fn serve(config: &Config, signals: Signals, out: &mut dyn Write) -> Outcom
     print_banner(&app, config, out)?;
     let (stopper, reloader) = (app.stopper(), app.reloader());
     let background = actix_web::rt::spawn(signals.handle(reloader));
-    let stop = actix_web::rt::spawn(async move {
-        if let Err(cause) = shutdown_signal().await {
-            tracing::error!(%cause, "cannot receive signals");
-            return;
-        }
-        tracing::info!("stopping: running requests may finish, new ones are refused");
-        stopper.stop().await;
-    });
+    let stop = actix_web::rt::spawn(stop_at_signal(stopper, config.stop_delay));
     app.run().await?;
     stop.abort();
     background.abort();
@@ -118,6 +112,24 @@ impl Signals {
             }
         }
     }
+}
+
+/// Stops the server at SIGINT or SIGTERM, after `delay` or at the next of these signals.
+async fn stop_at_signal(stopper: Stopper, delay: Duration) {
+    if let Err(cause) = shutdown_signal().await {
+        tracing::error!(%cause, "cannot receive signals");
+        return;
+    }
+    if !delay.is_zero() {
+        stopper.announce();
+        tracing::info!(?delay, "/readyz is 503 now; requests are refused after the delay or at the next signal");
+        tokio::select! {
+            () = actix_web::rt::time::sleep(delay) => {}
+            _ = shutdown_signal() => {}
+        }
+    }
+    tracing::info!("stopping: running requests may finish, new ones are refused");
+    stopper.stop().await;
 }
 
 /// Resolves at SIGINT or SIGTERM.

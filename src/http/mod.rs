@@ -90,7 +90,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Whether the server is shutting down.
+    /// Whether the server is shutting down, or about to.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

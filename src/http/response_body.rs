@@ -1,14 +1,17 @@
-//! Keeps a connection marked as busy while a response is sent, and sends the body in chunks so that little is buffered.
+//! Keeps a connection marked as busy while a response is sent, closes it afterwards if the server is about to stop, and sends
+//! the body in chunks so that little is buffered.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use actix_http::ConnectionType;
 use actix_web::Error as ActixError;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
-use actix_web::web::Bytes;
+use actix_web::web::{Bytes, Data};
 
+use super::Api;
 use super::connections::{ActiveRequest, Connection};
 use super::http1::{ConnectionState, InFlight};
 use super::transport::CHUNK_BYTES;
@@ -28,7 +31,10 @@ pub async fn track_in_flight(
 ) -> Result<ServiceResponse<BoxBody>, ActixError> {
     let running = Connection::of(request.request()).map(|connection| connection.run());
     let in_flight = ConnectionState::of(request.request()).map(InFlight::new);
-    let response = next.call(request).await?;
+    let mut response = next.call(request).await?;
+    if response.request().app_data::<Data<Api>>().is_some_and(|api| api.draining()) {
+        response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
+    }
     Ok(response.map_body(|_, body| {
         let body = BoxBody::new(body);
         BoxBody::new(ChunkedBody { body, rest: Bytes::new(), _held: (running, in_flight) })

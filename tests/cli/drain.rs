@@ -82,3 +82,19 @@ fn streams_complete_and_the_store_is_clean_after_a_stop() {
     assert!(finished > 0, "streams that ran when the signal came completed");
     assert!(run(folder.path(), &["check"]).status.success());
 }
+
+#[test]
+fn until_the_stop_delay_is_over_requests_are_answered_but_the_server_is_not_ready() {
+    let folder = folder(&TinyModel::default());
+    let mut serving = ServerProcess::start(folder.path(), &["--stop-delay-seconds", "600"]);
+    let get = |path: &str| serving.request(reqwest::Method::GET, path, None);
+    assert_eq!((get("/readyz").status(), get("/readyz").headers().get("connection")), (reqwest::StatusCode::OK, None));
+    serving.signal("TERM");
+    until(|| "the balancer is told", || get("/readyz").status() == 503);
+    for path in ["/healthz", "/v1/models"] {
+        let response = get(path);
+        assert_eq!((response.status().as_u16(), response.headers()["connection"].to_str().unwrap()), (200, "close"));
+    }
+    serving.signal("TERM");
+    assert_eq!(serving.wait(Duration::from_secs(30)), Some(0));
+}
