@@ -28,7 +28,15 @@ pub(super) struct WriterConnection {
 
 impl WriterConnection {
     pub fn new(connector: Connector, runtime: Handle, node: Node, connection: Connection, outage: Outage) -> Self {
-        Self { connector, runtime, node, connection: Some(connection), has_begun: false, outage, turns: Turns::default() }
+        Self {
+            connector,
+            runtime,
+            node,
+            connection: Some(connection),
+            has_begun: false,
+            outage,
+            turns: Turns::default(),
+        }
     }
 
     /// Drops a connection that is lost.

@@ -43,7 +43,8 @@ fn two_transactions_of_a_node_conflict_on_its_row() {
     let (mut one, mut two) = (database.connect(), database.connect());
     let other = node.clone();
     database.runtime.block_on(async { one.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap() });
-    let waiting = database.runtime.spawn(async move { two.begin(&other, &Wanted::default(), &mut Turns::default()).await });
+    let waiting =
+        database.runtime.spawn(async move { two.begin(&other, &Wanted::default(), &mut Turns::default()).await });
     database.wait_for_lock();
     database.runtime.block_on(async {
         one.commit(&mut node, &writes(&[]), &[]).await.unwrap();
@@ -119,7 +120,9 @@ fn a_takeover_waits_for_a_transaction_that_has_begun() {
     let database = Database::new();
     let mut old = database.register("a");
     let mut connection = database.connect();
-    database.runtime.block_on(async { connection.begin(&old, &Wanted::default(), &mut Turns::default()).await.unwrap() });
+    database
+        .runtime
+        .block_on(async { connection.begin(&old, &Wanted::default(), &mut Turns::default()).await.unwrap() });
     let connector = database.connector.clone();
     let takeover = database.runtime.spawn(async move {
         let mut connection = connector.connect().await.unwrap();

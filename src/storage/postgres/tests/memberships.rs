@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::super::turn::Turns;
 use super::super::connector::Connector;
 use super::super::error::PostgresError;
 use super::super::membership::{Member, Membership, Pulse};
 use super::super::node::{self, Node};
 use super::super::pool::Pool;
 use super::super::snapshot::PostgresSnapshot;
+use super::super::turn::Turns;
 use super::proxy::{Cut, Proxy};
 use super::{Database, PATIENCE, PostgresServer, settings, shared, writes};
 use crate::clock_rng::{ClockRng, Timestamp};

@@ -49,7 +49,10 @@ fn a_node_keeps_its_number_while_it_is_silent_for_less_than_a_day() {
     assert_eq!(database.register("third").number, 1);
     database.run(async |connection| {
         assert_eq!(node::renew(connection, &silent).await, Err(PostgresError::Fenced));
-        assert_eq!(connection.begin(&silent, &Wanted::default(), &mut Turns::default()).await, Err(PostgresError::Fenced));
+        assert_eq!(
+            connection.begin(&silent, &Wanted::default(), &mut Turns::default()).await,
+            Err(PostgresError::Fenced)
+        );
     });
 }
 

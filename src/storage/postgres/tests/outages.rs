@@ -64,7 +64,10 @@ fn a_server_that_stops_to_answer_is_given_up_after_the_deadline() {
         let read = idle.read(&wanted(KEYS, &[b"k"])).await.unwrap_err();
         assert!(matches!(read, PostgresError::Lost { commit_sent: false, .. }), "{read:?}");
         assert!(!idle.is_usable());
-        assert!(idle.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap_err().is_lost(), "late answers are never read");
+        assert!(
+            idle.begin(&node, &Wanted::default(), &mut Turns::default()).await.unwrap_err().is_lost(),
+            "late answers are never read"
+        );
         // Its statements are not prepared yet, so COMMIT is not sent.
         let commit = writer.commit(&mut node, &writes(&[(KEYS, b"k", Some(b"v"))]), &[]).await.unwrap_err();
         assert!(matches!(commit, PostgresError::Lost { commit_sent: false, .. }), "{commit:?}");
