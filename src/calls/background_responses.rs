@@ -45,8 +45,9 @@ pub trait ResponseRunner {
     /// The end of a response that cannot be generated.
     fn failed(&self, started: &StartedResponse, error: &Error) -> Result<EndedResponse>;
 
-    /// Called when a response has ended or its generation was interrupted.
-    fn ended(&self, id: ResponseId);
+    /// Called when a response has ended or its generation was interrupted. `is_stored_here`: this process has stored the end
+    /// of what it generated, so no other process has generated the response.
+    fn ended(&self, id: ResponseId, is_stored_here: bool);
 
     /// Called when the loop ends.
     fn stopped(&self);
@@ -63,7 +64,9 @@ pub struct BackgroundResponses {
 
 /// What became of an attempt.
 enum Attempt {
-    /// The response has ended, or the server stops.
+    /// This process has stored the end of what it generated.
+    Stored,
+    /// The response has ended otherwise, or the server stops.
     Done,
     /// Another node generates it. Streams on this one follow that.
     Elsewhere,
@@ -137,8 +140,10 @@ impl BackgroundResponses {
             tracing::warn!(response = %id, %error, "a response in the background was interrupted; it is tried again");
             Attempt::Retry { is_model_unavailable: false }
         });
-        if matches!(attempt, Attempt::Done) {
-            self.runner.ended(id);
+        match attempt {
+            Attempt::Stored => self.runner.ended(id, true),
+            Attempt::Done => self.runner.ended(id, false),
+            Attempt::Elsewhere | Attempt::Retry { .. } => {}
         }
         (id, attempt)
     }
@@ -189,7 +194,7 @@ impl BackgroundResponses {
             Err(error) => self.runner.failed(&started, &error)?,
         };
         self.responses.end(id, ended, &recorder, |error| self.runner.failed(&started, error)).await?;
-        Ok(Attempt::Done)
+        Ok(Attempt::Stored)
     }
 
     /// Resolves when a response is not to be generated here any more.

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditIndexRow, AuditRecord};
 use super::batches::BatchRecord;
-use super::check_report::{CheckReport, cause, records};
+use super::check_report::{CheckReport, cause, owner, records, records_with};
 use super::content_chunks::{Chunk, OrphanedChunks};
 use super::conversations::{self, ConversationRecord, MessageRecord};
 use super::error::CheckError;
@@ -76,35 +76,39 @@ fn projects(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 }
 
 fn keys(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |key, record: KeyRecord| {
+    let related = |key: &[u8], record: &KeyRecord| {
         let project = record.project.to_bytes();
-        if tx.raw(tables::PROJECTS, &project)?.is_none() {
+        Ok([project.to_vec(), [&project, key].concat()])
+    };
+    records_with(tx, report, [tables::PROJECTS, tables::KEYS_BY_PROJECT], related, |_, record, [project, listed]| {
+        if !project.exists()? {
             return Ok(Some(format!(
                 "key '{}' belongs to project {}, which does not exist",
                 record.name, record.project
             )));
         }
-        let listed = tx.raw(tables::KEYS_BY_PROJECT, &[&project, key].concat())?.is_some();
-        Ok((!listed).then(|| format!("key '{}' is missing in the index of its project", record.name)))
+        Ok((!listed.exists()?).then(|| format!("key '{}' is missing in the index of its project", record.name)))
     })
 }
 
 fn key_index(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |row_key, _: KeyIndexRow| {
-        let (project, key) = row_key.split_at_checked(16).unwrap_or_default();
-        let record: Option<KeyRecord> = tx.get(key)?;
-        let fits = record.is_some_and(|record| record.project.to_bytes() == project);
+    let key = |row_key: &[u8], _: &KeyIndexRow| Ok([row_key.get(16..).unwrap_or_default().to_vec()]);
+    records_with(tx, report, [tables::KEYS], key, |row_key, _, [key]| {
+        let record: Option<KeyRecord> = key.record(tx)?;
+        let fits = record.is_some_and(|record| row_key.starts_with(&record.project.to_bytes()));
         Ok((!fits).then(|| "the index of keys lists a key that is not in the project".into()))
     })
 }
 
 /// Checks that each resource is listed under its project. Each kind has a line in `verify`.
 fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |id, record: R| {
+    let entry = |id: &[u8], record: &R| {
+        let id = id.try_into().map_err(|_| Error::internal(format!("a {:?} has a malformed id", R::KIND)))?;
+        Ok([project_resources::row_key(R::KIND, record.project(), id)])
+    };
+    records_with(tx, report, [tables::OWNED], entry, |_, record, [listed]| {
         let (kind, project) = (R::KIND, record.project());
-        let id = id.try_into().map_err(|_| Error::internal(format!("a {kind:?} has a malformed id")))?;
-        let listed = tx.raw(tables::OWNED, &project_resources::row_key(kind, project, id))?.is_some();
-        Ok((!listed).then(|| format!("a {kind:?} of {project} is missing in the index of resources")))
+        Ok((!listed.exists()?).then(|| format!("a {kind:?} of {project} is missing in the index of resources")))
     })
 }
 
@@ -112,23 +116,26 @@ fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) 
 /// as orphaned.
 fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     let last = |id: &[u8], chunks: u32| [id, &chunks.saturating_sub(1).to_be_bytes()].concat();
-    let exists = |id: &[u8], chunks: u32| Ok::<_, Error>(tx.raw(tables::FILE_CHUNKS, &last(id, chunks))?.is_some());
     let mut adapters = BTreeMap::new();
-    records(tx, report, &mut |id, file: FileRecord| {
-        Ok((!exists(id, file.chunks)?).then(|| format!("the file '{}' has lost the end of its content", file.name)))
+    let end = |id: &[u8], file: &FileRecord| Ok([last(id, file.chunks)]);
+    records_with(tx, report, [tables::FILE_CHUNKS], end, |_, file, [end]| {
+        Ok((!end.exists()?).then(|| format!("the file '{}' has lost the end of its content", file.name)))
     })?;
-    records(tx, report, &mut |id, state: TrainingStateRecord| {
-        Ok((!exists(id, state.chunks)?).then(|| format!("the saved state of {} has lost its end", state.job)))
+    let end = |id: &[u8], state: &TrainingStateRecord| Ok([last(id, state.chunks)]);
+    records_with(tx, report, [tables::FILE_CHUNKS], end, |_, state, [end]| {
+        Ok((!end.exists()?).then(|| format!("the saved state of {} has lost its end", state.job)))
     })?;
-    records(tx, report, &mut |_, checkpoint: CheckpointRecord| {
-        let CheckpointRecord { weights, chunks, job, .. } = checkpoint;
-        adapters.insert(weights, chunks);
-        Ok((!exists(&weights.to_bytes(), chunks)?).then(|| format!("an adapter of {job} has lost its end")))
+    let end = |_: &[u8], adapter: &CheckpointRecord| Ok([last(&adapter.weights.to_bytes(), adapter.chunks)]);
+    records_with(tx, report, [tables::FILE_CHUNKS], end, |_, adapter, [end]| {
+        adapters.insert(adapter.weights, adapter.chunks);
+        Ok((!end.exists()?).then(|| format!("an adapter of {} has lost its end", adapter.job)))
     })?;
-    records(tx, report, &mut |row_key, _: Chunk| {
+    let related = [tables::FILES, tables::TRAINING_STATES, tables::ORPHANED_CHUNKS];
+    let id = |row_key: &[u8], _: &Chunk| Ok([(); 3].map(|()| owner(row_key)));
+    records_with(tx, report, related, id, |row_key, _, [file, state, orphaned]| {
         let id = row_key.get(..16).unwrap_or_default();
-        let file = tx.get::<FileRecord>(id)?.map(|file| file.chunks);
-        let state = || Ok::<_, Error>(tx.get::<TrainingStateRecord>(id)?.map(|state| state.chunks));
+        let file = file.record::<FileRecord>(tx)?.map(|file| file.chunks);
+        let state = || Ok::<_, Error>(state.record::<TrainingStateRecord>(tx)?.map(|state| state.chunks));
         let adapter = || adapters.get(&id.try_into().map_or(FileId::from_bytes([0; 16]), FileId::from_bytes)).copied();
         let chunks = match file {
             Some(chunks) => Some(chunks),
@@ -136,7 +143,7 @@ fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         };
         let fits = match chunks {
             Some(chunks) => row_key <= last(id, chunks).as_slice(),
-            None => tx.get::<OrphanedChunks>(id)?.is_some(),
+            None => orphaned.record::<OrphanedChunks>(tx)?.is_some(),
         };
         Ok((!fits).then(|| "a content chunk belongs to nothing".into()))
     })
@@ -144,20 +151,23 @@ fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 
 /// Checks that what a fine-tuning job has refers to it, and the other way round.
 fn jobs(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |row_key, _: JobEventRecord| {
-        let job = tx.raw(tables::JOBS, row_key.get(..16).unwrap_or_default())?;
-        Ok(job.is_none().then(|| "an event belongs to no fine-tuning job".into()))
+    let job = |row_key: &[u8], _: &JobEventRecord| Ok([owner(row_key)]);
+    records_with(tx, report, [tables::JOBS], job, |_, _, [job]| {
+        Ok((!job.exists()?).then(|| "an event belongs to no fine-tuning job".into()))
     })?;
-    records(tx, report, &mut |id, _: OpenJobRow| {
-        Ok(tx.raw(tables::JOBS, id)?.is_none().then(|| "an open fine-tuning job does not exist".into()))
+    let job = |id: &[u8], _: &OpenJobRow| Ok([id.to_vec()]);
+    records_with(tx, report, [tables::JOBS], job, |_, _, [job]| {
+        Ok((!job.exists()?).then(|| "an open fine-tuning job does not exist".into()))
     })?;
-    records(tx, report, &mut |id, state: TrainingStateRecord| {
-        let job: Option<JobRecord> = tx.get(&state.job.to_bytes())?;
+    let job = |_: &[u8], state: &TrainingStateRecord| Ok([state.job.to_bytes().to_vec()]);
+    records_with(tx, report, [tables::JOBS], job, |id, state, [job]| {
+        let job: Option<JobRecord> = job.record(tx)?;
         let fits = job.and_then(|job| job.saved).is_some_and(|saved| saved.content.to_bytes() == id);
         Ok((!fits).then(|| format!("a saved state is not that of {}", state.job)))
     })?;
-    records(tx, report, &mut |name, TunedModelRow(id): TunedModelRow| {
-        let checkpoint: Option<CheckpointRecord> = tx.get(&id)?;
+    let checkpoint = |_: &[u8], row: &TunedModelRow| Ok([row.0.to_vec()]);
+    records_with(tx, report, [tables::CHECKPOINTS], checkpoint, |name, _, [checkpoint]| {
+        let checkpoint: Option<CheckpointRecord> = checkpoint.record(tx)?;
         let fits = checkpoint.is_some_and(|found| found.names.iter().any(|known| known.as_bytes() == name));
         Ok((!fits).then(|| "the name of a tuned model belongs to no checkpoint".into()))
     })
@@ -165,23 +175,27 @@ fn jobs(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 
 /// Checks that an image has its chunks and index row, and that these belong to an image.
 fn stored_images(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |id, record: StoredImageRecord| {
-        let last = [id, &record.chunks.saturating_sub(1).to_be_bytes()].concat();
-        let whole = tx.raw(tables::STORED_IMAGE_CHUNKS, &last)?.is_some();
-        let ends = tx.raw(tables::STORED_IMAGES_BY_EXPIRY, &stored_images::expiry_key(record.ends_at, id))?.is_some();
-        let project = record.project;
-        Ok((!whole || !ends).then(|| format!("an image of {project} has no content or no expiry entry")))
+    let related = [tables::STORED_IMAGE_CHUNKS, tables::STORED_IMAGES_BY_EXPIRY];
+    let keys = |id: &[u8], image: &StoredImageRecord| {
+        let last = [id, &image.chunks.saturating_sub(1).to_be_bytes()].concat();
+        Ok([last, stored_images::expiry_key(image.ends_at, id)])
+    };
+    records_with(tx, report, related, keys, |_, image, [last, expiry]| {
+        let (is_whole, ends, project) = (last.exists()?, expiry.exists()?, image.project);
+        Ok((!is_whole || !ends).then(|| format!("an image of {project} has no content or no expiry entry")))
     })?;
-    records(tx, report, &mut |row_key, _: ImageChunk| {
-        let (id, at) = row_key.split_at_checked(16).unwrap_or_default();
-        let image: Option<StoredImageRecord> = tx.get(id)?;
-        let at = at.try_into().map(u32::from_be_bytes);
+    let image = |row_key: &[u8], _: &ImageChunk| Ok([owner(row_key)]);
+    records_with(tx, report, [tables::STORED_IMAGES], image, |row_key, _, [image]| {
+        let image: Option<StoredImageRecord> = image.record(tx)?;
+        let at = row_key.get(16..).unwrap_or_default().try_into().map(u32::from_be_bytes);
         let fits = image.is_some_and(|image| at.is_ok_and(|at| at < image.chunks));
         Ok((!fits).then(|| "an image chunk belongs to no image".into()))
     })?;
-    records(tx, report, &mut |key, _: ExpiryIndexRow| {
-        let (ends_at, id) = stored_images::parse_expiry_key(key)?;
-        let fits = stored_images::find(tx, id)?.is_some_and(|image| image.ends_at == ends_at);
+    let image = |key: &[u8], _: &ExpiryIndexRow| Ok([stored_images::parse_expiry_key(key)?.1.to_bytes().to_vec()]);
+    records_with(tx, report, [tables::STORED_IMAGES], image, |key, _, [image]| {
+        let (ends_at, _) = stored_images::parse_expiry_key(key)?;
+        let image: Option<StoredImageRecord> = image.record(tx)?;
+        let fits = image.is_some_and(|image| image.ends_at == ends_at);
         Ok((!fits).then(|| "an expiry entry belongs to no image".into()))
     })
 }
@@ -200,9 +214,10 @@ fn transcripts(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         Ok((!fits)
             .then(|| format!("a conversation of {project} has {count} of {expected} messages, {bytes} bytes in all")))
     })?;
-    records(tx, report, &mut |row_key, _: MessageRecord| {
+    let conversation = |row_key: &[u8], _: &MessageRecord| Ok([owner(row_key)]);
+    records_with(tx, report, [tables::CONVERSATIONS], conversation, |row_key, _, [conversation]| {
         let row = conversations::row_of(row_key);
-        let conversation: Option<ConversationRecord> = tx.get(row_key.get(..16).unwrap_or_default())?;
+        let conversation: Option<ConversationRecord> = conversation.record(tx)?;
         let rows = conversation.map_or(0..0, |record| record.first_row..record.next_row);
         let fits = row.is_ok_and(|row| rows.contains(&row));
         Ok((!fits).then(|| "a message is in no conversation".into()))
@@ -223,23 +238,24 @@ fn agent_versions(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let project = record.project;
         Ok((!fits).then(|| format!("an agent of {project} has {count} of {expected} versions, {bytes} bytes in all")))
     })?;
-    records(tx, report, &mut |row_key, _: AgentVersionRecord| {
+    let agent = |row_key: &[u8], _: &AgentVersionRecord| Ok([owner(row_key)]);
+    records_with(tx, report, [tables::AGENTS], agent, |row_key, _, [agent]| {
         let version = agents::number(row_key)?;
-        let agent: Option<AgentRecord> = tx.get(row_key.get(..16).unwrap_or_default())?;
+        let agent: Option<AgentRecord> = agent.record(tx)?;
         let fits = agent.is_some_and(|agent| (agent.oldest..=agent.version).contains(&version));
         Ok((!fits).then(|| format!("version {version} of an agent belongs to none")))
     })
 }
 
 fn audit(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |row_key, row: AuditRecord| {
-        let (project, id) = row_key.split_at_checked(16).unwrap_or_default();
-        let found: Option<AuditIndexRow> = tx.get(id)?;
-        let fits = found.is_some_and(|found| found.project.to_bytes() == project);
+    let entry = |row_key: &[u8], _: &AuditRecord| Ok([row_key.get(16..).unwrap_or_default().to_vec()]);
+    records_with(tx, report, [tables::AUDIT_BY_TIME], entry, |row_key, row, [entry]| {
+        let found: Option<AuditIndexRow> = entry.record(tx)?;
+        let fits = found.is_some_and(|found| row_key.starts_with(&found.project.to_bytes()));
         Ok((!fits).then(|| format!("audit row {} of {} is missing in the index", row.action, row.at)))
     })?;
-    records(tx, report, &mut |id, AuditIndexRow { project }| {
-        let exists = tx.raw(tables::AUDIT, &[&project.to_bytes(), id].concat())?.is_some();
-        Ok((!exists).then(|| "the index of the audit log names a row that does not exist".into()))
+    let row = |id: &[u8], entry: &AuditIndexRow| Ok([[&entry.project.to_bytes(), id].concat()]);
+    records_with(tx, report, [tables::AUDIT], row, |_, _, [row]| {
+        Ok((!row.exists()?).then(|| "the index of the audit log names a row that does not exist".into()))
     })
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::check_report::{CheckReport, records};
+use super::check_report::{CheckReport, Related, records, records_with};
 use super::codec::Record;
 use super::tables;
-use super::transaction::{ReadTx, Reader as _};
+use super::transaction::ReadTx;
 use super::usage::{self, EstimatedSeries, Horizon, SeriesRecord, Sums, UsageRecord, Width};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
@@ -29,23 +29,22 @@ struct Levels {
 pub(super) fn check(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     let horizon = usage::horizon(tx)?;
     let mut levels = Levels::default();
-    records(tx, report, &mut |key, raw: UsageRecord| {
+    let series = |key: &[u8], raw: &UsageRecord| Ok([usage::series_key(project(key)?, raw.series)]);
+    records_with(tx, report, [tables::SERIES], series, |key, raw, [series]| {
         let (project, at) = (project(key)?, usage::time_of(key)?);
         add(&mut levels.raw, project, &Sums::from(&raw), at >= horizon.raw);
-        named(tx, project, raw.series)
+        named(series, project, raw.series)
     })?;
-    records(tx, report, &mut |key, sums: Sums| {
-        let project = project(key)?;
-        let width = key.get(16).and_then(|byte| Width::ALL.into_iter().find(|width| *width as u8 == *byte));
-        let width = width.ok_or_else(|| Error::internal("a usage sum has no known width"))?;
-        let (start, series) = usage::slot_of(key, width)?;
+    let series = |key: &[u8], _: &Sums| Ok([usage::series_key(project(key)?, slot(key)?.2)]);
+    records_with(tx, report, [tables::SERIES], series, |key, sums, [found]| {
+        let (project, (width, start, series)) = (project(key)?, slot(key)?);
         levels.add(project, width, start, &sums, horizon);
-        named(tx, project, series)
+        named(found, project, series)
     })?;
     records(tx, report, &mut |_, _: SeriesRecord| Ok(None))?;
-    records(tx, report, &mut |key, _: EstimatedSeries| {
-        let exists = tx.raw(tables::SERIES, key)?.is_some();
-        Ok((!exists).then(|| "a series that does not exist is marked as estimated".to_owned()))
+    let series = |key: &[u8], _: &EstimatedSeries| Ok([key.to_vec()]);
+    records_with(tx, report, [tables::SERIES], series, |_, _, [series]| {
+        Ok((!series.exists()?).then(|| "a series that does not exist is marked as estimated".to_owned()))
     })?;
     let pairs = [
         ("raw records and minutes", &levels.raw, &levels.minutes_of_raw),
@@ -84,9 +83,16 @@ fn add(totals: &mut Totals, project: ProjectId, sums: &Sums, counts: bool) {
     }
 }
 
-fn named(tx: &ReadTx, project: ProjectId, series: u32) -> Result<Option<String>> {
-    let exists = tx.raw(tables::SERIES, &usage::series_key(project, series))?.is_some();
-    Ok((!exists).then(|| format!("usage of {project} is counted under series {series}, which does not exist")))
+fn named(found: Related, project: ProjectId, series: u32) -> Result<Option<String>> {
+    Ok((!found.exists()?).then(|| format!("usage of {project} is counted under series {series}, which does not exist")))
+}
+
+/// Width, start and series of a sum.
+fn slot(key: &[u8]) -> Result<(Width, Timestamp, u32)> {
+    let width = key.get(16).and_then(|byte| Width::ALL.into_iter().find(|width| *width as u8 == *byte));
+    let width = width.ok_or_else(|| Error::internal("a usage sum has no known width"))?;
+    let (start, series) = usage::slot_of(key, width)?;
+    Ok((width, start, series))
 }
 
 fn project(key: &[u8]) -> Result<ProjectId> {

@@ -4,6 +4,10 @@
 
 #[path = "../common/clock.rs"]
 mod clock;
+#[path = "../common/database.rs"]
+mod database;
+#[path = "../common/database_servers.rs"]
+mod database_servers;
 #[path = "../common/fixtures.rs"]
 mod fixtures;
 #[path = "../common/postgres.rs"]

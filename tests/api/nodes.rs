@@ -1,45 +1,26 @@
-//! Servers over one PostgreSQL database.
+//! Servers over one PostgreSQL database, which generate responses in the background.
 
 use std::sync::Arc;
 
 use outpost::app::SystemClockRng;
-use outpost::storage::{CheckReport, PostgresLocation, PostgresSettings, Store, StoreSettings};
+use outpost::storage::CheckReport;
 use serde_json::json;
 
-use crate::postgres;
+use crate::database::Database;
 use crate::server::{MODEL, Server};
-use crate::tiny_model::{self, TinyModel};
+use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
 /// Two servers over one database.
 pub struct Nodes {
     pub servers: Vec<Server>,
-    database: String,
-}
-
-fn location(database: &str, node: &str) -> PostgresLocation {
-    let settings = PostgresSettings::parse(&postgres::shared().socket_url(database), None).unwrap();
-    PostgresLocation { settings, node: node.to_owned(), readers: 4 }
+    database: Database,
 }
 
 impl Nodes {
     pub fn start(model: &TinyModel) -> Self {
-        let database = postgres::shared().new_database();
-        let mut servers: Vec<Server> = Vec::new();
-        for node in ["one", "two"] {
-            let folder = tempfile::tempdir().unwrap();
-            tiny_model::write(&folder.path().join("models"), MODEL, model);
-            let data = folder.path().join("data");
-            std::fs::create_dir(&data).unwrap();
-            for name in ["pepper", "admin.key"] {
-                if let Some(first) = servers.first() {
-                    std::fs::copy(first.folder.path().join("data").join(name), data.join(name)).unwrap();
-                }
-            }
-            let store = location(&database, node);
-            servers.push(Server::start_in_configured(folder, |config| config.store = Some(store)));
-        }
-        let nodes = Self { servers, database };
+        let database = Database::new();
+        let nodes = Self { servers: database.serve_two(model).into(), database };
         nodes.generate_once();
         nodes
     }
@@ -67,11 +48,8 @@ impl Nodes {
 
     /// Stops both and checks the store.
     pub fn stop(self) -> CheckReport {
-        let mut folders: Vec<_> = self.servers.into_iter().map(Server::stop).collect();
-        let folder = folders.pop().unwrap();
-        let settings = StoreSettings { dir: folder.path().join("data"), cache_bytes: 16 << 20, queue: 64 };
-        let store = Store::open_postgres(settings, &location(&self.database, "check"), Arc::new(SystemClockRng::new()))
-            .unwrap();
+        drop(self.servers);
+        let (store, _folder) = self.database.open_store("check", Arc::new(SystemClockRng::new()));
         let report = store.verify().unwrap();
         store.shutdown();
         assert!(report.is_clean(), "{:?}", report.problems);

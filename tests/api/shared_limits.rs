@@ -1,43 +1,16 @@
 //! Rate limits of two nodes over one PostgreSQL database.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Instant;
 
-use outpost::storage::{PostgresLocation, PostgresSettings};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use crate::server::{MODEL, Response, Server};
-use crate::tiny_model::{self, TinyModel};
-use crate::{postgres, wait};
-
-/// Starts a node on a folder that may have the files of an earlier start.
-fn start_node(folder: TempDir, database: &str, name: &str) -> Server {
-    let models = folder.path().join("models");
-    if !models.exists() {
-        tiny_model::write(&models, MODEL, &TinyModel::default());
-    }
-    let settings = PostgresSettings::parse(&postgres::shared().socket_url(database), None).unwrap();
-    Server::start_in_configured(folder, |config| {
-        config.store = Some(PostgresLocation { settings, node: name.to_owned(), readers: 4 });
-    })
-}
-
-/// Two nodes over a new database.
-fn start_two() -> ([Server; 2], String) {
-    let database = postgres::shared().new_database();
-    let first = start_node(tempfile::tempdir().unwrap(), &database, "a");
-    let folder = tempfile::tempdir().unwrap();
-    fs::create_dir(folder.path().join("data")).unwrap();
-    for file in ["pepper", "admin.key"] {
-        fs::copy(first.folder.path().join("data").join(file), folder.path().join("data").join(file)).unwrap();
-    }
-    let second = start_node(folder, &database, "b");
-    ([first, second], database)
-}
+use crate::database::Database;
+use crate::server::{Response, Server};
+use crate::tiny_model::TinyModel;
+use crate::wait;
 
 fn set(server: &Server, project: &str, limits: &Value) {
     server.patch(&format!("/v1/projects/{project}/rate-limits"), limits).ok();
@@ -72,7 +45,7 @@ fn wait_for_limit(server: &Server, project: &str, key: &str, limit: &str) {
 fn two_nodes_admit_together_what_one_would() {
     const RATE: f64 = 10.0;
     const BURST: f64 = 20.0;
-    let (servers, _) = start_two();
+    let servers = Database::new().serve_two(&TinyModel::default());
     let (project, _, key) = servers[0].tenant("t");
     set(&servers[0], &project, &json!({ "requests_per_minute": 600, "burst_limit": 20 }));
     wait_for_limit(&servers[1], &project, &key, "600");
@@ -112,7 +85,8 @@ fn two_nodes_admit_together_what_one_would() {
 
 #[test]
 fn a_changed_limit_holds_on_both_nodes_and_a_restart_of_both_refills_nothing() {
-    let ([first, second], database) = start_two();
+    let database = Database::new();
+    let [first, second] = database.serve_two(&TinyModel::default());
     let (project, _, key) = first.tenant("t");
     set(&first, &project, &json!({ "requests_per_minute": 1, "burst_limit": 4, "tokens_per_minute": 1000 }));
     wait_for_limit(&second, &project, &key, "1");
@@ -133,7 +107,7 @@ fn a_changed_limit_holds_on_both_nodes_and_a_restart_of_both_refills_nothing() {
     assert!(!is_admitted(&first, &key));
 
     let (one, two) = (first.stop(), second.stop());
-    let [first, second] = [(one, "a"), (two, "b")].map(|(folder, name)| start_node(folder, &database, name));
+    let [first, second] = [("a", one), ("b", two)].map(|(node, folder)| database.serve_in(node, folder));
     assert!(!is_admitted(&second, &key) && !is_admitted(&first, &key), "a restart of all nodes adds nothing");
     set(&second, &project, &json!({ "requests_per_minute": null }));
     assert!(is_admitted(&second, &key));

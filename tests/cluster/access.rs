@@ -3,18 +3,14 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::nodes::{Database, first, next_to};
+use crate::database::Database;
 use crate::server::Server;
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
 /// Two servers that know of each other.
 fn two_servers(database: &Database) -> [Server; 2] {
-    let model = TinyModel::default();
-    let a = database.serve("a", first(&model));
-    let folder = next_to(a.folder.path(), Some(&model));
-    let b = database.serve("b", folder);
-    let servers = [a, b];
+    let servers = database.serve_two(&TinyModel::default());
     for server in &servers {
         let knows_both = || server.get("/metrics").text.lines().any(|line| line == "outpost_store_nodes 2");
         until(|| "the servers see each other", knows_both);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::nodes::{Database, first, next_to, slow_model};
+use crate::database::Database;
+use crate::nodes::slow_model;
 use crate::server::{MODEL, Server};
 use crate::wait::until;
 
@@ -22,10 +23,10 @@ fn path(response: &Value) -> String {
 #[test]
 fn a_response_is_generated_once_and_cancelled_on_another_server() {
     let (database, model) = (Database::new(), slow_model());
-    let a = database.serve("a", first(&model));
+    let a = database.serve("a", &model);
     let response = begin(&a);
     a.wait_running();
-    let b = database.serve("b", next_to(a.folder.path(), Some(&model)));
+    let b = database.serve("b", &model);
     // The other server has looked at the open responses by the time it has ended one that was created later.
     let second = begin(&b);
     until(|| "both run", || a.engine.load().running + b.engine.load().running == 2);
@@ -44,10 +45,10 @@ fn a_response_is_generated_once_and_cancelled_on_another_server() {
 #[test]
 fn a_response_of_a_stopped_server_is_generated_by_another() {
     let (database, model) = (Database::new(), slow_model());
-    let a = database.serve("a", first(&model));
+    let a = database.serve("a", &model);
     let response = begin(&a);
     a.wait_running();
-    let b = database.serve("b", next_to(a.folder.path(), Some(&model)));
+    let b = database.serve("b", &model);
     drop(a);
     b.wait_running();
     b.post(&format!("{}/cancel", path(&response)), &json!({})).ok();

@@ -8,7 +8,8 @@ use outpost::storage::work_leases::{self, Work};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::nodes::{Database, ask, first, next_to, slow_model, upload};
+use crate::database::Database;
+use crate::nodes::{ask, slow_model, upload};
 use crate::server::{MODEL, Server};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
@@ -48,7 +49,7 @@ fn outcomes(server: &Server, project: &str) -> Value {
 #[test]
 fn a_batch_of_a_killed_server_is_finished_by_another_with_every_request_once() {
     let (database, model) = (Database::new(), TinyModel::default());
-    let a = database.serve("a", first(&model));
+    let a = database.serve("a", &model);
     let (project, _, key) = a.tenant("batches");
     let file = upload(&a, &key, "batch", &lines(30, 3));
     let limits = format!("/v1/projects/{project}/rate-limits");
@@ -67,7 +68,7 @@ fn a_batch_of_a_killed_server_is_finished_by_another_with_every_request_once() {
     );
     let before = || ask(&a, Method::GET, &path(&batch), None);
     until(|| "some requests fit into the budget", || completed(&before()) > 1);
-    let b = database.serve("b", next_to(folder.path(), Some(&model)));
+    let b = database.serve("b", &model);
     a.child.kill().unwrap();
     a.child.wait().unwrap();
     assert!(completed(&b.get(&path(&batch)).ok()) < 30, "the budget is exhausted");
@@ -88,13 +89,13 @@ fn a_batch_of_a_killed_server_is_finished_by_another_with_every_request_once() {
 #[test]
 fn a_server_that_has_lost_a_batch_drops_it_without_a_trace() {
     let database = Database::new();
-    let a = database.serve("a", first(&slow_model()));
+    let a = database.serve("a", &slow_model());
     let (project, _, key) = a.tenant("batches");
     let file = upload(&a, &key, "batch", &lines(2, 7000));
     let batch = a.call(Method::POST, "/openai/v1/batches", Some(&key), Some(&batch_of(&file))).ok();
     until(|| "both requests run", || a.engine.load().running == 2);
     let id: BatchId = batch["id"].as_str().unwrap().parse().unwrap();
-    let (thief, _folder) = database.open_store("thief", a.folder.path());
+    let (thief, _folder) = database.open("thief");
     // As if the server were dead.
     let steal = move |tx: &WriteTx| work_leases::claim(tx, Work::Batch(id), |_| false);
     assert!(thief.enqueue(steal).unwrap().blocking_recv().unwrap().unwrap());
@@ -113,11 +114,11 @@ fn a_server_that_has_lost_a_batch_drops_it_without_a_trace() {
 #[test]
 fn a_batch_that_another_server_runs_can_be_cancelled() {
     let (database, model) = (Database::new(), slow_model());
-    let a = database.serve("a", first(&model));
+    let a = database.serve("a", &model);
     let file = upload(&a, &a.admin, "batch", &lines(2, 7000));
     let batch = a.post("/openai/v1/batches", &batch_of(&file)).ok();
     until(|| "both requests run", || a.engine.load().running == 2);
-    let b = database.serve("b", next_to(a.folder.path(), Some(&model)));
+    let b = database.serve("b", &model);
     b.post(&format!("{}/cancel", path(&batch)), &json!({})).ok();
     until(|| "the batch is cancelled", || b.get(&path(&batch)).ok()["status"] == "cancelled");
     a.wait_idle(Duration::from_secs(60));

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::nodes::{Database, first, next_to, upload};
+use crate::database::Database;
+use crate::nodes::upload;
 use crate::server::{MODEL, Server};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
@@ -39,18 +40,20 @@ fn messages(server: &Server, job: &Value) -> Vec<String> {
 #[test]
 fn a_server_without_the_model_leaves_a_job_to_one_that_has_it() {
     let (database, model) = (Database::new(), TinyModel::default());
-    let a = database.serve("a", first(&model));
+    let a = database.serve("a", &model);
     let job = create(&a, 500, 50);
     wait_for(&a, &job, "running");
     a.post(&format!("{}/pause", path(&job)), &json!({})).ok();
     database.wait_for_no_leases();
-    let b = database.serve("b", next_to(a.folder.path(), None));
+    let without_models = tempfile::tempdir().unwrap();
+    std::fs::create_dir(without_models.path().join("models")).unwrap();
+    let b = database.serve_in("b", without_models);
     let folder = a.stop();
     b.post(&format!("{}/resume", path(&job)), &json!({})).ok();
     let left = |messages: &[String]| messages.iter().filter(|text| text.contains("cannot train the job")).count();
     until(|| "the server says that it cannot train the job", || left(&messages(&b, &job)) == 1);
     assert_eq!(b.get(&path(&job)).ok()["state"], "queued");
-    let a = database.serve("a", folder);
+    let a = database.serve_in("a", folder);
     wait_for(&b, &job, "running");
     assert!(messages(&b, &job)[0].contains("goes on") || messages(&b, &job).len() > 2);
     // The other server stops it.
@@ -62,11 +65,11 @@ fn a_server_without_the_model_leaves_a_job_to_one_that_has_it() {
 #[test]
 fn a_job_goes_on_where_another_server_has_stopped() {
     let (database, model) = (Database::new(), TinyModel::default());
-    let a = database.serve("a", first(&model));
+    let a = database.serve("a", &model);
     let job = create(&a, 500, 50);
     let step = |server: &Server| server.get(&path(&job)).ok()["progress"]["step"].as_u64().unwrap_or(0);
     until(|| "some steps are done", || step(&a) > 0);
-    let b = database.serve("b", next_to(a.folder.path(), Some(&model)));
+    let b = database.serve("b", &model);
     drop(a);
     until(|| "the other server goes on", || messages(&b, &job).iter().any(|text| text.contains("goes on after step")));
     b.post(&format!("{}/cancel", path(&job)), &json!({})).ok();

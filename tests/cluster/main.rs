@@ -7,6 +7,10 @@ mod children;
 #[path = "../common/clock.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod clock;
+#[path = "../common/database.rs"]
+mod database;
+#[path = "../common/database_servers.rs"]
+mod database_servers;
 #[path = "../common/fixtures.rs"]
 mod fixtures;
 #[path = "../common/postgres.rs"]

@@ -9,7 +9,7 @@ use outpost::service::maintenance::Maintenance;
 use outpost::storage::WriteTx;
 use outpost::storage::idempotency_records::{self, IdempotencyRecord, RETENTION};
 
-use crate::nodes::{Database, two_stores};
+use crate::database::Database;
 use crate::wait::until;
 
 const KEYS: &str = "SELECT count(*) FROM outpost_claims";
@@ -18,7 +18,7 @@ const INDEX: &str = "SELECT count(*) FROM outpost_claims_by_age";
 #[test]
 fn one_process_removes_expired_idempotency_keys_and_another_one_when_that_has_stopped() {
     let database = Database::new();
-    let ([a, b], _folder) = two_stores(&database);
+    let ([a, b], _folders) = database.open_two_stores();
     let clock: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
     let now = clock.now();
     let old = Timestamp::from_millis(now.as_millis() - i64::try_from(RETENTION.as_millis()).unwrap() - 1);

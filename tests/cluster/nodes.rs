@@ -1,52 +1,35 @@
-//! A database and the nodes that share it.
+//! What tests of nodes that share a database have in common.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use outpost::app::SystemClockRng;
-use outpost::storage::{PostgresLocation, PostgresSettings, Store, StoreSettings};
+use outpost::storage::Store;
 use reqwest::Method;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::postgres;
-use crate::process::{self, ServerProcess};
-use crate::server::{MODEL, Server};
-use crate::tiny_model::{self, TinyModel};
+use crate::database::Database;
+use crate::process::ServerProcess;
+use crate::server::Server;
+use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
-/// A database of the server that the tests share.
-pub struct Database(String);
-
 impl Database {
-    pub fn new() -> Self {
-        Self(postgres::shared().new_database())
-    }
-
-    fn url(&self) -> String {
-        postgres::shared().socket_url(&self.0)
-    }
-
-    pub fn location(&self, node: &str) -> PostgresLocation {
-        let settings = PostgresSettings::parse(&self.url(), None).unwrap();
-        PostgresLocation { settings, node: node.to_owned(), readers: 2 }
-    }
-
-    /// A server inside this process. `folder` has its models, and what [`next_to`] adds.
-    pub fn serve(&self, node: &str, folder: TempDir) -> Server {
-        let location = self.location(node);
-        Server::start_in_configured(folder, |config| config.store = Some(location))
-    }
-
     /// A server in a process of its own, in the folder of one that was stopped.
     pub fn spawn(&self, node: &str, folder: &Path) -> ServerProcess {
         ServerProcess::start(folder, &["--store", &self.url(), "--node-name", node])
     }
 
-    /// A node without a server, next to one with this folder.
-    pub fn open_store(&self, node: &str, server: &Path) -> (Store, TempDir) {
-        let folder = next_to(server, None);
-        (open(&folder.path().join("data"), &self.location(node)), folder)
+    /// Two nodes without servers.
+    pub fn open_two_stores(&self) -> ([Store; 2], [TempDir; 2]) {
+        let [(a, a_folder), (b, b_folder)] = ["a", "b"].map(|node| self.open(node));
+        ([a, b], [a_folder, b_folder])
+    }
+
+    /// A node without a server.
+    pub fn open(&self, node: &str) -> (Store, TempDir) {
+        self.open_store(node, Arc::new(SystemClockRng::new()))
     }
 
     /// The number that a query returns.
@@ -67,40 +50,6 @@ impl Database {
         let sql = "SELECT count(*) FROM outpost_work_leases WHERE k <> '\\x05'::bytea";
         until(|| "no leases are left", || self.number(sql) == 0);
     }
-}
-
-fn open(folder: &Path, location: &PostgresLocation) -> Store {
-    let settings = StoreSettings { dir: folder.to_owned(), cache_bytes: 1 << 20, queue: 64 };
-    Store::open_postgres(settings, location, Arc::new(SystemClockRng::new())).unwrap()
-}
-
-/// Two processes that share a database, without servers.
-pub fn two_stores(database: &Database) -> ([Store; 2], TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let [a, b] = ["a", "b"].map(|node| folder.path().join(node));
-    let first = open(&a, &database.location("a"));
-    std::fs::create_dir(&b).unwrap();
-    std::fs::copy(a.join("pepper"), b.join("pepper")).unwrap();
-    ([first, open(&b, &database.location("b"))], folder)
-}
-
-/// The folder of the first server of a database.
-pub fn first(model: &TinyModel) -> TempDir {
-    process::folder(model)
-}
-
-/// The folder of a further server: with the pepper and the admin key of the one with the folder `server`.
-pub fn next_to(server: &Path, model: Option<&TinyModel>) -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("data")).unwrap();
-    for file in ["data/pepper", "data/admin.key"] {
-        std::fs::copy(server.join(file), folder.path().join(file)).unwrap();
-    }
-    match model {
-        Some(model) => drop(tiny_model::write(&folder.path().join("models"), MODEL, model)),
-        None => std::fs::create_dir(folder.path().join("models")).unwrap(),
-    }
-    folder
 }
 
 /// A slow model whose context is so long that no response ends by itself during a test.

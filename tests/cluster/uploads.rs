@@ -5,7 +5,8 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use crate::nodes::{self, Database, FORM_END, FORM_TYPE, first, next_to};
+use crate::database::Database;
+use crate::nodes::{self, FORM_END, FORM_TYPE};
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
@@ -35,10 +36,10 @@ fn begin(address: &str, key: &str) -> TcpStream {
 #[test]
 fn an_upload_goes_on_while_another_server_starts() {
     let (database, model) = (Database::new(), TinyModel::default());
-    let a = database.serve("a", first(&model));
+    let a = database.serve("a", &model);
     let mut upload = begin(&a.address.to_string(), &a.admin);
     until(|| "chunks are stored", || database.number(CHUNKS) > 1);
-    let b = database.serve("b", next_to(a.folder.path(), Some(&model)));
+    let b = database.serve("b", &model);
     // It has removed something of its own meanwhile.
     let removed = nodes::upload(&b, &b.admin, "fine-tune", &content());
     b.delete(&format!("/v1/files/{}", removed.as_str().unwrap())).ok();
@@ -58,8 +59,8 @@ fn an_upload_goes_on_while_another_server_starts() {
 #[test]
 fn the_upload_of_a_killed_server_is_removed() {
     let (database, model) = (Database::new(), TinyModel::default());
-    let a = database.serve("a", first(&model));
-    let (other, _folder) = database.open_store("other", a.folder.path());
+    let a = database.serve("a", &model);
+    let (other, _folder) = database.open("other");
     let folder = a.stop();
     let mut a = database.spawn("a", folder.path());
     let address = a.url.trim_start_matches("http://").to_owned();
@@ -70,7 +71,7 @@ fn the_upload_of_a_killed_server_is_removed() {
     drop(upload);
     assert_eq!(database.number(MARKS), 1);
     // The next process of the node knows that the one before it is gone.
-    let a = database.serve("a", folder);
+    let a = database.serve_in("a", folder);
     until(|| "the chunks are removed", || database.number(CHUNKS) + database.number(MARKS) == 0);
     database.wait_for_no_leases();
     drop(a);

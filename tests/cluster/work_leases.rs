@@ -8,7 +8,7 @@ use outpost::ids::BatchId;
 use outpost::storage::work_leases::{self, Work};
 use outpost::storage::{NodeProcess, Peers, Store, StoreSettings, WriteTx};
 
-use crate::nodes::{Database, two_stores};
+use crate::database::Database;
 use crate::wait::until;
 
 fn work() -> Work {
@@ -38,7 +38,7 @@ fn available(store: &Store, peers: &Peers) -> Vec<Work> {
 #[test]
 fn one_of_two_processes_has_the_work_and_the_other_gets_it_when_it_is_given_up() {
     let database = Database::new();
-    let ([a, b], _folder) = two_stores(&database);
+    let ([a, b], _folders) = database.open_two_stores();
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
     assert!(work_leases::is_taken_over(&require(&a).unwrap_err()), "nothing is claimed yet");
     assert!(claim(&a) && claim(&a) && !claim(&b));
@@ -56,7 +56,7 @@ fn one_of_two_processes_has_the_work_and_the_other_gets_it_when_it_is_given_up()
 #[test]
 fn work_that_was_taken_over_has_no_effect_any_more() {
     let database = Database::new();
-    let ([a, b], _folder) = two_stores(&database);
+    let ([a, b], _folders) = database.open_two_stores();
     assert!(claim(&a));
     // As if the other process were dead.
     assert!(write(&b, |tx| work_leases::claim(tx, work(), |_| false)).unwrap());
@@ -71,7 +71,7 @@ fn work_that_was_taken_over_has_no_effect_any_more() {
 #[test]
 fn two_processes_that_claim_at_once_do_not_both_get_the_work() {
     let database = Database::new();
-    let ([a, b], _folder) = two_stores(&database);
+    let ([a, b], _folders) = database.open_two_stores();
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
     for number in 0..20 {
         let work = Work::Batch(BatchId::from_bytes([number; 16]));
@@ -88,7 +88,7 @@ fn two_processes_that_claim_at_once_do_not_both_get_the_work() {
 #[test]
 fn the_work_of_a_process_that_has_stopped_is_free_at_once_and_its_leases_are_removed() {
     let database = Database::new();
-    let ([a, b], _folder) = two_stores(&database);
+    let ([a, b], _folders) = database.open_two_stores();
     until(|| "the processes see each other", || [&a, &b].iter().all(|store| store.cluster().unwrap().alive() == 2));
     assert!(claim(&a) && !claim(&b));
     let gone: NodeProcess = a.cluster().unwrap().process();

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use outpost::app::SystemClockRng;
 use outpost::clock_rng::ClockRng as _;
-use outpost::storage::{PostgresLocation, PostgresSettings, Store, StorePlace, check, copy_store};
+use outpost::storage::{Store, StorePlace, check, copy_store};
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableHandle as _};
 use tempfile::TempDir;
 
+use crate::database::Database as SharedDatabase;
 use crate::fixture::{Clock, dir, settings};
-use crate::postgres::shared;
 use crate::seed;
 
 /// The rows of each table, ordered by key.
@@ -31,9 +31,8 @@ fn rows_of_folder(folder: &Path) -> Tables {
 }
 
 /// The rows of the tables with these names.
-async fn rows_of_database<'a>(database: &str, names: impl Iterator<Item = &'a String>) -> Tables {
-    let url = shared().socket_url(database);
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+async fn rows_of_database<'a>(url: &str, names: impl Iterator<Item = &'a String>) -> Tables {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     let mut driver = tokio::task::JoinSet::new();
     driver.spawn(connection);
     let mut tables = Tables::new();
@@ -89,14 +88,13 @@ async fn copy_there_and_back(projects: usize) -> (u64, Vec<(&'static str, u128)>
     assert_clean(&check(source.path()).unwrap(), records);
     lap("checked");
 
-    let name = shared().new_database();
-    let settings_of = PostgresSettings::parse(&shared().socket_url(&name), None).unwrap();
-    let location = PostgresLocation { settings: settings_of, node: "one".to_owned(), readers: 2 };
+    let shared = SharedDatabase::new();
+    let location = shared.location("one");
     let database = StorePlace::Postgres(Box::new(location.clone()));
     let folder = StorePlace::Folder(source.path().to_owned());
     copy_store(&folder, &database, source.path()).unwrap();
     lap("copied to PostgreSQL and compared");
-    assert_equal(&rows_of_database(&name, original.keys()).await, &original, "the database");
+    assert_equal(&rows_of_database(&shared.url(), original.keys()).await, &original, "the database");
     lap("read");
     // A store in a folder of its own, which has the pepper only.
     let node = dir();

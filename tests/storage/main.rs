@@ -1,6 +1,8 @@
 //! Tests of the storage and the services through their public API.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../common/database.rs"]
+mod database;
 #[path = "../common/postgres.rs"]
 #[expect(dead_code, clippy::disallowed_methods, reason = "other tests use more of it; it waits in real time")]
 mod postgres;

@@ -1,11 +1,13 @@
 //! Conversations and agents: quota usage, and the problems that a check finds.
 
-use outpost::ids::{AgentId, ProjectId};
+use outpost::clock_rng::ClockRng as _;
+use outpost::ids::{AgentId, ConversationId, ProjectId};
 use outpost::service::agents::MAX_VERSIONS;
 use outpost::service::{
     AgentPatch, Agents, Conversations, NewAgent, NewConversation, PageRequest, Patch, Precondition,
 };
-use outpost::storage::{agents, conversations, quota_usage};
+use outpost::storage::conversations::ConversationRecord;
+use outpost::storage::{agents, conversations, project_resources, quota_usage};
 
 use super::fixture::Fixture;
 
@@ -85,4 +87,30 @@ async fn check_finds_missing_and_orphaned_messages_and_versions() {
     let revoked = fixture.store.write(move |tx| conversations::remove_message(tx, conversation, 0));
     revoked.await.unwrap();
     assert_eq!(fixture.store.verify().unwrap().problems.len(), 3);
+}
+
+#[tokio::test]
+async fn check_finds_every_stray_message_among_many_others() {
+    let fixture = Fixture::new().await;
+    let (project, now) = (fixture.first.project.id, fixture.clock.now());
+    let record = ConversationRecord {
+        project,
+        metadata: None,
+        version: 1,
+        messages: 600,
+        first_row: 0,
+        next_row: 600,
+        bytes: 1200,
+        created_at: now,
+        updated_at: now,
+    };
+    let written = fixture.store.write(move |tx| {
+        project_resources::insert(tx, [5; 16], &record)?;
+        [(5, 600), (1, 30), (9, 30)].into_iter().try_for_each(|(id, count)| {
+            conversations::put_messages(tx, ConversationId::from_bytes([id; 16]), 0, &vec!["{}".to_owned(); count])
+        })
+    });
+    written.await.unwrap();
+    let problems = fixture.store.verify().unwrap().problems;
+    assert_eq!(problems, ["a message is in no conversation"; 60]);
 }

@@ -9,11 +9,11 @@ use outpost::service::Access;
 use outpost::service::responses::{
     BackgroundRequest, Chain, ChainLink, GenerationParts, GenerationProgress, Responses, StoredResponse,
 };
-use outpost::storage::{PostgresLocation, PostgresSettings, Store};
+use outpost::storage::Store;
 use tempfile::TempDir;
 
-use crate::fixture::{Clock, Fixture, dir, settings};
-use crate::postgres::shared;
+use crate::database::Database;
+use crate::fixture::{Clock, Fixture};
 
 /// Two nodes over one database.
 struct Nodes {
@@ -26,16 +26,9 @@ struct Nodes {
 }
 
 async fn nodes() -> Nodes {
-    let database = shared().new_database();
-    let open = |dir: &TempDir, node: &str| {
-        let url = PostgresSettings::parse(&shared().socket_url(&database), None).unwrap();
-        let location = PostgresLocation { settings: url, node: node.to_owned(), readers: 2 };
-        Store::open_postgres(settings(dir.path()), &location, Arc::new(SystemClockRng::new())).unwrap()
-    };
-    let (first_dir, second_dir) = (dir(), dir());
-    let first = open(&first_dir, "one");
-    std::fs::copy(first_dir.path().join("pepper"), second_dir.path().join("pepper")).unwrap();
-    let second = open(&second_dir, "two");
+    let database = Database::new();
+    let [(first, first_dir), (second, second_dir)] =
+        ["one", "two"].map(|node| database.open_store(node, Arc::new(SystemClockRng::new())));
     while first.cluster().unwrap().alive() < 2 {
         tokio::task::yield_now().await;
     }

@@ -1,7 +1,5 @@
 //! Limits of two nodes over one PostgreSQL database, with a clock that the test controls.
 
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -12,10 +10,11 @@ use outpost::ids::ProjectId;
 use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
 use outpost::service::patch::Patch;
 use outpost::service::usage::{Meter, Outcome};
-use outpost::storage::{PostgresLocation, PostgresSettings, Store};
+use outpost::storage::Store;
+use tempfile::TempDir;
 
-use super::fixture::{Fixture, settings};
-use crate::postgres;
+use crate::database::Database;
+use crate::fixture::{Clock, Fixture};
 
 struct Node {
     store: Store,
@@ -27,14 +26,8 @@ struct Nodes {
     fixture: Fixture,
     nodes: [Node; 2],
     project: ProjectId,
-    second: tempfile::TempDir,
-    database: String,
-}
-
-fn open(folder: &Path, database: &str, node: &str, clock: Arc<dyn ClockRng>) -> Store {
-    let settings_of = PostgresSettings::parse(&postgres::shared().socket_url(database), None).unwrap();
-    let location = PostgresLocation { settings: settings_of, node: node.to_owned(), readers: 2 };
-    Store::open_postgres(settings(folder), &location, clock).unwrap()
+    database: Database,
+    _folder: TempDir,
 }
 
 impl Node {
@@ -67,16 +60,13 @@ impl Node {
 
 impl Nodes {
     async fn start() -> Self {
-        let database = postgres::shared().new_database();
-        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let clock = super::fixture::Clock::new();
-        let store = open(first.path(), &database, "a", clock.clone());
-        fs::copy(first.path().join("pepper"), second.path().join("pepper")).unwrap();
-        let fixture = Fixture::with_store(first, clock, store).await;
-        let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
-        let other = open(second.path(), &database, "b", clock_rng.clone());
-        let nodes = [Node::new(fixture.store.clone(), &clock_rng), Node::new(other, &clock_rng)];
-        Self { project: fixture.first.project.id, nodes, fixture, second, database }
+        let (database, clock) = (Database::new(), Clock::new());
+        let (store, folder) = database.open_store("a", clock.clone());
+        let fixture = Fixture::with_store(folder, clock.clone(), store).await;
+        let (other, folder) = database.open_store("b", clock.clone());
+        let clock_rng: Arc<dyn ClockRng> = clock;
+        let nodes = [fixture.store.clone(), other].map(|store| Node::new(store, &clock_rng));
+        Self { project: fixture.first.project.id, nodes, fixture, database, _folder: folder }
     }
 
     async fn set(&self, own: RatesPatch) {
@@ -100,14 +90,16 @@ impl Nodes {
         panic!("the second node does not hear of the change");
     }
 
-    async fn stop(self) {
-        let Self { fixture, nodes, .. } = self;
+    /// Returns the database, for the next start.
+    async fn stop(self) -> Database {
+        let Self { fixture, nodes, database, .. } = self;
         drop(fixture);
         for Node { store, limits, meter } in nodes {
             limits.return_leases().await.unwrap();
             drop((limits, meter));
             tokio::task::spawn_blocking(move || store.shutdown()).await.unwrap();
         }
+        database
     }
 }
 
@@ -196,12 +188,10 @@ async fn a_restart_of_all_nodes_refills_nothing() {
     nodes.wait_for_limit(2).await;
     let admitted = nodes.nodes[1].admit_all(nodes.project).await;
     assert_eq!(admitted + nodes.nodes[0].admit_all(nodes.project).await, 4);
-    let (clock, project, database) = (nodes.fixture.clock.clone(), nodes.project, nodes.database.clone());
-    let folder = tempfile::tempdir().unwrap();
-    fs::copy(nodes.second.path().join("pepper"), folder.path().join("pepper")).unwrap();
-    nodes.stop().await;
+    let (clock, project) = (nodes.fixture.clock.clone(), nodes.project);
     let clock_rng: Arc<dyn ClockRng> = clock.clone();
-    let node = Node::new(open(folder.path(), &database, "a", clock_rng.clone()), &clock_rng);
+    let (store, _folder) = nodes.stop().await.open_store("a", clock_rng.clone());
+    let node = Node::new(store, &clock_rng);
     let refused = node.limits.admit(project).await.unwrap().1.unwrap_err();
     assert_eq!(refused.wait(), Some(Duration::from_secs(30)));
     clock.pass(Duration::from_secs(30));

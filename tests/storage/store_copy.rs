@@ -5,17 +5,11 @@ use std::path::Path;
 use outpost::ids::FileId;
 use outpost::storage::content_chunks::{self, Chunk};
 use outpost::storage::{
-    OpenError, PostgresLocation, PostgresOpenError, PostgresSettings, Store, StoreCopyError, StorePlace, WriteTx,
-    check, copy_store,
+    OpenError, PostgresLocation, PostgresOpenError, Store, StoreCopyError, StorePlace, WriteTx, check, copy_store,
 };
 
-use crate::fixture::{Fixture, dir, settings};
-use crate::postgres::shared;
-
-fn location(database: &str, node: &str) -> PostgresLocation {
-    let settings = PostgresSettings::parse(&shared().socket_url(database), None).unwrap();
-    PostgresLocation { settings, node: node.to_owned(), readers: 2 }
-}
+use crate::database::Database;
+use crate::fixture::{Clock, Fixture, dir, settings};
 
 fn postgres(location: &PostgresLocation) -> StorePlace {
     StorePlace::Postgres(Box::new(location.clone()))
@@ -45,7 +39,7 @@ async fn stopped() -> Fixture {
 async fn a_copy_of_a_copy_has_every_record() {
     let Fixture { dir: source, clock, store, keys, projects, first, _dir, .. } = stopped().await;
     drop((keys, projects, store));
-    let database = location(&shared().new_database(), "one");
+    let database = Database::new().location("one");
     let there = copy_store(&folder(&source), &postgres(&database), &source).unwrap();
     assert!(there.records["keys"] >= 3 && there.records["file_chunks"] == 9, "{there:?}");
 
@@ -53,7 +47,7 @@ async fn a_copy_of_a_copy_has_every_record() {
     let refused = Store::open_postgres(settings(&source), &database, clock.clone()).err().unwrap();
     assert!(matches!(refused, OpenError::TwoStores { .. }), "{refused}");
     std::fs::rename(source.join("outpost.redb"), source.join("before")).unwrap();
-    let empty = location(&shared().new_database(), "one");
+    let empty = Database::new().location("one");
     let missing = Store::open_existing(settings(&source), Some(&empty), clock.clone()).err().unwrap();
     assert!(matches!(missing, OpenError::Postgres(PostgresOpenError::NoStore { .. })), "{missing}");
     let store = Store::open_existing(settings(&source), Some(&database), clock.clone()).unwrap();
@@ -78,7 +72,7 @@ async fn a_copy_of_a_copy_has_every_record() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_overwrites_nothing_and_needs_the_pepper() {
     let fixture = stopped().await;
-    let (source, database) = (&fixture.dir, location(&shared().new_database(), "one"));
+    let (source, database) = (&fixture.dir, Database::new().location("one"));
     copy_store(&folder(source), &postgres(&database), source).unwrap();
     let again = copy_store(&folder(source), &postgres(&database), source).unwrap_err();
     assert!(matches!(again, StoreCopyError::Open(OpenError::Postgres(PostgresOpenError::NotEmpty { .. }))), "{again}");
@@ -101,22 +95,14 @@ async fn a_copy_overwrites_nothing_and_needs_the_pepper() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_share_a_database_and_a_restart_takes_over() {
-    let (first, second, third) = (dir(), dir(), dir());
-    let database = shared().new_database();
-    let clock = crate::fixture::Clock::new();
-    let open = |dir: &Path, node: &str| {
-        Store::open_postgres(settings(dir), &location(&database, node), clock.clone()).unwrap()
-    };
-    let store = open(first.path(), "one");
-    for dir in [&second, &third] {
-        std::fs::copy(first.path().join("pepper"), dir.path().join("pepper")).unwrap();
-    }
-    let other = open(second.path(), "two");
+    let (database, clock) = (Database::new(), Clock::new());
+    let (store, _first) = database.open_store("one", clock.clone());
+    let (other, _second) = database.open_store("two", clock.clone());
     other.write(|tx| content_chunks::put(tx, FileId::from_bytes([3; 16]), 0, &Chunk(vec![3]))).await.unwrap();
     let found = store.read(|tx| content_chunks::get(tx, FileId::from_bytes([3; 16]), 0)).await.unwrap();
     assert_eq!(found, Some(vec![3]));
     // As after a crash, whose process may still be there.
-    let restarted = open(third.path(), "one");
+    let (restarted, _third) = database.open_store("one", clock);
     restarted.write(|tx| content_chunks::put(tx, FileId::from_bytes([1; 16]), 0, &Chunk(vec![1]))).await.unwrap();
     let fenced = store.write(|tx| content_chunks::put(tx, FileId::from_bytes([2; 16]), 0, &Chunk(vec![2]))).await;
     assert_eq!(fenced.unwrap_err().code(), outpost::error::Code::StorageUnavailable);

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use super::bucket_size::BucketSize;
-use super::leased_bucket::{LeasedBucket, Refusal};
-use super::token_bucket::TokenBucket;
+use super::lease::{Lease, Refusal};
+use super::token_bucket::{BucketSize, TokenBucket};
 
 #[derive(Clone, Copy, Debug)]
 pub enum Bucket {
     Own(TokenBucket),
-    Leased(LeasedBucket),
+    Leased(Lease),
 }
 
 /// Points of the uptime.
@@ -25,7 +24,7 @@ impl Bucket {
     pub fn take(&mut self, amount: u64, times: Times) -> Result<(), Refusal> {
         match self {
             Self::Own(bucket) => bucket.take(amount, times.refill_until).map_err(Refusal::Wait),
-            Self::Leased(bucket) => bucket.take(amount, times.now),
+            Self::Leased(lease) => lease.take(amount, times.now),
         }
     }
 
@@ -33,7 +32,7 @@ impl Bucket {
     pub fn settle(&mut self, amount: i128, times: Times) {
         match self {
             Self::Own(bucket) => bucket.settle(amount, times.refill_until),
-            Self::Leased(bucket) => bucket.settle(amount, times.now),
+            Self::Leased(lease) => lease.settle(amount, times.now),
         }
     }
 
@@ -41,8 +40,8 @@ impl Bucket {
     #[must_use]
     pub fn changed(self, size: BucketSize, times: Times) -> Self {
         match self {
-            Self::Own(bucket) => Self::Own(bucket.changed(size.rate, size.capacity, times.refill_until)),
-            Self::Leased(bucket) => Self::Leased(bucket.changed(size, times.now)),
+            Self::Own(bucket) => Self::Own(bucket.changed(size, times.refill_until)),
+            Self::Leased(lease) => Self::Leased(lease.changed(size, times.now)),
         }
     }
 
@@ -50,7 +49,7 @@ impl Bucket {
     pub fn known(&self, now: Duration) -> TokenBucket {
         match self {
             Self::Own(bucket) => *bucket,
-            Self::Leased(bucket) => bucket.known(now),
+            Self::Leased(lease) => lease.known(now),
         }
     }
 
@@ -62,17 +61,10 @@ impl Bucket {
         }
     }
 
-    pub fn leased(self) -> Option<LeasedBucket> {
+    pub fn lease(&mut self) -> Option<&mut Lease> {
         match self {
             Self::Own(_) => None,
-            Self::Leased(bucket) => Some(bucket),
-        }
-    }
-
-    pub fn as_leased(&mut self) -> Option<&mut LeasedBucket> {
-        match self {
-            Self::Own(_) => None,
-            Self::Leased(bucket) => Some(bucket),
+            Self::Leased(lease) => Some(lease),
         }
     }
 }

@@ -5,23 +5,21 @@
 //! refill them.
 //!
 //! On a store that several nodes share, the stored levels are those of all nodes together, and each node takes
-//! [leases](exchange) of them. Together, `n` nodes under a load that is always above a rate of `r` per second admit in `T`
+//! [leases](shared_levels) of them. Together, `n` nodes under a load that is always above a rate of `r` per second admit in `T`
 //! seconds at most `burst + r·T`, as one process would, and at least that without what is idle in leases: of each
 //! node at most what the rate gives in a second, for two seconds after its last request. A node that is killed loses its
 //! lease once. From a moment in which leases are open, they are added to the burst. For budgets see [`monthly_tokens`].
 
 mod bucket;
-mod bucket_size;
-mod exchange;
-mod lease_exchange;
-mod lease_source;
-mod leased_bucket;
+mod buckets;
+mod lease;
 mod limiter_state;
 mod monthly_tokens;
 mod policy;
 mod project_limiter;
 mod project_limiters;
 mod rate_limit_status;
+mod shared_levels;
 #[cfg(test)]
 mod tests;
 mod token_bucket;
@@ -31,13 +29,12 @@ use std::sync::Arc;
 pub use policy::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
 pub use rate_limit_status::{BucketStatus, RateLimitStatus};
 
-use bucket_size::BucketSize;
-use lease_exchange::with_lease;
-use lease_source::SharedLevels;
+use buckets::Buckets;
 use limiter_state::StoredLimits;
 use monthly_tokens::MonthlyTokens;
 use project_limiter::ProjectLimiter;
 use project_limiters::ProjectLimiters;
+use shared_levels::SharedLevels;
 
 use super::access::Access;
 use super::audit::AuditEntry;
@@ -72,13 +69,12 @@ pub(super) struct AudioReservation {
 /// Tokens that a request of this node has used and that are not recorded yet. Dropped once they are.
 pub(super) struct UnrecordedTokens {
     limiter: Arc<ProjectLimiter>,
-    clock_rng: Arc<dyn ClockRng>,
     tokens: u64,
 }
 
 impl Drop for UnrecordedTokens {
     fn drop(&mut self) {
-        self.limiter.with_month(self.clock_rng.now(), |month, _| month.recorded(self.tokens));
+        self.limiter.with_month(|month, _| month.recorded(self.tokens));
     }
 }
 
@@ -102,13 +98,12 @@ impl Limits {
     /// # Errors
     /// If the store does not answer.
     pub async fn admit(&self, project: ProjectId) -> Result<(RateLimitStatus, Result<()>)> {
-        let limiter = self.limiter(project).await?;
-        with_lease(&limiter, &self.clock_rng, |limiter| limiter.take_request(self.clock_rng.uptime())).await
+        self.limiter(project).await?.take_request().await
     }
 
     /// The rate limit status of `project`; takes nothing.
     pub async fn status(&self, project: ProjectId) -> Result<RateLimitStatus> {
-        Ok(self.limiter(project).await?.status(self.clock_rng.uptime()))
+        Ok(self.limiter(project).await?.status())
     }
 
     /// Reserves the tokens of a prompt from budget and, if `is_rated`, rate.
@@ -120,8 +115,7 @@ impl Limits {
     ) -> Result<TokenReservation> {
         let limiter = self.limiters.get(project);
         self.refresh_month(&limiter).await?;
-        let now = || (self.clock_rng.now(), self.clock_rng.uptime());
-        with_lease(&limiter, &self.clock_rng, |limiter| limiter.take_tokens(prompt, is_rated, now())).await??;
+        limiter.take_tokens(prompt, is_rated).await?;
         Ok(TokenReservation { limiter, tokens: prompt })
     }
 
@@ -139,25 +133,22 @@ impl Limits {
             None if used > 0 => (self.limiters.get(project), 0),
             None => return None,
         };
-        limiter.settle(held, used, is_rated, (self.clock_rng.now(), self.clock_rng.uptime()));
-        self.repay(&limiter);
-        let counts = limiter.leasing.is_some() && used > 0;
-        counts.then(|| Arc::new(UnrecordedTokens { limiter, clock_rng: self.clock_rng.clone(), tokens: used }))
+        limiter.settle_tokens(held, used, is_rated);
+        let counts = limiter.is_shared() && used > 0;
+        counts.then(|| Arc::new(UnrecordedTokens { limiter, tokens: used }))
     }
 
     /// Reserves audio from the rate.
     pub(super) async fn reserve_audio(&self, project: ProjectId, millis: u64) -> Result<AudioReservation> {
         let limiter = self.limiters.get(project);
-        let take = |limiter: &ProjectLimiter| limiter.take_audio(millis, self.clock_rng.uptime());
-        with_lease(&limiter, &self.clock_rng, take).await??;
+        limiter.take_audio(millis).await?;
         Ok(AudioReservation { limiter, millis })
     }
 
     /// Raises a reservation to `millis` of audio that is generated already. The rate may go into debt.
     pub(super) fn raise_audio(&self, reservation: &mut AudioReservation, millis: u64) {
-        reservation.limiter.settle_audio(reservation.millis, millis, self.clock_rng.uptime());
+        reservation.limiter.settle_audio(reservation.millis, millis);
         reservation.millis = millis;
-        self.repay(&reservation.limiter);
     }
 
     /// Replaces a reservation by the milliseconds of audio used.
@@ -167,14 +158,7 @@ impl Limits {
             None if used > 0 => (self.limiters.get(project), 0),
             None => return,
         };
-        limiter.settle_audio(held, used, self.clock_rng.uptime());
-        self.repay(&limiter);
-    }
-
-    /// Exchanges the debts of a limiter, so that other nodes see them, unless an exchange was just before.
-    fn repay(&self, limiter: &Arc<ProjectLimiter>) {
-        let now = self.clock_rng.uptime();
-        lease_exchange::ask(limiter, &self.clock_rng, |lease| lease.owes(now));
+        limiter.settle_audio(held, used);
     }
 
     /// Whether several nodes may share the limits, and [`Self::exchange_leases`] must be called about twice a second.
@@ -184,8 +168,7 @@ impl Limits {
 
     /// Exchanges debts and unused leases with the store. Does not wait.
     pub fn exchange_leases(&self) {
-        let now = self.clock_rng.uptime();
-        self.limiters.all().iter().for_each(|limiter| lease_exchange::ask_if_due(limiter, &self.clock_rng, now));
+        self.limiters.all().iter().for_each(ProjectLimiter::exchange_if_due);
     }
 
     /// Returns all leases to the store, before it closes.
@@ -194,34 +177,33 @@ impl Limits {
     /// If the store does not answer. Then they are lost.
     pub async fn return_leases(&self) -> Result<()> {
         let limiters = self.limiters.all();
-        let returned = limiters.iter().map(|limiter| lease_exchange::return_all(limiter, &self.clock_rng));
+        let returned = limiters.iter().map(ProjectLimiter::return_leases);
         futures_util::future::join_all(returned).await.into_iter().collect()
     }
 
     /// Reads the month's usage again if other nodes may have used tokens since.
     async fn refresh_month(&self, limiter: &ProjectLimiter) -> Result<()> {
-        let Some(leasing) = &limiter.leasing else { return Ok(()) };
         let is_old = || {
             let uptime = self.clock_rng.uptime();
-            limiter.with_month(self.clock_rng.now(), |month, has_budget| has_budget && month.is_old(uptime))
+            limiter.with_month(|month, has_budget| has_budget && month.is_old(uptime))
         };
-        if is_old() != Some(true) {
+        if !limiter.is_shared() || is_old() != Some(true) {
             return Ok(());
         }
-        let _one_at_a_time = leasing.month_reading.lock().await;
+        let _one_at_a_time = limiter.month_reading.lock().await;
         if is_old() != Some(true) {
             return Ok(());
         }
         let (now, began, project) = (self.clock_rng.now(), self.clock_rng.uptime(), limiter.project);
-        limiter.with_month(now, |month, _| month.begin_reading());
+        limiter.with_month(|month, _| month.begin_reading());
         let used = self.store.read(move |tx| window::tokens_since(tx, project, now.month_start())).await?;
-        limiter.with_month(self.clock_rng.now(), |month, _| month.end_reading(began, now.next_month(), used));
+        limiter.with_month(|month, _| month.end_reading(began, now.next_month(), used));
         Ok(())
     }
 
     /// The bucket levels to store with a usage record.
     pub(super) fn levels(&self, project: ProjectId) -> Option<LevelsRecord> {
-        self.limiters.get(project).levels(self.clock_rng.now())
+        self.limiters.get(project).levels()
     }
 
     /// The limiter with the current limits.
@@ -236,7 +218,7 @@ impl Limits {
                 let used = window::tokens_since(tx, project, now.month_start())?;
                 Ok(StoredLimits { rates: policy::effective(&record), levels, month: MonthlyTokens::new(now, used) })
             });
-            limiter.load(generation, read.await?, &*self.clock_rng);
+            limiter.load(generation, read.await?);
         }
         Ok(limiter)
     }
@@ -268,9 +250,9 @@ impl Limits {
             let new = LimitsRecord { updated_at: Some(now), ..change.apply(old)? };
             limits::put(tx, project, &new)?;
             // Otherwise each process refills its own buckets at the old rates until now.
-            let sizes = (BucketSize::of(&policy::effective(&old)), BucketSize::of(&policy::effective(&new)));
+            let sizes = (Buckets::sizes(&policy::effective(&old)), Buckets::sizes(&policy::effective(&new)));
             if tx.process().is_some() && sizes.0 != sizes.1 {
-                let levels = exchange::with_new_rates(limits::levels(tx, project)?, sizes, now);
+                let levels = shared_levels::with_new_rates(limits::levels(tx, project)?, sizes, now);
                 limits::put_levels(tx, project, &levels)?;
             }
             entry.write(tx, project, project, &policy::difference(&old, &new))?;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::lease_source::LeaseSource;
 use super::project_limiter::ProjectLimiter;
+use super::shared_levels::LeaseSource;
 use crate::clock_rng::ClockRng;
 use crate::ids::ProjectId;
 use crate::storage::limits::LimitsRecord;
@@ -36,7 +36,7 @@ impl ProjectLimiters {
     }
 
     pub fn get(&self, project: ProjectId) -> Arc<ProjectLimiter> {
-        let new = || Arc::new(ProjectLimiter::new(project, self.source.clone()));
+        let new = || Arc::new(ProjectLimiter::new(project, self.clock_rng.clone(), self.source.clone()));
         self.with(project, |limiters| limiters.entry(project).or_insert_with(new).clone())
     }
 
@@ -55,12 +55,11 @@ impl Watcher for ProjectLimiters {
         }
         let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.changes_unknown() };
         if let Some(limiter) = self.with(project, |limiters| limiters.get(&project).cloned()) {
-            limiter.invalidate(self.clock_rng.uptime());
+            limiter.invalidate();
         }
     }
 
     fn changes_unknown(&self) {
-        let now = self.clock_rng.uptime();
-        self.all().iter().for_each(|limiter| limiter.invalidate(now));
+        self.all().iter().for_each(|limiter| limiter.invalidate());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::bucket_size::{Buckets, MILLIS_PER_SECOND};
+use super::buckets::{Buckets, MILLIS_PER_SECOND};
 use super::token_bucket::TokenBucket;
 
 /// A bucket's status for response headers.
@@ -25,7 +25,7 @@ pub struct RateLimitStatus {
 impl RateLimitStatus {
     pub(super) fn new(buckets: Buckets<Option<TokenBucket>>) -> Self {
         let status = |bucket: TokenBucket, unit: u64| BucketStatus {
-            limit: bucket.rate() / unit,
+            limit: bucket.size().rate / unit,
             remaining: bucket.remaining() / unit,
             reset: bucket.reset(),
         };

@@ -7,13 +7,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::exchange::{self, Demand};
-use super::lease_exchange::{self, with_lease};
-use super::lease_source::{Answered, LeaseSource};
 use super::limiter_state::StoredLimits;
 use super::monthly_tokens::MonthlyTokens;
 use super::project_limiter::ProjectLimiter;
 use super::rate_limit_status::RateLimitStatus;
+use super::shared_levels::{self, Answered, Demand, LeaseSource};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
@@ -59,7 +57,7 @@ impl Database {
             return answered(Err(Error::new(Code::StorageUnavailable, "The database is lost.")));
         }
         let mut levels = self.levels.lock().unwrap();
-        let (new, grant) = exchange::exchange(demand, self.clock.now(), *levels);
+        let (new, grant) = shared_levels::exchange(demand, self.clock.now(), *levels);
         *levels = Some(new);
         drop(levels);
         answered(Ok(grant));
@@ -84,7 +82,6 @@ impl LeaseSource for Database {
 /// Several nodes and their database.
 struct Nodes {
     clock: Arc<Clock>,
-    clock_rng: Arc<dyn ClockRng>,
     database: Arc<Database>,
     limiters: Vec<Arc<ProjectLimiter>>,
 }
@@ -94,9 +91,10 @@ impl Nodes {
         let database = Arc::new(Database::default());
         let clock = database.clock.clone();
         let source: Arc<dyn LeaseSource> = database.clone();
-        let new = |_| Arc::new(ProjectLimiter::new(ProjectId::from_bytes([1; 16]), Some(source.clone())));
+        let project = ProjectId::from_bytes([1; 16]);
+        let new = |_| Arc::new(ProjectLimiter::new(project, clock.clone(), Some(source.clone())));
         let limiters = (0..count).map(new).collect();
-        let nodes = Self { clock_rng: clock.clone(), clock, database, limiters };
+        let nodes = Self { clock, database, limiters };
         (0..count).for_each(|node| nodes.load(node, rates));
         nodes
     }
@@ -104,10 +102,10 @@ impl Nodes {
     /// Loads limits as after a change.
     fn load(&self, node: usize, rates: Rates) {
         let limiter = &self.limiters[node];
-        limiter.invalidate(self.clock.uptime());
+        limiter.invalidate();
         let month = MonthlyTokens::new(self.clock.now(), 0);
         let stored = StoredLimits { rates, levels: *self.database.levels.lock().unwrap(), month };
-        limiter.load(limiter.stale_generation().unwrap(), stored, &*self.clock);
+        limiter.load(limiter.stale_generation().unwrap(), stored);
     }
 
     fn exchanges(&self) -> usize {
@@ -115,7 +113,7 @@ impl Nodes {
     }
 
     async fn admit(&self, node: usize) -> Result<(RateLimitStatus, Result<()>)> {
-        with_lease(&self.limiters[node], &self.clock_rng, |limiter| limiter.take_request(self.clock.uptime())).await
+        self.limiters[node].take_request().await
     }
 
     async fn is_admitted(&self, node: usize) -> bool {
@@ -123,8 +121,7 @@ impl Nodes {
     }
 
     async fn take_tokens(&self, node: usize, tokens: u64) -> Result<()> {
-        let now = || (self.clock.now(), self.clock.uptime());
-        with_lease(&self.limiters[node], &self.clock_rng, |limiter| limiter.take_tokens(tokens, true, now())).await?
+        self.limiters[node].take_tokens(tokens, true).await
     }
 
     /// Lets requests in until one is refused.
@@ -138,8 +135,7 @@ impl Nodes {
 
     /// What the server does twice a second.
     fn exchange_leases(&self) {
-        let now = self.clock.uptime();
-        self.limiters.iter().for_each(|limiter| lease_exchange::ask_if_due(limiter, &self.clock_rng, now));
+        self.limiters.iter().for_each(ProjectLimiter::exchange_if_due);
     }
 }
 

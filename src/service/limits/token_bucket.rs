@@ -7,13 +7,31 @@ use std::time::Duration;
 
 pub(super) const PARTS_PER_TOKEN: i128 = 60_000_000_000;
 
+/// Rate and capacity of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketSize {
+    /// Refill per minute.
+    pub rate: u64,
+    pub capacity: u64,
+}
+
+impl BucketSize {
+    /// The capacity in parts of a token.
+    pub fn capacity_parts(&self) -> i128 {
+        i128::from(self.capacity) * PARTS_PER_TOKEN
+    }
+
+    /// Parts of a token that refill in a time.
+    pub fn inflow(&self, passed: Duration) -> i128 {
+        i128::from(self.rate).saturating_mul(i128::try_from(passed.as_nanos()).unwrap_or(i128::MAX))
+    }
+}
+
 /// Refills steadily up to its capacity. The level may be negative after a request that cost more than was known in
 /// advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// Refill per minute.
-    rate: u64,
-    capacity: i128,
+    size: BucketSize,
     level: i128,
     /// Uptime of `level`.
     at: Duration,
@@ -21,30 +39,28 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// A full bucket.
-    pub fn new(rate: u64, capacity: u64, now: Duration) -> Self {
-        let capacity = i128::from(capacity) * PARTS_PER_TOKEN;
-        Self { rate, capacity, level: capacity, at: now }
+    pub fn full(size: BucketSize, now: Duration) -> Self {
+        Self { size, level: size.capacity_parts(), at: now }
     }
 
     /// The bucket resumed from `level`, stored `since` ago.
     #[must_use]
     pub fn resumed(self, level: i128, since: Duration) -> Self {
-        let level = level.saturating_add(inflow(self.rate, since)).min(self.capacity);
+        let level = level.saturating_add(self.size.inflow(since)).min(self.size.capacity_parts());
         Self { level, ..self }
     }
 
     /// The same bucket with another level at a point of the uptime.
     #[must_use]
     pub fn at_level(self, level: i128, at: Duration) -> Self {
-        Self { level: level.min(self.capacity), at, ..self }
+        Self { level: level.min(self.size.capacity_parts()), at, ..self }
     }
 
-    /// The same level with another rate and capacity; the change adds nothing.
+    /// The same level with another size; the change adds nothing.
     #[must_use]
-    pub fn changed(mut self, rate: u64, capacity: u64, now: Duration) -> Self {
+    pub fn changed(mut self, size: BucketSize, now: Duration) -> Self {
         self.refill(now);
-        let capacity = i128::from(capacity) * PARTS_PER_TOKEN;
-        Self { rate, capacity, level: self.level.min(capacity), at: self.at }
+        Self { size, level: self.level.min(size.capacity_parts()), at: self.at }
     }
 
     /// Takes `amount`, or returns how long to wait. An amount above the capacity is granted when the bucket is full and
@@ -52,7 +68,7 @@ impl TokenBucket {
     pub fn take(&mut self, amount: u64, now: Duration) -> Result<(), Duration> {
         self.refill(now);
         let cost = i128::from(amount) * PARTS_PER_TOKEN;
-        let deficit = cost.min(self.capacity) - self.level;
+        let deficit = cost.min(self.size.capacity_parts()) - self.level;
         if deficit > 0 {
             return Err(self.time_for(deficit));
         }
@@ -63,7 +79,7 @@ impl TokenBucket {
     /// Charges an amount that is already used. A negative `amount` is a refund.
     pub fn settle(&mut self, amount: i128, now: Duration) {
         self.refill(now);
-        self.level = self.level.saturating_sub(amount.saturating_mul(PARTS_PER_TOKEN)).min(self.capacity);
+        self.level = self.level.saturating_sub(amount.saturating_mul(PARTS_PER_TOKEN)).min(self.size.capacity_parts());
     }
 
     /// The bucket refilled until `now`.
@@ -75,7 +91,7 @@ impl TokenBucket {
 
     fn refill(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.at);
-        self.level = self.level.saturating_add(inflow(self.rate, passed)).min(self.capacity);
+        self.level = self.level.saturating_add(self.size.inflow(passed)).min(self.size.capacity_parts());
         self.at = self.at.max(now);
     }
 
@@ -86,11 +102,11 @@ impl TokenBucket {
 
     /// Time until the bucket is full.
     pub fn reset(&self) -> Duration {
-        self.time_for(self.capacity - self.level)
+        self.time_for(self.size.capacity_parts() - self.level)
     }
 
-    pub fn rate(&self) -> u64 {
-        self.rate
+    pub fn size(&self) -> BucketSize {
+        self.size
     }
 
     pub fn level(&self) -> i128 {
@@ -99,15 +115,10 @@ impl TokenBucket {
 
     /// How long it takes to refill by `parts`.
     pub(super) fn time_for(&self, parts: i128) -> Duration {
-        let rate = i128::from(self.rate.max(1));
+        let rate = i128::from(self.size.rate.max(1));
         let nanos = (parts.max(0) + rate - 1) / rate;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
-}
-
-/// Parts that a rate refills in a time.
-pub(super) fn inflow(rate: u64, passed: Duration) -> i128 {
-    i128::from(rate).saturating_mul(i128::try_from(passed.as_nanos()).unwrap_or(i128::MAX))
 }
 
 #[cfg(test)]
@@ -116,13 +127,17 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::TokenBucket;
+    use super::{BucketSize, TokenBucket};
 
     const START: Duration = Duration::from_secs(100);
 
+    fn full(rate: u64, capacity: u64) -> TokenBucket {
+        TokenBucket::full(BucketSize { rate, capacity }, START)
+    }
+
     #[test]
     fn a_burst_is_granted_before_the_rate_applies() {
-        let mut bucket = TokenBucket::new(60, 10, START);
+        let mut bucket = full(60, 10);
         assert_eq!((0..20).filter(|_| bucket.take(1, START).is_ok()).count(), 10);
         assert_eq!(bucket.take(1, START), Err(Duration::from_secs(1)));
         let later = START + Duration::from_secs(1);
@@ -132,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_cost_above_the_capacity_is_granted_when_full_and_leaves_a_debt() {
-        let mut bucket = TokenBucket::new(60, 10, START);
+        let mut bucket = full(60, 10);
         assert_eq!(bucket.take(30, START), Ok(()));
         assert_eq!(bucket.remaining(), 0);
         assert_eq!(bucket.take(1, START), Err(Duration::from_secs(21)));
@@ -140,17 +155,17 @@ mod tests {
 
     #[test]
     fn a_changed_limit_adds_no_tokens() {
-        let mut bucket = TokenBucket::new(60, 10, START);
+        let mut bucket = full(60, 10);
         while bucket.take(1, START).is_ok() {}
-        let mut wider = bucket.changed(600, 100, START);
+        let mut wider = bucket.changed(BucketSize { rate: 600, capacity: 100 }, START);
         assert!(wider.take(1, START).is_err());
-        assert_eq!(TokenBucket::new(60, 10, START).changed(60, 4, START).remaining(), 4);
+        assert_eq!(full(60, 10).changed(BucketSize { rate: 60, capacity: 4 }, START).remaining(), 4);
     }
 
     proptest! {
         #[test]
         fn the_bucket_never_grants_more_than_it_refills(rate in 1..1_000_000_u64, burst in 1..10_000_u64, steps in prop::collection::vec(0..5_000_000_u64, 1..200)) {
-            let mut bucket = TokenBucket::new(rate, burst, START);
+            let mut bucket = full(rate, burst);
             let (mut now, mut granted) = (START, 0_u128);
             for step in steps {
                 now += Duration::from_nanos(step * 1000);
@@ -164,7 +179,7 @@ mod tests {
 
         #[test]
         fn a_wait_is_exact_to_a_microsecond(rate in 1..1_000_000_u64, taken in 1..500_u64) {
-            let mut bucket = TokenBucket::new(rate, taken, START);
+            let mut bucket = full(rate, taken);
             bucket.take(taken, START).unwrap();
             let wait = bucket.take(1, START).unwrap_err();
             prop_assert!(bucket.take(1, START + wait.saturating_sub(Duration::from_nanos(1_000))).is_err() || wait < Duration::from_micros(1));

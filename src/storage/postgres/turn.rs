@@ -6,7 +6,9 @@
 //! pause would always commit first. A node that does not get the lock in time writes without it, so a process that hangs does
 //! not keep the others from writing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::statements;
 

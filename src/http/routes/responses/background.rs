@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::conversation_field::with_field_names;
 use super::follow;
 use super::input_items;
+use super::live::LiveEnd;
 use super::request::{Checked, ResponsesRequest};
 use super::response::{Failure, ResponseBody};
 use super::running::RunningResponse;
@@ -115,8 +116,9 @@ impl ResponseRunner for BackgroundResponseRunner {
         Ok(EndedResponse { response, steps, outcome: Outcome::of_status(error.code().status()) })
     }
 
-    fn ended(&self, id: ResponseId) {
-        self.0.live_responses.close(id);
+    fn ended(&self, id: ResponseId, is_stored_here: bool) {
+        let end = if is_stored_here { LiveEnd::Stored } else { LiveEnd::Closed };
+        self.0.live_responses.close(id, end);
     }
 
     fn stopped(&self) {

@@ -137,7 +137,7 @@ impl Follower {
             return Err(interrupted());
         }
         let stored = self.api.services.responses.get(&self.access, self.stored.id).await?;
-        if self.was_generated_again().await? {
+        if end == LiveEnd::Closed && self.was_generated_again().await? {
             return Err(interrupted());
         }
         let response: Value = serde_json::from_str(&stored.response).map_err(Error::internal)?;

@@ -71,7 +71,9 @@ struct State {
 /// Why there are no more steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveEnd {
-    /// The response has ended, or its generation was interrupted.
+    /// This process has stored the end of what it generated.
+    Stored,
+    /// The response has ended otherwise, or its generation was interrupted.
     Closed,
     /// The response has ended, but its steps were too many to be stored.
     LacksSteps,
@@ -191,8 +193,8 @@ impl LiveResponse {
         encode(&self.state().output)
     }
 
-    fn close(&self) {
-        self.state().end.get_or_insert(LiveEnd::Closed);
+    fn close(&self, end: LiveEnd) {
+        self.state().end.get_or_insert(end);
         self.changes.send_replace(());
     }
 
@@ -256,10 +258,10 @@ impl LiveResponses {
     }
 
     /// The response has ended: its streams end.
-    pub fn close(&self, id: ResponseId) {
+    pub fn close(&self, id: ResponseId, end: LiveEnd) {
         let _kept = self.generated().remove(&id);
         if let Some(live) = self.all().remove(&id).and_then(|live| live.upgrade()) {
-            live.close();
+            live.close(end);
         }
     }
 
@@ -267,7 +269,7 @@ impl LiveResponses {
     pub fn close_all(&self) {
         let _kept = std::mem::take(&mut *self.generated());
         let all = std::mem::take(&mut *self.all());
-        all.into_values().filter_map(|live| live.upgrade()).for_each(|live| live.close());
+        all.into_values().filter_map(|live| live.upgrade()).for_each(|live| live.close(LiveEnd::Closed));
     }
 }
 

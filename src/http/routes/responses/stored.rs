@@ -10,7 +10,7 @@ use utoipa_actix_web::service_config::ServiceConfig;
 use super::background::{json_body, with_status};
 use super::follow;
 use super::input_items::{self, ItemList, ListParams};
-use super::live::{LiveResponse, OutputSteps};
+use super::live::{LiveEnd, LiveResponse, OutputSteps};
 use super::response::ResponseBody;
 use crate::error::Error;
 use crate::http::extractors::{ApiParams, ApiPath, lenient};
@@ -92,7 +92,7 @@ async fn stream_again(caller: &Caller, id: ResponseId, after: Option<u64>, api: 
 #[delete("/responses/{response_id}")]
 async fn delete(caller: Caller, id: ApiPath<ResponseId>, api: web::Data<Api>) -> ApiResult {
     api.services.responses.delete(&caller.access, id.0).await?;
-    api.live_responses.close(id.0);
+    api.live_responses.close(id.0, LiveEnd::Closed);
     Ok(HttpResponse::Ok().json(DeletedResponse { id: id.0.to_string(), object: "response", deleted: true }))
 }
 
@@ -122,6 +122,6 @@ async fn cancel(caller: Caller, id: ApiPath<ResponseId>, api: web::Data<Api>) ->
         let text = "names a response that was not created with background: true. Only such responses can be cancelled; close the connection to cancel another one";
         return invalid_field("response_id", text);
     }
-    api.live_responses.close(id.0);
+    api.live_responses.close(id.0, LiveEnd::Closed);
     Ok(json_body(response))
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::bucket_size::{BucketSize, Buckets};
-use super::super::exchange::{self, BucketDemand, Demand, Grant};
-use super::super::leased_bucket::{LeasedBucket, Refusal};
-use super::super::token_bucket::{PARTS_PER_TOKEN, inflow};
+use super::super::buckets::Buckets;
+use super::super::lease::{Lease, Refusal};
+use super::super::shared_levels::{self, BucketDemand, Demand, Grant};
+use super::super::token_bucket::{BucketSize, PARTS_PER_TOKEN, TokenBucket};
 use crate::clock_rng::Timestamp;
 use crate::storage::limits::LevelsRecord;
 
@@ -40,7 +40,7 @@ fn steps(nodes: usize) -> impl Strategy<Value = Vec<Step>> {
 
 struct Cluster {
     size: BucketSize,
-    nodes: Vec<LeasedBucket>,
+    nodes: Vec<Lease>,
     levels: Option<LevelsRecord>,
     millis: u64,
     /// Tokens that requests have used, in parts.
@@ -49,7 +49,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(size: BucketSize, nodes: usize) -> Self {
-        let node = LeasedBucket::new(size, size.full(Duration::ZERO));
+        let node = Lease::new(TokenBucket::full(size, Duration::ZERO));
         Self { size, nodes: vec![node; nodes], levels: None, millis: 0, used: 0 }
     }
 
@@ -62,7 +62,7 @@ impl Cluster {
         let demand = self.nodes[node].demand(now);
         let wall_clock = Timestamp::from_millis(1000 + i64::try_from(self.millis).unwrap());
         let all: Demand = Buckets { requests: Some(demand), ..Buckets::default() };
-        let (levels, grant) = exchange::exchange(&all, wall_clock, self.levels);
+        let (levels, grant) = shared_levels::exchange(&all, wall_clock, self.levels);
         self.levels = Some(levels);
         (demand, grant)
     }
@@ -104,7 +104,7 @@ impl Cluster {
             }
             // A debt would be lost as well.
             Step::Kill(node) if self.nodes[node].is_due(Duration::ZERO) => self.exchange(node),
-            Step::Kill(node) => self.nodes[node] = LeasedBucket::new(self.size, self.size.full(now)),
+            Step::Kill(node) => self.nodes[node] = Lease::new(TokenBucket::full(self.size, now)),
             Step::Pass(millis) => self.millis += millis,
         }
     }
@@ -116,7 +116,7 @@ impl Cluster {
     /// What the nodes have given away and can still give away without another refill.
     fn total(&self) -> i128 {
         let now = self.uptime();
-        let held = |node: &LeasedBucket| -> i128 {
+        let held = |node: &Lease| -> i128 {
             let demand = { *node }.demand(now);
             demand.held + demand.returned - demand.debt
         };
@@ -124,7 +124,7 @@ impl Cluster {
     }
 
     fn max(&self) -> i128 {
-        self.size.capacity_parts() + inflow(self.size.rate, self.uptime())
+        self.size.capacity_parts() + self.size.inflow(self.uptime())
     }
 }
 
@@ -169,12 +169,12 @@ proptest! {
             }
             cluster.run(Step::Pass(51));
         }
-        let max = size.capacity_parts() + inflow(size.rate, cluster.uptime());
+        let max = size.capacity_parts() + size.inflow(cluster.uptime());
         // A lease, and what refills between two steps.
-        let idle = inflow(size.rate, Duration::from_secs(1)).max(PARTS_PER_TOKEN) + PARTS_PER_TOKEN;
-        let idle = i128::try_from(count).unwrap() * idle + inflow(size.rate, Duration::from_millis(51));
+        let idle = size.inflow(Duration::from_secs(1)).max(PARTS_PER_TOKEN) + PARTS_PER_TOKEN;
+        let idle = i128::try_from(count).unwrap() * idle + size.inflow(Duration::from_millis(51));
         // What does not fit into a bucket that is smaller than a step is lost to one process as well.
-        let fits = inflow(size.rate, Duration::from_millis(51)) <= size.capacity_parts();
+        let fits = size.inflow(Duration::from_millis(51)) <= size.capacity_parts();
         prop_assert!(admitted * PARTS_PER_TOKEN <= max);
         prop_assert!(!fits || admitted * PARTS_PER_TOKEN >= max - idle, "{} of {}", admitted, max / PARTS_PER_TOKEN);
     }

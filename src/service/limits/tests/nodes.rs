@@ -93,7 +93,7 @@ async fn the_status_is_that_of_the_shared_bucket() {
     let status = nodes.admit(1).await.unwrap().0.requests.unwrap();
     assert_eq!(status.remaining, 1000 - 100 - 1);
     nodes.clock.pass(60_000);
-    assert_eq!(nodes.limiters[1].status(nodes.clock.uptime()).requests.unwrap().remaining, 1000);
+    assert_eq!(nodes.limiters[1].status().requests.unwrap().remaining, 1000);
 }
 
 #[tokio::test]
@@ -101,14 +101,14 @@ async fn a_debt_of_one_node_holds_on_the_others() {
     let nodes = Nodes::new(2, tokens(600));
     nodes.take_tokens(0, 10).await.unwrap();
     // The request has generated 690 tokens.
-    nodes.limiters[0].settle(10, 700, true, (nodes.clock.now(), nodes.clock.uptime()));
+    nodes.limiters[0].settle_tokens(10, 700, true);
     nodes.clock.pass(500);
     nodes.exchange_leases();
     let refused = nodes.take_tokens(1, 1).await.unwrap_err();
     assert_eq!(refused.code(), Code::RateLimited);
     let wait = refused.wait().unwrap();
     assert!((Duration::from_secs(9)..=Duration::from_secs(11)).contains(&wait), "{wait:?}");
-    let status = nodes.limiters[0].status(nodes.clock.uptime()).tokens.unwrap();
+    let status = nodes.limiters[0].status().tokens.unwrap();
     assert_eq!(status.remaining, 0);
     nodes.clock.pass(11_000);
     nodes.take_tokens(1, 1).await.unwrap();
@@ -150,7 +150,7 @@ async fn a_killed_node_loses_its_lease_only() {
 async fn a_node_that_stops_returns_its_leases() {
     let nodes = Nodes::new(2, requests(600, 40));
     assert!(nodes.is_admitted(0).await);
-    lease_exchange::return_all(&nodes.limiters[0], &nodes.clock_rng).await.unwrap();
+    nodes.limiters[0].return_leases().await.unwrap();
     assert_eq!(nodes.admit_all(1).await, 39);
 }
 
@@ -161,9 +161,9 @@ async fn a_changed_limit_adds_nothing() {
     assert_eq!(nodes.admit_all(1).await, 30);
     // As the transaction of the change does.
     let sizes = (requests(600, 40), requests(6000, 400));
-    let sizes = (super::super::BucketSize::of(&sizes.0), super::super::BucketSize::of(&sizes.1));
+    let sizes = (super::super::Buckets::sizes(&sizes.0), super::super::Buckets::sizes(&sizes.1));
     let levels = *nodes.database.levels.lock().unwrap();
-    *nodes.database.levels.lock().unwrap() = Some(exchange::with_new_rates(levels, sizes, nodes.clock.now()));
+    *nodes.database.levels.lock().unwrap() = Some(shared_levels::with_new_rates(levels, sizes, nodes.clock.now()));
     nodes.load(0, requests(6000, 400));
     nodes.load(1, requests(6000, 400));
     assert_eq!(nodes.admit_all(1).await, 0);
@@ -181,15 +181,15 @@ async fn a_changed_limit_adds_nothing() {
 #[tokio::test]
 async fn a_rate_that_was_changed_counts_from_then_on() {
     let at = Timestamp::from_millis(1_700_000_000_000);
-    let size = |rates: Rates| super::super::BucketSize::of(&rates);
+    let size = |rates: Rates| super::super::Buckets::sizes(&rates);
     let old = LevelsRecord { at, requests: Some(0), tokens: None, audio: Some(5) };
     let later = at.after(Duration::from_secs(60));
-    let new = exchange::with_new_rates(Some(old), (size(requests(2, 10)), size(requests(600, 600))), later);
+    let new = shared_levels::with_new_rates(Some(old), (size(requests(2, 10)), size(requests(600, 600))), later);
     let two = 2 * super::super::token_bucket::PARTS_PER_TOKEN;
     assert_eq!(new, LevelsRecord { at: later, requests: Some(two), tokens: None, audio: None });
-    let full = exchange::with_new_rates(None, (size(requests(2, 2)), size(requests(600, 600))), later);
+    let full = shared_levels::with_new_rates(None, (size(requests(2, 2)), size(requests(600, 600))), later);
     assert_eq!(full.requests, Some(two));
-    assert_eq!(exchange::with_new_rates(None, (size(tokens(5)), size(requests(2, 2))), later).requests, None);
+    assert_eq!(shared_levels::with_new_rates(None, (size(tokens(5)), size(requests(2, 2))), later).requests, None);
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn a_lost_database_is_reported_and_debts_stay() {
     let nodes = Nodes::new(2, tokens(600));
     nodes.take_tokens(0, 10).await.unwrap();
     *nodes.database.is_lost.lock().unwrap() = true;
-    nodes.limiters[0].settle(10, 700, true, (nodes.clock.now(), nodes.clock.uptime()));
+    nodes.limiters[0].settle_tokens(10, 700, true);
     nodes.exchange_leases();
     let failed = nodes.take_tokens(1, 1).await.unwrap_err();
     assert_eq!(failed.code(), Code::StorageUnavailable);
@@ -232,7 +232,7 @@ async fn a_request_that_costs_nothing_waits_for_a_debt_only() {
     nodes.take_tokens(0, 0).await.unwrap();
     assert_eq!(nodes.exchanges(), 0);
     nodes.take_tokens(0, 10).await.unwrap();
-    nodes.limiters[0].settle(10, 700, true, (nodes.clock.now(), nodes.clock.uptime()));
+    nodes.limiters[0].settle_tokens(10, 700, true);
     assert!(nodes.take_tokens(0, 0).await.is_err());
     nodes.clock.pass(20_000);
     nodes.take_tokens(0, 0).await.unwrap();

@@ -91,7 +91,7 @@ fn a_stream_that_begins_after_the_end_follows_something_new() {
     assert!(Arc::ptr_eq(&kept, &second));
     kept.start(Some(3), encoder());
     assert!(all.is_running(id));
-    all.close(id);
+    all.close(id, LiveEnd::Closed);
     assert!(!all.is_running(id));
 }
 

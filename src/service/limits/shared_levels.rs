@@ -1,18 +1,22 @@
-//! The arithmetic of a rate limit that several nodes share.
+//! The levels of buckets that several nodes share, and the exchange in which a node takes leases of them.
 //!
-//! The level of a bucket is in the store. A node takes *leases*: amounts that are deducted from the bucket when they are
-//! granted and that only this node gives away. What is granted was in the bucket, so all nodes together admit at most what
-//! was in it and what it has refilled since. A node returns what it does not use, and repays a debt, the tokens of requests
-//! that cost more than was known in advance. If a node is killed, its lease is lost.
+//! The levels are in the store. *Leases* are amounts that are deducted from a bucket when they are granted and that only one
+//! node gives away. What is granted was in the bucket, so all nodes together admit at most what was in it and what it has
+//! refilled since. A node returns what it does not use, and repays a debt, the tokens of requests that cost more than was
+//! known in advance. If a node is killed, its lease is lost.
 //!
 //! All amounts are in the [parts of a token](super::token_bucket).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::bucket_size::{BucketSize, Buckets};
-use super::token_bucket::inflow;
-use crate::clock_rng::Timestamp;
-use crate::storage::LevelsRecord;
+use super::buckets::Buckets;
+use super::token_bucket::BucketSize;
+use crate::clock_rng::{ClockRng, Timestamp};
+use crate::error::Result;
+use crate::ids::ProjectId;
+use crate::storage::limits::LevelsRecord;
+use crate::storage::{Exchanges, Store};
 
 /// What a node asks of one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +56,7 @@ pub type Grant = Buckets<Option<BucketGrant>>;
 /// Exchanges at `now`. `old`: the stored levels; full buckets if there are none.
 pub fn exchange(demand: &Demand, now: Timestamp, old: Option<LevelsRecord>) -> (LevelsRecord, Grant) {
     let at = old.map_or(now, |old| old.at);
-    let old = levels(old);
+    let old = Buckets::levels(old);
     let since = at.until(now);
     // The level of a bucket that this node does not know of stays.
     let both = demand.zip(old).map(|(demand, level)| match demand {
@@ -62,14 +66,14 @@ pub fn exchange(demand: &Demand, now: Timestamp, old: Option<LevelsRecord>) -> (
         }
         None => (level, None),
     });
-    (record(at.max(now), both.map(|(level, _)| level)), both.map(|(_, grant)| grant))
+    (both.map(|(level, _)| level).record(at.max(now)), both.map(|(_, grant)| grant))
 }
 
 impl BucketDemand {
     /// `level`: as it was `since` ago.
     fn exchange(&self, level: Option<i128>, since: Duration) -> BucketGrant {
-        let (rate, capacity) = (self.size.rate, self.size.capacity_parts());
-        let refill = |level: i128, time| level.saturating_add(inflow(rate, time)).min(capacity);
+        let capacity = self.size.capacity_parts();
+        let refill = |level: i128, time| level.saturating_add(self.size.inflow(time)).min(capacity);
         // The debt is deducted from what there was when it arose, as if this node had the bucket for itself.
         let age = self.debt_age.min(since);
         let level = level.map_or(capacity, |level| refill(level, since.saturating_sub(age)));
@@ -92,24 +96,45 @@ pub fn with_new_rates(
 ) -> LevelsRecord {
     let at = old.map_or(now, |old| old.at);
     let since = at.until(now);
-    let changed = levels(old).zip(sizes.0).zip(sizes.1).map(|((level, old), new)| {
+    let changed = Buckets::levels(old).zip(sizes.0).zip(sizes.1).map(|((level, old), new)| {
         let (old, new) = old.zip(new)?;
-        let level = level.map_or(old.capacity_parts(), |level| level.saturating_add(inflow(old.rate, since)));
+        let level = level.map_or(old.capacity_parts(), |level| level.saturating_add(old.inflow(since)));
         Some(level.min(old.capacity_parts()).min(new.capacity_parts()))
     });
-    record(at.max(now), changed)
+    changed.record(at.max(now))
 }
 
-fn levels(record: Option<LevelsRecord>) -> Buckets<Option<i128>> {
-    let level = |of: fn(LevelsRecord) -> Option<i128>| record.and_then(of);
-    Buckets {
-        requests: level(|levels| levels.requests),
-        tokens: level(|levels| levels.tokens),
-        audio: level(|levels| levels.audio),
+/// Called with the answer to a demand, once and on any thread.
+pub type Answered = Box<dyn FnOnce(Result<Grant>) + Send>;
+
+/// Answers demands for leases.
+pub trait LeaseSource: Send + Sync {
+    /// Queues a demand. After an error it may have been carried out nevertheless.
+    fn demand(&self, project: ProjectId, demand: Demand, answered: Answered);
+}
+
+/// The levels in a shared store.
+pub struct SharedLevels {
+    exchanges: Exchanges,
+    clock_rng: Arc<dyn ClockRng>,
+}
+
+impl SharedLevels {
+    /// `None` if this process has the store for itself.
+    pub fn of(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Option<Arc<dyn LeaseSource>> {
+        let exchanges = store.exchanges()?;
+        Some(Arc::new(Self { exchanges, clock_rng: clock_rng.clone() }))
     }
 }
 
-fn record(at: Timestamp, levels: Buckets<Option<i128>>) -> LevelsRecord {
-    let Buckets { requests, tokens, audio } = levels;
-    LevelsRecord { at, requests, tokens, audio }
+impl LeaseSource for SharedLevels {
+    fn demand(&self, project: ProjectId, demand: Demand, answered: Answered) {
+        // A test may set the clock.
+        let set_clock = (!self.clock_rng.follows_database()).then(|| self.clock_rng.clone());
+        let change = move |now, old: Option<LevelsRecord>| {
+            let now = set_clock.as_ref().map_or(now, |clock_rng| clock_rng.now());
+            exchange(&demand, now, old)
+        };
+        self.exchanges.send(project.to_bytes().to_vec(), change, answered);
+    }
 }

@@ -1,9 +1,8 @@
-//! The rates of a project as sizes of token buckets.
+//! What there is of each of a project's buckets: for requests, tokens and audio.
 
-use std::time::Duration;
-
-use super::token_bucket::{PARTS_PER_TOKEN, TokenBucket};
-use crate::storage::limits::Rates;
+use super::token_bucket::BucketSize;
+use crate::clock_rng::Timestamp;
+use crate::storage::limits::{LevelsRecord, Rates};
 
 pub(super) const MILLIS_PER_SECOND: u64 = 1000;
 
@@ -38,33 +37,29 @@ impl<T> Buckets<T> {
     }
 }
 
-/// Rate and capacity of a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BucketSize {
-    /// Refill per minute.
-    pub rate: u64,
-    pub capacity: u64,
-}
-
-impl BucketSize {
+impl Buckets<Option<BucketSize>> {
     /// The sizes of the buckets for `rates`; `None` without a limit.
-    pub fn of(rates: &Rates) -> Buckets<Option<Self>> {
-        let size = |rate: u64, capacity| Self { rate, capacity };
+    pub fn sizes(rates: &Rates) -> Self {
+        let size = |rate: u64, capacity| BucketSize { rate, capacity };
         let audio = rates.audio_seconds_per_minute.map(|seconds| seconds.saturating_mul(MILLIS_PER_SECOND));
-        Buckets {
+        Self {
             requests: rates.requests_per_minute.map(|rate| size(rate, rates.burst_limit.unwrap_or(rate))),
             tokens: rates.tokens_per_minute.map(|rate| size(rate, rate)),
             audio: audio.map(|rate| size(rate, rate)),
         }
     }
+}
 
-    /// The capacity in parts of a token.
-    pub fn capacity_parts(&self) -> i128 {
-        i128::from(self.capacity) * PARTS_PER_TOKEN
+impl Buckets<Option<i128>> {
+    /// The stored levels, in parts of a token; `None` where there are none.
+    pub fn levels(record: Option<LevelsRecord>) -> Self {
+        let Some(LevelsRecord { requests, tokens, audio, .. }) = record else { return Self::default() };
+        Self { requests, tokens, audio }
     }
 
-    /// A full bucket.
-    pub fn full(&self, now: Duration) -> TokenBucket {
-        TokenBucket::new(self.rate, self.capacity, now)
+    /// The record of these levels.
+    pub fn record(self, at: Timestamp) -> LevelsRecord {
+        let Self { requests, tokens, audio } = self;
+        LevelsRecord { at, requests, tokens, audio }
     }
 }

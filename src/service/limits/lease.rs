@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
-use super::bucket_size::BucketSize;
-use super::exchange::{BucketDemand, BucketGrant};
-use super::token_bucket::{PARTS_PER_TOKEN, TokenBucket, inflow};
+use super::shared_levels::{BucketDemand, BucketGrant};
+use super::token_bucket::{BucketSize, PARTS_PER_TOKEN, TokenBucket};
 
 /// How long a lease is kept before what is left of it is returned.
 const LEASE_TIME: Duration = Duration::from_secs(2);
@@ -32,10 +31,9 @@ pub enum Refusal {
     NeedsLease,
 }
 
-/// The lease of a node. Amounts are in parts of a token.
+/// The lease of a bucket. Amounts are in parts of a token.
 #[derive(Clone, Copy, Debug)]
-pub struct LeasedBucket {
-    size: BucketSize,
+pub struct Lease {
     /// What this node may give away. Negative: a debt, which the next exchange repays.
     held: i128,
     /// Uptime when the debt arose.
@@ -55,11 +53,10 @@ pub struct LeasedBucket {
     renews: bool,
 }
 
-impl LeasedBucket {
-    /// Without a lease. `shared`: the bucket as the store showed it.
-    pub fn new(size: BucketSize, shared: TokenBucket) -> Self {
+impl Lease {
+    /// An empty lease. `shared`: the bucket as the store showed it.
+    pub fn new(shared: TokenBucket) -> Self {
         Self {
-            size,
             held: 0,
             debt_since: None,
             ends: Duration::ZERO,
@@ -72,15 +69,19 @@ impl LeasedBucket {
         }
     }
 
-    /// The bucket with another size. What is held goes back, because a change must not add tokens.
+    /// The lease of the bucket with another size. What is held goes back, because a change must not add tokens.
     #[must_use]
     pub fn changed(mut self, size: BucketSize, now: Duration) -> Self {
-        if size == self.size {
+        if size == self.size() {
             return self;
         }
         self.returning = self.returning.saturating_add(self.held.max(0));
-        let shared = self.shared.changed(size.rate, size.capacity, now);
-        Self { size, held: self.held.min(0), shared, answered: None, ..self }
+        let shared = self.shared.changed(size, now);
+        Self { held: self.held.min(0), shared, answered: None, ..self }
+    }
+
+    fn size(&self) -> BucketSize {
+        self.shared.size()
     }
 
     /// Takes `amount` tokens from the lease.
@@ -103,7 +104,7 @@ impl LeasedBucket {
     fn refuse(&mut self, cost: i128, now: Duration) -> Refusal {
         if let Some(answered) = self.answered.filter(|_| self.returning == 0) {
             let age = now.saturating_sub(answered);
-            let lacks = |level: i128| cost.min(self.size.capacity_parts()) - level.saturating_add(self.held);
+            let lacks = |level: i128| cost.min(self.size().capacity_parts()) - level.saturating_add(self.held);
             let wait = self.shared.time_for(lacks(self.shared.refilled(now).level()));
             if age < PAUSE && lacks(self.shared.level()) > 0 {
                 return Refusal::Wait(wait.max(PAUSE.saturating_sub(age)));
@@ -121,7 +122,7 @@ impl LeasedBucket {
     pub fn settle(&mut self, amount: i128, now: Duration) {
         let parts = amount.saturating_mul(PARTS_PER_TOKEN);
         let had_none = self.held <= 0;
-        self.held = self.held.saturating_sub(parts).min(self.size.capacity_parts());
+        self.held = self.held.saturating_sub(parts).min(self.size().capacity_parts());
         if had_none {
             self.ends = now + LEASE_TIME;
         }
@@ -133,7 +134,7 @@ impl LeasedBucket {
 
     /// A full lease, unless requests need more.
     fn target(&self) -> i128 {
-        inflow(self.size.rate, LEASE_SIZE).min(self.size.capacity_parts() / 4)
+        self.size().inflow(LEASE_SIZE).min(self.size().capacity_parts() / 4)
     }
 
     /// Whether requests like one of this cost soon need more, and the shared bucket probably has it.
@@ -174,7 +175,7 @@ impl LeasedBucket {
         let want = if self.wants_more() { self.target().max(self.waiting) } else { 0 };
         let debt_age = self.debt_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let demand = BucketDemand {
-            size: self.size,
+            size: self.size(),
             held: self.held.max(0),
             returned: self.returning,
             debt: self.held.min(0).saturating_neg(),
@@ -193,7 +194,7 @@ impl LeasedBucket {
         if self.held >= 0 {
             self.debt_since = None;
         }
-        if size != self.size {
+        if size != self.size() {
             // Granted before the limit was changed.
             self.returning = self.returning.saturating_add(grant.granted);
             return;
@@ -209,7 +210,7 @@ impl LeasedBucket {
     /// Whether requests have come since the last demand that its answer is not enough for, and the bucket has more.
     pub fn must_ask_again(&self) -> bool {
         let available = self.shared.level().saturating_add(self.held);
-        self.waiting > self.held && available >= self.need.min(self.size.capacity_parts())
+        self.waiting > self.held && available >= self.need.min(self.size().capacity_parts())
     }
 
     /// The requests that wait try again.
