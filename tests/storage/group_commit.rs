@@ -10,6 +10,7 @@ use outpost::storage::projects::{self, ProjectRecord};
 use outpost::storage::{OpenError, Store, WriteTx};
 
 use super::fixture::{Clock, dir, settings};
+use crate::database::Database;
 
 fn record(name: &str) -> ProjectRecord {
     let now = Timestamp::from_millis(1);
@@ -133,6 +134,31 @@ async fn a_second_open_gets_a_lock_error_and_shutdown_frees_the_folder() {
     assert_eq!(clone.read(|_| Ok(())).await.unwrap_err().code(), Code::ShuttingDown);
     let again = Store::open(settings(dir.path()), Clock::new()).unwrap();
     assert!(exists(&again, 1).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_postgresql_a_shutdown_frees_the_folder_although_reads_have_not_ended() {
+    let database = Database::new();
+    let dir = dir();
+    let open = || Store::open_postgres(settings(dir.path()), &database.location("a"), Clock::new());
+    let store = open().unwrap();
+    let (reading, is_reading) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let clone = store.clone();
+    let read = tokio::spawn(async move {
+        clone
+            .read(move |_| {
+                let _receiver = (reading.send(()), ended.recv());
+                Ok(())
+            })
+            .await
+    });
+    is_reading.recv().unwrap();
+    assert!(matches!(open().err().unwrap(), OpenError::Locked { .. }));
+    store.shutdown();
+    drop(open().unwrap());
+    drop(end);
+    read.await.unwrap().unwrap();
 }
 
 #[cfg(unix)]
