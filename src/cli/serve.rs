@@ -9,17 +9,19 @@ use actix_web::rt::SystemRunner;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::Outcome;
+use super::reload::{ConfigReload, ServeSettings};
 use super::sandbox::this_program;
 use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, Stopper, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress, pull_command};
-use crate::config::{Config, DEFAULT_MODELS, DataPaths, ServeArgs};
+use crate::config::{Config, DEFAULT_MODELS};
 use crate::logging;
 
-pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
+pub fn run(settings: ServeSettings, reload: ConfigReload, out: &mut dyn Write) -> Outcome {
+    let ServeSettings { paths, args, values } = settings;
     // Must come first: a signal without a handler ends the process.
     let system = actix_web::rt::System::new();
     let signals = system.block_on(async { Signals::listen() })?;
-    let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, args)? };
+    let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, &args)? };
     logging::start(args.log_format);
     // Before anything is pulled or created.
     App::check(&config)?;

@@ -27,6 +27,7 @@ mod background_responses;
 mod backup_and_check;
 mod batches;
 mod client_flood;
+mod config;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda_driver;
 mod devices;
