@@ -63,7 +63,9 @@ pub(super) fn run(
 
 fn check(chosen: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let Some(file) = config::load(chosen)? else {
-        return Err(format!("there is no configuration file: {DEFAULT_FILE} does not exist, and --config names none").into());
+        return Err(
+            format!("there is no configuration file: {DEFAULT_FILE} does not exist, and --config names none").into()
+        );
     };
     let path = file.path.display();
     let matches = with_defaults(settings_command(), &file)

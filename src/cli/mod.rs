@@ -22,7 +22,7 @@ use clap::{ArgMatches, Parser, Subcommand};
 
 use crate::config::{ConfigFile, DataPaths, ServeArgs, effective};
 use crate::display::SanitizedWriter;
-use arguments::{Parsed, ParseError};
+use arguments::{ParseError, Parsed};
 use audio_decoder::AudioDecoderArgs;
 use config::ConfigCommand;
 use export::{AuditCommand, UsageCommand};
@@ -171,12 +171,7 @@ fn dispatch(Parsed { cli, matches, file }: Parsed<Cli>, arguments: Vec<OsString>
     }
 }
 
-fn serve_settings(
-    paths: DataPaths,
-    args: ServeArgs,
-    matches: &ArgMatches,
-    file: Option<&ConfigFile>,
-) -> ServeSettings {
+fn serve_settings(paths: DataPaths, args: ServeArgs, matches: &ArgMatches, file: Option<&ConfigFile>) -> ServeSettings {
     let values = matches.subcommand().map(|(_, matches)| effective(matches, file)).unwrap_or_default();
     ServeSettings { paths, args, values }
 }

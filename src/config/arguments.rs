@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::choices::{DraftModel, KvType, LogFormat, LogLevel, ModelDevice, ModelPrecision};
-use super::parsers::{parse_device, parse_draft, parse_host, parse_listen, parse_precision, parse_public_url, parse_size};
+use super::parsers::{
+    parse_device, parse_draft, parse_host, parse_listen, parse_precision, parse_public_url, parse_size,
+};
 use crate::ip_network::Network;
 use crate::origin::Origin;
 use crate::storage::{PostgresLocation, PostgresSettings};

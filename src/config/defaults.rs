@@ -15,9 +15,9 @@ pub fn with_defaults(command: Command, file: &ConfigFile) -> Command {
         }
     });
     let names: Vec<String> = command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
-    names.into_iter().fold(command, |command, name| {
-        command.mut_subcommand(name, |subcommand| with_defaults(subcommand, file))
-    })
+    names
+        .into_iter()
+        .fold(command, |command, name| command.mut_subcommand(name, |subcommand| with_defaults(subcommand, file)))
 }
 
 /// Whether a command has the argument of a setting, and not another one of the same name.

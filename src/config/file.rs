@@ -81,8 +81,7 @@ pub fn load(chosen: Option<&Path>) -> Result<Option<ConfigFile>, BadFile> {
 }
 
 fn is_absent(path: &Path) -> bool {
-    std::fs::metadata(path)
-        .is_err_and(|cause| matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+    std::fs::metadata(path).is_err_and(|cause| matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
 }
 
 fn read(path: &Path, only_trusted: bool) -> Result<ConfigFile, BadFile> {

@@ -69,8 +69,7 @@ pub const KEYS: &[Key] = &[
     Key::new("tls.key", "tls_key", AtReloadUnlessSwitched).example(r#""/etc/outpost/key.pem""#),
     Key::new("tls.self_signed", "tls_self_signed", AfterRestart),
     Key::new("store.url", "store", AfterRestart).example(r#""postgres://outpost@localhost/outpost""#),
-    Key::new("store.password_file", "store_password_file", AfterRestart)
-        .example(r#""/etc/outpost/database-password""#),
+    Key::new("store.password_file", "store_password_file", AfterRestart).example(r#""/etc/outpost/database-password""#),
     Key::new("store.connections", "store_connections", AfterRestart),
     Key::new("store.node_name", "node_name", AfterRestart).example(r#""node-1""#),
     Key::new("compute.threads", "threads", AfterRestart).example("8"),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use outpost::config::{KEYS, settings_command};
+use outpost::config::{Applies, KEYS, settings_command};
 use serde_json::{Value, json};
 
 use crate::process::{MODEL, ServerProcess, command, folder, output_text, run};
@@ -242,4 +242,19 @@ fn all_commands_use_the_folders_of_the_file() {
     assert!(folder.path().join("records/outpost.redb").exists() && !folder.path().join("data").exists());
     let log = fs::read_to_string(log).unwrap();
     assert!(log.lines().all(|line| line.starts_with('{')), "{log}");
+}
+
+#[test]
+fn the_documentation_has_every_key_with_its_option_and_variable() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let text = fs::read_to_string(path).unwrap();
+    let command = settings_command();
+    for key in KEYS {
+        let argument = command.get_arguments().find(|one| one.get_id() == key.argument).unwrap();
+        let option = format!("--{}", argument.get_long().unwrap());
+        let names = [key.name, &option, argument.get_env().unwrap().to_str().unwrap()];
+        let row = text.lines().find(|line| line.starts_with("| `") && names.iter().all(|name| line.contains(name)));
+        let row = row.unwrap_or_else(|| panic!("docs/configuration.md has no row with {names:?}"));
+        assert_eq!(row.contains("**R**"), key.applies != Applies::AfterRestart, "{}", key.name);
+    }
 }
