@@ -82,7 +82,10 @@ fn no_request_fails_while_certificates_are_replaced_under_load() {
         for client in 0..2 * CLIENTS {
             let (secure, stop, all) = (&secure, &stop, &all);
             let run = if client < CLIENTS { keep_alive } else { connect_anew };
-            scope.spawn(move || all.lock().unwrap().push((client < CLIENTS, run(secure, stop))));
+            scope.spawn(move || {
+                let seen = run(secure, stop);
+                all.lock().unwrap().push((client < CLIENTS, seen));
+            });
         }
         // The clients end whatever happens here.
         let _stop = StopAtEnd(&stop);
