@@ -1,6 +1,7 @@
 //! The composition root: opens the store, starts the engine, serves, drains.
 
 mod failed_start;
+mod reload;
 mod system_clock_rng;
 
 use std::fs::{self, OpenOptions};
@@ -15,8 +16,10 @@ use std::time::Duration;
 use actix_web::dev::{Server, ServerHandle};
 use actix_web::rt::task::JoinHandle;
 use actix_web::web::Data;
+use arc_swap::ArcSwap;
 
 use self::failed_start::DataFolderSnapshot;
+pub use self::reload::{ReloadError, Reloader};
 pub use self::system_clock_rng::SystemClockRng;
 pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
@@ -96,7 +99,7 @@ pub struct App {
     batches: BatchLoop,
     background: BackgroundResponses,
     control: ControlSocket,
-    retention: Retention,
+    retention: Arc<ArcSwap<Retention>>,
 }
 
 /// Tells a running [`App`] to stop, from any thread.
@@ -111,12 +114,6 @@ pub struct Stopper {
     background: LoopStopper,
     /// Time from the stop until streams that still run are ended.
     drain_timeout: Duration,
-}
-
-/// Reloads what can be replaced while an [`App`] runs: the TLS certificate.
-#[derive(Clone)]
-pub struct Reloader {
-    certificate: Option<Arc<Certificate>>,
 }
 
 impl App {
@@ -198,6 +195,7 @@ impl App {
             drain_timeout,
         };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
+        let retention = Arc::new(ArcSwap::from_pointee(retention));
         Ok(Self {
             server,
             address,
@@ -247,7 +245,12 @@ impl App {
     }
 
     pub fn reloader(&self) -> Reloader {
-        Reloader { certificate: self.certificate.clone() }
+        Reloader {
+            certificate: self.certificate.clone(),
+            api: self.stopper.api.clone(),
+            engine: self.stopper.engine.clone(),
+            retention: self.retention.clone(),
+        }
     }
 
     /// Serves until [`Stopper::stop`]. When it returns, everything acknowledged is durable.
@@ -257,7 +260,7 @@ impl App {
         let sweeping = actix_web::rt::spawn(sweep(api.clone()));
         let limits = api.services.limits.clone();
         let leasing = limits.are_shared().then(|| actix_web::rt::spawn(exchange_leases(limits)));
-        let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
+        let watching = self.certificate.map(|certificate| actix_web::rt::spawn(reload::watch(certificate)));
         let training = actix_web::rt::spawn(self.training.run());
         let batches = actix_web::rt::spawn(self.batches.run());
         let background = actix_web::rt::spawn(self.background.run());
@@ -289,11 +292,11 @@ impl App {
 }
 
 /// Drops old usage details now and every hour.
-async fn prune(api: Data<Api>, retention: Retention) {
+async fn prune(api: Data<Api>, retention: Arc<ArcSwap<Retention>>) {
     let Services { maintenance, usage, .. } = &api.services;
     loop {
         if maintenance.is_due_here().await {
-            match usage.prune(retention).await {
+            match usage.prune(**retention.load()).await {
                 Ok(0) => {}
                 Ok(rows) => tracing::info!(rows, "usage details older than their retention are dropped"),
                 Err(error) => tracing::warn!(%error, "old usage details could not be dropped"),
@@ -334,34 +337,6 @@ async fn exchange_leases(limits: Limits) {
     loop {
         actix_web::rt::time::sleep(Duration::from_millis(500)).await;
         limits.exchange_leases();
-    }
-}
-
-/// Checks every second whether the certificate files have changed.
-async fn watch(certificate: Arc<Certificate>) {
-    loop {
-        actix_web::rt::time::sleep(Duration::from_secs(1)).await;
-        reload(&certificate, Certificate::reload_if_changed).await;
-    }
-}
-
-async fn reload(certificate: &Arc<Certificate>, how: fn(&Certificate) -> Result<bool, TlsError>) {
-    let certificate = certificate.clone();
-    match tokio::task::spawn_blocking(move || how(&certificate)).await {
-        Ok(Ok(true)) => tracing::info!("the TLS certificate is loaded again"),
-        Ok(Ok(false)) => {}
-        Ok(Err(error)) => tracing::error!(%error, "the TLS certificate is not loaded again; the old one stays"),
-        Err(error) => tracing::error!(%error, "loading the TLS certificate broke off"),
-    }
-}
-
-impl Reloader {
-    /// Reloads the certificate. If the new one is not usable, the old one stays.
-    pub async fn reload(&self) {
-        match &self.certificate {
-            Some(certificate) => reload(certificate, |certificate| certificate.reload().map(|()| true)).await,
-            None => tracing::info!("without TLS files there is nothing to load again"),
-        }
     }
 }
 
@@ -516,7 +491,7 @@ fn api(
         speeches: Speeches::new(engine.clone(), upstream_models),
         live_responses: LiveResponses::default(),
         hosts: Data::new(hosts(config)),
-        origins: config.cors_origins.clone(),
+        origins: ArcSwap::from_pointee(config.cors_origins.clone()),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
         keyless: None,
@@ -545,7 +520,7 @@ fn transcription_settings(config: &Config) -> TranscriptionSettings {
 fn hosts(config: &Config) -> AllowedHosts {
     match config.tls {
         Tls::Off => AllowedHosts::named(&config.allowed_hosts, config.public_url.as_deref()),
-        Tls::Files { .. } | Tls::SelfSigned => AllowedHosts::Any,
+        Tls::Files { .. } | Tls::SelfSigned => AllowedHosts::any(),
     }
 }
 

@@ -1,11 +1,14 @@
 //! The command line: one file per subcommand.
 
+mod arguments;
 mod audio_decoder;
+mod config;
 mod export;
 mod launch;
 mod maintenance;
 pub mod models;
 mod output;
+mod reload;
 mod sandbox;
 mod serve;
 mod tune;
@@ -15,20 +18,26 @@ use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, Parser, Subcommand};
 
-use crate::config::{DataPaths, ServeArgs};
+use crate::config::{ConfigFile, DataPaths, ServeArgs, effective};
 use crate::display::SanitizedWriter;
+use arguments::{ParseError, Parsed};
 use audio_decoder::AudioDecoderArgs;
+use config::ConfigCommand;
 use export::{AuditCommand, UsageCommand};
 use launch::LaunchArgs;
 use models::ModelsCommand;
 use output::Outcome;
+use reload::{ConfigReload, ServeSettings};
 use tune::TuneArgs;
 
 #[derive(Parser)]
 #[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
 struct Cli {
+    /// Configuration file, or none [default: /etc/outpost/config.toml if it exists]
+    #[arg(long, global = true, env = "OUTPOST_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     paths: DataPaths,
     #[command(subcommand)]
@@ -39,6 +48,9 @@ struct Cli {
 enum Command {
     /// Serve the API; the first start creates an admin key and pulls the starter models
     Serve(Box<ServeArgs>),
+    /// Check, show or create the configuration file
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// List, pull, export and import models
     #[command(subcommand)]
     Models(ModelsCommand),
@@ -104,17 +116,22 @@ enum StoreCommand {
     },
 }
 
+/// Subcommands that do not read the configuration file before they run.
+const WITHOUT_FILE: [&[&str]; 4] = [&["sandbox"], &["audio-decoder"], &["config", "check"], &["config", "init"]];
+
 /// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
-        Err(help) => {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let outcome = match arguments::parse::<Cli>(&arguments, &WITHOUT_FILE) {
+        Ok(parsed) => dispatch(parsed, arguments),
+        Err(ParseError::Arguments(help)) => {
             // --help and --version come this way too; clap knows the exit code and the stream.
             let printed = help.print().is_ok();
             return ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(2) | u8::from(!printed));
         }
+        Err(ParseError::File(error)) => Err(error.into()),
     };
-    match dispatch(cli) {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             // If stderr is closed, the error cannot be reported.
@@ -124,7 +141,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn dispatch(Cli { paths, command }: Cli) -> Outcome {
+fn dispatch(Parsed { cli, matches, file }: Parsed<Cli>, arguments: Vec<OsString>) -> Outcome {
+    let Cli { config: chosen, paths, command } = cli;
     match command {
         Command::Sandbox => return Ok(sandbox::run()?),
         Command::AudioDecoder(args) => return Ok(audio_decoder::run(&args)?),
@@ -133,7 +151,11 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
     let out = &mut SanitizedWriter(stdout().lock());
     match command {
         Command::Sandbox | Command::AudioDecoder(_) => Ok(()),
-        Command::Serve(args) => serve::run(paths, &args, out),
+        Command::Serve(args) => {
+            let settings = serve_settings(paths, *args, &matches, file.as_ref());
+            serve::run(settings, ConfigReload::new(move || reread(&arguments)), out)
+        }
+        Command::Config(command) => config::run(command, chosen.as_deref(), paths, &matches, file.as_ref(), out),
         Command::Models(command) => models::run(command, &paths, out),
         Command::Tune(args) => tune::run(&paths, *args, out),
         Command::Launch(args) => launch::run(&paths, args, out),
@@ -146,5 +168,20 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
             maintenance::copy_store(&paths, &from, &to, verbose, out)
         }
         Command::AdminKey => maintenance::admin_key(&paths, out),
+    }
+}
+
+fn serve_settings(paths: DataPaths, args: ServeArgs, matches: &ArgMatches, file: Option<&ConfigFile>) -> ServeSettings {
+    let values = matches.subcommand().map(|(_, matches)| effective(matches, file)).unwrap_or_default();
+    ServeSettings { paths, args, values }
+}
+
+/// The settings of `serve` with the configuration file as it is now.
+fn reread(arguments: &[OsString]) -> Result<ServeSettings, String> {
+    let Parsed { cli, matches, file } =
+        arguments::parse::<Cli>(arguments, &WITHOUT_FILE).map_err(|error| error.to_string())?;
+    match cli.command {
+        Command::Serve(args) => Ok(serve_settings(cli.paths, *args, &matches, file.as_ref())),
+        _ => Err("the command is not serve".to_owned()),
     }
 }

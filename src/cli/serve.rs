@@ -9,23 +9,26 @@ use actix_web::rt::SystemRunner;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::output::Outcome;
+use super::reload::{ConfigReload, RunningSettings, ServeSettings};
 use super::sandbox::this_program;
 use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, Stopper, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress, pull_command};
-use crate::config::{Config, DEFAULT_MODELS, DataPaths, ServeArgs};
+use crate::config::{Config, DEFAULT_MODELS};
 use crate::logging;
 
-pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
+pub fn run(settings: ServeSettings, reload: ConfigReload, out: &mut dyn Write) -> Outcome {
+    let ServeSettings { paths, args, values } = settings;
     // Must come first: a signal without a handler ends the process.
     let system = actix_web::rt::System::new();
     let signals = system.block_on(async { Signals::listen() })?;
-    let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, args)? };
-    logging::start(args.log_format);
+    let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, &args)? };
+    let log = logging::start(args.log_format, args.log_level);
     // Before anything is pulled or created.
     App::check(&config)?;
     let models = &config.paths.models;
     let is_new = !models.exists();
-    let outcome = start(&config, &system, signals, out);
+    let reload = |reloader| reload.of(&values, reloader, log);
+    let outcome = start(&config, &system, (signals, reload), out);
     // Models that were pulled stay, and so do parts of one, so that the next pull continues.
     if outcome.is_err() && is_new && !has_content(models) {
         let _removed = std::fs::remove_dir_all(models);
@@ -43,7 +46,12 @@ fn has_content(folder: &Path) -> bool {
     })
 }
 
-fn start(config: &Config, system: &SystemRunner, signals: Signals, out: &mut dyn Write) -> Outcome {
+fn start(
+    config: &Config,
+    system: &SystemRunner,
+    signals: (Signals, impl FnOnce(Reloader) -> RunningSettings),
+    out: &mut dyn Write,
+) -> Outcome {
     let models = &config.paths.models;
     std::fs::create_dir_all(models)
         .map_err(|cause| format!("the models folder {} cannot be created: {cause}", models.display()))?;
@@ -69,11 +77,15 @@ fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-async fn serve(config: &Config, signals: Signals, out: &mut dyn Write) -> Outcome {
+async fn serve(
+    config: &Config,
+    (signals, reload): (Signals, impl FnOnce(Reloader) -> RunningSettings),
+    out: &mut dyn Write,
+) -> Outcome {
     let app = App::start(config, Arc::new(SystemClockRng::new())).await?;
     print_banner(&app, config, out)?;
     let (stopper, reloader) = (app.stopper(), app.reloader());
-    let background = actix_web::rt::spawn(signals.handle(reloader));
+    let background = actix_web::rt::spawn(signals.handle(reload(reloader)));
     let stop = actix_web::rt::spawn(stop_at_signal(stopper, config.stop_delay));
     app.run().await?;
     stop.abort();
@@ -99,13 +111,13 @@ impl Signals {
         })
     }
 
-    /// SIGHUP loads the TLS certificate again; SIGUSR1 and SIGUSR2 do nothing.
-    async fn handle(mut self, reloader: Reloader) {
+    /// SIGHUP reads the configuration again; SIGUSR1 and SIGUSR2 do nothing.
+    async fn handle(mut self, mut settings: RunningSettings) {
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => {
                     tracing::info!("SIGHUP received");
-                    reloader.reload().await;
+                    settings.reload().await;
                 }
                 _ = self.user1.recv() => tracing::info!("SIGUSR1 received; it has no effect"),
                 _ = self.user2.recv() => tracing::info!("SIGUSR2 received; it has no effect"),

@@ -234,6 +234,11 @@ impl Engine {
         total.saturating_sub(model.leased_bytes())
     }
 
+    /// Sets the most queued text requests of a model. Those that are queued already stay.
+    pub fn set_max_queued(&self, requests: usize) {
+        self.owner.devices.iter().for_each(|device| device.texts.set_max_queued(requests));
+    }
+
     /// Accepts no new requests and fails queued ones. Running requests continue.
     pub fn drain(&self) {
         self.advance(ShutdownPhase::Draining);

@@ -5,6 +5,7 @@
 //! or if the operator configured it. With TLS the certificate protects against this, and any name is allowed.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -13,6 +14,7 @@ use actix_web::http::header::{self, HeaderMap};
 use actix_web::middleware::Next;
 use actix_web::web::Data;
 use actix_web::{Error as ActixError, HttpRequest};
+use arc_swap::ArcSwap;
 
 use crate::display::shorten;
 use crate::error::{Code, Error};
@@ -33,29 +35,39 @@ const PRIVATE_ZONES: &[&str] = &[
     "alt",
 ];
 
-/// The host names that the server accepts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AllowedHosts {
+/// The host names that the server accepts. They can be replaced while it runs.
+#[derive(Debug)]
+pub struct AllowedHosts(ArcSwap<Accepted>);
+
+#[derive(Debug)]
+enum Accepted {
     Any,
     /// Addresses, private names, and these.
     Named(Vec<String>),
 }
 
 impl AllowedHosts {
+    /// Any host: those of a server with TLS.
+    pub fn any() -> Self {
+        Self(ArcSwap::from_pointee(Accepted::Any))
+    }
+
     /// Allowed hosts of a plain HTTP server. `public`: its public URL.
     pub fn named(allowed: &[String], public: Option<&str>) -> Self {
-        let public =
-            public.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.split('/').next().unwrap_or(rest));
-        Self::Named(
-            allowed.iter().map(String::as_str).chain(public).map(|one| name(one).to_ascii_lowercase()).collect(),
-        )
+        Self(ArcSwap::from_pointee(Accepted::named(allowed, public)))
+    }
+
+    /// Replaces the names of [`Self::named`].
+    pub fn rename(&self, allowed: &[String], public: Option<&str>) {
+        self.0.store(Arc::new(Accepted::named(allowed, public)));
     }
 
     /// Whether the request is for this machine by a loopback name, or for a name that the operator has given.
     pub fn is_local(&self, request: &HttpRequest) -> bool {
-        let named = |authority: &str| match self {
-            Self::Any => false,
-            Self::Named(named) => named.iter().any(|one| one.eq_ignore_ascii_case(name(authority))),
+        let accepted = self.0.load();
+        let named = |authority: &str| match &**accepted {
+            Accepted::Any => false,
+            Accepted::Named(named) => named.iter().any(|one| one.eq_ignore_ascii_case(name(authority))),
         };
         let mut authorities = authorities(request.uri(), request.headers()).peekable();
         authorities.peek().is_some() && authorities.all(|authority| is_loopback(authority) || named(authority))
@@ -63,7 +75,8 @@ impl AllowedHosts {
 
     /// Whether a request for this authority (`name` or `name:port`) is allowed.
     fn allows(&self, authority: &str) -> bool {
-        let Self::Named(named) = self else { return true };
+        let accepted = self.0.load();
+        let Accepted::Named(named) = &**accepted else { return true };
         let host = name(authority);
         let host = host.strip_suffix('.').unwrap_or(host);
         if host.parse::<IpAddr>().is_ok() {
@@ -74,6 +87,16 @@ impl AllowedHosts {
         !host.contains('.') && !host.is_empty()
             || PRIVATE_ZONES.iter().any(|zone| within(zone))
             || named.iter().any(|one| one == host)
+    }
+}
+
+impl Accepted {
+    fn named(allowed: &[String], public: Option<&str>) -> Self {
+        let public =
+            public.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.split('/').next().unwrap_or(rest));
+        Self::Named(
+            allowed.iter().map(String::as_str).chain(public).map(|one| name(one).to_ascii_lowercase()).collect(),
+        )
     }
 }
 
@@ -162,6 +185,8 @@ mod tests {
         ] {
             assert!(!hosts.allows(bad), "{bad}");
         }
-        assert!(AllowedHosts::Any.allows("evil.example"));
+        assert!(AllowedHosts::any().allows("evil.example"));
+        hosts.rename(&["other.example".to_owned()], None);
+        assert!(hosts.allows("other.example") && hosts.allows("localhost") && !hosts.allows("ai.example.org"));
     }
 }

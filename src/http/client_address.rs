@@ -6,31 +6,38 @@
 //! first address that is not a trusted proxy is the client. The client itself sent everything to the left of it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix_web::HttpRequest;
 use actix_web::http::header::{self, HeaderMap, HeaderName};
+use arc_swap::ArcSwap;
 
 use crate::ip_network::Network;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Trusted proxies.
+/// Trusted proxies. They can be replaced while the server runs.
 #[derive(Debug, Default)]
 pub struct TrustedProxies {
-    networks: Vec<Network>,
+    networks: ArcSwap<Vec<Network>>,
     /// Whether the missing forwarded address of a proxy was logged.
     warned: AtomicBool,
 }
 
 impl TrustedProxies {
     pub fn new(networks: Vec<Network>) -> Self {
-        Self { networks, warned: AtomicBool::new(false) }
+        Self { networks: ArcSwap::from_pointee(networks), warned: AtomicBool::new(false) }
+    }
+
+    /// Open connections of a proxy that is new keep the bounds of their address.
+    pub fn replace(&self, networks: Vec<Network>) {
+        self.networks.store(Arc::new(networks));
     }
 
     /// Whether `address` is that of a trusted proxy, which is exempt from limits per address.
     pub fn contain(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|network| network.contains(address))
+        self.networks.load().iter().any(|network| network.contains(address))
     }
 
     /// The address to use for limits per address. `None` if only a trusted proxy's address is known: such limits never
@@ -119,6 +126,14 @@ mod tests {
         assert_eq!(client(PROXIES, "::ffff:203.0.113.9", &[]).as_deref(), Some("203.0.113.9"));
         assert_eq!(client(PROXIES, "::ffff:10.0.0.1", forged).as_deref(), Some("198.51.100.7"));
         assert_eq!(client(PROXIES, "fd00::1", forged).as_deref(), Some("198.51.100.7"));
+    }
+
+    #[test]
+    fn replaced_proxies_apply_at_once() {
+        let network = |text: &str| vec![text.parse().unwrap()];
+        let proxies = TrustedProxies::new(network("10.0.0.1"));
+        proxies.replace(network("10.0.0.2"));
+        assert_eq!(["10.0.0.1", "10.0.0.2"].map(|address| proxies.contain(address.parse().unwrap())), [false, true]);
     }
 
     #[test]

@@ -27,8 +27,9 @@ pub async fn cors<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, ActixError> {
-    let allowed = match request.app_data::<Data<Api>>() {
-        Some(api) if !api.origins.is_empty() && is_api(request.path()) => allow(&api.origins, &request),
+    let origins = request.app_data::<Data<Api>>().map(|api| api.origins.load_full());
+    let allowed = match origins {
+        Some(origins) if !origins.is_empty() && is_api(request.path()) => allow(&origins, &request),
         _ => return Ok(next.call(request).await?.map_into_left_body()),
     };
     if let Some(origin) = &allowed

@@ -37,7 +37,7 @@ pub fn key(api: &Api, request: &HttpRequest) -> Option<KeyId> {
         && !has_credentials(headers)
         && !FORWARDED.iter().any(|name| headers.contains_key(name))
         && api.hosts.is_local(request)
-        && is_own_program(headers, &api.origins);
+        && is_own_program(headers, &api.origins.load());
     is_accepted.then_some(key)
 }
 

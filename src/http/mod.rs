@@ -42,6 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix_web::web::Data;
+use arc_swap::ArcSwap;
 
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
@@ -75,7 +76,7 @@ pub struct Api {
     /// The host names that this server accepts.
     pub hosts: Data<AllowedHosts>,
     /// The origins whose pages may call the API from a browser.
-    pub origins: Vec<Origin>,
+    pub origins: ArcSwap<Vec<Origin>>,
     /// The key of local requests without one.
     pub keyless: Option<KeyId>,
     /// The proxies in front of this server.

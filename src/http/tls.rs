@@ -35,11 +35,17 @@ pub enum TlsError {
     Keep(#[from] io::Error),
 }
 
-/// The current certificate, and the two PEM files from which it is loaded.
-#[derive(Debug)]
-pub struct Certificate {
+/// The two PEM files of a certificate.
+#[derive(Debug, PartialEq, Eq)]
+struct PemFiles {
     cert: PathBuf,
     key: PathBuf,
+}
+
+/// The current certificate, and the files from which it is loaded.
+#[derive(Debug)]
+pub struct Certificate {
+    files: ArcSwap<PemFiles>,
     current: ArcSwap<CertifiedKey>,
     watched: Mutex<Watched>,
 }
@@ -58,10 +64,11 @@ struct Watched {
 impl Certificate {
     /// Reads the certificate in the two PEM files.
     pub fn from_files(cert: &Path, key: &Path) -> Result<Arc<Self>, TlsError> {
-        let stamps = [stamp(cert), stamp(key)];
-        let current = ArcSwap::from_pointee(load(cert, key)?);
+        let files = PemFiles { cert: cert.to_owned(), key: key.to_owned() };
+        let stamps = files.stamps();
+        let current = ArcSwap::from_pointee(files.load()?);
         let watched = Mutex::new(Watched { loaded: stamps, last_seen: stamps });
-        Ok(Arc::new(Self { cert: cert.to_owned(), key: key.to_owned(), current, watched }))
+        Ok(Arc::new(Self { files: ArcSwap::from_pointee(files), current, watched }))
     }
 
     /// The certificate of this data folder for `names`, generated on the first call.
@@ -85,16 +92,32 @@ impl Certificate {
 
     /// Reads the files again. On an error the certificate stays as it is. Blocking.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let stamps = self.stamps();
+        let files = self.files.load();
+        let stamps = files.stamps();
         *self.watched() = Watched { loaded: stamps, last_seen: stamps };
-        self.current.store(Arc::new(load(&self.cert, &self.key)?));
+        self.current.store(Arc::new(files.load()?));
+        Ok(())
+    }
+
+    /// Reads the certificate in these files, and watches them from now on. On an error everything stays as it is. Blocking.
+    pub fn replace_files(&self, cert: &Path, key: &Path) -> Result<(), TlsError> {
+        let files = PemFiles { cert: cert.to_owned(), key: key.to_owned() };
+        if **self.files.load() == files {
+            return self.reload();
+        }
+        let stamps = files.stamps();
+        let certificate = files.load()?;
+        let mut watched = self.watched();
+        *watched = Watched { loaded: stamps, last_seen: stamps };
+        self.files.store(Arc::new(files));
+        self.current.store(Arc::new(certificate));
         Ok(())
     }
 
     /// Reads the files again if they changed. Returns whether it did. Waits until files stay unchanged between two
     /// checks, because certificate and key are rarely replaced at the same time. Blocking.
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
-        let stamps = self.stamps();
+        let stamps = self.files.load().stamps();
         let mut watched = self.watched();
         let settled = watched.last_seen == stamps;
         watched.last_seen = stamps;
@@ -104,10 +127,6 @@ impl Certificate {
             self.reload()?;
         }
         Ok(changed)
-    }
-
-    fn stamps(&self) -> [FileStamp; 2] {
-        [stamp(&self.cert), stamp(&self.key)]
     }
 
     fn watched(&self) -> std::sync::MutexGuard<'_, Watched> {
@@ -126,20 +145,28 @@ fn stamp(path: &Path) -> FileStamp {
     Some((found.ctime(), found.ctime_nsec(), found.size(), found.ino()))
 }
 
-fn load(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
-    let bad_cert = |cause: String| TlsError::Cert { path: cert.to_owned(), cause };
-    let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|cause| bad_cert(cause.to_string()))?;
-    if chain.is_empty() {
-        return Err(bad_cert("it contains no PEM certificate".to_owned()));
+impl PemFiles {
+    fn stamps(&self) -> [FileStamp; 2] {
+        [stamp(&self.cert), stamp(&self.key)]
     }
-    let private = PrivateKeyDer::from_pem_file(key)
-        .map_err(|cause| TlsError::Key { path: key.to_owned(), cause: cause.to_string() })?;
-    CertifiedKey::from_der(chain, private, &ring::default_provider()).map_err(|cause| TlsError::Pair {
-        cert: cert.to_owned(),
-        key: key.to_owned(),
-        cause,
-    })
+
+    fn load(&self) -> Result<CertifiedKey, TlsError> {
+        let Self { cert, key } = self;
+        let bad_cert = |cause: String| TlsError::Cert { path: cert.clone(), cause };
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(cert)
+            .and_then(Iterator::collect)
+            .map_err(|cause| bad_cert(cause.to_string()))?;
+        if chain.is_empty() {
+            return Err(bad_cert("it contains no PEM certificate".to_owned()));
+        }
+        let private = PrivateKeyDer::from_pem_file(key)
+            .map_err(|cause| TlsError::Key { path: key.clone(), cause: cause.to_string() })?;
+        CertifiedKey::from_der(chain, private, &ring::default_provider()).map_err(|cause| TlsError::Pair {
+            cert: cert.clone(),
+            key: key.clone(),
+            cause,
+        })
+    }
 }
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {

@@ -262,12 +262,20 @@ fn invalid_arguments_exit_with_2_and_name_the_flag() {
         (&["serve", "--memory", "much"][..], "--memory"),
         (&["serve", "--listen", "here"], "--listen"),
         (&["serve", "--threads", "0"], "--threads"),
-        (&["serve", "--tls-cert", "a.pem"], "--tls-key"),
         (&["serve", "--log-format", "xml"], "--log-format"),
         (&["srve"], "srve"),
     ] {
         let output = run(folder.path(), arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output_text(&output).contains(named), "{arguments:?}: {}", output_text(&output));
+    }
+    for (arguments, named) in [
+        (&["serve", "--tls-cert", "a.pem"][..], "--tls-key"),
+        (&["serve", "--tls-key", "a.pem"], "--tls-cert"),
+        (&["serve", "--tls-cert", "a.pem", "--tls-key", "a.pem", "--tls-self-signed"], "--tls-self-signed"),
+    ] {
+        let output = run(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         assert!(output_text(&output).contains(named), "{arguments:?}: {}", output_text(&output));
     }
     assert_eq!(run(folder.path(), &["--version"]).status.code(), Some(0));

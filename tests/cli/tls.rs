@@ -17,7 +17,7 @@ use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
 /// A self-signed certificate and its key, as PEM.
-struct Pair {
+pub struct Pair {
     cert: String,
     key: String,
 }
@@ -28,11 +28,11 @@ impl Pair {
         Self { cert: certified.cert.pem(), key: certified.signing_key.serialize_pem() }
     }
 
-    fn der(&self) -> CertificateDer<'static> {
+    pub fn der(&self) -> CertificateDer<'static> {
         CertificateDer::from_pem_slice(self.cert.as_bytes()).unwrap()
     }
 
-    fn install_certificate(&self, folder: &Path) {
+    pub fn install_certificate(&self, folder: &Path) {
         replace(folder, "key.pem", &self.key);
         replace(folder, "cert.pem", &self.cert);
     }
@@ -61,16 +61,18 @@ fn replace(folder: &Path, name: &str, text: &str) {
     fs::rename(temporary, folder.join(name)).unwrap();
 }
 
-struct Secure {
+/// A server whose certificate is in `cert.pem` and `key.pem` of its folder.
+pub struct Secure {
     _folder: tempfile::TempDir,
-    serving: ServerProcess,
-    pairs: [Pair; 2],
+    pub serving: ServerProcess,
+    /// The first one is installed.
+    pub pairs: [Pair; 2],
 }
 
-type Connection = StreamOwned<ClientConnection, TcpStream>;
+pub type Connection = StreamOwned<ClientConnection, TcpStream>;
 
 impl Secure {
-    fn start(model: &TinyModel) -> Self {
+    pub fn start(model: &TinyModel) -> Self {
         let folder = folder(model);
         let pairs = [Pair::new(), Pair::new()];
         pairs[0].install_certificate(folder.path());
@@ -81,7 +83,7 @@ impl Secure {
         Self { _folder: folder, serving, pairs }
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self._folder.path()
     }
 
@@ -92,19 +94,19 @@ impl Secure {
     }
 
     /// Opens a connection that trusts only the certificates of this test.
-    fn connect(&self) -> Connection {
+    pub fn connect(&self) -> Connection {
         StreamOwned::new(session(self.pairs.iter().map(Pair::der)), self.socket())
     }
 
     /// The index of the certificate that a new handshake gets.
-    fn certificate(&self) -> usize {
+    pub fn certificate(&self) -> usize {
         let mut connection = self.connect();
         assert_alive(&mut connection);
         let shown = connection.conn.peer_certificates().unwrap()[0].clone().into_owned();
         self.pairs.iter().position(|pair| pair.der() == shown).unwrap()
     }
 
-    fn wait_for(&self, what: &str, met: impl Fn(&Self) -> bool) {
+    pub fn wait_for(&self, what: &str, met: impl Fn(&Self) -> bool) {
         until(|| format!("{what}: {}", self.log()), || met(self));
     }
 
@@ -113,16 +115,23 @@ impl Secure {
     }
 }
 
-/// Sends a request on a connection, which stays open.
-fn assert_alive(connection: &mut Connection) {
-    write!(connection, "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+/// Sends a request on a connection, which stays open. The response must be `200`.
+pub fn request(connection: &mut Connection) -> std::io::Result<()> {
+    write!(connection, "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
     let mut response = Vec::new();
     while !response.ends_with(b"{\"status\":\"ok\"}") {
         let mut byte = [0];
-        connection.read_exact(&mut byte).unwrap();
+        connection.read_exact(&mut byte)?;
         response.push(byte[0]);
     }
-    assert!(response.starts_with(b"HTTP/1.1 200"));
+    match response.starts_with(b"HTTP/1.1 200") {
+        true => Ok(()),
+        false => Err(std::io::Error::other(String::from_utf8_lossy(&response).into_owned())),
+    }
+}
+
+fn assert_alive(connection: &mut Connection) {
+    request(connection).unwrap();
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub fn folder(model: &TinyModel) -> TempDir {
 pub fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outpost"));
     command.args(arguments).current_dir(folder).env_remove("OUTPOST_DATA").stdin(Stdio::null());
+    // Not the one of this machine.
+    command.env("OUTPOST_CONFIG", "none");
     command
 }
 

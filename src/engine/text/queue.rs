@@ -222,6 +222,11 @@ impl TextQueue {
         self.runtime.wake();
     }
 
+    /// Sets the most queued requests of a model.
+    pub fn set_max_queued(&self, requests: usize) {
+        self.lock().scheduler.set_max_choices(requests);
+    }
+
     /// Sets the bytes of one KV block of the model.
     pub fn set_block_bytes(&self, model: ModelId, bytes: u64) {
         self.lock().scheduler.set_block_bytes(model, bytes);

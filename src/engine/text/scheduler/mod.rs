@@ -158,6 +158,11 @@ impl Scheduler {
         }
     }
 
+    /// Sets the most waiting choices per model. Requests that wait already stay.
+    pub fn set_max_choices(&mut self, choices: usize) {
+        self.limits.choices = choices;
+    }
+
     /// A scheduler with the same limits and no requests. Request IDs continue from this one's.
     pub fn new_empty(&self) -> Self {
         Self { last_request: self.last_request, ..Self::new(self.limits) }

@@ -396,6 +396,21 @@ fn choices_count_in_the_queue() {
     assert_eq!(scheduler.submit(many(2)), Ok(3));
 }
 
+#[test]
+fn a_new_bound_of_the_queue_applies_to_new_requests() {
+    let limits = Limits { running: 0, choices: 2, tokens: 600, tenant_divisor: 1 };
+    let mut scheduler = Scheduler::new(limits);
+    let small = || request(1, prompt(1, 10), 1);
+    assert_eq!([1, 2].map(|_| scheduler.submit(small())), [Ok(1), Ok(2)]);
+    assert_eq!(scheduler.submit(small()), Err(Full::Model));
+    scheduler.set_max_choices(3);
+    assert_eq!(scheduler.submit(small()), Ok(3));
+    scheduler.set_max_choices(1);
+    assert_eq!(scheduler.submit(small()), Err(Full::Model));
+    assert_eq!(scheduler.counts().queued, 3, "requests that wait stay");
+    assert_eq!(scheduler.new_empty().limits.choices, 1, "the bound survives a reset");
+}
+
 /// `cargo test --release --lib step_cost -- --ignored --nocapture`
 #[test]
 #[ignore = "prints figures"]
