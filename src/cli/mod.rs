@@ -1,6 +1,8 @@
 //! The command line: one file per subcommand.
 
 mod audio_decoder;
+mod bench;
+mod doctor;
 mod export;
 mod launch;
 mod maintenance;
@@ -20,6 +22,8 @@ use clap::{Parser, Subcommand};
 use crate::config::{DataPaths, ServeArgs};
 use crate::display::SanitizedWriter;
 use audio_decoder::AudioDecoderArgs;
+use bench::BenchArgs;
+use doctor::DoctorArgs;
 use export::{AuditCommand, UsageCommand};
 use launch::LaunchArgs;
 use models::ModelsCommand;
@@ -66,6 +70,10 @@ enum Command {
         #[arg(long)]
         verbose: bool,
     },
+    /// Measure the speed of a model on this machine
+    Bench(BenchArgs),
+    /// Look at this machine and this installation: what is wrong, and which models fit
+    Doctor(DoctorArgs),
     /// Verify the integrity of the store
     Check {
         /// Print the number of records of each table, too
@@ -140,6 +148,8 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
         Command::Usage(command) => export::usage(command, &paths, out),
         Command::Backup { to, verbose } => maintenance::backup(&paths, &to, verbose, out),
         Command::Restore { from, verbose } => maintenance::restore(&paths.data, &from, verbose, out),
+        Command::Bench(args) => bench::run(&paths, &args, out),
+        Command::Doctor(args) => doctor::run(&paths, &args, out),
         Command::Check { verbose } => maintenance::check(&paths, verbose, out),
         Command::Audit(command) => export::audit(command, &paths, out),
         Command::Store(StoreCommand::Copy { from, to, verbose }) => {

@@ -30,6 +30,7 @@ mod client_flood;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda_driver;
 mod devices;
+mod doctor;
 mod drain;
 mod failed_start;
 mod http2;
