@@ -95,7 +95,8 @@ fn print(model: &str, threads: usize, measurements: &[Measurement], out: &mut dy
     writeln!(out, "{model}, {threads} threads, no speculation; medians\n")?;
     let width = measurements.iter().map(|row| row.what.len()).max().unwrap_or_default();
     for Measurement { what, per_second, unit, first_token_seconds, runs } in measurements {
-        let first = first_token_seconds.map_or_else(String::new, |seconds| format!(", first token after {seconds:.3} s"));
+        let first =
+            first_token_seconds.map_or_else(String::new, |seconds| format!(", first token after {seconds:.3} s"));
         writeln!(out, "{what:width$}  {per_second:>9.1} {unit}{first} ({runs} runs)")?;
     }
     Ok(())
@@ -127,7 +128,8 @@ async fn text(engine: &Engine, model: Arc<TextModel>, budget: Duration) -> Resul
     let positions = engine.positions(&model) as usize;
     let prompts = PROMPTS.into_iter().filter(|tokens| tokens + 1 <= positions);
     // Requests that do not fit into the memory at once would wait for each other.
-    let streams = STREAMS.into_iter().filter(|streams| streams * (STREAM_PROMPT + GENERATED as usize) <= positions.max(4096));
+    let streams =
+        STREAMS.into_iter().filter(|streams| streams * (STREAM_PROMPT + GENERATED as usize) <= positions.max(4096));
     let (prompts, streams): (Vec<_>, Vec<_>) = (prompts.collect(), streams.collect());
     let share = budget / u32::try_from(prompts.len() + streams.len()).unwrap_or(1).max(1);
     let mut measurements = Vec::new();
@@ -213,7 +215,11 @@ async fn generate(engine: &Engine, model: &Arc<TextModel>, count: usize, run: u6
     Ok(Run { count: generated, seconds: (to - from).max(f64::MIN_POSITIVE), first_token: None })
 }
 
-async fn texts(engine: &Engine, model: Arc<EncoderModel>, budget: Duration) -> Result<Vec<Measurement>, Box<dyn Error>> {
+async fn texts(
+    engine: &Engine,
+    model: Arc<EncoderModel>,
+    budget: Duration,
+) -> Result<Vec<Measurement>, Box<dyn Error>> {
     let mut lengths = TEXTS.map(|length| length.min(model.limit())).to_vec();
     lengths.dedup();
     let mut cases: Vec<(usize, usize)> = lengths.iter().map(|length| (1, *length)).collect();
@@ -222,7 +228,8 @@ async fn texts(engine: &Engine, model: Arc<EncoderModel>, budget: Duration) -> R
     let mut measurements = Vec::new();
     for (count, length) in cases {
         let measure = async |run: u64| {
-            let text = |index: usize| Tokenized::new(random_tokens(model.vocabulary(), length, run << 32 | index as u64));
+            let text =
+                |index: usize| Tokenized::new(random_tokens(model.vocabulary(), length, run << 32 | index as u64));
             let began = Instant::now();
             let vectors = engine.embed(&model, 0, (0..count).map(text).collect())?;
             vectors.await?.map_err(|failure| failure.to_string())?;

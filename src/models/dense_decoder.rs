@@ -164,7 +164,9 @@ mod tests {
     fn weights_take_about_as_much_as_the_published_files() {
         let backend = Cpu::new(1);
         let limits = StepLimits { tokens: 256, rows: 32, logits: 32 };
-        for (quantization, gigabytes) in [(Quantization::Q4KM, 4.92), (Quantization::Q8, 8.54), (Quantization::F16, 16.07)] {
+        for (quantization, gigabytes) in
+            [(Quantization::Q4KM, 4.92), (Quantization::Q8, 8.54), (Quantization::F16, 16.07)]
+        {
             let need = eight_billion(quantization).memory(4096, KvType::F16, &limits, &backend);
             let ratio = need.weights as f64 / (gigabytes * 1e9);
             assert!((0.97..1.12).contains(&ratio), "{quantization:?}: {} bytes, {ratio}", need.weights);

@@ -55,7 +55,7 @@ fn beside_a_running_server_its_own_port_is_fine_and_an_open_secret_is_not() {
     assert_eq!(finding(&found, "port").0, "ok", "{found}");
     assert_eq!(finding(&found, "data").0, "ok", "{found}");
     let pepper = folder.path().join("data/pepper");
-    std::fs::set_permissions(&pepper, PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(&pepper, std::fs::Permissions::from_mode(0o644)).unwrap();
     let (status, text) = finding(&doctor(), "data");
     assert!(status == "fail" && text.contains("chmod go= ") && text.contains("pepper"), "{text}");
 }

@@ -226,6 +226,7 @@ fn clock(now: SystemTime, last_write: Option<SystemTime>, is_synchronized: Optio
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::io;
     use std::os::unix::fs::PermissionsExt as _;
     use std::time::{Duration, SystemTime};
@@ -273,7 +274,7 @@ mod tests {
         let data = folder.path().join("data");
         assert_eq!(super::files(&data).status, Status::Ok, "it does not exist yet");
         std::fs::create_dir(&data).unwrap();
-        let mode = |path: &std::path::Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let mode = |path: &std::path::Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         mode(&data, 0o700);
         let pepper = data.join("pepper");
         std::fs::write(&pepper, "secret").unwrap();

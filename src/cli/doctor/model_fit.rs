@@ -101,7 +101,11 @@ fn tokens_per_second(decoder: &DenseDecoder, positions: usize, speeds: &ProductS
 /// Prints the table. Without speeds, the memory stands in their place.
 pub(super) fn print(table: &[ModelFit], memory: u64, has_speeds: bool, out: &mut dyn Write) -> Outcome {
     let shown = if has_speeds { "tokens per second of one request, predicted" } else { "memory" };
-    writeln!(out, "Models that fit into {} ({shown}; '-' does not fit), by tokens of context:\n", format_bytes(memory))?;
+    writeln!(
+        out,
+        "Models that fit into {} ({shown}; '-' does not fit), by tokens of context:\n",
+        format_bytes(memory)
+    )?;
     let name_width = MODELS.iter().map(|known| known.name.len()).max().unwrap_or_default();
     let columns = QUANTIZATIONS.len() * CONTEXTS.len();
     let quantizations: String = QUANTIZATIONS.iter().map(|(name, _)| format!("  {name:<16}")).collect();
@@ -140,7 +144,8 @@ mod tests {
 
     #[test]
     fn more_memory_fits_more_models_and_smaller_ones_are_faster() {
-        let speeds = ProductSpeeds::of(&[(DType::Q4K, 2e10), (DType::Q6K, 2e10), (DType::Q8_0, 2e10), (DType::F16, 2e10)]);
+        let speeds =
+            ProductSpeeds::of(&[(DType::Q4K, 2e10), (DType::Q6K, 2e10), (DType::Q8_0, 2e10), (DType::F16, 2e10)]);
         let small = table(8_000_000_000, 2, Some(&speeds));
         let large = table(64_000_000_000, 2, Some(&speeds));
         assert_eq!(small.len(), MODELS.len() * 6);

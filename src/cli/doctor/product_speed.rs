@@ -39,7 +39,11 @@ impl ProductSpeeds {
 /// If a kernel fails, which is a bug.
 pub(super) fn measure(threads: usize) -> Result<ProductSpeeds, ModelError> {
     let backend = Cpu::new(threads);
-    TYPES.into_iter().map(|dtype| Ok((dtype, measure_type(&backend, dtype)?))).collect::<Result<_, _>>().map(ProductSpeeds)
+    TYPES
+        .into_iter()
+        .map(|dtype| Ok((dtype, measure_type(&backend, dtype)?)))
+        .collect::<Result<_, _>>()
+        .map(ProductSpeeds)
 }
 
 fn measure_type(backend: &Cpu, dtype: DType) -> Result<f64, ModelError> {

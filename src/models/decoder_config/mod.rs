@@ -84,15 +84,8 @@ pub struct DecoderSizes {
 impl DecoderConfig {
     /// A small configuration.
     pub fn for_tests() -> Self {
-        let sizes = DecoderSizes {
-            layers: 2,
-            width: 64,
-            inner: 128,
-            heads: 4,
-            kv_heads: 2,
-            head_width: 16,
-            vocabulary: 1_000,
-        };
+        let sizes =
+            DecoderSizes { layers: 2, width: 64, inner: 128, heads: 4, kv_heads: 2, head_width: 16, vocabulary: 1_000 };
         Self { ropes: Vec::new(), ..Self::dense(&sizes, 512) }
     }
 }
