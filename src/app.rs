@@ -431,7 +431,7 @@ fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
     engine::Devices::select(choices).map_err(StartError::Device)
 }
 
-/// Starts an engine that trains, without a server.
+/// Starts an engine without a server, for a training or a measurement. It does not speculate.
 pub fn start_engine(
     models: PathBuf,
     compute: &ComputeArgs,
@@ -442,7 +442,8 @@ pub fn start_engine(
         threads: compute.threads(),
         devices: devices(&compute.device)?,
         sandbox: Some(sandbox),
-        // Draft models would only take memory.
+        // A training has no use for them, and a measurement shall not depend on how predictable a text is.
+        speculate: false,
         drafts: engine::Drafts { auto: false, ..engine::Drafts::default() },
         ..engine::Settings::new(models, compute.memory())
     };

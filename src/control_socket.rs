@@ -150,6 +150,11 @@ fn execute(request: Request, store: &Store) -> Reply {
 /// What to say if a reply cannot be understood.
 pub const OTHER_VERSION: &str = "the running server is another version of outpost; use its own binary";
 
+/// Whether a server that uses `data` is running.
+pub fn is_listening(data: &Path) -> bool {
+    BlockingStream::connect(data.join(SOCKET)).is_ok()
+}
+
 /// Sends a request to the server that uses `data`; `None` if none is running.
 pub fn send(data: &Path, request: &Request) -> io::Result<Option<Reply>> {
     let mut stream = match BlockingStream::connect(data.join(SOCKET)) {

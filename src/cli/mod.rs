@@ -2,7 +2,9 @@
 
 mod arguments;
 mod audio_decoder;
+mod bench;
 mod config;
+mod doctor;
 mod export;
 mod launch;
 mod maintenance;
@@ -24,7 +26,9 @@ use crate::config::{ConfigFile, DataPaths, ServeArgs, effective};
 use crate::display::SanitizedWriter;
 use arguments::{ParseError, Parsed};
 use audio_decoder::AudioDecoderArgs;
+use bench::BenchArgs;
 use config::ConfigCommand;
+use doctor::DoctorArgs;
 use export::{AuditCommand, UsageCommand};
 use launch::LaunchArgs;
 use models::ModelsCommand;
@@ -78,6 +82,10 @@ enum Command {
         #[arg(long)]
         verbose: bool,
     },
+    /// Measure the speed of a model on this machine
+    Bench(BenchArgs),
+    /// Look at this machine and this installation: what is wrong, and which models fit
+    Doctor(DoctorArgs),
     /// Verify the integrity of the store
     Check {
         /// Print the number of records of each table, too
@@ -162,6 +170,8 @@ fn dispatch(Parsed { cli, matches, file }: Parsed<Cli>, arguments: Vec<OsString>
         Command::Usage(command) => export::usage(command, &paths, out),
         Command::Backup { to, verbose } => maintenance::backup(&paths, &to, verbose, out),
         Command::Restore { from, verbose } => maintenance::restore(&paths.data, &from, verbose, out),
+        Command::Bench(args) => bench::run(&paths, &args, out),
+        Command::Doctor(args) => doctor::run(&paths, &args, out),
         Command::Check { verbose } => maintenance::check(&paths, verbose, out),
         Command::Audit(command) => export::audit(command, &paths, out),
         Command::Store(StoreCommand::Copy { from, to, verbose }) => {

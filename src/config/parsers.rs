@@ -40,7 +40,7 @@ pub(super) fn parse_public_url(text: &str) -> Result<String, String> {
 }
 
 /// Reads an address and a port, or a port of this machine only.
-pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
     }

@@ -95,7 +95,7 @@ impl Settings {
     }
 
     /// The size of the largest step, which decides the size of scratch buffers.
-    pub(super) fn step_limits(&self) -> StepLimits {
+    pub fn step_limits(&self) -> StepLimits {
         let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };
         let logits = self.max_running * (1 + draft);
         StepLimits { tokens: self.prefill_chunk + logits, rows: self.max_running, logits }

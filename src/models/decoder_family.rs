@@ -61,7 +61,7 @@ pub struct DecoderFamily {
     pub width_scaled_layer_count: Option<usize>,
 }
 
-const LLAMA: DecoderFamily = DecoderFamily {
+pub(super) const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
     model_types: &["llama"],
     rope: RopeLayout::Interleaved,

@@ -9,6 +9,7 @@ mod config_json;
 pub mod decoder;
 pub mod decoder_config;
 pub mod decoder_family;
+pub mod dense_decoder;
 pub mod devices;
 pub mod diffusion;
 pub mod encoder;

@@ -31,6 +31,7 @@ mod config;
 #[cfg(all(feature = "cuda", target_os = "linux"))]
 mod cuda_driver;
 mod devices;
+mod doctor;
 mod drain;
 mod failed_start;
 mod http2;

@@ -68,27 +68,50 @@ pub struct MoeConfig {
     pub normalise_weights: bool,
 }
 
+/// The sizes of a decoder without experts.
+#[derive(Clone, Copy, Debug)]
+pub struct DecoderSizes {
+    pub layers: usize,
+    pub width: usize,
+    pub inner: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_width: usize,
+    pub vocabulary: usize,
+}
+
 #[cfg(test)]
 impl DecoderConfig {
     /// A small configuration.
     pub fn for_tests() -> Self {
+        let sizes =
+            DecoderSizes { layers: 2, width: 64, inner: 128, heads: 4, kv_heads: 2, head_width: 16, vocabulary: 1_000 };
+        Self { ropes: Vec::new(), ..Self::dense(&sizes, 512) }
+    }
+}
+
+impl DecoderConfig {
+    /// A decoder of the family of Llama.
+    pub fn dense(sizes: &DecoderSizes, context: usize) -> Self {
+        let DecoderSizes { layers, width, inner, heads, kv_heads, head_width, vocabulary } = *sizes;
+        let rope = RopeSpec { base: 10_000., rotated: head_width, scaling: RopeScaling::None, stored_factors: false };
         Self {
-            family: &super::decoder_family::FAMILIES[0],
-            layer_count: 2,
-            width: 64,
-            heads: 4,
-            kv_heads: 2,
-            head_width: 16,
-            inner: 128,
-            vocabulary: 1_000,
-            context: 512,
+            family: &super::decoder_family::LLAMA,
+            layer_count: layers,
+            width,
+            heads,
+            kv_heads,
+            head_width,
+            inner,
+            vocabulary,
+            context,
             epsilon: 1e-5,
-            ropes: Vec::new(),
+            ropes: vec![rope],
             rope_layout: RopeLayout::Halves,
-            layers: vec![LayerConfig { rope: None, window: None, sparse: false }; 2],
+            layers: vec![LayerConfig { rope: None, window: None, sparse: false }; layers],
             activation: Activation::Silu,
             embedding_scale: 1.,
-            attention_scale: 0.25,
+            attention_scale: (head_width as f32).sqrt().recip(),
             attention_soft_cap: None,
             logit_soft_cap: None,
             experts: None,

@@ -1,0 +1,82 @@
+//! `outpost doctor` and `outpost bench`.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::Value;
+
+use crate::fixtures::add_fixture;
+use crate::process::{MODEL, ServerProcess, folder, run};
+use crate::tiny_model::TinyModel;
+
+const EMBEDDER: &str = "bert-mean";
+
+fn report(output: &std::process::Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// `(status, text)` of a check.
+fn finding(report: &Value, check: &str) -> (String, String) {
+    let findings = report["checks"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["check"] == check).unwrap_or_else(|| panic!("{report}"));
+    let text = format!("{}: {}", found["found"].as_str().unwrap(), found["remedy"].as_str().unwrap_or_default());
+    (found["status"].as_str().unwrap().to_owned(), text)
+}
+
+#[test]
+fn the_doctor_changes_nothing_and_finds_what_is_wrong() {
+    let folder = folder(&TinyModel::default());
+    let before: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = address.local_addr().unwrap().port().to_string();
+    let used = run(folder.path(), &["doctor", "--fast", "--json", "--listen", &port]);
+    let found = report(&used);
+    assert_eq!(finding(&found, "port").0, "fail", "{found}");
+    assert!(finding(&found, "port").1.contains("--listen") && finding(&found, "data").1.contains("does not exist yet"));
+    assert_eq!(used.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&used.stderr).contains("one check has failed"));
+    drop(address);
+    let after: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(before, after);
+
+    let free = run(folder.path(), &["doctor", "--fast", "--listen", &port]);
+    let text = String::from_utf8(free.stdout).unwrap();
+    assert!(free.status.success(), "{text}");
+    assert!(text.contains("kernels: ") && text.contains("Llama 3.1 8B") && text.contains("Q4_K_M"), "{text}");
+}
+
+#[test]
+fn beside_a_running_server_its_own_port_is_fine_and_an_open_secret_is_not() {
+    let folder = folder(&TinyModel::default());
+    let serving = ServerProcess::start(folder.path(), &[]);
+    let address = serving.url.strip_prefix("http://").unwrap().to_owned();
+    let doctor = || report(&run(folder.path(), &["doctor", "--fast", "--json", "--listen", &address]));
+    let found = doctor();
+    assert_eq!(finding(&found, "port").0, "ok", "{found}");
+    assert_eq!(finding(&found, "data").0, "ok", "{found}");
+    let pepper = folder.path().join("data/pepper");
+    std::fs::set_permissions(&pepper, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let (status, text) = finding(&doctor(), "data");
+    assert!(status == "fail" && text.contains("chmod go= ") && text.contains("pepper"), "{text}");
+}
+
+#[test]
+fn chat_and_embedding_models_are_measured_and_others_refused_by_name() {
+    let folder = folder(&TinyModel { context: 1024, ..TinyModel::default() });
+    add_fixture("encoders", &folder.path().join("models"), EMBEDDER);
+    let bench = |arguments: &[&str]| run(folder.path(), &[&["bench"], arguments].concat());
+    for (model, unit) in [(MODEL, "tokens/s"), (EMBEDDER, "texts/s")] {
+        let measured = bench(&[model, "--seconds", "1", "--json"]);
+        let rows = report(&measured);
+        let rows = rows.as_array().unwrap();
+        assert!(rows.len() > 1, "{rows:?}");
+        for row in rows {
+            assert!(row["per_second"].as_f64().unwrap() > 0. && row["unit"] == unit && row["runs"].as_u64() > Some(0));
+        }
+    }
+    let text = String::from_utf8(bench(&[MODEL, "--seconds", "1"]).stdout).unwrap();
+    assert!(text.contains("prompt of 512 tokens") && text.contains("8 requests at once"), "{text}");
+    let unknown = bench(&["nothing"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("outpost models list"));
+}
