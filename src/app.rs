@@ -5,7 +5,7 @@ mod system_clock_rng;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,6 @@ use actix_web::web::Data;
 
 use self::failed_start::DataFolderSnapshot;
 pub use self::system_clock_rng::SystemClockRng;
-pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
     background_responses::BackgroundResponses,
     batches::BatchLoop,
@@ -38,7 +37,7 @@ use crate::calls::{
 };
 use crate::clock_rng::ClockRng;
 use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
-use crate::control_socket::ControlSocket;
+use crate::control_socket::{self, ControlSocket};
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -89,7 +88,10 @@ pub struct App {
     server: Server,
     address: SocketAddr,
     certificate: Option<Arc<Certificate>>,
-    first_key: Option<Secret>,
+    /// URL of the dashboard for a browser, without a trailing slash.
+    base_url: String,
+    /// What models run on.
+    device: String,
     store: Store,
     stopper: Stopper,
     training: TrainingLoop,
@@ -145,9 +147,8 @@ impl App {
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
         let address = listener.local_addr()?;
         let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;
-        let first_key = first.map(|first| first.secret);
-        if let Some(secret) = &first_key {
-            write_admin_key_file(&data, secret)?;
+        if let Some(first) = first {
+            write_admin_key_file(&data, &first.secret)?;
         }
         let certificate = match config.tls {
             Tls::SelfSigned => Some(self_signed(&data, address)?),
@@ -156,11 +157,15 @@ impl App {
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
         let settings = engine_settings(config, devices);
         for line in settings.devices.describe(settings.threads) {
-            tracing::info!("{line}");
+            tracing::debug!("{line}");
         }
+        let device = settings.devices.describe_default(settings.threads);
         let engine = Engine::start(settings, clock_rng.clone())?;
-        let control = ControlSocket::listen(&data, store.clone())?;
         let services = Services::start(&store, &clock_rng, config.image_url_ttl).await.map_err(StartError::Setup)?;
+        let base_url = config.public_url.clone().unwrap_or_else(|| local_url(address, certificate.is_some()));
+        let sign_in = services.sign_in.clone();
+        let context = control_socket::Context { store: store.clone(), sign_in, base_url: base_url.clone() };
+        let control = ControlSocket::listen(&data, context)?;
         let (training, training_stopper) = TrainingLoop::new(engine.clone(), services.jobs.clone(), clock_rng.clone());
         let keyless = match &config.keyless_project {
             Some(project) => Some(keyless::key(&store, &clock_rng, project).await.map_err(StartError::Keyless)?),
@@ -202,7 +207,8 @@ impl App {
             server,
             address,
             certificate,
-            first_key,
+            base_url,
+            device,
             store,
             stopper,
             training,
@@ -218,14 +224,29 @@ impl App {
         prepare(config).map(drop)
     }
 
-    /// A request to an installed model, for a user to try; `None` without usable models.
-    pub fn example_request(&self) -> Option<ExampleRequest> {
-        self.stopper.api.models.example_request()
+    /// How many installed models can be used. Blocks while the models folder is read.
+    pub fn count_models(&self) -> usize {
+        self.stopper.api.models.count_usable_blocking()
+    }
+
+    /// What models run on, such as `the CPU (2 threads, avx512)`.
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// `http://…` or `https://…`, with the real port.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.address)
+    }
+
+    /// A new link that signs a browser in, with a secret token.
+    pub fn sign_in_link(&self) -> String {
+        self.stopper.api.services.sign_in.new_link(&self.base_url)
+    }
+
+    /// Like [`Self::url`], for a client on the same machine, which cannot open an address that means all of them.
+    pub fn local_url(&self) -> String {
+        local_url(self.address, self.certificate.is_some())
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -235,11 +256,6 @@ impl App {
     /// The engine, for callers that watch its load.
     pub fn engine(&self) -> &Engine {
         &self.stopper.engine
-    }
-
-    /// The admin key, if this start created it.
-    pub fn first_key(&self) -> Option<&Secret> {
-        self.first_key.as_ref()
     }
 
     pub fn stopper(&self) -> Stopper {
@@ -414,6 +430,17 @@ impl Stopper {
 
 fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|cause| StartError::Listen { address, cause })
+}
+
+/// The URL of a server for clients on the same machine.
+fn local_url(address: SocketAddr, is_secure: bool) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    let scheme = if is_secure { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }
 
 fn engine_settings(config: &Config, devices: engine::Devices) -> engine::Settings {

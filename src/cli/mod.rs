@@ -1,6 +1,7 @@
 //! The command line: one file per subcommand.
 
 mod audio_decoder;
+mod banner;
 mod export;
 mod launch;
 mod maintenance;
@@ -8,6 +9,7 @@ pub mod models;
 mod output;
 mod sandbox;
 mod serve;
+mod sign_in;
 mod tune;
 
 use std::ffi::OsString;
@@ -84,6 +86,8 @@ enum Command {
     /// Read one audio file for a running server, which starts this itself
     #[command(hide = true)]
     AudioDecoder(AudioDecoderArgs),
+    /// Print a link that signs a browser in to the dashboard of the running server, once
+    SignIn,
     /// Create another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
 }
@@ -145,6 +149,7 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
         Command::Store(StoreCommand::Copy { from, to, verbose }) => {
             maintenance::copy_store(&paths, &from, &to, verbose, out)
         }
+        Command::SignIn => sign_in::run(&paths, out),
         Command::AdminKey => maintenance::admin_key(&paths, out),
     }
 }

@@ -1,6 +1,6 @@
 //! `outpost serve`.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write, stdout};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,13 @@ use std::time::Duration;
 use actix_web::rt::SystemRunner;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::banner::{SignIn, Started};
 use super::output::Outcome;
 use super::sandbox::this_program;
-use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, Stopper, SystemClockRng};
-use crate::catalog::{self, Catalog, CatalogModel, progress, pull_command};
-use crate::config::{Config, DEFAULT_MODELS, DataPaths, ServeArgs};
+use crate::app::{ADMIN_KEY_FILE, App, Reloader, Stopper, SystemClockRng};
+use crate::catalog::{self, Catalog, CatalogModel, progress};
+use crate::clock_rng::ClockRng;
+use crate::config::{Config, DataPaths, LogFormat, ServeArgs};
 use crate::logging;
 
 pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
@@ -25,7 +27,7 @@ pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     App::check(&config)?;
     let models = &config.paths.models;
     let is_new = !models.exists();
-    let outcome = start(&config, &system, signals, out);
+    let outcome = start(&config, args.log_format, &system, signals, out);
     // Models that were pulled stay, and so do parts of one, so that the next pull continues.
     if outcome.is_err() && is_new && !has_content(models) {
         let _removed = std::fs::remove_dir_all(models);
@@ -43,14 +45,14 @@ fn has_content(folder: &Path) -> bool {
     })
 }
 
-fn start(config: &Config, system: &SystemRunner, signals: Signals, out: &mut dyn Write) -> Outcome {
+fn start(config: &Config, format: LogFormat, system: &SystemRunner, signals: Signals, out: &mut dyn Write) -> Outcome {
     let models = &config.paths.models;
     std::fs::create_dir_all(models)
         .map_err(|cause| format!("the models folder {} cannot be created: {cause}", models.display()))?;
     if config.pull {
         pull_starter(models, out)?;
     }
-    system.block_on(serve(config, signals, out))
+    system.block_on(serve(config, format, signals, out))
 }
 
 /// Pulls the starter models if the models folder is empty, except for the models of a checkout.
@@ -69,9 +71,10 @@ fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-async fn serve(config: &Config, signals: Signals, out: &mut dyn Write) -> Outcome {
-    let app = App::start(config, Arc::new(SystemClockRng::new())).await?;
-    print_banner(&app, config, out)?;
+async fn serve(config: &Config, format: LogFormat, signals: Signals, out: &mut dyn Write) -> Outcome {
+    let clock_rng = Arc::new(SystemClockRng::new());
+    let app = App::start(config, clock_rng.clone()).await?;
+    print_banner(&app, config, &*clock_rng, format, out)?;
     let (stopper, reloader) = (app.stopper(), app.reloader());
     let background = actix_web::rt::spawn(signals.handle(reloader));
     let stop = actix_web::rt::spawn(stop_at_signal(stopper, config.stop_delay));
@@ -143,40 +146,26 @@ async fn shutdown_signal() -> std::io::Result<()> {
     Ok(())
 }
 
-fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
-    let url = app.url();
-    writeln!(out, "outpost {} is listening on {url}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "The dashboard is at {url}/")?;
-    let file = config.paths.data.join(ADMIN_KEY_FILE);
-    if let Some(secret) = app.first_key() {
-        writeln!(out, "\nAdmin key, shown only once and stored in {}:\n\n  {}\n", file.display(), secret.expose())?;
+/// On a terminal, stdout gets a page for its user. Elsewhere it may be kept or sent on, and gets one line.
+fn print_banner(
+    app: &App,
+    config: &Config,
+    clock_rng: &dyn ClockRng,
+    format: LogFormat,
+    out: &mut dyn Write,
+) -> Outcome {
+    let started = Started {
+        url: app.url(),
+        local_url: app.local_url(),
+        paths: &config.paths,
+        models: app.count_models(),
+        device: app.device(),
+        took: clock_rng.uptime(),
+    };
+    if !stdout().is_terminal() {
+        return Ok(started.print_line(format, clock_rng.now(), out)?);
     }
-    match (app.example_request(), app.first_key()) {
-        (Some(ExampleRequest { path, body }), Some(secret)) => {
-            writeln!(out, "Try it:\n\n{}\n", curl(&url, path, secret.expose(), &body.to_string()))?;
-        }
-        (Some(_), None) => {}
-        (None, _) => writeln!(
-            out,
-            "No usable model is installed. To install one:\n\n{}\n",
-            starter_command(&config.paths.models)
-        )?,
-    }
-    out.flush()?;
-    Ok(())
-}
-
-/// A command that a new user can paste.
-fn curl(url: &str, path: &str, key: &str, body: &str) -> String {
-    let insecure = if url.starts_with("https") { " --insecure" } else { "" };
-    format!(
-        "  curl{insecure} {url}{path} \\\n    -H 'Authorization: Bearer {key}' \\\n    -H 'Content-Type: application/json' \\\n    -d '{}'",
-        body.replace('\'', "'\\''")
-    )
-}
-
-/// The command that pulls the first model of the catalog.
-fn starter_command(models: &Path) -> String {
-    let name = Catalog::builtin().starter().first().map_or("NAME", String::as_str);
-    format!("  {}", pull_command(name, Some(models).filter(|models| *models != Path::new(DEFAULT_MODELS))))
+    let admin_key = config.paths.data.join(ADMIN_KEY_FILE);
+    let admin_key = Some(&*admin_key).filter(|file| file.exists());
+    Ok(started.print_page(&SignIn { link: app.sign_in_link(), admin_key }, out)?)
 }
