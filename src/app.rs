@@ -124,7 +124,16 @@ pub struct Reloader {
 impl App {
     /// Opens everything. A start that fails leaves nothing behind. Must be called inside an actix runtime.
     pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
-        let prepared = prepare(config)?;
+        Self::start_on(None, config, clock_rng).await
+    }
+
+    /// Like [`Self::start`], on a socket that listens at the address of `config` already.
+    pub async fn start_on(
+        listener: Option<TcpListener>,
+        config: &Config,
+        clock_rng: Arc<dyn ClockRng>,
+    ) -> Result<Self, StartError> {
+        let prepared = prepare(config, listener)?;
         let before = DataFolderSnapshot::of(&config.paths.data);
         let started = Self::start_prepared(prepared, config, clock_rng).await;
         match started {
@@ -162,9 +171,10 @@ impl App {
         let device = settings.devices.describe_default(settings.threads);
         let engine = Engine::start(settings, clock_rng.clone())?;
         let services = Services::start(&store, &clock_rng, config.image_url_ttl).await.map_err(StartError::Setup)?;
-        let base_url = config.public_url.clone().unwrap_or_else(|| local_url(address, certificate.is_some()));
+        let local_url = local_url(address, certificate.is_some());
+        let base_url = config.public_url.clone().unwrap_or_else(|| local_url.clone());
         let sign_in = services.sign_in.clone();
-        let context = control_socket::Context { store: store.clone(), sign_in, base_url: base_url.clone() };
+        let context = control_socket::Context { store: store.clone(), sign_in, base_url: base_url.clone(), local_url };
         let control = ControlSocket::listen(&data, context)?;
         let (training, training_stopper) = TrainingLoop::new(engine.clone(), services.jobs.clone(), clock_rng.clone());
         let keyless = match &config.keyless_project {
@@ -219,9 +229,9 @@ impl App {
         })
     }
 
-    /// Checks whether [`App::start`] can listen, read its certificate and use the devices. Changes nothing.
-    pub fn check(config: &Config) -> Result<(), StartError> {
-        prepare(config).map(drop)
+    /// Checks whether [`App::start_on`] can listen, read its certificate and use the devices. Changes nothing.
+    pub fn check(listener: Option<&TcpListener>, config: &Config) -> Result<(), StartError> {
+        prepare(config, listener.map(TcpListener::try_clone).transpose()?).map(drop)
     }
 
     /// How many installed models can be used. Blocks while the models folder is read.
@@ -584,13 +594,14 @@ struct Prepared {
     devices: engine::Devices,
 }
 
-/// Binds the address, reads the certificate's files and finds the devices.
-fn prepare(config: &Config) -> Result<Prepared, StartError> {
+/// Binds the address, unless a socket is given, reads the certificate's files and finds the devices.
+fn prepare(config: &Config, listener: Option<TcpListener>) -> Result<Prepared, StartError> {
     let certificate = match &config.tls {
         Tls::Files { cert, key } => Some(Certificate::from_files(cert, key)?),
         Tls::Off | Tls::SelfSigned => None,
     };
-    Ok(Prepared { listener: listen(config.listen)?, certificate, devices: devices(&config.device)? })
+    let listener = listener.map_or_else(|| listen(config.listen), Ok)?;
+    Ok(Prepared { listener, certificate, devices: devices(&config.device)? })
 }
 
 /// The certificate in the data folder; the first start creates it.

@@ -39,6 +39,8 @@ pub enum Request {
     Export { to: PathBuf, order: export::ExportRequest },
     /// Make a sign-in link.
     SignIn,
+    /// Name the address for clients on this machine.
+    Address,
     /// Write a model that a job has trained to the new folder at this absolute path.
     ExportModel { name: String, to: PathBuf },
 }
@@ -46,7 +48,7 @@ pub enum Request {
 impl Request {
     /// Whether the request takes long.
     fn reads_store(&self) -> bool {
-        !matches!(self, Self::SignIn)
+        !matches!(self, Self::SignIn | Self::Address)
     }
 }
 
@@ -68,6 +70,10 @@ pub enum Reply {
     SignInLink {
         url: String,
     },
+    /// The address for clients on this machine.
+    Address {
+        url: String,
+    },
     Failed {
         message: String,
     },
@@ -77,8 +83,10 @@ pub enum Reply {
 pub struct Context {
     pub store: Store,
     pub sign_in: SignIn,
-    /// URL of the server, without a trailing slash.
+    /// URL of the server for users, without a trailing slash.
     pub base_url: String,
+    /// URL of the server for clients on this machine.
+    pub local_url: String,
 }
 
 /// The listening side; dropping it closes the socket and removes its file.
@@ -177,6 +185,7 @@ fn execute(request: Request, context: &Context) -> Reply {
             let done = tokio::runtime::Handle::current().block_on(order.run(store, &to));
             done.map_or_else(failed, |bytes| Reply::Exported { bytes })
         }
+        Request::Address => Reply::Address { url: context.local_url.clone() },
         Request::SignIn => Reply::SignInLink { url: context.sign_in.new_link(&context.base_url) },
         Request::ExportModel { name, to } => {
             export_model(store, &name, &to).map_or_else(failed, |bytes| Reply::Exported { bytes })
@@ -189,6 +198,15 @@ pub const OTHER_VERSION: &str = "the running server is another version of outpos
 
 /// Sends a request to the server that uses `data`; `None` if none is running.
 pub fn send(data: &Path, request: &Request) -> io::Result<Option<Reply>> {
+    exchange(data, request, None)
+}
+
+/// Like [`send`], for requests that take no time. A server that does not reply within `timeout` is an error.
+pub fn send_within(data: &Path, request: &Request, timeout: Duration) -> io::Result<Option<Reply>> {
+    exchange(data, request, Some(timeout))
+}
+
+fn exchange(data: &Path, request: &Request, timeout: Option<Duration>) -> io::Result<Option<Reply>> {
     let mut stream = match BlockingStream::connect(data.join(SOCKET)) {
         Ok(stream) => stream,
         Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -196,6 +214,8 @@ pub fn send(data: &Path, request: &Request) -> io::Result<Option<Reply>> {
         }
         Err(cause) => return Err(cause),
     };
+    stream.set_read_timeout(timeout)?;
+    stream.set_write_timeout(timeout)?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;

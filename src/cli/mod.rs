@@ -3,6 +3,7 @@
 mod audio_decoder;
 mod banner;
 mod export;
+mod health;
 mod launch;
 mod maintenance;
 pub mod models;
@@ -23,6 +24,7 @@ use crate::config::{DataPaths, ServeArgs};
 use crate::display::SanitizedWriter;
 use audio_decoder::AudioDecoderArgs;
 use export::{AuditCommand, UsageCommand};
+use health::HealthArgs;
 use launch::LaunchArgs;
 use models::ModelsCommand;
 use output::Outcome;
@@ -86,6 +88,8 @@ enum Command {
     /// Read one audio file for a running server, which starts this itself
     #[command(hide = true)]
     AudioDecoder(AudioDecoderArgs),
+    /// Exit with 0 if the running server accepts requests, for containers and scripts
+    Health(HealthArgs),
     /// Print a link that signs a browser in to the dashboard of the running server, once
     SignIn,
     /// Create another admin key, for when the first one is lost; the server must be stopped
@@ -149,6 +153,7 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
         Command::Store(StoreCommand::Copy { from, to, verbose }) => {
             maintenance::copy_store(&paths, &from, &to, verbose, out)
         }
+        Command::Health(args) => health::run(&paths.data, args, out),
         Command::SignIn => sign_in::run(&paths, out),
         Command::AdminKey => maintenance::admin_key(&paths, out),
     }

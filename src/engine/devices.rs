@@ -29,8 +29,9 @@ impl Devices {
 
     /// What the models run on, one line for the default and one for each model that is named.
     pub fn describe(&self, threads: usize) -> Vec<String> {
-        let usual = format!("models run on {}", self.describe_default(threads));
-        let named = self.models.iter().map(|(id, selected)| format!("{id} runs on {}", selected.describe(threads)));
+        let usual = format!("models run on {}", self.usual.describe_with_reason(threads));
+        let named =
+            self.models.iter().map(|(id, selected)| format!("{id} runs on {}", selected.describe_with_reason(threads)));
         std::iter::once(usual).chain(named).collect()
     }
 }

@@ -136,8 +136,12 @@ fn a_link_has_the_public_url() {
 #[test]
 fn expired_keys_of_browsers_are_revoked_at_the_next_sign_in() {
     let server = Server::start();
+    let project = server.get("/v1/me").ok()["project_id"].as_str().unwrap().to_owned();
     let keys = || -> Vec<Value> {
-        let list = server.get("/v1/api-keys?limit=100").ok()["data"].as_array().unwrap().clone();
+        let list = server.get(&format!("/v1/api-keys?limit=100&project_id={project}")).ok()["data"]
+            .as_array()
+            .unwrap()
+            .clone();
         list.into_iter().filter(|key| key["name"] == "browser sign-in").collect()
     };
     redeem(&server, &new_token(&server)).ok();
@@ -150,7 +154,6 @@ fn expired_keys_of_browsers_are_revoked_at_the_next_sign_in() {
     assert_eq!(is_revoked, [false, false, true], "newest first");
     let audit = server.get("/v1/audit-events?limit=100&action=api_key.revoked").ok();
     assert_eq!(audit["data"].as_array().unwrap().len(), 1);
-    let project = server.get("/v1/me").ok()["project_id"].as_str().unwrap().to_owned();
     let limits = server.get(&format!("/v1/projects/{project}/rate-limits")).ok();
     assert_eq!(limits["holds"]["api_keys"], 3, "{limits}");
 }

@@ -24,6 +24,8 @@ test("a link signs in once and leaves no token in the address bar or the history
   await startPage(page);
   await page.getByText("browser sign-in").waitFor();
   await picture(page, "signed-in");
+  await page.waitForLoadState("networkidle");
+  assert.equal(await page.getByText("Done", { exact: true }).count(), 0, "the admin key is not that of an application");
   assert.equal(new URL(page.url()).hash, "");
   await page.getByRole("link", { name: "Models", exact: true }).click();
   await page.getByRole("heading", { level: 1, name: "Models" }).waitFor();

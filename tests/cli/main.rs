@@ -4,8 +4,6 @@
 
 #[path = "../common/children.rs"]
 mod children;
-#[path = "../common/fixtures.rs"]
-mod fixtures;
 #[path = "../common/process.rs"]
 mod process;
 #[path = "../common/rng.rs"]
@@ -32,6 +30,7 @@ mod cuda_driver;
 mod devices;
 mod drain;
 mod failed_start;
+mod health;
 mod http2;
 mod idempotency;
 mod large_texts;
@@ -42,6 +41,7 @@ mod sign_in;
 mod signals;
 mod slow_clients;
 mod start;
+mod systemd;
 mod terminal;
 mod terminal_escapes;
 mod tls;
