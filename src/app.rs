@@ -6,7 +6,7 @@ mod system_clock_rng;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,6 @@ use arc_swap::ArcSwap;
 use self::failed_start::DataFolderSnapshot;
 pub use self::reload::{ReloadError, Reloader};
 pub use self::system_clock_rng::SystemClockRng;
-pub use crate::calls::example_request::ExampleRequest;
 use crate::calls::{
     background_responses::BackgroundResponses,
     batches::BatchLoop,
@@ -41,7 +40,7 @@ use crate::calls::{
 };
 use crate::clock_rng::ClockRng;
 use crate::config::{self, ComputeArgs, Config, DraftModel, ModelDevice, ModelPrecision, Precision, Tls};
-use crate::control_socket::ControlSocket;
+use crate::control_socket::{self, ControlSocket};
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -92,7 +91,10 @@ pub struct App {
     server: Server,
     address: SocketAddr,
     certificate: Option<Arc<Certificate>>,
-    first_key: Option<Secret>,
+    /// URL of the dashboard for a browser, without a trailing slash.
+    base_url: String,
+    /// What models run on.
+    device: String,
     store: Store,
     stopper: Stopper,
     training: TrainingLoop,
@@ -119,7 +121,16 @@ pub struct Stopper {
 impl App {
     /// Opens everything. A start that fails leaves nothing behind. Must be called inside an actix runtime.
     pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
-        let prepared = prepare(config)?;
+        Self::start_on(None, config, clock_rng).await
+    }
+
+    /// Like [`Self::start`], on a socket that listens at the address of `config` already.
+    pub async fn start_on(
+        listener: Option<TcpListener>,
+        config: &Config,
+        clock_rng: Arc<dyn ClockRng>,
+    ) -> Result<Self, StartError> {
+        let prepared = prepare(config, listener)?;
         let before = DataFolderSnapshot::of(&config.paths.data);
         let started = Self::start_prepared(prepared, config, clock_rng).await;
         match started {
@@ -142,9 +153,8 @@ impl App {
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
         let address = listener.local_addr()?;
         let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;
-        let first_key = first.map(|first| first.secret);
-        if let Some(secret) = &first_key {
-            write_admin_key_file(&data, secret)?;
+        if let Some(first) = first {
+            write_admin_key_file(&data, &first.secret)?;
         }
         let certificate = match config.tls {
             Tls::SelfSigned => Some(self_signed(&data, address)?),
@@ -153,11 +163,16 @@ impl App {
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
         let settings = engine_settings(config, devices);
         for line in settings.devices.describe(settings.threads) {
-            tracing::info!("{line}");
+            tracing::debug!("{line}");
         }
+        let device = settings.devices.describe_default(settings.threads);
         let engine = Engine::start(settings, clock_rng.clone())?;
-        let control = ControlSocket::listen(&data, store.clone())?;
         let services = Services::start(&store, &clock_rng, config.image_url_ttl).await.map_err(StartError::Setup)?;
+        let local_url = local_url(address, certificate.is_some());
+        let base_url = config.public_url.clone().unwrap_or_else(|| local_url.clone());
+        let sign_in = services.sign_in.clone();
+        let context = control_socket::Context { store: store.clone(), sign_in, base_url: base_url.clone(), local_url };
+        let control = ControlSocket::listen(&data, context)?;
         let (training, training_stopper) = TrainingLoop::new(engine.clone(), services.jobs.clone(), clock_rng.clone());
         let keyless = match &config.keyless_project {
             Some(project) => Some(keyless::key(&store, &clock_rng, project).await.map_err(StartError::Keyless)?),
@@ -200,7 +215,8 @@ impl App {
             server,
             address,
             certificate,
-            first_key,
+            base_url,
+            device,
             store,
             stopper,
             training,
@@ -211,19 +227,34 @@ impl App {
         })
     }
 
-    /// Checks whether [`App::start`] can listen, read its certificate and use the devices. Changes nothing.
-    pub fn check(config: &Config) -> Result<(), StartError> {
-        prepare(config).map(drop)
+    /// Checks whether [`App::start_on`] can listen, read its certificate and use the devices. Changes nothing.
+    pub fn check(listener: Option<&TcpListener>, config: &Config) -> Result<(), StartError> {
+        prepare(config, listener.map(TcpListener::try_clone).transpose()?).map(drop)
     }
 
-    /// A request to an installed model, for a user to try; `None` without usable models.
-    pub fn example_request(&self) -> Option<ExampleRequest> {
-        self.stopper.api.models.example_request()
+    /// How many installed models can be used. Blocks while the models folder is read.
+    pub fn count_models(&self) -> usize {
+        self.stopper.api.models.count_usable_blocking()
+    }
+
+    /// What models run on, such as `the CPU (2 threads, avx512)`.
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// `http://…` or `https://…`, with the real port.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.address)
+    }
+
+    /// A new link that signs a browser in, with a secret token.
+    pub fn sign_in_link(&self) -> String {
+        self.stopper.api.services.sign_in.new_link(&self.base_url)
+    }
+
+    /// Like [`Self::url`], for a client on the same machine, which cannot open an address that means all of them.
+    pub fn local_url(&self) -> String {
+        local_url(self.address, self.certificate.is_some())
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -233,11 +264,6 @@ impl App {
     /// The engine, for callers that watch its load.
     pub fn engine(&self) -> &Engine {
         &self.stopper.engine
-    }
-
-    /// The admin key, if this start created it.
-    pub fn first_key(&self) -> Option<&Secret> {
-        self.first_key.as_ref()
     }
 
     pub fn stopper(&self) -> Stopper {
@@ -391,6 +417,17 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).map_err(|cause| StartError::Listen { address, cause })
 }
 
+/// The URL of a server for clients on the same machine.
+fn local_url(address: SocketAddr, is_secure: bool) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    let scheme = if is_secure { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+}
+
 fn engine_settings(config: &Config, devices: engine::Devices) -> engine::Settings {
     let defaults = engine::Settings::new(config.paths.models.clone(), config.memory);
     let kv_type = match config.kv_type {
@@ -533,13 +570,14 @@ struct Prepared {
     devices: engine::Devices,
 }
 
-/// Binds the address, reads the certificate's files and finds the devices.
-fn prepare(config: &Config) -> Result<Prepared, StartError> {
+/// Binds the address, unless a socket is given, reads the certificate's files and finds the devices.
+fn prepare(config: &Config, listener: Option<TcpListener>) -> Result<Prepared, StartError> {
     let certificate = match &config.tls {
         Tls::Files { cert, key } => Some(Certificate::from_files(cert, key)?),
         Tls::Off | Tls::SelfSigned => None,
     };
-    Ok(Prepared { listener: listen(config.listen)?, certificate, devices: devices(&config.device)? })
+    let listener = listener.map_or_else(|| listen(config.listen), Ok)?;
+    Ok(Prepared { listener, certificate, devices: devices(&config.device)? })
 }
 
 /// The certificate in the data folder; the first start creates it.

@@ -43,6 +43,8 @@ codes! {
     InvalidApiKey         => 401 "authentication_error"  "invalid_api_key",
     ExpiredApiKey         => 401 "authentication_error"  "expired_api_key",
     RevokedApiKey         => 401 "authentication_error"  "revoked_api_key",
+    /// A link that signs a browser in was used, has expired, or comes from a page of another server.
+    InvalidSignInLink     => 401 "authentication_error"  "invalid_sign_in_link",
     /// The resource exists, in another project.
     ProjectMismatch       => 403 "permission_error"      "project_mismatch",
     InsufficientScope     => 403 "permission_error"      "insufficient_scope",

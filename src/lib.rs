@@ -28,4 +28,5 @@ pub mod process_limits;
 pub mod service;
 mod spelling;
 pub mod storage;
+pub mod systemd;
 pub mod upstream;

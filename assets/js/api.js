@@ -31,7 +31,7 @@ export async function send(method, path, { body, query, headers = {}, signal, ke
   const params = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
   const search = params.length ? `?${new URLSearchParams(params)}` : "";
   const isForm = body instanceof FormData;
-  const requestHeaders = { authorization: `Bearer ${key}`, ...headers };
+  const requestHeaders = { ...(key && { authorization: `Bearer ${key}` }), ...headers };
   if (body !== undefined && !isForm) requestHeaders["content-type"] = "application/json";
   let response;
   try {

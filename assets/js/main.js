@@ -4,6 +4,7 @@ import { html, render, useEffect, useLayoutEffect, useState } from "./html.js";
 import { all, get } from "./api.js";
 import { Icon } from "./icons.js";
 import { session } from "./session.js";
+import { signInWith, takeToken } from "./sign-in-link.js";
 import { t } from "./strings.js";
 import { ErrorAlert, SelectField, useLoad, Loading } from "./ui.js";
 import { Agents } from "./pages/agents.js";
@@ -114,9 +115,24 @@ function Layout({ me }) {
     </div>`;
 }
 
+// First of all, so that nobody sees the token.
+const firstToken = takeToken();
+
 function App() {
   const [me, setMe] = useState(session.me);
   const [error, setError] = useState(null);
+  const [linkState, setLinkState] = useState({ isOpening: firstToken !== null });
+  const openLink = async (token) => {
+    setLinkState({ isOpening: true });
+    try {
+      await signInWith(token);
+      setLinkState({});
+    } catch (problem) {
+      // Whoever is signed in stays it.
+      setLinkState({ error: session.key ? undefined : problem });
+      if (session.key && !session.me) resume();
+    }
+  };
   const resume = async () => {
     setError(null);
     try {
@@ -126,13 +142,27 @@ function App() {
     }
   };
   useEffect(() => {
-    const unsubscribe = session.subscribe(() => setMe(session.me));
-    if (session.key && !session.me) resume();
-    return unsubscribe;
+    const unsubscribe = session.subscribe(() => {
+      setMe(session.me);
+      setLinkState({});
+    });
+    const followLink = () => {
+      const token = takeToken();
+      if (token !== null) openLink(token);
+    };
+    // A link that is opened in this tab later does not load the page again.
+    addEventListener("hashchange", followLink);
+    if (firstToken !== null) openLink(firstToken);
+    else if (session.key && !session.me) resume();
+    return () => {
+      unsubscribe();
+      removeEventListener("hashchange", followLink);
+    };
   }, []);
+  if (linkState.isOpening) return html`<div class="sign-in"><${Loading} /></div>`;
   if (me) return html`<${Layout} me=${me} />`;
   if (error) return html`<div class="sign-in"><${ErrorAlert} error=${error} retry=${resume} /></div>`;
-  return session.key ? html`<div class="sign-in"><${Loading} /></div>` : html`<${SignIn} />`;
+  return session.key ? html`<div class="sign-in"><${Loading} /></div>` : html`<${SignIn} linkError=${linkState.error} />`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

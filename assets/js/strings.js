@@ -26,7 +26,7 @@ export const t = {
 
   signIn: {
     title: "Sign in", key: "API key", action: "Sign in",
-    about: "Use any API key of this server. When the server first started, it printed an admin key and stored it in the file admin.key in the data folder.",
+    about: "Use any API key of this server. Without one, open the link that outpost sign-in prints on the server. The first admin key is in the file admin.key in the data folder.",
     hint: "The key stays in this browser tab and is sent only to this server.",
   },
 

@@ -14,7 +14,6 @@ pub mod custom_tools;
 pub mod dialect;
 pub mod embeddings;
 mod errors;
-pub mod example_request;
 pub mod fine_tuning;
 pub mod generation;
 mod grammars;

@@ -75,7 +75,12 @@ impl Models {
         run_blocking(move || Ok(models.on_disk_blocking())).await
     }
 
-    pub(super) fn on_disk_blocking(&self) -> Vec<ModelInfo> {
+    /// How many installed models can be used. Blocks while the models folder is read.
+    pub fn count_usable_blocking(&self) -> usize {
+        self.on_disk_blocking().iter().filter(|model| model.problem.is_none()).count()
+    }
+
+    fn on_disk_blocking(&self) -> Vec<ModelInfo> {
         self.engine.models().list()
     }
 

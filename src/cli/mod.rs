@@ -5,7 +5,9 @@ mod audio_decoder;
 mod bench;
 mod config;
 mod doctor;
+mod banner;
 mod export;
+mod health;
 mod launch;
 mod maintenance;
 pub mod models;
@@ -13,6 +15,7 @@ mod output;
 mod reload;
 mod sandbox;
 mod serve;
+mod sign_in;
 mod tune;
 
 use std::ffi::OsString;
@@ -30,6 +33,7 @@ use bench::BenchArgs;
 use config::ConfigCommand;
 use doctor::DoctorArgs;
 use export::{AuditCommand, UsageCommand};
+use health::HealthArgs;
 use launch::LaunchArgs;
 use models::ModelsCommand;
 use output::Outcome;
@@ -104,6 +108,10 @@ enum Command {
     /// Read one audio file for a running server, which starts this itself
     #[command(hide = true)]
     AudioDecoder(AudioDecoderArgs),
+    /// Exit with 0 if the running server accepts requests, for containers and scripts
+    Health(HealthArgs),
+    /// Print a link that signs a browser in to the dashboard of the running server, once
+    SignIn,
     /// Create another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
 }
@@ -177,6 +185,8 @@ fn dispatch(Parsed { cli, matches, file }: Parsed<Cli>, arguments: Vec<OsString>
         Command::Store(StoreCommand::Copy { from, to, verbose }) => {
             maintenance::copy_store(&paths, &from, &to, verbose, out)
         }
+        Command::Health(args) => health::run(&paths.data, args, out),
+        Command::SignIn => sign_in::run(&paths, out),
         Command::AdminKey => maintenance::admin_key(&paths, out),
     }
 }

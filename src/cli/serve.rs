@@ -1,6 +1,8 @@
 //! `outpost serve`.
 
-use std::io::Write;
+use std::error::Error;
+use std::io::{IsTerminal, Write, stdout};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,32 +10,72 @@ use std::time::Duration;
 use actix_web::rt::SystemRunner;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::banner::{SignIn, Started};
 use super::output::Outcome;
 use super::reload::{ConfigReload, RunningSettings, ServeSettings};
 use super::sandbox::this_program;
-use crate::app::{ADMIN_KEY_FILE, App, ExampleRequest, Reloader, Stopper, SystemClockRng};
-use crate::catalog::{self, Catalog, CatalogModel, progress, pull_command};
-use crate::config::{Config, DEFAULT_MODELS};
+use crate::app::{ADMIN_KEY_FILE, App, Reloader, Stopper, SystemClockRng};
+use crate::catalog::{self, Catalog, CatalogModel, progress};
+use crate::clock_rng::ClockRng;
+use crate::config::{BadConfig, Config, DataPaths, LogFormat, ServeArgs};
 use crate::logging;
+use crate::systemd::{self, Notifier};
+
+/// The default of `--listen`.
+const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
+
+/// How a server is started.
+struct Start {
+    config: Config,
+    log_format: LogFormat,
+    /// The socket from systemd, if there is one.
+    listener: Option<TcpListener>,
+    systemd: Notifier,
+    /// What SIGHUP reloads.
+    running_settings: Box<dyn FnOnce(Reloader) -> RunningSettings>,
+}
 
 pub fn run(settings: ServeSettings, reload: ConfigReload, out: &mut dyn Write) -> Outcome {
     let ServeSettings { paths, args, values } = settings;
-    // Must come first: a signal without a handler ends the process.
+    // Must come first: there must be no threads yet.
+    let listener = systemd::inherited_listener()?;
+    // Then this: a signal without a handler ends the process.
     let system = actix_web::rt::System::new();
     let signals = system.block_on(async { Signals::listen() })?;
-    let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, &args)? };
+    let config = match &listener {
+        Some(listener) => config_for(listener, paths, &args)?,
+        None => Config::new(paths, &args)?,
+    };
+    let config = Config { sandbox: Some(this_program()?), ..config };
     let log = logging::start(args.log_format, args.log_level);
+    if config.listen != args.listen && args.listen != SocketAddr::from(DEFAULT_LISTEN) {
+        tracing::warn!(ignored = %args.listen, "the socket from systemd is used, not the address of --listen");
+    }
     // Before anything is pulled or created.
-    App::check(&config)?;
-    let models = &config.paths.models;
+    App::check(listener.as_ref(), &config)?;
+    let models = config.paths.models.clone();
     let is_new = !models.exists();
-    let reload = |reloader| reload.of(&values, reloader, log);
-    let outcome = start(&config, &system, (signals, reload), out);
+    let running_settings = Box::new(move |reloader| reload.of(&values, reloader, log));
+    let systemd = Notifier::from_env();
+    let start = Start { config, log_format: args.log_format, listener, systemd, running_settings };
+    let outcome = start.run(&system, signals, out);
     // Models that were pulled stay, and so do parts of one, so that the next pull continues.
-    if outcome.is_err() && is_new && !has_content(models) {
+    if outcome.is_err() && is_new && !has_content(&models) {
         let _removed = std::fs::remove_dir_all(models);
     }
     outcome
+}
+
+/// The configuration for a socket from systemd, whose address counts.
+fn config_for(listener: &TcpListener, paths: DataPaths, args: &ServeArgs) -> Result<Config, Box<dyn Error>> {
+    let args = ServeArgs { listen: listener.local_addr()?, ..args.clone() };
+    let config = Config::new(paths, &args);
+    config.map_err(|cause| match cause {
+        BadConfig::PlainText(_) => {
+            format!("{cause}. The socket is from systemd: ListenStream= sets its address").into()
+        }
+        other => other.into(),
+    })
 }
 
 /// Whether a folder has any file that is not empty. A pull that has not begun leaves folders and empty lock files.
@@ -46,51 +88,54 @@ fn has_content(folder: &Path) -> bool {
     })
 }
 
-fn start(
-    config: &Config,
-    system: &SystemRunner,
-    signals: (Signals, impl FnOnce(Reloader) -> RunningSettings),
-    out: &mut dyn Write,
-) -> Outcome {
-    let models = &config.paths.models;
-    std::fs::create_dir_all(models)
-        .map_err(|cause| format!("the models folder {} cannot be created: {cause}", models.display()))?;
-    if config.pull {
-        pull_starter(models, out)?;
+impl Start {
+    fn run(self, system: &SystemRunner, signals: Signals, out: &mut dyn Write) -> Outcome {
+        let models = &self.config.paths.models;
+        std::fs::create_dir_all(models)
+            .map_err(|cause| format!("the models folder {} cannot be created: {cause}", models.display()))?;
+        if self.config.pull {
+            pull_starter(models, &self.systemd, out)?;
+        }
+        system.block_on(self.serve(signals, out))
     }
-    system.block_on(serve(config, signals, out))
+
+    async fn serve(self, signals: Signals, out: &mut dyn Write) -> Outcome {
+        let Self { config, log_format, listener, systemd, running_settings } = self;
+        let clock_rng = Arc::new(SystemClockRng::new());
+        let app = App::start_on(listener, &config, clock_rng.clone()).await?;
+        // Whoever reads that the server has started may stop it at once.
+        let stop_signals = StopSignals::listen()?;
+        print_banner(&app, &config, &*clock_rng, log_format, out)?;
+        let (stopper, reloader) = (app.stopper(), app.reloader());
+        let background = actix_web::rt::spawn(signals.handle(running_settings(reloader)));
+        let stop = actix_web::rt::spawn(stop_at_signal(stop_signals, stopper, config.stop_delay, systemd.clone()));
+        systemd.ready(&format!("Listening on {}", app.url()));
+        app.run().await?;
+        stop.abort();
+        background.abort();
+        tracing::info!("stopped");
+        Ok(())
+    }
 }
 
 /// Pulls the starter models if the models folder is empty, except for the models of a checkout.
-fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
+fn pull_starter(models: &Path, systemd: &Notifier, out: &mut dyn Write) -> Outcome {
     let catalog = Catalog::builtin();
     let is_embedded = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_embedded);
     if catalog::model_folders(models).iter().any(|found| !is_embedded(&found.name)) {
         return Ok(());
     }
     let starter: Vec<_> = catalog.starter().iter().filter_map(|name| catalog.find(name)).collect();
-    writeln!(out, "No model is installed: pulling the starter set ({}).", catalog.starter().join(", "))?;
+    systemd.status("Pulling the starter models");
+    let names = catalog.starter().join(", ");
+    match stdout().is_terminal() {
+        true => writeln!(out, "No model is installed: pulling the starter set ({names}).")?,
+        false => tracing::info!("no model is installed: pulling the starter set ({names})"),
+    }
     for model in starter {
         catalog::pull(model, models, progress::for_stderr().as_mut())
             .map_err(|cause| format!("{}: {cause}\n\nTo start without models: outpost serve --no-pull", model.name))?;
     }
-    Ok(())
-}
-
-async fn serve(
-    config: &Config,
-    (signals, reload): (Signals, impl FnOnce(Reloader) -> RunningSettings),
-    out: &mut dyn Write,
-) -> Outcome {
-    let app = App::start(config, Arc::new(SystemClockRng::new())).await?;
-    print_banner(&app, config, out)?;
-    let (stopper, reloader) = (app.stopper(), app.reloader());
-    let background = actix_web::rt::spawn(signals.handle(reload(reloader)));
-    let stop = actix_web::rt::spawn(stop_at_signal(stopper, config.stop_delay));
-    app.run().await?;
-    stop.abort();
-    background.abort();
-    tracing::info!("stopped");
     Ok(())
 }
 
@@ -127,68 +172,62 @@ impl Signals {
 }
 
 /// Stops the server at SIGINT or SIGTERM, after `delay` or at the next of these signals.
-async fn stop_at_signal(stopper: Stopper, delay: Duration) {
-    if let Err(cause) = shutdown_signal().await {
-        tracing::error!(%cause, "cannot receive signals");
-        return;
-    }
+async fn stop_at_signal(mut signals: StopSignals, stopper: Stopper, delay: Duration, systemd: Notifier) {
+    signals.next().await;
+    systemd.stopping("Running requests may finish");
     if !delay.is_zero() {
         stopper.announce();
         tracing::info!(?delay, "/readyz is 503 now; requests are refused after the delay or at the next signal");
         tokio::select! {
             () = actix_web::rt::time::sleep(delay) => {}
-            _ = shutdown_signal() => {}
+            () = signals.next() => {}
         }
     }
     tracing::info!("stopping: running requests may finish, new ones are refused");
     stopper.stop().await;
 }
 
-/// Resolves at SIGINT or SIGTERM.
-async fn shutdown_signal() -> std::io::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+/// SIGINT and SIGTERM.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
-    let url = app.url();
-    writeln!(out, "outpost {} is listening on {url}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "The dashboard is at {url}/")?;
-    let file = config.paths.data.join(ADMIN_KEY_FILE);
-    if let Some(secret) = app.first_key() {
-        writeln!(out, "\nAdmin key, shown only once and stored in {}:\n\n  {}\n", file.display(), secret.expose())?;
+impl StopSignals {
+    /// From now on, these signals no longer end the process by themselves. Must be called inside a runtime.
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
-    match (app.example_request(), app.first_key()) {
-        (Some(ExampleRequest { path, body }), Some(secret)) => {
-            writeln!(out, "Try it:\n\n{}\n", curl(&url, path, secret.expose(), &body.to_string()))?;
+
+    /// Resolves at the next signal.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-        (Some(_), None) => {}
-        (None, _) => writeln!(
-            out,
-            "No usable model is installed. To install one:\n\n{}\n",
-            starter_command(&config.paths.models)
-        )?,
     }
-    out.flush()?;
-    Ok(())
 }
 
-/// A command that a new user can paste.
-fn curl(url: &str, path: &str, key: &str, body: &str) -> String {
-    let insecure = if url.starts_with("https") { " --insecure" } else { "" };
-    format!(
-        "  curl{insecure} {url}{path} \\\n    -H 'Authorization: Bearer {key}' \\\n    -H 'Content-Type: application/json' \\\n    -d '{}'",
-        body.replace('\'', "'\\''")
-    )
-}
-
-/// The command that pulls the first model of the catalog.
-fn starter_command(models: &Path) -> String {
-    let name = Catalog::builtin().starter().first().map_or("NAME", String::as_str);
-    format!("  {}", pull_command(name, Some(models).filter(|models| *models != Path::new(DEFAULT_MODELS))))
+/// On a terminal, stdout gets a page for its user. Elsewhere it may be kept or sent on, and gets one line.
+fn print_banner(
+    app: &App,
+    config: &Config,
+    clock_rng: &dyn ClockRng,
+    format: LogFormat,
+    out: &mut dyn Write,
+) -> Outcome {
+    let started = Started {
+        url: app.url(),
+        local_url: app.local_url(),
+        paths: &config.paths,
+        models: app.count_models(),
+        device: app.device(),
+        took: clock_rng.uptime(),
+    };
+    if !stdout().is_terminal() {
+        return Ok(started.print_line(format, clock_rng.now(), out)?);
+    }
+    let admin_key = config.paths.data.join(ADMIN_KEY_FILE);
+    let admin_key = Some(&*admin_key).filter(|file| file.exists());
+    Ok(started.print_page(&SignIn { link: app.sign_in_link(), admin_key }, out)?)
 }

@@ -22,10 +22,16 @@ impl Devices {
         Ok(Self { usual, models: named.collect::<Result<_, _>>()? })
     }
 
+    /// What models run on that are not named, such as `the CPU (2 threads, avx512)`.
+    pub fn describe_default(&self, threads: usize) -> String {
+        self.usual.describe(threads)
+    }
+
     /// What the models run on, one line for the default and one for each model that is named.
     pub fn describe(&self, threads: usize) -> Vec<String> {
-        let usual = format!("models run on {}", self.usual.describe(threads));
-        let named = self.models.iter().map(|(id, selected)| format!("{id} runs on {}", selected.describe(threads)));
+        let usual = format!("models run on {}", self.usual.describe_with_reason(threads));
+        let named =
+            self.models.iter().map(|(id, selected)| format!("{id} runs on {}", selected.describe_with_reason(threads)));
         std::iter::once(usual).chain(named).collect()
     }
 }

@@ -23,7 +23,7 @@ use crate::ids::BadId;
 use crate::json_input::{self, InputError};
 
 /// Max bytes of a JSON body; enough for a transcript that fills a long context.
-const BODY_LIMIT: usize = 8 * 1024 * 1024;
+pub(super) const BODY_LIMIT: usize = 8 * 1024 * 1024;
 
 /// A client must send its whole body within this time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -147,18 +147,28 @@ pub(super) fn refuse_encoding(request: &HttpRequest) -> Result<()> {
 
 /// Reads the body under its size and time limits. A body must be JSON and not compressed.
 pub(super) async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
-    let body = read_bytes(request, payload).await?;
+    let body = read_bytes(request, payload, BODY_LIMIT).await?;
     if body.is_empty() { Ok(body) } else { require_json(request).map(|()| body) }
 }
 
-/// Like [`read_body`], whatever the `Content-Type`.
-pub(super) async fn read_bytes(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
+/// A JSON body of at most `limit` bytes, for requests without a key.
+pub(super) async fn read_small_json<T: DeserializeOwned>(
+    request: &HttpRequest,
+    payload: Payload,
+    limit: usize,
+) -> Result<T> {
+    require_json(request)?;
+    from_json(or_empty_object(&read_bytes(request, payload, limit).await?))
+}
+
+/// Reads the body under a limit of its bytes and the time limit, whatever the `Content-Type`.
+pub(super) async fn read_bytes(request: &HttpRequest, payload: Payload, limit: usize) -> Result<Bytes> {
     refuse_encoding(request)?;
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
-    if declared.is_some_and(|bytes: usize| bytes > BODY_LIMIT) {
-        return Err(too_large());
+    if declared.is_some_and(|bytes: usize| bytes > limit) {
+        return Err(too_large(limit));
     }
-    let read = actix_web::rt::time::timeout(BODY_TIMEOUT, collect(payload)).await;
+    let read = actix_web::rt::time::timeout(BODY_TIMEOUT, collect(payload, limit)).await;
     read.unwrap_or_else(|_| {
         let message = format!(
             "The body did not arrive within {} s. Send it faster, or check the connection.",
@@ -168,7 +178,7 @@ pub(super) async fn read_bytes(request: &HttpRequest, payload: Payload) -> Resul
     })
 }
 
-async fn collect(mut payload: Payload) -> Result<Bytes> {
+async fn collect(mut payload: Payload, limit: usize) -> Result<Bytes> {
     let mut body = BytesMut::new();
     while let Some(chunk) = payload.next().await {
         let chunk = chunk.map_err(|cause| {
@@ -180,16 +190,16 @@ async fn collect(mut payload: Payload) -> Result<Bytes> {
             };
             Error::new(Code::InvalidParameter, message).with_cause(cause.to_string())
         })?;
-        if body.len() + chunk.len() > BODY_LIMIT {
-            return Err(too_large());
+        if body.len() + chunk.len() > limit {
+            return Err(too_large(limit));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.freeze())
 }
 
-fn too_large() -> Error {
-    let message = format!("The request body is larger than {BODY_LIMIT} bytes. Send less in one request.");
+fn too_large(limit: usize) -> Error {
+    let message = format!("The request body is larger than {limit} bytes. Send less in one request.");
     Error::new(Code::RequestTooLarge, message)
 }
 

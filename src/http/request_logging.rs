@@ -34,6 +34,9 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
 
+/// Paths that monitoring systems request every few seconds.
+const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
 /// The id of the current request.
 pub fn request_id(request: &HttpRequest) -> Option<RequestId> {
     request.extensions().get::<RequestId>().copied()
@@ -126,6 +129,11 @@ impl LogLine {
             status: None,
         }
     }
+
+    /// Whether the line would only repeat every few seconds that all is well.
+    fn is_successful_probe(&self) -> bool {
+        PROBES.contains(&self.path.as_str()) && self.status.is_some_and(|status| status < 400)
+    }
 }
 
 impl Drop for LogLine {
@@ -137,22 +145,31 @@ impl Drop for LogLine {
         // The status of a stream is sent before its outcome is known.
         let is_undecided = self.status.is_none() || self.recorder.get().is_some_and(|recorder| recorder.is_deferred());
         let outcome = usage.map(|usage| usage.outcome.unwrap_or(Outcome::Abandoned)).filter(|_| is_undecided);
-        tracing::info!(
-            request_id = %self.id,
-            client_request_id = self.client_request_id,
-            method = self.method,
-            path = self.path,
-            status = self.status,
-            outcome = outcome.map(Outcome::as_str),
-            project = usage.map(|usage| tracing::field::display(usage.project)),
-            key = usage.map(|usage| tracing::field::display(usage.key)),
-            model = usage.and_then(|usage| usage.model.as_deref()),
-            input_tokens = count(|amounts| amounts.input),
-            output_tokens = count(|amounts| amounts.output),
-            images = count(|amounts| amounts.images),
-            micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            "request"
-        );
+        // The level of a line must be constant.
+        macro_rules! write_line {
+            ($level:ident) => {
+                tracing::$level!(
+                    request_id = %self.id,
+                    client_request_id = self.client_request_id,
+                    method = self.method,
+                    path = self.path,
+                    status = self.status,
+                    outcome = outcome.map(Outcome::as_str),
+                    project = usage.map(|usage| tracing::field::display(usage.project)),
+                    key = usage.map(|usage| tracing::field::display(usage.key)),
+                    model = usage.and_then(|usage| usage.model.as_deref()),
+                    input_tokens = count(|amounts| amounts.input),
+                    output_tokens = count(|amounts| amounts.output),
+                    images = count(|amounts| amounts.images),
+                    micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                    "request"
+                )
+            };
+        }
+        match self.is_successful_probe() {
+            true => write_line!(debug),
+            false => write_line!(info),
+        }
     }
 }
 

@@ -135,6 +135,7 @@ fn app(
     app.app_data(document)
         .service(openapi::serve)
         .configure(dashboard::routes)
+        .configure(routes::sign_in::routes)
         .default_service(web::to(openapi::fallback))
         // The last middleware is outermost.
         .wrap(from_fn(cors))

@@ -18,6 +18,7 @@ use super::limits::Limits;
 use super::maintenance::Maintenance;
 use super::projects::Projects;
 use super::responses::Responses;
+use super::sign_in::SignIn;
 use super::stored_images::StoredImages;
 use super::usage::{Meter, Usage};
 use crate::clock_rng::ClockRng;
@@ -38,6 +39,7 @@ pub struct Services {
     pub meter: Meter,
     pub projects: Projects,
     pub responses: Responses,
+    pub sign_in: SignIn,
     pub stored_images: StoredImages,
     pub usage: Usage,
     /// Lets background loops look at what other nodes have changed.
@@ -72,6 +74,7 @@ impl Services {
             maintenance: Maintenance::new(store(), clock_rng()),
             projects: Projects::new(store(), clock_rng()),
             responses,
+            sign_in: SignIn::new(store(), clock_rng()),
             stored_images: StoredImages::new(store(), clock_rng(), image_url_ttl),
             usage: Usage::new(store(), clock_rng()),
             _look: look,

@@ -182,6 +182,11 @@ impl Keys {
         Ok(known.access.clone())
     }
 
+    /// Counts a failed sign-in by other means than a key like one with a key. Returns the error to answer with.
+    pub(super) fn refuse(&self, address: Option<IpAddr>, error: Error) -> Error {
+        self.throttle.record(address, AuthFailure::Malformed, self.clock_rng.uptime(), error)
+    }
+
     /// The stored key, if `digest` is that of its current or previous secret.
     ///
     /// Every refusal takes the same read even if the cache has the key, so that the response time does not reveal which

@@ -35,6 +35,7 @@ pub mod projects;
 pub mod quotas;
 pub mod responses;
 pub mod setup;
+pub mod sign_in;
 mod signed_urls;
 pub mod stored_images;
 pub mod tool_definitions;

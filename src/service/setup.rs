@@ -1,8 +1,9 @@
 //! Creates the first project and key, and recovery keys for the owner of the data folder.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::access::Scopes;
 use super::api_key_secret::Secret;
@@ -10,11 +11,12 @@ use super::audit::AuditEntry;
 use super::keys::{Key, key_record};
 use super::projects::{NewProject, Project};
 use super::quotas::{self, QuotaKind};
-use crate::clock_rng::ClockRng;
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
+use crate::storage::keys::{self, KeyRecord};
 use crate::storage::projects::{self, ProjectRecord};
-use crate::storage::{Store, keys};
+use crate::storage::{Store, WriteTx};
 
 /// The key of the first start; only this value contains its secret.
 #[derive(Debug)]
@@ -51,11 +53,35 @@ pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result
 /// Creates another admin key in the oldest active project. For operators that lost the first one; access to the data
 /// folder is the authorization, so it is not offered over the network.
 pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<FirstKey> {
+    add_admin_key(store, clock_rng, "admin", None).await
+}
+
+/// Like [`new_admin_key`], for a key that expires after `lifetime`. The expired keys of this name are revoked, so that they
+/// do not use up the project's quota.
+pub(super) async fn expiring_admin_key(
+    store: &Store,
+    clock_rng: &Arc<dyn ClockRng>,
+    name: &'static str,
+    lifetime: Duration,
+) -> Result<FirstKey> {
+    add_admin_key(store, clock_rng, name, Some(lifetime)).await
+}
+
+async fn add_admin_key(
+    store: &Store,
+    clock_rng: &Arc<dyn ClockRng>,
+    name: &'static str,
+    lifetime: Option<Duration>,
+) -> Result<FirstKey> {
     let now = clock_rng.now();
     let (key, secret) = admin_secret(clock_rng);
-    let template =
-        key_record(ProjectId::generate(&**clock_rng), "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
+    let nowhere = ProjectId::from_bytes([0; 16]);
+    let template = KeyRecord {
+        expires_at: lifetime.map(|lifetime| now.after(lifetime)),
+        ..key_record(nowhere, name.to_owned(), Scopes::ALL, &secret, store.pepper(), now)
+    };
     let entry = AuditEntry::new(clock_rng, None, "api_key.created");
+    let clock_rng = clock_rng.clone();
     let written = store.write(move |tx| {
         let newest = projects::newest(tx, None, usize::MAX)?;
         let is_active = |(_, record): &(ProjectId, ProjectRecord)| record.archived_at.is_none();
@@ -66,11 +92,34 @@ pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Resu
         record.project = project;
         keys::insert(tx, key, &record)?;
         quotas::charge_unchecked(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
-        entry.write(tx, project, key, &Value::Null)?;
+        entry.write(tx, project, key, &json!({ "name": name }))?;
+        if lifetime.is_some() {
+            revoke_expired(tx, &clock_rng, project, name, now)?;
+        }
         Ok((project, project_record, record))
     });
     let (project, project_record, record) = written.await?;
     Ok(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret })
+}
+
+/// Revokes the expired keys of a project with this name.
+fn revoke_expired(
+    tx: &WriteTx,
+    clock_rng: &Arc<dyn ClockRng>,
+    project: ProjectId,
+    name: &str,
+    now: Timestamp,
+) -> Result<()> {
+    for (id, record) in keys::newest(tx, project, None, usize::MAX)? {
+        let has_expired = record.expires_at.is_some_and(|expiry| expiry <= now);
+        if record.name == name && has_expired && record.revoked_at.is_none() {
+            let revoked = KeyRecord { revoked_at: Some(now), updated_at: now, ..record };
+            keys::replace(tx, id, &revoked)?;
+            quotas::charge_unchecked(tx, project, now, QuotaKind::ApiKey, -1, 0)?;
+            AuditEntry::new(clock_rng, None, "api_key.revoked").write(tx, project, id, &json!({ "name": name }))?;
+        }
+    }
+    Ok(())
 }
 
 fn admin_secret(clock_rng: &Arc<dyn ClockRng>) -> (KeyId, Secret) {

@@ -70,6 +70,7 @@ mod routes;
 mod schemas;
 mod shared_limits;
 mod shared_responses;
+mod sign_in;
 mod speech;
 mod stored_responses;
 mod structured_output;

@@ -1,7 +1,7 @@
 // Starts one server and one browser for each test file: the real binary, with the starter models, of which one generates small
 // images, and a tiny model to train.
 
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -37,7 +37,7 @@ export async function waitForJob(api, id) {
   }
 }
 
-/** Starts a server: `{url, key, api, stop}`. `args`: additional arguments. `addModels` gets the folder of the models. */
+/** Starts a server: `{url, key, api, newSignInLink, stop}`. `args`: additional arguments. `addModels` gets the folder of the models. */
 export async function startServer({ args = [], withoutModels = false, addModels } = {}) {
   const directory = mkdtempSync(join(tmpdir(), "outpost-browser-"));
   const data = join(directory, "data");
@@ -68,13 +68,14 @@ export async function startServer({ args = [], withoutModels = false, addModels 
     if (!response.ok) throw new Error(`${method} ${path}: ${JSON.stringify(result)}`);
     return result;
   };
+  const newSignInLink = () => execFileSync(BINARY, ["sign-in", "--data", data], { encoding: "utf8" }).trim();
   const stop = async () => {
     const exited = new Promise((resolve) => child.once("exit", resolve));
     child.kill("SIGTERM");
     await exited;
     rmSync(directory, { recursive: true, force: true });
   };
-  return { url, key, api, stop };
+  return { url, key, api, newSignInLink, stop };
 }
 
 /** `args`: additional arguments. */

@@ -11,7 +11,7 @@ use crate::tiny_model::TinyModel;
 /// Starts a server that can chat, and returns its log.
 fn log_of(folder: &Path, arguments: &[&str], variable: Option<&str>) -> String {
     let mut start = command(folder, &[&["serve", "--listen", "127.0.0.1:0"], arguments].concat());
-    start.envs(variable.map(|value| ("OUTPOST_DEVICE", value)));
+    start.env("OUTPOST_LOG", "outpost=debug").envs(variable.map(|value| ("OUTPOST_DEVICE", value)));
     start.stderr(fs::File::create(folder.join("log")).unwrap());
     let server = ServerProcess::start_command(folder, start);
     let chat = json!({"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": "hi"}]});

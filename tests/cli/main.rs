@@ -4,8 +4,6 @@
 
 #[path = "../common/children.rs"]
 mod children;
-#[path = "../common/fixtures.rs"]
-mod fixtures;
 #[path = "../common/process.rs"]
 mod process;
 #[path = "../common/rng.rs"]
@@ -34,6 +32,7 @@ mod devices;
 mod doctor;
 mod drain;
 mod failed_start;
+mod health;
 mod http2;
 mod idempotency;
 mod large_texts;
@@ -41,9 +40,12 @@ mod launch;
 mod reload;
 mod sandbox;
 mod secrets;
+mod sign_in;
 mod signals;
 mod slow_clients;
 mod start;
+mod systemd;
+mod terminal;
 mod terminal_escapes;
 mod tls;
 mod tls_reload;

@@ -11,23 +11,22 @@ use rustls::StreamOwned;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::fixtures::add_fixture;
 use crate::process::{MODEL, ServerProcess, command, folder, mode, output_text, run};
+use crate::terminal::TerminalServer;
 use crate::tiny_model::TinyModel;
 use crate::tls::session;
 use crate::wait::until;
 
+/// Standard output may be kept, as by the journal.
 #[test]
-fn the_first_start_prints_the_key_once_and_the_second_does_not() {
+fn without_a_terminal_a_start_prints_one_line_without_a_secret() {
     let folder = folder(&TinyModel::default());
-    let mut first = ServerProcess::start(folder.path(), &[]);
+    let mut first = ServerProcess::start(folder.path(), &["--threads", "2"]);
     let key = first.key();
-    assert!(key.starts_with("opk_") && first.startup_output.contains(&key));
-    assert!(
-        first.startup_output.contains("curl ") && first.startup_output.contains("/v1/chat/completions"),
-        "{}",
-        first.startup_output
-    );
+    assert!(key.starts_with("opk_"));
+    let line = &first.startup_output;
+    assert!(line.contains(" with 1 model on the CPU (2 threads, ") && line.lines().count() == 1, "{line}");
+    assert!(!line.contains("opk_") && !line.contains("sign-in"), "{line}");
     assert_eq!(mode(&folder.path().join("data")), 0o700);
     for file in ["admin.key", "outpost.redb", "pepper"] {
         assert_eq!(mode(&folder.path().join("data").join(file)), 0o600, "{file}");
@@ -35,30 +34,35 @@ fn the_first_start_prints_the_key_once_and_the_second_does_not() {
     first.signal("TERM");
     assert_eq!(first.wait(Duration::from_secs(10)), Some(0));
 
-    let second = ServerProcess::start(folder.path(), &[]);
-    assert!(!second.startup_output.contains("opk_"), "{}", second.startup_output);
+    let second = ServerProcess::start(folder.path(), &["--log-format", "json"]);
+    let line: serde_json::Value = serde_json::from_str(&second.startup_output).unwrap();
+    assert_eq!((line["url"].as_str(), line["models"].as_u64()), (Some(&*second.url), Some(1)), "{line}");
+    assert!(!line.to_string().contains("opk_") && !line.to_string().contains("sign-in"), "{line}");
     assert!(second.started_in < Duration::from_secs(5), "{:?}", second.started_in);
     assert_eq!(second.key(), key);
     let listed = second.request(reqwest::Method::GET, "/v1/models", None);
     assert!(listed.text().unwrap().contains(MODEL));
 }
 
-/// The example fits what is installed, and without a model there is the command that pulls one.
 #[test]
-fn the_first_start_shows_what_can_be_tried() {
-    let shown = |models: &[(&str, &str)]| {
-        let folder = tempfile::tempdir().unwrap();
-        for (kind, name) in models {
-            add_fixture(kind, &folder.path().join("models"), name);
-        }
-        ServerProcess::start(folder.path(), &["--no-pull"]).startup_output.clone()
-    };
-    let none = shown(&[]);
-    assert!(none.contains("outpost models pull smollm2-135m-instruct") && !none.contains("curl"), "{none}");
-    let embedding = shown(&[("encoders", "bert-mean")]);
-    assert!(embedding.contains("/v1/embeddings") && embedding.contains("bert-mean"), "{embedding}");
-    let both = shown(&[("encoders", "bert-mean"), ("pipelines", "sd1")]);
-    assert!(both.contains("/v1/images/generations") && both.contains("\"sd1\""), "{both}");
+fn on_a_terminal_a_start_shows_the_next_commands_and_no_key() {
+    let empty = tempfile::tempdir().unwrap();
+    let on_terminal = TerminalServer::start(empty.path(), &["--no-pull"]);
+    let page = &on_terminal.page;
+    assert!(page.contains("outpost models pull smollm2-135m-instruct") && page.contains("0 models on "), "{page}");
+    drop(on_terminal);
+
+    let folder = folder(&TinyModel::default());
+    let mut on_terminal = TerminalServer::start(folder.path(), &["--data", "my data"]);
+    let page = &on_terminal.page;
+    let url = page.lines().next().and_then(|line| line.split(' ').find(|word| word.starts_with("http"))).unwrap();
+    assert!(page.contains("  Admin key   my data/admin.key\n") && !page.contains("opk_"), "{page}");
+    assert!(page.contains("  outpost models list "), "{page}");
+    assert!(page.contains(&format!("  outpost launch claude --data 'my data' --url {url} ")), "{page}");
+    assert!(page.contains(&format!("  Sign in     {url}/#sign-in=ol_")), "{page}");
+    // Without a log file, the log is on the terminal, too.
+    assert!(page.lines().count() < 13 && !page.contains("INFO"), "{page}");
+    on_terminal.stop();
 }
 
 #[test]
@@ -123,13 +127,11 @@ fn two_concurrent_first_starts_create_one_key() {
 
         let mut winner = ServerProcess::wait_for_start(folder.path(), winner, begun);
         let key = winner.key();
-        assert!(winner.startup_output.contains(&key), "{}", winner.startup_output);
         assert!(keys.insert(key.clone()), "another installation has the same key");
         assert_eq!(count_all_keys(&winner), 1);
         winner.signal("TERM");
         assert_eq!(winner.wait(Duration::from_secs(20)), Some(0));
         let again = ServerProcess::start(folder.path(), &[]);
-        assert!(!again.startup_output.contains("opk_"), "{}", again.startup_output);
         assert_eq!((again.key(), count_all_keys(&again)), (key, 1));
     }
 }
@@ -163,12 +165,6 @@ fn each_installation_beyond_loopback_has_its_own_tls_key() {
         let mut start = command(folder.path(), &["serve", "--listen", "0.0.0.0:0", allowed]);
         start.stderr(Stdio::null());
         let serving = ServerProcess::start_command(folder.path(), start);
-        let rest_of_output = serving.startup_output.replace(&serving.key(), "");
-        assert!(
-            rest_of_output.len() < serving.startup_output.len() && !rest_of_output.contains("opk_"),
-            "{}",
-            serving.startup_output
-        );
         assert!(keys.insert(serving.key()));
     }
 }

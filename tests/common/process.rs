@@ -73,7 +73,9 @@ impl ServerProcess {
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let first = receiver.recv_timeout(Duration::from_secs(20)).expect("the server prints its address");
         let started_in = before.elapsed();
-        let url = first.rsplit(' ').next().unwrap().to_owned();
+        let address = first.find("http").expect("an address");
+        let end = |letter: char| letter.is_whitespace() || letter == '"';
+        let url = first[address..].split(end).next().unwrap().to_owned();
         let mut startup_output = first;
         while let Ok(line) = receiver.recv_timeout(Duration::from_millis(300)) {
             startup_output += "\n";

@@ -15,7 +15,8 @@ export function GetStarted({ project, me }) {
   const [usage] = useLoad(async () => (canManage ? get(apiPath`/projects/${project.id}/usage`) : null), [project.id]);
   const chatModel = models?.find((model) => model.capabilities.chat_completions);
   const body = { model: chatModel?.id ?? "MODEL", messages: [{ role: "user", content: t.start.question }] };
-  const hasKey = keys?.some((key) => key.id !== me.id && !key.revoked_at);
+  // Admin keys are those of the installation and of browsers.
+  const hasKey = keys?.some((key) => key.id !== me.id && !key.revoked_at && !key.scopes.includes("admin"));
   const hasUsage = usage && (usage.tokens.total > 0 || usage.image_generations > 0);
   const steps = [
     canManage && { title: t.start.createKey, done: hasKey, content: html`<p>${t.start.createKeyAbout}</p>

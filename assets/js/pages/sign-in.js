@@ -6,7 +6,8 @@ import { session } from "../session.js";
 import { t } from "../strings.js";
 import { ErrorAlert, TextField, useAction } from "../ui.js";
 
-export function SignIn() {
+/** `linkError`: why the link that was opened did not sign in. */
+export function SignIn({ linkError }) {
   const [key, setKey] = useState("");
   const [signIn, busy, error] = useAction(async () => {
     const secret = key.trim();
@@ -23,7 +24,7 @@ export function SignIn() {
     <form onSubmit=${submit}>
       <${TextField} label=${t.signIn.key} type="password" autocomplete="off" spellcheck="false" required placeholder="opk_…" value=${key}
         onInput=${setKey} hint=${t.signIn.hint} />
-      <${ErrorAlert} error=${error} />
+      <${ErrorAlert} error=${error ?? linkError} />
       <button class="primary" disabled=${busy || !key.trim()}>${t.signIn.action}</button>
     </form>
   </main>`;

@@ -30,6 +30,7 @@ mod prompt_fields;
 mod rerank;
 pub mod responses;
 mod sampling_fields;
+pub mod sign_in;
 mod text_inputs;
 mod tokenization;
 mod truncation;

@@ -29,6 +29,9 @@ pub enum Selected {
     Gpu(Gpu),
 }
 
+/// Why a build without features for GPUs uses the CPU.
+const NO_SUPPORT: &str = "this build has no GPU support";
+
 /// The GPUs of this machine, in the order of their driver. [`find`] says which of them can be used.
 ///
 /// # Errors
@@ -39,7 +42,7 @@ pub fn present() -> Result<Vec<DeviceChoice>, String> {
     #[cfg(all(feature = "metal", not(feature = "cuda")))]
     let found = metal::find().map(|_| vec![DeviceChoice::Metal]);
     #[cfg(not(any(feature = "cuda", feature = "metal")))]
-    let found = Err("this build has no GPU support".to_owned());
+    let found = Err(NO_SUPPORT.to_owned());
     found
 }
 
@@ -147,16 +150,28 @@ impl Selected {
         opened.map_err(|cause| format!("{gpu} cannot be opened: {cause}"))
     }
 
-    /// What the log says when the server starts: `cuda:0 (NVIDIA L4, 21.9 GiB free)`.
+    /// What the server says when it starts: `cuda:0 (NVIDIA L4, 21.9 GiB free)`.
     pub fn describe(&self, threads: usize) -> String {
-        let cpu = || format!("the CPU ({threads} threads, {})", Isa::detect().name());
         match self {
-            Self::Cpu { reason: None } => cpu(),
-            Self::Cpu { reason: Some(reason) } => format!("{}: {reason}", cpu()),
-            Self::Candle => format!("{} with candle's kernels", cpu()),
+            // It cannot change without another build.
+            Self::Cpu { reason: Some(reason) } if reason == NO_SUPPORT => describe_cpu(threads),
+            other => other.describe_with_reason(threads),
+        }
+    }
+
+    /// Like [`Self::describe`], always with the reason why it is not a GPU.
+    pub fn describe_with_reason(&self, threads: usize) -> String {
+        match self {
+            Self::Cpu { reason: None } => describe_cpu(threads),
+            Self::Cpu { reason: Some(reason) } => format!("{}: {reason}", describe_cpu(threads)),
+            Self::Candle => format!("{} with candle's kernels", describe_cpu(threads)),
             Self::Gpu(gpu) => gpu.to_string(),
         }
     }
+}
+
+fn describe_cpu(threads: usize) -> String {
+    format!("the CPU ({threads} threads, {})", Isa::detect().name())
 }
 
 #[cfg(test)]

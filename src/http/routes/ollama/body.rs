@@ -7,7 +7,7 @@ use futures_util::future::LocalBoxFuture;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
-use crate::http::extractors::{from_json, or_empty_object, read_bytes};
+use crate::http::extractors::{BODY_LIMIT, from_json, or_empty_object, read_bytes};
 
 /// A JSON body of bounded size.
 pub struct OllamaJson<T>(pub T);
@@ -19,7 +19,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for OllamaJson<T> {
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let (request, payload) = (request.clone(), payload.take());
         Box::pin(async move {
-            let body = read_bytes(&request, payload).await?;
+            let body = read_bytes(&request, payload, BODY_LIMIT).await?;
             from_json(or_empty_object(&body)).map(Self)
         })
     }
