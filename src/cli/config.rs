@@ -88,6 +88,7 @@ fn show(args: &ShowArgs, values: &[Effective], file: Option<&ConfigFile>, out: &
     let values: Vec<&Effective> = values.iter().filter(is_shown).collect();
     match args.json {
         true => Ok(writeln!(out, "{:#}", as_json(&values, file))?),
+        false if values.is_empty() => Ok(writeln!(out, "# Every setting has its default; --all prints them.")?),
         false => show_toml(&values, file, out),
     }
 }

@@ -49,7 +49,7 @@ pub enum BadFile {
     #[error("the configuration file {path} cannot be read: {cause}. --config names another one, or none")]
     Unreadable { path: PathBuf, cause: String },
     #[error(
-        "the configuration file {path} is not used: {cause}, who could change the settings of this server. Run: \
+        "the configuration file {path} is not used: {cause}, and could change the settings of this server. Run: \
          chown root {path} && chmod go-w {path}; or name it with --config"
     )]
     Unsafe { path: PathBuf, cause: String },
@@ -112,11 +112,11 @@ fn read(path: &Path, only_trusted: bool) -> Result<ConfigFile, BadFile> {
 /// Whether only root and `user` may change a file with this owner and mode.
 fn check_owner(owner: u32, mode: u32, user: u32) -> Result<(), String> {
     if owner != 0 && owner != user {
-        return Err(format!("it belongs to user {owner}"));
+        return Err(format!("user {owner} owns it"));
     }
     match mode & OTHERS_WRITE {
         0 => Ok(()),
-        _ => Err(format!("its mode {:o} lets other users write to it", mode & 0o777)),
+        _ => Err(format!("its mode is {:o}, so other users may write to it", mode & 0o777)),
     }
 }
 
@@ -210,7 +210,55 @@ fn unknown_key(name: &str) -> String {
 mod tests {
     use std::path::Path;
 
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::{check_owner, parse};
+
+    /// Pieces of which broken and valid files are made.
+    const PIECES: &[&str] = &[
+        "[server]",
+        "[[log]]",
+        "listen",
+        "server",
+        ".",
+        "=",
+        " = ",
+        "\n",
+        "'80'",
+        "80",
+        "0x10",
+        "-1",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        "\"",
+        "'''",
+        "true",
+        "1e400",
+        "1979-05-27",
+        "ä",
+        "\0",
+        "#",
+        "level",
+        "'debug'",
+        "allowed_hosts",
+        "['a']",
+    ];
+
+    proptest! {
+        #[test]
+        fn errors_of_any_text_have_lines_within_it(pieces in vec(select(PIECES), 0..30)) {
+            let text = pieces.concat();
+            for error in parse(Path::new("f"), &text).err().unwrap_or_default() {
+                let line: usize = error.split(':').nth(1).unwrap().parse().unwrap();
+                prop_assert!((1..=text.matches('\n').count() + 1).contains(&line), "{error}");
+            }
+        }
+    }
 
     #[test]
     fn settings_have_their_lines() {

@@ -215,6 +215,8 @@ fn show_prints_valid_toml_with_origins_and_without_passwords() {
     let expected = "[server]\nlisten = 80 # from c.toml:2\ndata = \"d\" # from the command line\n\n[store]\nurl = \"(set)\" # \
                     from OUTPOST_STORE\n\n[network]\nallowed_hosts = [\"a\",\"b\"] # from c.toml:4\n";
     assert_eq!(shown, expected);
+    let nothing = run(folder.path(), &["config", "show"]);
+    assert_eq!(output_text(&nothing), "# Every setting has its default; --all prints them.\n");
     let all = run(folder.path(), &["config", "show", "--all", "--config", "c.toml"]);
     let text = String::from_utf8(all.stdout).unwrap();
     assert!(text.contains("drain_seconds = 30 # default") && text.contains("#threads is not set"), "{text}");
