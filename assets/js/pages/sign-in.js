@@ -1,10 +1,24 @@
-// Sign-in with an API key.
+// Sign-in with an API key, or with a link that `outpost serve` or `outpost sign-in` has printed: `/#sign-in=TOKEN`.
 
 import { html, useState } from "../html.js";
-import { get } from "../api.js";
+import { get, post } from "../api.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
 import { ErrorAlert, TextField, useAction } from "../ui.js";
+
+/** Takes the token of a link out of the address bar and of the tab's history. Returns null if there is none. */
+export function takeToken() {
+  const token = /^#sign-in=(.*)$/.exec(location.hash)?.[1];
+  if (token === undefined) return null;
+  history.replaceState(null, "", location.pathname + location.search);
+  return token;
+}
+
+/** Signs in with a new API key, which the server gives for the token of a link. */
+export async function signInWith(token) {
+  const { secret } = await post("/sign-in", { token }, { mount: "", key: null });
+  session.signIn(secret, await get("/me", {}, { key: secret }));
+}
 
 /** `linkError`: why the link that was opened did not sign in. */
 export function SignIn({ linkError }) {
