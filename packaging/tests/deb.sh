@@ -57,6 +57,27 @@ run dpkg --install "$new"
 wait_ready
 chat
 
+heading 'Move the data of a checkout, which belongs to another user, to the service'
+units=(outpost.service)
+if systemctl --quiet is-active outpost.socket; then units=(outpost.socket outpost.service); fi
+run systemctl stop "${units[@]}"
+mkdir /tmp/checkout
+mv /var/lib/outpost/* /tmp/checkout
+chown --recursive root:root /tmp/checkout
+systemctl start "${units[@]}"
+wait_ready
+[ -e $data/outpost.redb ] || wrong 'the service has no new database'
+run systemctl stop "${units[@]}"
+rm -r $data /var/lib/outpost/models
+cp -r /tmp/checkout/data /tmp/checkout/models /var/lib/outpost/
+chown -R outpost:outpost /var/lib/outpost
+rm -r /tmp/checkout
+systemctl reset-failed outpost.service
+run systemctl start "${units[@]}"
+wait_ready
+await lists_model
+chat
+
 heading 'Purge: nothing stays'
 rm -f /etc/outpost/notes
 run dpkg --purge outpost

@@ -2,6 +2,7 @@
 
 mod audio_decoder;
 mod export;
+mod generate;
 mod launch;
 mod maintenance;
 pub mod models;
@@ -15,12 +16,13 @@ use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{DataPaths, ServeArgs};
 use crate::display::SanitizedWriter;
 use audio_decoder::AudioDecoderArgs;
 use export::{AuditCommand, UsageCommand};
+use generate::{GenerateCommand, Shell};
 use launch::LaunchArgs;
 use models::ModelsCommand;
 use output::Outcome;
@@ -78,6 +80,11 @@ enum Command {
     /// Move the store between a data folder and a PostgreSQL database
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Print the completions of a shell
+    Completions { shell: Shell },
+    /// Write man pages or completions for a package
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
     /// Interpret one model's files for a running server or training, which starts this itself
     #[command(hide = true)]
     Sandbox,
@@ -145,6 +152,8 @@ fn dispatch(Cli { paths, command }: Cli) -> Outcome {
         Command::Store(StoreCommand::Copy { from, to, verbose }) => {
             maintenance::copy_store(&paths, &from, &to, verbose, out)
         }
+        Command::Completions { shell } => generate::completions(shell, Cli::command(), out),
+        Command::Generate(kind) => generate::run(&kind, Cli::command()),
         Command::AdminKey => maintenance::admin_key(&paths, out),
     }
 }

@@ -32,6 +32,7 @@ mod cuda_driver;
 mod devices;
 mod drain;
 mod failed_start;
+mod generate;
 mod http2;
 mod idempotency;
 mod large_texts;
