@@ -9,9 +9,12 @@ deb() {
   package=$output/outpost_${version}_$machine.deb
   stage "$program" "$root"
   install --mode=0644 "$packaging/debian/copyright" "$root/usr/share/doc/outpost/copyright"
+  install -D --mode=0644 "$packaging/debian/lintian-overrides" "$root/usr/share/lintian/overrides/outpost"
   install -d "$root/DEBIAN"
   install --mode=0755 "$packaging"/debian/{postinst,prerm,postrm} "$root/DEBIAN"
+  debian_changelog "$version" | gzip --no-name --best > "$root/usr/share/doc/outpost/changelog.gz"
   (cd "$root" && find etc -type f -printf '/%p\n') > "$root/DEBIAN/conffiles"
+  [ -s "$root/DEBIAN/conffiles" ] || rm "$root/DEBIAN/conffiles"
   control "$root" "$version" "$machine" > "$root/DEBIAN/control"
   (cd "$root" && find usr -type f | LC_ALL=C sort | xargs --delimiter '\n' md5sum) > "$root/DEBIAN/md5sums"
   # gzip, because the output of xz depends on the number of threads, and dpkg of Debian 11 cannot read zstd.
@@ -19,13 +22,22 @@ deb() {
   echo "$package"
 }
 
-# control ROOT VERSION MACHINE: the package's fields. The release sets the maintainer's address.
+# The release sets the maintainer's address.
+maintainer=${OUTPOST_MAINTAINER:-Outpost <maintainers@outpost.invalid>}
+
+# debian_changelog VERSION: programs of Debian read this format.
+debian_changelog() {
+  printf 'outpost (%s) unstable; urgency=medium\n\n  * The changes are in /usr/share/doc/outpost/CHANGELOG.md.gz.\n\n' "$1"
+  printf ' -- %s  %s\n' "$maintainer" "$(LC_ALL=C date --utc --date "@$SOURCE_DATE_EPOCH" '+%a, %d %b %Y %H:%M:%S +0000')"
+}
+
+# control ROOT VERSION MACHINE: the package's fields.
 control() {
   cat << END
 Package: outpost
 Version: $2
 Architecture: $3
-Maintainer: ${OUTPOST_MAINTAINER:-Outpost <maintainers@outpost.invalid>}
+Maintainer: $maintainer
 Section: net
 Priority: optional
 Installed-Size: $(du --summarize --apparent-size --block-size=1024 "$1/usr" | cut --fields=1)

@@ -59,7 +59,7 @@ stage_documents() {
   local documents=$2
   install -d "$documents/examples"
   install --mode=0644 "$packaging"/examples/*.conf "$documents/examples"
-  gzip --no-name --best < "$repository/CHANGELOG.md" > "$documents/changelog.gz"
+  gzip --no-name --best < "$repository/CHANGELOG.md" > "$documents/CHANGELOG.md.gz"
   licenses "$1" | gzip --no-name --best > "$documents/THIRD-PARTY-LICENSES.gz"
 }
 
