@@ -2,11 +2,12 @@
 
 mod arguments;
 mod audio_decoder;
+mod banner;
 mod bench;
 mod config;
 mod doctor;
-mod banner;
 mod export;
+mod generate;
 mod health;
 mod launch;
 mod maintenance;
@@ -23,7 +24,7 @@ use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, Parser, Subcommand};
 
 use crate::config::{ConfigFile, DataPaths, ServeArgs, effective};
 use crate::display::SanitizedWriter;
@@ -33,6 +34,7 @@ use bench::BenchArgs;
 use config::ConfigCommand;
 use doctor::DoctorArgs;
 use export::{AuditCommand, UsageCommand};
+use generate::{GenerateCommand, Shell};
 use health::HealthArgs;
 use launch::LaunchArgs;
 use models::ModelsCommand;
@@ -102,6 +104,11 @@ enum Command {
     /// Move the store between a data folder and a PostgreSQL database
     #[command(subcommand)]
     Store(StoreCommand),
+    /// Print the completions of a shell
+    Completions { shell: Shell },
+    /// Write man pages or completions for a package
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
     /// Interpret one model's files for a running server or training, which starts this itself
     #[command(hide = true)]
     Sandbox,
@@ -187,6 +194,8 @@ fn dispatch(Parsed { cli, matches, file }: Parsed<Cli>, arguments: Vec<OsString>
         }
         Command::Health(args) => health::run(&paths.data, args, out),
         Command::SignIn => sign_in::run(&paths, out),
+        Command::Completions { shell } => generate::completions(shell, Cli::command(), out),
+        Command::Generate(kind) => generate::run(&kind, Cli::command()),
         Command::AdminKey => maintenance::admin_key(&paths, out),
     }
 }

@@ -4,6 +4,8 @@
 
 #[path = "../common/children.rs"]
 mod children;
+#[path = "../common/fixtures.rs"]
+mod fixtures;
 #[path = "../common/process.rs"]
 mod process;
 #[path = "../common/rng.rs"]
@@ -32,6 +34,7 @@ mod devices;
 mod doctor;
 mod drain;
 mod failed_start;
+mod generate;
 mod health;
 mod http2;
 mod idempotency;
