@@ -3,7 +3,6 @@
 . /test/in-container.sh
 archive=$(find /test -name 'outpost-*-airgap.tar')
 name=$(basename "$archive" .tar)
-way=${BUNDLE_WAY:---deb}
 
 heading 'The only network is loopback'
 run cat /proc/net/dev
@@ -14,7 +13,7 @@ heading 'Install'
 run tar --extract --directory /tmp --file "$archive"
 cd "/tmp/$name" || exit 1
 run ls -l
-run ./install.sh "$way"
+run ./install.sh --deb
 wait_ready
 run systemctl is-active outpost
 run ls /var/lib/outpost/models
@@ -56,13 +55,37 @@ no_secrets
 heading 'A damaged bundle is refused'
 cp -r "/tmp/$name" /tmp/damaged
 echo >> /tmp/damaged/install.md
-! /tmp/damaged/install.sh "$way" || wrong 'it was installed'
+! /tmp/damaged/install.sh --deb || wrong 'it was installed'
 rm -r /tmp/damaged
 cd /
 
-if [ "$way" = --deb ]; then
-  heading 'Remove'
-  run dpkg --purge outpost
-  nothing_left /tmp/before
-fi
+heading 'Remove'
+run dpkg --purge outpost
+nothing_left /tmp/before
+
+heading 'Install the archive of the bundle, with a service'
+run "/tmp/$name/install.sh" --service
+wait_ready
+await lists_model
+run systemctl is-active outpost
+chat
+tar --extract --directory /tmp --file "/tmp/$name"/outpost-*-linux.tar.gz
+run /tmp/outpost-*-linux/install.sh --service --remove
+rm -r /var/lib/outpost /etc/outpost
+userdel outpost
+
+heading 'Install for one user, without root'
+useradd --create-home ann
+run runuser -u ann -- "/tmp/$name/install.sh"
+cd /home/ann || exit 1
+share=/home/ann/.local/share/outpost
+runuser -u ann -- /home/ann/.local/bin/outpost --models $share/models --data $share/data serve > /tmp/serve.log 2>&1 &
+server=$!
+data=$share/data
+wait_ready
+await lists_model
+chat
+kill $server
+wait $server
+[ "$(stat --format %U $share/data/outpost.redb)" = ann ] || wrong 'the data belongs to another user'
 echo PASSED

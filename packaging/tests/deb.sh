@@ -37,6 +37,11 @@ exposure
 no_secrets
 run stat --format '%A %U:%G %n' /etc/outpost /var/lib/outpost $data $data/admin.key
 if outpost config --help > /dev/null 2>&1; then run runuser -u outpost -- outpost config check; fi
+if outpost health --help > /dev/null 2>&1; then run runuser -u outpost -- outpost --data $data health; fi
+if outpost sign-in --help > /dev/null 2>&1; then
+  runuser -u outpost -- outpost --data $data sign-in | grep --quiet "$url" || wrong 'no link to sign in'
+  echo 'outpost sign-in prints a link'
+fi
 run bash -n /usr/share/bash-completion/completions/outpost
 run gzip --test /usr/share/man/man1/outpost-serve.1.gz
 run dpkg --verify outpost
