@@ -18,6 +18,7 @@ pub mod engine;
 pub mod error;
 pub mod file_lock;
 pub mod http;
+pub mod hub;
 pub mod ids;
 pub mod ip_network;
 mod json_input;

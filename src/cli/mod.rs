@@ -2,6 +2,7 @@
 
 mod audio_decoder;
 mod export;
+mod hub_pull;
 mod launch;
 mod maintenance;
 pub mod models;

@@ -11,7 +11,6 @@ use std::thread;
 /// A request that arrived.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    pub method: String,
     /// Path and query; the whole URL if the server is used as a proxy.
     pub target: String,
     /// Names are in lower case.
@@ -50,7 +49,6 @@ pub enum Fault {
     /// The body is said to be compressed.
     Gzip,
     Status(u16, Vec<(&'static str, String)>),
-    Redirect(String),
 }
 
 /// What a path has to say.
@@ -217,14 +215,14 @@ fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Recorded>> {
         return Ok(None);
     }
     let mut words = line.split_whitespace();
-    let (method, target) = (words.next().unwrap_or_default().to_owned(), words.next().unwrap_or_default().to_owned());
+    let target = words.nth(1).unwrap_or_default().to_owned();
     let mut headers = HashMap::new();
     loop {
         let mut line = String::new();
         stream.read_line(&mut line)?;
         match line.trim_end().split_once(':') {
             Some((name, value)) => drop(headers.insert(name.to_ascii_lowercase(), value.trim().to_owned())),
-            None => return Ok(Some(Recorded { method, target, headers })),
+            None => return Ok(Some(Recorded { target, headers })),
         }
     }
 }
@@ -238,7 +236,6 @@ fn answer<S: Read + Write>(
 ) -> io::Result<bool> {
     match fault {
         Some(Fault::Status(status, headers)) => return head(stream, status, &headers, 0).map(|()| true),
-        Some(Fault::Redirect(to)) => return head(stream, 302, &[("Location", to)], 0).map(|()| true),
         _ => {}
     }
     match page {

@@ -2,14 +2,24 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "../common/children.rs"]
+mod children;
 #[path = "../common/hub_server.rs"]
 mod hub_server;
+#[expect(dead_code, clippy::disallowed_methods, reason = "other tests use more of it; it waits in real time")]
+#[path = "../common/process.rs"]
+mod process;
 #[path = "../common/rng.rs"]
 mod rng;
+#[path = "../common/tiny_model.rs"]
+mod tiny_model;
 #[path = "../common/wait.rs"]
 mod wait;
 
 mod download;
 mod download_faults;
 mod download_policy;
+mod pull_refusals;
+mod pulls;
+mod repository;
 mod support;

@@ -55,6 +55,11 @@ pub fn installed_models(folder: &Path) -> Vec<ModelInfo> {
     found.values().cloned().map(describe).collect()
 }
 
+/// Describes the model that a file would be in the models folder. Reads its header.
+pub fn inspect_file(path: &Path) -> Option<ModelInfo> {
+    Some(candidate(path)?.inspect().info)
+}
+
 /// A model in the models folder.
 #[derive(Clone, Debug)]
 pub struct DiscoveredModel {

@@ -1,0 +1,134 @@
+//! Downloads the chosen file and gives the model its place.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::client::Hub;
+use super::error::HubError;
+use super::plan::Plan;
+use super::source_file::{SOURCE_FILE, Source, SourceEntry, SourceFile, read_source};
+use crate::catalog::{FolderError, Staging};
+use crate::clock_rng::Timestamp;
+use crate::download::{Checksum, FileSpec};
+use crate::progress::Progress;
+
+/// Disk space that stays free, in bytes: a full disk would stop the database.
+const RESERVE_BYTES: u64 = 1 << 30;
+/// The folder of unfinished parts in the working folder of a model.
+const PARTS: &str = "parts";
+
+#[derive(Clone, Copy, Debug)]
+pub struct InstallOptions {
+    /// Replace a model of that name, and install one that does not fit into memory.
+    pub force: bool,
+    pub now: Timestamp,
+}
+
+/// A model that is in the models folder.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    pub path: PathBuf,
+    /// Lower-case hex.
+    pub sha256: String,
+    /// Bytes that an earlier attempt had left.
+    pub resumed: u64,
+    /// It was there before.
+    pub already: bool,
+}
+
+impl Hub {
+    /// Installs the model of a plan in `models_dir`. An interrupted installation keeps its parts, and the next one resumes
+    /// from there.
+    pub fn install(
+        &self,
+        plan: &Plan,
+        models_dir: &Path,
+        options: InstallOptions,
+        progress: &mut dyn Progress,
+    ) -> Result<Installed, HubError> {
+        if let Some(sha256) = installed(plan, models_dir) {
+            let path = models_dir.join(&plan.name);
+            return Ok(Installed { path, sha256, resumed: 0, already: true });
+        }
+        check_free(plan, models_dir, options.force)?;
+        if !options.force {
+            plan.check_memory()?;
+        }
+        let staging = Staging::open(models_dir, &plan.name)?;
+        // Again under the lock: another process may just have finished.
+        if let Err(error) = check_free(plan, models_dir, options.force) {
+            staging.abandon();
+            return Err(error);
+        }
+        let fetched = self.fetch(plan, &staging, options.now, progress);
+        match fetched {
+            Ok((sha256, resumed)) => {
+                let path = staging.publish(options.force)?;
+                Ok(Installed { path, sha256, resumed, already: false })
+            }
+            Err(error) => {
+                staging.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    /// Downloads into the working folder. Returns the file's sha256 and the bytes of an earlier attempt.
+    fn fetch(
+        &self,
+        plan: &Plan,
+        staging: &Staging,
+        now: Timestamp,
+        progress: &mut dyn Progress,
+    ) -> Result<(String, u64), HubError> {
+        let parts = staging.path(PARTS);
+        staging.check_space(plan.bytes.saturating_sub(allocated(&parts)).saturating_add(RESERVE_BYTES))?;
+        let path = &plan.candidate().file.path;
+        let request = self.file_request(&plan.model, &plan.repository.commit, path)?;
+        let (name, checksum) = (plan.name.clone(), plan.checksum.clone());
+        let spec = FileSpec { name, request, length: plan.bytes, checksum };
+        let file_name = format!("{}.gguf", plan.name);
+        let to = staging.make_path(&file_name)?;
+        let fetched = self.downloader.fetch(&spec, &parts, &to, progress);
+        let finished = fetched.map_err(|error| self.explain(error, &plan.model))?;
+        let entry = SourceEntry { name: file_name, bytes: plan.bytes, sha256: finished.sha256.clone() };
+        let source = Source {
+            reference: plan.model.to_string(),
+            revision: plan.repository.commit.clone(),
+            license: plan.repository.license.clone(),
+            installed: now.to_string(),
+        };
+        let text = toml::to_string(&SourceFile { source, files: vec![entry] });
+        let text = text.map_err(|error| HubError::Setting(error.to_string()))?;
+        let (mut file, path) = staging.create(SOURCE_FILE)?;
+        file.write_all(text.as_bytes()).map_err(|source| HubError::Folder(FolderError::Io { path, source }))?;
+        Ok((finished.sha256, finished.resumed))
+    }
+}
+
+/// The sha256 of the installed model, if it is this one.
+fn installed(plan: &Plan, models_dir: &Path) -> Option<String> {
+    let folder = models_dir.join(&plan.name);
+    let entry = read_source(&folder)?.files.into_iter().next()?;
+    let is_there = folder.join(&entry.name).metadata().is_ok_and(|it| it.len() == plan.bytes);
+    let is_same = plan.checksum == Checksum::Sha256(entry.sha256.clone());
+    (is_there && is_same).then_some(entry.sha256)
+}
+
+/// Whether the name is free, or may be replaced. A file of that name would hide behind the folder.
+fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubError> {
+    let folder = models_dir.join(&plan.name);
+    let files = ["gguf", "safetensors"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));
+    let taken = |path: &PathBuf| path.symlink_metadata().is_ok();
+    match files.into_iter().find(taken).or_else(|| Some(folder).filter(|it| !force && taken(it))) {
+        Some(path) => Err(HubError::Exists { path }),
+        None => Ok(()),
+    }
+}
+
+/// The space that unfinished parts take already, in bytes.
+fn allocated(parts: &Path) -> u64 {
+    let entries = std::fs::read_dir(parts).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|it| it.blocks().saturating_mul(512)).sum()
+}
