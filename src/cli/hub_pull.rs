@@ -15,7 +15,9 @@ use crate::config::ComputeArgs;
 use crate::display::{format_bytes, format_count};
 use crate::download::AllowedHost;
 use crate::engine::{ModelKind, Settings};
-use crate::hub::{Candidate, Hub, HubError, HubSettings, HuggingFaceModel, InstallOptions, Plan, PlanOptions, State};
+use crate::hub::{
+    Candidate, Hub, HubError, HubSettings, HuggingFaceModel, InstallOptions, Plan, PlanOptions, SourceEntry, State,
+};
 use crate::progress::{self, Silent};
 
 /// Options for models of hubs.
@@ -90,22 +92,32 @@ pub fn pull(
     if args.json {
         let mut object = listed(&plan);
         object["path"] = json!(done.path);
-        object["sha256"] = json!(done.sha256);
+        object["files"] = done.files.iter().map(file_json).collect();
         object["resumed_bytes"] = json!(done.resumed);
         object["installed_already"] = json!(done.already);
         return print_json(&object, out);
     }
     let license = plan.repository.license.as_deref().unwrap_or("not stated");
-    let size = format_bytes(plan.bytes);
+    let size = format_bytes(plan.bytes());
     match done.already {
         true => writeln!(out, "\n{} ({size}) is installed already. License: {license}.", plan.name)?,
-        false => writeln!(
-            out,
-            "\n{} ({size}) is installed; its sha256 {} is the expected one. License: {license}.",
-            plan.name, done.sha256
-        )?,
+        false => {
+            writeln!(out, "\n{} ({size}) is installed: {}. License: {license}.", plan.name, verified(&done.files))?
+        }
     }
     Ok(())
+}
+
+/// What has been verified.
+fn verified(files: &[SourceEntry]) -> String {
+    match files {
+        [only] => format!("its sha256 {} is the expected one", only.sha256),
+        several => format!("its {} files have the expected hashes", several.len()),
+    }
+}
+
+fn file_json(file: &SourceEntry) -> serde_json::Value {
+    json!({ "name": file.name, "bytes": file.bytes, "sha256": file.sha256 })
 }
 
 fn print_json(object: &serde_json::Value, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
@@ -136,20 +148,39 @@ fn show(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
         Some(tokens) => writeln!(out, ", context {}\n", format_count(u64::from(tokens)))?,
         None => writeln!(out, "\n")?,
     }
+    if plan.chosen.is_none() {
+        return show_files(plan, out);
+    }
     let width = plan.candidates.iter().map(|it| it.label().chars().count()).max().unwrap_or(0).max(5);
     writeln!(out, "  {:<width$}  {:<9}  MEMORY*", "QUANT", "DISK")?;
     for (index, candidate) in plan.candidates.iter().enumerate() {
-        let mark = if index == plan.chosen { '*' } else { ' ' };
+        let mark = if plan.chosen == Some(index) { '*' } else { ' ' };
         let (label, disk) = (candidate.label(), format_bytes(candidate.bytes));
         let row = format!("{mark} {label:<width$}  {disk:<9}  {:<9}  {}", memory(plan, index), note(plan, index));
         writeln!(out, "{}", row.trim_end())?;
     }
-    match info.kind {
-        ModelKind::Text => {
+    writeln!(out, "  *{}; ~ is an estimate from the size of the file", counted(plan))
+}
+
+/// The files of a model of several files.
+fn show_files(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
+    let width = plan.files.iter().map(|it| it.path.chars().count()).max().unwrap_or(0).max(5);
+    for file in &plan.files {
+        writeln!(out, "  {:<width$}  {}", file.path, format_bytes(file.bytes))?;
+    }
+    let (disk, memory) = (format_bytes(plan.bytes()), format_bytes(plan.need.total()));
+    let fits = if plan.need.total() > plan.limit { "; it does not fit" } else { "" };
+    writeln!(out, "\n  {disk} on the disk, {memory} of memory {}{fits}", counted(plan))
+}
+
+/// What the memory is counted for.
+fn counted(plan: &Plan) -> String {
+    match plan.info.kind {
+        ModelKind::Text if plan.need.context > 0 => {
             let context = format_count(u64::try_from(plan.need.context).unwrap_or(u64::MAX));
-            writeln!(out, "  *on the CPU, with {context} tokens of context; ~ is an estimate from the size of the file")
+            format!("on the CPU, with {context} tokens of context")
         }
-        _ => writeln!(out, "  *on the CPU; ~ is an estimate from the size of the file"),
+        _ => "on the CPU".to_owned(),
     }
 }
 
@@ -163,7 +194,7 @@ fn weights(count: u64) -> String {
 
 fn memory(plan: &Plan, index: usize) -> String {
     match plan.candidates.get(index) {
-        _ if index == plan.chosen => format_bytes(plan.need.total()),
+        _ if plan.chosen == Some(index) => format_bytes(plan.need.total()),
         Some(candidate) if matches!(candidate.state, State::Unsupported(_)) => String::new(),
         Some(candidate) => format!("~{}", format_bytes(plan.estimate(candidate))),
         None => String::new(),
@@ -171,13 +202,13 @@ fn memory(plan: &Plan, index: usize) -> String {
 }
 
 fn needed(plan: &Plan, index: usize, candidate: &Candidate) -> u64 {
-    if index == plan.chosen { plan.need.total() } else { plan.estimate(candidate) }
+    if plan.chosen == Some(index) { plan.need.total() } else { plan.estimate(candidate) }
 }
 
 fn note(plan: &Plan, index: usize) -> String {
     let Some(candidate) = plan.candidates.get(index) else { return String::new() };
     let mut notes = Vec::new();
-    if index == plan.chosen {
+    if plan.chosen == Some(index) {
         notes.push("chosen".to_owned());
     }
     match &candidate.state {
@@ -199,9 +230,9 @@ fn listed(plan: &Plan) -> serde_json::Value {
             "quantization": candidate.quantization,
             "bytes": candidate.bytes,
             "parts": candidate.parts,
-            "chosen": index == plan.chosen,
+            "chosen": plan.chosen == Some(index),
             "memory_bytes": needed(plan, index, candidate),
-            "memory_is_estimated": index != plan.chosen,
+            "memory_is_estimated": plan.chosen != Some(index),
             "fits": needed(plan, index, candidate) <= plan.limit,
             "unsupported": match &candidate.state {
                 State::Unsupported(why) => Some(why.clone()),
@@ -218,6 +249,8 @@ fn listed(plan: &Plan) -> serde_json::Value {
         "architecture": plan.info.architecture,
         "parameters": plan.info.parameters,
         "context_window": plan.info.context_window,
+        "bytes": plan.bytes(),
+        "memory_bytes": plan.need.total(),
         "memory_limit_bytes": plan.limit,
         "candidates": plan.candidates.iter().enumerate().map(row).collect::<Vec<_>>(),
     })

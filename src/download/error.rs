@@ -43,7 +43,8 @@ pub enum DownloadError {
     DiskFull(PathBuf),
     #[error("cannot use {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("downloads cannot start: {0}")]
+    /// The connection or this machine is not set up for downloads.
+    #[error("{0}")]
     Setup(String),
 }
 

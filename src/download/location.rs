@@ -2,12 +2,16 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use http1::Uri;
 
 /// A URL with the scheme `http` or `https`, a host and no user. It is displayed without its query, which may be a signature.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Location {
+pub struct Location(Arc<Parts>);
+
+#[derive(PartialEq, Eq)]
+struct Parts {
     uri: Uri,
     origin: Origin,
 }
@@ -49,13 +53,13 @@ impl Location {
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
         let port = authority.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        Ok(Self { origin: Origin { is_https, host, port }, uri })
+        Ok(Self(Arc::new(Parts { origin: Origin { is_https, host, port }, uri })))
     }
 
     /// The URL that `reference`, the value of a `Location` header, means at this one.
     pub fn join(&self, reference: &str) -> Result<Self, &'static str> {
-        let scheme = if self.origin.is_https { "https" } else { "http" };
-        let authority = self.uri.authority().map_or("", |authority| authority.as_str());
+        let scheme = if self.0.origin.is_https { "https" } else { "http" };
+        let authority = self.0.uri.authority().map_or("", |authority| authority.as_str());
         let is_absolute = reference.split_once("://").is_some_and(|(scheme, _)| {
             !scheme.is_empty() && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
         });
@@ -64,34 +68,34 @@ impl Location {
             _ if reference.starts_with("//") => Self::parse(&format!("{scheme}:{reference}")),
             _ if reference.starts_with('/') => Self::parse(&format!("{scheme}://{authority}{reference}")),
             _ if reference.starts_with('?') => {
-                Self::parse(&format!("{scheme}://{authority}{}{reference}", self.uri.path()))
+                Self::parse(&format!("{scheme}://{authority}{}{reference}", self.0.uri.path()))
             }
             _ => {
-                let folder = self.uri.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+                let folder = self.0.uri.path().rsplit_once('/').map_or("", |(folder, _)| folder);
                 Self::parse(&format!("{scheme}://{authority}{folder}/{reference}"))
             }
         }
     }
 
     pub fn origin(&self) -> &Origin {
-        &self.origin
+        &self.0.origin
     }
 
     /// The path, without the query.
     pub fn path(&self) -> &str {
-        self.uri.path()
+        self.0.uri.path()
     }
 
     pub(super) fn uri(&self) -> &Uri {
-        &self.uri
+        &self.0.uri
     }
 }
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.origin.is_https { "https" } else { "http" };
-        let authority = self.uri.authority().map_or("", |authority| authority.as_str());
-        write!(f, "{scheme}://{authority}{}", self.uri.path())
+        let scheme = if self.0.origin.is_https { "https" } else { "http" };
+        let authority = self.0.uri.authority().map_or("", |authority| authority.as_str());
+        write!(f, "{scheme}://{authority}{}", self.0.uri.path())
     }
 }
 

@@ -117,6 +117,11 @@ impl Hub {
     /// Translates the hub's refusals. A hub answers 401 for much that is not about tokens, so its own code decides.
     pub(super) fn explain(&self, error: DownloadError, model: &HuggingFaceModel) -> HubError {
         let Some(refusal) = error.refusal() else { return error.into() };
+        let endpoint = Location::parse(&self.settings.endpoint);
+        if endpoint.is_ok_and(|endpoint| endpoint.origin() != refusal.location.origin()) {
+            // A server to which the hub redirects knows nothing about repositories.
+            return error.into();
+        }
         let repository = model.repository.clone();
         match (refusal.code.as_deref(), refusal.status.as_u16()) {
             (Some("GatedRepo"), _) => HubError::Gated {

@@ -1,5 +1,6 @@
-//! Downloads the chosen file and gives the model its place.
+//! Downloads the chosen files and gives the model its place.
 
+use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::client::Hub;
 use super::error::HubError;
 use super::plan::Plan;
+use super::remote_file::PlannedFile;
 use super::source_file::{SOURCE_FILE, Source, SourceEntry, SourceFile, read_source};
 use crate::catalog::{FolderError, Staging};
 use crate::clock_rng::Timestamp;
@@ -29,8 +31,8 @@ pub struct InstallOptions {
 #[derive(Clone, Debug)]
 pub struct Installed {
     pub path: PathBuf,
-    /// Lower-case hex.
-    pub sha256: String,
+    /// The sha256 of each file, in lower-case hex.
+    pub files: Vec<SourceEntry>,
     /// Bytes that an earlier attempt had left.
     pub resumed: u64,
     /// It was there before.
@@ -47,9 +49,8 @@ impl Hub {
         options: InstallOptions,
         progress: &mut dyn Progress,
     ) -> Result<Installed, HubError> {
-        if let Some(sha256) = installed(plan, models_dir) {
-            let path = models_dir.join(&plan.name);
-            return Ok(Installed { path, sha256, resumed: 0, already: true });
+        if let Some(files) = installed(plan, models_dir) {
+            return Ok(Installed { path: models_dir.join(&plan.name), files, resumed: 0, already: true });
         }
         check_free(plan, models_dir, options.force)?;
         if !options.force {
@@ -63,9 +64,9 @@ impl Hub {
         }
         let fetched = self.fetch(plan, &staging, options.now, progress);
         match fetched {
-            Ok((sha256, resumed)) => {
+            Ok((files, resumed)) => {
                 let path = staging.publish(options.force)?;
-                Ok(Installed { path, sha256, resumed, already: false })
+                Ok(Installed { path, files, resumed, already: false })
             }
             Err(error) => {
                 staging.abandon();
@@ -74,46 +75,67 @@ impl Hub {
         }
     }
 
-    /// Downloads into the working folder. Returns the file's sha256 and the bytes of an earlier attempt.
+    /// Downloads into the working folder. Returns the files and the bytes of an earlier attempt.
     fn fetch(
         &self,
         plan: &Plan,
         staging: &Staging,
         now: Timestamp,
         progress: &mut dyn Progress,
-    ) -> Result<(String, u64), HubError> {
+    ) -> Result<(Vec<SourceEntry>, u64), HubError> {
         let parts = staging.path(PARTS);
-        staging.check_space(plan.bytes.saturating_sub(allocated(&parts)).saturating_add(RESERVE_BYTES))?;
-        let path = &plan.candidate().file.path;
-        let request = self.file_request(&plan.model, &plan.repository.commit, path)?;
-        let (name, checksum) = (plan.name.clone(), plan.checksum.clone());
-        let spec = FileSpec { name, request, length: plan.bytes, checksum };
-        let file_name = format!("{}.gguf", plan.name);
-        let to = staging.make_path(&file_name)?;
-        let fetched = self.downloader.fetch(&spec, &parts, &to, progress);
-        let finished = fetched.map_err(|error| self.explain(error, &plan.model))?;
-        let entry = SourceEntry { name: file_name, bytes: plan.bytes, sha256: finished.sha256.clone() };
+        staging.check_space(plan.bytes().saturating_sub(allocated(&parts)).saturating_add(RESERVE_BYTES))?;
+        let (mut files, mut resumed) = (Vec::new(), 0);
+        for PlannedFile { path, local, bytes, checksum } in &plan.files {
+            let request = self.file_request(&plan.model, &plan.repository.commit, path)?;
+            let (name, checksum) = (local.clone(), checksum.clone());
+            let spec = FileSpec { name, request, length: *bytes, checksum };
+            // The file stays with the parts until all are complete, so that an interruption loses none.
+            let finished_path = parts.join(finished_name(local));
+            let fetched = self.downloader.fetch(&spec, &parts, &finished_path, progress);
+            let finished = fetched.map_err(|error| self.explain(error, &plan.model))?;
+            resumed += finished.resumed;
+            files.push(SourceEntry { name: local.clone(), bytes: *bytes, sha256: finished.sha256 });
+        }
+        for file in &plan.files {
+            let (from, to) = (parts.join(finished_name(&file.local)), staging.make_path(&file.local)?);
+            fs::rename(&from, &to).map_err(|source| HubError::Io { path: from, source })?;
+        }
         let source = Source {
             reference: plan.model.to_string(),
             revision: plan.repository.commit.clone(),
             license: plan.repository.license.clone(),
             installed: now.to_string(),
         };
-        let text = toml::to_string(&SourceFile { source, files: vec![entry] });
+        let text = toml::to_string(&SourceFile { source, files: files.clone() });
         let text = text.map_err(|error| HubError::Setting(error.to_string()))?;
         let (mut file, path) = staging.create(SOURCE_FILE)?;
         file.write_all(text.as_bytes()).map_err(|source| HubError::Folder(FolderError::Io { path, source }))?;
-        Ok((finished.sha256, finished.resumed))
+        Ok((files, resumed))
     }
 }
 
-/// The sha256 of the installed model, if it is this one.
-fn installed(plan: &Plan, models_dir: &Path) -> Option<String> {
+/// The name of a finished file among the parts: a hash, because the file may be in a folder.
+fn finished_name(local: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, local.as_bytes());
+    format!("{}.finished", crate::display::hex(digest.as_ref()))
+}
+
+/// The files of the installed model, if it is this one.
+fn installed(plan: &Plan, models_dir: &Path) -> Option<Vec<SourceEntry>> {
     let folder = models_dir.join(&plan.name);
-    let entry = read_source(&folder)?.files.into_iter().next()?;
-    let is_there = folder.join(&entry.name).metadata().is_ok_and(|it| it.len() == plan.bytes);
-    let is_same = plan.checksum == Checksum::Sha256(entry.sha256.clone());
-    (is_there && is_same).then_some(entry.sha256)
+    let installed = read_source(&folder)?;
+    let is_same = |file: &PlannedFile| {
+        let entry = installed.files.iter().find(|entry| entry.name == file.local && entry.bytes == file.bytes);
+        let is_there = folder.join(&file.local).metadata().is_ok_and(|it| it.len() == file.bytes);
+        let has_hash = |entry: &SourceEntry| match &file.checksum {
+            Checksum::Sha256(sha256) => *sha256 == entry.sha256,
+            // Then the commit must be the same.
+            Checksum::GitBlob(_) | Checksum::None => installed.source.revision == plan.repository.commit,
+        };
+        is_there && entry.is_some_and(has_hash)
+    };
+    plan.files.iter().all(is_same).then_some(installed.files)
 }
 
 /// Whether the name is free, or may be replaced. A file of that name would hide behind the folder.
@@ -129,6 +151,6 @@ fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubErro
 
 /// The space that unfinished parts take already, in bytes.
 fn allocated(parts: &Path) -> u64 {
-    let entries = std::fs::read_dir(parts).into_iter().flatten().flatten();
+    let entries = fs::read_dir(parts).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.metadata().ok()).map(|it| it.blocks().saturating_mul(512)).sum()
 }

@@ -93,8 +93,8 @@ fn split_part(path: &str) -> Option<(usize, usize)> {
 
 /// The quantisation in the name of a file: the last of the words between `-`, `.` and `/` that is one.
 fn quantization(path: &str) -> Option<String> {
-    let words = path.strip_suffix(".gguf").unwrap_or(path).split(['-', '.', '/']);
-    words.map(str::to_ascii_uppercase).filter(|word| is_quantization(word)).last()
+    let words = path.strip_suffix(".gguf").unwrap_or(path).rsplit(['-', '.', '/']);
+    words.map(str::to_ascii_uppercase).find(|word| is_quantization(word))
 }
 
 fn is_quantization(word: &str) -> bool {

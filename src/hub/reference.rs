@@ -17,14 +17,14 @@ pub enum ModelReference {
     HuggingFace(HuggingFaceModel),
 }
 
-/// A file of a repository on a Hugging Face hub.
+/// A model of a repository on a Hugging Face hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HuggingFaceModel {
     /// `USER/REPO`.
     pub repository: String,
     /// A branch, tag or commit; `None`: the main branch.
     pub revision: Option<String>,
-    /// A quantisation such as `Q4_K_M`, or the path of a file that ends with `.gguf`.
+    /// A quantisation such as `Q4_K_M`, the path of a file that ends with `.gguf`, or `fp16` for such weights of a pipeline.
     pub selector: Option<String>,
 }
 

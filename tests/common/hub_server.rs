@@ -1,6 +1,7 @@
 //! A small HTTP server that plays a hub: it serves files with ranges, records every request, and makes the faults that a
 //! test has asked for. It also works as a proxy.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -234,9 +235,8 @@ fn answer<S: Read + Write>(
     page: Option<Page>,
     fault: Option<Fault>,
 ) -> io::Result<bool> {
-    match fault {
-        Some(Fault::Status(status, headers)) => return head(stream, status, &headers, 0).map(|()| true),
-        _ => {}
+    if let Some(Fault::Status(status, headers)) = fault {
+        return head(stream, status, &headers, 0).map(|()| true);
     }
     match page {
         None => head(stream, 404, &[], 0).map(|()| true),
@@ -267,15 +267,15 @@ fn send_file<S: Read + Write>(
             let last = last.min(content.len().saturating_sub(1));
             let total = content.len() + usize::from(matches!(fault, Some(Fault::WrongRange)));
             headers.push(("Content-Range", format!("bytes {first}-{last}/{total}")));
-            (206, content[first..=last].to_vec())
+            (206, Cow::Borrowed(&content[first..=last]))
         }
-        None => (200, content.to_vec()),
+        None => (200, Cow::Borrowed(content)),
     };
     if matches!(fault, Some(Fault::Gzip)) {
         headers.push(("Content-Encoding", "gzip".to_owned()));
     }
     if matches!(fault, Some(Fault::WrongBytes)) {
-        body[0] ^= 1;
+        body.to_mut()[0] ^= 1;
     }
     head(stream, status, &headers, body.len())?;
     match fault {

@@ -1,6 +1,6 @@
 //! Downloads and pulls from hubs, against a small server that plays them. No network access.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![cfg(test)]
 
 #[path = "../common/children.rs"]
 mod children;
@@ -19,7 +19,9 @@ mod wait;
 mod download;
 mod download_faults;
 mod download_policy;
+mod folder_pulls;
 mod pull_refusals;
 mod pulls;
 mod repository;
 mod support;
+mod throughput;

@@ -65,9 +65,9 @@ fn repositories_without_a_usable_gguf_file_say_what_they_have() {
         repository.publish();
         repository
     };
-    refused(&list(&[]), &[], &["it has no GGUF files"]);
+    refused(&list(&[]), &[], &["it has no GGUF and no safetensors files"]);
     refused(&list(&["a.bin", "b.pt"]), &[], &["2 pickle files (.bin, .pt), which are never read"]);
-    refused(&list(&["model.safetensors"]), &[], &["1 safetensors files", "outpost models import"]);
+    refused(&list(&["model.safetensors"]), &[], &["1 safetensors files, but no GGUF files and no config.json"]);
     let split = ["m-Q4_K_M-00001-of-00002.gguf", "m-Q4_K_M-00002-of-00002.gguf"];
     refused(&list(&split), &[], &["Q4_K_M", "is split into several files", "llama-gguf-split --merge"]);
     refused(&list(&["m-IQ2_M.gguf"]), &[], &["m-IQ2_M.gguf cannot be served: the type IQ2_M is not supported"]);
@@ -144,7 +144,7 @@ fn malicious_lists_are_refused_or_ignored() {
         repository.list(json!({ "rfilename": name, "lfs": { "sha256": "0".repeat(64), "size": 5 } }));
     }
     repository.list(json!({ "rfilename": "huge.gguf", "lfs": { "sha256": "0".repeat(64), "size": u64::MAX } }));
-    refused(&repository, &[], &["it has no GGUF files"]);
+    refused(&repository, &[], &["it has no GGUF and no safetensors files"]);
     for name in ["A.gguf", "a.gguf"] {
         repository.list(json!({ "rfilename": name, "lfs": { "sha256": "0".repeat(64), "size": 5 } }));
     }

@@ -83,7 +83,7 @@ fn the_list_shows_every_candidate_and_downloads_nothing() {
     let chosen = candidates.iter().find(|it| it["chosen"] == true).unwrap();
     assert_eq!((&chosen["quantization"], &chosen["memory_is_estimated"]), (&json!("F32"), &json!(false)));
     let installed: Value = serde_json::from_str(&repository.pull_ok(&["hf:u/tiny-GGUF:f32", "--json"])).unwrap();
-    assert_eq!(installed["sha256"], json!(sha256(&full)));
+    assert_eq!(installed["files"][0]["sha256"], json!(sha256(&full)));
 }
 
 #[test]

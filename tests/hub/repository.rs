@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use outpost::display::hex;
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -59,6 +61,33 @@ impl Repository {
         let blob = format!("/blobs/{name}");
         self.cdn.add(&blob, content);
         self.hub.redirect(&file_path(name), self.cdn.url(&format!("{blob}?Signature=secret")), headers);
+    }
+
+    /// Adds the files below a folder: weights are linked, and others are stored in git.
+    pub fn add_folder(&mut self, folder: &Path) {
+        let mut folders = vec![folder.to_owned()];
+        while let Some(current) = folders.pop() {
+            for entry in fs::read_dir(current).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let name = path.strip_prefix(folder).unwrap().to_str().unwrap();
+                match name.ends_with(".safetensors") {
+                    true => self.add(name, &read(&path)),
+                    false => self.add_small(name, &read(&path)),
+                }
+            }
+        }
+    }
+
+    /// Adds a file that the hub keeps in git itself.
+    pub fn add_small(&mut self, name: &str, content: &[u8]) {
+        let blob = [format!("blob {}\0", content.len()).as_bytes(), content].concat();
+        let id = hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, &blob).as_ref());
+        self.hub.add(&file_path(name), content);
+        self.list(json!({ "rfilename": name, "size": content.len(), "blobId": id }));
     }
 
     /// Adds a file to the hub's list only.

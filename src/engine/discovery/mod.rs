@@ -55,9 +55,9 @@ pub fn installed_models(folder: &Path) -> Vec<ModelInfo> {
     found.values().cloned().map(describe).collect()
 }
 
-/// Describes the model that a file would be in the models folder. Reads its header.
-pub fn inspect_file(path: &Path) -> Option<ModelInfo> {
-    Some(candidate(path)?.inspect().info)
+/// Describes the model that a file or a folder would be in the models folder. Reads headers.
+pub fn inspect(path: &Path) -> Option<DiscoveredModel> {
+    Some(candidate(path)?.inspect())
 }
 
 /// A model in the models folder.
