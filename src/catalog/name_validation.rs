@@ -10,7 +10,7 @@ const MAX_COMPONENT_BYTES: usize = 255;
 pub(super) const RESERVED: [&str; 2] = ["loras", "catalog.toml"];
 
 /// Whether a name is reserved; ignores case, because some file systems do.
-pub(super) fn is_reserved(name: &str) -> bool {
+pub fn is_reserved(name: &str) -> bool {
     RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name))
 }
 
@@ -22,7 +22,7 @@ pub fn is_model_name(name: &str) -> bool {
 }
 
 /// Checks that `path` stays inside the folder it is joined to: relative, `/` as separator, no `..`.
-pub(super) fn check_file_path(path: &str) -> Result<(), &'static str> {
+pub fn check_file_path(path: &str) -> Result<(), &'static str> {
     if path.starts_with('/') {
         return Err("is an absolute path");
     }
@@ -45,7 +45,7 @@ fn check_component(part: &str) -> Result<(), &'static str> {
 }
 
 /// Whether `text` is a sha256 in lower-case hex.
-pub(super) fn is_sha256(text: &str) -> bool {
+pub fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 

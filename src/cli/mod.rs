@@ -9,6 +9,7 @@ mod doctor;
 mod export;
 mod generate;
 mod health;
+mod hub_pull;
 mod launch;
 mod maintenance;
 pub mod models;

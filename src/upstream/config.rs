@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::address::Address;
 use super::file_format::{self, Api, Kind, TargetFields, TimeoutFields, UpstreamFile};
 use super::key::Key;
-use super::tls::{self, Trust};
+use crate::tls_roots::{self, Trust};
 
 /// Max bytes of the file.
 const MAX_FILE_BYTES: u64 = 256 << 10;
@@ -105,8 +105,8 @@ impl TargetConfig {
             (Some(_), Some(_)) => return Err("key_file and key_env are both set; use one of them".to_owned()),
         };
         let trust = match (&fields.ca_file, address.is_https()) {
-            (Some(path), true) => Some(tls::trust_file(&folder.join(path))?),
-            (None, true) => Some(tls::trust_system()?),
+            (Some(path), true) => Some(tls_roots::trust_file(&folder.join(path))?),
+            (None, true) => Some(tls_roots::trust_system().map_err(|error| format!("{error}, or set ca_file"))?),
             (Some(_), false) => return Err("ca_file needs a url that begins with https://".to_owned()),
             (None, false) => None,
         };

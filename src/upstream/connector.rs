@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use super::tls::Trust;
+use crate::tls_roots::Trust;
 
 /// Connects to one target.
 #[derive(Clone)]

@@ -23,7 +23,6 @@ mod pool;
 mod refusal;
 mod response;
 mod sse;
-mod tls;
 
 pub use client::{Task, UpstreamCall, UpstreamClient};
 pub use config::{UpstreamModel, dependencies};

@@ -55,6 +55,11 @@ pub fn installed_models(folder: &Path) -> Vec<ModelInfo> {
     found.values().cloned().map(describe).collect()
 }
 
+/// Describes the model that a file or a folder would be in the models folder. Reads headers.
+pub fn inspect(path: &Path) -> Option<DiscoveredModel> {
+    Some(candidate(path)?.inspect())
+}
+
 /// A model in the models folder.
 #[derive(Clone, Debug)]
 pub struct DiscoveredModel {

@@ -688,7 +688,7 @@ fn loaded_adapters(loaded: &HashMap<String, Loaded>, id: &str) -> Vec<String> {
 }
 
 /// The memory for the weights of a chat model, and the bytes of scratch buffers for its steps.
-fn text_needs<B: Backend>(
+pub(in crate::engine) fn text_needs<B: Backend>(
     checkpoint: &Checkpoint,
     backend: &B,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! Which certificates a target may have.
+//! TLS settings of clients: which certificates a server may have.
 
 use std::fmt;
 use std::path::Path;
@@ -8,9 +8,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// The TLS settings of a target: the roots that its certificate must lead to. Certificates are always verified.
+/// The roots that a server's certificate must lead to. Certificates are always verified.
 #[derive(Clone)]
-pub struct Trust(pub(super) Arc<ClientConfig>);
+pub struct Trust(pub Arc<ClientConfig>);
 
 impl fmt::Debug for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,7 +25,7 @@ pub fn trust_system() -> Result<Trust, String> {
         let mut roots = RootCertStore::empty();
         let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         match added {
-            0 => Err("the operating system has no root certificates; install them, or set ca_file".to_owned()),
+            0 => Err("the operating system has no root certificates; install the package ca-certificates".to_owned()),
             _ => config(roots),
         }
     };

@@ -1,0 +1,257 @@
+//! `outpost models pull hf:…`: shows what a repository has, and installs one model of it.
+
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::app::SystemClockRng;
+use crate::catalog::is_sha256;
+use crate::clock_rng::ClockRng;
+use crate::config::ComputeArgs;
+use crate::display::{format_bytes, format_count};
+use crate::download::AllowedHost;
+use crate::engine::{ModelKind, Settings};
+use crate::hub::{
+    Candidate, Hub, HubError, HubSettings, HuggingFaceModel, InstallOptions, Plan, PlanOptions, SourceEntry, State,
+};
+use crate::progress::{self, Silent};
+
+/// Options for models of hubs.
+#[derive(Args, Clone, Debug)]
+pub struct HubArgs {
+    /// For a model of a hub: its name in the models folder [default: the file's]
+    #[arg(long)]
+    name: Option<String>,
+    /// For a model of a hub: show the files that can be chosen, and download nothing
+    #[arg(long)]
+    list: bool,
+    /// For a model of a hub: replace a model of that name, and install it even if it does not fit into memory
+    #[arg(long)]
+    force: bool,
+    /// For a model of a hub: connections of the download
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    connections: u8,
+    /// For a model of a hub: the sha256 that the file must have
+    #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
+    sha256: Option<String>,
+    /// For a model of a hub: print JSON
+    #[arg(long)]
+    json: bool,
+    /// For a model of a hub: HOST[:PORT] that may have an address of a private network, such as a mirror to which the hub
+    /// redirects (may be repeated). The host of HF_ENDPOINT always may
+    #[arg(long = "allow-host", env = "OUTPOST_PULL_ALLOWED_HOSTS", value_delimiter = ',', value_name = "HOST")]
+    allowed_hosts: Vec<AllowedHost>,
+    #[command(flatten)]
+    compute: ComputeArgs,
+}
+
+fn parse_sha256(text: &str) -> Result<String, String> {
+    let text = text.to_ascii_lowercase();
+    if is_sha256(&text) { Ok(text) } else { Err("write the 64 hexadecimal digits of a sha256".to_owned()) }
+}
+
+impl HubArgs {
+    /// The first option that has no meaning for models of the catalog, or for several models.
+    pub fn for_one_model(&self) -> Option<&'static str> {
+        [("--name", self.name.is_some()), ("--sha256", self.sha256.is_some())].iter().find(|it| it.1).map(|it| it.0)
+    }
+
+    pub fn for_hubs(&self) -> Option<&'static str> {
+        let flags = [("--list", self.list), ("--force", self.force), ("--json", self.json)];
+        self.for_one_model().or_else(|| flags.iter().find(|it| it.1).map(|it| it.0))
+    }
+}
+
+/// Pulls a model, or lists the files of its repository.
+pub fn pull(
+    model: &HuggingFaceModel,
+    args: &HubArgs,
+    models_dir: &Path,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn std::error::Error>> {
+    check_owner(models_dir)?;
+    let clock_rng = Arc::new(SystemClockRng::new());
+    let hub_settings = HubSettings::from_env(args.allowed_hosts.clone(), usize::from(args.connections))?;
+    let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng))?;
+    let settings = Settings { threads: args.compute.threads(), ..Settings::new(models_dir, args.compute.memory()) };
+    let options = PlanOptions { name: args.name.clone(), sha256: args.sha256.clone(), settings };
+    let mut progress = if args.json { Box::new(Silent) } else { progress::for_stderr() };
+    let plan = hub.plan(model, &options, progress.as_mut())?;
+    if !args.json {
+        show(&plan, out)?;
+    }
+    if args.list {
+        return if args.json { print_json(&listed(&plan), out) } else { Ok(()) };
+    }
+    let options = InstallOptions { force: args.force, now: clock_rng.now() };
+    let done = hub.install(&plan, models_dir, options, progress.as_mut())?;
+    if args.json {
+        let mut object = listed(&plan);
+        object["path"] = json!(done.path);
+        object["files"] = done.files.iter().map(file_json).collect();
+        object["resumed_bytes"] = json!(done.resumed);
+        object["installed_already"] = json!(done.already);
+        return print_json(&object, out);
+    }
+    let license = plan.repository.license.as_deref().unwrap_or("not stated");
+    let size = format_bytes(plan.bytes());
+    match done.already {
+        true => writeln!(out, "\n{} ({size}) is installed already. License: {license}.", plan.name)?,
+        false => {
+            writeln!(out, "\n{} ({size}) is installed: {}. License: {license}.", plan.name, verified(&done.files))?
+        }
+    }
+    Ok(())
+}
+
+/// What has been verified.
+fn verified(files: &[SourceEntry]) -> String {
+    match files {
+        [only] => format!("its sha256 {} is the expected one", only.sha256),
+        several => format!("its {} files have the expected hashes", several.len()),
+    }
+}
+
+fn file_json(file: &SourceEntry) -> serde_json::Value {
+    json!({ "name": file.name, "bytes": file.bytes, "sha256": file.sha256 })
+}
+
+fn print_json(object: &serde_json::Value, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
+    Ok(writeln!(out, "{}", serde_json::to_string_pretty(object)?)?)
+}
+
+/// Files that root creates in the folder of another user could not be changed by that user, and a link that this user has
+/// planted could lead root elsewhere.
+fn check_owner(models_dir: &Path) -> Result<(), HubError> {
+    let owner = std::fs::metadata(models_dir).map_or(0, |it| it.uid());
+    match rustix::process::geteuid().is_root() && owner != 0 {
+        true => Err(HubError::Setting(format!(
+            "the folder {} belongs to the user with the ID {owner}; run the command as that user: sudo -u '#{owner}' outpost models pull …",
+            models_dir.display()
+        ))),
+        false => Ok(()),
+    }
+}
+
+fn show(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
+    let (user, name) = plan.model.repository.split_once('/').unwrap_or_default();
+    let commit = plan.repository.commit.get(..7).unwrap_or_default();
+    let license = plan.repository.license.as_deref().unwrap_or("not stated");
+    let info = &plan.info;
+    write!(out, "{name} by {user}, revision {commit}, license {license}; {}", info.architecture)?;
+    write!(out, ", {} weights", weights(info.parameters))?;
+    match info.context_window {
+        Some(tokens) => writeln!(out, ", context {}\n", format_count(u64::from(tokens)))?,
+        None => writeln!(out, "\n")?,
+    }
+    if plan.chosen.is_none() {
+        return show_files(plan, out);
+    }
+    let width = plan.candidates.iter().map(|it| it.label().chars().count()).max().unwrap_or(0).max(5);
+    writeln!(out, "  {:<width$}  {:<9}  MEMORY*", "QUANT", "DISK")?;
+    for (index, candidate) in plan.candidates.iter().enumerate() {
+        let mark = if plan.chosen == Some(index) { '*' } else { ' ' };
+        let (label, disk) = (candidate.label(), format_bytes(candidate.bytes));
+        let row = format!("{mark} {label:<width$}  {disk:<9}  {:<9}  {}", memory(plan, index), note(plan, index));
+        writeln!(out, "{}", row.trim_end())?;
+    }
+    writeln!(out, "  *{}; ~ is an estimate from the size of the file", counted(plan))
+}
+
+/// The files of a model of several files.
+fn show_files(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
+    let width = plan.files.iter().map(|it| it.path.chars().count()).max().unwrap_or(0).max(5);
+    for file in &plan.files {
+        writeln!(out, "  {:<width$}  {}", file.path, format_bytes(file.bytes))?;
+    }
+    let (disk, memory) = (format_bytes(plan.bytes()), format_bytes(plan.need.total()));
+    let fits = if plan.need.total() > plan.limit { "; it does not fit" } else { "" };
+    writeln!(out, "\n  {disk} on the disk, {memory} of memory {}{fits}", counted(plan))
+}
+
+/// What the memory is counted for.
+fn counted(plan: &Plan) -> String {
+    match plan.info.kind {
+        ModelKind::Text if plan.need.context > 0 => {
+            let context = format_count(u64::try_from(plan.need.context).unwrap_or(u64::MAX));
+            format!("on the CPU, with {context} tokens of context")
+        }
+        _ => "on the CPU".to_owned(),
+    }
+}
+
+fn weights(count: u64) -> String {
+    match count {
+        0..1_000_000 => format_count(count),
+        1_000_000..1_000_000_000 => format!("{} M", count / 1_000_000),
+        _ => format!("{}.{} B", count / 1_000_000_000, count / 100_000_000 % 10),
+    }
+}
+
+fn memory(plan: &Plan, index: usize) -> String {
+    match plan.candidates.get(index) {
+        _ if plan.chosen == Some(index) => format_bytes(plan.need.total()),
+        Some(candidate) if matches!(candidate.state, State::Unsupported(_)) => String::new(),
+        Some(candidate) => format!("~{}", format_bytes(plan.estimate(candidate))),
+        None => String::new(),
+    }
+}
+
+fn needed(plan: &Plan, index: usize, candidate: &Candidate) -> u64 {
+    if plan.chosen == Some(index) { plan.need.total() } else { plan.estimate(candidate) }
+}
+
+fn note(plan: &Plan, index: usize) -> String {
+    let Some(candidate) = plan.candidates.get(index) else { return String::new() };
+    let mut notes = Vec::new();
+    if plan.chosen == Some(index) {
+        notes.push("chosen".to_owned());
+    }
+    match &candidate.state {
+        State::Unsupported(why) => notes.push(format!("not supported: {why}")),
+        _ if candidate.parts > 1 => notes.push(format!("not supported: split into {} files", candidate.parts)),
+        _ if needed(plan, index, candidate) > plan.limit => {
+            notes.push(format!("does not fit: {} for models", format_bytes(plan.limit)));
+        }
+        _ => {}
+    }
+    notes.join(", ")
+}
+
+/// The plan as JSON.
+fn listed(plan: &Plan) -> serde_json::Value {
+    let row = |(index, candidate): (usize, &Candidate)| {
+        json!({
+            "file": candidate.file.path,
+            "quantization": candidate.quantization,
+            "bytes": candidate.bytes,
+            "parts": candidate.parts,
+            "chosen": plan.chosen == Some(index),
+            "memory_bytes": needed(plan, index, candidate),
+            "memory_is_estimated": plan.chosen != Some(index),
+            "fits": needed(plan, index, candidate) <= plan.limit,
+            "unsupported": match &candidate.state {
+                State::Unsupported(why) => Some(why.clone()),
+                _ => (candidate.parts > 1).then(|| format!("split into {} files", candidate.parts)),
+            },
+        })
+    };
+    json!({
+        "name": plan.name,
+        "source": plan.model.to_string(),
+        "revision": plan.repository.commit,
+        "license": plan.repository.license,
+        "gated": plan.repository.is_gated,
+        "architecture": plan.info.architecture,
+        "parameters": plan.info.parameters,
+        "context_window": plan.info.context_window,
+        "bytes": plan.bytes(),
+        "memory_bytes": plan.need.total(),
+        "memory_limit_bytes": plan.limit,
+        "candidates": plan.candidates.iter().enumerate().map(row).collect::<Vec<_>>(),
+    })
+}

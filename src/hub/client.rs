@@ -1,0 +1,30 @@
+//! The client of a hub.
+
+use std::sync::Arc;
+
+use super::error::HubError;
+use super::settings::HubSettings;
+use crate::clock_rng::ClockRng;
+use crate::download::{AddressPolicy, AllowedHost, Downloader, Location, Settings};
+
+/// Asks a hub and downloads from it. Blocks the calling thread.
+pub struct Hub {
+    pub(super) downloader: Downloader,
+    pub(super) settings: HubSettings,
+}
+
+impl Hub {
+    /// # Errors
+    /// If threads cannot start.
+    pub fn new(settings: HubSettings, clock_rng: Arc<dyn ClockRng>) -> Result<Self, HubError> {
+        let mut allowed = settings.allowed_hosts.clone();
+        // The user named this host. Redirects may not use its other ports.
+        if let Ok(endpoint) = Location::parse(&settings.endpoint) {
+            let origin = endpoint.origin();
+            allowed.push(AllowedHost { host: origin.host.clone(), port: Some(origin.port) });
+        }
+        let limits = Settings { connections: settings.connections, ..Settings::default() };
+        let downloader = Downloader::new(AddressPolicy { allowed }, limits, clock_rng)?;
+        Ok(Self { downloader, settings })
+    }
+}

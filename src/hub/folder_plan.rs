@@ -1,0 +1,123 @@
+//! Plans the installation of a model of several files: transformers, sentence-transformers, adapters, diffusers.
+
+use super::client::Hub;
+use super::error::HubError;
+use super::folder_selection::{FolderKind, components, select_folder};
+use super::header_folder::HeaderFolder;
+use super::hugging_face::{HubFile, Repository};
+use super::remote_file::{Place, PlannedFile};
+use crate::engine::{MemoryNeed, ModelInfo, Settings};
+use crate::progress::Progress;
+
+/// Max bytes of a file that is not weights.
+const MAX_SMALL_BYTES: u64 = 64 << 20;
+/// Max bytes of all of them.
+const MAX_SMALL_SUM: u64 = 256 << 20;
+/// The first read of a header of safetensors.
+const FIRST_READ_BYTES: u64 = 256 << 10;
+const MAX_HEADER_BYTES: u64 = 64 << 20;
+const MODEL_INDEX: &str = "model_index.json";
+
+/// A folder to install, and what its headers say.
+pub(super) type FolderPlan = (Vec<PlannedFile>, ModelInfo, MemoryNeed);
+
+impl Hub {
+    /// Chooses the files of a folder, and reads the small ones and the headers of the others.
+    pub(super) fn plan_folder(
+        &self,
+        place: Place<'_>,
+        repository: &Repository,
+        kind: FolderKind,
+        settings: &Settings,
+        progress: &mut dyn Progress,
+    ) -> Result<FolderPlan, HubError> {
+        let no_model = |why: String| HubError::NoModel { reference: place.model.to_string(), why };
+        let used = match kind {
+            FolderKind::Diffusers => self.components(place, repository, progress)?,
+            FolderKind::Transformers | FolderKind::Adapter => Vec::new(),
+        };
+        let variant = place.model.selector.as_deref();
+        let chosen = select_folder(&repository.files, kind, &used, variant).map_err(no_model)?;
+        let (mut files, mut small_sum) = (Vec::new(), 0);
+        let headers = HeaderFolder::new()?;
+        progress.note(&format!("reading small files and the headers of weights: {} files", chosen.len()));
+        for file in &chosen {
+            let planned = self.plan_file(place, file, progress)?;
+            let start = match is_weights(&planned.path) {
+                true => self.tensor_header(place, &planned, progress)?,
+                false => {
+                    small_sum += planned.bytes;
+                    if planned.bytes > MAX_SMALL_BYTES || small_sum > MAX_SMALL_SUM {
+                        return Err(no_model(format!("{} is larger than such a file can be", planned.path)));
+                    }
+                    self.whole(place, &planned, progress)?
+                }
+            };
+            headers.add(&planned.local, &start, planned.bytes)?;
+            files.push(planned);
+        }
+        let examined = headers.examine(settings);
+        let (info, need) =
+            examined.map_err(|why| HubError::Unsupported { file: format!("hf:{}", place.model.repository), why })?;
+        Ok((files, info, need))
+    }
+
+    /// Trusts the list for small files; asks for what it leaves open.
+    fn plan_file(
+        &self,
+        place: Place<'_>,
+        file: &HubFile,
+        progress: &mut dyn Progress,
+    ) -> Result<PlannedFile, HubError> {
+        match file.size {
+            Some(bytes) if !is_weights(&file.path) => {
+                self.check_known(place, &file.path, &file.checksum)?;
+                let (path, checksum) = (file.path.clone(), file.checksum.clone());
+                Ok(PlannedFile { local: path.clone(), path, bytes, checksum })
+            }
+            _ => self.describe_file(place, file, progress),
+        }
+    }
+
+    fn components(
+        &self,
+        place: Place<'_>,
+        repository: &Repository,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<String>, HubError> {
+        let file = repository.files.iter().find(|file| file.path == MODEL_INDEX);
+        let file = file.ok_or_else(|| place.bad("it has no model_index.json"))?;
+        let planned = self.plan_file(place, file, progress)?;
+        let text = self.whole(place, &planned, progress)?;
+        let index = serde_json::from_slice(&text).map_err(|error| place.bad(&format!("model_index.json: {error}")))?;
+        Ok(components(&index))
+    }
+
+    fn whole(&self, place: Place<'_>, file: &PlannedFile, progress: &mut dyn Progress) -> Result<Vec<u8>, HubError> {
+        let request = self.request_at(place, &file.path)?;
+        let limit = file.bytes.min(MAX_SMALL_BYTES);
+        let (_, content) =
+            self.downloader.get(&request, limit, progress).map_err(|error| self.explain(error, place.model))?;
+        Ok(content)
+    }
+
+    /// The header of a file of safetensors: its length in eight bytes, and then JSON.
+    fn tensor_header(
+        &self,
+        place: Place<'_>,
+        file: &PlannedFile,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<u8>, HubError> {
+        let start = self.first_bytes(place, &file.path, file.bytes.min(FIRST_READ_BYTES), progress)?;
+        let length = start.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)).saturating_add(8);
+        match length <= start.len() as u64 || length > file.bytes.min(MAX_HEADER_BYTES) {
+            // What is too long is refused by the reader of the header, with a better message.
+            true => Ok(start),
+            false => self.first_bytes(place, &file.path, length, progress),
+        }
+    }
+}
+
+fn is_weights(path: &str) -> bool {
+    path.ends_with(".safetensors")
+}

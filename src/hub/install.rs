@@ -1,0 +1,156 @@
+//! Downloads the chosen files and gives the model its place.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::client::Hub;
+use super::error::HubError;
+use super::plan::Plan;
+use super::remote_file::PlannedFile;
+use super::source_file::{SOURCE_FILE, Source, SourceEntry, SourceFile, read_source};
+use crate::catalog::{FolderError, Staging};
+use crate::clock_rng::Timestamp;
+use crate::download::{Checksum, FileSpec};
+use crate::progress::Progress;
+
+/// Disk space that stays free, in bytes: a full disk would stop the database.
+const RESERVE_BYTES: u64 = 1 << 30;
+/// The folder of unfinished parts in the working folder of a model.
+const PARTS: &str = "parts";
+
+#[derive(Clone, Copy, Debug)]
+pub struct InstallOptions {
+    /// Replace a model of that name, and install one that does not fit into memory.
+    pub force: bool,
+    pub now: Timestamp,
+}
+
+/// A model that is in the models folder.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    pub path: PathBuf,
+    /// The sha256 of each file, in lower-case hex.
+    pub files: Vec<SourceEntry>,
+    /// Bytes that an earlier attempt had left.
+    pub resumed: u64,
+    /// It was there before.
+    pub already: bool,
+}
+
+impl Hub {
+    /// Installs the model of a plan in `models_dir`. An interrupted installation keeps its parts, and the next one resumes
+    /// from there.
+    pub fn install(
+        &self,
+        plan: &Plan,
+        models_dir: &Path,
+        options: InstallOptions,
+        progress: &mut dyn Progress,
+    ) -> Result<Installed, HubError> {
+        if let Some(files) = installed(plan, models_dir) {
+            return Ok(Installed { path: models_dir.join(&plan.name), files, resumed: 0, already: true });
+        }
+        check_free(plan, models_dir, options.force)?;
+        if !options.force {
+            plan.check_memory()?;
+        }
+        let staging = Staging::open(models_dir, &plan.name)?;
+        // Again under the lock: another process may just have finished.
+        if let Err(error) = check_free(plan, models_dir, options.force) {
+            staging.abandon();
+            return Err(error);
+        }
+        let fetched = self.fetch(plan, &staging, options.now, progress);
+        match fetched {
+            Ok((files, resumed)) => {
+                let path = staging.publish(options.force)?;
+                Ok(Installed { path, files, resumed, already: false })
+            }
+            Err(error) => {
+                staging.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    /// Downloads into the working folder. Returns the files and the bytes of an earlier attempt.
+    fn fetch(
+        &self,
+        plan: &Plan,
+        staging: &Staging,
+        now: Timestamp,
+        progress: &mut dyn Progress,
+    ) -> Result<(Vec<SourceEntry>, u64), HubError> {
+        let parts = staging.path(PARTS);
+        staging.check_space(plan.bytes().saturating_sub(allocated(&parts)).saturating_add(RESERVE_BYTES))?;
+        let (mut files, mut resumed) = (Vec::new(), 0);
+        for PlannedFile { path, local, bytes, checksum } in &plan.files {
+            let request = self.file_request(&plan.model, &plan.repository.commit, path)?;
+            let (name, checksum) = (local.clone(), checksum.clone());
+            let spec = FileSpec { name, request, length: *bytes, checksum };
+            // The file stays with the parts until all are complete, so that an interruption loses none.
+            let finished_path = parts.join(finished_name(local));
+            let fetched = self.downloader.fetch(&spec, &parts, &finished_path, progress);
+            let finished = fetched.map_err(|error| self.explain(error, &plan.model))?;
+            resumed += finished.resumed;
+            files.push(SourceEntry { name: local.clone(), bytes: *bytes, sha256: finished.sha256 });
+        }
+        for file in &plan.files {
+            let (from, to) = (parts.join(finished_name(&file.local)), staging.make_path(&file.local)?);
+            fs::rename(&from, &to).map_err(|source| HubError::Io { path: from, source })?;
+        }
+        let source = Source {
+            reference: plan.model.to_string(),
+            revision: plan.repository.commit.clone(),
+            license: plan.repository.license.clone(),
+            installed: now.to_string(),
+        };
+        let text = toml::to_string(&SourceFile { source, files: files.clone() });
+        let text = text.map_err(|error| HubError::Setting(error.to_string()))?;
+        let (mut file, path) = staging.create(SOURCE_FILE)?;
+        file.write_all(text.as_bytes()).map_err(|source| HubError::Folder(FolderError::Io { path, source }))?;
+        Ok((files, resumed))
+    }
+}
+
+/// The name of a finished file among the parts: a hash, because the file may be in a folder.
+fn finished_name(local: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, local.as_bytes());
+    format!("{}.finished", crate::display::hex(digest.as_ref()))
+}
+
+/// The files of the installed model, if it is this one.
+fn installed(plan: &Plan, models_dir: &Path) -> Option<Vec<SourceEntry>> {
+    let folder = models_dir.join(&plan.name);
+    let installed = read_source(&folder)?;
+    let is_same = |file: &PlannedFile| {
+        let entry = installed.files.iter().find(|entry| entry.name == file.local && entry.bytes == file.bytes);
+        let is_there = folder.join(&file.local).metadata().is_ok_and(|it| it.len() == file.bytes);
+        let has_hash = |entry: &SourceEntry| match &file.checksum {
+            Checksum::Sha256(sha256) => *sha256 == entry.sha256,
+            // Then the commit must be the same.
+            Checksum::GitBlob(_) | Checksum::None => installed.source.revision == plan.repository.commit,
+        };
+        is_there && entry.is_some_and(has_hash)
+    };
+    plan.files.iter().all(is_same).then_some(installed.files)
+}
+
+/// Whether the name is free, or may be replaced. A file of that name would hide behind the folder.
+fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubError> {
+    let folder = models_dir.join(&plan.name);
+    let files = ["gguf", "safetensors"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));
+    let taken = |path: &PathBuf| path.symlink_metadata().is_ok();
+    match files.into_iter().find(taken).or_else(|| Some(folder).filter(|it| !force && taken(it))) {
+        Some(path) => Err(HubError::Exists { path }),
+        None => Ok(()),
+    }
+}
+
+/// The space that unfinished parts take already, in bytes.
+fn allocated(parts: &Path) -> u64 {
+    let entries = fs::read_dir(parts).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|it| it.blocks().saturating_mul(512)).sum()
+}

@@ -1,0 +1,27 @@
+//! Downloads and pulls from hubs, against a small server that plays them. No network access.
+
+#![cfg(test)]
+
+#[path = "../common/children.rs"]
+mod children;
+#[path = "../common/hub_server.rs"]
+mod hub_server;
+#[expect(dead_code, clippy::disallowed_methods, reason = "other tests use more of it; it waits in real time")]
+#[path = "../common/process.rs"]
+mod process;
+#[path = "../common/rng.rs"]
+mod rng;
+#[path = "../common/tiny_model.rs"]
+mod tiny_model;
+#[path = "../common/wait.rs"]
+mod wait;
+
+mod download;
+mod download_faults;
+mod download_policy;
+mod folder_pulls;
+mod pull_refusals;
+mod pulls;
+mod repository;
+mod support;
+mod throughput;
