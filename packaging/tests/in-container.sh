@@ -37,7 +37,7 @@ wait_ready() { await curl --silent --fail "$url/readyz"; }
 api() {
   local path=$1
   shift
-  curl --silent --show-error --fail-with-body "$url$path" --header "Authorization: Bearer $(cat $data/admin.key)" --header 'Content-Type: application/json' "$@"
+  curl --silent --show-error --fail "$url$path" --header "Authorization: Bearer $(cat $data/admin.key)" --header 'Content-Type: application/json' "$@"
 }
 
 chat() {
