@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use futures_util::future::try_join_all;
@@ -11,7 +11,9 @@ use serde::Serialize;
 
 use super::output::Outcome;
 use super::sandbox::this_program;
+use super::stopwatch::Stopwatch;
 use crate::app::{self, SystemClockRng};
+use crate::clock_rng::ClockRng;
 use crate::config::{ComputeArgs, DataPaths};
 use crate::control_socket;
 use crate::display::shorten;
@@ -57,6 +59,12 @@ struct Measurement {
     runs: usize,
 }
 
+/// Measures models of an engine.
+struct Bench<'a> {
+    engine: &'a Engine,
+    clock: &'a dyn ClockRng,
+}
+
 /// The result of one run: what was done in how many seconds, and the time until the first token.
 struct Run {
     count: f64,
@@ -66,7 +74,8 @@ struct Run {
 
 pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> Outcome {
     let clock = Arc::new(SystemClockRng::new());
-    let engine = app::start_engine(paths.models.clone(), &args.compute, this_program()?, clock)?;
+    let engine = app::start_engine(paths.models.clone(), &args.compute, this_program()?, clock.clone())?;
+    let bench = Bench { engine: &engine, clock: &*clock };
     let kind = engine.models().find(&args.model).map(|model| model.kind);
     if !args.json && control_socket::is_listening(&paths.data) {
         writeln!(out, "A server is running, which uses the same CPU and memory. Stop it for exact results.\n")?;
@@ -74,9 +83,9 @@ pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> O
     let budget = Duration::from_secs(args.seconds);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let measurements = match kind {
-        Some(ModelKind::Text) => runtime.block_on(text(&engine, engine.models().load(&args.model)?, budget))?,
+        Some(ModelKind::Text) => runtime.block_on(bench.text(engine.models().load(&args.model)?, budget))?,
         Some(kind @ (ModelKind::Embedding | ModelKind::Reranker)) => {
-            runtime.block_on(texts(&engine, engine.models().load_encoder(&args.model, kind)?, budget))?
+            runtime.block_on(bench.texts(engine.models().load_encoder(&args.model, kind)?, budget))?
         }
         Some(_) => return Err(format!("'{}' is no model for chat, embeddings or reranking", args.model).into()),
         None => {
@@ -104,13 +113,14 @@ fn print(model: &str, threads: usize, measurements: &[Measurement], out: &mut dy
 
 /// Runs `measure` once to warm up, and then until `budget` is used, at least once.
 async fn repeat(
+    clock: &dyn ClockRng,
     what: String,
     unit: &'static str,
     budget: Duration,
     measure: impl AsyncFn(u64) -> Result<Run, Box<dyn Error>>,
 ) -> Result<Measurement, Box<dyn Error>> {
     measure(0).await?;
-    let (began, mut runs) = (Instant::now(), Vec::new());
+    let (began, mut runs) = (Stopwatch::start(clock), Vec::new());
     while runs.is_empty() || began.elapsed() < budget {
         runs.push(measure(runs.len() as u64 + 1).await?);
     }
@@ -124,25 +134,96 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-async fn text(engine: &Engine, model: Arc<TextModel>, budget: Duration) -> Result<Vec<Measurement>, Box<dyn Error>> {
-    let positions = engine.positions(&model) as usize;
-    let prompts = PROMPTS.into_iter().filter(|tokens| tokens + 1 <= positions);
-    // Requests that do not fit into the memory at once would wait for each other.
-    let streams =
-        STREAMS.into_iter().filter(|streams| streams * (STREAM_PROMPT + GENERATED as usize) <= positions.max(4096));
-    let (prompts, streams): (Vec<_>, Vec<_>) = (prompts.collect(), streams.collect());
-    let share = budget / u32::try_from(prompts.len() + streams.len()).unwrap_or(1).max(1);
-    let mut measurements = Vec::new();
-    for tokens in prompts {
-        let measure = async |run| prefill(engine, &model, tokens, run).await;
-        measurements.push(repeat(format!("prompt of {tokens} tokens"), "tokens/s", share, measure).await?);
+impl Bench<'_> {
+    async fn text(&self, model: Arc<TextModel>, budget: Duration) -> Result<Vec<Measurement>, Box<dyn Error>> {
+        let positions = self.engine.positions(&model) as usize;
+        let prompts = PROMPTS.into_iter().filter(|tokens| *tokens < positions);
+        // Requests that do not fit into the memory at once would wait for each other.
+        let streams =
+            STREAMS.into_iter().filter(|streams| streams * (STREAM_PROMPT + GENERATED as usize) <= positions.max(4096));
+        let (prompts, streams): (Vec<_>, Vec<_>) = (prompts.collect(), streams.collect());
+        let share = budget / u32::try_from(prompts.len() + streams.len()).unwrap_or(1).max(1);
+        let mut measurements = Vec::new();
+        for tokens in prompts {
+            let measure = async |run| self.prefill(&model, tokens, run).await;
+            measurements
+                .push(repeat(self.clock, format!("prompt of {tokens} tokens"), "tokens/s", share, measure).await?);
+        }
+        for count in streams {
+            let what =
+                if count == 1 { "generation".to_owned() } else { format!("generation, {count} requests at once") };
+            let measure = async |run| self.generate(&model, count, run).await;
+            measurements.push(repeat(self.clock, what, "tokens/s", share, measure).await?);
+        }
+        Ok(measurements)
     }
-    for count in streams {
-        let what = if count == 1 { "generation".to_owned() } else { format!("generation, {count} requests at once") };
-        let measure = async |run| generate(engine, &model, count, run).await;
-        measurements.push(repeat(what, "tokens/s", share, measure).await?);
+
+    /// The time until the first token of a request.
+    async fn prefill(&self, model: &Arc<TextModel>, tokens: usize, run: u64) -> Result<Run, Box<dyn Error>> {
+        let began = Stopwatch::start(self.clock);
+        let mut generation = self.engine.submit(model, request(model, tokens, 1, run << 32 | tokens as u64))?;
+        while let Some(delta) = generation.deltas.recv().await {
+            delta.map_err(|failure| failure.to_string())?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        Ok(Run { count: tokens as f64, seconds, first_token: Some(seconds) })
     }
-    Ok(measurements)
+
+    /// The tokens that requests generate at the same time, from the first token of the last one that begins on.
+    async fn generate(&self, model: &Arc<TextModel>, count: usize, run: u64) -> Result<Run, Box<dyn Error>> {
+        let began = Stopwatch::start(self.clock);
+        let requests = (0..count as u64).map(|stream| {
+            let request = request(model, STREAM_PROMPT, GENERATED, run << 32 | stream << 16 | 1);
+            self.engine.submit(model, request)
+        });
+        let requests = requests.collect::<Result<Vec<_>, _>>()?;
+        let began = &began;
+        let streams = requests.into_iter().map(|mut generation| async move {
+            // When the stream had generated how many tokens.
+            let mut times: Vec<(f64, u32)> = Vec::new();
+            while let Some(delta) = generation.deltas.recv().await {
+                let delta = delta.map_err(|failure| failure.to_string())?;
+                times.push((began.elapsed().as_secs_f64(), delta.generated));
+            }
+            Ok::<_, String>(times)
+        });
+        let streams = try_join_all(streams).await?;
+        let first = |times: &Vec<(f64, u32)>| times.first().map_or(0., |(time, _)| *time);
+        let from = streams.iter().map(first).fold(0., f64::max);
+        let last = |times: &Vec<(f64, u32)>| times.last().map_or(0., |(time, _)| *time);
+        let to = streams.iter().map(last).fold(f64::INFINITY, f64::min);
+        let between = |times: &Vec<(f64, u32)>| {
+            let at = |end: f64| times.iter().take_while(|(time, _)| *time <= end).last().map_or(0, |(_, count)| *count);
+            f64::from(at(to).saturating_sub(at(from)))
+        };
+        let generated = streams.iter().map(between).sum();
+        Ok(Run { count: generated, seconds: (to - from).max(f64::MIN_POSITIVE), first_token: None })
+    }
+
+    async fn texts(&self, model: Arc<EncoderModel>, budget: Duration) -> Result<Vec<Measurement>, Box<dyn Error>> {
+        let mut lengths = TEXTS.map(|length| length.min(model.limit())).to_vec();
+        lengths.dedup();
+        let mut cases: Vec<(usize, usize)> = lengths.iter().map(|length| (1, *length)).collect();
+        cases.extend(lengths.iter().map(|length| (TEXTS_AT_ONCE, *length)));
+        let share = budget / u32::try_from(cases.len()).unwrap_or(1).max(1);
+        let mut measurements = Vec::new();
+        for (count, length) in cases {
+            let measure = async |run: u64| {
+                let text =
+                    |index: usize| Tokenized::new(random_tokens(model.vocabulary(), length, run << 32 | index as u64));
+                let began = Stopwatch::start(self.clock);
+                let vectors = self.engine.embed(&model, 0, (0..count).map(text).collect())?;
+                vectors.await?.map_err(|failure| failure.to_string())?;
+                Ok(Run { count: count as f64, seconds: began.elapsed().as_secs_f64(), first_token: None })
+            };
+            let what = match count {
+                1 => format!("a text of {length} tokens"),
+                count => format!("{count} texts of {length} tokens at once"),
+            };
+            measurements.push(repeat(self.clock, what, "texts/s", share, measure).await?);
+        }
+        Ok(measurements)
+    }
 }
 
 /// A request with a prompt that no other request has, so that no cache helps.
@@ -172,74 +253,4 @@ fn random_tokens(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
     };
     let limit = u64::try_from(vocabulary).unwrap_or(1).max(1);
     (0..count).map(|_| u32::try_from(next() % limit).unwrap_or_default()).collect()
-}
-
-/// The time until the first token of a request.
-async fn prefill(engine: &Engine, model: &Arc<TextModel>, tokens: usize, run: u64) -> Result<Run, Box<dyn Error>> {
-    let began = Instant::now();
-    let mut generation = engine.submit(model, request(model, tokens, 1, run << 32 | tokens as u64))?;
-    while let Some(delta) = generation.deltas.recv().await {
-        delta.map_err(|failure| failure.to_string())?;
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    Ok(Run { count: tokens as f64, seconds, first_token: Some(seconds) })
-}
-
-/// The tokens that requests generate at the same time, from the first token of the last one that begins on.
-async fn generate(engine: &Engine, model: &Arc<TextModel>, count: usize, run: u64) -> Result<Run, Box<dyn Error>> {
-    let began = Instant::now();
-    let requests = (0..count as u64).map(|stream| {
-        let request = request(model, STREAM_PROMPT, GENERATED, run << 32 | stream << 16 | 1);
-        engine.submit(model, request)
-    });
-    let requests = requests.collect::<Result<Vec<_>, _>>()?;
-    let streams = requests.into_iter().map(|mut generation| async move {
-        // When the stream had generated how many tokens.
-        let mut times: Vec<(f64, u32)> = Vec::new();
-        while let Some(delta) = generation.deltas.recv().await {
-            let delta = delta.map_err(|failure| failure.to_string())?;
-            times.push((began.elapsed().as_secs_f64(), delta.generated));
-        }
-        Ok::<_, String>(times)
-    });
-    let streams = try_join_all(streams).await?;
-    let first = |times: &Vec<(f64, u32)>| times.first().map_or(0., |(time, _)| *time);
-    let from = streams.iter().map(first).fold(0., f64::max);
-    let last = |times: &Vec<(f64, u32)>| times.last().map_or(0., |(time, _)| *time);
-    let to = streams.iter().map(last).fold(f64::INFINITY, f64::min);
-    let between = |times: &Vec<(f64, u32)>| {
-        let at = |end: f64| times.iter().take_while(|(time, _)| *time <= end).last().map_or(0, |(_, count)| *count);
-        f64::from(at(to).saturating_sub(at(from)))
-    };
-    let generated = streams.iter().map(between).sum();
-    Ok(Run { count: generated, seconds: (to - from).max(f64::MIN_POSITIVE), first_token: None })
-}
-
-async fn texts(
-    engine: &Engine,
-    model: Arc<EncoderModel>,
-    budget: Duration,
-) -> Result<Vec<Measurement>, Box<dyn Error>> {
-    let mut lengths = TEXTS.map(|length| length.min(model.limit())).to_vec();
-    lengths.dedup();
-    let mut cases: Vec<(usize, usize)> = lengths.iter().map(|length| (1, *length)).collect();
-    cases.extend(lengths.iter().map(|length| (TEXTS_AT_ONCE, *length)));
-    let share = budget / u32::try_from(cases.len()).unwrap_or(1).max(1);
-    let mut measurements = Vec::new();
-    for (count, length) in cases {
-        let measure = async |run: u64| {
-            let text =
-                |index: usize| Tokenized::new(random_tokens(model.vocabulary(), length, run << 32 | index as u64));
-            let began = Instant::now();
-            let vectors = engine.embed(&model, 0, (0..count).map(text).collect())?;
-            vectors.await?.map_err(|failure| failure.to_string())?;
-            Ok(Run { count: count as f64, seconds: began.elapsed().as_secs_f64(), first_token: None })
-        };
-        let what = match count {
-            1 => format!("a text of {length} tokens"),
-            count => format!("{count} texts of {length} tokens at once"),
-        };
-        measurements.push(repeat(what, "texts/s", share, measure).await?);
-    }
-    Ok(measurements)
 }

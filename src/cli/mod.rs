@@ -18,6 +18,7 @@ mod reload;
 mod sandbox;
 mod serve;
 mod sign_in;
+mod stopwatch;
 mod tune;
 
 use std::ffi::OsString;

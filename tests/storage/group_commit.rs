@@ -145,7 +145,8 @@ async fn over_postgresql_a_shutdown_frees_the_folder_although_reads_have_not_end
     let (reading, is_reading) = std::sync::mpsc::channel();
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let clone = store.clone();
-    let read = tokio::spawn(async move {
+    let mut reads = tokio::task::JoinSet::new();
+    reads.spawn(async move {
         clone
             .read(move |_| {
                 let _receiver = (reading.send(()), ended.recv());
@@ -158,7 +159,7 @@ async fn over_postgresql_a_shutdown_frees_the_folder_although_reads_have_not_end
     store.shutdown();
     drop(open().unwrap());
     drop(end);
-    read.await.unwrap().unwrap();
+    reads.join_next().await.unwrap().unwrap().unwrap();
 }
 
 #[cfg(unix)]

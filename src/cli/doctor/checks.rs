@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use super::findings::Finding;
 use super::machine::{self, Memory, SyncRate};
+use crate::clock_rng::ClockRng;
 use crate::config::{ComputeArgs, DataPaths};
 use crate::control_socket;
 use crate::display::format_bytes;
@@ -29,7 +30,13 @@ const EARLIEST_TIME: u64 = 1_735_689_600;
 const SECRETS: [&str; 3] = ["pepper", "admin.key", "outpost.redb"];
 
 /// Runs all checks. `measures`: whether to measure, which takes a second.
-pub(super) fn all(paths: &DataPaths, listen: SocketAddr, compute: &ComputeArgs, measures: bool) -> Vec<Finding> {
+pub(super) fn all(
+    paths: &DataPaths,
+    listen: SocketAddr,
+    compute: &ComputeArgs,
+    clock_rng: &dyn ClockRng,
+    measures: bool,
+) -> Vec<Finding> {
     let data = existing(&paths.data);
     let mut findings = vec![cpu(compute.threads()), memory(Memory::read(), compute.memory()), disk("disk", data)];
     let models = existing(&paths.models);
@@ -39,14 +46,14 @@ pub(super) fn all(paths: &DataPaths, listen: SocketAddr, compute: &ComputeArgs, 
     findings.push(match (&paths.store.store, measures) {
         (Some(_), _) => Finding::skip("fsync", "the store is in a PostgreSQL database"),
         (None, false) => Finding::skip("fsync", "not measured"),
-        (None, true) => syncs(machine::sync_rate(data, SYNC_TIME)),
+        (None, true) => syncs(machine::sync_rate(data, SYNC_TIME, clock_rng)),
     });
     findings.extend([
         gpus(devices::present()),
         port(listen, TcpListener::bind(listen).map(drop), is_served(&paths.data)),
         files(&paths.data),
         models_folder(models),
-        clock(SystemTime::now(), last_write(&paths.data), machine::is_clock_synchronized()),
+        clock(now(clock_rng), last_write(&paths.data), machine::is_clock_synchronized()),
     ]);
     findings
 }
@@ -201,6 +208,10 @@ fn models_folder(models: &Path) -> Finding {
             "models can be used but not installed; run `outpost models pull` as the owner",
         ),
     }
+}
+
+fn now(clock_rng: &dyn ClockRng) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(clock_rng.now().as_millis()).unwrap_or_default())
 }
 
 /// When the store was last written.

@@ -3,7 +3,10 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use super::super::stopwatch::Stopwatch;
+use crate::clock_rng::ClockRng;
 
 /// Bytes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,13 +62,13 @@ pub(super) struct SyncRate {
 }
 
 /// Appends 4 KiB to a temporary file in `folder` and waits for the disk, again and again for about `duration`.
-pub(super) fn sync_rate(folder: &Path, duration: Duration) -> io::Result<SyncRate> {
+pub(super) fn sync_rate(folder: &Path, duration: Duration, clock: &dyn ClockRng) -> io::Result<SyncRate> {
     // The file has no name, so nothing is left behind.
     let mut file: File = tempfile::tempfile_in(folder)?;
     let mut times = Vec::new();
-    let began = Instant::now();
+    let began = Stopwatch::start(clock);
     while began.elapsed() < duration || times.is_empty() {
-        let write = Instant::now();
+        let write = Stopwatch::start(clock);
         file.write_all(&[7; 4096])?;
         file.sync_data()?;
         times.push(write.elapsed());

@@ -13,6 +13,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::output::Outcome;
+use crate::app::SystemClockRng;
 use crate::config::{ComputeArgs, DataPaths, parse_listen};
 use crate::display::one_line;
 use findings::{Finding, Status};
@@ -45,9 +46,10 @@ struct Report {
 /// # Errors
 /// If a check has failed.
 pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> Outcome {
+    let clock_rng = SystemClockRng::new();
     let DoctorArgs { listen, compute, fast, json } = args;
-    let checks = checks::all(paths, *listen, compute, !fast);
-    let speeds = if *fast { None } else { Some(product_speed::measure(compute.threads())?) };
+    let checks = checks::all(paths, *listen, compute, &clock_rng, !fast);
+    let speeds = if *fast { None } else { Some(product_speed::measure(compute.threads(), &clock_rng)?) };
     let report = Report {
         checks,
         memory_for_models: compute.memory(),

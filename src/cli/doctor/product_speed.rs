@@ -1,7 +1,9 @@
 //! How quickly this machine multiplies a vector by the weights of a model, which decides the speed of generation.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::super::stopwatch::Stopwatch;
+use crate::clock_rng::ClockRng;
 use crate::models::ModelError;
 use crate::models::backend::{Backend as _, Cpu, DType};
 use crate::models::weights::Rows;
@@ -37,16 +39,16 @@ impl ProductSpeeds {
 ///
 /// # Errors
 /// If a kernel fails, which is a bug.
-pub(super) fn measure(threads: usize) -> Result<ProductSpeeds, ModelError> {
+pub(super) fn measure(threads: usize, clock: &dyn ClockRng) -> Result<ProductSpeeds, ModelError> {
     let backend = Cpu::new(threads);
     TYPES
         .into_iter()
-        .map(|dtype| Ok((dtype, measure_type(&backend, dtype)?)))
+        .map(|dtype| Ok((dtype, measure_type(&backend, dtype, clock)?)))
         .collect::<Result<_, _>>()
         .map(ProductSpeeds)
 }
 
-fn measure_type(backend: &Cpu, dtype: DType) -> Result<f64, ModelError> {
+fn measure_type(backend: &Cpu, dtype: DType, clock: &dyn ClockRng) -> Result<f64, ModelError> {
     let rows = MATRIX_BYTES / backend.linear_bytes(dtype, 64, COLUMNS) * 64;
     let row_bytes = COLUMNS / dtype.block() * dtype.block_bytes();
     let weights = Rows::from_bytes(dtype, rows, COLUMNS, vec![0; rows * row_bytes])?;
@@ -55,7 +57,7 @@ fn measure_type(backend: &Cpu, dtype: DType) -> Result<f64, ModelError> {
     let x = backend.tensor(&[0.5; COLUMNS], [1, 1, 1, COLUMNS])?;
     // The first product finds cold caches and threads.
     backend.linears([&matrix], &x)?;
-    let (began, mut products) = (Instant::now(), 0_u32);
+    let (began, mut products) = (Stopwatch::start(clock), 0_u32);
     while began.elapsed() < DURATION {
         backend.linears([&matrix], &x)?;
         products += 1;
