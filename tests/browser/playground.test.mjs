@@ -19,7 +19,9 @@ const { dialog, click } = finders(() => page);
 const messageText = (role) => page.locator(`.message.${role} .content`);
 const fill = (fields) => Object.entries(fields).reduce((before, [label, value]) => before.then(() => page.getByLabel(label, { exact: true }).fill(value)), Promise.resolve());
 
+/** Enter does nothing while an answer is still on its way. */
 async function sendMessage(text) {
+  await page.waitForFunction(() => !document.querySelector(".loading"));
   await page.getByLabel("Message").fill(text);
   await page.getByLabel("Message").press("Enter");
 }
