@@ -19,6 +19,7 @@ use crate::control_socket;
 use crate::display::shorten;
 use crate::engine::{EncoderModel, Engine, GenerationRequest, ModelKind, Sampling, TextModel};
 use crate::models::encoder::Tokenized;
+use crate::models::training::SplitMix;
 
 /// Tokens of the prompts whose prefill is measured.
 const PROMPTS: [usize; 2] = [512, 2048];
@@ -241,16 +242,8 @@ fn request(model: &TextModel, tokens: usize, generated: u32, seed: u64) -> Gener
     }
 }
 
-/// Token IDs from the generator SplitMix64.
 fn random_tokens(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
+    let mut random = SplitMix::new(seed);
     let limit = u64::try_from(vocabulary).unwrap_or(1).max(1);
-    (0..count).map(|_| u32::try_from(next() % limit).unwrap_or_default()).collect()
+    (0..count).map(|_| u32::try_from(random.next_bits() % limit).unwrap_or_default()).collect()
 }

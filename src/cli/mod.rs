@@ -18,6 +18,7 @@ mod reload;
 mod sandbox;
 mod serve;
 mod sign_in;
+mod stop_signals;
 mod stopwatch;
 mod tune;
 

@@ -14,6 +14,7 @@ use super::banner::{SignIn, Started};
 use super::output::Outcome;
 use super::reload::{ConfigReload, RunningSettings, ServeSettings};
 use super::sandbox::this_program;
+use super::stop_signals::StopSignals;
 use crate::app::{ADMIN_KEY_FILE, App, Reloader, Stopper, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
 use crate::clock_rng::ClockRng;
@@ -185,27 +186,6 @@ async fn stop_at_signal(mut signals: StopSignals, stopper: Stopper, delay: Durat
     }
     tracing::info!("stopping: running requests may finish, new ones are refused");
     stopper.stop().await;
-}
-
-/// SIGINT and SIGTERM.
-struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl StopSignals {
-    /// From now on, these signals no longer end the process by themselves. Must be called inside a runtime.
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    /// Resolves at the next signal.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 /// On a terminal, stdout gets a page for its user. Elsewhere it may be kept or sent on, and gets one line.

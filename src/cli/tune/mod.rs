@@ -11,14 +11,13 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-
 pub use self::arguments::TuneArgs;
 use self::destination::Destination;
 use self::loss_curve::LossCurve;
 use self::progress::Progress;
 use super::output::Outcome;
 use super::sandbox::this_program;
+use super::stop_signals::StopSignals;
 use crate::app::{self, SystemClockRng};
 use crate::calls::fine_tuning::{Pace, Prepared, Task, Unprepared, prepare, require_base};
 use crate::clock_rng::ClockRng;
@@ -71,7 +70,7 @@ pub fn run(paths: &DataPaths, args: TuneArgs, out: &mut dyn Write) -> Outcome {
     out.flush()?;
     let system = actix_web::rt::System::new();
     let ended = system.block_on(async {
-        let signals = Signals::listen()?;
+        let signals = StopSignals::listen()?;
         let run = engine.train(model, data, options, None)?;
         follow(run, signals, &*clock).await
     })?;
@@ -128,25 +127,6 @@ fn not_prepared(args: &TuneArgs, unprepared: Unprepared) -> String {
     }
 }
 
-/// The signals that end a training early.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
 /// What a training has left.
 struct Ended {
     /// The step of the adapter.
@@ -158,7 +138,7 @@ struct Ended {
 }
 
 /// Shows the progress of a training until it ends. The first signal ends it after the current step, the second at once.
-async fn follow(mut run: TrainingRun, mut signals: Signals, clock: &dyn ClockRng) -> Result<Ended, Box<dyn Error>> {
+async fn follow(mut run: TrainingRun, mut signals: StopSignals, clock: &dyn ClockRng) -> Result<Ended, Box<dyn Error>> {
     let mut progress = Progress::for_stderr();
     let mut pace = Pace::new(clock.uptime());
     let mut losses = LossCurve::default();
