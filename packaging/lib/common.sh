@@ -4,13 +4,16 @@
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 packaging=$repository/packaging
 
+# Note: `PROGRAM | grep --quiet` fails now and then under `pipefail`, when grep ends at the first match and the program is
+# still writing. Hence `grep --quiet <<< "$(PROGRAM)"`.
+
 fail() { printf 'packaging: %s\n' "$1" >&2; exit 1; }
 
 # need PROGRAM DEBIAN-PACKAGE
 need() { command -v "$1" > /dev/null || fail "$1 is missing; install the Debian package $2"; }
 
 # The version in Cargo.toml.
-source_version() { sed -n 's/^version = "\(.*\)"/\1/p' "$repository/Cargo.toml" | head -n 1; }
+source_version() { sed -n 's/^version = "\(.*\)"/\1/p; T; q' "$repository/Cargo.toml"; }
 
 # The time that all files of a package have: of the last commit, unless the caller sets it.
 set_source_date() {

@@ -53,6 +53,6 @@ END
 libraries() {
   local needed
   needed="libc6 (>= $(glibc_of "$1"))"
-  if LC_ALL=C readelf --dynamic "$1" | grep --quiet 'NEEDED.*libgcc_s'; then needed+=', libgcc-s1'; fi
+  if grep --quiet 'NEEDED.*libgcc_s' <<< "$(LC_ALL=C readelf --dynamic "$1")"; then needed+=', libgcc-s1'; fi
   echo "$needed"
 }

@@ -2,7 +2,7 @@
 # The files of an installed Outpost, in the folder tree that the packages share. Sourced by packaging/build.
 
 # Whether the program has an option or a command: the text is in its help.
-has() { local program=$1 text=$2; shift 2; "$program" "$@" --help 2> /dev/null | grep --quiet -- "$text"; }
+has() { local program=$1 text=$2; shift 2; grep --quiet -- "$text" <<< "$("$program" "$@" --help 2> /dev/null)"; }
 
 # The program that writes man pages and completions: the packaged one, or, if it is too old for that, a build of this
 # checkout.

@@ -47,7 +47,7 @@ run systemctl start outpost
 wait_ready
 [ -e $data/admin.key ] || { install -o outpost -g outpost -m 0600 /tmp/lost/admin.key $data/admin.key; echo 'the key is not in the backup; it is kept elsewhere'; }
 [ "$key" = "$(cat $data/admin.key)" ] || wrong 'the admin key is another one'
-api '/v1/projects?limit=100' | grep --quiet '"shop"' || wrong 'the project is gone'
+grep --quiet '"shop"' <<< "$(api '/v1/projects?limit=100')" || wrong 'the project is gone'
 echo 'the project is there, and the old key is valid'
 chat
 no_secrets

@@ -19,7 +19,7 @@ if [ -e /test/old.deb ]; then
   run dpkg --install "$new"
   wait_ready
   [ "$key" = "$(cat $data/admin.key)" ] || wrong 'the admin key is another one'
-  api '/v1/projects?limit=100' | grep --quiet '"shop"' || wrong 'the project is gone'
+  grep --quiet '"shop"' <<< "$(api '/v1/projects?limit=100')" || wrong 'the project is gone'
   echo 'the project and the admin key are as before'
 else
   heading "Install $version"
@@ -39,7 +39,7 @@ run stat --format '%A %U:%G %n' /etc/outpost /var/lib/outpost $data $data/admin.
 if outpost config --help > /dev/null 2>&1; then run runuser -u outpost -- outpost config check; fi
 if outpost health --help > /dev/null 2>&1; then run runuser -u outpost -- outpost --data $data health; fi
 if outpost sign-in --help > /dev/null 2>&1; then
-  runuser -u outpost -- outpost --data $data sign-in | grep --quiet "$url" || wrong 'no link to sign in'
+  grep --quiet "$url" <<< "$(runuser -u outpost -- outpost --data $data sign-in)" || wrong 'no link to sign in'
   echo 'outpost sign-in prints a link'
 fi
 run bash -n /usr/share/bash-completion/completions/outpost

@@ -57,7 +57,7 @@ add_model() {
   chown --recursive outpost:outpost /var/lib/outpost/models
   await lists_model
 }
-lists_model() { api /v1/models | grep --quiet smollm2-135m-instruct; }
+lists_model() { grep --quiet smollm2-135m-instruct <<< "$(api /v1/models)"; }
 
 # The exposure that systemd-analyze measures must be at most 2.0.
 exposure() {
@@ -70,7 +70,7 @@ exposure() {
 }
 
 # The admin key and requests must not be in the journal.
-no_secrets() { if journalctl --no-pager | grep --quiet 'opk_'; then wrong 'the journal has a key'; else echo 'no key in the journal'; fi; }
+no_secrets() { if grep --quiet 'opk_' <<< "$(journalctl --no-pager)"; then wrong 'the journal has a key'; else echo 'no key in the journal'; fi; }
 
 # Time from the start of the service until the first chat is answered, with all file caches as they are.
 cold_start() {
