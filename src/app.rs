@@ -2,6 +2,7 @@
 
 mod failed_start;
 mod reload;
+pub mod run_record;
 mod system_clock_rng;
 
 use std::fs::{self, OpenOptions};
@@ -20,6 +21,7 @@ use arc_swap::ArcSwap;
 
 use self::failed_start::DataFolderSnapshot;
 pub use self::reload::{ReloadError, Reloader};
+use self::run_record::RunRecord;
 pub use self::system_clock_rng::SystemClockRng;
 use crate::calls::{
     background_responses::BackgroundResponses,
@@ -62,6 +64,9 @@ use crate::upstream::{ShutdownPhase, UpstreamClient};
 /// File with the first admin key, for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
 
+/// How long a server that stops still reads requests of connections that are open already.
+const ANSWER_ACCEPTED: Duration = Duration::from_millis(250);
+
 /// How long per-minute usage is kept. Hourly and daily usage is kept forever.
 const MINUTE_RETENTION: Duration = Duration::from_secs(400 * 86_400);
 
@@ -102,6 +107,7 @@ pub struct App {
     background: BackgroundResponses,
     control: ControlSocket,
     retention: Arc<ArcSwap<Retention>>,
+    run_record: Arc<RunRecord>,
 }
 
 /// Tells a running [`App`] to stop, from any thread.
@@ -185,7 +191,7 @@ impl App {
             engine.clone(),
             api.services.batches.clone(),
             api.services.meter.clone(),
-            clock_rng,
+            clock_rng.clone(),
             Box::new(BatchRequests(api.clone())),
         );
         let (background, background_stopper) = BackgroundResponses::new(
@@ -224,6 +230,7 @@ impl App {
             background,
             control,
             retention,
+            run_record: Arc::new(RunRecord::begin(&data, clock_rng)),
         })
     }
 
@@ -279,11 +286,17 @@ impl App {
         }
     }
 
+    /// The record of this run, for the process's panic hook.
+    pub fn run_record(&self) -> Arc<RunRecord> {
+        self.run_record.clone()
+    }
+
     /// Serves until [`Stopper::stop`]. When it returns, everything acknowledged is durable.
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.clone(), self.retention));
         let sweeping = actix_web::rt::spawn(sweep(api.clone()));
+        let recording = actix_web::rt::spawn(record_run(self.run_record.clone()));
         let limits = api.services.limits.clone();
         let leasing = limits.are_shared().then(|| actix_web::rt::spawn(exchange_leases(limits)));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(reload::watch(certificate)));
@@ -296,6 +309,7 @@ impl App {
         self.stopper.end_training(training).await;
         pruning.abort();
         sweeping.abort();
+        recording.abort();
         watching.inspect(|watching| watching.abort());
         leasing.inspect(|leasing| leasing.abort());
         drop(self.control);
@@ -310,6 +324,7 @@ impl App {
         if let Err(error) = api.services.limits.return_leases().await {
             tracing::warn!(%error, "what this server has not used of the rate limits is lost");
         }
+        self.run_record.end();
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.shutdown()).await;
         closed.map_err(io::Error::other)?;
@@ -329,6 +344,14 @@ async fn prune(api: Data<Api>, retention: Arc<ArcSwap<Retention>>) {
             }
         }
         actix_web::rt::time::sleep(Duration::from_secs(3600)).await;
+    }
+}
+
+/// Writes every minute that the server still runs.
+async fn record_run(record: Arc<RunRecord>) {
+    loop {
+        actix_web::rt::time::sleep(Duration::from_secs(60)).await;
+        record.refresh();
     }
 }
 
@@ -372,9 +395,14 @@ impl Stopper {
         self.api.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Drains: refuses new and queued work, gives running streams time to finish, then ends them with an error event.
+    /// Stops accepting connections, answers what arrives within [`ANSWER_ACCEPTED`] on open ones, and closes these. Then
+    /// drains: refuses new and queued work, gives running streams time to finish, then ends them with an error event.
     pub async fn stop(self) {
         self.announce();
+        // Connections that are open already get an answer. New ones wait in the queue of the socket, which outlives this
+        // process if systemd holds the socket.
+        self.server.pause().await;
+        actix_web::rt::time::sleep(ANSWER_ACCEPTED).await;
         self.training.stop();
         self.batches.stop();
         self.background.stop();

@@ -31,6 +31,7 @@ pub mod progress;
 pub mod service;
 mod spelling;
 pub mod storage;
+pub mod system_memory;
 pub mod systemd;
 mod tls_roots;
 pub mod upstream;

@@ -1,6 +1,7 @@
 //! SIGHUP: reads the settings of `serve` again, applies what can change, and logs what changed and what needs a restart.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::app::Reloader;
@@ -29,6 +30,8 @@ pub(super) struct RunningSettings {
     read: Arc<Read>,
     reloader: Reloader,
     log: LogFilter,
+    /// The address of the socket from systemd, which is used instead of the one in the settings.
+    inherited: Option<SocketAddr>,
     /// Those at the start, which still apply where a change needs a restart.
     started: Values,
     /// Those that were read last.
@@ -41,9 +44,15 @@ impl ConfigReload {
     }
 
     /// `values`: those with which the server was started.
-    pub(super) fn of(self, values: &[Effective], reloader: Reloader, log: LogFilter) -> RunningSettings {
+    pub(super) fn of(
+        self,
+        values: &[Effective],
+        reloader: Reloader,
+        log: LogFilter,
+        inherited: Option<SocketAddr>,
+    ) -> RunningSettings {
         let values = by_name(values);
-        RunningSettings { read: self.read, reloader, log, started: values.clone(), applied: values }
+        RunningSettings { read: self.read, reloader, log, inherited, started: values.clone(), applied: values }
     }
 }
 
@@ -71,6 +80,7 @@ impl RunningSettings {
         let read = self.read.clone();
         let settings = tokio::task::spawn_blocking(move || read()).await.map_err(|error| error.to_string())?;
         let ServeSettings { paths, args, values } = settings.map_err(|errors| errors.replace('\n', "; "))?;
+        let args = ServeArgs { listen: self.inherited.unwrap_or(args.listen), ..args };
         let config = Config::new(paths, &args).map_err(|error| error.to_string())?;
         self.reloader.apply(&config).await.map_err(|error| error.to_string())?;
         let values = by_name(&values);

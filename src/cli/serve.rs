@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::{IsTerminal, Write, stdout};
 use std::net::{SocketAddr, TcpListener};
+use std::panic;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use super::output::Outcome;
 use super::reload::{ConfigReload, RunningSettings, ServeSettings};
 use super::sandbox::this_program;
 use super::stop_signals::StopSignals;
+use crate::app::run_record::RunRecord;
 use crate::app::{ADMIN_KEY_FILE, App, Reloader, Stopper, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
 use crate::clock_rng::ClockRng;
@@ -56,7 +58,8 @@ pub fn run(settings: ServeSettings, reload: ConfigReload, out: &mut dyn Write) -
     App::check(listener.as_ref(), &config)?;
     let models = config.paths.models.clone();
     let is_new = !models.exists();
-    let running_settings = Box::new(move |reloader| reload.of(&values, reloader, log));
+    let inherited = listener.is_some().then_some(config.listen);
+    let running_settings = Box::new(move |reloader| reload.of(&values, reloader, log, inherited));
     let systemd = Notifier::from_env();
     let start = Start { config, log_format: args.log_format, listener, systemd, running_settings };
     let outcome = start.run(&system, signals, out);
@@ -104,6 +107,7 @@ impl Start {
         let Self { config, log_format, listener, systemd, running_settings } = self;
         let clock_rng = Arc::new(SystemClockRng::new());
         let app = App::start_on(listener, &config, clock_rng.clone()).await?;
+        record_panics(app.run_record());
         // Whoever reads that the server has started may stop it at once.
         let stop_signals = StopSignals::listen()?;
         print_banner(&app, &config, &*clock_rng, log_format, out)?;
@@ -117,6 +121,15 @@ impl Start {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+/// Keeps panics in the record of this run, besides printing them.
+fn record_panics(record: Arc<RunRecord>) {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        record.panicked(info);
+        print(info);
+    }));
 }
 
 /// Pulls the starter models if the models folder is empty, except for the models of a checkout.

@@ -13,6 +13,7 @@ use super::parsers::{
 use crate::ip_network::Network;
 use crate::origin::Origin;
 use crate::storage::{PostgresLocation, PostgresSettings};
+use crate::system_memory::SystemMemory;
 
 pub const DEFAULT_MODELS: &str = "./models";
 
@@ -215,8 +216,5 @@ fn default_threads() -> usize {
 
 /// Three quarters of the memory of the machine or container.
 fn default_memory() -> u64 {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let total = system.cgroup_limits().map_or(system.total_memory(), |limits| limits.total_memory);
-    total / 4 * 3
+    SystemMemory::read().total() / 4 * 3
 }

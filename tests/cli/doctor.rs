@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -58,6 +59,27 @@ fn beside_a_running_server_its_own_port_is_fine_and_an_open_secret_is_not() {
     std::fs::set_permissions(&pepper, std::fs::Permissions::from_mode(0o644)).unwrap();
     let (status, text) = finding(&doctor(), "data");
     assert!(status == "fail" && text.contains("chmod go= ") && text.contains("pepper"), "{text}");
+}
+
+#[test]
+fn a_crash_is_shown_after_the_next_start_and_a_stop_is_none() {
+    let folder = folder(&TinyModel::default());
+    let last_crash =
+        || finding(&report(&run(folder.path(), &["doctor", "--fast", "--json", "--listen", "0"])), "last crash");
+    let start = || ServerProcess::start(folder.path(), &[]);
+    let stop = |mut serving: ServerProcess, signal: &str| {
+        serving.signal(signal);
+        serving.wait(Duration::from_secs(30))
+    };
+    assert_eq!(stop(start(), "TERM"), Some(0));
+    assert_eq!(stop(start(), "KILL"), None);
+    assert_eq!(last_crash().1, "none: ", "a killed server is noticed by the next one");
+    let serving = start();
+    let (status, text) = last_crash();
+    assert!(status == "warn" && text.contains("it was killed") && text.contains("server's log"), "{text}");
+    assert_eq!(stop(serving, "TERM"), Some(0));
+    assert_eq!(stop(start(), "TERM"), Some(0));
+    assert_eq!(last_crash().1, text, "later runs that stop keep it");
 }
 
 #[test]

@@ -6,12 +6,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::process::{MODEL, ServerProcess, command, folder, output_text};
 use crate::tiny_model::TinyModel;
+use crate::wait::until;
 
 /// `outpost serve` with a socket as descriptor 3, as systemd starts it.
 fn activated(folder: &Path, socket: impl Into<OwnedFd>, arguments: &[&str]) -> Command {
@@ -61,6 +63,54 @@ fn a_socket_from_systemd_is_served_across_restarts() {
     let waiting = std::thread::spawn(move || reqwest::blocking::get(url).unwrap().status());
     let _second = start();
     assert_eq!(waiting.join().unwrap(), 200);
+}
+
+#[test]
+fn restarts_lose_no_request_on_a_new_connection() {
+    let folder = folder(&TinyModel::default());
+    let (socket, _) = listener("127.0.0.1:0");
+    let start =
+        || ServerProcess::start_command(folder.path(), activated(folder.path(), socket.try_clone().unwrap(), &[]));
+    let mut server = start();
+    let (url, running) = (format!("{}/healthz", server.url), AtomicBool::new(true));
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let client = || {
+            let mut answers = Vec::new();
+            while running.load(Ordering::Relaxed) {
+                // Its connection is not used again.
+                let answer = reqwest::blocking::get(&url);
+                answers.push(answer.map_or_else(|error| format!("{error:?}"), |answer| answer.status().to_string()));
+            }
+            answers
+        };
+        let clients: Vec<_> = (0..4).map(|_| scope.spawn(client)).collect();
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(300));
+            server.signal("TERM");
+            assert_eq!(server.wait(Duration::from_secs(30)), Some(0));
+            server = start();
+        }
+        running.store(false, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    let failed: Vec<_> = answers.iter().filter(|answer| *answer != "200 OK").collect();
+    assert!(failed.is_empty() && answers.len() > 20, "{} of {}: {failed:?}", failed.len(), answers.len());
+}
+
+#[test]
+fn a_reload_leaves_the_address_of_the_configuration_file_aside() {
+    let folder = folder(&TinyModel::default());
+    let log = folder.path().join("log");
+    // Without the socket, this needs --insecure-http.
+    fs::write(folder.path().join("c.toml"), "server.listen = '0.0.0.0:80'").unwrap();
+    let mut start = activated(folder.path(), listener("127.0.0.1:0").0, &["--config", "c.toml"]);
+    let serving = ServerProcess::start_command(folder.path(), {
+        start.stderr(fs::File::create(&log).unwrap());
+        start
+    });
+    serving.signal("HUP");
+    let log = || fs::read_to_string(&log).unwrap();
+    until(log, || log().contains("configuration reloaded: no setting has changed"));
 }
 
 #[test]

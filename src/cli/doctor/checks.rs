@@ -8,13 +8,15 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::findings::Finding;
-use super::machine::{self, Memory, SyncRate};
-use crate::clock_rng::ClockRng;
+use super::machine::{self, SyncRate};
+use crate::app::run_record::{self, Crash};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{ComputeArgs, DataPaths};
 use crate::control_socket;
 use crate::display::format_bytes;
 use crate::models::backend::Isa;
 use crate::models::devices;
+use crate::system_memory::SystemMemory;
 
 /// Less free space than this is reported. A full disk stops the store.
 const LITTLE_SPACE: u64 = 5_000_000_000;
@@ -26,6 +28,8 @@ const SYNC_TIME: Duration = Duration::from_secs(1);
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 /// Any time before this one, 2025-01-01 in seconds since 1970, is wrong.
 const EARLIEST_TIME: u64 = 1_735_689_600;
+/// Crashes are reported for this long.
+const RECENT: Duration = Duration::from_secs(7 * 86_400);
 /// Files of the data folder that only its owner may read.
 const SECRETS: [&str; 3] = ["pepper", "admin.key", "outpost.redb"];
 
@@ -38,7 +42,7 @@ pub(super) fn all(
     measures: bool,
 ) -> Vec<Finding> {
     let data = existing(&paths.data);
-    let mut findings = vec![cpu(compute.threads()), memory(Memory::read(), compute.memory()), disk("disk", data)];
+    let mut findings = vec![cpu(compute.threads()), memory(SystemMemory::read(), compute.memory()), disk("disk", data)];
     let models = existing(&paths.models);
     if !is_same_disk(data, models) {
         findings.push(disk("models disk", models));
@@ -53,6 +57,7 @@ pub(super) fn all(
         port(listen, TcpListener::bind(listen).map(drop), is_served(&paths.data)),
         files(&paths.data),
         models_folder(models),
+        last_crash(run_record::last_crash(&paths.data), clock_rng.now()),
         clock(now(clock_rng), last_write(&paths.data), machine::is_clock_synchronized()),
     ]);
     findings
@@ -90,7 +95,7 @@ fn cpu(threads: usize) -> Finding {
 }
 
 /// `for_models`: what models may use.
-fn memory(memory: Memory, for_models: u64) -> Finding {
+fn memory(memory: SystemMemory, for_models: u64) -> Finding {
     let limit = memory.limit.map_or_else(String::new, |limit| format!(", {} in this container", format_bytes(limit)));
     let found = format!(
         "{}{limit}; {} for models, {} available now",
@@ -98,8 +103,7 @@ fn memory(memory: Memory, for_models: u64) -> Finding {
         format_bytes(for_models),
         format_bytes(memory.available)
     );
-    let total = memory.limit.unwrap_or(memory.machine);
-    if for_models > total {
+    if for_models > memory.total() {
         return Finding::fail("memory", found, "models may use more than there is; lower --memory");
     }
     match memory.available < for_models {
@@ -199,6 +203,19 @@ fn files(data: &Path) -> Finding {
     Finding::fail("data", format!("other users may read {}", open.join(" and ")), remedy)
 }
 
+/// `crash`: the last one of a server with this data folder.
+fn last_crash(crash: Option<Crash>, now: Timestamp) -> Finding {
+    match crash {
+        None => Finding::ok("last crash", "none"),
+        Some(crash) if crash.found.until(now) < RECENT => Finding::warn(
+            "last crash",
+            crash.to_string(),
+            "read the server's log of that time; keep it for a bug report",
+        ),
+        Some(crash) => Finding::ok("last crash", crash.to_string()),
+    }
+}
+
 fn models_folder(models: &Path) -> Finding {
     match rustix::fs::access(models, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK) {
         Ok(()) => Finding::ok("models", format!("{} can be written", models.display())),
@@ -243,7 +260,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::super::findings::{Finding, Status};
-    use super::super::machine::{Memory, SyncRate};
+    use super::super::machine::SyncRate;
+    use crate::system_memory::SystemMemory;
 
     fn text(finding: &Finding) -> String {
         format!("{}: {}", finding.found, finding.remedy.as_deref().unwrap_or_default())
@@ -251,12 +269,12 @@ mod tests {
 
     #[test]
     fn models_may_use_what_there_is() {
-        let memory = Memory { machine: 24_000_000_000, limit: Some(8_000_000_000), available: 5_000_000_000 };
+        let memory = SystemMemory { machine: 24_000_000_000, limit: Some(8_000_000_000), available: 5_000_000_000 };
         let status = |for_models| super::memory(memory, for_models).status;
         assert_eq!(status(4_000_000_000), Status::Ok);
         assert_eq!(status(6_000_000_000), Status::Warn);
         assert_eq!(status(9_000_000_000), Status::Fail, "the container has less");
-        let unlimited = Memory { limit: None, ..memory };
+        let unlimited = SystemMemory { limit: None, ..memory };
         assert_eq!(super::memory(unlimited, 9_000_000_000).status, Status::Warn);
     }
 

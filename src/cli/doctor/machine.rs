@@ -1,4 +1,4 @@
-//! What the operating system tells of this machine.
+//! Facts about this machine from the operating system.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -7,31 +7,6 @@ use std::time::Duration;
 
 use super::super::stopwatch::Stopwatch;
 use crate::clock_rng::ClockRng;
-
-/// Bytes of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Memory {
-    pub machine: u64,
-    /// The limit of a container or service, if it is lower.
-    pub limit: Option<u64>,
-    /// What programs can still take.
-    pub available: u64,
-}
-
-impl Memory {
-    pub fn read() -> Self {
-        let mut system = sysinfo::System::new();
-        system.refresh_memory();
-        let machine = system.total_memory();
-        let limits = system.cgroup_limits().filter(|limits| limits.total_memory < machine);
-        let available = system.available_memory();
-        Self {
-            machine,
-            limit: limits.as_ref().map(|limits| limits.total_memory),
-            available: limits.map_or(available, |limits| limits.free_memory.min(available)),
-        }
-    }
-}
 
 /// The name of the CPU, such as `AMD EPYC 9B45`.
 pub(super) fn cpu_name() -> String {

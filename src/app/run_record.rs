@@ -1,0 +1,243 @@
+//! Records how the last run of the server ended, for `outpost doctor`.
+//!
+//! While a server runs, `running.json` in its data folder says since when, and how much memory was left a moment ago. A stop
+//! removes it. If a start finds one, the run before has ended without a stop: it was killed, it crashed, or the machine lost
+//! power. The start then keeps that record as `last_crash.json`.
+//!
+//! Failures are logged and have no other effect: the server works without the record.
+
+use std::fs;
+use std::io;
+use std::panic::PanicHookInfo;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock_rng::{ClockRng, Timestamp};
+use crate::display::{format_bytes, one_line, shorten};
+use crate::system_memory::SystemMemory;
+
+const RUNNING_FILE: &str = "running.json";
+const CRASH_FILE: &str = "last_crash.json";
+/// Max bytes of a record.
+const MAX_BYTES: u64 = 64 << 10;
+/// If less than this share of the memory was left, the system has probably killed the server to get memory.
+const LITTLE_MEMORY: f64 = 0.05;
+
+/// The record of the run of this process.
+pub struct RunRecord {
+    data: PathBuf,
+    clock: Arc<dyn ClockRng>,
+    run: Mutex<Run>,
+}
+
+/// A run of the server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    pub version: String,
+    pub started: Timestamp,
+    /// When the server last wrote this record, within a minute of its end.
+    pub seen: Timestamp,
+    /// Identifies the time from one boot of the machine to the next.
+    boot: Option<String>,
+    /// Bytes of memory that programs could still take, and that all of them together can take.
+    memory_left: u64,
+    memory_total: u64,
+    /// The last panic of a thread.
+    panic: Option<String>,
+}
+
+/// A run that ended without a stop.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Crash {
+    pub run: Run,
+    /// When the next start found it.
+    pub found: Timestamp,
+    /// Whether the machine was started again in between.
+    machine_restarted: bool,
+}
+
+impl RunRecord {
+    /// Begins the record of this run. Call it with the lock of the data folder held.
+    pub fn begin(data: &Path, clock: Arc<dyn ClockRng>) -> Self {
+        let now = clock.now();
+        if let Some(run) = read::<Run>(&data.join(RUNNING_FILE)) {
+            let crash = Crash { machine_restarted: run.boot != boot_id(), run, found: now };
+            tracing::warn!("the last run of the server ended without a stop: {crash}");
+            log_failure(write(data, CRASH_FILE, &crash));
+        }
+        let SystemMemoryLeft { left, total } = SystemMemoryLeft::read();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let run = Run {
+            version,
+            started: now,
+            seen: now,
+            boot: boot_id(),
+            memory_left: left,
+            memory_total: total,
+            panic: None,
+        };
+        let record = Self { data: data.to_owned(), clock, run: Mutex::new(run) };
+        log_failure(record.save(&record.lock()));
+        record
+    }
+
+    /// Writes the time and the memory that is left. Call it every minute.
+    pub fn refresh(&self) {
+        let SystemMemoryLeft { left, total } = SystemMemoryLeft::read();
+        let mut run = self.lock();
+        (run.seen, run.memory_left, run.memory_total) = (self.clock.now(), left, total);
+        log_failure(self.save(&run));
+    }
+
+    /// Records a panic. The process may survive it.
+    pub fn panicked(&self, info: &PanicHookInfo<'_>) {
+        let message = info.payload_as_str().unwrap_or("no message");
+        let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
+        // Another thread may panic while it holds the lock, or this one.
+        let Ok(mut run) = self.run.try_lock() else { return };
+        (run.seen, run.panic) = (self.clock.now(), Some(format!("{}{place}", shorten(&one_line(message)))));
+        let _not_logged_in_a_panic = self.save(&run);
+    }
+
+    /// The server has stopped as it should.
+    pub fn end(&self) {
+        let _one = self.lock();
+        log_failure(fs::remove_file(self.data.join(RUNNING_FILE)));
+    }
+
+    fn save(&self, run: &Run) -> io::Result<()> {
+        write(&self.data, RUNNING_FILE, run)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Run> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The last crash of a server with this data folder. `None` if there was none, or if its record cannot be read.
+pub fn last_crash(data: &Path) -> Option<Crash> {
+    read(&data.join(CRASH_FILE))
+}
+
+impl std::fmt::Display for Crash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Run { version, started, seen, memory_left, memory_total, panic, .. } = &self.run;
+        write!(f, "outpost {version}, started {started}, last seen {seen}: ")?;
+        let is_short = (*memory_left as f64) < *memory_total as f64 * LITTLE_MEMORY;
+        match panic {
+            _ if self.machine_restarted => f.write_str("the machine was started again without a stop of the server")?,
+            _ if is_short => write!(
+                f,
+                "only {} of {} of memory were left, so the system has probably killed it",
+                format_bytes(*memory_left),
+                format_bytes(*memory_total)
+            )?,
+            Some(_) => f.write_str("it ended after a panic")?,
+            None => f.write_str("it was killed, or it crashed; the journal of the system may say why")?,
+        }
+        match panic {
+            Some(panic) => write!(f, "; last panic: {panic}"),
+            None => Ok(()),
+        }
+    }
+}
+
+struct SystemMemoryLeft {
+    left: u64,
+    total: u64,
+}
+
+impl SystemMemoryLeft {
+    fn read() -> Self {
+        let memory = SystemMemory::read();
+        Self { left: memory.available, total: memory.total() }
+    }
+}
+
+/// Linux draws it anew at every boot.
+fn boot_id() -> Option<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|text| text.trim().to_owned())
+}
+
+fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
+    let is_small = path.symlink_metadata().is_ok_and(|it| it.is_file() && it.len() <= MAX_BYTES);
+    serde_json::from_slice(&fs::read(path).ok().filter(|_| is_small)?).ok()
+}
+
+/// Replaces the file, so that a crash leaves the old one or the new one. Not synced: after a loss of power, the time matters
+/// less than the load on the disk.
+fn write(data: &Path, name: &str, record: &impl Serialize) -> io::Result<()> {
+    let (path, new) = (data.join(name), data.join(format!("{name}.new")));
+    fs::write(&new, serde_json::to_vec_pretty(record)?)?;
+    fs::rename(new, path)
+}
+
+fn log_failure(outcome: io::Result<()>) {
+    if let Err(cause) = outcome {
+        tracing::warn!(%cause, "the record of this run cannot be written to the data folder");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Crash, RUNNING_FILE, RunRecord, last_crash, read, write};
+    use crate::clock_rng::StoppedClock;
+
+    fn begin(data: &std::path::Path) -> RunRecord {
+        RunRecord::begin(data, Arc::new(StoppedClock))
+    }
+
+    #[test]
+    fn a_run_that_stops_leaves_no_crash() {
+        let data = tempfile::tempdir().unwrap();
+        let run = begin(data.path());
+        run.refresh();
+        run.end();
+        begin(data.path()).end();
+        assert_eq!(last_crash(data.path()), None);
+        assert!(!data.path().join(RUNNING_FILE).exists());
+    }
+
+    #[test]
+    fn a_run_that_does_not_stop_is_a_crash_until_the_next_one() {
+        let data = tempfile::tempdir().unwrap();
+        drop(begin(data.path()));
+        begin(data.path()).end();
+        begin(data.path()).end();
+        let crash = last_crash(data.path()).unwrap();
+        assert!(crash.to_string().contains("killed"), "{crash}");
+    }
+
+    #[test]
+    fn the_cause_is_named() {
+        let data = tempfile::tempdir().unwrap();
+        let run = begin(data.path()).lock().clone();
+        let text = |change: &dyn Fn(&mut Crash)| {
+            let mut crash = Crash { run: run.clone(), found: run.seen, machine_restarted: false };
+            change(&mut crash);
+            crash.to_string()
+        };
+        assert!(text(&|crash| crash.machine_restarted = true).contains("the machine was started again"));
+        let short = text(&|crash| (crash.run.memory_left, crash.run.memory_total) = (100_000_000, 8_000_000_000));
+        assert!(short.contains("only 100 MB of 8.0 GB"), "{short}");
+        let panic = text(&|crash| crash.run.panic = Some("index out of bounds at src/x.rs:1:2".to_owned()));
+        assert!(panic.contains("after a panic; last panic: index out"), "{panic}");
+    }
+
+    #[test]
+    fn a_damaged_or_huge_record_is_ignored() {
+        let data = tempfile::tempdir().unwrap();
+        let path = data.path().join(RUNNING_FILE);
+        for bad in ["", "{}", "[1", &"x".repeat(100_000)] {
+            std::fs::write(&path, bad).unwrap();
+            begin(data.path()).end();
+            assert_eq!(last_crash(data.path()), None, "{}", bad.len());
+        }
+        write(data.path(), "number.json", &7).unwrap();
+        assert_eq!(read::<u8>(&data.path().join("number.json")), Some(7));
+    }
+}
