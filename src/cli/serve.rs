@@ -20,12 +20,9 @@ use crate::app::run_record::RunRecord;
 use crate::app::{ADMIN_KEY_FILE, App, Reloader, Stopper, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
 use crate::clock_rng::ClockRng;
-use crate::config::{BadConfig, Config, DataPaths, LogFormat, ServeArgs};
+use crate::config::{BadConfig, Config, DEFAULT_LISTEN, DataPaths, LogFormat, ServeArgs};
 use crate::logging;
 use crate::systemd::{self, Notifier};
-
-/// The default of `--listen`.
-const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 
 /// How a server is started.
 struct Start {
@@ -51,7 +48,7 @@ pub fn run(settings: ServeSettings, reload: ConfigReload, out: &mut dyn Write) -
     };
     let config = Config { sandbox: Some(this_program()?), ..config };
     let log = logging::start(args.log_format, args.log_level);
-    if config.listen != args.listen && args.listen != SocketAddr::from(DEFAULT_LISTEN) {
+    if config.listen != args.listen && args.listen.to_string() != DEFAULT_LISTEN {
         tracing::warn!(ignored = %args.listen, "the socket from systemd is used, not the address of --listen");
     }
     // Before anything is pulled or created.

@@ -16,6 +16,7 @@ use crate::storage::{PostgresLocation, PostgresSettings};
 use crate::system_memory::SystemMemory;
 
 pub const DEFAULT_MODELS: &str = "./models";
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 
 /// Data and models folders; every subcommand takes these.
 #[derive(Args, Clone, Debug)]
@@ -117,7 +118,7 @@ impl ComputeArgs {
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {
     /// Address to listen on; port 0 selects a free port
-    #[arg(long, env = "OUTPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "[ADDRESS:]PORT", value_parser = parse_listen)]
+    #[arg(long, env = "OUTPOST_LISTEN", default_value = DEFAULT_LISTEN, value_name = "[ADDRESS:]PORT", value_parser = parse_listen)]
     pub listen: SocketAddr,
     #[command(flatten)]
     pub compute: ComputeArgs,

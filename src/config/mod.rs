@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use self::arguments::{ComputeArgs, DEFAULT_MODELS, DataPaths, ServeArgs, StoreArgs};
+pub use self::arguments::{ComputeArgs, DEFAULT_LISTEN, DEFAULT_MODELS, DataPaths, ServeArgs, StoreArgs};
 pub use self::choices::{DraftModel, KvType, LogFormat, LogLevel, ModelDevice, ModelPrecision, Precision};
 pub use self::defaults::with_defaults;
 pub use self::effective::{Effective, ValueOrigin, effective};

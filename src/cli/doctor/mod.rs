@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::output::Outcome;
 use crate::app::SystemClockRng;
-use crate::config::{ComputeArgs, DataPaths, parse_listen};
+use crate::config::{ComputeArgs, DEFAULT_LISTEN, DataPaths, parse_listen};
 use crate::display::one_line;
 use findings::{Finding, Status};
 use model_fit::ModelFit;
@@ -22,7 +22,7 @@ use model_fit::ModelFit;
 #[derive(Args)]
 pub(super) struct DoctorArgs {
     /// The address that the server is to listen on
-    #[arg(long, env = "OUTPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "[ADDRESS:]PORT", value_parser = parse_listen)]
+    #[arg(long, env = "OUTPOST_LISTEN", default_value = DEFAULT_LISTEN, value_name = "[ADDRESS:]PORT", value_parser = parse_listen)]
     listen: SocketAddr,
     #[command(flatten)]
     compute: ComputeArgs,
