@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::io::{IsTerminal, Write, stdout};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::panic;
 use std::path::Path;
 use std::sync::Arc;
