@@ -8,6 +8,7 @@
 
 mod client;
 mod error;
+mod folder_owner;
 mod folder_plan;
 mod folder_selection;
 mod gguf_plan;
@@ -23,6 +24,7 @@ mod source_file;
 
 pub use client::Hub;
 pub use error::HubError;
+pub use folder_owner::foreign_owner;
 pub use hugging_face::Repository;
 pub use install::{InstallOptions, Installed};
 pub use plan::{Plan, PlanOptions};

@@ -309,6 +309,7 @@ pub fn config(folder: &Path) -> Config {
         ignore_unknown_fields: false,
         open_metrics: false,
         pull: false,
+        api_pulls: None,
         stop_delay: Duration::ZERO,
         drain: Duration::from_secs(30),
         usage_retention: Duration::from_secs(90 * 86_400),
