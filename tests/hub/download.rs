@@ -1,8 +1,10 @@
 //! Files arrive complete, in parts, and go on where they stopped.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outpost::app::SystemClockRng;
+use outpost::clock_rng::ClockRng;
 use outpost::download::{Checksum, DownloadError, FileSpec, Location, Request};
 use outpost::progress::{Progress, Silent};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
@@ -63,10 +65,10 @@ fn a_cancelled_download_ends_at_once_and_keeps_its_parts() {
         downloader_with(policy(&[&server]), patient, hyper_util::client::proxy::matcher::Matcher::builder().build());
     let checksum = Checksum::Sha256(sha256(&file));
     let spec = FileSpec { name: "f".to_owned(), request: request(&server, "/f"), length: file.len() as u64, checksum };
-    let before = Instant::now();
+    let clock = SystemClockRng::new();
     let mut progress = CancelAfter { bytes: 0, limit: 2020 };
     let error = slow.fetch(&spec, &target.parts(), &target.path(), &mut progress).unwrap_err();
-    assert!(matches!(error, DownloadError::Cancelled) && before.elapsed() < Duration::from_secs(10), "{error}");
+    assert!(matches!(error, DownloadError::Cancelled) && clock.uptime() < Duration::from_secs(10), "{error}");
     drop(slow);
     server.forget_requests();
     let finished = target.fetch(&downloader(&[&server]), request(&server, "/f"), &file).unwrap();
@@ -78,10 +80,10 @@ fn a_wait_that_a_server_asks_for_can_be_cancelled() {
     let server = HubServer::start();
     server.add("/f", b"x");
     server.fail_always("/f", Some(Fault::Status(429, vec![("Retry-After", "200".to_owned())])));
-    let before = Instant::now();
+    let clock = SystemClockRng::new();
     let mut cancelled = CancelAfter { bytes: 0, limit: 0 };
     let error = downloader(&[&server]).get(&request(&server, "/f"), 10, &mut cancelled).unwrap_err();
-    assert!(matches!(error, DownloadError::Cancelled) && before.elapsed() < Duration::from_secs(10), "{error}");
+    assert!(matches!(error, DownloadError::Cancelled) && clock.uptime() < Duration::from_secs(10), "{error}");
 }
 
 #[test]

@@ -24,6 +24,21 @@ struct Pulls {
     is_closed: bool,
 }
 
+impl Pulls {
+    fn require_room(&self) -> Result<()> {
+        if self.is_closed {
+            return Err(Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back."));
+        }
+        if self.waiting.len() >= MAX_QUEUED {
+            let text = format!(
+                "{MAX_QUEUED} pulls are waiting already, and one runs at a time. Try again later, or cancel some of them."
+            );
+            return Err(Error::new(Code::Overloaded, text));
+        }
+        Ok(())
+    }
+}
+
 impl PullQueue {
     /// The pull of an equal request that has not ended.
     pub fn find_equal(&self, request: &PullRequest) -> Option<Arc<Job>> {
@@ -33,23 +48,12 @@ impl PullQueue {
     /// # Errors
     /// If no further pull may wait.
     pub fn require_room(&self) -> Result<()> {
-        self.with(|pulls| match pulls {
-            Pulls { is_closed: true, .. } => {
-                Err(Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back."))
-            }
-            Pulls { waiting, .. } if waiting.len() >= MAX_QUEUED => {
-                let text = format!(
-                    "{MAX_QUEUED} pulls are waiting already, and one runs at a time. Try again later, or cancel some of them."
-                );
-                Err(Error::new(Code::Overloaded, text))
-            }
-            Pulls { .. } => Ok(()),
-        })
+        self.with(|pulls| pulls.require_room())
     }
 
     pub fn push(&self, job: Arc<Job>) -> Result<()> {
-        self.require_room()?;
         self.with(|pulls| {
+            pulls.require_room()?;
             let ended = pulls.all.iter().filter(|job| job.state().has_ended()).count();
             let mut surplus = (ended + 1).saturating_sub(MAX_ENDED);
             pulls.all.retain(|job| {
@@ -59,8 +63,8 @@ impl PullQueue {
             });
             pulls.all.push_back(Arc::clone(&job));
             pulls.waiting.push_back(job);
-        });
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The pull that has waited longest; it waits no more.
