@@ -1,6 +1,7 @@
 //! Models that an admin installs over the API, from a small server that plays a hub. No network access.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -293,16 +294,19 @@ fn a_server_that_stops_ends_its_pull_and_the_next_one_goes_on() {
     let id = begin(&server);
     wait_for_state(&server, &id, "downloading");
     let waiting = pull(&server, json!({ "name": "second" })).json()["id"].clone();
-    let stream = std::thread::scope(|scope| {
-        let followed = scope.spawn(|| pull(&server, json!({ "stream": true })));
-        std::thread::sleep(Duration::from_millis(300));
-        let stopping = scope.spawn(|| server.begin_stop());
-        stopping.join().unwrap();
-        followed.join().unwrap()
-    });
-    let last = events(&stream).pop().unwrap();
-    assert_eq!((&last["status"], &last["error"]["code"]), (&json!("cancelled"), &json!("shutting_down")));
+    let mut follower = server.begin("/v1/models/pull", &server.admin, &json!({ "model": MODEL, "stream": true }));
+    let mut text = String::new();
+    while !text.contains("data: ") {
+        let mut bytes = [0; 4096];
+        let read = follower.read(&mut bytes).unwrap();
+        text.push_str(std::str::from_utf8(&bytes[..read]).unwrap());
+    }
     let before = Instant::now();
+    server.begin_stop();
+    follower.read_to_string(&mut text).unwrap();
+    for part in [&id, "\"status\":\"cancelled\"", "\"code\":\"shutting_down\"", "data: [DONE]"] {
+        assert!(text.contains(part), "'{part}' is not in {text}");
+    }
     let folder = server.stop();
     assert!(before.elapsed() < Duration::from_secs(10), "{:?}", before.elapsed());
 
