@@ -33,6 +33,7 @@ use crate::calls::{
     fine_tuning::{FineTuning, TrainingLoop, TunedModels},
     generation::TextGeneration,
     images::Images,
+    model_pulls::{ModelPulls, PullLoop},
     models::Models,
     speech::Speeches,
     stop_signal::LoopStopper,
@@ -105,6 +106,7 @@ pub struct App {
     training: TrainingLoop,
     batches: BatchLoop,
     background: BackgroundResponses,
+    pulls: PullLoop,
     control: ControlSocket,
     retention: Arc<ArcSwap<Retention>>,
     run_record: Arc<RunRecord>,
@@ -120,6 +122,7 @@ pub struct Stopper {
     training: LoopStopper,
     batches: LoopStopper,
     background: LoopStopper,
+    pulls: LoopStopper,
     /// Time from the stop until streams that still run are ended.
     drain_timeout: Duration,
 }
@@ -199,6 +202,7 @@ impl App {
             api.services.meter.clone(),
             Box::new(BackgroundResponseRunner(api.clone())),
         );
+        let (pulls, pull_stopper) = PullLoop::new(api.pulls.clone());
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
@@ -213,6 +217,7 @@ impl App {
             training: training_stopper,
             batches: batch_stopper,
             background: background_stopper,
+            pulls: pull_stopper,
             drain_timeout,
         };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
@@ -228,6 +233,7 @@ impl App {
             training,
             batches,
             background,
+            pulls,
             control,
             retention,
             run_record: Arc::new(RunRecord::begin(&data, clock_rng)),
@@ -303,9 +309,14 @@ impl App {
         let training = actix_web::rt::spawn(self.training.run());
         let batches = actix_web::rt::spawn(self.batches.run());
         let background = actix_web::rt::spawn(self.background.run());
+        let pulls = actix_web::rt::spawn(self.pulls.run());
         let outcome = self.server.await;
         let stopper = &self.stopper;
-        tokio::join!(stopper.end(&stopper.batches, batches), stopper.end(&stopper.background, background));
+        tokio::join!(
+            stopper.end(&stopper.batches, batches),
+            stopper.end(&stopper.background, background),
+            stopper.end(&stopper.pulls, pulls)
+        );
         self.stopper.end_training(training).await;
         pruning.abort();
         sweeping.abort();
@@ -406,6 +417,7 @@ impl Stopper {
         self.training.stop();
         self.batches.stop();
         self.background.stop();
+        self.pulls.stop();
         self.engine.drain();
         self.upstream.advance(ShutdownPhase::Draining);
         let gentle = self.server.stop(true);
@@ -538,11 +550,23 @@ fn api(
         ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
     let models = Models::new(engine.clone(), tuned.clone(), upstream.clone());
+    let settings = engine::Settings {
+        threads: config.threads,
+        ..engine::Settings::new(config.paths.models.clone(), config.memory)
+    };
+    let pulls = ModelPulls::new(
+        config.api_pulls.clone(),
+        settings,
+        engine.clone(),
+        services.pull_log.clone(),
+        clock_rng.clone(),
+    );
     let upstream_models = UpstreamModels::new(engine.clone(), upstream.clone());
     let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned, upstream_models.clone());
     Api {
         fine_tuning: FineTuning::new(services.jobs.clone(), models.clone()),
         models,
+        pulls,
         chat: Chat::new(generation.clone(), context_loader, config.strict_schemas),
         completions: Completions::new(generation.clone()),
         tokenization: Tokenization::new(generation),

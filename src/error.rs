@@ -51,6 +51,8 @@ codes! {
     ModelNotAllowed       => 403 "permission_error"      "model_not_allowed",
     /// The signature of a URL is not valid.
     InvalidSignature      => 403 "permission_error"      "invalid_signature",
+    /// The server was started without `--allow-pull`.
+    PullsDisabled         => 403 "permission_error"      "pulls_disabled",
     NotFound              => 404 "invalid_request_error" "not_found",
     ModelNotFound         => 404 "invalid_request_error" "model_not_found",
     MethodNotAllowed      => 405 "invalid_request_error" "method_not_allowed",
@@ -70,6 +72,8 @@ codes! {
     InsufficientQuota     => 429 "rate_limit_error"      "insufficient_quota",
     /// A bug. The client sees only the request id.
     Internal              => 500 "server_error"          "internal_error",
+    /// A hub or registry cannot be reached, answers with an error, or sends something wrong.
+    PullFailed            => 502 "server_error"          "pull_failed",
     Overloaded            => 503 "server_error"          "overloaded",
     ModelUnavailable      => 503 "server_error"          "model_unavailable",
     StorageUnavailable    => 503 "server_error"          "storage_unavailable",

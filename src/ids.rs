@@ -166,6 +166,8 @@ ids! {
     JobEventId "fine-tuning event" "ftevent-";
     /// An adapter that a fine-tuning job has saved.
     CheckpointId "checkpoint" "ftckpt_";
+    /// The pull of a model.
+    PullId "model pull" "pull_";
     /// A batch of requests.
     BatchId "batch" "batch_";
     /// The result of one request of a batch.

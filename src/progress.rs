@@ -16,6 +16,10 @@ pub trait Progress {
     fn done(&mut self);
     /// A message for the user.
     fn note(&mut self, text: &str);
+    /// Whether the transfer is to be given up. It is asked several times a second.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
 }
 
 /// Progress bars if standard error is a terminal, else a line every 10 %.

@@ -20,6 +20,7 @@ mod grammars;
 pub mod images;
 pub mod message_joining;
 pub mod messages;
+pub mod model_pulls;
 pub mod models;
 pub mod output_spec;
 mod persist_turn;

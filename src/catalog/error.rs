@@ -62,6 +62,8 @@ pub enum PullError {
     HashMismatch { file: String, expected: String, found: String },
     #[error("{file} cannot be converted: {why}")]
     Unconvertible { file: String, why: String },
+    #[error("the pull was cancelled; finished packages are kept")]
+    Cancelled,
     #[error("{path} exists but {why}. Move it away or delete it, then pull again")]
     InTheWay { path: PathBuf, why: String },
     #[error(transparent)]
@@ -74,7 +76,7 @@ impl PullError {
         match self {
             Self::NoPip { .. } | Self::NoNpm { .. } | Self::DownloadFailed { .. } => true,
             Self::BadPackage { .. } | Self::HashMismatch { .. } | Self::Unconvertible { .. } => true,
-            Self::InTheWay { .. } | Self::Folder(_) => false,
+            Self::Cancelled | Self::InTheWay { .. } | Self::Folder(_) => false,
         }
     }
 }

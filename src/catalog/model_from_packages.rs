@@ -95,6 +95,10 @@ impl Assembly<'_> {
             if idle_polls == SILENT_POLLS {
                 progress.note(&format!("No data for ten seconds; {} is still trying.", registry.program()));
             }
+            match progress.is_cancelled() {
+                true => Err(PullError::Cancelled),
+                false => Ok(()),
+            }
         })?;
         progress.advance(total - reported);
         Ok(archive)

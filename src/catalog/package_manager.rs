@@ -102,12 +102,13 @@ impl PackageManager {
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Downloads one package into the folder `work_dir`, which is cleared first, and reports the bytes so far.
+    /// Downloads one package into the folder `work_dir`, which is cleared first, and reports the bytes so far. Stops if
+    /// `on_bytes` returns an error.
     pub fn download(
         &self,
         package: &PackageId,
         work_dir: &Path,
-        on_bytes: &mut dyn FnMut(u64),
+        on_bytes: &mut dyn FnMut(u64) -> Result<(), PullError>,
     ) -> Result<PathBuf, PullError> {
         let (archives, temporary) = (work_dir.join("archives"), work_dir.join("tmp"));
         for dir in [work_dir, &archives, &temporary] {
@@ -121,7 +122,7 @@ impl PackageManager {
                 break status;
             }
             // Both programs write to a temporary folder and then copy, so the larger of both is the progress.
-            on_bytes(bytes_below(&temporary, 0).max(bytes_below(&archives, 0)));
+            on_bytes(bytes_below(&temporary, 0).max(bytes_below(&archives, 0)))?;
             thread::sleep(POLL_INTERVAL);
         };
         if !status.success() {

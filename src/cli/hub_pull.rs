@@ -1,7 +1,6 @@
 //! `outpost models pull hf:…`: shows what a repository has, and installs one model of it.
 
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crate::download::AllowedHost;
 use crate::engine::{ModelKind, Settings};
 use crate::hub::{
     Candidate, Hub, HubError, HubSettings, HuggingFaceModel, InstallOptions, Plan, PlanOptions, SourceEntry, State,
+    foreign_owner,
 };
 use crate::progress::{self, Silent};
 
@@ -43,7 +43,13 @@ pub struct HubArgs {
     json: bool,
     /// For a model of a hub: HOST[:PORT] that may have an address of a private network, such as a mirror to which the hub
     /// redirects (may be repeated). The host of HF_ENDPOINT always may
-    #[arg(long = "allow-host", env = "OUTPOST_PULL_ALLOWED_HOSTS", value_delimiter = ',', value_name = "HOST")]
+    #[arg(
+        id = "pull_allowed_hosts",
+        long = "allow-host",
+        env = "OUTPOST_PULL_ALLOWED_HOSTS",
+        value_delimiter = ',',
+        value_name = "HOST"
+    )]
     allowed_hosts: Vec<AllowedHost>,
     #[command(flatten)]
     compute: ComputeArgs,
@@ -124,16 +130,14 @@ fn print_json(object: &serde_json::Value, out: &mut dyn Write) -> Result<(), Box
     Ok(writeln!(out, "{}", serde_json::to_string_pretty(object)?)?)
 }
 
-/// Files that root creates in the folder of another user could not be changed by that user, and a link that this user has
-/// planted could lead root elsewhere.
+/// Refuses root in the folder of another user.
 fn check_owner(models_dir: &Path) -> Result<(), HubError> {
-    let owner = std::fs::metadata(models_dir).map_or(0, |it| it.uid());
-    match rustix::process::geteuid().is_root() && owner != 0 {
-        true => Err(HubError::Setting(format!(
+    match foreign_owner(models_dir) {
+        Some(owner) => Err(HubError::Setting(format!(
             "the folder {} belongs to the user with the ID {owner}; run the command as that user: sudo -u '#{owner}' outpost models pull …",
             models_dir.display()
         ))),
-        false => Ok(()),
+        None => Ok(()),
     }
 }
 

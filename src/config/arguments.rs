@@ -10,6 +10,7 @@ use super::choices::{DraftModel, KvType, LogFormat, LogLevel, ModelDevice, Model
 use super::parsers::{
     parse_device, parse_draft, parse_host, parse_listen, parse_precision, parse_public_url, parse_size,
 };
+use crate::download::AllowedHost;
 use crate::ip_network::Network;
 use crate::origin::Origin;
 use crate::storage::{PostgresLocation, PostgresSettings};
@@ -154,6 +155,13 @@ pub struct ServeArgs {
     /// Do not pull the starter models
     #[arg(long, env = "OUTPOST_NO_PULL")]
     pub no_pull: bool,
+    /// Let admin keys install models over the API and in the dashboard: the server then downloads them from hubs and registries
+    #[arg(long, env = "OUTPOST_ALLOW_PULL")]
+    pub allow_pull: bool,
+    /// HOST[:PORT] from which such a download may come although it has an address of a private network, such as a mirror to
+    /// which the hub redirects (may be repeated). The host of HF_ENDPOINT always may
+    #[arg(long = "pull-allowed-host", env = "OUTPOST_PULL_ALLOWED_HOSTS", value_delimiter = ',', value_name = "HOST")]
+    pub pull_allowed_hosts: Vec<AllowedHost>,
     /// Seconds that running requests may take to finish after SIGTERM
     #[arg(long, env = "OUTPOST_DRAIN_SECONDS", default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub drain_seconds: u64,

@@ -59,6 +59,8 @@ pub const KEYS: &[Key] = &[
     Key::new("server.models", "models", AfterRestart),
     Key::new("server.pull_starter", "no_pull", AfterRestart)
         .opposite("Whether a start without any model pulls the starter models"),
+    Key::new("server.allow_pull", "allow_pull", AfterRestart),
+    Key::new("server.pull_allowed_hosts", "pull_allowed_hosts", AfterRestart).example(r#"["mirror.internal"]"#),
     Key::new("server.public_url", "public_url", AfterRestart).example(r#""https://ai.example.org""#),
     Key::new("server.strict_schemas", "strict_schemas", AfterRestart),
     Key::new("server.ignore_unknown_fields", "ignore_unknown_fields", AfterRestart),

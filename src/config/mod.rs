@@ -27,9 +27,13 @@ pub use self::keys::{Applies, KEYS, Key};
 pub(crate) use self::parsers::parse_listen;
 pub use self::template::template;
 pub use self::values::{settings_command, settings_from};
+use crate::hub::HubSettings;
 use crate::ip_network::Network;
 use crate::origin::Origin;
 use crate::storage::PostgresLocation;
+
+/// Connections of a file that is pulled over the API.
+const PULL_CONNECTIONS: usize = 4;
 
 /// Source of the TLS certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +75,10 @@ pub struct Config {
     pub strict_schemas: bool,
     pub ignore_unknown_fields: bool,
     pub open_metrics: bool,
+    /// Whether a start without any model pulls the starter models.
     pub pull: bool,
+    /// The hub from which admins may pull models over the API. `None`: they may not.
+    pub api_pulls: Option<HubSettings>,
     /// How long requests are accepted after the signal to stop, while the server reports that it is not ready.
     pub stop_delay: Duration,
     /// How long a stop may take after this delay.
@@ -119,6 +126,8 @@ pub enum BadConfig {
     TwoCertificates,
     #[error("{0}")]
     Store(String),
+    #[error("--allow-pull: {0}")]
+    Pulls(String),
 }
 
 impl Config {
@@ -130,6 +139,8 @@ impl Config {
             return Err(BadConfig::PlainText(args.listen));
         }
         let store = paths.store.location().map_err(BadConfig::Store)?;
+        let hub = || HubSettings::from_env(args.pull_allowed_hosts.clone(), PULL_CONNECTIONS);
+        let api_pulls = args.allow_pull.then(hub).transpose().map_err(|error| BadConfig::Pulls(error.to_string()))?;
         Ok(Self {
             paths,
             store,
@@ -147,6 +158,7 @@ impl Config {
             ignore_unknown_fields: args.ignore_unknown_fields,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,
+            api_pulls,
             stop_delay: Duration::from_secs(args.stop_delay_seconds),
             drain: Duration::from_secs(args.drain_seconds),
             usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),

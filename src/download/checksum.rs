@@ -46,8 +46,14 @@ impl Checksum {
     }
 }
 
-/// Hashes a file of `length` bytes. `is_git`: also computes the ID of the git object.
-pub(super) fn digests(file: &File, length: u64, is_git: bool, on_bytes: impl Fn(u64)) -> io::Result<Digests> {
+/// Hashes a file of `length` bytes. `is_git`: also computes the ID of the git object. An error of `on_bytes`, which is told of
+/// each chunk, ends it.
+pub(super) fn digests(
+    file: &File,
+    length: u64,
+    is_git: bool,
+    on_bytes: impl Fn(u64) -> io::Result<()>,
+) -> io::Result<Digests> {
     let mut sha256 = Context::new(&SHA256);
     let mut git = is_git.then(|| {
         let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
@@ -68,7 +74,7 @@ pub(super) fn digests(file: &File, length: u64, is_git: bool, on_bytes: impl Fn(
         if let Some(git) = &mut git {
             git.update(bytes);
         }
-        on_bytes(bytes.len() as u64);
+        on_bytes(bytes.len() as u64)?;
     }
     let text = |digest: Digest| hex(digest.as_ref());
     Ok(Digests { sha256: text(sha256.finish()), git_blob: git.map(|git| text(git.finish())).unwrap_or_default() })

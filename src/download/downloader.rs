@@ -226,16 +226,16 @@ impl Downloader {
         let hashing = self.runtime.spawn_blocking(move || {
             digests(&reader, length, is_git, |bytes| {
                 counted.bytes.fetch_add(bytes, Ordering::Relaxed);
+                match counted.is_cancelled.load(Ordering::Relaxed) {
+                    true => Err(std::io::ErrorKind::Interrupted.into()),
+                    false => Ok(()),
+                }
             })
         });
-        let hashed = self.wait(hashing, &shared, progress);
+        let hashed = async { hashing.await.map_err(|error| DownloadError::Setup(error.to_string())) };
+        let hashed = self.wait(hashed, &shared, progress);
         progress.done();
-        let found = match hashed {
-            Ok(hashed) => {
-                hashed.map_err(|error| DownloadError::Setup(format!("cannot read {}: {error}", spec.name)))?
-            }
-            Err(error) => return Err(DownloadError::Setup(error.to_string())),
-        };
+        let found = hashed?.map_err(|error| DownloadError::Setup(format!("cannot read {}: {error}", spec.name)))?;
         match spec.checksum.mismatch(&found) {
             None => Ok(found.sha256),
             Some((expected, found)) => Err(DownloadError::Mismatch { name: spec.name.clone(), expected, found }),
@@ -275,7 +275,7 @@ impl Downloader {
         let limit = settings.attempts.min(SHORT_ATTEMPTS);
         let mut attempts = Attempts::default();
         loop {
-            let error = match self.runtime.block_on(work()) {
+            let error = match self.wait(work(), &Shared::default(), progress) {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
@@ -285,14 +285,23 @@ impl Downloader {
                     if asked {
                         progress.note(&format!("the server allows no more requests for {} s; waiting", wait.as_secs()));
                     }
-                    std::thread::sleep(wait);
+                    let sleep = async {
+                        tokio::time::sleep(wait).await;
+                        Ok(())
+                    };
+                    self.wait(sleep, &Shared::default(), progress)?;
                 }
             }
         }
     }
 
-    /// Waits for `work` and reports its progress meanwhile.
-    fn wait<T>(&self, work: impl Future<Output = T>, shared: &Shared, progress: &mut dyn Progress) -> T {
+    /// Waits for `work` and reports its progress meanwhile. Gives it up when the progress is cancelled.
+    fn wait<T>(
+        &self,
+        work: impl Future<Output = Result<T, DownloadError>>,
+        shared: &Shared,
+        progress: &mut dyn Progress,
+    ) -> Result<T, DownloadError> {
         let mut reported = 0;
         let mut report = |progress: &mut dyn Progress| {
             let bytes = shared.bytes.load(Ordering::Relaxed);
@@ -309,6 +318,10 @@ impl Downloader {
                     return done;
                 }
                 report(progress);
+                if progress.is_cancelled() {
+                    shared.is_cancelled.store(true, Ordering::Relaxed);
+                    return Err(DownloadError::Cancelled);
+                }
             }
         })
     }

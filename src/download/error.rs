@@ -41,6 +41,8 @@ pub enum DownloadError {
         "the disk that holds {0} is full. Free some space and run the same command again; the download resumes where it stopped"
     )]
     DiskFull(PathBuf),
+    #[error("the download was cancelled; what has arrived is kept")]
+    Cancelled,
     #[error("cannot use {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     /// The connection or this machine is not set up for downloads.

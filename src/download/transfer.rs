@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http1::StatusCode;
@@ -28,6 +28,8 @@ const MAX_EXPIRED: u32 = 5;
 pub(super) struct Shared {
     /// Bytes received or verified; those of a repeated part are taken back.
     pub bytes: AtomicU64,
+    /// Nobody waits for the work any more.
+    pub is_cancelled: AtomicBool,
     pub notes: Mutex<Vec<String>>,
 }
 

@@ -49,7 +49,8 @@ use self::client_address::TrustedProxies;
 use self::routes::responses::live::LiveResponses;
 use crate::calls::{
     chat::Chat, completions::Completions, embeddings::Embeddings, fine_tuning::FineTuning, images::Images,
-    models::Models, speech::Speeches, tokenization::Tokenization, transcriptions::Transcriptions,
+    model_pulls::ModelPulls, models::Models, speech::Speeches, tokenization::Tokenization,
+    transcriptions::Transcriptions,
 };
 use crate::clock_rng::ClockRng;
 use crate::ids::{KeyId, ListId};
@@ -64,6 +65,7 @@ pub struct Api {
     pub services: Services,
     pub fine_tuning: FineTuning,
     pub models: Models,
+    pub pulls: ModelPulls,
     pub chat: Chat,
     pub completions: Completions,
     pub tokenization: Tokenization,

@@ -4,10 +4,11 @@
 //! whether this server supports the model, and how much memory it takes. Only then does [`Hub::install`] download the files,
 //! verify them and give the model its place in the models folder by one rename.
 //!
-//! Only the user's own command opens connections. What a hub says is untrusted: names, sizes and texts are checked.
+//! Only a user's own command, or the request of an admin to a server with `--allow-pull`, opens connections. What a hub says is untrusted: names, sizes and texts are checked.
 
 mod client;
 mod error;
+mod folder_owner;
 mod folder_plan;
 mod folder_selection;
 mod gguf_plan;
@@ -23,6 +24,7 @@ mod source_file;
 
 pub use client::Hub;
 pub use error::HubError;
+pub use folder_owner::foreign_owner;
 pub use hugging_face::Repository;
 pub use install::{InstallOptions, Installed};
 pub use plan::{Plan, PlanOptions};

@@ -17,6 +17,7 @@ use super::keys::Keys;
 use super::limits::Limits;
 use super::maintenance::Maintenance;
 use super::projects::Projects;
+use super::pull_log::PullLog;
 use super::responses::Responses;
 use super::sign_in::SignIn;
 use super::stored_images::StoredImages;
@@ -38,6 +39,7 @@ pub struct Services {
     pub maintenance: Maintenance,
     pub meter: Meter,
     pub projects: Projects,
+    pub pull_log: PullLog,
     pub responses: Responses,
     pub sign_in: SignIn,
     pub stored_images: StoredImages,
@@ -73,6 +75,7 @@ impl Services {
             limits,
             maintenance: Maintenance::new(store(), clock_rng()),
             projects: Projects::new(store(), clock_rng()),
+            pull_log: PullLog::new(store(), clock_rng()),
             responses,
             sign_in: SignIn::new(store(), clock_rng()),
             stored_images: StoredImages::new(store(), clock_rng(), image_url_ttl),

@@ -32,6 +32,7 @@ pub mod patch;
 mod persistent_write;
 pub mod precondition;
 pub mod projects;
+pub mod pull_log;
 pub mod quotas;
 pub mod responses;
 pub mod setup;

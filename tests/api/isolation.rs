@@ -130,6 +130,12 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for (route, act) in [("/models/{model_id}/load", "load"), ("/models/{model_id}/unload", "unload")] {
         row(post.clone(), route, None, format!("/models/{MODEL}/{act}"), Empty, Needs::Admin);
     }
+    row(post.clone(), "/models/pull", None, "/models/pull".into(), Json(json!({ "model": "hf:u/r" })), Needs::Admin);
+    row(get.clone(), "/model-pulls", None, "/model-pulls".into(), Empty, Needs::Admin);
+    for method in [&get, &delete] {
+        let one = format!("/model-pulls/pull_{}", "0".repeat(32));
+        row(method.clone(), "/model-pulls/{pull_id}", path, one, Empty, Needs::Admin);
+    }
     let chat = |more: Value| {
         let mut body = json!({ "model": MODEL, "messages": messages(), "max_tokens": 1 });
         more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
@@ -348,6 +354,8 @@ impl Row {
             | "/fine_tuning/jobs/{job_id}/resume" => response.status == 409,
             "/push" | "/create" | "/copy" => response.status == 400,
             "/blobs/{digest}" => [400, 404].contains(&response.status),
+            // The server does not allow pulls.
+            "/models/pull" | "/model-pulls" | "/model-pulls/{pull_id}" => is_error(response, 403, &["pulls_disabled"]),
             // The model is in the models folder.
             "/delete" => response.status == 409,
             "/models/{model_id}" if self.method == Method::DELETE => response.status == 409,

@@ -10,6 +10,9 @@ mod database;
 mod database_servers;
 #[path = "../common/fixtures.rs"]
 mod fixtures;
+#[path = "../common/hub_server.rs"]
+#[expect(dead_code, reason = "other tests use more of it")]
+mod hub_server;
 #[path = "../common/postgres.rs"]
 #[expect(dead_code, reason = "other tests use more of it")]
 mod postgres;
@@ -58,6 +61,7 @@ mod images;
 mod isolation;
 mod keyless;
 mod limits;
+mod model_pulls;
 mod models;
 mod nodes;
 mod ollama;

@@ -24,6 +24,7 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                     .replace("{api_key_id}", &format!("key_{nothing}"))
                     .replace("{file_id}", &format!("file-{nothing}"))
                     .replace("{job_id}", &format!("ftjob-{nothing}"))
+                    .replace("{pull_id}", &format!("pull_{nothing}"))
                     .replace("{batch_id}", &format!("batch_{nothing}"))
                     .replace("{conversation_id}", &format!("conv_{nothing}"))
                     .replace("{item_id}", &format!("msg_{nothing}00000000"))

@@ -37,13 +37,13 @@ export async function waitForJob(api, id) {
   }
 }
 
-/** Starts a server: `{url, key, api, newSignInLink, stop}`. `args`: additional arguments. `addModels` gets the folder of the models. */
-export async function startServer({ args = [], withoutModels = false, addModels } = {}) {
+/** Starts a server: `{url, key, api, newSignInLink, stop}`. `args`: additional arguments. `env`: additional variables. `addModels` gets the folder of the models. */
+export async function startServer({ args = [], env = {}, withoutModels = false, addModels } = {}) {
   const directory = mkdtempSync(join(tmpdir(), "outpost-browser-"));
   const data = join(directory, "data");
   const models = withoutModels ? join(directory, "models") : createModelsDirectory(join(directory, "models"));
   addModels?.(models);
-  const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data, "--models", models, "--no-pull", ...args], { stdio: ["ignore", "pipe", "pipe"] });
+  const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data, "--models", models, "--no-pull", ...args], { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
   child.stderr.resume();
   const url = await new Promise((resolve, reject) => {
     const timeout = setTimeout(() => reject(new Error("the server did not start")), START_MS);

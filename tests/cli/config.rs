@@ -17,6 +17,7 @@ const VALUES: &[(&str, &str, &str, &str)] = &[
     ("server.listen", "'127.0.0.1:1'", "127.0.0.1:2", "127.0.0.1:3"),
     ("server.data", "'data-1'", "data-2", "data-3"),
     ("server.models", "'models-1'", "models-2", "models-3"),
+    ("server.pull_allowed_hosts", "['m1.internal']", "m2.internal", "m3.internal"),
     ("server.public_url", "'https://a1.example'", "https://a2.example", "https://a3.example"),
     ("server.stop_delay_seconds", "1", "2", "3"),
     ("server.drain_seconds", "11", "12", "13"),

@@ -104,12 +104,15 @@ def link_models(folder):
 
 
 @contextmanager
-def run_server(data):
-    """Runs a server with its own data folder, and stops it at the end."""
+def run_server(data, arguments=None, environment=None):
+    """Runs a server with its own data folder, and stops it at the end. `arguments`: instead of the folder of the models."""
     binary = os.environ.get("OUTPOST_BIN", str(ROOT / "target/debug/outpost"))
-    models = os.environ.get("OUTPOST_TEST_MODELS") or link_models(data.parent / "models")
-    command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", str(data), "--models", models]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if arguments is None:
+        arguments = ["--models", os.environ.get("OUTPOST_TEST_MODELS") or link_models(data.parent / "models")]
+    command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", str(data), *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+    )
     output = ServerOutput(process)
     try:
         url = output.address()

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ pub struct Server {
     pub engine: Engine,
     pub folder: TempDir,
     client: Client,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    stop: Mutex<Option<tokio::sync::oneshot::Sender<()>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -155,7 +155,7 @@ impl Server {
         let (url, address, engine) = started.recv().expect("the server starts");
         let admin = std::fs::read_to_string(folder.path().join("data/admin.key")).unwrap().trim().to_owned();
         let client = Client::builder().timeout(Duration::from_secs(60)).build().unwrap();
-        Self { url, address, admin, clock, engine, folder, client, stop: Some(stop), thread: Some(thread) }
+        Self { url, address, admin, clock, engine, folder, client, stop: Mutex::new(Some(stop)), thread: Some(thread) }
     }
 
     /// Stops and returns the folder, so that a test can start another server on it.
@@ -164,8 +164,13 @@ impl Server {
         std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
     }
 
+    /// Tells it to stop, and returns at once.
+    pub fn begin_stop(&self) {
+        drop(self.stop.lock().unwrap().take());
+    }
+
     fn shut_down(&mut self) {
-        drop(self.stop.take());
+        self.begin_stop();
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
@@ -309,6 +314,7 @@ pub fn config(folder: &Path) -> Config {
         ignore_unknown_fields: false,
         open_metrics: false,
         pull: false,
+        api_pulls: None,
         stop_delay: Duration::ZERO,
         drain: Duration::from_secs(30),
         usage_retention: Duration::from_secs(90 * 86_400),

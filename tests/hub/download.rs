@@ -1,9 +1,12 @@
 //! Files arrive complete, in parts, and go on where they stopped.
 
 use std::process::Command;
+use std::time::Duration;
 
+use outpost::app::SystemClockRng;
+use outpost::clock_rng::ClockRng;
 use outpost::download::{Checksum, DownloadError, FileSpec, Location, Request};
-use outpost::progress::Silent;
+use outpost::progress::{Progress, Silent};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 
 use crate::hub_server::{Fault, HubServer};
@@ -28,6 +31,59 @@ fn a_file_is_fetched_in_parts_and_verified() {
     assert_eq!(target.content().unwrap(), file);
     assert_eq!(ranges(&server, "/f"), [(0, 999), (1000, 1999), (2000, 2999), (3000, 3006)]);
     assert!(target.leftovers().is_empty());
+}
+
+/// Is cancelled when so many bytes have arrived.
+struct CancelAfter {
+    bytes: u64,
+    limit: u64,
+}
+
+impl Progress for CancelAfter {
+    fn start(&mut self, _: &str, _: u64) {}
+    fn done(&mut self) {}
+    fn note(&mut self, _: &str) {}
+
+    fn advance(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.bytes >= self.limit
+    }
+}
+
+#[test]
+fn a_cancelled_download_ends_at_once_and_keeps_its_parts() {
+    let (server, target, file) = (HubServer::start(), Target::new(), content(4 * PART));
+    server.add("/f", file.clone());
+    // The probe and two parts succeed.
+    let fine = || Fault::CutAfter(1 << 30);
+    server.fail_next("/f", [fine(), fine(), fine(), Fault::StallAfter(10), Fault::StallAfter(10)]);
+    let patient = outpost::download::Settings { stall_timeout: Duration::from_secs(60), ..settings() };
+    let slow =
+        downloader_with(policy(&[&server]), patient, hyper_util::client::proxy::matcher::Matcher::builder().build());
+    let checksum = Checksum::Sha256(sha256(&file));
+    let spec = FileSpec { name: "f".to_owned(), request: request(&server, "/f"), length: file.len() as u64, checksum };
+    let clock = SystemClockRng::new();
+    let mut progress = CancelAfter { bytes: 0, limit: 2020 };
+    let error = slow.fetch(&spec, &target.parts(), &target.path(), &mut progress).unwrap_err();
+    assert!(matches!(error, DownloadError::Cancelled) && clock.uptime() < Duration::from_secs(10), "{error}");
+    drop(slow);
+    server.forget_requests();
+    let finished = target.fetch(&downloader(&[&server]), request(&server, "/f"), &file).unwrap();
+    assert_eq!((finished.resumed, ranges(&server, "/f").len()), (2000, 2));
+}
+
+#[test]
+fn a_wait_that_a_server_asks_for_can_be_cancelled() {
+    let server = HubServer::start();
+    server.add("/f", b"x");
+    server.fail_always("/f", Some(Fault::Status(429, vec![("Retry-After", "200".to_owned())])));
+    let clock = SystemClockRng::new();
+    let mut cancelled = CancelAfter { bytes: 0, limit: 0 };
+    let error = downloader(&[&server]).get(&request(&server, "/f"), 10, &mut cancelled).unwrap_err();
+    assert!(matches!(error, DownloadError::Cancelled) && clock.uptime() < Duration::from_secs(10), "{error}");
 }
 
 #[test]

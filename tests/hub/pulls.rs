@@ -37,6 +37,35 @@ fn a_pulled_model_answers_a_chat() {
 }
 
 #[test]
+fn a_server_pulls_with_the_settings_of_its_environment() {
+    let model = tiny();
+    let repository = Repository::with(&[("tiny-F32.gguf", &model)]);
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--no-pull"];
+    let mut start = repository.outpost(&arguments);
+    start.env("OUTPOST_ALLOW_PULL", "true").stderr(std::process::Stdio::null());
+    let server = ServerProcess::start_command(repository.folder.path(), start);
+    let body = json!({ "model": "hf:u/tiny-GGUF", "stream": true });
+    let events = server.request(reqwest::Method::POST, "/v1/models/pull", Some(&body)).text().unwrap();
+    assert!(events.contains("\"status\":\"succeeded\"") && events.ends_with("data: [DONE]\n\n"), "{events}");
+    assert_eq!(read(&repository.models().join("tiny-f32/tiny-f32.gguf")), model);
+    let source = String::from_utf8(read(&repository.models().join("tiny-f32/source.toml"))).unwrap();
+    assert!(source.contains("reference = \"hf:u/tiny-GGUF\""), "{source}");
+    // The command finds the same model.
+    assert!(repository.pull_ok(&["hf:u/tiny-GGUF"]).contains("installed already"));
+}
+
+#[test]
+fn a_server_that_may_not_connect_says_so_at_its_start() {
+    let repository = Repository::new();
+    let output =
+        repository.outpost(&["serve", "--no-pull", "--allow-pull"]).env("HF_HUB_OFFLINE", "1").output().unwrap();
+    let text = process::output_text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("--allow-pull: HF_HUB_OFFLINE is set, so nothing is downloaded"), "{text}");
+    assert!(!repository.folder.path().join("data").exists());
+}
+
+#[test]
 fn a_model_that_is_installed_is_not_downloaded_again() {
     let model = tiny();
     let mut repository = Repository::with(&[("tiny-F32.gguf", &model)]);

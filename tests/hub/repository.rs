@@ -104,14 +104,19 @@ impl Repository {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let arguments = [&["models", "pull"], arguments].concat();
-        let mut command = process::command(self.folder.path(), &arguments);
+        self.outpost(&[&["models", "pull"], arguments].concat())
+    }
+
+    /// `outpost ARGUMENTS` with this hub.
+    pub fn outpost(&self, arguments: &[&str]) -> Command {
+        let mut command = process::command(self.folder.path(), arguments);
         for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
             command.env_remove(name);
         }
         for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HF_HUB_OFFLINE", "OUTPOST_MODELS"] {
             command.env_remove(name);
         }
+        command.env_remove("OUTPOST_ALLOW_PULL");
         command
             .env("HOME", self.folder.path())
             .env("HF_ENDPOINT", self.hub.url(""))

@@ -49,6 +49,8 @@ export function Models() {
     }
   });
   const [removed, setRemoved] = useState(null);
+  // Loaded only here, because few visits of the dashboard install models.
+  const [installer] = useLoad(async () => session.hasScope("admin") && import("./models/install.js"), []);
   const close = (changed) => {
     setRemoved(null);
     if (changed) reload();
@@ -76,7 +78,7 @@ export function Models() {
     { title: t.created, sort: (model) => model.created, cell: (model) => html`<${RelativeTime} value=${model.created} />` }, size, state, actions,
   ];
   const [tuned, installed] = [models?.filter(isTuned), models?.filter((model) => !isTuned(model))];
-  return html`<${Page} title=${t.pages.models} about=${t.models.about}>
+  return html`<${Page} title=${t.pages.models} about=${t.models.about} actions=${installer && html`<${installer.InstallModel} onInstalled=${reload} />`}>
     <${ErrorAlert} error=${runError ?? error} retry=${error && reload} />
     ${!models && !error && html`<${Loading} />`}
     ${installed?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${PullCommand} /><//>`}

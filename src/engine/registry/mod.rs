@@ -303,6 +303,11 @@ impl Registry {
         }
     }
 
+    /// Scans the folder, because a model was just installed.
+    pub fn rescan(&self) {
+        self.refresh_after(&self.snapshot.load_full());
+    }
+
     fn scan(&self, old: &Snapshot, now: Duration) {
         let models = discovery::candidates(&self.folder).into_iter().map(|candidate| {
             let known = old.models.get(&candidate.id).filter(|found| found.matches(&candidate));

@@ -66,9 +66,12 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     operation["responses"]["default"] = json!({ "$ref": format!("#/components/responses/{error}") });
     let is_tagged = |tags: &[&str]| operation["tags"][0].as_str().is_some_and(|tag| tags.contains(&tag));
     let (is_exact, is_bare) = (is_tagged(&EXACT_TAGS), is_tagged(&BARE_TAGS));
-    let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
-    if let (Some(mount), Some(schema)) = (mount.filter(|_| !is_exact), documented) {
-        *schema = if is_bare && mount == Mount::OpenAi { schema.take() } else { with_envelope(mount, schema.take()) };
+    for status in ["200", "202"] {
+        let documented = operation.pointer_mut(&format!("/responses/{status}/content/application~1json/schema"));
+        if let (Some(mount), Some(schema)) = (mount.filter(|_| !is_exact), documented) {
+            let is_plain = is_bare && mount == Mount::OpenAi;
+            *schema = if is_plain { schema.take() } else { with_envelope(mount, schema.take()) };
+        }
     }
 }
 

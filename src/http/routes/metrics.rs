@@ -11,6 +11,9 @@ use crate::storage::Store;
 /// The media type of OpenMetrics text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// The last line of the text.
+const END: &str = "# EOF\n";
+
 /// Queues, tokens, latencies and memory by model, as OpenMetrics text for Prometheus and similar systems.
 /// Needs an admin key, unless the server was started with `--open-metrics`.
 #[utoipa::path(tag = "health", responses(
@@ -21,12 +24,10 @@ pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> ApiResult {
     if !api.open_metrics {
         authentication::authenticate_request(&api, &request).await?.require_admin()?;
     }
-    let models = api.models.metrics();
+    let parts = [Some(api.models.metrics()), api.pulls.metrics(), cluster_metrics(&api.store)];
     // The end of the text is marked once.
-    let text = match cluster_metrics(&api.store) {
-        Some(cluster) => format!("{}{cluster}", models.trim_end_matches("# EOF\n")),
-        None => models,
-    };
+    let mut text: String = parts.iter().flatten().map(|part| part.trim_end_matches(END)).collect();
+    text.push_str(END);
     Ok(HttpResponse::Ok().content_type(OPEN_METRICS).body(text))
 }
 

@@ -23,6 +23,7 @@ pub mod images;
 mod limits;
 mod message_schema;
 pub mod metrics;
+mod model_pulls;
 mod models;
 pub mod ollama;
 mod projects;
@@ -49,6 +50,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(conversation_items::routes)
         .configure(agents::routes)
         .configure(catalog::routes)
+        .configure(model_pulls::routes)
         .configure(models::routes)
         .configure(chat::routes)
         .configure(anthropic_messages::routes)

@@ -152,6 +152,11 @@ fn body(model: ModelInfo) -> ModelBody {
     }
 }
 
+/// The head and the body of a model.
+pub(super) fn described(model: ModelInfo) -> (Head<String>, ModelBody) {
+    (head(model.id.clone()), body(model))
+}
+
 fn modalities(kind: ModelKind) -> Modalities {
     let (input, output): (&[_], &[_]) = match kind {
         ModelKind::Text => (&["text"], &["text"]),

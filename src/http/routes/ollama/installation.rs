@@ -1,8 +1,7 @@
-//! Calls that install and change models. Operators install models with `outpost models`, so these calls do what they can
-//! without installing any: a pull of an installed model succeeds, and a tuned model can be deleted.
+//! Calls that change models, besides [`pull`](super::pull). Operators install models with `outpost models`, so most of these calls
+//! only say so. A tuned model can be deleted.
 
 use actix_web::{HttpResponse, delete, get, post, web};
-use serde::{Deserialize, Serialize};
 use utoipa_actix_web::service_config::ServiceConfig;
 
 use super::body::OllamaJson;
@@ -10,48 +9,10 @@ use super::model_name::model_id;
 use super::models::NamedModel;
 use crate::error::{Code, Error, Result};
 use crate::http::response::ApiResult;
-use crate::http::{Api, authentication::Caller, ndjson};
+use crate::http::{Api, authentication::Caller};
 
 pub fn routes(config: &mut ServiceConfig) {
-    config.service(pull).service(remove);
-    config.service(push).service(create).service(copy).service(has_blob).service(put_blob);
-}
-
-/// The status of a pull.
-#[derive(Serialize, utoipa::ToSchema)]
-#[schema(as = OllamaPull)]
-struct PullBody {
-    /// `success`.
-    status: &'static str,
-}
-
-#[derive(Deserialize, utoipa::ToSchema)]
-#[schema(as = OllamaPullRequest)]
-pub struct PullRequest {
-    /// Id of a model.
-    model: Option<String>,
-    /// The older name of `model`.
-    name: Option<String>,
-    /// True if absent.
-    stream: Option<bool>,
-}
-
-/// Check that a model is installed. Operators install models with `outpost models pull`.
-#[utoipa::path(tag = "ollama", request_body = PullRequest, responses((
-    status = 200,
-    description = "The model is installed.",
-    content((PullBody = "application/json"), (String = "application/x-ndjson")),
-)))]
-#[post("/pull")]
-async fn pull(caller: Caller, body: OllamaJson<PullRequest>, api: web::Data<Api>) -> ApiResult {
-    let PullRequest { model, name, stream } = body.0;
-    let name = NamedModel { model, name }.into_name()?;
-    api.models.get(&caller.access, model_id(&name)).await?;
-    let body = PullBody { status: "success" };
-    Ok(match stream.unwrap_or(true) {
-        true => ndjson::response(futures_util::stream::iter([ndjson::line(&body)])),
-        false => HttpResponse::Ok().json(body),
-    })
+    config.service(remove).service(push).service(create).service(copy).service(has_blob).service(put_blob);
 }
 
 /// Delete a model that the project has trained.

@@ -12,6 +12,7 @@ mod model_name;
 mod models;
 mod options;
 mod output;
+mod pull;
 mod response;
 
 use utoipa_actix_web::service_config::ServiceConfig;
@@ -23,5 +24,6 @@ pub fn mount(config: &mut ServiceConfig) {
         .configure(chat::routes)
         .configure(generate::routes)
         .configure(embed::routes)
+        .configure(pull::routes)
         .configure(installation::routes);
 }

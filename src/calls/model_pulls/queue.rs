@@ -1,0 +1,165 @@
+//! The pulls of this server: those that wait, the one that runs, and the last ones that have ended.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::job::Job;
+use super::request::PullRequest;
+use crate::error::{Code, Error, Result};
+use crate::ids::PullId;
+
+/// Pulls that may wait.
+const MAX_QUEUED: usize = 16;
+/// Pulls that are kept after their end.
+const MAX_ENDED: usize = 50;
+
+#[derive(Default)]
+pub(super) struct PullQueue(Mutex<Pulls>);
+
+#[derive(Default)]
+struct Pulls {
+    /// The oldest first.
+    all: VecDeque<Arc<Job>>,
+    waiting: VecDeque<Arc<Job>>,
+    is_closed: bool,
+}
+
+impl Pulls {
+    fn require_room(&self) -> Result<()> {
+        if self.is_closed {
+            return Err(Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back."));
+        }
+        if self.waiting.len() >= MAX_QUEUED {
+            let text = format!(
+                "{MAX_QUEUED} pulls are waiting already, and one runs at a time. Try again later, or cancel some of them."
+            );
+            return Err(Error::new(Code::Overloaded, text));
+        }
+        Ok(())
+    }
+}
+
+impl PullQueue {
+    /// The pull of an equal request that has not ended.
+    pub fn find_equal(&self, request: &PullRequest) -> Option<Arc<Job>> {
+        self.with(|pulls| pulls.all.iter().find(|job| job.request == *request && job.goes_on()).cloned())
+    }
+
+    /// # Errors
+    /// If no further pull may wait.
+    pub fn require_room(&self) -> Result<()> {
+        self.with(|pulls| pulls.require_room())
+    }
+
+    pub fn push(&self, job: Arc<Job>) -> Result<()> {
+        self.with(|pulls| {
+            pulls.require_room()?;
+            let ended = pulls.all.iter().filter(|job| job.state().has_ended()).count();
+            let mut surplus = (ended + 1).saturating_sub(MAX_ENDED);
+            pulls.all.retain(|job| {
+                let goes = surplus > 0 && job.state().has_ended();
+                surplus -= usize::from(goes);
+                !goes
+            });
+            pulls.all.push_back(Arc::clone(&job));
+            pulls.waiting.push_back(job);
+            Ok(())
+        })
+    }
+
+    /// The pull that has waited longest; it waits no more.
+    pub fn next(&self) -> Option<Arc<Job>> {
+        self.with(|pulls| pulls.waiting.pop_front())
+    }
+
+    /// Takes a pull out of those that wait. `false`: it does not wait.
+    pub fn take(&self, job: &Arc<Job>) -> bool {
+        self.with(|pulls| {
+            let before = pulls.waiting.len();
+            pulls.waiting.retain(|waiting| !Arc::ptr_eq(waiting, job));
+            pulls.waiting.len() < before
+        })
+    }
+
+    /// Refuses further pulls.
+    pub fn close(&self) {
+        self.with(|pulls| pulls.is_closed = true);
+    }
+
+    /// All pulls, the newest first.
+    pub fn list(&self) -> Vec<Arc<Job>> {
+        self.with(|pulls| pulls.all.iter().rev().cloned().collect())
+    }
+
+    pub fn find(&self, id: PullId) -> Result<Arc<Job>> {
+        let found = self.with(|pulls| pulls.all.iter().find(|job| job.id == id).cloned());
+        found.ok_or_else(|| {
+            let text = format!(
+                "No pull '{id}' exists. A server knows only its own pulls since its start, and the last {MAX_ENDED} that have ended."
+            );
+            Error::new(Code::NotFound, text)
+        })
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Pulls) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::model_pulls::job::PullState;
+    use crate::clock_rng::Timestamp;
+    use crate::ids::{KeyId, ProjectId};
+    use crate::service::access::{Access, Scopes};
+    use crate::service::pull_log::PullEnd;
+
+    fn job(number: u8) -> Arc<Job> {
+        let id = |byte: u8| [byte; 16];
+        let access = Access::for_tests(KeyId::from_bytes(id(1)), ProjectId::from_bytes(id(1)), Scopes::ALL, None);
+        let request = PullRequest::new(&format!("hf:u/r{number}"), None, false, None).unwrap();
+        Arc::new(Job::new(PullId::from_bytes(id(number)), request, access, Timestamp::ORIGIN))
+    }
+
+    #[test]
+    fn only_so_many_pulls_wait() {
+        let queue = PullQueue::default();
+        (0..16).for_each(|number| queue.push(job(number)).unwrap());
+        assert_eq!(queue.push(job(16)).unwrap_err().code(), Code::Overloaded);
+        let first = queue.next().unwrap();
+        assert_eq!(first.id, PullId::from_bytes([0; 16]));
+        assert!(!queue.take(&first), "it does not wait any more");
+        queue.push(job(16)).unwrap();
+        queue.close();
+        assert_eq!(queue.push(job(17)).unwrap_err().code(), Code::ShuttingDown);
+    }
+
+    #[test]
+    fn the_oldest_of_those_that_have_ended_are_forgotten() {
+        let queue = PullQueue::default();
+        let running = job(0);
+        queue.push(Arc::clone(&running)).unwrap();
+        queue.next();
+        for number in 1..100 {
+            let job = job(number);
+            queue.push(Arc::clone(&job)).unwrap();
+            queue.next();
+            job.status.send_modify(|status| status.state = PullState::Ended(PullEnd::Failed));
+        }
+        assert_eq!(queue.list().len(), 51);
+        assert!(queue.find(running.id).is_ok() && queue.find(PullId::from_bytes([99; 16])).is_ok());
+        assert_eq!(queue.find(PullId::from_bytes([40; 16])).err().map(|error| error.code()), Some(Code::NotFound));
+    }
+
+    #[test]
+    fn an_equal_request_finds_the_pull_until_it_ends() {
+        let queue = PullQueue::default();
+        let first = job(1);
+        queue.push(Arc::clone(&first)).unwrap();
+        assert!(queue.find_equal(&first.request).is_some());
+        assert!(queue.find_equal(&job(2).request).is_none());
+        first.cancel(None);
+        assert!(queue.find_equal(&first.request).is_none());
+    }
+}
