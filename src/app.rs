@@ -1,6 +1,7 @@
 //! The composition root: opens the store, starts the engine, serves, drains.
 
 mod failed_start;
+mod model_upkeep;
 mod reload;
 mod system_clock_rng;
 
@@ -19,6 +20,7 @@ use actix_web::web::Data;
 use arc_swap::ArcSwap;
 
 use self::failed_start::DataFolderSnapshot;
+use self::model_upkeep::ModelUpkeep;
 pub use self::reload::{ReloadError, Reloader};
 pub use self::system_clock_rng::SystemClockRng;
 use crate::calls::{
@@ -282,6 +284,7 @@ impl App {
     /// Serves until [`Stopper::stop`]. When it returns, everything acknowledged is durable.
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
+        let upkeep = ModelUpkeep::start(&self.stopper.engine)?;
         let pruning = actix_web::rt::spawn(prune(api.clone(), self.retention));
         let sweeping = actix_web::rt::spawn(sweep(api.clone()));
         let limits = api.services.limits.clone();
@@ -291,6 +294,7 @@ impl App {
         let batches = actix_web::rt::spawn(self.batches.run());
         let background = actix_web::rt::spawn(self.background.run());
         let outcome = self.server.await;
+        drop(upkeep);
         let stopper = &self.stopper;
         tokio::join!(stopper.end(&stopper.batches, batches), stopper.end(&stopper.background, background));
         self.stopper.end_training(training).await;

@@ -33,4 +33,5 @@ mod spelling;
 pub mod storage;
 pub mod systemd;
 mod tls_roots;
+mod toml_text;
 pub mod upstream;

@@ -20,6 +20,7 @@ mod grammars;
 pub mod images;
 pub mod message_joining;
 pub mod messages;
+mod model_name;
 pub mod models;
 pub mod output_spec;
 mod persist_turn;

@@ -9,7 +9,9 @@
 mod adapters;
 mod draft_models;
 mod eviction;
+mod settings_files;
 mod training;
+mod upkeep;
 mod upstream;
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +30,7 @@ use crate::engine::embedding::EncoderModel;
 use crate::engine::error::{InUse, LoadError};
 use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::{ModelInfo, ModelKind};
+use crate::engine::model_settings::{InstalledSettings, SettingsFiles};
 use crate::engine::per_model::PerModel;
 use crate::engine::preprocessor::{self, Isolation};
 use crate::engine::runtime::DeviceIndex;
@@ -41,6 +44,7 @@ use crate::models::backend::Backend;
 use crate::models::step_memory::scratch_bytes;
 use crate::models::weights::Footprint;
 pub use adapters::AdapterRegistration;
+use upkeep::FailedPin;
 pub use upstream::UpstreamLookup;
 
 /// How old the listing, or the last check of a model's files, may be.
@@ -66,6 +70,13 @@ pub struct Registry {
     load_locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// Models with a valid header that failed to load, and why. Valid until the files change.
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
+    settings_files: Mutex<SettingsFiles>,
+    /// The contents of the settings files.
+    model_settings: ArcSwap<InstalledSettings>,
+    /// The warnings about them that were logged last.
+    settings_warnings: Mutex<Vec<String>>,
+    /// The pinned models that cannot be loaded.
+    failed_pins: Mutex<HashMap<String, FailedPin>>,
     next_key: AtomicU64,
 }
 
@@ -196,8 +207,12 @@ impl Registry {
         placement: PerModel<DeviceIndex>,
         clock: Arc<dyn ClockRng>,
     ) -> Self {
-        Self {
+        let registry = Self {
             folder: settings.models_dir.clone(),
+            settings_files: Mutex::new(SettingsFiles::new(settings.models_dir.clone())),
+            model_settings: ArcSwap::default(),
+            settings_warnings: Mutex::default(),
+            failed_pins: Mutex::default(),
             clock,
             settings,
             devices,
@@ -210,7 +225,9 @@ impl Registry {
             load_locks: Mutex::default(),
             failed: Mutex::default(),
             next_key: AtomicU64::new(1),
-        }
+        };
+        registry.read_settings();
+        registry
     }
 
     /// The absolute path of the models folder.
@@ -270,7 +287,7 @@ impl Registry {
             info.dequantized =
                 info.quantization.as_deref().is_some_and(|quantization| device.dequantizes(quantization));
         }
-        info.loaded = lock(&self.loaded).contains_key(&info.id);
+        self.describe_settings(&mut info);
         if info.problem.is_none() {
             info.problem = self.load_failure(found);
         }
