@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::error::{FolderError, TransferError};
 use super::folder_walk::visit_files;
 use super::hashing;
-use super::import::UPSTREAM;
+use super::import::{SETTINGS, UPSTREAM};
 use super::manifest::{FILES, MANIFEST, Manifest, ManifestFile};
 use super::name_validation::{is_model_name, is_reserved};
 use super::progress::Progress;
@@ -59,6 +59,10 @@ fn describe(id: &str, model_dir: &Path, progress: &mut dyn Progress) -> Result<M
     progress.start(&format!("hashing {id}"), total);
     let mut files = Vec::new();
     let hashed = visit_files(model_dir, &mut |name, file| {
+        if name == SETTINGS {
+            // It belongs to this server, not to the model.
+            return Ok(());
+        }
         let copied = hashing::copy(file, &mut io::sink(), u64::MAX, &mut |bytes| progress.advance(bytes));
         let copied = copied.map_err(FolderError::at(&model_dir.join(name)))?;
         files.push(ManifestFile { name: name.to_owned(), bytes: copied.bytes, sha256: copied.sha256 });

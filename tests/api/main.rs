@@ -58,6 +58,7 @@ mod images;
 mod isolation;
 mod keyless;
 mod limits;
+mod model_settings;
 mod models;
 mod nodes;
 mod ollama;

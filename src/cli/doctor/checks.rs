@@ -13,6 +13,7 @@ use crate::clock_rng::ClockRng;
 use crate::config::{ComputeArgs, DataPaths};
 use crate::control_socket;
 use crate::display::format_bytes;
+use crate::engine::InstalledSettings;
 use crate::models::backend::Isa;
 use crate::models::devices;
 
@@ -53,6 +54,7 @@ pub(super) fn all(
         port(listen, TcpListener::bind(listen).map(drop), is_served(&paths.data)),
         files(&paths.data),
         models_folder(models),
+        model_settings(models),
         clock(now(clock_rng), last_write(&paths.data), machine::is_clock_synchronized()),
     ]);
     findings
@@ -206,6 +208,20 @@ fn models_folder(models: &Path) -> Finding {
             "models",
             format!("{} cannot be written by this user", models.display()),
             "models can be used but not installed; run `outpost models pull` as the owner",
+        ),
+    }
+}
+
+/// The settings of models, whose errors the server only logs.
+fn model_settings(models: &Path) -> Finding {
+    let settings = InstalledSettings::read(models);
+    let (aliases, pinned) = (settings.aliases().count(), settings.pinned().count());
+    match settings.problems() {
+        [] => Finding::ok("settings", format!("{aliases} aliases, {pinned} pinned models")),
+        [problem, ..] => Finding::warn(
+            "settings",
+            problem,
+            "repair the file; until then, its last good settings apply, and at a start none of it",
         ),
     }
 }

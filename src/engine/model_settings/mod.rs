@@ -8,6 +8,8 @@
 mod files;
 mod format;
 mod reader;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -143,6 +145,11 @@ impl InstalledSettings {
             Some(UnloadAfter::Idle(time)) if !self.is_pinned(id) => Some(time),
             _ => None,
         }
+    }
+
+    /// Whether there are no settings.
+    pub fn is_empty(&self) -> bool {
+        self.aliases.is_empty() && self.models.is_empty() && self.problems.is_empty()
     }
 
     /// The parameters for requests to the model that do not set them.

@@ -3,16 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Registry, lock};
+use super::{FailedPin, Registry, lock};
 
 /// The time until a pinned model that could not be loaded is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-
-/// A pinned model that could not be loaded.
-pub(super) struct FailedPin {
-    retry_at: Duration,
-    reason: String,
-}
 
 impl Registry {
     /// Unloads the models that nothing has used for the time that their settings allow. The time begins when the last
