@@ -24,8 +24,10 @@ impl ModelUpkeep {
             models.refresh_settings();
             models.unload_unused();
         };
-        let _stops =
-            [every_second("model-settings", engine, settings)?, every_second("pinned-models", engine, Registry::load_pinned)?];
+        let _stops = [
+            every_second("model-settings", engine, settings)?,
+            every_second("pinned-models", engine, Registry::load_pinned)?,
+        ];
         Ok(Self { _stops })
     }
 }

@@ -134,8 +134,8 @@ impl ModelErrors<'_> {
             None => "GET /v1/models lists the installed models; 'outpost models pull' downloads more.".to_owned(),
         };
         let settings = self.engine.models().model_settings();
-        let aliases: Vec<String> =
-            settings.aliases_of(id).take(MAX_NAMED_MODELS).map(|alias| format!("'{}'", shorten(alias))).collect();
+        let visible = settings.aliases_of(id).filter(|_| self.access.lists(id)).take(MAX_NAMED_MODELS);
+        let aliases: Vec<String> = visible.map(|alias| format!("'{}'", shorten(alias))).collect();
         let id = shorten(id);
         let text = match aliases.as_slice() {
             [] => format!("No model '{id}' is installed. {hint}"),

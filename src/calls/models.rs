@@ -149,7 +149,9 @@ impl Models {
         }
         let model = self.describe(access, id).await?;
         let text = match model.alias_of {
-            Some(target) => format!("'{id}' is an alias of the model '{target}'. The operator removes it from models.toml."),
+            Some(target) => {
+                format!("'{id}' is an alias of the model '{target}'. The operator removes it from models.toml.")
+            }
             None => format!(
                 "The model '{id}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one from the folder."
             ),

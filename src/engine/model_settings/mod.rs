@@ -110,12 +110,10 @@ pub struct InstalledSettings {
 }
 
 impl InstalledSettings {
-    /// What an alias stands for, whether that is installed or not. The tag `:latest` may follow the alias.
-    pub fn target(&self, name: &str) -> Option<&str> {
-        if self.aliases.is_empty() {
-            return None;
-        }
-        self.aliases.get(name.strip_suffix(LATEST).unwrap_or(name)).map(String::as_str)
+    /// The alias that a name is, without the tag `:latest`, and what it stands for, whether that is installed or not.
+    pub fn alias(&self, name: &str) -> Option<(&str, &str)> {
+        let name = name.strip_suffix(LATEST).unwrap_or(name);
+        self.aliases.get_key_value(name).map(|(alias, target)| (alias.as_str(), target.as_str()))
     }
 
     /// The aliases with what they stand for, sorted.

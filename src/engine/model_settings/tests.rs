@@ -46,6 +46,10 @@ fn settings(files: &[(&str, &str)]) -> InstalledSettings {
     InstalledSettings::read(folder.path())
 }
 
+fn target<'s>(settings: &'s InstalledSettings, name: &str) -> Option<&'s str> {
+    settings.alias(name).map(|(_, target)| target)
+}
+
 fn write(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -57,10 +61,10 @@ fn every_key_is_read() {
     let all = settings(&[("models.toml", ALL)]);
     assert_eq!(all.problems(), [""; 0]);
     for name in ["gpt-4o-mini", "gpt-3.5-turbo", "Qwen/Qwen2.5", "gpt-4o-mini:latest"] {
-        assert_eq!(all.target(name), Some("qwen2.5-1.5b"), "{name}");
+        assert_eq!(target(&all, name), Some("qwen2.5-1.5b"), "{name}");
     }
-    assert_eq!([all.target("llama3.2"), all.target("llama3.2:latest")], [Some("tiny"); 2]);
-    assert_eq!([all.target("tiny"), all.target("gpt-4o"), all.target("llama3.2:1b")], [None; 3]);
+    assert_eq!([target(&all, "llama3.2"), target(&all, "llama3.2:latest")], [Some("tiny"); 2]);
+    assert_eq!([target(&all, "tiny"), target(&all, "gpt-4o"), target(&all, "llama3.2:1b")], [None; 3]);
     assert_eq!(all.pinned().collect::<Vec<_>>(), ["qwen2.5-1.5b"]);
     let times = ["qwen2.5-1.5b", "tiny", "other"].map(|id| all.unload_after(id));
     assert_eq!(times, [None, None, Some(Duration::from_secs(3600))], "pinned, never, and the general time");
@@ -88,7 +92,8 @@ fn times_have_a_unit() {
         assert_eq!(time(text), Some(UnloadAfter::Idle(Duration::from_secs(seconds))));
     }
     assert_eq!(time("never"), Some(UnloadAfter::Never));
-    for bad in ["", "30", "m", "0s", "-1s", "+1s", "1.5h", "30 m", "999999999999d", "18446744073709551616s", "1ä", "ä"] {
+    for bad in ["", "30", "m", "0s", "-1s", "+1s", "1.5h", "30 m", "999999999999d", "18446744073709551616s", "1ä", "ä"]
+    {
         assert_eq!(time(bad), None, "{bad}");
     }
 }
@@ -177,6 +182,11 @@ fn sizes_are_bounded() {
     assert!(errors(&stops)[0].contains("has 17 strings; at most 16 are allowed"));
     let large = settings(&[("models.toml", &"#".repeat((256 << 10) + 1))]);
     assert_eq!(large.problems(), ["models.toml: it is larger than 256 KiB; shorten it"]);
+    let wrong: String = (0..10_000).map(|index| format!("x{index} = 1\n")).collect();
+    let wrong = settings(&[("models.toml", &wrong)]);
+    assert_eq!((wrong.problems().len(), &*wrong.problems()[20]), (21, "models.toml: it has 9980 more errors"));
+    let deep = format!("unload_after = {}", "[".repeat(100_000));
+    assert!(errors(&deep)[0].starts_with("1: this is not TOML: "));
 }
 
 #[test]
@@ -186,8 +196,8 @@ fn the_file_for_all_models_wins_key_by_key() {
     let all = "unload_after = '1h'\n[aliases]\ntaken = 'other'\n[models.tiny]\npinned = false\n\
                [models.tiny.defaults]\ntemperature = 0.5";
     let merged = settings(&[("tiny/model.toml", own), ("models.toml", all)]);
-    assert_eq!((merged.target("gpt-4o"), merged.target("small")), (Some("tiny"), Some("tiny")));
-    assert_eq!(merged.target("taken"), Some("other"));
+    assert_eq!((target(&merged, "gpt-4o"), target(&merged, "small")), (Some("tiny"), Some("tiny")));
+    assert_eq!(target(&merged, "taken"), Some("other"));
     assert_eq!(merged.problems(), ["tiny/model.toml: the alias 'taken' stands for 'other' already"]);
     assert!(!merged.is_pinned("tiny"));
     assert_eq!(merged.unload_after("tiny"), Some(Duration::from_secs(60)), "the general time is for other models");
@@ -204,13 +214,14 @@ fn the_file_for_all_models_wins_key_by_key() {
 #[test]
 fn an_alias_of_an_alias_in_another_file_is_left_out() {
     let chained = settings(&[("tiny/model.toml", "aliases = ['b']"), ("models.toml", "[aliases]\na = 'b'")]);
-    assert_eq!((chained.target("a"), chained.target("b")), (None, Some("tiny")));
+    assert_eq!((target(&chained, "a"), target(&chained, "b")), (None, Some("tiny")));
     assert_eq!(chained.problems(), ["the alias 'a' stands for the alias 'b'; name a model instead"]);
 }
 
 #[test]
 fn settings_without_effect_are_named() {
-    let text = "[aliases]\ntiny = 'other'\nx = 'tinny'\ny = 'ft:tiny:a::1'\nz = 'other'\n[models.missing]\npinned = true";
+    let text =
+        "[aliases]\ntiny = 'other'\nx = 'tinny'\ny = 'ft:tiny:a::1'\nz = 'other'\n[models.missing]\npinned = true";
     let warnings = settings(&[("models.toml", text)]).without_effect(&BTreeSet::from(["tiny", "other"]));
     let expected = [
         "the alias 'tiny' has no effect: a model has this ID. Rename the alias",
@@ -232,19 +243,17 @@ fn a_file_with_an_error_changes_nothing_until_it_is_repaired() {
     assert!(files.refresh());
     let broken = files.settings();
     assert_eq!(broken.problems(), ["models.toml:3: aliases.b must be a name in quotes; it is a number"]);
-    assert_eq!((broken.target("a"), broken.is_pinned("tiny")), (Some("tiny"), true));
+    assert_eq!((target(&broken, "a"), broken.is_pinned("tiny")), (Some("tiny"), true));
     write(folder.path(), "models.toml", "[aliases]\nb = 'tiny'");
     assert!(files.refresh());
     let repaired = files.settings();
-    assert_eq!((repaired.target("a"), repaired.target("b"), repaired.problems().len()), (None, Some("tiny"), 0));
+    assert_eq!((target(&repaired, "a"), target(&repaired, "b"), repaired.problems().len()), (None, Some("tiny"), 0));
     fs::remove_file(folder.path().join("tiny/model.toml")).unwrap();
     assert!(files.refresh() && !files.settings().is_pinned("tiny"));
     fs::remove_file(folder.path().join("models.toml")).unwrap();
     fs::create_dir(folder.path().join("models.toml")).unwrap();
     assert!(files.refresh());
-    assert_eq!(files.settings().problems(), [
-        "models.toml: it is not a regular file; replace it by one, or remove it"
-    ]);
+    assert_eq!(files.settings().problems(), ["models.toml: it is not a regular file; replace it by one, or remove it"]);
 }
 
 /// Pieces of which broken and valid files are made.

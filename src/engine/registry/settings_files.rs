@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::{Loaded, Registry, loaded_adapters, lock};
+use crate::display::one_line;
 use crate::engine::model_info::ModelInfo;
 use crate::engine::model_settings::{GenerationDefaults, InstalledSettings};
 
@@ -29,7 +30,7 @@ impl Registry {
         if has_changed {
             let (new, old) = (files.settings(), self.model_settings.load());
             let is_new = |problem: &&String| !old.problems().contains(problem);
-            new.problems().iter().filter(is_new).for_each(|problem| tracing::error!("{problem}"));
+            new.problems().iter().filter(is_new).for_each(|problem| tracing::error!("{}", one_line(problem)));
             self.model_settings.store(Arc::new(new));
         }
         has_changed
@@ -39,7 +40,8 @@ impl Registry {
         let (settings, snapshot) = (self.model_settings.load(), self.snapshot.load());
         let warnings = settings.without_effect(&snapshot.models.keys().map(String::as_str).collect());
         let mut known = lock(&self.settings_warnings);
-        warnings.iter().filter(|warning| !known.contains(*warning)).for_each(|warning| tracing::warn!("{warning}"));
+        let is_new = |warning: &&String| !known.contains(warning);
+        warnings.iter().filter(is_new).for_each(|warning| tracing::warn!("{}", one_line(warning)));
         *known = warnings;
     }
 
@@ -53,11 +55,13 @@ impl Registry {
     /// What a name stands for, if it is an alias. Accesses the disk only if the models folder was never scanned.
     pub fn alias_target(&self, name: &str) -> Option<String> {
         let settings = self.model_settings.load();
-        let target = settings.target(name)?;
+        let (alias, target) = settings.alias(name)?;
         if self.snapshot.load().at.is_none() {
             self.refresh();
         }
-        (!self.snapshot.load().models.contains_key(name)).then(|| target.to_owned())
+        let snapshot = self.snapshot.load();
+        let is_model = [name, alias].iter().any(|id| snapshot.models.contains_key(*id));
+        (!is_model).then(|| target.to_owned())
     }
 
     /// The aliases with what they stand for, sorted. Those that models of the folder have as IDs are left out.
