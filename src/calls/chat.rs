@@ -221,12 +221,13 @@ impl Chat {
         let (parts, may_drop) = context.parts(call.messages, (Arc::clone(&output.spec.tools), call.prompt), dialect)?;
         let prompt = UpstreamPromptMessages::new(model, &parts, may_drop, tools_bytes, requested);
         let max_tokens = upstream_prompt::completion_limit(model, call.max_tokens, prompt.tokens, dialect)?;
+        let default_limit = upstream_prompt::default_limit(model, default_max_tokens, prompt.tokens);
         let stop = call.stop.unwrap_or_default();
         let text = TextParameters {
             sampling: &call.sampling,
             seed: call.seed,
             stop: &stop,
-            max_tokens: max_tokens.or(default_max_tokens),
+            max_tokens: max_tokens.or(default_limit),
             choices: call.choices,
         };
         let request = ChatRequest {

@@ -226,13 +226,11 @@ fn write_settings(settings: &InstalledSettings, models_dir: &Path, out: &mut dyn
     }
     let installed = installed_models(models_dir);
     let warnings = settings.without_effect(&installed.iter().map(|model| model.id.as_str()).collect());
-    for problem in settings.problems() {
-        writeln!(out, "\nerror: {}", one_line(problem))?;
+    if !(settings.problems().is_empty() && warnings.is_empty()) {
+        writeln!(out)?;
     }
-    for warning in warnings {
-        writeln!(out, "\nwarning: {}", one_line(&warning))?;
-    }
-    Ok(())
+    settings.problems().iter().try_for_each(|problem| writeln!(out, "error: {}", one_line(problem)))?;
+    Ok(warnings.iter().try_for_each(|warning| writeln!(out, "warning: {}", one_line(warning)))?)
 }
 
 fn write_table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> Result<(), ModelsError> {
