@@ -1,6 +1,7 @@
 //! The composition root: opens the store, starts the engine, serves, drains.
 
 mod failed_start;
+mod model_upkeep;
 mod reload;
 pub mod run_record;
 mod system_clock_rng;
@@ -20,6 +21,7 @@ use actix_web::web::Data;
 use arc_swap::ArcSwap;
 
 use self::failed_start::DataFolderSnapshot;
+use self::model_upkeep::ModelUpkeep;
 pub use self::reload::{ReloadError, Reloader};
 use self::run_record::RunRecord;
 pub use self::system_clock_rng::SystemClockRng;
@@ -300,6 +302,7 @@ impl App {
     /// Serves until [`Stopper::stop`]. When it returns, everything acknowledged is durable.
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
+        let upkeep = ModelUpkeep::start(&self.stopper.engine)?;
         let pruning = actix_web::rt::spawn(prune(api.clone(), self.retention));
         let sweeping = actix_web::rt::spawn(sweep(api.clone()));
         let recording = actix_web::rt::spawn(record_run(self.run_record.clone()));
@@ -311,6 +314,7 @@ impl App {
         let background = actix_web::rt::spawn(self.background.run());
         let pulls = actix_web::rt::spawn(self.pulls.run());
         let outcome = self.server.await;
+        drop(upkeep);
         let stopper = &self.stopper;
         tokio::join!(
             stopper.end(&stopper.batches, batches),

@@ -34,4 +34,5 @@ pub mod storage;
 pub mod system_memory;
 pub mod systemd;
 mod tls_roots;
+mod toml_text;
 pub mod upstream;

@@ -16,7 +16,9 @@ use super::upstream::chat_request::ChatRequest;
 use super::upstream::request_fields::TextParameters;
 use super::upstream_prompt::{self, UpstreamPromptMessages};
 use crate::clock_rng::Timestamp;
-use crate::engine::{GenerationRequest, Message, PromptOptions, TextDelta, TextModel, Tool};
+use crate::engine::{
+    GenerationDefaults, GenerationRequest, Message, PromptOptions, Registry, TextDelta, TextModel, Tool,
+};
 use crate::error::Result;
 use crate::ids::CompletionId;
 use crate::service::access::Access;
@@ -56,7 +58,8 @@ pub struct ChatCall {
     pub sampling: SamplingRequest,
     /// Sampling seed; `None`: a random one.
     pub seed: Option<u64>,
-    pub stop: Vec<String>,
+    /// `None`: not sent.
+    pub stop: Option<Vec<String>>,
     /// Number of top alternatives to report per token.
     pub logprobs: Option<u8>,
 }
@@ -66,6 +69,8 @@ pub struct RunningChat {
     pub id: CompletionId,
     pub created: Timestamp,
     pub model: String,
+    /// The stop strings of the request, or those of the model's settings.
+    pub stop: Vec<String>,
     /// Whether the context leaves fewer tokens than requested.
     pub is_limited_by_context: bool,
     /// Whether log-probabilities are requested.
@@ -106,6 +111,16 @@ struct Limits {
     bounded: bool,
 }
 
+impl ChatCall {
+    /// Sets what the request leaves open. Returns the limit of its completion, if it has none itself.
+    fn fill_in(&mut self, defaults: &GenerationDefaults) -> Option<u32> {
+        self.sampling.fill_in(defaults);
+        self.seed = self.seed.or(defaults.seed);
+        self.stop = self.stop.take().or_else(|| defaults.stop.clone());
+        defaults.max_tokens.filter(|_| self.max_tokens.is_none())
+    }
+}
+
 impl Chat {
     /// `strict_schemas`: whether a schema that cannot be enforced as a whole is always an error.
     pub fn new(generation: TextGeneration, context_loader: ConversationContextLoader, strict_schemas: bool) -> Self {
@@ -122,8 +137,9 @@ impl Chat {
     ) -> Result<RunningChat> {
         let dialect = call.output.dialect;
         let resolved = self.resolve(access, &mut call).await?;
+        let default_max_tokens = call.fill_in(&self.models().generation_defaults(&resolved.context.model));
         if let Some(model) = self.generation.upstream_model(access, &resolved.context.model).await? {
-            return self.start_upstream(access, &model, call, resolved, recorder).await;
+            return self.start_upstream(access, &model, (call, default_max_tokens), resolved, recorder).await;
         }
         let Resolved { context, mut output, tools_bytes } = resolved;
         let name = context.model.clone();
@@ -150,11 +166,13 @@ impl Chat {
         let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let exact = fitted.prompt.complete;
         let length = PromptLength { tokens: prompt_tokens, exact, field: dialect.prompt(), dialect };
-        let max_tokens = completion_limit(engine, &model, length, call.max_tokens, remedy)?;
+        let limit = completion_limit(engine, &model, length, call.max_tokens, remedy)?;
+        let max_tokens = default_max_tokens.map_or(limit, |default| limit.min(default));
         let grammar = self.grammars.compile(&model, &output).await?;
         let unenforced = grammar.as_ref().map(|grammar| output.unenforced(grammar)).unwrap_or_default();
         let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
         let reasoning = model.reasoning_after(&fitted.prompt.ids, call.max_reasoning_tokens);
+        let stop = call.stop.unwrap_or_default();
         let request = GenerationRequest {
             prompt: fitted.prompt.ids.into(),
             choices: call.choices,
@@ -162,7 +180,7 @@ impl Chat {
             sampling,
             grammar,
             reasoning,
-            stop: call.stop,
+            stop: stop.clone(),
             logprobs: call.logprobs,
             tenant: access.project().to_u128(),
         };
@@ -171,6 +189,7 @@ impl Chat {
             id: CompletionId::generate(&**clock_rng),
             created: clock_rng.now(),
             model: name,
+            stop,
             is_limited_by_context: requested.is_some_and(|requested| requested > max_tokens),
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
@@ -187,7 +206,7 @@ impl Chat {
         &self,
         access: &Access,
         model: &Arc<UpstreamModel>,
-        call: ChatCall,
+        (call, default_max_tokens): (ChatCall, Option<u32>),
         Resolved { context, output, tools_bytes }: Resolved,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningChat> {
@@ -202,11 +221,13 @@ impl Chat {
         let (parts, may_drop) = context.parts(call.messages, (Arc::clone(&output.spec.tools), call.prompt), dialect)?;
         let prompt = UpstreamPromptMessages::new(model, &parts, may_drop, tools_bytes, requested);
         let max_tokens = upstream_prompt::completion_limit(model, call.max_tokens, prompt.tokens, dialect)?;
+        let default_limit = upstream_prompt::default_limit(model, default_max_tokens, prompt.tokens);
+        let stop = call.stop.unwrap_or_default();
         let text = TextParameters {
             sampling: &call.sampling,
             seed: call.seed,
-            stop: &call.stop,
-            max_tokens,
+            stop: &stop,
+            max_tokens: max_tokens.or(default_limit),
             choices: call.choices,
         };
         let request = ChatRequest {
@@ -221,7 +242,7 @@ impl Chat {
             dialect,
         };
         let fields = request.fields(model)?;
-        let reader = ChatChunks::new(call.choices, call.stop.clone());
+        let reader = ChatChunks::new(call.choices, stop.clone());
         let (operation, truncated, prompt_tokens) = ("chat/completions", prompt.truncated, prompt.tokens);
         let prompt = UpstreamPrompt { operation, fields, reader, choices: call.choices, prompt_tokens };
         let generation = self.generation.submit_upstream(model, prompt, recorder).await?;
@@ -229,6 +250,7 @@ impl Chat {
             id: CompletionId::generate(&**clock_rng),
             created: clock_rng.now(),
             model: model.id.clone(),
+            stop,
             is_limited_by_context: max_tokens < requested,
             logprobs: call.logprobs.is_some(),
             truncated,
@@ -255,6 +277,9 @@ impl Chat {
 
     /// Loads a chat model without generating anything.
     pub async fn load(&self, access: &Access, id: &str, recorder: &UsageRecorder) -> Result<()> {
+        let mut id = id.to_owned();
+        self.models().resolve_alias(&mut id);
+        let id = id.as_str();
         if let Some(model) = self.generation.upstream_model(access, id).await? {
             recorder.set_model(&model.id);
         } else if self.generation.admit(access, id, recorder).await?.is_none() {
@@ -264,9 +289,14 @@ impl Chat {
         Ok(())
     }
 
+    fn models(&self) -> &Registry {
+        self.generation.engine.models()
+    }
+
     /// Resolves agent, conversation, model and output of a request.
     async fn resolve(&self, access: &Access, call: &mut ChatCall) -> Result<Resolved> {
         let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
+        self.models().resolve_alias(&mut context.model);
         let request = std::mem::take(&mut call.output);
         let tools_bytes = request.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
         let output = request.resolve(context.tools.take(), self.strict_schemas)?;

@@ -12,7 +12,9 @@ use super::upstream::completion_chunk::CompletionChunks;
 use super::upstream::completion_request::CompletionRequest;
 use super::upstream::request_fields::TextParameters;
 use crate::clock_rng::Timestamp;
-use crate::engine::{Engine, GenerationRequest, Prompt, SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits};
+use crate::engine::{
+    Engine, GenerationDefaults, GenerationRequest, Prompt, SpecialTokenOptions, TextDelta, TextModel, TokenizeLimits,
+};
 use crate::error::{Error, Result};
 use crate::ids::TextCompletionId;
 use crate::service::access::Access;
@@ -41,12 +43,13 @@ pub struct CompletionCall {
     /// Max tokens of a completion and the name of the field that set it, for error messages; `None`: the default, or fewer if
     /// the context leaves fewer.
     pub max_tokens: Option<(u32, &'static str)>,
-    /// `None`: what the context leaves.
+    /// `None`: what the context leaves. The settings of the model may have another default.
     pub default_max_tokens: Option<u32>,
     pub sampling: SamplingRequest,
     /// Sampling seed; `None`: a random one.
     pub seed: Option<u64>,
-    pub stop: Vec<String>,
+    /// `None`: not sent.
+    pub stop: Option<Vec<String>>,
     /// Number of top alternatives to report per token.
     pub logprobs: Option<u8>,
     /// Whether each completion begins with its prompt.
@@ -81,6 +84,16 @@ struct TokenizedPrompt {
     echo: Option<Arc<str>>,
 }
 
+impl CompletionCall {
+    /// Sets what the request leaves open.
+    fn fill_in(&mut self, defaults: &GenerationDefaults) {
+        self.sampling.fill_in(defaults);
+        self.seed = self.seed.or(defaults.seed);
+        self.stop = self.stop.take().or_else(|| defaults.stop.clone());
+        self.default_max_tokens = defaults.max_tokens.or(self.default_max_tokens);
+    }
+}
+
 impl Completions {
     pub fn new(generation: TextGeneration) -> Self {
         Self { generation }
@@ -91,9 +104,11 @@ impl Completions {
     pub async fn start(
         &self,
         access: &Access,
-        call: CompletionCall,
+        mut call: CompletionCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningCompletion> {
+        self.generation.engine.models().resolve_alias(&mut call.model);
+        call.fill_in(&self.generation.engine.models().generation_defaults(&call.model));
         if let Some(model) = self.generation.upstream_model(access, &call.model).await? {
             return self.start_upstream(access, &model, call, recorder).await;
         }
@@ -113,6 +128,7 @@ impl Completions {
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         let sampling = call.sampling.resolve(call.seed.unwrap_or_else(|| self.generation.fresh_seed()));
+        let stop = call.stop.unwrap_or_default();
         let (mut requests, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
         for (index, prompt) in prompts.into_iter().enumerate() {
             let (tokens, field) = (&prompt.tokens, field(single, index));
@@ -129,7 +145,7 @@ impl Completions {
                 sampling: sampling.clone(),
                 grammar: None,
                 reasoning: None,
-                stop: call.stop.clone(),
+                stop: stop.clone(),
                 logprobs: call.logprobs,
                 tenant: access.project().to_u128(),
             });
@@ -157,6 +173,7 @@ impl Completions {
         self.generation.upstream.require(access, model, &[Kind::Chat, Kind::Completion]).await?;
         recorder.set_model(&model.id);
         let max_tokens = call.max_tokens.map(|(count, _)| count).or(call.default_max_tokens);
+        let stop = call.stop.unwrap_or_default();
         let request = CompletionRequest {
             prompts: &call.prompts,
             single: call.single,
@@ -165,14 +182,14 @@ impl Completions {
             text: TextParameters {
                 sampling: &call.sampling,
                 seed: call.seed,
-                stop: &call.stop,
+                stop: &stop,
                 max_tokens,
                 choices: call.choices,
             },
         };
         let (fields, prompt_tokens) = (request.fields(model)?, request.tokens());
         let choices = call.choices.saturating_mul(u32::try_from(call.prompts.len()).unwrap_or(u32::MAX));
-        let reader = CompletionChunks::new(choices, call.stop);
+        let reader = CompletionChunks::new(choices, stop);
         let prompt = UpstreamPrompt { operation: "completions", fields, reader, choices, prompt_tokens };
         let echo = |input: TextInput| match input {
             TextInput::Text(text) if call.echo => Some(Arc::from(text)),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::errors::{self, ModelErrors};
+use super::model_name::authorize_name;
 use super::prompt_preparation::PromptPreparation;
 use super::text_input::TextInput;
 use super::upstream::embeddings::{self as remote, EmbeddingRequest};
@@ -58,8 +59,8 @@ impl Embeddings {
 
     /// Resolves the model, tokenises the texts and waits for their vectors. Usage is added to `recorder`. Dropping the
     /// future cancels what is not computed yet.
-    pub async fn run(&self, access: &Access, call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
-        access.require_model(&call.model)?;
+    pub async fn run(&self, access: &Access, mut call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
+        authorize_name(&self.engine, access, &mut call.model)?;
         if let Some(model) = self.upstream.find(&call.model).await? {
             return self.run_upstream(access, &model, call, recorder).await;
         }
@@ -118,19 +119,19 @@ impl Embeddings {
 
     /// Loads an embedding model without computing anything.
     pub async fn load(&self, access: &Access, id: &str, recorder: &UsageRecorder) -> Result<()> {
-        access.require_model(id)?;
-        if let Some(model) = self.upstream.find(id).await? {
+        let mut name = id.to_owned();
+        authorize_name(&self.engine, access, &mut name)?;
+        if let Some(model) = self.upstream.find(&name).await? {
             recorder.set_model(&model.id);
             return Ok(());
         }
-        let (engine, allowed, name) = (self.engine.clone(), access.clone(), id.to_owned());
+        let (engine, allowed) = (self.engine.clone(), access.clone());
         let load = move |_: TokenizeLimits| {
             let errors = ModelErrors { engine: &engine, access: &allowed };
             let model = engine.models().load_encoder(&name, ModelKind::Embedding);
-            model.map(drop).map_err(|error| errors.load_failed(&name, &error))
+            model.map(|_| name.clone()).map_err(|error| errors.load_failed(&name, &error))
         };
-        self.preparing.run(access.project(), 0, load).await?;
-        recorder.set_model(id);
+        recorder.set_model(&self.preparing.run(access.project(), 0, load).await?);
         Ok(())
     }
 

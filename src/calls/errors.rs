@@ -133,7 +133,18 @@ impl ModelErrors<'_> {
             Some(meant) => format!("Did you mean '{meant}'?"),
             None => "GET /v1/models lists the installed models; 'outpost models pull' downloads more.".to_owned(),
         };
-        Error::new(Code::ModelNotFound, format!("No model '{}' is installed. {hint}", shorten(id))).param("model")
+        let settings = self.engine.models().model_settings();
+        let visible = settings.aliases_of(id).filter(|_| self.access.lists(id)).take(MAX_NAMED_MODELS);
+        let aliases: Vec<String> = visible.map(|alias| format!("'{}'", shorten(alias))).collect();
+        let id = shorten(id);
+        let text = match aliases.as_slice() {
+            [] => format!("No model '{id}' is installed. {hint}"),
+            aliases => {
+                let aliases = aliases.join(" and ");
+                format!("No model '{id}' is installed, for which {aliases} stands in the settings of models. {hint}")
+            }
+        };
+        Error::new(Code::ModelNotFound, text).param("model")
     }
 
     /// The error for a model that could not be loaded. Blocks while the models folder is read.
@@ -144,12 +155,24 @@ impl ModelErrors<'_> {
             LoadError::WrongKind { architecture, expected, .. } => self.wrong_kind(id, architecture, *expected),
             LoadError::Unusable { reason, .. } => model_unusable(id, reason),
             LoadError::Upstream { .. } => not_local(id),
-            LoadError::OutOfMemory { .. } => {
-                no_memory(" Try again when their requests have ended, or give the server more memory with --memory.")
+            LoadError::OutOfMemory { pinned, .. } => {
+                let again = " Try again when their requests have ended, or give the server more memory with --memory.";
+                no_memory(&format!("{again}{}", self.pinned(pinned)))
             }
             LoadError::TooLarge { .. } => {
                 no_memory(" Give the server more memory with --memory, or use a smaller model.")
             }
+        }
+    }
+
+    /// What to add if pinned models take memory.
+    fn pinned(&self, models: &[String]) -> String {
+        let visible = models.iter().filter(|id| self.access.lists(id)).take(MAX_NAMED_MODELS);
+        let names: Vec<String> = visible.map(|id| format!("'{id}'")).collect();
+        match names.as_slice() {
+            [] => String::new(),
+            [name] => format!(" The model {name} is pinned, so it stays loaded."),
+            names => format!(" The models {} are pinned, so they stay loaded.", names.join(" and ")),
         }
     }
 

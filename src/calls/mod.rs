@@ -21,6 +21,7 @@ pub mod images;
 pub mod message_joining;
 pub mod messages;
 pub mod model_pulls;
+mod model_name;
 pub mod models;
 pub mod output_spec;
 mod persist_turn;

@@ -1,10 +1,12 @@
 //! The models API: the engine's registry, filtered by an [`Access`].
 
+use std::sync::Arc;
+
 use super::blocking::run_blocking;
 use super::errors::ModelErrors;
 use super::fine_tuning::TunedModels;
 use crate::catalog::{Catalog, CatalogModel, pull_command};
-use crate::engine::{Engine, InUse, ModelInfo, ModelKind};
+use crate::engine::{Engine, GenerationDefaults, InUse, ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::service::access::{Access, Scope};
 use crate::upstream::UpstreamClient;
@@ -46,12 +48,20 @@ impl Models {
         self.engine.lost_device()
     }
 
-    /// The models that `access` may use: the installed ones, sorted by name, and those that its project has trained.
+    /// The models that `access` may use: the installed ones and aliases, sorted by name, and those that its project has
+    /// trained.
     pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
         let mut models = self.on_disk().await?;
         models.retain(|model| access.lists(&model.id));
+        let tuned = self.tuned.list(access).await?;
+        let named = |(alias, target): (String, String)| {
+            let model = models.iter().chain(&tuned).find(|model| model.id == target)?;
+            Some(as_alias(alias, model.clone()))
+        };
+        let aliases: Vec<ModelInfo> = self.engine.models().aliases().into_iter().filter_map(named).collect();
+        models.extend(aliases);
         models.sort_by(|a, b| a.id.cmp(&b.id));
-        models.extend(self.tuned.list(access).await?);
+        models.extend(tuned);
         Ok(models)
     }
 
@@ -84,8 +94,27 @@ impl Models {
         self.engine.models().list()
     }
 
-    /// One model. 404 if it is not installed, 403 if the key may not use it.
-    pub async fn get(&self, access: &Access, id: &str) -> Result<ModelInfo> {
+    /// One model; its ID is `name` even if that is an alias. 404 if it is not installed, 403 if the key may not use it.
+    pub async fn describe(&self, access: &Access, name: &str) -> Result<ModelInfo> {
+        let model = self.get(access, name).await?;
+        Ok(if model.id == name { model } else { as_alias(name.to_owned(), model) })
+    }
+
+    /// The parameters for requests to the model that do not set them.
+    pub fn generation_defaults(&self, name: &str) -> Arc<GenerationDefaults> {
+        self.engine.models().generation_defaults(&self.resolve(name))
+    }
+
+    /// The ID of the model with this name.
+    pub fn resolve(&self, name: &str) -> String {
+        let mut id = name.to_owned();
+        self.engine.models().resolve_alias(&mut id);
+        id
+    }
+
+    /// One model, by its ID or an alias. 404 if it is not installed, 403 if the key may not use it.
+    pub async fn get(&self, access: &Access, name: &str) -> Result<ModelInfo> {
+        let id = &*self.resolve(name);
         if let Some(model) = self.tuned.get(access, id).await? {
             access.require_listed(id)?;
             return Ok(model);
@@ -118,17 +147,22 @@ impl Models {
             access.require_listed(id)?;
             return self.tuned.delete(access, id).await;
         }
-        let model = self.get(access, id).await?;
-        let text = format!(
-            "The model '{}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one from the folder.",
-            model.id
-        );
+        let model = self.describe(access, id).await?;
+        let text = match model.alias_of {
+            Some(target) => {
+                format!("'{id}' is an alias of the model '{target}'. The operator removes it from models.toml.")
+            }
+            None => format!(
+                "The model '{id}' is in the models folder. Only models that were trained here can be deleted; the operator removes this one from the folder."
+            ),
+        };
         Err(Error::new(Code::Conflict, text).param("model_id"))
     }
 
     /// Loads a model into memory. Needs the scope `admin`.
-    pub async fn load(&self, access: &Access, id: &str) -> Result<ModelInfo> {
+    pub async fn load(&self, access: &Access, name: &str) -> Result<ModelInfo> {
         access.require_admin()?;
+        let id = &*self.resolve(name);
         access.require_listed(id)?;
         self.tuned.register(access, id).await?;
         let tenant = access.project().to_u128();
@@ -141,17 +175,24 @@ impl Models {
         self.get(access, id).await
     }
 
-    /// Unloads a model. 409 while it is in use.
+    /// Unloads a model. 409 while it is in use, and if it is pinned.
     pub async fn unload(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         access.require_admin()?;
         let found = self.get(access, id).await?;
+        let id = &*found.id;
+        if let Some(pinned) = self.engine.models().pinned_with(id) {
+            let text = format!(
+                "The model '{pinned}' is pinned, so it stays loaded. The operator can set pinned = false in models.toml."
+            );
+            return Err(Error::new(Code::Conflict, text).param("model_id"));
+        }
         let (engine, name) = (self.engine.clone(), id.to_owned());
         let unloaded = run_blocking(move || Ok(engine.models().unload(&name))).await?;
         unloaded.map_err(|InUse| {
             let text = format!("The model '{id}' is in use. Try again when its answers have ended.");
             Error::new(Code::Conflict, text).param("model_id")
         })?;
-        Ok(ModelInfo { loaded: false, ..found })
+        Ok(ModelInfo { loaded: false, unloads_at: None, ..found })
     }
 
     /// The metrics of the engine and of upstream models as OpenMetrics text.
@@ -160,4 +201,9 @@ impl Models {
         // The end of the text is marked once.
         format!("{}{}", engine.trim_end_matches("# EOF\n"), self.upstream.metrics())
     }
+}
+
+/// The description of a model under an alias.
+fn as_alias(alias: String, model: ModelInfo) -> ModelInfo {
+    ModelInfo { alias_of: Some(model.id), id: alias, ..model }
 }

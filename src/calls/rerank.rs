@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::embeddings::{Embeddings, too_long};
 use super::errors::{ModelErrors, from_stopped};
+use super::model_name::authorize_name;
 use super::upstream::request_fields::json_call;
 use super::upstream::rerank::{self as remote, RerankRequest};
 use super::upstream::token_estimate;
@@ -41,8 +42,8 @@ pub struct Reranked {
 impl Embeddings {
     /// Scores each document against the query. Usage is added to `recorder`. Dropping the future cancels what is not
     /// computed yet.
-    pub async fn rerank(&self, access: &Access, call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
-        access.require_model(&call.model)?;
+    pub async fn rerank(&self, access: &Access, mut call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
+        authorize_name(&self.engine, access, &mut call.model)?;
         if let Some(model) = self.upstream.find(&call.model).await? {
             return self.rerank_upstream(access, &model, call, recorder).await;
         }

@@ -1,6 +1,6 @@
 //! The sampling parameters of a request, and the defaults for those that it leaves open.
 
-use crate::engine::Sampling;
+use crate::engine::{GenerationDefaults, Sampling};
 
 /// Defaults, those of llama.cpp. Small models produce nonsense if every token of the vocabulary can be sampled.
 const TEMPERATURE: f32 = 0.8;
@@ -9,7 +9,7 @@ const TOP_K: u32 = 40;
 const MIN_P: f32 = 0.05;
 
 /// Sampling parameters; `http` has validated each field on its own. What is `None` was not sent: a model of this server
-/// takes its default, an upstream model that of its server.
+/// takes its default, an upstream model that of its server, unless the settings of the model have another one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SamplingRequest {
     pub temperature: Option<f32>,
@@ -26,6 +26,18 @@ pub struct SamplingRequest {
 }
 
 impl SamplingRequest {
+    /// Sets what the request leaves open.
+    pub fn fill_in(&mut self, defaults: &GenerationDefaults) {
+        self.temperature = self.temperature.or(defaults.temperature);
+        self.top_p = self.top_p.or(defaults.top_p);
+        self.top_k = self.top_k.or(defaults.top_k);
+        self.min_p = self.min_p.or(defaults.min_p);
+        self.typical_p = self.typical_p.or(defaults.typical_p);
+        self.frequency_penalty = self.frequency_penalty.or(defaults.frequency_penalty);
+        self.presence_penalty = self.presence_penalty.or(defaults.presence_penalty);
+        self.repetition_penalty = self.repetition_penalty.or(defaults.repetition_penalty);
+    }
+
     /// The parameters for a model of this server.
     pub fn resolve(self, seed: u64) -> Sampling {
         Sampling {

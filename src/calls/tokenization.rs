@@ -120,11 +120,12 @@ impl Tokenization {
     async fn run<T: Send + 'static>(
         &self,
         access: &Access,
-        id: String,
+        mut id: String,
         bytes: usize,
         recorder: &UsageRecorder,
         work: impl FnOnce(&LoadedModel, TokenizeLimits) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.generation.engine.models().resolve_alias(&mut id);
         self.generation.authorize(access, &id).await?;
         let tenant = access.project().to_u128();
         let prepared = self.generation.prepare(access, bytes, move |errors, bound| {

@@ -79,6 +79,12 @@ pub(super) fn completion_limit(
     Err(Error::new(Code::ContextLengthExceeded, text).param(field))
 }
 
+/// The default limit of a completion, as far as the context has room for it. `prompt_tokens` are estimated.
+pub(super) fn default_limit(model: &UpstreamModel, default: Option<u32>, prompt_tokens: u32) -> Option<u32> {
+    let left = model.context.map_or(u32::MAX, |window| window.saturating_sub(prompt_tokens).max(1));
+    default.map(|default| default.min(left))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -126,5 +132,9 @@ mod tests {
         assert_eq!(limit(Dialect::Chat, 90, "context = 100"), Ok(Some(90)));
         assert_eq!(limit(Dialect::Chat, 100, "context = 100"), Err(Code::ContextLengthExceeded));
         assert_eq!(completion_limit(&model(""), None, 40, Dialect::Chat).unwrap(), None);
+        let default = |count, more: &str| default_limit(&model(more), count, 40);
+        assert_eq!(default(Some(500), "context = 100"), Some(60), "a default is no reason for an error");
+        assert_eq!((default(Some(50), "context = 100"), default(Some(500), "")), (Some(50), Some(500)));
+        assert_eq!(default(None, "context = 100"), None);
     }
 }

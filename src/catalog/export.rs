@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::error::{FolderError, TransferError};
-use super::folder_walk::visit_files;
+use super::folder_walk::{Visit, visit_files};
 use super::hashing;
-use super::import::UPSTREAM;
+use super::import::{SETTINGS, UPSTREAM};
 use super::manifest::{FILES, MANIFEST, Manifest, ManifestFile};
 use super::name_validation::{is_model_name, is_reserved};
 use super::progress::Progress;
@@ -46,7 +46,7 @@ pub fn export(
 
 fn describe(id: &str, model_dir: &Path, progress: &mut dyn Progress) -> Result<Manifest, TransferError> {
     let mut total = 0;
-    visit_files(model_dir, &mut |name, file| {
+    visit_own_files(model_dir, &mut |name, file| {
         if name == UPSTREAM {
             return Err(TransferError::entry(
                 name,
@@ -58,7 +58,7 @@ fn describe(id: &str, model_dir: &Path, progress: &mut dyn Progress) -> Result<M
     })?;
     progress.start(&format!("hashing {id}"), total);
     let mut files = Vec::new();
-    let hashed = visit_files(model_dir, &mut |name, file| {
+    let hashed = visit_own_files(model_dir, &mut |name, file| {
         let copied = hashing::copy(file, &mut io::sink(), u64::MAX, &mut |bytes| progress.advance(bytes));
         let copied = copied.map_err(FolderError::at(&model_dir.join(name)))?;
         files.push(ManifestFile { name: name.to_owned(), bytes: copied.bytes, sha256: copied.sha256 });
@@ -70,6 +70,11 @@ fn describe(id: &str, model_dir: &Path, progress: &mut dyn Progress) -> Result<M
         true => Err(TransferError::NotAModel(model_dir.to_owned())),
         false => Ok(Manifest::new(id, files)),
     }
+}
+
+/// Visits the files of a model, without the settings that a server has for it.
+fn visit_own_files(model_dir: &Path, visit: &mut Visit<'_>) -> Result<(), TransferError> {
+    visit_files(model_dir, &mut |name, file| if name == SETTINGS { Ok(()) } else { visit(name, file) })
 }
 
 /// Writes a temporary file next to the destination and renames it, so that no incomplete archive is visible.
@@ -111,7 +116,7 @@ fn write_entries(
         .map_err(at_destination())?;
     pad(&mut out, head.len() as u64).map_err(at_destination())?;
     let mut expected = manifest.files.iter();
-    visit_files(model_dir, &mut |name, file| {
+    visit_own_files(model_dir, &mut |name, file| {
         let changed = || TransferError::entry(name, "changed while the model was exported; try again");
         let planned = expected.next().filter(|planned| planned.name == name).ok_or_else(changed)?;
         write_header(&mut out, &format!("{FILES}{name}"), planned.bytes)?.map_err(at_destination())?;

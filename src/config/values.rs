@@ -8,6 +8,7 @@ use toml::de::{DeInteger, DeValue};
 use super::arguments::{DataPaths, ServeArgs};
 use super::keys::Key;
 use crate::display::one_of;
+use crate::toml_text::kind_of;
 
 /// All arguments that have a key.
 #[derive(Parser)]
@@ -79,7 +80,7 @@ pub(super) fn argument_text(key: &Key, argument: &Arg, value: &DeValue<'_>) -> R
         }
         _ => None,
     };
-    let text = text.ok_or_else(|| format!("a {} is not accepted here; {}", name_of(value), kind.wanted()))?;
+    let text = text.ok_or_else(|| format!("a {} is not accepted here; {}", kind_of(value), kind.wanted()))?;
     match text.is_empty() && kind == Kind::List {
         true => Ok(text),
         false => check(argument, &text).map(|()| text),
@@ -98,18 +99,6 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
 fn decimal(number: &DeInteger<'_>) -> String {
     let value = i128::from_str_radix(number.as_str(), number.radix());
     value.map_or_else(|_| number.to_string(), |value| value.to_string())
-}
-
-fn name_of(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "text",
-        DeValue::Integer(_) => "number",
-        DeValue::Float(_) => "number with a fraction",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "date or time",
-        DeValue::Array(_) => "list",
-        DeValue::Table(_) => "section",
-    }
 }
 
 /// Parses `text` as the argument does.

@@ -104,9 +104,10 @@ pub enum LoadError {
     /// Another server runs the model.
     #[error("the model {id} is an upstream model, which is not loaded here")]
     Upstream { id: String },
-    /// In bytes: `needed` for weights and scratch buffers, `budget` for all models.
+    /// In bytes: `needed` for weights and scratch buffers, `budget` for all models. `pinned`: the loaded models that are never
+    /// unloaded.
     #[error("it needs {} of the {} of memory for models, which other models in use take", format_bytes(*needed), format_bytes(*budget))]
-    OutOfMemory { needed: u64, budget: u64 },
+    OutOfMemory { needed: u64, budget: u64, pinned: Vec<String> },
     /// It would not fit even if it were the only loaded model.
     #[error("it needs {} of memory; {} are available for models", format_bytes(*needed), format_bytes(*budget))]
     TooLarge { needed: u64, budget: u64 },

@@ -15,6 +15,7 @@ mod jobs;
 mod model_adapter;
 mod model_info;
 mod model_memory;
+mod model_settings;
 mod per_model;
 mod precision;
 mod preprocessor;
@@ -51,6 +52,7 @@ pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitIm
 pub use image::{MAX_SIDE as MAX_IMAGE_SIDE, MIN_SIDE as MIN_IMAGE_SIDE};
 pub use model_info::{ModelInfo, ModelKind};
 pub use model_memory::{MemoryNeed, model_memory};
+pub use model_settings::{GenerationDefaults, InstalledSettings};
 pub use per_model::PerModel;
 pub use precision::{Precision, Precisions};
 pub use preprocessor::sandbox_child::run as run_sandbox;
@@ -59,7 +61,7 @@ use runtime::metrics::Metrics;
 use runtime::server_info::server_info;
 use runtime::{DeviceIndex, DeviceInfo, Runtime, ShutdownPhase};
 use settings::DELTA_BUFFER;
-pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
+pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOP_BYTES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
 use speech::SpeechJob;
 pub use speech::{SpeechModel, SpeechParts, SpeechRequest, SpokenPart, VoiceInfo};
 pub use text::chat_template::PromptError;
@@ -72,6 +74,7 @@ pub use text::reasoning::{ReasoningRequest, is_in_template as template_has_reaso
 pub use text::request::{
     DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
 };
+pub use text::sampler::range::SamplingRange;
 pub use text::tools::{CallMode, InputFormat, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 pub use text::training_example::{TrainingExample, TrainingTexts};
 pub use tokenizer::{Prompt, SpecialTokenOptions, TokenizeLimits};

@@ -84,6 +84,12 @@ pub struct ModelInfo {
     /// The sizes of images that the model is good at, as width and height in pixels; its default is the first.
     pub image_sizes: Vec<[usize; 2]>,
     pub loaded: bool,
+    /// Whether its settings say that it stays loaded.
+    pub pinned: bool,
+    /// When it will be unloaded if nothing uses it; `None`: when its memory is needed.
+    pub unloads_at: Option<Timestamp>,
+    /// What it stands for, if it is an alias.
+    pub alias_of: Option<String>,
     /// The device that runs it: `cpu`, `cuda:0`; `None` outside of a server.
     pub device: Option<String>,
     /// Whether the device stores the weights without quantization, because it has no kernels for their type.

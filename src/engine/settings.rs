@@ -110,4 +110,5 @@ pub(super) const DELTA_BUFFER: usize = 64;
 pub const MAX_CHOICES: u32 = 16;
 pub const MAX_TOP_LOGPROBS: u8 = 20;
 pub const MAX_STOPS: usize = 16;
+pub const MAX_STOP_BYTES: usize = 256;
 pub const MAX_IMAGES: u32 = 10;

@@ -62,6 +62,7 @@ mod isolation;
 mod keyless;
 mod limits;
 mod model_pulls;
+mod model_settings;
 mod models;
 mod nodes;
 mod ollama;

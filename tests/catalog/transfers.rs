@@ -60,6 +60,17 @@ fn an_export_is_readable_by_tar_and_overwrites_nothing() {
 }
 
 #[test]
+fn settings_of_a_server_do_not_travel_with_a_model() {
+    let bench = TestBench::new();
+    let source = bench.model("m", &[("w.gguf", b"GGUF"), ("model.toml", b"aliases = ['gpt-4o']")]);
+    let tar = export(&bench.models(), "m", &bench.path("m.tar"), &mut Silent).unwrap();
+    let imported = import(&bench.path("other"), &tar.path, &plain(), &mut Silent).unwrap();
+    assert_eq!(tree(&imported.path), [("w.gguf".to_owned(), b"GGUF".to_vec())]);
+    let error = import(&bench.path("third"), &source, &plain(), &mut Silent).unwrap_err().to_string();
+    assert!(error.contains("model.toml") && error.contains("settings of a server"), "{error}");
+}
+
+#[test]
 fn a_bare_gguf_becomes_a_model_named_after_it() {
     let bench = TestBench::new();
     let file = tiny_model::write(&bench.path("usb"), "Qwen2.5-Q4_K_M", &TinyModel::default());

@@ -40,6 +40,11 @@ fn the_doctor_changes_nothing_and_finds_what_is_wrong() {
     let after: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(before, after);
 
+    std::fs::write(folder.path().join("models/models.toml"), "pined = true").unwrap();
+    let (status, text) =
+        finding(&report(&run(folder.path(), &["doctor", "--fast", "--json", "--listen", &port])), "settings");
+    assert!(status == "warn" && text.starts_with("models.toml:1: unknown key 'pined'; "), "{text}");
+
     let free = run(folder.path(), &["doctor", "--fast", "--listen", &port]);
     let text = String::from_utf8(free.stdout).unwrap();
     assert!(free.status.success(), "{text}");

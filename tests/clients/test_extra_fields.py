@@ -63,8 +63,9 @@ OPERATIONS = {
 }
 # OpenAI's pages have this field, but the package does not read it.
 UNREAD_PAGE_FIELDS = {"object"}
-# Only an adapter, a model that cannot be used, or one on a device without kernels for its weights, has these fields.
-UNSEEN_MODEL_FIELDS = {"base_model", "dequantized", "problem"}
+# Only an adapter, a model that cannot be used, one on a device without kernels for its weights, a pinned one or an alias has
+# these fields.
+UNSEEN_MODEL_FIELDS = {"base_model", "dequantized", "problem", "pinned", "alias_of"}
 # The content of a file is not JSON.
 CONTENT_OPERATION = "GET /files/{file_id}/content"
 

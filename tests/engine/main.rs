@@ -32,6 +32,7 @@ mod invalid_weights;
 mod lora_adapters;
 mod lora_training;
 mod malicious_models;
+mod model_settings;
 mod ngram_speculation;
 mod overload_and_fairness;
 mod prefix_cache;

@@ -9,7 +9,9 @@ use outpost::storage::{Store, StoreSettings};
 use serde_json::{Value, json};
 
 use crate::fake_target::{FakeTarget, chunk};
-use crate::{REMOTE, chat_body, events, server_with, server_with_settings};
+use crate::server::Server;
+use crate::tiny_model::TinyModel;
+use crate::{REMOTE, chat_body, events, server_with, server_with_settings, upstream_toml, write_upstream};
 
 const USAGE: [(&str, u64); 3] = [("prompt_tokens", 3), ("completion_tokens", 2), ("total_tokens", 5)];
 
@@ -62,6 +64,27 @@ fn what_a_request_leaves_open_is_left_to_the_target() {
     let sent = target.last().json();
     let names: Vec<&str> = sent.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(names, ["messages", "stream", "stream_options", "model"]);
+}
+
+#[test]
+fn an_alias_reaches_the_target_with_the_default_parameters_of_the_model() {
+    let target = FakeTarget::chatting("ok");
+    let text = upstream_toml("kind = \"chat\"", &[target.address]);
+    let settings = "[aliases]\ngpt-4o-mini = 'remote'\n[models.remote.defaults]\n\
+                    temperature = 0.3\nmax_tokens = 7\nstop = 'END'";
+    let server = Server::start_configured(&TinyModel::default(), |config| {
+        write_upstream(&config.paths.models, REMOTE, &text);
+        std::fs::write(config.paths.models.join("models.toml"), settings).unwrap();
+    });
+    let body = chat_body(json!({ "model": "gpt-4o-mini", "temperature": 0.9 }));
+    assert_eq!(server.post("/v1/chat/completions", &body).ok()["model"], REMOTE);
+    let sent = target.last().json();
+    assert_eq!((&sent["model"], &sent["temperature"]), (&json!("there"), &json!(0.9)));
+    assert_eq!((&sent["max_tokens"], &sent["stop"]), (&json!(7), &json!(["END"])));
+    let body = json!({ "model": "gpt-4o-mini", "prompt": "hello", "max_tokens": 3 });
+    server.post("/v1/completions", &body).ok();
+    let sent = target.last().json();
+    assert_eq!((&sent["temperature"], &sent["max_tokens"]), (&json!(0.3), &json!(3)));
 }
 
 #[test]

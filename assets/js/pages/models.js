@@ -59,13 +59,14 @@ export function Models() {
   const actionOf = (model) => html`<button type="button" class="text-button" disabled=${busy === model.id} onClick=${() => run(model, model.loaded ? "unload" : "load")}>
     ${busy === model.id ? (model.loaded ? t.models.unloading : t.models.loading) : model.loaded ? t.models.unload : t.models.load}<span class="visually-hidden"> ${model.id}</span></button>`;
   const size = { title: t.models.size, numeric: true, sort: (model) => model.bytes, cell: (model) => html`${bytes(model.bytes)}<br /><span class="muted">${t.models.parameters(compact(model.parameters))}</span>` };
-  const state = { title: t.status, sort: (model) => status(model)[1], cell: (model) => html`<${Badge} kind=${status(model)[0]}>${status(model)[1]}<//>` };
+  const state = { title: t.status, sort: (model) => status(model)[1], cell: (model) => html`<${Badge} kind=${status(model)[0]}>${status(model)[1]}<//>${model.pinned && html` <${Badge}>${t.models.pinned}<//>`}` };
   const actions = { title: t.actions, cell: (model) => html`<div class="actions">
     ${trialOf(model) && session.hasScope("inference") && html`<a class="button text-button" href=${`#/playground/${trialOf(model)}/${encodeURIComponent(model.id)}`}>${t.models.try}<span class="visually-hidden"> ${model.id}</span></a>`}
-    ${!model.problem && session.hasScope("admin") && actionOf(model)}
+    ${!model.problem && !(model.pinned && model.loaded) && session.hasScope("admin") && actionOf(model)}
     ${isTuned(model) && session.hasScope("project") && html`<button type="button" class="text-button error" onClick=${() => setRemoved(model)}>${t.delete}<span class="visually-hidden"> ${model.id}</span></button>`}</div>` };
   const columns = [
     { title: t.name, sort: (model) => model.id, cell: (model) => html`<strong class="nowrap">${model.id}</strong><br /><span class="muted nowrap">${model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
+      ${model.alias_of && html`<p class="muted">${t.models.aliasOf(model.alias_of)}</p>`}
       ${model.problem && html`<p class="error">${model.problem}</p>`}` },
     { title: t.models.capabilities, sort: (model) => capabilities(model).join(), cell: (model) => html`<span class="badges">${capabilities(model).map((name) => html`<${Badge}>${name}<//>`)}</span>` },
     { title: t.models.limits, cell: (model) => model.limits && limits(model.limits) },

@@ -33,10 +33,11 @@ impl FineTuning {
     }
 
     /// Creates a job for an installed text model that the key may call.
-    pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
+    pub async fn create(&self, access: &Access, mut new: NewJob) -> Result<Job> {
         let model = self.models.get(access, &new.model).await?;
         access.require_model(&model.id)?;
         require_base(&model)?;
+        new.model = model.id;
         self.jobs.create(access, new).await
     }
 }

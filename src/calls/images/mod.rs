@@ -19,6 +19,7 @@ pub use source::{EditKind, SourceImage};
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
+use super::model_name::authorize_name;
 use super::upstream::errors::unsupported;
 use super::upstream::image_request::{self as remote, ImageRequest as UpstreamImageRequest};
 use super::upstream::models::UpstreamModels;
@@ -105,7 +106,7 @@ impl Images {
         mut call: ImageCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningImages> {
-        access.require_model(&call.model)?;
+        authorize_name(&self.engine, access, &mut call.model)?;
         if let Some(model) = self.upstream.find(&call.model).await? {
             return self.start_upstream(access, &model, call, recorder).await;
         }

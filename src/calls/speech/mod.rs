@@ -16,6 +16,7 @@ pub use running::RunningSpeech;
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
+use super::model_name::authorize_name;
 use super::upstream::byte_stream::ByteStream;
 use super::upstream::errors::{from_failure, unsupported};
 use super::upstream::models::UpstreamModels;
@@ -71,10 +72,10 @@ impl Speeches {
     pub async fn start(
         &self,
         access: &Access,
-        call: SpeechCall,
+        mut call: SpeechCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningSpeech> {
-        access.require_model(&call.model)?;
+        authorize_name(&self.engine, access, &mut call.model)?;
         if let Some(model) = self.upstream.find(&call.model).await? {
             return self.start_upstream(access, &model, &call, recorder).await;
         }
@@ -119,8 +120,9 @@ impl Speeches {
     }
 
     /// The voices of all models that the key may use, or of one model. Sorted by model and name. Loads no model.
-    pub async fn voices(&self, access: &Access, model: Option<String>) -> Result<Vec<ListedVoice>> {
-        if let Some(model) = &model {
+    pub async fn voices(&self, access: &Access, mut model: Option<String>) -> Result<Vec<ListedVoice>> {
+        if let Some(model) = &mut model {
+            self.engine.models().resolve_alias(model);
             access.require_listed(model)?;
         }
         let (engine, access) = (self.engine.clone(), access.clone());

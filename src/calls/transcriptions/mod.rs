@@ -22,6 +22,7 @@ pub use upload::{ReceivedAudio, Upload, too_large};
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
+use super::model_name::authorize_name;
 use super::upstream::errors::unsupported;
 use super::upstream::models::UpstreamModels;
 use super::upstream::transcription_request::{self as remote, TranscriptionRequest as UpstreamRequest};
@@ -101,11 +102,11 @@ impl Transcriptions {
     pub async fn start(
         &self,
         access: &Access,
-        call: TranscriptionCall,
+        mut call: TranscriptionCall,
         audio: ReceivedAudio,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningTranscription> {
-        access.require_model(&call.model)?;
+        authorize_name(&self.engine, access, &mut call.model)?;
         if let Some(model) = self.upstream.find(&call.model).await? {
             return self.start_upstream(access, &model, call, audio, recorder).await;
         }

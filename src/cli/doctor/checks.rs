@@ -14,6 +14,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{ComputeArgs, DataPaths};
 use crate::control_socket;
 use crate::display::format_bytes;
+use crate::engine::InstalledSettings;
 use crate::models::backend::Isa;
 use crate::models::devices;
 use crate::system_memory::SystemMemory;
@@ -58,6 +59,7 @@ pub(super) fn all(
         files(&paths.data),
         models_folder(models),
         last_crash(run_record::last_crash(&paths.data), clock_rng.now()),
+        model_settings(&paths.models),
         clock(now(clock_rng), last_write(&paths.data), machine::is_clock_synchronized()),
     ]);
     findings
@@ -223,6 +225,20 @@ fn models_folder(models: &Path) -> Finding {
             "models",
             format!("{} cannot be written by this user", models.display()),
             "models can be used but not installed; run `outpost models pull` as the owner",
+        ),
+    }
+}
+
+/// The settings of models, whose errors the server only logs.
+fn model_settings(models: &Path) -> Finding {
+    let settings = InstalledSettings::read(models);
+    let (aliases, pinned) = (settings.aliases().count(), settings.pinned().count());
+    match settings.problems() {
+        [] => Finding::ok("settings", format!("aliases: {aliases}, pinned models: {pinned}")),
+        [problem, ..] => Finding::warn(
+            "settings",
+            problem,
+            "repair the file; a running server keeps its last good settings, and one that starts ignores the file",
         ),
     }
 }

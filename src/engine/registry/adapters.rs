@@ -77,7 +77,7 @@ impl Registry {
             }
             Err(_) => info.problem = Some(missing_base(base)),
         }
-        info.loaded = lock(&self.loaded).contains_key(id);
+        self.describe_settings(&mut info);
         info
     }
 

@@ -118,8 +118,10 @@ impl Registry {
         let Some((served, draft)) = self.draft_pairs().into_iter().find(on_device) else { return false };
         tracing::info!(model = served, draft, "unloading the draft model: its memory is needed");
         self.detach_draft_model(&served, Some(RETRY_AFTER));
-        // It stays loaded if requests use it directly.
-        let _ = self.unload(&draft);
+        // It stays loaded if it is pinned, or requests use it directly.
+        if !self.model_settings.load().is_pinned(&draft) {
+            let _ = self.unload(&draft);
+        }
         true
     }
 

@@ -1,4 +1,4 @@
-//! Frees memory by unloading idle models, least recently used first.
+//! Frees memory by unloading idle models, least recently used first. Pinned models stay.
 
 use super::{Eviction, Registry, lock};
 use crate::engine::device_worker::DeviceWorker;
@@ -23,7 +23,7 @@ impl Registry {
                 let (needed, budget) = (weights.saturating_add(scratch), runtime.memory.total());
                 return Err(match needed > budget {
                     true => LoadError::TooLarge { needed, budget },
-                    false => LoadError::OutOfMemory { needed, budget },
+                    false => LoadError::OutOfMemory { needed, budget, pinned: self.loaded_pins(runtime.device.index) },
                 });
             }
         }
@@ -35,10 +35,11 @@ impl Registry {
         if self.drop_stale(Some(device)) || self.drop_draft_model(device) {
             return true;
         }
+        let settings = self.model_settings.load_full();
         let oldest = || {
             let loaded = lock(&self.loaded);
             let on_device = loaded.iter().filter(|(_, entry)| entry.device == device);
-            let idle = on_device.filter(|(_, entry)| !entry.model.is_in_use());
+            let idle = on_device.filter(|(id, entry)| !entry.model.is_in_use() && !settings.is_pinned(id));
             idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
         };
         // If a request takes the model up in between, try the next one.
@@ -48,6 +49,14 @@ impl Registry {
             }
         }
         false
+    }
+
+    /// The pinned models that are loaded on a device, sorted.
+    fn loaded_pins(&self, device: DeviceIndex) -> Vec<String> {
+        let loaded = lock(&self.loaded);
+        let settings = self.model_settings.load();
+        let is_here = |id: &&str| loaded.get(*id).is_some_and(|entry| entry.device == device);
+        settings.pinned().filter(is_here).map(str::to_owned).collect()
     }
 }
 

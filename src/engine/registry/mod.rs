@@ -9,38 +9,39 @@
 mod adapters;
 mod draft_models;
 mod eviction;
+mod loading;
+mod settings_files;
 mod training;
+mod upkeep;
 mod upstream;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
 use crate::clock_rng::ClockRng;
-use crate::engine::checkpoint::Checkpoint;
 use crate::engine::device_worker::{DeviceBackend, DeviceWorker};
 use crate::engine::discovery::{self, DiscoveredModel, Fingerprint};
 use crate::engine::embedding::EncoderModel;
 use crate::engine::error::{InUse, LoadError};
-use crate::engine::image::{self, ImageModel};
+use crate::engine::image::ImageModel;
 use crate::engine::model_info::{ModelInfo, ModelKind};
+use crate::engine::model_settings::{InstalledSettings, SettingsFiles};
 use crate::engine::per_model::PerModel;
 use crate::engine::preprocessor::{self, Isolation};
 use crate::engine::runtime::DeviceIndex;
 use crate::engine::runtime::catch_panic::catch_load_panic;
 use crate::engine::runtime::memory_budget::Lease;
 use crate::engine::settings::Settings;
-use crate::engine::speech::{SpeechCheckpoint, SpeechModel, VoiceInfo};
+use crate::engine::speech::{SpeechModel, VoiceInfo};
 use crate::engine::text::model::TextModel;
-use crate::engine::transcription::{TranscriptionModel, WhisperCheckpoint};
-use crate::models::backend::Backend;
-use crate::models::step_memory::scratch_bytes;
-use crate::models::weights::Footprint;
+use crate::engine::transcription::TranscriptionModel;
 pub use adapters::AdapterRegistration;
+pub(in crate::engine) use loading::text_needs;
 pub use upstream::UpstreamLookup;
 
 /// How old the listing, or the last check of a model's files, may be.
@@ -66,6 +67,13 @@ pub struct Registry {
     load_locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// Models with a valid header that failed to load, and why. Valid until the files change.
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
+    settings_files: Mutex<SettingsFiles>,
+    /// The contents of the settings files.
+    model_settings: ArcSwap<InstalledSettings>,
+    /// The warnings about them that were logged last.
+    settings_warnings: Mutex<Vec<String>>,
+    /// The pinned models that cannot be loaded.
+    failed_pins: Mutex<HashMap<String, FailedPin>>,
     next_key: AtomicU64,
 }
 
@@ -176,6 +184,13 @@ struct Loaded {
     draft: Option<String>,
 }
 
+/// A pinned model that could not be loaded.
+struct FailedPin {
+    /// When it is tried again.
+    retry_at: Duration,
+    reason: String,
+}
+
 /// What may be evicted to make room for weights. Cached KV blocks always are.
 #[derive(Clone, Copy)]
 enum Eviction {
@@ -196,8 +211,12 @@ impl Registry {
         placement: PerModel<DeviceIndex>,
         clock: Arc<dyn ClockRng>,
     ) -> Self {
-        Self {
+        let registry = Self {
             folder: settings.models_dir.clone(),
+            settings_files: Mutex::new(SettingsFiles::new(settings.models_dir.clone())),
+            model_settings: ArcSwap::default(),
+            settings_warnings: Mutex::default(),
+            failed_pins: Mutex::default(),
             clock,
             settings,
             devices,
@@ -210,7 +229,9 @@ impl Registry {
             load_locks: Mutex::default(),
             failed: Mutex::default(),
             next_key: AtomicU64::new(1),
-        }
+        };
+        registry.read_settings();
+        registry
     }
 
     /// The absolute path of the models folder.
@@ -270,7 +291,7 @@ impl Registry {
             info.dequantized =
                 info.quantization.as_deref().is_some_and(|quantization| device.dequantizes(quantization));
         }
-        info.loaded = lock(&self.loaded).contains_key(&info.id);
+        self.describe_settings(&mut info);
         if info.problem.is_none() {
             info.problem = self.load_failure(found);
         }
@@ -531,106 +552,6 @@ impl Registry {
         LoadError::Unusable { id, reason }
     }
 
-    /// Reads a model's weights on a device.
-    fn load_on<B: Backend>(
-        &self,
-        device: &DeviceWorker,
-        backend: &B,
-        found: &DiscoveredModel,
-        eviction: Eviction,
-        broken: &dyn Fn(String) -> LoadError,
-    ) -> Result<Model, LoadError> {
-        match found.info.kind {
-            ModelKind::Image => return self.load_image_checkpoint(device, backend, found, eviction, broken),
-            ModelKind::Transcription => return self.load_whisper(device, backend, found, eviction, broken),
-            ModelKind::Speech => return self.load_kokoro(device, backend, found, eviction, broken),
-            _ => {}
-        }
-        let (id, encoder, index) = (&found.info.id, found.is_encoder(), device.runtime.device.index);
-        let files = if encoder { Checkpoint::open } else { Checkpoint::open_text };
-        let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
-        let needs = || match encoder {
-            true => files.encoder_needs(backend),
-            false => text_needs(&files, backend, &device.runtime.settings),
-        };
-        let (footprint, scratch) = catch_load_panic(needs).map_err(broken)?;
-        let lease = self.lease(device, footprint.weights + footprint.loading, scratch, eviction)?;
-        let isolation = self.isolation();
-        let open = || {
-            if encoder {
-                let precision = self.settings.precisions.of(id);
-                let mut model =
-                    EncoderModel::open(id, index, (&found.path, &files), &isolation, lease, precision, backend)?;
-                model.shrink_lease(footprint.weights);
-                return Ok(Model::Encoder(Arc::new(model)));
-            }
-            let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-            let mut model = TextModel::open(id, index, key, (&found.path, &files), &isolation, lease, backend)?;
-            model.shrink_lease(footprint.weights);
-            Ok(Model::Text(Arc::new(model)))
-        };
-        catch_load_panic(open).map_err(broken)
-    }
-
-    fn load_image_checkpoint<B: Backend>(
-        &self,
-        device: &DeviceWorker,
-        backend: &B,
-        found: &DiscoveredModel,
-        eviction: Eviction,
-        broken: &dyn Fn(String) -> LoadError,
-    ) -> Result<Model, LoadError> {
-        let (id, runtime) = (&found.info.id, &device.runtime);
-        let precision = self.settings.precisions.of(id);
-        let components = catch_load_panic(|| image::open(&found.path)).map_err(broken)?;
-        let footprint = image::footprint(&components, backend, precision);
-        let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
-        let index = runtime.device.index;
-        let open = || ImageModel::open(id, index, &components, &self.isolation(), lease, precision, backend);
-        let mut model = catch_load_panic(open).map_err(broken)?;
-        model.lease.shrink(footprint.weights);
-        Ok(Model::Image(Arc::new(model)))
-    }
-
-    fn load_whisper<B: Backend>(
-        &self,
-        device: &DeviceWorker,
-        backend: &B,
-        found: &DiscoveredModel,
-        eviction: Eviction,
-        broken: &dyn Fn(String) -> LoadError,
-    ) -> Result<Model, LoadError> {
-        let (id, index) = (&found.info.id, device.runtime.device.index);
-        let precision = self.settings.precisions.of(id);
-        let files = catch_load_panic(|| WhisperCheckpoint::open(&found.path)).map_err(broken)?;
-        let footprint = catch_load_panic(|| Ok(files.footprint(backend, precision))).map_err(broken)?;
-        let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
-        let open =
-            || TranscriptionModel::open(id, index, (&found.path, &files), &self.isolation(), lease, precision, backend);
-        let mut model = catch_load_panic(open).map_err(broken)?;
-        model.lease.shrink(footprint.weights);
-        Ok(Model::Transcription(Arc::new(model)))
-    }
-
-    fn load_kokoro<B: Backend>(
-        &self,
-        device: &DeviceWorker,
-        backend: &B,
-        found: &DiscoveredModel,
-        eviction: Eviction,
-        broken: &dyn Fn(String) -> LoadError,
-    ) -> Result<Model, LoadError> {
-        let (id, index) = (&found.info.id, device.runtime.device.index);
-        let precision = self.settings.precisions.of(id);
-        let files = catch_load_panic(|| SpeechCheckpoint::open(&found.path)).map_err(broken)?;
-        let footprint = catch_load_panic(|| Ok(files.footprint(backend, precision))).map_err(broken)?;
-        let lease = self.lease(device, footprint.weights + footprint.loading, 0, eviction)?;
-        let open = || SpeechModel::open(id, index, &files, lease, precision, backend);
-        let mut model = catch_load_panic(open).map_err(broken)?;
-        model.lease.shrink(footprint.weights);
-        Ok(Model::Speech(Arc::new(model)))
-    }
-
     fn isolation(&self) -> Isolation {
         Isolation { program: self.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
     }
@@ -690,17 +611,6 @@ fn loaded_adapters(loaded: &HashMap<String, Loaded>, id: &str) -> Vec<String> {
     };
     let is_adapter = |model: &Model| model.is_adapter() && model.shares_network_with(network);
     loaded.iter().filter(|(_, entry)| is_adapter(&entry.model)).map(|(id, _)| id.clone()).collect()
-}
-
-/// The memory for the weights of a chat model, and the bytes of scratch buffers for its steps.
-pub(in crate::engine) fn text_needs<B: Backend>(
-    checkpoint: &Checkpoint,
-    backend: &B,
-    settings: &Settings,
-) -> Result<(Footprint, u64), String> {
-    let weights = checkpoint.weights();
-    let config = weights.decoder_config().map_err(|error| error.to_string())?;
-    Ok((Footprint::new(weights, backend), scratch_bytes(&config, backend, &settings.step_limits())))
 }
 
 impl std::fmt::Debug for Registry {

@@ -60,6 +60,12 @@ pub struct ModelBody {
     bytes: u64,
     license: Option<String>,
     loaded: bool,
+    /// Whether the model stays loaded.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pinned: bool,
+    /// The model that this name stands for, if it is an alias.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alias_of: Option<String>,
     /// The device that runs the model: `cpu`, `cuda:0` or `metal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
@@ -144,6 +150,8 @@ fn body(model: ModelInfo) -> ModelBody {
         license: model.license,
         image_sizes,
         loaded: model.loaded,
+        pinned: model.pinned,
+        alias_of: model.alias_of,
         device: model.device,
         dequantized: model.dequantized,
         problem: model.problem,
@@ -256,7 +264,7 @@ async fn get(
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> ApiResult {
-    let model = api.models.get(&caller.access, &id).await?;
+    let model = api.models.describe(&caller.access, &id).await?;
     if ApiFormat::of(&request) == ApiFormat::Anthropic {
         return Ok(HttpResponse::Ok().json(AnthropicModel::new(&model)));
     }

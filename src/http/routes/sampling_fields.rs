@@ -8,11 +8,11 @@ use utoipa::PartialSchema;
 
 use crate::calls::sampling_request::SamplingRequest;
 use crate::display::shorten;
-use crate::engine::MAX_STOPS;
+use crate::engine::{MAX_STOP_BYTES, MAX_STOPS, SamplingRange};
 use crate::error::{Error, Result};
 use crate::http::unknown_fields::UnknownFields;
+use crate::service::json_fields::invalid_field;
 
-const MAX_STOP_BYTES: usize = 256;
 const MAX_BIASES: usize = 1024;
 
 /// Fields that do not affect the output of this server.
@@ -125,7 +125,8 @@ pub struct SamplingFields {
 pub struct CheckedSampling {
     pub sampling: SamplingRequest,
     pub seed: Option<u64>,
-    pub stop: Vec<String>,
+    /// `None`: not sent.
+    pub stop: Option<Vec<String>>,
     /// `None` if not streaming.
     pub stream: Option<StreamOptions>,
 }
@@ -149,14 +150,14 @@ impl SamplingFields {
     pub fn check(self, max_tokens: Option<(u32, &str)>) -> Result<CheckedSampling> {
         check_max_tokens(max_tokens, self.min_tokens)?;
         let sampling = SamplingRequest {
-            temperature: number("temperature", self.temperature, 0.0, 2.0)?,
-            top_p: positive("top_p", self.top_p, 1.0)?,
+            temperature: number(SamplingRange::TEMPERATURE, self.temperature)?,
+            top_p: number(SamplingRange::TOP_P, self.top_p)?,
             top_k: self.top_k,
-            min_p: number("min_p", self.min_p, 0.0, 1.0)?,
-            typical_p: positive("typical_p", self.typical_p, 1.0)?,
-            frequency_penalty: number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?,
-            presence_penalty: number("presence_penalty", self.presence_penalty, -2.0, 2.0)?,
-            repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 10.0)?,
+            min_p: number(SamplingRange::MIN_P, self.min_p)?,
+            typical_p: number(SamplingRange::TYPICAL_P, self.typical_p)?,
+            frequency_penalty: number(SamplingRange::FREQUENCY_PENALTY, self.frequency_penalty)?,
+            presence_penalty: number(SamplingRange::PRESENCE_PENALTY, self.presence_penalty)?,
+            repetition_penalty: number(SamplingRange::REPETITION_PENALTY, self.repetition_penalty)?,
             logit_bias: biases(self.logit_bias.as_ref())?,
             min_tokens: self.min_tokens,
             ignore_eos: self.ignore_eos,
@@ -196,18 +197,9 @@ pub fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, m
     Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {min} to {max}.")))
 }
 
-fn number(field: &str, given: Option<f32>, min: f32, max: f32) -> Result<Option<f32>> {
-    given.map(|value| within(field, value, min, max)).transpose()
-}
-
-/// A factor above 0 up to `max`.
-fn positive(field: &str, given: Option<f32>, max: f32) -> Result<Option<f32>> {
-    match given.filter(|value| !(*value > 0.0 && *value <= max)) {
-        None => Ok(given),
-        Some(value) => {
-            Err(Error::invalid(field, format!("'{field}' is {value}; it must be above 0 and at most {max}.")))
-        }
-    }
+fn number(range: SamplingRange, given: Option<f32>) -> Result<Option<f32>> {
+    let checked = given.map(|value| range.check(value)).transpose();
+    checked.or_else(|what| invalid_field(range.field, &what))
 }
 
 fn check_max_tokens(max_tokens: Option<(u32, &str)>, min_tokens: Option<u32>) -> Result<()> {
@@ -250,13 +242,12 @@ fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
         .collect()
 }
 
-fn stop(given: Option<Stop>) -> Result<Vec<String>> {
-    let stops = match given {
-        None => Vec::new(),
-        Some(Stop::One(text)) => vec![text],
-        Some(Stop::Many(texts)) => texts,
+fn stop(given: Option<Stop>) -> Result<Option<Vec<String>>> {
+    let texts = |stop| match stop {
+        Stop::One(text) => vec![text],
+        Stop::Many(texts) => texts,
     };
-    check_stops("stop", stops)
+    given.map(|stop| check_stops("stop", texts(stop))).transpose()
 }
 
 /// Checks the number and the lengths of stop strings.

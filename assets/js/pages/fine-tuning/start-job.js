@@ -26,7 +26,7 @@ export function StartJob({ project, close }) {
   const [models, modelsError] = useModels("chat_completions");
   const [files, filesError] = useLoad(() => all("/files", { project_id: project.id, purpose: "fine-tune" }), [project.id]);
   // An adapter cannot be trained again.
-  const bases = models?.filter((model) => !model.base_model);
+  const bases = models?.filter((model) => !model.base_model && !model.alias_of);
   const model = form.model || bases?.[0]?.id;
   const isForMethod = (file) => (file.example_format === "preference") === (form.method === "dpo");
   const trainingFile = form.training_file || (files?.find(isForMethod) ?? files?.[0])?.id;

@@ -4,6 +4,8 @@
 //! the one before, with probabilities renormalised. The generator is ChaCha8 with the request's seed and one stream per
 //! choice: the same logits give the same tokens.
 
+pub mod range;
+
 use std::collections::{HashMap, HashSet};
 
 use rand_chacha::ChaCha8Rng;

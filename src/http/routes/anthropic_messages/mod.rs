@@ -45,17 +45,16 @@ async fn create(
     api: web::Data<Api>,
 ) -> ApiResult {
     let Checked { call, is_streamed, ignored } = body.0.check(true)?;
-    let stops = call.stop.clone();
     let mut running = api.chat.start(&caller.access, call, caller.recorder.clone()).await?;
     let unenforced = std::mem::take(&mut running.unenforced);
     let response = match is_streamed {
         true => {
             caller.recorder.defer();
-            stream::respond(running, stops, request_logging::request_id(&request))
+            stream::respond(running, request_logging::request_id(&request))
         }
         false => {
             let choices = running.whole().await?;
-            HttpResponse::Ok().json(response::message(&running, choices, &stops))
+            HttpResponse::Ok().json(response::message(&running, choices))
         }
     };
     Ok(with_lists(response, &ignored, &unenforced))

@@ -112,7 +112,7 @@ impl MessagesRequest {
             ..SamplingFields::default()
         };
         let CheckedSampling { sampling, .. } = fields.check(max_tokens)?;
-        let stop = check_stops("stop_sequences", self.stop_sequences.unwrap_or_default())?;
+        let stop = self.stop_sequences.map(|stops| check_stops("stop_sequences", stops)).transpose()?;
         let mut messages = content::system(self.system.as_ref())?;
         content::append(&self.messages, &mut messages)?;
         let end = end_of_messages(&messages)?;

@@ -67,10 +67,10 @@ impl From<Usage> for UsageBody {
 }
 
 /// Why a message ended, and the stop sequence that ended it.
-pub fn stop_reason(running: &RunningChat, ending: FinishReason, stops: &[String]) -> (&'static str, Option<String>) {
+pub fn stop_reason(running: &RunningChat, ending: FinishReason) -> (&'static str, Option<String>) {
     match ending {
         FinishReason::Stop => ("end_turn", None),
-        FinishReason::StopString(index) => ("stop_sequence", stops.get(index).cloned()),
+        FinishReason::StopString(index) => ("stop_sequence", running.stop.get(index).cloned()),
         FinishReason::ToolCalls => ("tool_use", None),
         FinishReason::Length if running.is_limited_by_context => ("model_context_window_exceeded", None),
         FinishReason::Length => ("max_tokens", None),
@@ -100,10 +100,10 @@ pub fn empty_message(running: &RunningChat) -> MessageBody {
     }
 }
 
-/// The whole message. `stops`: the stop sequences of the request.
-pub fn message(running: &RunningChat, choices: Vec<Choice>, stops: &[String]) -> MessageBody {
+/// The whole message.
+pub fn message(running: &RunningChat, choices: Vec<Choice>) -> MessageBody {
     let Choice { reasoning, text, calls, ending, .. } = choices.into_iter().next().unwrap_or_default();
-    let (stop_reason, stop_sequence) = stop_reason(running, ending.unwrap_or(FinishReason::Stop), stops);
+    let (stop_reason, stop_sequence) = stop_reason(running, ending.unwrap_or(FinishReason::Stop));
     let thinking =
         (!reasoning.is_empty()).then(|| ContentBlock::Thinking { thinking: reasoning, signature: signature(running) });
     let text = (!text.is_empty()).then_some(ContentBlock::Text { text });

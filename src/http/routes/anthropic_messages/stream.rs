@@ -70,9 +70,8 @@ impl Event<'_> {
     }
 }
 
-/// `stops`: the stop sequences of the request.
-pub fn respond(running: RunningChat, stops: Vec<String>, request_id: Option<RequestId>) -> HttpResponse {
-    let source = MessageEvents { running, stops, open: None, blocks: 0, ending: FinishReason::Stop };
+pub fn respond(running: RunningChat, request_id: Option<RequestId>) -> HttpResponse {
+    let source = MessageEvents { running, open: None, blocks: 0, ending: FinishReason::Stop };
     generation_stream::respond(source, request_id)
 }
 
@@ -87,7 +86,6 @@ enum OpenBlock {
 
 struct MessageEvents {
     running: RunningChat,
-    stops: Vec<String>,
     open: Option<OpenBlock>,
     /// Blocks that have started.
     blocks: usize,
@@ -141,7 +139,7 @@ impl EventSource for MessageEvents {
     fn last_event(&mut self) -> sse::Event {
         let mut events = Vec::new();
         self.stop_block(&mut events);
-        let (stop_reason, stop_sequence) = stop_reason(&self.running, self.ending, &self.stops);
+        let (stop_reason, stop_sequence) = stop_reason(&self.running, self.ending);
         let delta = MessageEnd { stop_reason, stop_sequence };
         events.push(Event::MessageDelta { delta, usage: self.running.usage().into() }.encode());
         events.push(Event::MessageStop.encode());

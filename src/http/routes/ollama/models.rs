@@ -12,7 +12,7 @@ use super::body::OllamaJson;
 use super::model_name::model_id;
 use crate::clock_rng::Timestamp;
 use crate::display::hex;
-use crate::engine::{ModelInfo, ModelKind, template_has_reasoning};
+use crate::engine::{GenerationDefaults, ModelInfo, ModelKind, template_has_reasoning};
 use crate::error::{Error, Result};
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
@@ -25,7 +25,8 @@ pub fn routes(config: &mut ServiceConfig) {
 /// `logprobs`; from 0.13.4 on, Codex expects OpenAI's Responses API.
 const VERSION: &str = "0.12.11";
 
-/// Models stay loaded until their memory is needed. Clients expect a time, so this is far in the future.
+/// Without `unload_after`, models stay loaded until their memory is needed. Clients expect a time, so this is far in the
+/// future.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -69,7 +70,7 @@ struct TaggedModel {
 struct LoadedModel {
     #[serde(flatten)]
     model: ModelBody,
-    /// Far in the future: models stay loaded until their memory is needed.
+    /// When the model is unloaded if nothing uses it. Far in the future if it stays loaded until its memory is needed.
     #[schema(value_type = String, format = DateTime)]
     expires_at: Timestamp,
     /// 0 if the CPU runs the model.
@@ -96,8 +97,8 @@ struct ShowBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     license: Option<String>,
     modelfile: String,
-    /// Always empty: a model has no parameters of its own.
-    parameters: &'static str,
+    /// The default parameters of the model's settings, each on a line.
+    parameters: String,
     /// The model's chat template.
     template: String,
     details: Details,
@@ -197,6 +198,26 @@ fn model_info(model: &ModelInfo) -> Map<String, Value> {
     info
 }
 
+/// The default parameters under Ollama's names, as in a Modelfile.
+fn parameters(defaults: &GenerationDefaults) -> String {
+    let floats = [
+        ("temperature", defaults.temperature),
+        ("top_p", defaults.top_p),
+        ("min_p", defaults.min_p),
+        ("typical_p", defaults.typical_p),
+        ("frequency_penalty", defaults.frequency_penalty),
+        ("presence_penalty", defaults.presence_penalty),
+        ("repeat_penalty", defaults.repetition_penalty),
+    ];
+    let floats = floats.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
+    let counts = [("top_k", defaults.top_k), ("num_predict", defaults.max_tokens)];
+    let counts = counts.into_iter().filter_map(|(name, value)| Some((name, value?.to_string())));
+    let seed = defaults.seed.map(|seed| ("seed", seed.cast_signed().to_string()));
+    let stops = defaults.stop.iter().flatten().map(|stop| ("stop", json!(stop).to_string()));
+    let lines = floats.chain(counts).chain(seed).chain(stops);
+    lines.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join("\n")
+}
+
 /// The models that the key may use and that this API can run.
 async fn runnable(caller: &Caller, api: &Api) -> Result<Vec<ModelInfo>> {
     let mut models = api.models.list(&caller.access).await?;
@@ -228,18 +249,19 @@ async fn tags(caller: Caller, api: web::Data<Api>) -> ApiResult {
 #[utoipa::path(tag = "ollama", responses((status = 200, body = ModelList<LoadedModel>)))]
 #[get("/ps")]
 async fn ps(caller: Caller, api: web::Data<Api>) -> ApiResult {
-    let expires_at = api.clock_rng.now().after(FOREVER);
+    let never = api.clock_rng.now().after(FOREVER);
     let loaded = |model: &ModelInfo| {
         let is_on_gpu = model.device.as_deref().is_some_and(|device| device != "cpu");
         LoadedModel {
             model: ModelBody::new(model),
-            expires_at,
+            expires_at: model.unloads_at.unwrap_or(never),
             size_vram: if is_on_gpu { model.bytes } else { 0 },
             context_length: model.context_window.unwrap_or_default(),
         }
     };
     let models = runnable(&caller, &api).await?;
-    let models = models.iter().filter(|model| model.loaded).map(loaded).collect();
+    let is_listed = |model: &&ModelInfo| model.loaded && model.alias_of.is_none();
+    let models = models.iter().filter(is_listed).map(loaded).collect();
     Ok(HttpResponse::Ok().json(ModelList { models }))
 }
 
@@ -257,7 +279,7 @@ async fn show(caller: Caller, body: OllamaJson<NamedModel>, api: web::Data<Api>)
     Ok(HttpResponse::Ok().json(ShowBody {
         license: model.license.clone(),
         modelfile: format!("FROM {}\n", model.id),
-        parameters: "",
+        parameters: parameters(&api.models.generation_defaults(&model.id)),
         template,
         details: Details::new(&model),
         model_info: model_info(&model),

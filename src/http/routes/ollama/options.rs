@@ -45,7 +45,7 @@ pub struct Options {
     pub sampling: SamplingRequest,
     /// `None`: a random one.
     pub seed: Option<u64>,
-    pub stop: Vec<String>,
+    pub stop: Option<Vec<String>>,
     /// With the name of its field. `None`: what the context leaves.
     pub max_tokens: Option<(u32, &'static str)>,
     /// The context that the client wants.
@@ -177,7 +177,7 @@ mod tests {
         let checked = check(Some(&options), &mut ignored).unwrap();
         assert_eq!(ignored, ["options.mirostat", "options.num_gpu"]);
         assert_eq!((checked.max_tokens, checked.context, checked.seed), (Some((8, NUM_PREDICT)), Some(4096), None));
-        assert_eq!(checked.stop, ["x"]);
+        assert_eq!(checked.stop.unwrap(), ["x"]);
         let SamplingRequest { temperature, top_k, top_p, min_p, typical_p, repetition_penalty, .. } = checked.sampling;
         assert_eq!((temperature, top_k, top_p, min_p), (Some(0.), Some(20), Some(0.5), None));
         assert_eq!((typical_p, repetition_penalty), (Some(0.7), Some(1.1)));

@@ -30,14 +30,14 @@ use crate::service::usage::{Outcome, UsageRecorder};
 /// Stores a response that is to be generated. `body`: the JSON of its request.
 pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &[u8], api: &Data<Api>) -> ApiResult {
     let Checked { call, settings, is_streamed, input, ignored, .. } = checked;
-    let model = call.model.unwrap_or_default();
+    let model = api.models.resolve(&call.model.unwrap_or_default());
     caller.access.require_model(&model)?;
     api.models.get(&caller.access, &model).await?;
     caller.recorder.check_budget(1).await?;
     let (id, created_at) = (ResponseId::generate(&*api.clock_rng), api.clock_rng.now());
     let queued = to_json(&ResponseBody::new(id, created_at, model, settings, "queued"))?;
     let stored = StoredResponse { id, input: input_items::stored(id, &input), response: queued.clone() };
-    let request = BackgroundRequest { json: request_json(body, api)?, keeps_steps: is_streamed };
+    let request = BackgroundRequest { json: request_json(body, call.seed, api)?, keeps_steps: is_streamed };
     // It is followed from its beginning.
     let live = api.live_responses.get_or_create(id);
     let responses = &api.services.responses;
@@ -50,14 +50,16 @@ pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &[
 }
 
 /// The JSON of a request without its input, which is stored on its own. It has a seed, so that a response that is generated
-/// again is the same.
-fn request_json(body: &[u8], api: &Api) -> Result<String> {
+/// again is the same: that of the request, that of the model's settings or a random one.
+fn request_json(body: &[u8], known_seed: Option<u64>, api: &Api) -> Result<String> {
     let mut fields: Map<String, Value> = serde_json::from_slice(body).map_err(Error::internal)?;
     for name in ["input", "stream", "stream_options"] {
         fields.shift_remove(name);
     }
     let seed = fields.entry("seed").or_insert(Value::Null);
-    if seed.is_null() {
+    if let Some(known) = known_seed {
+        *seed = json!(known.cast_signed());
+    } else {
         let mut bytes = [0; 4];
         api.clock_rng.fill(&mut bytes);
         *seed = json!(u32::from_le_bytes(bytes));

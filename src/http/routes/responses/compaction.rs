@@ -101,7 +101,7 @@ pub async fn compact(caller: Caller, body: ApiJson<CompactRequest>, api: web::Da
         max_tokens: Some((max_tokens, "input")),
         sampling: SamplingRequest { temperature: Some(0.0), ..SamplingRequest::default() },
         seed: Some(0),
-        stop: Vec::new(),
+        stop: Some(Vec::new()),
         logprobs: None,
     };
     let started = api.chat.start(&caller.access, call, caller.recorder.clone()).await;

@@ -13,7 +13,7 @@ use super::reasoning::{self, ReasoningFormat, RequestedReasoning};
 use super::response::Settings;
 use crate::calls::chat::ChatCall;
 use crate::display::shorten;
-use crate::engine::{MAX_TOP_LOGPROBS, PromptOptions};
+use crate::engine::{GenerationDefaults, MAX_TOP_LOGPROBS, PromptOptions};
 use crate::error::{Error, Result};
 use crate::http::routes::sampling_fields::{CheckedSampling, with_sampling_fields, within};
 use crate::http::routes::truncation::Truncation;
@@ -105,6 +105,11 @@ pub struct Checked {
 }
 
 impl ResponsesRequest {
+    /// The name of the model.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
     /// The response that this one continues.
     pub fn previous(&self) -> Result<Option<ResponseId>> {
         parse_previous(self.previous_response_id.as_deref())
@@ -134,11 +139,18 @@ impl ResponsesRequest {
 
     /// Validates each field; the module `calls` checks what depends on the model. `items`: those of the request, in which
     /// references are replaced by what they refer to. `chain`: what the response continues. `if_match`: the expected version
-    /// of the conversation.
-    pub fn check(mut self, items: Vec<Value>, chain: &Chain, if_match: Option<IfMatch>) -> Result<Checked> {
+    /// of the conversation. `defaults`: those of the model.
+    pub fn check(
+        mut self,
+        items: Vec<Value>,
+        chain: &Chain,
+        if_match: Option<IfMatch>,
+        defaults: &GenerationDefaults,
+    ) -> Result<Checked> {
         self.refuse_unsupported()?;
         let max_tokens = self.max_output_tokens.map(|count| (count, "max_output_tokens"));
-        let CheckedSampling { sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
+        let CheckedSampling { mut sampling, seed, stop, stream } = self.sampling_fields().check(max_tokens)?;
+        sampling.fill_in(defaults);
         let logprobs = self.logprobs()?;
         let RequestedReasoning { variables, format } =
             reasoning::requested(self.reasoning.as_ref(), self.include.as_deref())?;
@@ -167,7 +179,7 @@ impl ResponsesRequest {
             choices: 1,
             max_tokens,
             sampling,
-            seed,
+            seed: seed.or(defaults.seed),
             stop,
             logprobs,
         };

@@ -39,5 +39,6 @@ pub async fn validate_resolved(
 ) -> Result<(Checked, ChainLink)> {
     let chain = chain(request.previous()?, caller, api).await?;
     let link = ChainLink::from(&chain);
-    Ok((request.check(items, &chain, if_match)?, link))
+    let defaults = api.models.generation_defaults(request.model());
+    Ok((request.check(items, &chain, if_match, &defaults)?, link))
 }

@@ -1,0 +1,102 @@
+//! The settings files of the models folder, for the registry: names that are aliases, and settings of models.
+//!
+//! A request reads a snapshot in memory. [`Registry::refresh_settings`] reads the files; it is called every second.
+
+use std::sync::Arc;
+
+use super::{Loaded, Registry, loaded_adapters, lock};
+use crate::display::one_line;
+use crate::engine::model_info::ModelInfo;
+use crate::engine::model_settings::{GenerationDefaults, InstalledSettings};
+
+impl Registry {
+    /// Reads the settings files that have changed, and scans the models folder if its entries have changed. What is wrong is
+    /// logged once.
+    pub fn refresh_settings(&self) {
+        let has_new_settings = self.read_settings();
+        let has_new_entries = lock(&self.settings_files).has_new_entries();
+        if has_new_entries {
+            self.refresh_after(&self.snapshot.load_full());
+        }
+        if has_new_settings || has_new_entries {
+            self.warn_of_settings_without_effect();
+        }
+    }
+
+    /// Reads the settings files that have changed. Returns whether any has.
+    pub(super) fn read_settings(&self) -> bool {
+        let mut files = lock(&self.settings_files);
+        let has_changed = files.refresh();
+        if has_changed {
+            let (new, old) = (files.settings(), self.model_settings.load());
+            let is_new = |problem: &&String| !old.problems().contains(problem);
+            new.problems().iter().filter(is_new).for_each(|problem| tracing::error!("{}", one_line(problem)));
+            self.model_settings.store(Arc::new(new));
+        }
+        has_changed
+    }
+
+    fn warn_of_settings_without_effect(&self) {
+        let (settings, snapshot) = (self.model_settings.load(), self.snapshot.load());
+        let warnings = settings.without_effect(&snapshot.models.keys().map(String::as_str).collect());
+        let mut known = lock(&self.settings_warnings);
+        let is_new = |warning: &&String| !known.contains(warning);
+        warnings.iter().filter(is_new).for_each(|warning| tracing::warn!("{}", one_line(warning)));
+        *known = warnings;
+    }
+
+    /// Replaces a name that is an alias by what it stands for. An ID of a model is never an alias.
+    pub fn resolve_alias(&self, name: &mut String) {
+        if let Some(target) = self.alias_target(name) {
+            *name = target;
+        }
+    }
+
+    /// What a name stands for, if it is an alias. Accesses the disk only if the models folder was never scanned.
+    pub fn alias_target(&self, name: &str) -> Option<String> {
+        let settings = self.model_settings.load();
+        let (alias, target) = settings.alias(name)?;
+        if self.snapshot.load().at.is_none() {
+            self.refresh();
+        }
+        let snapshot = self.snapshot.load();
+        let is_model = [name, alias].iter().any(|id| snapshot.models.contains_key(*id));
+        (!is_model).then(|| target.to_owned())
+    }
+
+    /// The aliases with what they stand for, sorted. Those that models of the folder have as IDs are left out.
+    pub fn aliases(&self) -> Vec<(String, String)> {
+        let (settings, snapshot) = (self.model_settings.load(), self.snapshot.load());
+        let effective = settings.aliases().filter(|(alias, _)| !snapshot.models.contains_key(*alias));
+        effective.map(|(alias, target)| (alias.to_owned(), target.to_owned())).collect()
+    }
+
+    /// The parameters for requests to the model that do not set them.
+    pub fn generation_defaults(&self, id: &str) -> Arc<GenerationDefaults> {
+        self.model_settings.load().defaults(id).cloned().unwrap_or_default()
+    }
+
+    /// The settings of all models.
+    pub fn model_settings(&self) -> Arc<InstalledSettings> {
+        self.model_settings.load_full()
+    }
+
+    /// The pinned model that an unload of the model `id` would unload: itself, or a loaded adapter of it.
+    pub fn pinned_with(&self, id: &str) -> Option<String> {
+        let settings = self.model_settings.load();
+        let adapters = loaded_adapters(&lock(&self.loaded), id);
+        [id.to_owned()].into_iter().chain(adapters).find(|id| settings.is_pinned(id))
+    }
+
+    /// Adds what the settings say of the model, and when it will be unloaded if nothing uses it.
+    pub(super) fn describe_settings(&self, info: &mut ModelInfo) {
+        let settings = self.model_settings.load();
+        info.pinned = settings.is_pinned(&info.id);
+        let loaded = lock(&self.loaded);
+        let Some(Loaded { last_used, .. }) = loaded.get(&info.id) else { return };
+        info.loaded = true;
+        let idle = self.clock.uptime().saturating_sub(*last_used);
+        let left = settings.unload_after(&info.id).map(|time| time.saturating_sub(idle));
+        info.unloads_at = left.map(|left| self.clock.now().after(left));
+    }
+}

@@ -1,0 +1,32 @@
+//! Reads TOML that users write, with the line of every error.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Error};
+
+/// Parses a text, or lists all syntax errors with their lines.
+pub fn parse(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<(usize, String)>> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let located = |error: &Error| {
+        let line = line_of(text, error.span().map_or(0, |span| span.start));
+        (line, format!("this is not TOML: {}", error.message()))
+    };
+    if errors.is_empty() { Ok(table) } else { Err(errors.iter().map(located).collect()) }
+}
+
+/// The line of a byte of the text, counted from 1.
+pub fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+}
+
+/// What a value is, in an error.
+pub fn kind_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "text",
+        DeValue::Integer(_) => "number",
+        DeValue::Float(_) => "number with a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "date or time",
+        DeValue::Array(_) => "list",
+        DeValue::Table(_) => "section",
+    }
+}
