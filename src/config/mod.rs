@@ -25,6 +25,7 @@ pub use self::effective::{Effective, ValueOrigin, effective};
 pub use self::file::{BadFile, ConfigFile, DEFAULT_FILE, Setting, load};
 pub use self::keys::{Applies, KEYS, Key};
 pub(crate) use self::parsers::parse_listen;
+pub use self::parsers::parse_size;
 pub use self::template::template;
 pub use self::values::{settings_command, settings_from};
 use crate::ip_network::Network;
