@@ -7,7 +7,6 @@ use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use tokio::time::{Sleep, sleep};
 
-use super::client::Head;
 use super::error::DownloadError;
 use super::location::Location;
 use super::settings::Settings;
@@ -64,16 +63,16 @@ impl<'a> BodyReader<'a> {
 
 /// The whole body of an answer, of at most `limit` bytes.
 pub(super) async fn read_all(
-    head: &Head,
+    location: &Location,
     body: Incoming,
     limit: u64,
     settings: &Settings,
 ) -> Result<Vec<u8>, DownloadError> {
-    let mut body = BodyReader::new(&head.location, body, settings);
+    let mut body = BodyReader::new(location, body, settings);
     let mut whole = Vec::new();
     while let Some(bytes) = body.next().await? {
         if (whole.len() + bytes.len()) as u64 > limit {
-            return Err(DownloadError::TooLong { location: head.location.clone(), limit });
+            return Err(DownloadError::TooLong { location: location.clone(), limit });
         }
         whole.extend_from_slice(&bytes);
     }

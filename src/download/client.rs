@@ -1,11 +1,9 @@
 //! Sends a request and follows its redirects.
 
 use std::error::Error;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http_body_util::Empty;
 use http1::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, IF_RANGE, LOCATION, PROXY_AUTHORIZATION, RANGE,
@@ -18,6 +16,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioExecutor;
 
 use super::address_policy::AddressPolicy;
+use super::authorization::Authorization;
 use super::body_reader::read_all;
 use super::connector::{ConnectError, Connector};
 use super::error::{DownloadError, Refusal};
@@ -27,36 +26,6 @@ use super::registry_login::{Challenge, MAX_TOKEN_ANSWER_BYTES, RegistryLogin, re
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 5;
-
-/// The value of an `Authorization` header. It is sent to the origin of the request's URL, and not after a redirect to
-/// another one.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Authorization(HeaderValue);
-
-impl Authorization {
-    /// `None` if the token has characters that a header cannot have.
-    pub fn bearer(token: &str) -> Option<Self> {
-        Self::new(&format!("Bearer {token}"))
-    }
-
-    /// `None` if the user has a colon.
-    pub fn basic(user: &str, password: &str) -> Option<Self> {
-        let encoded = BASE64_STANDARD.encode(format!("{user}:{password}"));
-        Self::new(&format!("Basic {encoded}")).filter(|_| !user.contains(':'))
-    }
-
-    fn new(text: &str) -> Option<Self> {
-        let mut value = HeaderValue::from_str(text).ok()?;
-        value.set_sensitive(true);
-        Some(Self(value))
-    }
-}
-
-impl fmt::Debug for Authorization {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Authorization(..)")
-    }
-}
 
 /// What to get.
 #[derive(Clone, Debug)]
@@ -148,7 +117,7 @@ impl Client {
             }
             answered => answered?,
         };
-        let answer = read_all(&head, body, MAX_TOKEN_ANSWER_BYTES, &self.settings).await?;
+        let answer = read_all(&head.location, body, MAX_TOKEN_ANSWER_BYTES, &self.settings).await?;
         let token = read_token(&answer).ok_or_else(|| DownloadError::protocol(&head.location, "it gives no token"))?;
         Ok(login.keep(token))
     }
@@ -200,8 +169,8 @@ impl Client {
         if let Some(accept) = accept {
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
         }
-        if let Some(Authorization(value)) = authorization {
-            headers.insert(AUTHORIZATION, value.clone());
+        if let Some(authorization) = authorization {
+            headers.insert(AUTHORIZATION, authorization.header());
         }
         if let Some(range) = range
             && let Ok(value) = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end.saturating_sub(1)))

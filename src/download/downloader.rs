@@ -121,7 +121,7 @@ impl Downloader {
     ) -> Result<(Head, Vec<u8>), DownloadError> {
         self.with_retries(progress, || async move {
             let (head, body) = self.client.send(request, None).await?;
-            let bytes = read_all(&head, body, limit, &self.client.settings).await?;
+            let bytes = read_all(&head.location, body, limit, &self.client.settings).await?;
             Ok((head, bytes))
         })
     }
@@ -141,7 +141,7 @@ impl Downloader {
                 // No ranges: the file is read up to the end of the range, if it begins at its start.
                 StatusCode::OK if wanted.start == 0 => self.read_start(&head, body, length).await?,
                 StatusCode::OK => return Err(DownloadError::protocol(&head.location, "it has no ranges")),
-                _ => read_all(&head, body, length, &self.client.settings).await?,
+                _ => read_all(&head.location, body, length, &self.client.settings).await?,
             };
             bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
             match bytes.len() as u64 == length {

@@ -8,6 +8,7 @@
 //! unless the user named the host. Every answer has a limit.
 
 mod address_policy;
+mod authorization;
 mod body_reader;
 mod checksum;
 mod client;
@@ -23,8 +24,9 @@ mod settings;
 mod transfer;
 
 pub use address_policy::{AddressPolicy, AllowedHost};
+pub use authorization::Authorization;
 pub use checksum::Checksum;
-pub use client::{Authorization, Head, Request};
+pub use client::{Head, Request};
 pub use downloader::{Downloader, FileSpec, Finished, Probe};
 pub use error::{DownloadError, Refusal};
 pub use location::{Location, Origin};

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
-use super::client::Authorization;
+use super::authorization::Authorization;
 use super::error::{DownloadError, Refusal};
 use super::location::{Location, Origin};
 

@@ -115,7 +115,10 @@ impl Manifest {
     }
 
     /// The digest of the artifact to take, if this is an index: the only one, or the one for this processor.
-    pub(super) fn entry(&self) -> Result<Option<String>, String> {
+    ///
+    /// # Errors
+    /// If it has none, or several.
+    pub fn entry(&self) -> Result<Option<String>, String> {
         let Some(entries) = self.manifests.as_deref().filter(|_| self.layers.is_none()) else { return Ok(None) };
         let is_artifact =
             |entry: &&Descriptor| !entry.annotations.as_ref().is_some_and(|it| it.contains_key(REFERENCE_TYPE));

@@ -58,9 +58,26 @@ fn a_token_is_read_from_a_file() {
     assert!(repository.cdn.requests().iter().all(|it| it.header("authorization").is_none()));
 }
 
+/// A model of whisper.cpp for windows of 30 seconds: the fixture with more positions, which are zero.
+fn whisper() -> Vec<u8> {
+    const POSITIONS: usize = 1500;
+    let mut file = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/whisper/ggml-q5_0.bin"));
+    let number = |file: &[u8], at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    let name = b"encoder.positional_embedding";
+    let at = file.windows(name.len()).position(|window| window == name).unwrap();
+    let (width, positions) = (number(&file, at - 8), number(&file, at - 4));
+    let more = vec![0; (POSITIONS - positions) * width * size_of::<f32>()];
+    file.splice(at + name.len()..at + name.len(), more);
+    // The number of positions, in the tensor's shape and in the header.
+    for place in [at - 4, 8] {
+        file[place..place + 4].copy_from_slice(&u32::try_from(POSITIONS).unwrap().to_le_bytes());
+    }
+    file
+}
+
 #[test]
 fn files_of_whisper_cpp_are_pulled() {
-    let whisper = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/whisper/ggml-q5_0.bin"));
+    let whisper = whisper();
     let repository = Repository::with(&[("ggml-base.en.bin", &whisper), ("ggml-tiny.bin", &whisper)]);
     let error = repository.pull_error(&["hf:u/tiny-GGUF"]);
     assert!(error.contains("several models of Whisper; name one") && error.contains("ggml-tiny.bin"), "{error}");

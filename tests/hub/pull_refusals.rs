@@ -1,5 +1,7 @@
 //! Pulls that end with an error: nothing is installed, and the message says what to do.
 
+use std::process::Command;
+
 use serde_json::json;
 
 use crate::hub_server::{Fault, HubServer};
@@ -188,7 +190,7 @@ fn options_and_settings_are_checked() {
     let error = |arguments: &[&str]| repository.pull_error(arguments);
     assert!(error(&["smollm2-135m-instruct", "--list"]).contains("--list is not for models of the catalog"));
     assert!(error(&["hf:u/a", "hf:u/b", "--name", "x"]).contains("--name is only for one model"));
-    assert!(error(&["hf:u"]).contains("write hf:USER/REPO"));
+    assert!(error(&["hf:u"]).contains("hf:USER/REPO"));
     assert!(error(&["x:llama3.2"]).contains("neither a name of the catalog nor of a source"));
     assert!(repository.hub.requests().is_empty());
     for (name, value, part) in [
@@ -206,4 +208,30 @@ fn options_and_settings_are_checked() {
     let repository = Repository::with(&[("tiny-F32.gguf", &tiny())]);
     refused(&repository, &["--name", "../x"], &["'../x' cannot be the name of a model"]);
     refused(&repository, &["--name", "loras"], &["'loras' cannot be the name of a model"]);
+}
+
+#[test]
+fn a_disk_without_space_is_refused_with_figures() {
+    let mount = ["-rm", "sh", "-c", "mount -t tmpfs -o size=8m none models && exec \"$0\" \"$@\""];
+    let repository = Repository::with(&[("tiny-F32.gguf", &tiny())]);
+    std::fs::create_dir(repository.models()).unwrap();
+    let in_small_disk = |command: &Command| {
+        let mut inside = Command::new("unshare");
+        inside.args(mount).arg(command.get_program()).args(command.get_args()).current_dir(repository.folder.path());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside.output()
+    };
+    if !in_small_disk(&Command::new("true")).is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this machine allows no mount namespaces, or has no 'unshare'");
+        return;
+    }
+    let error = failed(in_small_disk(&repository.command(&["hf:u/tiny-GGUF"])).unwrap());
+    assert!(error.contains("is full") && error.contains("free bytes are needed"), "{error}");
+    // The header has been read, and nothing else.
+    assert!(repository.cdn.requests().len() <= 2);
 }

@@ -99,7 +99,7 @@ fn manifests_that_cannot_be_used_say_why() {
     );
     refused(&layers(&[(&ollama("model"), None), (&ollama("adapter"), None)]), "", &["a model with an adapter"]);
     refused(&layers(&[(&ollama("tensor"), None)]), "", &["safetensors in Ollama's format"]);
-    refused(&layers(&[(GGUF, None)]), "", &["m.gguf cannot be served", "not a GGUF file"]);
+    refused(&layers(&[(GGUF, None)]), "", &["m.gguf cannot be served"]);
     refused(&layers(&[("a", Some((TITLE, "../../m.gguf")))]), "", &["it has no GGUF"]);
     refused(&layers(&[("a", Some((TITLE, "M.gguf"))), ("a", Some((TITLE, "m.gguf")))]), "", &["apart from case"]);
     let registry = docker();

@@ -69,9 +69,12 @@ fn what_depends_on_the_model_is_named() {
     let folder = folder(&["base"]);
     let adapter = folder.path().join("models/tuned");
     fs::create_dir(&adapter).unwrap();
-    fs::write(adapter.join("adapter_model.safetensors"), "x").unwrap();
-    let config = r#"{"peft_type": "LORA", "base_model_name_or_path": "base", "r": 4, "lora_alpha": 8}"#;
-    fs::write(adapter.join("adapter_config.json"), config).unwrap();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/adapters/llama");
+    fs::copy(fixture.join("adapter_model.safetensors"), adapter.join("adapter_model.safetensors")).unwrap();
+    let config = fs::read_to_string(fixture.join("adapter_config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["base_model_name_or_path"] = "base".into();
+    fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
     let settings = folder.path().join("config.toml");
     fs::write(&settings, "[compute]\ndraft_model = [\"large=base\"]\n").unwrap();
     let mut command = process::command(folder.path(), &["models", "remove", "base"]);
