@@ -129,7 +129,7 @@ fn order(
     let Some(selector) = reference.selector() else {
         let order = by_preference(found, limit);
         return match found.first() {
-            Some(candidate) if order.len() > 1 && candidate.is_ggml() => {
+            _ if order.len() > 1 && order.iter().filter_map(|index| found.get(*index)).all(Candidate::is_ggml) => {
                 Err(HubError::Several { reference: reference.to_string(), known })
             }
             _ if !order.is_empty() => Ok(order),

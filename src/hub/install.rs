@@ -188,7 +188,7 @@ pub fn verify_installed(
 /// Whether the name is free, or may be replaced. A file of that name would hide behind the folder.
 fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubError> {
     let folder = models_dir.join(&plan.name);
-    let files = ["gguf", "safetensors"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));
+    let files = ["gguf", "safetensors", "bin"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));
     let taken = |path: &PathBuf| path.symlink_metadata().is_ok();
     match files.into_iter().find(taken).or_else(|| Some(folder).filter(|it| !force && taken(it))) {
         Some(path) => Err(HubError::Exists { path }),
