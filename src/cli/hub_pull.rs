@@ -23,7 +23,7 @@ use crate::progress::{self, Silent};
 /// Options for models of hubs.
 #[derive(Args, Clone, Debug)]
 pub struct HubArgs {
-    /// For models of hubs: its name in the models folder [default: the file's]
+    /// For models of hubs: the name in the models folder [default: the file's]
     #[arg(long)]
     name: Option<String>,
     /// For models of hubs: show the files that can be chosen, and download nothing
