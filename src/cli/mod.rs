@@ -15,6 +15,7 @@ mod maintenance;
 pub mod models;
 mod output;
 mod reload;
+mod remove_model;
 mod sandbox;
 mod serve;
 mod sign_in;
@@ -64,7 +65,7 @@ enum Command {
     /// Check, show or create the configuration file
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// List, pull, export and import models
+    /// List, pull, export, import and remove models
     #[command(subcommand)]
     Models(ModelsCommand),
     /// Train a LoRA adapter of a chat model; no server is needed
@@ -182,7 +183,7 @@ fn dispatch(Parsed { cli, matches, file }: Parsed<Cli>, arguments: Vec<OsString>
             serve::run(settings, ConfigReload::new(move || reread(&arguments)), out)
         }
         Command::Config(command) => config::run(command, chosen.as_deref(), paths, &matches, file.as_ref(), out),
-        Command::Models(command) => models::run(command, &paths, out),
+        Command::Models(command) => models::run(command, &paths, file.as_ref(), out),
         Command::Tune(args) => tune::run(&paths, *args, out),
         Command::Launch(args) => launch::run(&paths, args, out),
         Command::Usage(command) => export::usage(command, &paths, out),

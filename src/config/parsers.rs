@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::choices::{DraftModel, ModelDevice, ModelPrecision, Precision};
 
 /// Reads `6GiB`, `800MB`, `4G` or plain bytes.
-pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let hint = || format!("'{text}' is not a size; write for example 6GiB, 800MB or a number of bytes");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -60,3 +60,21 @@ impl<'a> BodyReader<'a> {
         DownloadError::Interrupted { location: self.location.clone(), cause }
     }
 }
+
+/// The whole body of an answer, of at most `limit` bytes.
+pub(super) async fn read_all(
+    location: &Location,
+    body: Incoming,
+    limit: u64,
+    settings: &Settings,
+) -> Result<Vec<u8>, DownloadError> {
+    let mut body = BodyReader::new(location, body, settings);
+    let mut whole = Vec::new();
+    while let Some(bytes) = body.next().await? {
+        if (whole.len() + bytes.len()) as u64 > limit {
+            return Err(DownloadError::TooLong { location: location.clone(), limit });
+        }
+        whole.extend_from_slice(&bytes);
+    }
+    Ok(whole)
+}

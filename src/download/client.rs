@@ -1,14 +1,13 @@
 //! Sends a request and follows its redirects.
 
 use std::error::Error;
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use http_body_util::Empty;
 use http1::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, LOCATION, PROXY_AUTHORIZATION, RANGE, USER_AGENT,
-    WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, IF_RANGE, LOCATION, PROXY_AUTHORIZATION, RANGE,
+    USER_AGENT, WWW_AUTHENTICATE,
 };
 use http1::{HeaderMap, HeaderValue, StatusCode};
 use hyper::body::{Bytes, Incoming};
@@ -17,50 +16,43 @@ use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioExecutor;
 
 use super::address_policy::AddressPolicy;
+use super::authorization::Authorization;
+use super::body_reader::read_all;
 use super::connector::{ConnectError, Connector};
 use super::error::{DownloadError, Refusal};
 use super::location::Location;
 use super::rate_limit::requested_wait;
+use super::registry_login::{Challenge, MAX_TOKEN_ANSWER_BYTES, RegistryLogin, read_token};
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 5;
-
-/// The value of an `Authorization` header. It is sent to the origin of the request's URL, and not after a redirect to
-/// another one.
-#[derive(Clone)]
-pub struct Authorization(HeaderValue);
-
-impl Authorization {
-    /// `None` if the token has characters that a header cannot have.
-    pub fn bearer(token: &str) -> Option<Self> {
-        Self::new(&format!("Bearer {token}"))
-    }
-
-    fn new(text: &str) -> Option<Self> {
-        let mut value = HeaderValue::from_str(text).ok()?;
-        value.set_sensitive(true);
-        Some(Self(value))
-    }
-}
-
-impl fmt::Debug for Authorization {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Authorization(..)")
-    }
-}
 
 /// What to get.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub location: Location,
     pub authorization: Option<Authorization>,
+    /// Gets tokens of a registry, instead of [`Self::authorization`].
+    pub login: Option<Arc<RegistryLogin>>,
     /// The header `Accept`.
     pub accept: Option<&'static str>,
+    /// The strong ETag that all parts of the file must have.
+    pub etag: Option<String>,
 }
 
 impl Request {
     pub fn new(location: Location, authorization: Option<Authorization>) -> Self {
-        Self { location, authorization, accept: None }
+        Self { location, authorization, login: None, accept: None, etag: None }
+    }
+
+    /// The same request to where a redirect has led. Another origin must not see the token.
+    pub(super) fn redirected(&self, location: &Location) -> Self {
+        let is_same = location.origin() == self.location.origin();
+        let (authorization, login) = match is_same {
+            true => (self.authorization.clone(), self.login.clone()),
+            false => (None, None),
+        };
+        Self { location: location.clone(), authorization, login, accept: self.accept, etag: self.etag.clone() }
     }
 }
 
@@ -92,12 +84,54 @@ impl Client {
         Self { http, proxies, settings }
     }
 
-    /// Sends a GET request and follows redirects. Only 200 and 206 are answers; other statuses are errors.
+    /// Sends a GET request and follows redirects. Only 200 and 206 are answers; other statuses are errors. If a registry
+    /// wants a token, gets one and sends the request again, once.
     pub async fn send(&self, request: &Request, range: Option<&Range<u64>>) -> Result<(Head, Incoming), DownloadError> {
-        let (mut location, mut authorization) = (request.location.clone(), request.authorization.as_ref());
+        let Some(login) = &request.login else {
+            return self.send_as(request, request.authorization.as_ref(), range).await;
+        };
+        let refused = match self.send_as(request, login.current().as_ref(), range).await {
+            Err(DownloadError::Refused(refused)) => refused,
+            answered => return answered,
+        };
+        match login.challenge(&refused)? {
+            Some(challenge) => {
+                let authorization = self.log_in(login, &challenge).await?;
+                self.send_as(request, Some(&authorization), range).await
+            }
+            None => Err(DownloadError::Refused(refused)),
+        }
+    }
+
+    /// Gets a token of the server that a challenge names.
+    async fn log_in(&self, login: &RegistryLogin, challenge: &Challenge) -> Result<Authorization, DownloadError> {
+        let (location, credentials) = match challenge {
+            Challenge::Basic(credentials) => return Ok(login.keep(credentials.clone())),
+            Challenge::Token { location, credentials } => (location, credentials),
+        };
+        let request = Request::new(location.clone(), credentials.clone());
+        let (head, body) = match self.send_as(&request, credentials.as_ref(), None).await {
+            Err(DownloadError::Refused(refused)) if matches!(refused.status.as_u16(), 400 | 401 | 403) => {
+                let (realm, had_credentials) = (refused.location, credentials.is_some());
+                return Err(DownloadError::LoginRefused { realm, had_credentials });
+            }
+            answered => answered?,
+        };
+        let answer = read_all(&head.location, body, MAX_TOKEN_ANSWER_BYTES, &self.settings).await?;
+        let token = read_token(&answer).ok_or_else(|| DownloadError::protocol(&head.location, "it gives no token"))?;
+        Ok(login.keep(token))
+    }
+
+    async fn send_as(
+        &self,
+        request: &Request,
+        authorization: Option<&Authorization>,
+        range: Option<&Range<u64>>,
+    ) -> Result<(Head, Incoming), DownloadError> {
+        let (mut location, mut authorization) = (request.location.clone(), authorization);
         let mut first = None;
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.send_once(&location, authorization, request.accept, range).await?;
+            let response = self.send_once(&location, authorization, request, range).await?;
             let (head, body) = response.into_parts();
             let first_headers = first.get_or_insert_with(|| head.headers.clone());
             match head.status {
@@ -124,7 +158,7 @@ impl Client {
         &self,
         location: &Location,
         authorization: Option<&Authorization>,
-        accept: Option<&'static str>,
+        Request { accept, etag, .. }: &Request,
         range: Option<&Range<u64>>,
     ) -> Result<http1::Response<Incoming>, DownloadError> {
         let mut request = http1::Request::new(Empty::new());
@@ -135,13 +169,16 @@ impl Client {
         if let Some(accept) = accept {
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
         }
-        if let Some(Authorization(value)) = authorization {
-            headers.insert(AUTHORIZATION, value.clone());
+        if let Some(authorization) = authorization {
+            headers.insert(AUTHORIZATION, authorization.header());
         }
         if let Some(range) = range
             && let Ok(value) = HeaderValue::from_str(&format!("bytes={}-{}", range.start, range.end.saturating_sub(1)))
         {
             headers.insert(RANGE, value);
+            if let Some(Ok(etag)) = etag.as_deref().map(HeaderValue::from_str) {
+                headers.insert(IF_RANGE, etag);
+            }
         }
         let proxy = self.proxies.intercept(location.uri()).filter(|_| !location.origin().is_https);
         if let Some(password) = proxy.as_ref().and_then(|proxy| proxy.basic_auth()) {

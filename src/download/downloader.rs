@@ -15,7 +15,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use tokio::runtime::Runtime;
 
 use super::address_policy::AddressPolicy;
-use super::body_reader::BodyReader;
+use super::body_reader::{BodyReader, read_all};
 use super::checksum::{Checksum, digests};
 use super::client::{Client, Head, Request};
 use super::error::DownloadError;
@@ -49,6 +49,23 @@ pub struct FileSpec {
     /// In bytes.
     pub length: u64,
     pub checksum: Checksum,
+}
+
+impl FileSpec {
+    /// Whether parts from different requests are sure to be parts of the same file.
+    fn is_versioned(&self) -> bool {
+        self.checksum != Checksum::None || self.request.etag.is_some()
+    }
+
+    /// Names the file among unfinished ones.
+    fn key(&self) -> String {
+        let version = || {
+            let (location, etag) = (&self.request.location, self.request.etag.as_deref().unwrap_or_default());
+            let text = format!("{location}\n{etag}\n{}", self.name);
+            crate::display::hex(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref())
+        };
+        self.checksum.key().map_or_else(version, str::to_owned)
+    }
 }
 
 /// A file that was downloaded and verified.
@@ -104,7 +121,7 @@ impl Downloader {
     ) -> Result<(Head, Vec<u8>), DownloadError> {
         self.with_retries(progress, || async move {
             let (head, body) = self.client.send(request, None).await?;
-            let bytes = self.read(&head, body, limit).await?;
+            let bytes = read_all(&head.location, body, limit, &self.client.settings).await?;
             Ok((head, bytes))
         })
     }
@@ -124,7 +141,7 @@ impl Downloader {
                 // No ranges: the file is read up to the end of the range, if it begins at its start.
                 StatusCode::OK if wanted.start == 0 => self.read_start(&head, body, length).await?,
                 StatusCode::OK => return Err(DownloadError::protocol(&head.location, "it has no ranges")),
-                _ => self.read(&head, body, length).await?,
+                _ => read_all(&head.location, body, length, &self.client.settings).await?,
             };
             bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
             match bytes.len() as u64 == length {
@@ -163,14 +180,17 @@ impl Downloader {
             return Ok(Finished { sha256, resumed: spec.length });
         }
         let settings = &self.client.settings;
-        let has_parts = spec.length > settings.part_bytes;
+        let has_parts = spec.is_versioned() && spec.length > settings.part_bytes;
         let probe = if has_parts { Some(self.probe(&spec.request, progress)?) } else { None };
         let part_bytes = match &probe {
-            Some(Probe { has_ranges: false, .. }) => spec.length,
-            _ => settings.part_bytes,
+            Some(Probe { has_ranges: true, .. }) => settings.part_bytes,
+            _ => spec.length.max(1),
         };
-        let key = spec.checksum.key().map_or_else(|| unnamed_key(&spec.name), str::to_owned);
-        let file = Arc::new(PartFile::open(folder, &key, spec.length, part_bytes)?);
+        let file = match spec.is_versioned() {
+            true => PartFile::open(folder, &spec.key(), spec.length, part_bytes)?,
+            false => PartFile::begin(folder, &spec.key(), spec.length)?,
+        };
+        let file = Arc::new(file);
         let resumed = file.done_bytes();
         let resolved = probe.map(|probe| probe.head.location).filter(|found| *found != spec.request.location);
         let transfer = Arc::new(Transfer {
@@ -178,6 +198,7 @@ impl Downloader {
             clock_rng: Arc::clone(&self.clock_rng),
             request: spec.request.clone(),
             length: spec.length,
+            is_versioned: spec.is_versioned(),
             file: Arc::clone(&file),
             shared: Arc::default(),
             resolved: Mutex::new(resolved),
@@ -240,18 +261,6 @@ impl Downloader {
             None => Ok(found.sha256),
             Some((expected, found)) => Err(DownloadError::Mismatch { name: spec.name.clone(), expected, found }),
         }
-    }
-
-    async fn read(&self, head: &Head, body: Incoming, limit: u64) -> Result<Vec<u8>, DownloadError> {
-        let mut body = BodyReader::new(&head.location, body, &self.client.settings);
-        let mut whole = Vec::new();
-        while let Some(bytes) = body.next().await? {
-            if (whole.len() + bytes.len()) as u64 > limit {
-                return Err(DownloadError::TooLong { location: head.location.clone(), limit });
-            }
-            whole.extend_from_slice(&bytes);
-        }
-        Ok(whole)
     }
 
     /// Reads at least `length` bytes, or up to the end.
@@ -325,9 +334,4 @@ impl Downloader {
             }
         })
     }
-}
-
-/// The key of a file without a known hash.
-fn unnamed_key(name: &str) -> String {
-    crate::display::hex(ring::digest::digest(&ring::digest::SHA256, name.as_bytes()).as_ref())
 }

@@ -23,6 +23,9 @@ pub enum DownloadError {
     /// The server answered with an error that another attempt does not change.
     #[error("{0}")]
     Refused(Box<Refusal>),
+    /// The server that gives tokens for a registry refused.
+    #[error("{realm} gives no token")]
+    LoginRefused { realm: Location, had_credentials: bool },
     #[error("{location} cannot be reached: {cause}")]
     Unreachable { location: Location, cause: String },
     #[error("the transfer from {location} broke off: {cause}")]

@@ -8,6 +8,7 @@
 //! unless the user named the host. Every answer has a limit.
 
 mod address_policy;
+mod authorization;
 mod body_reader;
 mod checksum;
 mod client;
@@ -17,14 +18,17 @@ mod error;
 mod location;
 mod part_file;
 mod rate_limit;
+mod registry_login;
 mod retry;
 mod settings;
 mod transfer;
 
 pub use address_policy::{AddressPolicy, AllowedHost};
+pub use authorization::Authorization;
 pub use checksum::Checksum;
-pub use client::{Authorization, Head, Request};
+pub use client::{Head, Request};
 pub use downloader::{Downloader, FileSpec, Finished, Probe};
 pub use error::{DownloadError, Refusal};
 pub use location::{Location, Origin};
+pub use registry_login::RegistryLogin;
 pub use settings::Settings;

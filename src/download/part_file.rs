@@ -74,6 +74,12 @@ impl PartFile {
         Ok(Self { file, path, state_path, length, part_bytes, progress, recording: Mutex::new(()) })
     }
 
+    /// Begins the file `key` in `folder` anew, as one part.
+    pub fn begin(folder: &Path, key: &str, length: u64) -> Result<Self, DownloadError> {
+        remove_state(&folder.join(format!("{key}.state")))?;
+        Self::open(folder, key, length, length.max(1))
+    }
+
     /// The parts that are missing, in order: index, first byte and length.
     pub fn missing(&self) -> Vec<(u64, u64, u64)> {
         let written = self.written();
@@ -130,20 +136,13 @@ impl PartFile {
     pub fn publish(self, to: &Path) -> Result<(), DownloadError> {
         self.file.sync_all().map_err(DownloadError::at(&self.path))?;
         fs::rename(&self.path, to).map_err(DownloadError::at(to))?;
-        self.remove_state()
+        remove_state(&self.state_path)
     }
 
     /// Removes the file, because its content is wrong.
     pub fn discard(self) -> Result<(), DownloadError> {
         fs::remove_file(&self.path).map_err(DownloadError::at(&self.path))?;
-        self.remove_state()
-    }
-
-    fn remove_state(&self) -> Result<(), DownloadError> {
-        match fs::remove_file(&self.state_path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DownloadError::at(&self.state_path)(error)),
-            _ => Ok(()),
-        }
+        remove_state(&self.state_path)
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
@@ -159,6 +158,13 @@ fn reserve(file: &File, length: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, length) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => file.set_len(length),
         reserved => Ok(reserved?),
+    }
+}
+
+fn remove_state(path: &Path) -> Result<(), DownloadError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DownloadError::at(path)(error)),
+        _ => Ok(()),
     }
 }
 

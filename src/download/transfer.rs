@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http1::StatusCode;
-use http1::header::{CONTENT_LENGTH, CONTENT_RANGE};
+use http1::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG};
 use hyper::body::Incoming;
 use tokio::task::JoinSet;
 
@@ -45,6 +45,8 @@ pub(super) struct Transfer {
     pub clock_rng: Arc<dyn ClockRng>,
     pub request: Request,
     pub length: u64,
+    /// Whether parts of several answers are sure to belong together.
+    pub is_versioned: bool,
     pub file: Arc<PartFile>,
     pub shared: Arc<Shared>,
     /// Where redirects ended, so that each part does not ask the hub again.
@@ -131,21 +133,19 @@ impl Transfer {
 
     /// One request, to the URL where redirects ended before, if there is one.
     async fn attempt(&self, part: &Part, resolved: Option<&Location>, done: &mut u64) -> Result<(), DownloadError> {
+        if !self.is_versioned {
+            self.begin_again(done);
+        }
         let range = part.start + *done..part.start + part.length;
         let is_whole = range == (0..self.length);
-        let mut request = self.request.clone();
-        if let Some(location) = resolved {
-            // Another origin must not see the token.
-            request.authorization.take_if(|_| location.origin() != self.request.location.origin());
-            request.location = location.clone();
-        }
+        let request = resolved.map_or_else(|| self.request.clone(), |location| self.request.redirected(location));
         let (head, body) = self.client.send(&request, (!is_whole).then_some(&range)).await?;
+        check_version(&head, request.etag.as_deref())?;
         let start = match (head.status, is_whole) {
             (StatusCode::OK, true) => 0,
             // The server has no ranges: the only part begins anew.
             (StatusCode::OK, false) if part.length == self.length => {
-                self.shared.bytes.fetch_sub(*done, Ordering::Relaxed);
-                *done = 0;
+                self.begin_again(done);
                 0
             }
             _ => check_range(&head, &range, self.length)?,
@@ -154,6 +154,10 @@ impl Transfer {
             (head.location != self.request.location).then(|| head.location.clone());
         check_length(&head, part.start + part.length - start)?;
         self.receive(&head.location, body, part, done).await
+    }
+
+    fn begin_again(&self, done: &mut u64) {
+        self.shared.bytes.fetch_sub(std::mem::take(done), Ordering::Relaxed);
     }
 
     async fn receive(
@@ -186,6 +190,15 @@ impl Transfer {
 /// Whether the URL of a redirect seems to have expired.
 fn is_gone(error: &DownloadError) -> bool {
     error.refusal().is_some_and(|refusal| matches!(refusal.status.as_u16(), 400 | 401 | 403 | 404 | 410))
+}
+
+/// The ETag must be that of the other parts.
+fn check_version(head: &Head, etag: Option<&str>) -> Result<(), DownloadError> {
+    let found = head.headers.get(ETAG).and_then(|value| value.to_str().ok());
+    match etag.is_none() || found == etag {
+        true => Ok(()),
+        false => Err(DownloadError::protocol(&head.location, "the file has changed; run the same command again")),
+    }
 }
 
 /// Checks a 206 answer. Returns its first byte.

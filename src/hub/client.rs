@@ -18,10 +18,12 @@ impl Hub {
     /// If threads cannot start.
     pub fn new(settings: HubSettings, clock_rng: Arc<dyn ClockRng>) -> Result<Self, HubError> {
         let mut allowed = settings.allowed_hosts.clone();
-        // The user named this host. Redirects may not use its other ports.
-        if let Ok(endpoint) = Location::parse(&settings.endpoint) {
-            let origin = endpoint.origin();
-            allowed.push(AllowedHost { host: origin.host.clone(), port: Some(origin.port) });
+        // The user named these hosts. Redirects may not use their other ports.
+        for address in [&settings.endpoint, &settings.ollama_registry] {
+            if let Ok(location) = Location::parse(address) {
+                let origin = location.origin();
+                allowed.push(AllowedHost { host: origin.host.clone(), port: Some(origin.port) });
+            }
         }
         let limits = Settings { connections: settings.connections, ..Settings::default() };
         let downloader = Downloader::new(AddressPolicy { allowed }, limits, clock_rng)?;

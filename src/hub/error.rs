@@ -28,6 +28,18 @@ pub enum HubError {
     BadAnswer { reference: String, why: String },
     #[error("{reference} has no model that this command can install: {why}")]
     NoModel { reference: String, why: String },
+    #[error("{host} has no {reference}; check the name and the tag")]
+    NoManifest { reference: String, host: String },
+    #[error("{host} gives no access to {reference}; {}", access_hint(*.had_credentials))]
+    NoAccess { reference: String, host: String, had_credentials: bool },
+    #[error("{reference} has several models of Whisper; name one after a ':'. It has: {known}")]
+    Several { reference: String, known: String },
+    #[error("{reference} has {} to download, more than --max-size, {}", format_bytes(*.bytes), format_bytes(*.limit))]
+    TooMuch { reference: String, bytes: u64, limit: u64 },
+    #[error(
+        "{file} of {model} has the sha256 {found}, but {expected} was recorded when it was installed; pull it again with --force"
+    )]
+    Changed { model: String, file: String, expected: String, found: String },
     #[error("{reference} has no single GGUF file '{selector}'; it has: {known}")]
     NoCandidate { reference: String, selector: String, known: String },
     #[error(
@@ -50,6 +62,15 @@ pub enum HubError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Download(#[from] DownloadError),
+}
+
+fn access_hint(had_credentials: bool) -> &'static str {
+    match had_credentials {
+        true => "the user of OUTPOST_OCI_USERNAME may not read it, or OUTPOST_OCI_PASSWORD is wrong",
+        false => {
+            "check the name; if it is private and the reference begins with oci:, set OUTPOST_OCI_USERNAME and OUTPOST_OCI_PASSWORD"
+        }
+    }
 }
 
 fn too_large(name: &str, need: &MemoryNeed, limit: u64, smaller: &Option<String>) -> String {

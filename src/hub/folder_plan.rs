@@ -4,8 +4,9 @@ use super::client::Hub;
 use super::error::HubError;
 use super::folder_selection::{FolderKind, components, select_folder};
 use super::header_folder::HeaderFolder;
-use super::hugging_face::{HubFile, Repository};
-use super::remote_file::{Place, PlannedFile};
+use super::reference::ModelReference;
+use super::remote_file::{PlannedFile, bad_answer, check_known};
+use super::repository::{HubFile, Repository};
 use crate::engine::{MemoryNeed, ModelInfo, Settings};
 use crate::progress::Progress;
 
@@ -25,95 +26,98 @@ impl Hub {
     /// Chooses the files of a folder, and reads the small ones and the headers of the others.
     pub(super) fn plan_folder(
         &self,
-        place: Place<'_>,
+        reference: &ModelReference,
         repository: &Repository,
         kind: FolderKind,
         settings: &Settings,
         progress: &mut dyn Progress,
     ) -> Result<FolderPlan, HubError> {
-        let no_model = |why: String| HubError::NoModel { reference: place.model.to_string(), why };
+        let no_model = |why: String| HubError::NoModel { reference: reference.to_string(), why };
         let used = match kind {
-            FolderKind::Diffusers => self.components(place, repository, progress)?,
+            FolderKind::Diffusers => self.components(reference, repository, progress)?,
             FolderKind::Transformers | FolderKind::Adapter => Vec::new(),
         };
-        let variant = place.model.selector.as_deref();
+        let variant = reference.selector();
         let chosen = select_folder(&repository.files, kind, &used, variant).map_err(no_model)?;
         let (mut files, mut small_sum) = (Vec::new(), 0);
         let headers = HeaderFolder::new()?;
         progress.note(&format!("reading small files and the headers of weights: {} files", chosen.len()));
         for file in &chosen {
-            let planned = self.plan_file(place, file, progress)?;
+            let planned = self.plan_file(reference, file, progress)?;
             let start = match is_weights(&planned.path) {
-                true => self.tensor_header(place, &planned, progress)?,
+                true => self.tensor_header(reference, &planned, progress)?,
                 false => {
                     small_sum += planned.bytes;
                     if planned.bytes > MAX_SMALL_BYTES || small_sum > MAX_SMALL_SUM {
                         return Err(no_model(format!("{} is larger than such a file can be", planned.path)));
                     }
-                    self.whole(place, &planned, progress)?
+                    self.whole(reference, &planned, progress)?
                 }
             };
             headers.add(&planned.local, &start, planned.bytes)?;
             files.push(planned);
         }
         let examined = headers.examine(settings);
-        let (info, need) =
-            examined.map_err(|why| HubError::Unsupported { file: format!("hf:{}", place.model.repository), why })?;
+        let (info, need) = examined.map_err(|why| HubError::Unsupported { file: reference.to_string(), why })?;
         Ok((files, info, need))
     }
 
     /// Trusts the list for small files; asks for what it leaves open.
     fn plan_file(
         &self,
-        place: Place<'_>,
+        reference: &ModelReference,
         file: &HubFile,
         progress: &mut dyn Progress,
     ) -> Result<PlannedFile, HubError> {
         match file.size {
             Some(bytes) if !is_weights(&file.path) => {
-                self.check_known(place, &file.path, &file.checksum)?;
-                let (path, checksum) = (file.path.clone(), file.checksum.clone());
-                Ok(PlannedFile { local: path.clone(), path, bytes, checksum })
+                check_known(reference, &file.path, &file.checksum)?;
+                Ok(PlannedFile::new(file, bytes, file.checksum.clone()))
             }
-            _ => self.describe_file(place, file, progress),
+            _ => self.describe_file(reference, file, progress),
         }
     }
 
     fn components(
         &self,
-        place: Place<'_>,
+        reference: &ModelReference,
         repository: &Repository,
         progress: &mut dyn Progress,
     ) -> Result<Vec<String>, HubError> {
         let file = repository.files.iter().find(|file| file.path == MODEL_INDEX);
-        let file = file.ok_or_else(|| place.bad("it has no model_index.json"))?;
-        let planned = self.plan_file(place, file, progress)?;
-        let text = self.whole(place, &planned, progress)?;
-        let index = serde_json::from_slice(&text).map_err(|error| place.bad(&format!("model_index.json: {error}")))?;
+        let file = file.ok_or_else(|| bad_answer(reference, "it has no model_index.json"))?;
+        let planned = self.plan_file(reference, file, progress)?;
+        let text = self.whole(reference, &planned, progress)?;
+        let bad = |error| bad_answer(reference, &format!("model_index.json: {error}"));
+        let index = serde_json::from_slice(&text).map_err(|error: serde_json::Error| bad(error))?;
         Ok(components(&index))
     }
 
-    fn whole(&self, place: Place<'_>, file: &PlannedFile, progress: &mut dyn Progress) -> Result<Vec<u8>, HubError> {
-        let request = self.request_at(place, &file.path)?;
+    fn whole(
+        &self,
+        reference: &ModelReference,
+        file: &PlannedFile,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<u8>, HubError> {
         let limit = file.bytes.min(MAX_SMALL_BYTES);
         let (_, content) =
-            self.downloader.get(&request, limit, progress).map_err(|error| self.explain(error, place.model))?;
+            self.downloader.get(&file.request, limit, progress).map_err(|error| self.explain(error, reference))?;
         Ok(content)
     }
 
     /// The header of a file of safetensors: its length in eight bytes, and then JSON.
     fn tensor_header(
         &self,
-        place: Place<'_>,
+        reference: &ModelReference,
         file: &PlannedFile,
         progress: &mut dyn Progress,
     ) -> Result<Vec<u8>, HubError> {
-        let start = self.first_bytes(place, &file.path, file.bytes.min(FIRST_READ_BYTES), progress)?;
+        let start = self.first_bytes(reference, file, file.bytes.min(FIRST_READ_BYTES), progress)?;
         let length = start.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)).saturating_add(8);
         match length <= start.len() as u64 || length > file.bytes.min(MAX_HEADER_BYTES) {
             // What is too long is refused by the reader of the header, with a better message.
             true => Ok(start),
-            false => self.first_bytes(place, &file.path, length, progress),
+            false => self.first_bytes(reference, file, length, progress),
         }
     }
 }

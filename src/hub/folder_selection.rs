@@ -1,7 +1,7 @@
 //! Which files of a repository belong to a model of several files. It is an allow-list: what is not known is left out, so
 //! that no code, no pickle file and no weights in other formats are ever downloaded.
 
-use super::hugging_face::HubFile;
+use super::repository::HubFile;
 
 /// Max files of a model.
 const MAX_FILES: usize = 512;
@@ -145,10 +145,14 @@ pub(super) fn components(index: &serde_json::Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::download::Checksum;
+    use crate::download::{Checksum, Location, Request};
 
     fn files(names: &[&str]) -> Vec<HubFile> {
-        let file = |name: &&str| HubFile { path: (*name).to_owned(), size: Some(1), checksum: Checksum::None };
+        let request = Request::new(Location::parse("https://hub.example/f").unwrap(), None);
+        let file = |name: &&str| {
+            let (path, request) = ((*name).to_owned(), request.clone());
+            HubFile { path, size: Some(1), checksum: Checksum::None, request }
+        };
         names.iter().map(file).collect()
     }
 

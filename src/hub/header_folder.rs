@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use super::error::HubError;
 use crate::engine::{MemoryNeed, ModelInfo, Settings, model_memory};
+use crate::models::whisper::GgmlFile;
 
 pub(super) struct HeaderFolder {
     folder: TempDir,
@@ -30,6 +31,15 @@ impl HeaderFolder {
             file.set_len(length)
         };
         write().map_err(|source| HubError::Io { path: self.path(), source })
+    }
+
+    /// Adds the part of a `ggml-*.bin` file that is before its tensors. `start` is the beginning of the file.
+    pub fn add_ggml(&self, name: &str, start: &[u8]) -> Result<(), String> {
+        self.add(name, start, start.len() as u64).map_err(|error| error.to_string())?;
+        let path = self.path().join(name);
+        let length = GgmlFile::header_length(&path).map_err(|error| error.to_string())?;
+        let cut = File::options().write(true).open(&path).and_then(|file| file.set_len(length));
+        cut.map_err(|error| error.to_string())
     }
 
     /// Describes the model, and the memory that it needs; or why it cannot be served.

@@ -1,15 +1,14 @@
 //! The API of a Hugging Face hub (<https://huggingface.co/docs/hub/api>).
 
-use std::collections::HashSet;
-
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::client::Hub;
 use super::error::HubError;
-use super::reference::HuggingFaceModel;
-use crate::catalog::{check_file_path, is_sha256};
+use super::hugging_face_reference::HuggingFaceModel;
+use super::repository::{HubFile, Repository, check_names, is_usable};
+use crate::catalog::is_sha256;
 use crate::display::{one_line, shorten};
 use crate::download::{Checksum, DownloadError, Location, Request};
 use crate::progress::Progress;
@@ -18,32 +17,8 @@ use crate::progress::Progress;
 const MAX_ANSWER_BYTES: u64 = 16 << 20;
 /// Max files of a repository.
 const MAX_FILES: usize = 50_000;
-/// Max size of a file; prevents overflows of sums.
-const MAX_FILE_BYTES: u64 = 1 << 40;
 /// What need not be escaped in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'+');
-
-/// A repository at one commit.
-#[derive(Clone, Debug)]
-pub struct Repository {
-    /// 40 hexadecimal digits.
-    pub commit: String,
-    /// As its authors state it; untrusted text of one line.
-    pub license: Option<String>,
-    /// Whether its license must be accepted first.
-    pub is_gated: bool,
-    pub files: Vec<HubFile>,
-}
-
-/// A file of a repository.
-#[derive(Clone, Debug)]
-pub struct HubFile {
-    /// A checked relative path.
-    pub path: String,
-    /// In bytes, if the hub says it.
-    pub size: Option<u64>,
-    pub checksum: Checksum,
-}
 
 #[derive(Deserialize)]
 struct ModelAnswer {
@@ -72,7 +47,7 @@ struct Lfs {
 
 impl Hub {
     /// The files of a repository.
-    pub(super) fn repository(
+    pub(super) fn hugging_face_repository(
         &self,
         model: &HuggingFaceModel,
         progress: &mut dyn Progress,
@@ -82,7 +57,7 @@ impl Hub {
         let (_, body) = self
             .downloader
             .get(&self.request(&url)?, MAX_ANSWER_BYTES, progress)
-            .map_err(|error| self.explain(error, model))?;
+            .map_err(|error| self.explain_hugging_face(error, model))?;
         let bad = |why: String| HubError::BadAnswer { reference: model.to_string(), why: shorten(&one_line(&why)) };
         let answer: ModelAnswer = serde_json::from_slice(&body).map_err(|error| bad(error.to_string()))?;
         if answer.sha.len() != 40 || !answer.sha.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -93,17 +68,19 @@ impl Hub {
         }
         let license = answer.card_data.get("license_name").or_else(|| answer.card_data.get("license"));
         let license = license.and_then(Value::as_str).map(|text| shorten(&one_line(text)));
-        let files: Vec<HubFile> = answer.siblings.into_iter().filter_map(hub_file).collect();
-        let mut names = HashSet::new();
-        if let Some(twice) = files.iter().find(|file| !names.insert(file.path.to_lowercase())) {
-            return Err(bad(format!("it has two files {}, apart from case", twice.path)));
+        let mut files = Vec::new();
+        for sibling in answer.siblings.into_iter().filter(|it| is_usable(&it.rfilename, it.size())) {
+            let (size, checksum) = (sibling.size(), sibling.checksum());
+            let request = self.file_request(model, &answer.sha, &sibling.rfilename)?;
+            files.push(HubFile { path: sibling.rfilename, size, checksum, request });
         }
+        check_names(&files).map_err(bad)?;
         let is_gated = !matches!(answer.gated, Value::Null | Value::Bool(false));
-        Ok(Repository { commit: answer.sha, license, is_gated, files })
+        Ok(Repository { license, is_gated, ..Repository::new(answer.sha, files) })
     }
 
     /// A request for a file at a commit.
-    pub(super) fn file_request(&self, model: &HuggingFaceModel, commit: &str, path: &str) -> Result<Request, HubError> {
+    fn file_request(&self, model: &HuggingFaceModel, commit: &str, path: &str) -> Result<Request, HubError> {
         // A '/' must stay as it is: '%2F' counts as another, much scarcer class of requests.
         let path = path.split('/').map(escape).collect::<Vec<_>>().join("/");
         self.request(&format!("{}/{}/resolve/{commit}/{path}", self.settings.endpoint, model.repository))
@@ -115,7 +92,7 @@ impl Hub {
     }
 
     /// Translates the hub's refusals. A hub answers 401 for much that is not about tokens, so its own code decides.
-    pub(super) fn explain(&self, error: DownloadError, model: &HuggingFaceModel) -> HubError {
+    pub(super) fn explain_hugging_face(&self, error: DownloadError, model: &HuggingFaceModel) -> HubError {
         let Some(refusal) = error.refusal() else { return error.into() };
         let endpoint = Location::parse(&self.settings.endpoint);
         if endpoint.is_ok_and(|endpoint| endpoint.origin() != refusal.location.origin()) {
@@ -144,19 +121,19 @@ fn escape(segment: &str) -> String {
     utf8_percent_encode(segment, SEGMENT).to_string()
 }
 
-/// A file with a usable name and size. Others are as good as absent.
-fn hub_file(sibling: Sibling) -> Option<HubFile> {
-    let Sibling { rfilename: path, size, blob_id, lfs } = sibling;
-    check_file_path(&path).ok()?;
-    let size = lfs.as_ref().and_then(|lfs| lfs.size).or(size);
-    if size.is_some_and(|size| size > MAX_FILE_BYTES) {
-        return None;
+impl Sibling {
+    fn size(&self) -> Option<u64> {
+        self.lfs.as_ref().and_then(|lfs| lfs.size).or(self.size)
     }
-    let is_git = |id: &String| id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit());
-    let checksum = match (lfs, blob_id.filter(is_git)) {
-        (Some(lfs), _) => lfs.sha256.filter(|digest| is_sha256(digest)).map_or(Checksum::None, Checksum::Sha256),
-        (None, Some(id)) => Checksum::GitBlob(id),
-        (None, None) => Checksum::None,
-    };
-    Some(HubFile { path, size, checksum })
+
+    fn checksum(&self) -> Checksum {
+        let is_git = |id: &&String| id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit());
+        match (&self.lfs, self.blob_id.as_ref().filter(is_git)) {
+            (Some(lfs), _) => {
+                lfs.sha256.clone().filter(|digest| is_sha256(digest)).map_or(Checksum::None, Checksum::Sha256)
+            }
+            (None, Some(id)) => Checksum::GitBlob(id.clone()),
+            (None, None) => Checksum::None,
+        }
+    }
 }

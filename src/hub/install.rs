@@ -9,10 +9,12 @@ use super::client::Hub;
 use super::error::HubError;
 use super::plan::Plan;
 use super::remote_file::PlannedFile;
-use super::source_file::{SOURCE_FILE, Source, SourceEntry, SourceFile, read_source};
-use crate::catalog::{FolderError, Staging};
+use crate::catalog::{
+    ChangedFile, FolderError, Integrity, ModelSource, SOURCE_FILE, SourceEntry, SourceFile, Staging, read_source,
+};
 use crate::clock_rng::Timestamp;
 use crate::download::{Checksum, FileSpec};
+use crate::engine::model_memory;
 use crate::progress::Progress;
 
 /// Disk space that stays free, in bytes: a full disk would stop the database.
@@ -24,6 +26,10 @@ const PARTS: &str = "parts";
 pub struct InstallOptions {
     /// Replace a model of that name, and install one that does not fit into memory.
     pub force: bool,
+    /// Hash the files of a model that is installed already.
+    pub verify: bool,
+    /// Refuse a model with more bytes to download.
+    pub max_bytes: Option<u64>,
     pub now: Timestamp,
 }
 
@@ -49,8 +55,16 @@ impl Hub {
         options: InstallOptions,
         progress: &mut dyn Progress,
     ) -> Result<Installed, HubError> {
-        if let Some(files) = installed(plan, models_dir) {
-            return Ok(Installed { path: models_dir.join(&plan.name), files, resumed: 0, already: true });
+        if let Some(source) = installed(plan, models_dir) {
+            let path = models_dir.join(&plan.name);
+            if options.verify {
+                verify_installed(&plan.name, &path, &source, progress)?;
+            }
+            return Ok(Installed { path, files: source.files, resumed: 0, already: true });
+        }
+        if let Some(limit) = options.max_bytes.filter(|limit| plan.bytes() > *limit) {
+            let (reference, bytes) = (plan.reference.to_string(), plan.bytes());
+            return Err(HubError::TooMuch { reference, bytes, limit });
         }
         check_free(plan, models_dir, options.force)?;
         if !options.force {
@@ -62,7 +76,7 @@ impl Hub {
             staging.abandon();
             return Err(error);
         }
-        let fetched = self.fetch(plan, &staging, options.now, progress);
+        let fetched = self.fetch(plan, &staging, options, progress);
         match fetched {
             Ok((files, resumed)) => {
                 let path = staging.publish(options.force)?;
@@ -80,20 +94,19 @@ impl Hub {
         &self,
         plan: &Plan,
         staging: &Staging,
-        now: Timestamp,
+        options: InstallOptions,
         progress: &mut dyn Progress,
     ) -> Result<(Vec<SourceEntry>, u64), HubError> {
         let parts = staging.path(PARTS);
         staging.check_space(plan.bytes().saturating_sub(allocated(&parts)).saturating_add(RESERVE_BYTES))?;
         let (mut files, mut resumed) = (Vec::new(), 0);
-        for PlannedFile { path, local, bytes, checksum } in &plan.files {
-            let request = self.file_request(&plan.model, &plan.repository.commit, path)?;
+        for PlannedFile { local, bytes, checksum, request, .. } in &plan.files {
             let (name, checksum) = (local.clone(), checksum.clone());
-            let spec = FileSpec { name, request, length: *bytes, checksum };
+            let spec = FileSpec { name, request: request.clone(), length: *bytes, checksum };
             // The file stays with the parts until all are complete, so that an interruption loses none.
             let finished_path = parts.join(finished_name(local));
             let fetched = self.downloader.fetch(&spec, &parts, &finished_path, progress);
-            let finished = fetched.map_err(|error| self.explain(error, &plan.model))?;
+            let finished = fetched.map_err(|error| self.explain(error, &plan.reference))?;
             resumed += finished.resumed;
             files.push(SourceEntry { name: local.clone(), bytes: *bytes, sha256: finished.sha256 });
         }
@@ -101,11 +114,13 @@ impl Hub {
             let (from, to) = (parts.join(finished_name(&file.local)), staging.make_path(&file.local)?);
             fs::rename(&from, &to).map_err(|source| HubError::Io { path: from, source })?;
         }
-        let source = Source {
-            reference: plan.model.to_string(),
-            revision: plan.repository.commit.clone(),
+        check_model(plan, &staging.files(), options.force)?;
+        let source = ModelSource {
+            reference: plan.reference.to_string(),
+            revision: plan.repository.revision.clone(),
             license: plan.repository.license.clone(),
-            installed: now.to_string(),
+            installed: options.now.to_string(),
+            integrity: if plan.is_verifiable() { Integrity::Verified } else { Integrity::Recorded },
         };
         let text = toml::to_string(&SourceFile { source, files: files.clone() });
         let text = text.map_err(|error| HubError::Setting(error.to_string()))?;
@@ -121,27 +136,59 @@ fn finished_name(local: &str) -> String {
     format!("{}.finished", crate::display::hex(digest.as_ref()))
 }
 
-/// The files of the installed model, if it is this one.
-fn installed(plan: &Plan, models_dir: &Path) -> Option<Vec<SourceEntry>> {
+/// Examines the files that have arrived: they may differ from the headers that were read first.
+fn check_model(plan: &Plan, folder: &Path, force: bool) -> Result<(), HubError> {
+    let unsupported = |why| HubError::Unsupported { file: plan.reference.to_string(), why };
+    let (_, need) = model_memory(folder, &plan.settings).map_err(unsupported)?;
+    if force { Ok(()) } else { Plan { need, ..plan.clone() }.check_memory() }
+}
+
+/// What is recorded of the installed model, if it is this one.
+fn installed(plan: &Plan, models_dir: &Path) -> Option<SourceFile> {
     let folder = models_dir.join(&plan.name);
-    let installed = read_source(&folder)?;
+    let installed = read_source(&folder).filter(|it| it.source.integrity != Integrity::Claimed)?;
+    let SourceFile { source, files } = &installed;
+    // A file without a known hash is the same if its source says that it is the same version.
+    let is_same_version = !source.revision.is_empty()
+        && source.revision == plan.repository.revision
+        && source.reference == plan.reference.to_string();
     let is_same = |file: &PlannedFile| {
-        let entry = installed.files.iter().find(|entry| entry.name == file.local && entry.bytes == file.bytes);
+        let entry = files.iter().find(|entry| entry.name == file.local && entry.bytes == file.bytes);
         let is_there = folder.join(&file.local).metadata().is_ok_and(|it| it.len() == file.bytes);
         let has_hash = |entry: &SourceEntry| match &file.checksum {
             Checksum::Sha256(sha256) => *sha256 == entry.sha256,
             // Then the commit must be the same.
-            Checksum::GitBlob(_) | Checksum::None => installed.source.revision == plan.repository.commit,
+            Checksum::GitBlob(_) => source.revision == plan.repository.revision,
+            Checksum::None => is_same_version,
         };
         is_there && entry.is_some_and(has_hash)
     };
-    plan.files.iter().all(is_same).then_some(installed.files)
+    let is_complete = plan.files.iter().all(is_same);
+    is_complete.then_some(installed)
+}
+
+/// Hashes the files of the installed model `name`.
+///
+/// # Errors
+/// If one has changed since then.
+pub fn verify_installed(
+    name: &str,
+    folder: &Path,
+    source: &SourceFile,
+    progress: &mut dyn Progress,
+) -> Result<(), HubError> {
+    match source.find_changed(folder, progress) {
+        Some(ChangedFile { name: file, expected, found }) => {
+            Err(HubError::Changed { model: name.to_owned(), file, expected, found })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Whether the name is free, or may be replaced. A file of that name would hide behind the folder.
 fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubError> {
     let folder = models_dir.join(&plan.name);
-    let files = ["gguf", "safetensors"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));
+    let files = ["gguf", "safetensors", "bin"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));
     let taken = |path: &PathBuf| path.symlink_metadata().is_ok();
     match files.into_iter().find(taken).or_else(|| Some(folder).filter(|it| !force && taken(it))) {
         Some(path) => Err(HubError::Exists { path }),

@@ -3,10 +3,10 @@
 use super::client::Hub;
 use super::error::HubError;
 use super::folder_selection::folder_kind;
-use super::hugging_face::Repository;
 use super::quantization::{Candidate, candidates};
-use super::reference::HuggingFaceModel;
-use super::remote_file::{Place, PlannedFile};
+use super::reference::ModelReference;
+use super::remote_file::PlannedFile;
+use super::repository::{HubFile, Repository};
 use crate::catalog::{is_model_name, is_reserved};
 use crate::display::{format_bytes, one_line, shorten};
 use crate::download::Checksum;
@@ -27,7 +27,7 @@ pub struct PlanOptions {
 /// The chosen files, and what is known of them.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub model: HuggingFaceModel,
+    pub reference: ModelReference,
     pub repository: Repository,
     /// The GGUF files of the repository; empty for a model of another format.
     pub candidates: Vec<Candidate>,
@@ -36,13 +36,23 @@ pub struct Plan {
     pub files: Vec<PlannedFile>,
     pub info: ModelInfo,
     pub need: MemoryNeed,
-    /// The memory for models, in bytes.
-    pub limit: u64,
+    /// Threads and memory for models.
+    pub settings: Settings,
     /// The name that the model gets.
     pub name: String,
 }
 
 impl Plan {
+    /// The memory for models, in bytes.
+    pub fn limit(&self) -> u64 {
+        self.settings.memory_bytes
+    }
+
+    /// Whether the content of each file is known beforehand.
+    pub fn is_verifiable(&self) -> bool {
+        self.files.iter().all(|file| file.checksum != Checksum::None)
+    }
+
     /// The size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
@@ -58,63 +68,97 @@ impl Plan {
     /// # Errors
     /// If the model would not fit into the memory for models.
     pub fn check_memory(&self) -> Result<(), HubError> {
-        if self.need.total() <= self.limit {
+        if self.need.total() <= self.limit() {
             return Ok(());
         }
-        let fits = |it: &&Candidate| it.is_possible() && self.estimate(it) <= self.limit;
+        let fits = |it: &&Candidate| it.is_possible() && self.estimate(it) <= self.limit();
         let smaller = self.candidates.iter().find(fits);
         let smaller = smaller.map(|it| format!("{} needs about {}", it.label(), format_bytes(self.estimate(it))));
-        let (name, need, limit) = (self.name.clone(), Box::new(self.need), self.limit);
+        let (name, need, limit) = (self.name.clone(), Box::new(self.need), self.limit());
         Err(HubError::TooLarge { name, need, limit, smaller })
     }
 }
 
 impl Hub {
-    /// Chooses files of a repository and reads their headers. GGUF files are preferred.
+    /// Chooses files of a source and reads their headers. GGUF files are preferred.
     pub fn plan(
         &self,
-        model: &HuggingFaceModel,
+        reference: &ModelReference,
         options: &PlanOptions,
         progress: &mut dyn Progress,
     ) -> Result<Plan, HubError> {
-        let repository = self.repository(model, progress)?;
-        let (found, limit) = (candidates(&repository.files), options.settings.memory_bytes);
-        let place = Place { model, commit: &repository.commit };
-        let no_gguf = found.is_empty() && model.selector.as_deref().is_none_or(|selector| selector == "fp16");
+        let repository = self.repository(reference, progress)?;
+        let (found, selector) = (candidates(&repository.files), reference.selector());
+        let no_gguf = found.is_empty() && selector.is_none_or(|selector| selector == "fp16");
         let (candidates, chosen, mut files, info, need) = match folder_kind(&repository.files).filter(|_| no_gguf) {
             Some(kind) => {
-                let (files, info, need) = self.plan_folder(place, &repository, kind, &options.settings, progress)?;
+                let (files, info, need) =
+                    self.plan_folder(reference, &repository, kind, &options.settings, progress)?;
                 (found, None, files, info, need)
             }
             None => {
-                let choice = self.plan_gguf(place, &repository, found, &options.settings, progress)?;
+                let choice = self.plan_gguf(reference, &repository, found, &options.settings, progress)?;
                 (choice.candidates, Some(choice.chosen), vec![choice.file], choice.info, choice.need)
             }
         };
         match files.as_mut_slice() {
-            [only] => expect_hash(only, options.sha256.as_deref())?,
+            [only] => options.sha256.iter().try_for_each(|sha256| expect_hash(only, sha256))?,
             several if options.sha256.is_some() => {
                 let count = several.len();
                 return Err(HubError::Setting(format!("--sha256 is for one file, but the model has {count}")));
             }
             _ => {}
         }
-        let default = match chosen {
-            Some(_) => files.first().map_or("", |file| file.path.rsplit('/').next().unwrap_or_default()),
-            None => model.name(),
+        let chosen_candidate = chosen.and_then(|index| candidates.get(index));
+        let default = match chosen_candidate {
+            Some(candidate) => file_stem(&candidate.file.path),
+            None => reference.default_name(),
         };
-        let name = name(options.name.as_deref(), default.trim_end_matches(".gguf"))?;
-        if let (Some(_), Some(file)) = (chosen, files.first_mut()) {
-            file.local = format!("{name}.gguf");
+        let name = name(options.name.as_deref(), &default)?;
+        if let (Some(candidate), [file]) = (chosen_candidate, files.as_mut_slice()) {
+            file.local = match candidate.is_ggml() {
+                true => candidate.file.path.rsplit('/').next().unwrap_or_default().to_owned(),
+                false => format!("{name}.gguf"),
+            };
+            files.extend(licenses(reference, &repository));
         }
-        let model = model.clone();
-        Ok(Plan { model, repository, candidates, chosen, files, info, need, limit, name })
+        let (reference, settings) = (reference.clone(), options.settings.clone());
+        Ok(Plan { reference, repository, candidates, chosen, files, info, need, settings, name })
+    }
+
+    fn repository(&self, reference: &ModelReference, progress: &mut dyn Progress) -> Result<Repository, HubError> {
+        match reference {
+            ModelReference::HuggingFace(model) => self.hugging_face_repository(model, progress),
+            ModelReference::Ollama(model) | ModelReference::Oci(model) => {
+                self.registry_repository(reference, model, progress)
+            }
+            ModelReference::Url(file) => self.url_repository(reference, file, progress),
+            ModelReference::Catalog(name) => {
+                Err(HubError::Setting(format!("'{name}' is a name of the catalog, not of a hub")))
+            }
+        }
     }
 }
 
+/// The licenses that an artifact of a registry has beside a GGUF file.
+fn licenses(reference: &ModelReference, repository: &Repository) -> Vec<PlannedFile> {
+    let is_license = |file: &&HubFile| file.path.starts_with("LICENSE") && !file.path.contains('/');
+    let files = match reference {
+        ModelReference::Ollama(_) | ModelReference::Oci(_) => repository.files.as_slice(),
+        _ => &[],
+    };
+    let planned = |file: &HubFile| Some(PlannedFile::new(file, file.size?, file.checksum.clone()));
+    files.iter().filter(is_license).filter_map(planned).collect()
+}
+
+/// The name of a file without its folder and ending.
+fn file_stem(path: &str) -> String {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.strip_suffix(".gguf").or_else(|| name.strip_suffix(".bin")).unwrap_or(name).to_owned()
+}
+
 /// Checks a file's hash against the one that the user gave, and sets it.
-fn expect_hash(file: &mut PlannedFile, expected: Option<&str>) -> Result<(), HubError> {
-    let Some(expected) = expected else { return Ok(()) };
+fn expect_hash(file: &mut PlannedFile, expected: &str) -> Result<(), HubError> {
     if let Checksum::Sha256(found) = &file.checksum
         && found != expected
     {

@@ -1,7 +1,10 @@
-//! The GGUF files of a repository, and which of them suits a machine.
+//! The GGUF files and Whisper's `ggml-*.bin` files of a source, and which of them suits a machine.
 
-use super::hugging_face::HubFile;
+use std::path::Path;
+
+use super::repository::HubFile;
 use crate::models::gguf::type_named;
+use crate::models::whisper::is_ggml;
 
 /// Files that are not models by themselves: projectors of images, importance matrices and draft heads.
 const NOT_MODELS: [&str; 5] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-"];
@@ -13,7 +16,7 @@ const PREFERENCE: [&str; 13] = [
 /// lose most by 4 bits.
 const SMALL_BYTES: u64 = 2_200_000_000;
 
-/// A GGUF file of a repository.
+/// A GGUF file, or a `ggml-*.bin` file of Whisper.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub file: HubFile,
@@ -42,12 +45,17 @@ impl Candidate {
         self.quantization.as_deref().unwrap_or(&self.file.path)
     }
 
+    /// Whether it is a `ggml-*.bin` file, which is a model of its own and not one of several quantisations.
+    pub(super) fn is_ggml(&self) -> bool {
+        is_ggml(Path::new(&self.file.path))
+    }
+
     pub fn is_possible(&self) -> bool {
         self.parts == 1 && !matches!(self.state, State::Unsupported(_))
     }
 }
 
-/// The GGUF files, from the largest to the smallest.
+/// The candidates, from the largest to the smallest.
 pub(super) fn candidates(files: &[HubFile]) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for file in files.iter().filter(|file| is_model(&file.path)) {
@@ -67,7 +75,7 @@ pub(super) fn candidates(files: &[HubFile]) -> Vec<Candidate> {
 }
 
 fn candidate(file: &HubFile, bytes: u64, parts: usize) -> Candidate {
-    let quantization = quantization(&file.path);
+    let quantization = quantization(&file.path).filter(|_| !is_ggml(Path::new(&file.path)));
     let state = match &quantization {
         Some(name) if !is_supported(name) => State::Unsupported(format!("the type {name}")),
         _ => State::Possible,
@@ -77,7 +85,8 @@ fn candidate(file: &HubFile, bytes: u64, parts: usize) -> Candidate {
 
 fn is_model(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
-    name.ends_with(".gguf") && !NOT_MODELS.iter().any(|other| name.contains(other))
+    let is_whole = name.ends_with(".gguf") && !NOT_MODELS.iter().any(|other| name.contains(other));
+    is_whole || is_ggml(Path::new(path))
 }
 
 /// The number and count of a part such as `model-00001-of-00003.gguf`.
@@ -111,7 +120,8 @@ fn is_supported(name: &str) -> bool {
 
 /// The candidates that `selector`, a quantisation or a path, means.
 pub(super) fn select(candidates: &[Candidate], selector: &str) -> Vec<usize> {
-    let is_meant = |candidate: &Candidate| match selector.ends_with(".gguf") {
+    let is_file = selector.ends_with(".gguf") || is_ggml(Path::new(selector));
+    let is_meant = |candidate: &Candidate| match is_file {
         true => candidate.file.path == selector,
         false => candidate.quantization.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(selector)),
     };
@@ -127,7 +137,9 @@ pub(super) fn by_preference(candidates: &[Candidate], limit: u64) -> Vec<usize> 
         // What is larger than the memory comes last.
         (candidate.bytes > limit, if is_small { 0 } else { place + 1 })
     };
-    let mut indices: Vec<usize> = (0..candidates.len()).filter(|index| candidates[*index].is_possible()).collect();
+    let has_gguf = candidates.iter().any(|candidate| !candidate.is_ggml());
+    let is_open = |candidate: &Candidate| candidate.is_possible() && !(has_gguf && candidate.is_ggml());
+    let mut indices: Vec<usize> = (0..candidates.len()).filter(|index| is_open(&candidates[*index])).collect();
     indices.sort_by_key(|index| rank(&candidates[*index]));
     indices
 }
@@ -135,11 +147,14 @@ pub(super) fn by_preference(candidates: &[Candidate], limit: u64) -> Vec<usize> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::download::Checksum;
+    use crate::download::{Checksum, Location, Request};
 
     fn files(list: &[(&str, u64)]) -> Vec<HubFile> {
-        let file =
-            |&(path, size): &(&str, u64)| HubFile { path: path.to_owned(), size: Some(size), checksum: Checksum::None };
+        let request = Request::new(Location::parse("https://hub.example/f").unwrap(), None);
+        let file = |&(path, size): &(&str, u64)| {
+            let (path, request) = (path.to_owned(), request.clone());
+            HubFile { path, size: Some(size), checksum: Checksum::None, request }
+        };
         list.iter().map(file).collect()
     }
 
@@ -186,6 +201,18 @@ mod tests {
         assert_eq!(select(&found, "q6_k"), [2]);
         assert_eq!(select(&found, "m-Q2_K.gguf"), [4]);
         assert!(select(&found, "Q5_K_M").is_empty());
+    }
+
+    #[test]
+    fn files_of_whisper_are_candidates_without_a_quantisation() {
+        let list =
+            files(&[("ggml-base.en.bin", 2), ("ggml-base-q5_1.bin", 1), ("pytorch_model.bin", 9), ("a-f16.gguf", 3)]);
+        let found = candidates(&list);
+        let labels: Vec<_> = found.iter().map(Candidate::label).collect();
+        assert_eq!(labels, ["F16", "ggml-base.en.bin", "ggml-base-q5_1.bin"]);
+        assert_eq!(select(&found, "ggml-base.en.bin"), [1]);
+        assert_eq!(by_preference(&found, 10), [0], "a GGUF file is not mixed up with them");
+        assert_eq!(by_preference(&candidates(&list[..2]), 10), [0, 1]);
     }
 
     #[test]

@@ -59,7 +59,15 @@ impl Hub {
     }
 
     fn settings(&self) -> HubSettings {
-        HubSettings { endpoint: self.server.url(""), token: None, allowed_hosts: Vec::new(), connections: 2 }
+        HubSettings {
+            endpoint: self.server.url(""),
+            token: None,
+            ollama_registry: self.server.url(""),
+            oci_credentials: None,
+            oci_credentials_host: None,
+            allowed_hosts: Vec::new(),
+            connections: 2,
+        }
     }
 
     fn start_server(&self) -> Server {

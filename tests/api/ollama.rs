@@ -329,7 +329,7 @@ fn models_are_not_installed_over_this_api() {
     assert_eq!(missing.error_fields().0, 403);
     assert!(missing.text.contains("outpost models pull"), "{}", missing.text);
     let unknown = server.post("/api/pull", &json!({ "model": "llama3" }));
-    assert_eq!(unknown.error_fields().0, 404);
+    assert_eq!(unknown.error_fields().0, 403);
     for path in ["push", "create", "copy", "blobs/sha256:0"] {
         let refused = server.post(&format!("/api/{path}"), &json!({ "model": MODEL }));
         assert_eq!(refused.error_fields().0, 400);

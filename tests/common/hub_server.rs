@@ -177,6 +177,11 @@ impl HubServer {
         self.requests().into_iter().filter(|request| request.path() == path).collect()
     }
 
+    /// How many connections clients have opened.
+    pub fn accepted(&self) -> usize {
+        self.state.connections.lock().unwrap().len()
+    }
+
     pub fn forget_requests(&self) {
         self.state.requests.lock().unwrap().clear();
     }

@@ -1,6 +1,6 @@
 //! Pulls that end with an error: nothing is installed, and the message says what to do.
 
-use std::sync::Arc;
+use std::process::Command;
 
 use serde_json::json;
 
@@ -172,15 +172,8 @@ fn a_redirect_to_this_machine_is_refused_unless_it_is_allowed() {
 #[test]
 fn https_is_verified_and_not_left() {
     let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    let key = rustls::pki_types::PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certified.cert.der().clone()], key)
-        .unwrap();
     let mut repository = Repository::new();
-    repository.hub = HubServer::start_tls(Arc::new(config));
+    repository.hub = HubServer::start_tls(server_config(&certified));
     repository.add("tiny-F32.gguf", &tiny());
     refused(&repository, &[], &["cannot be reached", "certificate"]);
     let certificate = repository.folder.path().join("ca.pem");
@@ -195,15 +188,18 @@ fn https_is_verified_and_not_left() {
 fn options_and_settings_are_checked() {
     let repository = Repository::new();
     let error = |arguments: &[&str]| repository.pull_error(arguments);
-    assert!(error(&["smollm2-135m-instruct", "--list"]).contains("--list is only for models of hubs"));
+    assert!(error(&["smollm2-135m-instruct", "--list"]).contains("--list is not for models of the catalog"));
     assert!(error(&["hf:u/a", "hf:u/b", "--name", "x"]).contains("--name is only for one model"));
-    assert!(error(&["hf:u"]).contains("write hf:USER/REPO"));
-    assert!(error(&["ollama:llama3.2"]).contains("neither a name of the catalog nor of a hub"));
+    assert!(error(&["hf:u"]).contains("hf:USER/REPO"));
+    assert!(error(&["x:llama3.2"]).contains("neither a name of the catalog nor of a source"));
     assert!(repository.hub.requests().is_empty());
     for (name, value, part) in [
         ("HF_HUB_OFFLINE", "1", "HF_HUB_OFFLINE is set"),
         ("HF_ENDPOINT", "ftp://x", "HF_ENDPOINT does not begin with https://"),
         ("HF_TOKEN", "a\u{7}b", "HF_TOKEN has characters"),
+        ("OUTPOST_OLLAMA_REGISTRY", "registry", "OUTPOST_OLLAMA_REGISTRY does not begin with https://"),
+        ("OUTPOST_OCI_USERNAME", "u", "OUTPOST_OCI_USERNAME and OUTPOST_OCI_PASSWORD must be set together"),
+        ("OUTPOST_OCI_REGISTRY", "a/b", "OUTPOST_OCI_REGISTRY: 'a/b' is not a host"),
     ] {
         let output = repository.command(&["hf:u/tiny-GGUF"]).env(name, value).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -212,4 +208,30 @@ fn options_and_settings_are_checked() {
     let repository = Repository::with(&[("tiny-F32.gguf", &tiny())]);
     refused(&repository, &["--name", "../x"], &["'../x' cannot be the name of a model"]);
     refused(&repository, &["--name", "loras"], &["'loras' cannot be the name of a model"]);
+}
+
+#[test]
+fn a_disk_without_space_is_refused_with_figures() {
+    let mount = ["-rm", "sh", "-c", "mount -t tmpfs -o size=8m none models && exec \"$0\" \"$@\""];
+    let repository = Repository::with(&[("tiny-F32.gguf", &tiny())]);
+    std::fs::create_dir(repository.models()).unwrap();
+    let in_small_disk = |command: &Command| {
+        let mut inside = Command::new("unshare");
+        inside.args(mount).arg(command.get_program()).args(command.get_args()).current_dir(repository.folder.path());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside.output()
+    };
+    if !in_small_disk(&Command::new("true")).is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this machine allows no mount namespaces, or has no 'unshare'");
+        return;
+    }
+    let error = failed(in_small_disk(&repository.command(&["hf:u/tiny-GGUF"])).unwrap());
+    assert!(error.contains("is full") && error.contains("free bytes are needed"), "{error}");
+    // The header has been read, and nothing else.
+    assert!(repository.cdn.requests().len() <= 2);
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 use outpost::display::hex;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
@@ -104,24 +105,20 @@ impl Repository {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        self.outpost(&[&["models", "pull"], arguments].concat())
+        let mut command = pull_command(self.folder.path(), arguments);
+        self.configure(&mut command);
+        command
     }
 
     /// `outpost ARGUMENTS` with this hub.
     pub fn outpost(&self, arguments: &[&str]) -> Command {
-        let mut command = process::command(self.folder.path(), arguments);
-        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
-            command.env_remove(name);
-        }
-        for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HF_HUB_OFFLINE", "OUTPOST_MODELS"] {
-            command.env_remove(name);
-        }
-        command.env_remove("OUTPOST_ALLOW_PULL");
+        let mut command = hermetic(self.folder.path(), arguments);
+        self.configure(&mut command);
         command
-            .env("HOME", self.folder.path())
-            .env("HF_ENDPOINT", self.hub.url(""))
-            .env("OUTPOST_PULL_ALLOWED_HOSTS", self.cdn.address.to_string());
-        command
+    }
+
+    fn configure(&self, command: &mut Command) {
+        command.env("HF_ENDPOINT", self.hub.url("")).env("OUTPOST_PULL_ALLOWED_HOSTS", self.cdn.address.to_string());
     }
 
     pub fn pull(&self, arguments: &[&str]) -> Output {
@@ -130,16 +127,12 @@ impl Repository {
 
     /// Pulls. Returns standard output.
     pub fn pull_ok(&self, arguments: &[&str]) -> String {
-        let output = self.pull(arguments);
-        assert!(output.status.success(), "{}", process::output_text(&output));
-        String::from_utf8(output.stdout).unwrap()
+        succeeded(self.pull(arguments))
     }
 
     /// Pulls. Returns the error.
     pub fn pull_error(&self, arguments: &[&str]) -> String {
-        let output = self.pull(arguments);
-        assert_eq!(output.status.code(), Some(1), "{}", process::output_text(&output));
-        String::from_utf8(output.stderr).unwrap()
+        failed(self.pull(arguments))
     }
 
     pub fn models(&self) -> PathBuf {
@@ -148,10 +141,56 @@ impl Repository {
 
     /// The installed models.
     pub fn installed(&self) -> Vec<String> {
-        let names = fs::read_dir(self.models()).into_iter().flatten().flatten();
-        let names = names.map(|entry| entry.file_name().into_string().unwrap());
-        names.filter(|name| !name.starts_with('.')).collect()
+        installed(self.folder.path())
     }
+}
+
+/// `outpost models pull` in a folder, without the settings of this machine.
+pub fn pull_command(folder: &Path, arguments: &[&str]) -> Command {
+    hermetic(folder, &[&["models", "pull"], arguments].concat())
+}
+
+/// `outpost ARGUMENTS` in a folder, without the settings of this machine.
+fn hermetic(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = process::command(folder, arguments);
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+        command.env_remove(name);
+    }
+    for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME", "HF_HUB_OFFLINE", "OUTPOST_MODELS"] {
+        command.env_remove(name);
+    }
+    command.env_remove("OUTPOST_ALLOW_PULL").env("HOME", folder);
+    command
+}
+
+/// The standard output of a command that succeeds.
+pub fn succeeded(output: Output) -> String {
+    assert!(output.status.success(), "{}", process::output_text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The error of a command that fails.
+pub fn failed(output: Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", process::output_text(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The entries of the models folder.
+pub fn installed(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder.join("models")).into_iter().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().into_string().unwrap());
+    names.filter(|name| !name.starts_with('.')).collect()
+}
+
+/// The settings of a server with this certificate.
+pub fn server_config(certified: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Arc<rustls::ServerConfig> {
+    let key = rustls::pki_types::PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key);
+    Arc::new(config.unwrap())
 }
 
 /// The hub's path of a file.

@@ -22,7 +22,7 @@ pub(super) fn from_hub(error: &HubError) -> Error {
         _ => "model",
     };
     let code = match error {
-        HubError::NoRepository { .. } | HubError::NoRevision { .. } => Code::NotFound,
+        HubError::NoRepository { .. } | HubError::NoRevision { .. } | HubError::NoManifest { .. } => Code::NotFound,
         HubError::Exists { .. } => Code::Conflict,
         HubError::RateLimit | HubError::BadAnswer { .. } | HubError::Download(_) => Code::PullFailed,
         HubError::Folder(error) => of_folder(error),

@@ -17,7 +17,7 @@ use crate::display::hex;
 use crate::download::Checksum;
 use crate::engine::{Engine, Settings};
 use crate::error::{Code, Error, Result};
-use crate::hub::{Hub, HubSettings, HuggingFaceModel, InstallOptions, Plan, PlanOptions, PlannedFile, foreign_owner};
+use crate::hub::{Hub, HubSettings, InstallOptions, ModelReference, Plan, PlanOptions, PlannedFile, foreign_owner};
 use crate::progress::Progress;
 use crate::service::access::Access;
 
@@ -50,7 +50,7 @@ impl Installer {
         Ok(bytes)
     }
 
-    fn install_of_hub(&self, model: &HuggingFaceModel, job: &Job, progress: &mut JobProgress<'_>) -> Result<u64> {
+    fn install_of_hub(&self, model: &ModelReference, job: &Job, progress: &mut JobProgress<'_>) -> Result<u64> {
         let failed = |error| from_hub(&error);
         let hub = Hub::new(self.hub.clone(), self.clock_rng.clone()).map_err(failed)?;
         let plan = hub.plan(model, &self.options(&job.request), progress).map_err(failed)?;
@@ -58,11 +58,12 @@ impl Installer {
         progress.set_total(plan.bytes());
         job.status.send_modify(|status| {
             status.name = Some(plan.name.clone());
-            status.revision = Some(plan.repository.commit.clone());
+            status.revision = Some(plan.repository.revision.clone());
             status.license.clone_from(&plan.repository.license);
             status.digest = Some(digest_of(&plan));
         });
-        let options = InstallOptions { force: job.request.force, now: self.clock_rng.now() };
+        let options =
+            InstallOptions { force: job.request.force, verify: false, max_bytes: None, now: self.clock_rng.now() };
         hub.install(&plan, &self.models_dir(), options, progress).map_err(failed)?;
         Ok(plan.bytes())
     }

@@ -60,7 +60,7 @@ impl PullPlan {
             model,
             name: plan.name.clone(),
             installed: models_dir.join(&plan.name).exists(),
-            revision: Some(plan.repository.commit.clone()),
+            revision: Some(plan.repository.revision.clone()),
             license: plan.repository.license.clone(),
             gated: plan.repository.is_gated,
             architecture: Some(plan.info.architecture.clone()),
@@ -69,7 +69,7 @@ impl PullPlan {
             bytes: plan.bytes(),
             disk_free_bytes: free_bytes(models_dir),
             memory_bytes: Some(plan.need.total()),
-            memory_limit_bytes: plan.limit,
+            memory_limit_bytes: plan.limit(),
             files: plan.files.iter().map(file).collect(),
             candidates: candidates.map(|(index, one)| candidate(plan, index, one)).collect(),
         }

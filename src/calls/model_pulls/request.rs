@@ -3,7 +3,7 @@
 use crate::catalog::{Catalog, CatalogModel, is_sha256};
 use crate::display::{one_line, shorten};
 use crate::error::{Code, Error, Result};
-use crate::hub::{BadReference, HuggingFaceModel, ModelReference};
+use crate::hub::{BadReference, ModelReference};
 
 /// A request to pull a model. Equal requests share one pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,8 @@ pub struct PullRequest {
 pub(super) enum PullSource {
     /// The name of a model of the catalog.
     Catalog(&'static str),
-    Hub(HuggingFaceModel),
+    /// A model of a hub, of a registry or of an address.
+    Hub(ModelReference),
 }
 
 impl PullRequest {
@@ -35,11 +36,11 @@ impl PullRequest {
         })?;
         let source = match reference {
             ModelReference::Catalog(name) => PullSource::Catalog(&in_catalog(&name)?.name),
-            ModelReference::HuggingFace(model) => PullSource::Hub(model),
+            reference => PullSource::Hub(reference),
         };
         let given = [("name", name.is_some()), ("sha256", sha256.is_some())];
         if let (PullSource::Catalog(_), Some((field, _))) = (&source, given.iter().find(|one| one.1)) {
-            let text = format!("'{field}' is only for models of hubs, such as hf:USER/REPO. Leave it out.");
+            let text = format!("'{field}' is not for models of the catalog. Leave it out.");
             return Err(Error::invalid(*field, text));
         }
         let sha256 = sha256.map(|digits| digits.to_ascii_lowercase());
@@ -47,6 +48,17 @@ impl PullRequest {
             return Err(Error::invalid("sha256", "'sha256' must be the 64 hexadecimal digits of a sha256."));
         }
         Ok(Self { source, name, force, sha256 })
+    }
+
+    /// The request of a client of Ollama, which names models of Ollama's registry without a source.
+    ///
+    /// # Errors
+    /// If the name cannot be right.
+    pub fn of_ollama_name(model: &str) -> Result<Self> {
+        let has_source = model.parse().is_ok_and(|reference| !matches!(reference, ModelReference::Catalog(_)));
+        let is_known = has_source || Catalog::builtin().find(model).is_some();
+        let reference = if is_known { model.to_owned() } else { format!("ollama:{model}") };
+        Self::new(&reference, None, false, None)
     }
 
     /// The model in its usual notation.
@@ -64,7 +76,7 @@ fn in_catalog(name: &str) -> Result<&'static CatalogModel> {
     catalog.find(name).ok_or_else(|| {
         let known: Vec<&str> = catalog.models().iter().map(|model| model.name.as_str()).collect();
         let text = format!(
-            "The catalog has no model '{}'. It has: {}. Write hf:USER/REPO for a model of a hub.",
+            "The catalog has no model '{}'. It has: {}. Write hf:USER/REPO, ollama:NAME, oci:HOST/REPOSITORY or https://… for other models.",
             shorten(&one_line(name)),
             known.join(", ")
         );
@@ -82,6 +94,16 @@ mod tests {
         assert_eq!(new("hf.co/u/r:Q8_0"), new("hf:u/r:Q8_0"));
         assert_eq!(new("https://huggingface.co/u/r").model(), "hf:u/r");
         assert_eq!(new("all-minilm-l6-v2").model(), "all-minilm-l6-v2");
+    }
+
+    #[test]
+    fn names_of_ollama_clients_are_those_of_its_registry_unless_they_have_a_source() {
+        let model = |name: &str| PullRequest::of_ollama_name(name).unwrap().model();
+        assert_eq!(model("qwen2.5:0.5b"), "ollama:qwen2.5:0.5b");
+        assert_eq!(model("user/model"), model("ollama:user/model:latest"));
+        assert_eq!(model("hf.co/u/r:Q8_0"), "hf:u/r:Q8_0");
+        assert_eq!(model("all-minilm-l6-v2"), "all-minilm-l6-v2");
+        assert!(PullRequest::of_ollama_name("a b").is_err());
     }
 
     #[test]

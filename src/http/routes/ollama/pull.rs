@@ -30,7 +30,7 @@ const SUCCESS: &str = "success";
 #[derive(Deserialize, utoipa::ToSchema)]
 #[schema(as = OllamaPullRequest)]
 pub struct PullRequestBody {
-    /// Id of a model, a name of the catalog, or `hf.co/USER/REPO:QUANT`.
+    /// Id of a model, a name of the catalog, `hf.co/USER/REPO:QUANT`, or a name of Ollama's registry.
     model: Option<String>,
     /// The older name of `model`.
     name: Option<String>,
@@ -73,10 +73,8 @@ async fn pull_model(caller: Caller, body: OllamaJson<PullRequestBody>, api: web:
     let watch = match api.models.get(&caller.access, name).await {
         Ok(_) => None,
         Err(error) if error.code() != Code::ModelNotFound => return Err(error),
-        Err(error) => match start(&caller, name, &api).await {
+        Err(_) => match start(&caller, name, &api).await {
             Ok(watch) => Some(watch),
-            // The message says how the operator installs it.
-            Err(refused) if refused.code() == Code::NotFound => return Err(error),
             Err(refused) => return Err(refused),
         },
     };
@@ -93,7 +91,7 @@ async fn pull_model(caller: Caller, body: OllamaJson<PullRequestBody>, api: web:
 
 async fn start(caller: &Caller, model: &str, api: &Api) -> Result<PullWatch> {
     caller.access.require_admin()?;
-    api.pulls.start(&caller.access, PullRequest::new(model, None, false, None)?).await
+    api.pulls.start(&caller.access, PullRequest::of_ollama_name(model)?).await
 }
 
 /// The error of a pull that has ended without success.

@@ -56,6 +56,20 @@ impl GgmlFile {
         Ok(Self { file, config, filters, vocabulary, tensors })
     }
 
+    /// The bytes before the first tensor.
+    ///
+    /// # Errors
+    /// Like [`Self::open`].
+    pub fn header_length(path: &Path) -> Result<u64> {
+        let file = open(path)?;
+        let length = file.metadata().map_err(unreadable)?.len();
+        let mut reader = Reader::new(&file, length);
+        let (config, _) = read_config(&mut reader)?;
+        read_filters(&mut reader, &config)?;
+        read_vocabulary(&mut reader, &config)?;
+        Ok(reader.position())
+    }
+
     pub fn config(&self) -> &WhisperConfig {
         &self.config
     }
