@@ -10,15 +10,13 @@ use crate::engine::model_info::ModelInfo;
 use crate::engine::model_settings::{GenerationDefaults, InstalledSettings};
 
 impl Registry {
-    /// Reads the settings files that have changed, and scans the models folder if its entries have changed. What is wrong is
-    /// logged once.
+    /// Reads the settings files that have changed. If there are settings, also scans the models folder if its entries have
+    /// changed. What is wrong is logged once.
     pub fn refresh_settings(&self) {
         let has_new_settings = self.read_settings();
         let has_new_entries = lock(&self.settings_files).has_new_entries();
-        if has_new_entries {
+        if (has_new_settings || has_new_entries) && !self.model_settings.load().is_empty() {
             self.refresh_after(&self.snapshot.load_full());
-        }
-        if has_new_settings || has_new_entries {
             self.warn_of_settings_without_effect();
         }
     }
