@@ -362,7 +362,7 @@ async fn prune(api: Data<Api>, retention: Arc<ArcSwap<Retention>>) {
     }
 }
 
-/// Writes every minute that the server still runs.
+/// Records every minute that the server is still running.
 async fn record_run(record: Arc<RunRecord>) {
     loop {
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;

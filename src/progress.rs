@@ -16,7 +16,7 @@ pub trait Progress {
     fn done(&mut self);
     /// A message for the user.
     fn note(&mut self, text: &str);
-    /// Whether the transfer is to be given up. It is asked several times a second.
+    /// Whether to give up the transfer. Transfers call this several times a second.
     fn is_cancelled(&self) -> bool {
         false
     }

@@ -1,5 +1,4 @@
-//! What is done for the models every second: settings files are read if they have changed, idle models are unloaded, and
-//! pinned ones are loaded.
+//! Maintains the models every second: reads settings files that have changed, unloads idle models, and loads pinned ones.
 //!
 //! Loading takes a while, so it has a thread of its own. The threads are not joined: a load that has begun ends with the
 //! process.

@@ -1,13 +1,14 @@
 //! Records how the last run of the server ended, for `outpost doctor`.
 //!
-//! While a server runs, `running.json` in its data folder says since when, and how much memory was left a moment ago. A stop
-//! removes it. If a start finds one, the run before has ended without a stop: it was killed, it crashed, or the machine lost
-//! power. The start then keeps that record as `last_crash.json`.
+//! While a server runs, `running.json` in its data folder has the time of its start and, updated every minute, how much memory
+//! is left. A stop removes the file. If a start finds one, the previous run ended without a stop: it was killed, it crashed, or
+//! the machine lost power. The start then keeps that record as `last_crash.json`.
 //!
 //! Failures are logged and have no other effect: the server works without the record.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,8 +45,8 @@ pub struct Run {
     /// Bytes of memory that programs could still take, and that all of them together can take.
     memory_left: u64,
     memory_total: u64,
-    /// The last panic of a thread.
-    panic: Option<String>,
+    /// The last panic of a thread, and when that was.
+    panic: Option<(Timestamp, String)>,
 }
 
 /// A run that ended without a stop.
@@ -54,7 +55,7 @@ pub struct Crash {
     pub run: Run,
     /// When the next start found it.
     pub found: Timestamp,
-    /// Whether the machine was started again in between.
+    /// Whether the machine was restarted in between.
     machine_restarted: bool,
 }
 
@@ -83,7 +84,7 @@ impl RunRecord {
         record
     }
 
-    /// Writes the time and the memory that is left. Call it every minute.
+    /// Records the time and the memory that is left. Call it every minute.
     pub fn refresh(&self) {
         let SystemMemoryLeft { left, total } = SystemMemoryLeft::read();
         let mut run = self.lock();
@@ -97,14 +98,18 @@ impl RunRecord {
         let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
         // Another thread may panic while it holds the lock, or this one.
         let Ok(mut run) = self.run.try_lock() else { return };
-        (run.seen, run.panic) = (self.clock.now(), Some(format!("{}{place}", shorten(&one_line(message)))));
+        run.seen = self.clock.now();
+        run.panic = Some((run.seen, format!("{}{place}", shorten(&one_line(message)))));
         let _not_logged_in_a_panic = self.save(&run);
     }
 
-    /// The server has stopped as it should.
+    /// Removes the record: the server has stopped normally.
     pub fn end(&self) {
         let _one = self.lock();
-        log_failure(fs::remove_file(self.data.join(RUNNING_FILE)));
+        match fs::remove_file(self.data.join(RUNNING_FILE)) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+            outcome => log_failure(outcome),
+        }
     }
 
     fn save(&self, run: &Run) -> io::Result<()> {
@@ -113,6 +118,15 @@ impl RunRecord {
 
     fn lock(&self) -> MutexGuard<'_, Run> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A start that fails leaves no record.
+impl Drop for RunRecord {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
     }
 }
 
@@ -127,18 +141,19 @@ impl std::fmt::Display for Crash {
         write!(f, "outpost {version}, started {started}, last seen {seen}: ")?;
         let is_short = (*memory_left as f64) < *memory_total as f64 * LITTLE_MEMORY;
         match panic {
-            _ if self.machine_restarted => f.write_str("the machine was started again without a stop of the server")?,
+            _ if self.machine_restarted => f.write_str("the machine restarted while the server was running")?,
             _ if is_short => write!(
                 f,
-                "only {} of {} of memory were left, so the system has probably killed it",
+                "only {} of {} of memory was left, so the system has probably killed it",
                 format_bytes(*memory_left),
                 format_bytes(*memory_total)
             )?,
-            Some(_) => f.write_str("it ended after a panic")?,
-            None => f.write_str("it was killed, or it crashed; the journal of the system may say why")?,
+            // The process survives most panics, and is seen later.
+            Some((at, _)) if at == seen => f.write_str("it ended after a panic")?,
+            _ => f.write_str("it was killed, or it crashed; the journal of the system may say why")?,
         }
         match panic {
-            Some(panic) => write!(f, "; last panic: {panic}"),
+            Some((at, panic)) => write!(f, "; last panic at {at}: {panic}"),
             None => Ok(()),
         }
     }
@@ -156,7 +171,7 @@ impl SystemMemoryLeft {
     }
 }
 
-/// Linux draws it anew at every boot.
+/// Linux generates a new one at every boot.
 fn boot_id() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|text| text.trim().to_owned())
 }
@@ -170,7 +185,9 @@ fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
 /// less than the load on the disk.
 fn write(data: &Path, name: &str, record: &impl Serialize) -> io::Result<()> {
     let (path, new) = (data.join(name), data.join(format!("{name}.new")));
-    fs::write(&new, serde_json::to_vec_pretty(record)?)?;
+    // A panic's message may have a part of a request.
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(&serde_json::to_vec_pretty(record)?)?;
     fs::rename(new, path)
 }
 
@@ -205,7 +222,7 @@ mod tests {
     #[test]
     fn a_run_that_does_not_stop_is_a_crash_until_the_next_one() {
         let data = tempfile::tempdir().unwrap();
-        drop(begin(data.path()));
+        std::mem::forget(begin(data.path()));
         begin(data.path()).end();
         begin(data.path()).end();
         let crash = last_crash(data.path()).unwrap();
@@ -215,17 +232,18 @@ mod tests {
     #[test]
     fn the_cause_is_named() {
         let data = tempfile::tempdir().unwrap();
-        let run = begin(data.path()).lock().clone();
+        let record = begin(data.path());
+        let run = record.lock().clone();
         let text = |change: &dyn Fn(&mut Crash)| {
             let mut crash = Crash { run: run.clone(), found: run.seen, machine_restarted: false };
             change(&mut crash);
             crash.to_string()
         };
-        assert!(text(&|crash| crash.machine_restarted = true).contains("the machine was started again"));
+        assert!(text(&|crash| crash.machine_restarted = true).contains("the machine restarted"));
         let short = text(&|crash| (crash.run.memory_left, crash.run.memory_total) = (100_000_000, 8_000_000_000));
         assert!(short.contains("only 100 MB of 8.0 GB"), "{short}");
-        let panic = text(&|crash| crash.run.panic = Some("index out of bounds at src/x.rs:1:2".to_owned()));
-        assert!(panic.contains("after a panic; last panic: index out"), "{panic}");
+        let panic = text(&|crash| crash.run.panic = Some((run.seen, "index out of bounds at src/x.rs:1:2".to_owned())));
+        assert!(panic.contains("after a panic; last panic at") && panic.contains("index out"), "{panic}");
     }
 
     #[test]

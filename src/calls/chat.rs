@@ -112,7 +112,7 @@ struct Limits {
 }
 
 impl ChatCall {
-    /// Sets what the request leaves open. Returns the limit of its completion, if it has none itself.
+    /// Sets the parameters that the request does not set. Returns the default limit of its completion, if it has none itself.
     fn fill_in(&mut self, defaults: &GenerationDefaults) -> Option<u32> {
         self.sampling.fill_in(defaults);
         self.seed = self.seed.or(defaults.seed);

@@ -85,7 +85,7 @@ struct TokenizedPrompt {
 }
 
 impl CompletionCall {
-    /// Sets what the request leaves open.
+    /// Sets the parameters that the request does not set.
     fn fill_in(&mut self, defaults: &GenerationDefaults) {
         self.sampling.fill_in(defaults);
         self.seed = self.seed.or(defaults.seed);

@@ -26,7 +26,7 @@ pub struct SamplingRequest {
 }
 
 impl SamplingRequest {
-    /// Sets what the request leaves open.
+    /// Sets the parameters that the request does not set.
     pub fn fill_in(&mut self, defaults: &GenerationDefaults) {
         self.temperature = self.temperature.or(defaults.temperature);
         self.top_p = self.top_p.or(defaults.top_p);

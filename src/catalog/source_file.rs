@@ -73,7 +73,7 @@ pub struct ChangedFile {
 impl SourceFile {
     /// Hashes the files in `folder`. Returns the first one that has changed.
     pub fn find_changed(&self, folder: &Path, progress: &mut dyn Progress) -> Option<ChangedFile> {
-        let total = self.files.iter().map(|file| file.bytes).sum();
+        let total = self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.bytes));
         progress.start(&format!("checking {}", self.source.reference), total);
         let changed = self.files.iter().find_map(|file| {
             let found = match check_file_path(&file.name) {

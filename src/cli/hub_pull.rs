@@ -93,7 +93,7 @@ pub fn pull(
     models_dir: &Path,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    check_owner(models_dir)?;
+    check_owner(models_dir, "models pull …")?;
     let clock_rng = Arc::new(SystemClockRng::new());
     let hub_settings = hub_settings(reference, args)?;
     let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng))?;
@@ -132,7 +132,7 @@ pub fn pull(
     Ok(())
 }
 
-/// A user who names this machine means it, unlike a redirect to it.
+/// Allows this machine if the reference names it: the user means it, unlike a redirect to it.
 fn hub_settings(reference: &ModelReference, args: &HubArgs) -> Result<HubSettings, HubError> {
     let mut allowed = args.allowed_hosts.clone();
     allowed.extend(reference.loopback_host().map(|(host, port)| AllowedHost { host, port: Some(port) }));
@@ -163,10 +163,10 @@ fn print_json(object: &serde_json::Value, out: &mut dyn Write) -> Result<(), Box
 }
 
 /// Refuses root in the folder of another user.
-fn check_owner(models_dir: &Path) -> Result<(), HubError> {
+pub(super) fn check_owner(models_dir: &Path, command: &str) -> Result<(), HubError> {
     match foreign_owner(models_dir) {
         Some(owner) => Err(HubError::Setting(format!(
-            "the folder {} belongs to the user with the ID {owner}; run the command as that user: sudo -u '#{owner}' outpost models pull …",
+            "the folder {} belongs to the user with the ID {owner}; run the command as that user: sudo -u '#{owner}' outpost {command}",
             models_dir.display()
         ))),
         None => Ok(()),

@@ -4,12 +4,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::hub_pull::check_owner;
 use super::output::Outcome;
 use crate::catalog::{FolderError, Staging, is_model_name, is_reserved};
 use crate::config::ConfigFile;
 use crate::display::{format_bytes, one_line, shorten};
-use crate::engine::{ModelInfo, installed_models};
-use crate::new_folder::is_there;
+use crate::engine::{ModelInfo, installed_models, model_entry};
+use crate::new_folder::{self, is_there};
 
 /// The key of the configuration file with the draft models, and its variable.
 const DRAFT_KEY: &str = "compute.draft_model";
@@ -38,10 +39,10 @@ pub fn remove(name: &str, models_dir: &Path, file: Option<&ConfigFile>, out: &mu
     if !is_model_name(name) || is_reserved(name) {
         return Err(RemoveError::BadName(shorten(&one_line(name))).into());
     }
-    let (entry, models) = (find(name, models_dir)?, installed_models(models_dir));
-    let Some(model) = models.iter().find(|model| model.id == name) else {
-        return Err(RemoveError::NoModel(entry).into());
-    };
+    check_owner(models_dir, "models remove NAME")?;
+    let models = installed_models(models_dir);
+    let found = models.iter().find(|model| model.id == name).zip(model_entry(models_dir, name));
+    let Some((model, entry)) = found else { return Err(no_model(name, models_dir).into()) };
     let dependents = dependents(name, &models, file);
     take_away(name, models_dir, &entry)?;
     writeln!(out, "{name} ({}) is removed", format_bytes(model.bytes))?;
@@ -49,11 +50,13 @@ pub fn remove(name: &str, models_dir: &Path, file: Option<&ConfigFile>, out: &mu
     Ok(())
 }
 
-/// The entry of a model in the models folder. A folder takes precedence over a file.
-fn find(name: &str, models_dir: &Path) -> Result<PathBuf, RemoveError> {
+/// Why there is no model of that name.
+fn no_model(name: &str, models_dir: &Path) -> RemoveError {
     let files = FILE_ENDINGS.map(|ending| models_dir.join(format!("{name}.{ending}")));
-    let absent = || RemoveError::Absent { name: name.to_owned(), folder: models_dir.to_owned() };
-    std::iter::once(models_dir.join(name)).chain(files).find(|path| is_there(path)).ok_or_else(absent)
+    match std::iter::once(models_dir.join(name)).chain(files).find(|path| is_there(path)) {
+        Some(path) => RemoveError::NoModel(path),
+        None => RemoveError::Absent { name: name.to_owned(), folder: models_dir.to_owned() },
+    }
 }
 
 /// Removes the entry by one rename, and then its files. A link is removed, not what it leads to.
@@ -61,7 +64,9 @@ fn take_away(name: &str, models_dir: &Path, entry: &Path) -> Result<(), RemoveEr
     let failed = |source| RemoveError::Io { path: entry.to_owned(), source };
     // Not while another process installs a model of that name.
     let staging = Staging::open(models_dir, name)?;
-    fs::rename(entry, staging.path("removed")).map_err(failed)?;
+    let removed = staging.path("removed");
+    // A removal that was interrupted has left it.
+    new_folder::remove(&removed).and_then(|()| fs::rename(entry, &removed)).map_err(failed)?;
     fs::File::open(models_dir).and_then(|folder| folder.sync_all()).map_err(failed)?;
     staging.discard();
     Ok(())

@@ -104,7 +104,6 @@ impl Start {
         let Self { config, log_format, listener, systemd, running_settings } = self;
         let clock_rng = Arc::new(SystemClockRng::new());
         let app = App::start_on(listener, &config, clock_rng.clone()).await?;
-        record_panics(app.run_record());
         // Whoever reads that the server has started may stop it at once.
         let stop_signals = StopSignals::listen()?;
         print_banner(&app, &config, &*clock_rng, log_format, out)?;
@@ -112,6 +111,7 @@ impl Start {
         let background = actix_web::rt::spawn(signals.handle(running_settings(reloader)));
         let stop = actix_web::rt::spawn(stop_at_signal(stop_signals, stopper, config.stop_delay, systemd.clone()));
         systemd.ready(&format!("Listening on {}", app.url()));
+        record_panics(app.run_record());
         app.run().await?;
         stop.abort();
         background.abort();

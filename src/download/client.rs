@@ -45,7 +45,7 @@ impl Request {
         Self { location, authorization, login: None, accept: None, etag: None }
     }
 
-    /// The same request to where a redirect has led. Another origin must not see the token.
+    /// The same request for the target of a redirect. Another origin must not see the token.
     pub(super) fn redirected(&self, location: &Location) -> Self {
         let is_same = location.origin() == self.location.origin();
         let (authorization, login) = match is_same {

@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -66,6 +66,11 @@ impl Connector {
     async fn connect(&self, uri: &Uri) -> Result<ServerStream, ConnectError> {
         let Target { host, port, is_https } = Target::of(uri)?;
         if let Some(proxy) = self.proxies.intercept(uri) {
+            // The proxy resolves names, but an address, and the name of this machine, need no resolving.
+            let named = if host == "localhost" { Some(IpAddr::V4(Ipv4Addr::LOCALHOST)) } else { host.parse().ok() };
+            if let Some(address) = named.filter(|address| !self.policy.permits(&host, port, *address)) {
+                return Err(ConnectError::Private { host, address });
+            }
             return through_proxy(&proxy, &host, port, is_https).await;
         }
         let tcp = self.connect_checked(&host, port).await?;

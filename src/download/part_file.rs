@@ -68,7 +68,9 @@ impl PartFile {
         done.sort_unstable();
         done.dedup();
         if done.is_empty() {
-            file.set_len(0).and_then(|()| reserve(&file, length)).map_err(DownloadError::at(&path))?;
+            let reserved = file.set_len(0).and_then(|()| reserve(&file, length));
+            // A file system may keep what it has found before the disk was full.
+            reserved.inspect_err(|_| drop(file.set_len(0))).map_err(DownloadError::at(&path))?;
         }
         let progress = Mutex::new(Written { done, unrecorded: 0 });
         Ok(Self { file, path, state_path, length, part_bytes, progress, recording: Mutex::new(()) })

@@ -43,7 +43,7 @@ pub use crate::models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_lang
 
 use device_worker::DeviceWorker;
 pub use devices::Devices;
-pub use discovery::{AdapterFiles, AdapterSource, installed_models};
+pub use discovery::{AdapterFiles, AdapterSource, installed_models, model_entry};
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};

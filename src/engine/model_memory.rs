@@ -35,7 +35,7 @@ pub struct MemoryNeed {
 impl MemoryNeed {
     /// For the loaded model and one sequence.
     pub fn total(&self) -> u64 {
-        self.scratch + self.weights + self.kv.max(self.loading)
+        self.scratch.saturating_add(self.weights).saturating_add(self.kv.max(self.loading))
     }
 
     fn of(footprint: Footprint, scratch: u64) -> Self {

@@ -39,21 +39,21 @@ impl Hub {
         };
         let variant = reference.selector();
         let chosen = select_folder(&repository.files, kind, &used, variant).map_err(no_model)?;
-        let (mut files, mut small_sum) = (Vec::new(), 0);
+        let too_large = |file: &PlannedFile| no_model(format!("{} is larger than such a file can be", file.path));
+        let (mut files, mut read_sum) = (Vec::new(), 0);
         let headers = HeaderFolder::new()?;
         progress.note(&format!("reading small files and the headers of weights: {} files", chosen.len()));
         for file in &chosen {
             let planned = self.plan_file(reference, file, progress)?;
             let start = match is_weights(&planned.path) {
                 true => self.tensor_header(reference, &planned, progress)?,
-                false => {
-                    small_sum += planned.bytes;
-                    if planned.bytes > MAX_SMALL_BYTES || small_sum > MAX_SMALL_SUM {
-                        return Err(no_model(format!("{} is larger than such a file can be", planned.path)));
-                    }
-                    self.whole(reference, &planned, progress)?
-                }
+                false if planned.bytes > MAX_SMALL_BYTES => return Err(too_large(&planned)),
+                false => self.whole(reference, &planned, progress)?,
             };
+            read_sum += start.len() as u64;
+            if read_sum > MAX_SMALL_SUM {
+                return Err(too_large(&planned));
+            }
             headers.add(&planned.local, &start, planned.bytes)?;
             files.push(planned);
         }

@@ -148,7 +148,7 @@ fn order(
         },
         [] if found.is_empty() => Err(no_model(reference, repository)),
         several => {
-            let paths = several.iter().filter_map(|index| Some(found.get(*index)?.file.path.as_str()));
+            let paths = several.iter().filter_map(|index| Some(found.get(*index)?.file.path.as_str())).take(MAX_LISTED);
             let listed = paths.collect::<Vec<_>>().join(", ");
             let known = if listed.is_empty() { known } else { listed };
             Err(HubError::NoCandidate { reference: reference.to_string(), selector: shorten(selector), known })

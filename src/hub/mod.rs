@@ -2,7 +2,7 @@
 //!
 //! A pull has two steps. [`Hub::plan`] lists the files of a source, chooses some, and reads their headers, which say
 //! whether this server supports the model, and how much memory it takes. Only then does [`Hub::install`] download the files,
-//! verify them and give the model its place in the models folder by one rename. Sources differ only in how they list their
+//! verify them and move the model into the models folder by one rename. Sources differ only in how they list their
 //! files (`hugging_face`, `registry`, `url_source`).
 //!
 //! Only a user's own command, or an admin of a server with `--allow-pull`, opens connections. What a source says is untrusted:

@@ -55,7 +55,7 @@ impl Plan {
 
     /// The size of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
     /// The memory that another candidate needs, in bytes: that of the chosen one, with the weights in proportion to the file.

@@ -137,7 +137,7 @@ impl Manifest {
         match (entries.as_slice(), entries.iter().find(is_own)) {
             (&[entry], _) | (_, Some(&entry)) => entry.sha256().map(|digest| Some(format!("sha256:{digest}"))),
             (several, None) => {
-                let digests = several.iter().map(|entry| entry.digest.as_str()).take(8).collect::<Vec<_>>().join(", ");
+                let digests = several.iter().map(|entry| shorten(&entry.digest)).take(8).collect::<Vec<_>>().join(", ");
                 Err(format!("it has {} artifacts; name one by its digest: {}", several.len(), one_line(&digests)))
             }
         }

@@ -10,7 +10,7 @@ const LIBRARY: &str = "library/";
 /// The tag if there is none.
 const LATEST: &str = "latest";
 /// What users call Docker's registry, and the host of its API.
-const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
+pub(super) const DOCKER: (&str, &str) = ("docker.io", "registry-1.docker.io");
 const MAX_REPOSITORY_BYTES: usize = 255;
 const MAX_TAG_BYTES: usize = 128;
 

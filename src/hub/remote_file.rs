@@ -3,7 +3,7 @@
 use super::client::Hub;
 use super::error::HubError;
 use super::reference::ModelReference;
-use super::repository::HubFile;
+use super::repository::{HubFile, is_usable};
 use crate::catalog::is_sha256;
 use crate::display::one_line;
 use crate::download::{Checksum, DownloadError, Request};
@@ -66,6 +66,9 @@ impl Hub {
         let bytes = size.ok_or_else(|| bad(format!("it does not say how long {path} is")))?;
         if [linked_size, probe.length].into_iter().flatten().any(|other| other != bytes) {
             return Err(bad(format!("it gives several lengths of {path}")));
+        }
+        if !is_usable(path, Some(bytes)) {
+            return Err(bad(format!("it gives a length of {path} that no file has")));
         }
         let linked = header("x-linked-etag").map(|text| text.trim_start_matches("W/").trim_matches('"').to_owned());
         let checksum = match (&file.checksum, linked.filter(|digest| is_sha256(digest))) {

@@ -1,4 +1,4 @@
-//! Where hubs and registries are, and with which secrets they are asked.
+//! The addresses of hubs and registries, and the secrets that are sent to them.
 
 use std::env;
 use std::fs::{self, File};
@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::error::HubError;
+use super::registry_reference::DOCKER;
 use crate::download::{AllowedHost, Authorization, Location};
 
 const DEFAULT_OLLAMA_REGISTRY: &str = "https://registry.ollama.ai";
@@ -24,7 +25,7 @@ pub struct HubSettings {
     pub ollama_registry: String,
     /// The user and password for `oci:` registries.
     pub oci_credentials: Option<Authorization>,
-    /// The only registry that gets them; `None`: the one that is asked for a model.
+    /// The only registry that gets them; `None`: the registry of the requested model.
     pub oci_credentials_host: Option<AllowedHost>,
     /// Hosts that may have addresses that are not public, besides the endpoint.
     pub allowed_hosts: Vec<AllowedHost>,
@@ -79,8 +80,10 @@ impl HubSettings {
     /// The credentials for a registry.
     pub(super) fn credentials_for(&self, registry: &Location) -> Option<Authorization> {
         let origin = registry.origin();
-        let is_meant =
-            |host: &AllowedHost| host.host == origin.host && host.port.is_none_or(|port| port == origin.port);
+        let is_meant = |meant: &AllowedHost| {
+            let host = if meant.host == DOCKER.0 { DOCKER.1 } else { &meant.host };
+            host == origin.host && meant.port.is_none_or(|port| port == origin.port)
+        };
         self.oci_credentials.clone().filter(|_| self.oci_credentials_host.as_ref().is_none_or(is_meant))
     }
 }

@@ -366,7 +366,7 @@ fn requests_that_cannot_be_right_are_refused_at_once() {
     for (more, param, text) in [
         (json!({ "model": "ftp://x/y" }), "model", "hf:USER/REPO"),
         (json!({ "sha256": "12" }), "sha256", "64 hexadecimal digits"),
-        (json!({ "model": "all-minilm-l6-v2", "name": "n" }), "name", "only for models of hubs"),
+        (json!({ "model": "all-minilm-l6-v2", "name": "n" }), "name", "not for models of the catalog"),
         (json!({ "stream": true, "dry_run": true }), "stream", "dry_run"),
         (json!({ "endpoint": "http://10.0.0.1" }), "endpoint", "endpoint"),
     ] {

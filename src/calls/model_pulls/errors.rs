@@ -1,10 +1,11 @@
 //! Turns errors of hubs and of the catalog into API errors.
 
 use crate::catalog::{FolderError, PullError};
+use crate::download::DownloadError;
 use crate::error::{Code, Error};
 use crate::hub::HubError;
 
-/// What messages for users of the command line call something, and its name in the API.
+/// Words in messages of the command line, and those that replace them in the API.
 const API_TERMS: [(&str, &str); 7] = [
     ("--allow-host", "--pull-allowed-host"),
     ("use --force", "send 'force'"),
@@ -15,6 +16,9 @@ const API_TERMS: [(&str, &str); 7] = [
     ("this command can", "a pull can"),
 ];
 
+/// Max characters of a message. It is kept with the pull and in the audit log.
+const MAX_CHARS: usize = 4000;
+
 pub(super) fn from_hub(error: &HubError) -> Error {
     let param = match error {
         HubError::BadName(_) | HubError::Exists { .. } => "name",
@@ -24,6 +28,7 @@ pub(super) fn from_hub(error: &HubError) -> Error {
     let code = match error {
         HubError::NoRepository { .. } | HubError::NoRevision { .. } | HubError::NoManifest { .. } => Code::NotFound,
         HubError::Exists { .. } => Code::Conflict,
+        HubError::Download(DownloadError::DiskFull(_) | DownloadError::Io { .. }) => Code::StorageUnavailable,
         HubError::RateLimit | HubError::BadAnswer { .. } | HubError::Download(_) => Code::PullFailed,
         HubError::Folder(error) => of_folder(error),
         HubError::Io { .. } => Code::StorageUnavailable,
@@ -50,6 +55,11 @@ fn of_folder(error: &FolderError) -> Code {
 
 fn error_about(code: Code, text: &str, param: &str) -> Error {
     let text = API_TERMS.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here));
+    // Names in it are those of the source.
+    let text = match text.char_indices().nth(MAX_CHARS) {
+        Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),
+        None => text,
+    };
     let end = if text.ends_with('.') { "" } else { "." };
     let error = Error::new(code, format!("{text}{end}"));
     // Other errors are not about the request.

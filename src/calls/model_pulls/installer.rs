@@ -1,4 +1,4 @@
-//! What a pull does, on a thread that may wait.
+//! Plans and installs the models of pulls, on threads that may block.
 
 use std::path::PathBuf;
 use std::sync::Arc;

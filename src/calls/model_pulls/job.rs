@@ -12,7 +12,7 @@ use crate::ids::PullId;
 use crate::service::access::Access;
 use crate::service::pull_log::PullEnd;
 
-/// What a pull does.
+/// The step at which a pull is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullState {
     Queued,
@@ -20,7 +20,7 @@ pub enum PullState {
     Resolving,
     Downloading,
     Verifying,
-    /// Files are unpacked or converted, and get their place.
+    /// Files are unpacked or converted, and moved into the models folder.
     Installing,
     Ended(PullEnd),
 }
@@ -49,7 +49,7 @@ impl PullState {
     }
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Clone, Debug)]
 pub struct PullStatus {
     pub state: PullState,
@@ -136,7 +136,7 @@ impl Job {
         self.status.borrow().state
     }
 
-    /// Whether it is queued or runs, and nobody has cancelled it.
+    /// Whether it is queued or runs, and is not cancelled.
     pub fn goes_on(&self) -> bool {
         !self.is_cancelled() && !self.state().has_ended()
     }

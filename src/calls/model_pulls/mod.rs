@@ -4,7 +4,8 @@
 //! parts that have arrived stay on the disk, and the next pull of the model goes on from there.
 //!
 //! The server opens connections only in this module's [`installer`], only if it was started with `--allow-pull`, and only
-//! because an admin asks for it. Where to is decided by the settings of the server and never by a request.
+//! because an admin asks for it. Which private addresses it may reach, and which secrets it sends where, is decided by the
+//! settings of the server and never by a request.
 
 mod errors;
 mod installer;
@@ -40,9 +41,9 @@ use crate::ids::PullId;
 use crate::service::access::Access;
 use crate::service::pull_log::{PullEnd, PullLog};
 
-/// Plans that are made at once.
+/// Max plans that are made at once.
 const MAX_PLANS: usize = 2;
-/// The least time between two reports of a pull's progress.
+/// Min time between two reports of a pull's progress.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The pulls of this server.
@@ -104,10 +105,13 @@ impl ModelPulls {
         self.0.queue.require_room()?;
         let id = PullId::generate(&*self.0.clock_rng);
         let recorded = self.0.log.requested(access, id, request.model()).await?;
-        if recorded != id {
-            return self.0.queue.find(recorded).map(PullWatch::new);
+        // A server that was restarted since, or another one, does not know the pull that a repeated request has begun.
+        if recorded != id
+            && let Ok(job) = self.0.queue.find(recorded)
+        {
+            return Ok(PullWatch::new(job));
         }
-        let job = Arc::new(Job::new(id, request, access.clone(), self.0.clock_rng.now()));
+        let job = Arc::new(Job::new(recorded, request, access.clone(), self.0.clock_rng.now()));
         self.0.queue.push(Arc::clone(&job))?;
         self.0.queued.notify_one();
         Ok(PullWatch::new(job))
@@ -203,7 +207,7 @@ fn ended_as(state: PullState) -> &'static str {
     }
 }
 
-/// Sets a flag when nobody waits any more.
+/// Sets a flag when it is dropped: the caller no longer waits.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {

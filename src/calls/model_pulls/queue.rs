@@ -67,12 +67,12 @@ impl PullQueue {
         })
     }
 
-    /// The pull that has waited longest; it waits no more.
+    /// Removes and returns the pull that has waited longest.
     pub fn next(&self) -> Option<Arc<Job>> {
         self.with(|pulls| pulls.waiting.pop_front())
     }
 
-    /// Takes a pull out of those that wait. `false`: it does not wait.
+    /// Removes a pull from those that wait. Returns whether it was waiting.
     pub fn take(&self, job: &Arc<Job>) -> bool {
         self.with(|pulls| {
             let before = pulls.waiting.len();

@@ -55,6 +55,11 @@ pub fn installed_models(folder: &Path) -> Vec<ModelInfo> {
     found.values().cloned().map(describe).collect()
 }
 
+/// The entry of the models folder, a file or a folder, that is the model `id`.
+pub fn model_entry(folder: &Path, id: &str) -> Option<PathBuf> {
+    candidates(folder).into_iter().find(|candidate| candidate.id == id).map(|candidate| candidate.entry)
+}
+
 /// Describes the model that a file or a folder would be in the models folder. Reads headers.
 pub fn inspect(path: &Path) -> Option<DiscoveredModel> {
     Some(candidate(path)?.inspect())

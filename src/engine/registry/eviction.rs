@@ -1,6 +1,6 @@
 //! Frees memory by unloading idle models, least recently used first. Pinned models stay.
 
-use super::{Eviction, Registry, lock};
+use super::{Eviction, Loaded, Registry, lock};
 use crate::engine::device_worker::DeviceWorker;
 use crate::engine::error::LoadError;
 use crate::engine::runtime::DeviceIndex;
@@ -14,19 +14,23 @@ impl Registry {
         scratch: u64,
         eviction: Eviction,
     ) -> Result<Lease, LoadError> {
-        let runtime = &device.runtime;
-        loop {
-            if let Some(lease) = runtime.lease(weights, scratch) {
-                return Ok(lease);
-            }
-            if matches!(eviction, Eviction::Never) || !self.unload_idle(runtime.device.index) {
-                let (needed, budget) = (weights.saturating_add(scratch), runtime.memory.total());
-                return Err(match needed > budget {
-                    true => LoadError::TooLarge { needed, budget },
-                    false => LoadError::OutOfMemory { needed, budget, pinned: self.loaded_pins(runtime.device.index) },
-                });
+        let (runtime, index) = (&device.runtime, device.runtime.device.index);
+        let (needed, budget) = (weights.saturating_add(scratch), runtime.memory.total());
+        if needed > budget {
+            return Err(LoadError::TooLarge { needed, budget });
+        }
+        // Models are not unloaded for one that does not fit beside the pinned ones.
+        if needed.saturating_add(self.pinned_bytes(index)) <= budget {
+            loop {
+                if let Some(lease) = runtime.lease(weights, scratch) {
+                    return Ok(lease);
+                }
+                if matches!(eviction, Eviction::Never) || !self.unload_idle(index) {
+                    break;
+                }
             }
         }
+        Err(LoadError::OutOfMemory { needed, budget, pinned: self.loaded_pins(index) })
     }
 
     /// Frees memory of a device: drops stale models, else a draft model, else the least recently used idle model.
@@ -49,6 +53,15 @@ impl Registry {
             }
         }
         false
+    }
+
+    /// The memory of the pinned models that are loaded on a device. Without adapters, because they are parts of their base.
+    fn pinned_bytes(&self, device: DeviceIndex) -> u64 {
+        let (settings, loaded) = (self.model_settings.load(), lock(&self.loaded));
+        let is_pinned = |(id, entry): &(&String, &Loaded)| {
+            entry.device == device && settings.is_pinned(id) && !entry.model.is_adapter()
+        };
+        loaded.iter().filter(is_pinned).map(|(_, entry)| entry.model.lease().weights()).sum()
     }
 
     /// The pinned models that are loaded on a device, sorted.

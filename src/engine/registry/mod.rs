@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 
@@ -82,6 +82,8 @@ struct Snapshot {
     models: BTreeMap<String, DiscoveredModel>,
     /// `None` before the first scan.
     at: Option<Duration>,
+    /// When an entry of the folder was last added or removed, before the scan.
+    folder_modified: Option<SystemTime>,
 }
 
 /// A model in memory.
@@ -310,7 +312,9 @@ impl Registry {
         let _one = lock(&self.scan_lock);
         let old = self.snapshot.load_full();
         let now = self.clock.uptime();
-        if old.at.is_none_or(|at| now.saturating_sub(at) >= MAX_AGE) {
+        let is_old = old.at.is_none_or(|at| now.saturating_sub(at) >= MAX_AGE);
+        // A model that was installed a moment ago is found at once.
+        if is_old || self.folder_modified() != old.folder_modified {
             self.scan(&old, now);
         }
     }
@@ -329,7 +333,12 @@ impl Registry {
         self.refresh_after(&self.snapshot.load_full());
     }
 
+    fn folder_modified(&self) -> Option<SystemTime> {
+        std::fs::metadata(&self.folder).and_then(|folder| folder.modified()).ok()
+    }
+
     fn scan(&self, old: &Snapshot, now: Duration) {
+        let folder_modified = self.folder_modified();
         let models = discovery::candidates(&self.folder).into_iter().map(|candidate| {
             let known = old.models.get(&candidate.id).filter(|found| found.matches(&candidate));
             (candidate.id.clone(), known.cloned().unwrap_or_else(|| candidate.inspect()))
@@ -345,7 +354,7 @@ impl Registry {
             _ => Some(id.clone()),
         };
         let outdated: Vec<_> = lock(&self.loaded).iter().filter_map(is_outdated).collect();
-        self.snapshot.store(Arc::new(Snapshot { models, at: Some(now) }));
+        self.snapshot.store(Arc::new(Snapshot { models, at: Some(now), folder_modified }));
         outdated.iter().for_each(|id| self.mark_stale(id));
     }
 

@@ -1,4 +1,4 @@
-//! Loads pinned models, and unloads models that were idle for too long. Both are called every second.
+//! Loads pinned models, and unloads models that were idle for too long. Both run every second.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,9 +23,9 @@ impl Registry {
             }
         }
         for (model, limit) in due {
-            // A request may have taken it up in between.
+            // A request may use it again by now.
             if self.unload(&model).is_ok() {
-                tracing::info!(model, ?limit, "unloaded a model: it was not used for the time of unload_after");
+                tracing::info!(model, ?limit, "unloaded an idle model (unload_after)");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Pulls of models: an admin lets the server download and install a model.
+//! Pulls of models: the server downloads and installs models that admins request.
 
 use actix_web::http::StatusCode;
 use actix_web::{delete, get, post, web};
@@ -28,17 +28,18 @@ pub fn routes(config: &mut ServiceConfig) {
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PullModel {
-    /// `hf:USER/REPO[@REVISION][:QUANT|:FILE]` for a model of a Hugging Face hub, or a name of `GET /catalog`.
+    /// A name of `GET /catalog`, or a model of another source: `hf:USER/REPO[@REVISION][:QUANT|:FILE]`,
+    /// `ollama:[USER/]NAME[:TAG]`, `oci:HOST/REPOSITORY[:TAG|@DIGEST]` or `https://HOST/PATH/FILE.gguf`.
     model: String,
-    /// For a model of a hub: its name in the models folder. Absent: that of the file or the repository.
+    /// Not for the catalog: the name in the models folder. Absent: that of the file or the repository.
     name: Option<String>,
-    /// For a model of a hub: replace a model of that name, and install it even if it does not fit into memory.
+    /// Replace a model of that name, and install it even if it does not fit into memory. No effect for the catalog.
     force: Option<bool>,
-    /// For a model of a hub: the sha256 that its only file must have.
+    /// Not for the catalog: the sha256 that the only file must have.
     sha256: Option<String>,
     /// Send the progress as server-sent events: the pull whenever it has changed, until it has ended.
     stream: Option<bool>,
-    /// Only say what would be installed, and which files there are to choose from.
+    /// Only report what would be installed, and which files there are to choose from.
     dry_run: Option<bool>,
 }
 
@@ -58,7 +59,7 @@ pub struct PullBody {
     bytes_per_second: Option<u64>,
     /// What the pull waits for, or what it does about a problem.
     message: Option<String>,
-    /// Why it has not succeeded.
+    /// Why the pull has not succeeded.
     error: Option<PullErrorBody>,
     created_at: Time,
     /// Null until the pull has ended.
@@ -96,9 +97,9 @@ pub struct PullPlanBody {
     /// Whether a model of that name is in the models folder.
     installed: bool,
     revision: Option<String>,
-    /// As the repository states it.
+    /// As the source states it.
     license: Option<String>,
-    /// Whether its license must be accepted on the hub first.
+    /// Whether the license of the model must be accepted on the hub first.
     gated: bool,
     architecture: Option<String>,
     /// Number of weights.
@@ -204,9 +205,9 @@ impl PullModel {
     }
 }
 
-/// Download a model from a hub, or one of the catalog, and install it. Needs the scope `admin`, and a server that was started with
-/// `--allow-pull`. The pull goes on when the client leaves; an equal request joins it. With `dry_run`, nothing is
-/// downloaded, and the response says what would be.
+/// Download a model of the catalog or of another source, and install it. Needs the scope `admin`, and a server that was
+/// started with `--allow-pull`. The pull goes on when the client leaves; an equal request joins it. With `dry_run`, nothing is
+/// installed, and the response says what would be.
 #[utoipa::path(tag = "model-pulls", request_body = PullModel, responses(
     (status = 202, body = PullBody, description = "The pull is queued, or runs already."),
     (status = 200, description = "With `dry_run`: what would be installed. With `stream`: events.",
@@ -285,7 +286,7 @@ async fn get(caller: Caller, id: ApiPath<PullId>, _: ApiParams<Nothing>, api: we
     reply(&caller, api.pulls.get(&caller.access, id.0)?)
 }
 
-/// Cancel a pull that has not ended. What has arrived is kept, so the next pull of the model goes on from there.
+/// Cancel a pull that has not ended. What was downloaded is kept, so the next pull of the model resumes from there.
 #[utoipa::path(tag = "model-pulls", params(("pull_id" = String, Path)), responses((status = 200, body = PullBody)))]
 #[delete("/model-pulls/{pull_id}")]
 async fn cancel(caller: Caller, id: ApiPath<PullId>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {

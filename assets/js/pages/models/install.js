@@ -66,6 +66,8 @@ function Plan({ plan, onStart, close }) {
   const [name, setName] = useState(plan.name);
   const [force, setForce] = useState(false);
   const isOfHub = plan.model.includes(":");
+  // Other references have no part for a file.
+  const canChoose = plan.model.startsWith("hf:") && plan.candidates.length > 1;
   const [size, memory] = selected ? [selected.bytes, selected.memory_bytes] : [plan.bytes, plan.memory_bytes];
   const fits = memory === null || memory <= plan.memory_limit_bytes;
   const isTaken = plan.installed && name === plan.name;
@@ -93,7 +95,7 @@ function Plan({ plan, onStart, close }) {
       <dt>${s.disk}</dt><dd>${bytes(size)}${plan.disk_free_bytes !== null && html` <span class="muted">${s.free(bytes(plan.disk_free_bytes))}</span>`}</dd>
       <dt>${s.memory}</dt><dd>${memory === null ? s.later : html`${s.of(bytes(memory), bytes(plan.memory_limit_bytes))} <${Badge} kind=${fits ? "success" : "danger"}>${fits ? s.fits : s.tooLarge}<//>`}</dd>
     </dl>
-    ${plan.candidates.length > 1 && html`<${Candidates} ...${{ plan, selected, select }} />`}
+    ${canChoose && html`<${Candidates} ...${{ plan, selected, select }} />`}
     ${isOfHub && html`<${TextField} label=${s.installAs} hint=${s.nameHint} value=${name} onInput=${setName} required autocomplete="off" spellcheck=${false} />`}
     ${needsConsent && html`<label class="check"><input type="checkbox" checked=${force} onChange=${(event) => setForce(event.target.checked)} /> ${isTaken ? s.replace : s.force}</label>`}
     <${ErrorAlert} error=${error} />
