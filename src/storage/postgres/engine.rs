@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::blocking::{NetworkRuntime, block_on};
 use super::connection::Connection;
 use super::connector::Connector;
-use super::error::PostgresOpenError;
+use super::error::{PostgresError, PostgresOpenError};
 use super::exchange_task::ExchangeTask;
 use super::membership::{Member, Membership, Pulse};
 use super::node::{self, Node};
@@ -37,6 +37,8 @@ use crate::storage::store_engine::StoreEngine;
 
 /// Threads that move bytes between the process and the database.
 const NETWORK_THREADS: usize = 2;
+/// Attempts of a step of the start that waits for a lock.
+const ATTEMPTS: usize = 8;
 
 /// A database that speaks PostgreSQL's protocol, as the store of a node.
 #[derive(Clone, Debug)]
@@ -172,24 +174,39 @@ fn register(
 ) -> Result<Registered, OpenError> {
     let connector = Connector::new(location.settings.clone()).map_err(PostgresOpenError::from)?;
     let mut connection = block_on(runtime, connector.connect()).map_err(PostgresOpenError::from)?;
-    let is_filled = block_on(runtime, async {
-        schema::create_tables(&mut connection).await?;
-        schema::is_filled(&mut connection).await
-    });
-    let is_filled = is_filled.map_err(PostgresOpenError::from)?;
+    let is_filled = unless_blocked(|| {
+        block_on(runtime, async {
+            schema::create_tables(&mut connection).await?;
+            Ok(schema::is_filled(&mut connection).await?)
+        })
+    })?;
     let pepper = pepper::load(dir)?;
     if pepper.is_none() && is_filled {
         return Err(PostgresOpenError::NoPepper { folder: dir.display().to_string() }.into());
     }
     let pepper = pepper.map_or_else(|| pepper::load_or_create(dir, false, clock_rng), Ok)?;
-    let (node, first) = block_on(runtime, async {
-        schema::check_or_fill(&mut connection, &pepper).await?;
-        let node = node::register(&mut connection, &location.node, LAYOUT).await?;
-        let asked = clock_rng.uptime();
-        let nodes = node::registered(&mut connection).await?;
-        Ok::<_, PostgresOpenError>((node, node::answer(&nodes, asked, clock_rng.uptime())?))
+    let (node, first) = unless_blocked(|| {
+        block_on(runtime, async {
+            schema::check_or_fill(&mut connection, &pepper).await?;
+            let node = node::register(&mut connection, &location.node, LAYOUT).await?;
+            let asked = clock_rng.uptime();
+            let nodes = node::registered(&mut connection).await?;
+            Ok((node, node::answer(&nodes, asked, clock_rng.uptime())?))
+        })
     })?;
     Ok(Registered { connector, connection, pepper, node, first })
+}
+
+/// Repeats a step of a start that waits for a lock too long. A process that was paused in a transaction holds its locks until
+/// the database ends that transaction, after the `idle_transaction` timeout.
+fn unless_blocked<T>(mut step: impl FnMut() -> Result<T, PostgresOpenError>) -> Result<T, PostgresOpenError> {
+    let mut attempts = 1;
+    loop {
+        match step() {
+            Err(PostgresOpenError::Failed(PostgresError::Conflict(_))) if attempts < ATTEMPTS => attempts += 1,
+            result => return result,
+        }
+    }
 }
 
 /// Refuses reads and writes once another process has taken over.
