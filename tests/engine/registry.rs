@@ -88,15 +88,29 @@ fn no_id_escapes_the_models_folder() {
 }
 
 #[test]
-fn new_models_are_found_after_a_second() {
+fn new_and_removed_models_are_noticed_at_once() {
+    // The clock does not advance, so no scan is due.
     let rig = tiny();
+    assert!(rig.engine.models().find("late").is_none());
+    // The times of files may be rounded to a clock tick.
+    std::thread::sleep(Duration::from_millis(20));
     tiny_model::write(rig.dir.path(), "late", &TinyModel::default());
+    assert!(rig.engine.models().find("late").is_some());
+    std::thread::sleep(Duration::from_millis(20));
+    fs::remove_dir_all(rig.dir.path().join("late")).unwrap();
+    assert_eq!(rig.engine.models().list().len(), 1);
+}
+
+#[test]
+fn a_folder_that_becomes_a_model_is_found_after_a_second() {
+    let rig = tiny();
+    let late = rig.dir.path().join("late");
+    fs::create_dir(&late).unwrap();
+    assert!(rig.engine.models().find("late").is_none());
+    fs::write(late.join("model.gguf"), tiny_model::bytes(&TinyModel::default())).unwrap();
     assert!(rig.engine.models().find("late").is_none());
     rig.clock.advance(Duration::from_secs(1));
     assert!(rig.engine.models().find("late").is_some());
-    fs::remove_dir_all(rig.dir.path().join("late")).unwrap();
-    rig.clock.advance(Duration::from_secs(1));
-    assert_eq!(rig.engine.models().list().len(), 1);
 }
 
 /// Replaces a file atomically.

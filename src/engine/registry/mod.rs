@@ -241,7 +241,8 @@ impl Registry {
         std::path::absolute(&self.folder).unwrap_or_else(|_| self.folder.clone())
     }
 
-    /// Every model on disk, sorted by ID. Scans the folder if the last scan is more than a second old.
+    /// Every model on disk, sorted by ID. Scans the folder if the last scan is more than a second old, or if entries were added or
+    /// removed since.
     pub fn list(&self) -> Vec<ModelInfo> {
         self.refresh();
         let snapshot = self.snapshot.load();
@@ -249,7 +250,7 @@ impl Registry {
     }
 
     /// The current state of one model. Checks its files, and scans the folder if they have changed; for an unknown ID
-    /// at most once a second.
+    /// at most once a second, unless entries were added or removed.
     pub fn find(&self, id: &str) -> Option<ModelInfo> {
         self.lookup_on_disk(id).map(|found| self.describe(&found))
     }
