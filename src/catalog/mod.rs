@@ -41,4 +41,4 @@ pub use name_validation::{check_file_path, is_model_name, is_reserved, is_sha256
 pub use pull::{PullOptions, Pulled, pull, pull_command, pull_with};
 pub use source_file::{ChangedFile, Integrity, ModelSource, SOURCE_FILE, SourceEntry, SourceFile, read_source};
 pub use sources::{Input, Inputs, Part, Parts, Registry, Source, ZipMember};
-pub use staging::Staging;
+pub use staging::{Staging, disk_space};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::catalog::CatalogModel;
+use crate::catalog::{CatalogModel, disk_space};
 use crate::hub::{Candidate, Plan, PlannedFile, State};
 
 /// What a pull would install.
@@ -113,6 +113,5 @@ fn candidate(plan: &Plan, index: usize, candidate: &Candidate) -> PlanCandidate 
 }
 
 fn free_bytes(models_dir: &Path) -> Option<u64> {
-    let stat = rustix::fs::statvfs(models_dir).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+    disk_space(models_dir).ok().map(|(free, _)| free)
 }

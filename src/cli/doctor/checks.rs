@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use super::findings::Finding;
 use super::machine::{self, SyncRate};
 use crate::app::run_record::{self, Crash};
+use crate::catalog::disk_space;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{ComputeArgs, DataPaths};
 use crate::control_socket;
@@ -115,7 +116,7 @@ fn memory(memory: SystemMemory, for_models: u64) -> Finding {
 }
 
 fn disk(check: &'static str, folder: &Path) -> Finding {
-    match machine::disk_space(folder) {
+    match disk_space(folder) {
         Ok((free, total)) => {
             let found = format!("{} of {} free in {}", format_bytes(free), format_bytes(total), folder.display());
             match free < LITTLE_SPACE {

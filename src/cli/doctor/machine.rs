@@ -22,12 +22,6 @@ pub(super) fn load() -> f64 {
     sysinfo::System::load_average().one / cores as f64
 }
 
-/// Free and total bytes of the file system of a path.
-pub(super) fn disk_space(path: &Path) -> io::Result<(u64, u64)> {
-    let found = rustix::fs::statvfs(path)?;
-    Ok((found.f_bavail.saturating_mul(found.f_frsize), found.f_blocks.saturating_mul(found.f_frsize)))
-}
-
 /// How quickly a disk makes small writes durable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SyncRate {
