@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::output::counted;
 use crate::catalog::{Catalog, pull_command};
 use crate::clock_rng::Timestamp;
 use crate::config::{DEFAULT_MODELS, DataPaths, LogFormat};
@@ -41,7 +42,8 @@ impl Started<'_> {
     /// Prints one line, in the format of the log.
     pub fn print_line(&self, format: LogFormat, now: Timestamp, out: &mut dyn Write) -> std::io::Result<()> {
         let Self { url, models, device, .. } = self;
-        let message = format!("{} after {}, with {} on {device}", self.listening(), self.seconds(), count(*models));
+        let message =
+            format!("{} after {}, with {} on {device}", self.listening(), self.seconds(), counted(*models, "model"));
         match format {
             LogFormat::Text => writeln!(out, "{message}")?,
             LogFormat::Json => {
@@ -61,7 +63,7 @@ impl Started<'_> {
         if let Some(file) = sign_in.admin_key {
             writeln!(out, "  Admin key   {}", file.display())?;
         }
-        writeln!(out, "  Models      {} on {}\n", count(self.models), self.device)?;
+        writeln!(out, "  Models      {} on {}\n", counted(self.models, "model"), self.device)?;
         let commands = self.next_commands();
         let width = commands.iter().map(|(command, _)| command.chars().count()).max().unwrap_or_default();
         for (command, purpose) in commands {
@@ -99,13 +101,6 @@ impl Started<'_> {
     fn pull_starter(&self) -> String {
         let name = Catalog::builtin().starter().first().map_or("NAME", String::as_str);
         pull_command(name, Some(&*self.paths.models).filter(|models| *models != Path::new(DEFAULT_MODELS)))
-    }
-}
-
-fn count(models: usize) -> String {
-    match models {
-        1 => "1 model".to_owned(),
-        _ => format!("{models} models"),
     }
 }
 

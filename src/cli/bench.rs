@@ -9,7 +9,7 @@ use clap::Args;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 
-use super::output::Outcome;
+use super::output::{Outcome, counted};
 use super::sandbox::this_program;
 use super::stopwatch::Stopwatch;
 use crate::app::{self, SystemClockRng};
@@ -22,15 +22,21 @@ use crate::models::encoder::Tokenized;
 use crate::models::training::SplitMix;
 
 /// Tokens of the prompts whose prefill is measured.
-const PROMPTS: [usize; 2] = [512, 2048];
+const SHORT_PROMPT: usize = 512;
+const LONG_PROMPT: usize = 2048;
 /// Requests that generate at the same time.
 const STREAMS: [usize; 5] = [1, 4, 8, 16, 32];
-/// Tokens of their prompts, and tokens that each generates.
+/// Tokens of their prompts.
 const STREAM_PROMPT: usize = 16;
-const GENERATED: u32 = 96;
+/// Tokens that each generates: fewer on a slow machine, so that one request takes at most this share of the time.
+const MIN_GENERATED: u32 = 16;
+const MAX_GENERATED: u32 = 96;
+const GENERATION_SHARE: f64 = 0.05;
 /// Tokens of the texts that are embedded, if the model accepts so many, and texts of a request.
 const TEXTS: [usize; 2] = [128, 512];
 const TEXTS_AT_ONCE: usize = 16;
+/// Width of the column of names when it is printed.
+const NAME_WIDTH: usize = 32;
 
 #[derive(Args)]
 pub(super) struct BenchArgs {
@@ -46,13 +52,76 @@ pub(super) struct BenchArgs {
     json: bool,
 }
 
+/// What a row of the result measures.
+trait Case: Copy {
+    const UNIT: &str;
+
+    fn name(self) -> String;
+
+    /// How many times as long as `other` this case takes, roughly. `None` if they have nothing in common.
+    fn relative_to(self, other: Self) -> Option<f64>;
+}
+
+#[derive(Clone, Copy)]
+enum ChatCase {
+    /// The time until the first token.
+    Prompt { tokens: usize },
+    /// Requests that generate at the same time.
+    Generation { requests: usize },
+}
+
+impl Case for ChatCase {
+    const UNIT: &str = "tokens/s";
+
+    fn name(self) -> String {
+        match self {
+            Self::Prompt { tokens } => format!("prompt of {tokens} tokens"),
+            Self::Generation { requests: 1 } => "generation".to_owned(),
+            Self::Generation { requests } => format!("generation, {requests} requests at once"),
+        }
+    }
+
+    fn relative_to(self, other: Self) -> Option<f64> {
+        match (self, other) {
+            (Self::Prompt { tokens: size }, Self::Prompt { tokens: other })
+            | (Self::Generation { requests: size }, Self::Generation { requests: other }) => {
+                Some(size as f64 / other as f64)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Texts that are embedded in one request.
+#[derive(Clone, Copy)]
+struct EmbeddingCase {
+    texts: usize,
+    /// Of each.
+    tokens: usize,
+}
+
+impl Case for EmbeddingCase {
+    const UNIT: &str = "texts/s";
+
+    fn name(self) -> String {
+        match (self.texts, self.tokens) {
+            (1, tokens) => format!("a text of {tokens} tokens"),
+            (texts, tokens) => format!("{texts} texts of {tokens} tokens at once"),
+        }
+    }
+
+    fn relative_to(self, other: Self) -> Option<f64> {
+        Some((self.texts * self.tokens) as f64 / (other.texts * other.tokens) as f64)
+    }
+}
+
 /// One row of the result.
 #[derive(Clone, Debug, Serialize)]
 struct Measurement {
     /// What was measured, such as `prompt of 512 tokens`.
     what: String,
-    /// The median over `runs`.
-    per_second: f64,
+    /// The median over `runs`. `None` if there was no time for a run.
+    per_second: Option<f64>,
     unit: &'static str,
     /// The median time until the first token, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +133,7 @@ struct Measurement {
 struct Bench<'a> {
     engine: &'a Engine,
     clock: &'a dyn ClockRng,
+    budget: Duration,
 }
 
 /// The result of one run: what was done in how many seconds, and the time until the first token.
@@ -76,87 +146,131 @@ struct Run {
 pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> Outcome {
     let clock = Arc::new(SystemClockRng::new());
     let engine = app::start_engine(paths.models.clone(), &args.compute, this_program()?, clock.clone())?;
-    let bench = Bench { engine: &engine, clock: &*clock };
+    let bench = Bench { engine: &engine, clock: &*clock, budget: Duration::from_secs(args.seconds) };
     let kind = engine.models().find(&args.model).map(|model| model.kind);
     if !args.json && control_socket::is_listening(&paths.data) {
         writeln!(out, "A server is running, which uses the same CPU and memory. Stop it for exact results.\n")?;
     }
-    let budget = Duration::from_secs(args.seconds);
+    let mut report = Report { rows: Vec::new(), out: (!args.json).then_some(&mut *out) };
+    report.header(&args.model, args.compute.threads())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let measurements = match kind {
-        Some(ModelKind::Text) => runtime.block_on(bench.text(engine.models().load(&args.model)?, budget))?,
+    match kind {
+        Some(ModelKind::Text) => runtime.block_on(bench.chat(engine.models().load(&args.model)?, &mut report))?,
         Some(kind @ (ModelKind::Embedding | ModelKind::Reranker)) => {
-            runtime.block_on(bench.texts(engine.models().load_encoder(&args.model, kind)?, budget))?
+            runtime.block_on(bench.embedding(engine.models().load_encoder(&args.model, kind)?, &mut report))?;
         }
         Some(_) => return Err(format!("'{}' is no model for chat, embeddings or reranking", args.model).into()),
         None => {
             let (name, folder) = (shorten(&args.model), engine.models().folder());
             return Err(format!("no model '{name}' is in {}; see `outpost models list`", folder.display()).into());
         }
-    };
-    match args.json {
-        true => writeln!(out, "{}", serde_json::to_string_pretty(&measurements)?)?,
-        false => print(&args.model, args.compute.threads(), &measurements, out)?,
+    }
+    let rows = report.rows;
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
     }
     Ok(())
 }
 
-fn print(model: &str, threads: usize, measurements: &[Measurement], out: &mut dyn Write) -> Outcome {
-    writeln!(out, "{model}, {threads} threads, no speculation; medians\n")?;
-    let width = measurements.iter().map(|row| row.what.len()).max().unwrap_or_default();
-    for Measurement { what, per_second, unit, first_token_seconds, runs } in measurements {
-        let first =
-            first_token_seconds.map_or_else(String::new, |seconds| format!(", first token after {seconds:.3} s"));
-        writeln!(out, "{what:width$}  {per_second:>9.1} {unit}{first} ({runs} runs)")?;
-    }
-    Ok(())
+/// Collects the rows and, without `--json`, prints each as soon as it is measured.
+struct Report<'a> {
+    rows: Vec<Measurement>,
+    out: Option<&'a mut dyn Write>,
 }
 
-/// Runs `measure` once to warm up, and then until `budget` is used, at least once.
-async fn repeat(
-    clock: &dyn ClockRng,
-    what: String,
-    unit: &'static str,
-    budget: Duration,
-    measure: impl AsyncFn(u64) -> Result<Run, Box<dyn Error>>,
-) -> Result<Measurement, Box<dyn Error>> {
-    measure(0).await?;
-    let (began, mut runs) = (Stopwatch::start(clock), Vec::new());
-    while runs.is_empty() || began.elapsed() < budget {
-        runs.push(measure(runs.len() as u64 + 1).await?);
+impl Report<'_> {
+    fn header(&mut self, model: &str, threads: usize) -> Outcome {
+        let Some(out) = &mut self.out else { return Ok(()) };
+        writeln!(out, "{model}, {}, no speculation; medians\n", counted(threads, "thread"))?;
+        Ok(())
     }
-    let per_second = median(runs.iter().map(|run| run.count / run.seconds).collect());
-    let first_token_seconds = runs.iter().map(|run| run.first_token).collect::<Option<Vec<_>>>().map(median);
-    Ok(Measurement { what, per_second, unit, first_token_seconds, runs: runs.len() })
+
+    fn add(&mut self, row: Measurement) -> Outcome {
+        if let Some(out) = &mut self.out {
+            let Measurement { what, unit, .. } = &row;
+            let first_token = row
+                .first_token_seconds
+                .map_or_else(String::new, |seconds| format!(", first token after {seconds:.3} s"));
+            match row.per_second {
+                Some(speed) => {
+                    let runs = counted(row.runs, "run");
+                    writeln!(out, "{what:NAME_WIDTH$}  {speed:>9.1} {unit}{first_token} ({runs})")?;
+                }
+                None => writeln!(out, "{what:NAME_WIDTH$}          - no time left; try a longer --seconds")?,
+            }
+            out.flush()?;
+        }
+        self.rows.push(row);
+        Ok(())
+    }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// `None` if there are no values.
+fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
+    values.get(values.len() / 2).copied()
+}
+
+/// Measures the cases one after the other. Each gets an equal share of the time that is left, and at least one run,
+/// unless the result of an earlier case says that there is no time for it.
+async fn measure<C: Case>(
+    clock: &dyn ClockRng,
+    budget: Duration,
+    cases: &[C],
+    report: &mut Report<'_>,
+    run: impl AsyncFn(C, u64) -> Result<Run, Box<dyn Error>>,
+) -> Outcome {
+    let began = Stopwatch::start(clock);
+    // The cases that were measured, and the seconds that a run took.
+    let mut measured: Vec<(C, f64)> = Vec::new();
+    for (index, case) in cases.iter().copied().enumerate() {
+        let left = budget.saturating_sub(began.elapsed());
+        let expected = |(other, seconds): &(C, f64)| Some(case.relative_to(*other)? * seconds);
+        let mut runs: Vec<(f64, Run)> = Vec::new();
+        if measured.iter().rev().find_map(expected).is_none_or(|seconds| seconds <= left.as_secs_f64()) {
+            let share = left / u32::try_from(cases.len() - index).unwrap_or(u32::MAX);
+            let case_began = Stopwatch::start(clock);
+            while runs.is_empty() || case_began.elapsed() < share {
+                let run_began = Stopwatch::start(clock);
+                let result = run(case, runs.len() as u64).await?;
+                runs.push((run_began.elapsed().as_secs_f64(), result));
+            }
+        }
+        // The first run is a warm-up, if there was time for others.
+        if runs.len() > 1 {
+            runs.remove(0);
+        }
+        measured.extend(median(runs.iter().map(|(seconds, _)| *seconds)).map(|seconds| (case, seconds)));
+        let first_tokens = runs.iter().map(|(_, run)| run.first_token).collect::<Option<Vec<_>>>();
+        report.add(Measurement {
+            what: case.name(),
+            per_second: median(runs.iter().map(|(_, run)| run.count / run.seconds)),
+            unit: C::UNIT,
+            first_token_seconds: first_tokens.and_then(median),
+            runs: runs.len(),
+        })?;
+    }
+    Ok(())
 }
 
 impl Bench<'_> {
-    async fn text(&self, model: Arc<TextModel>, budget: Duration) -> Result<Vec<Measurement>, Box<dyn Error>> {
+    async fn chat(&self, model: Arc<TextModel>, report: &mut Report<'_>) -> Outcome {
         let positions = self.engine.positions(&model) as usize;
-        let prompts = PROMPTS.into_iter().filter(|tokens| *tokens < positions);
+        let prompt = |tokens| (tokens < positions).then_some(ChatCase::Prompt { tokens });
         // Requests that do not fit into the memory at once would wait for each other.
-        let streams =
-            STREAMS.into_iter().filter(|streams| streams * (STREAM_PROMPT + GENERATED as usize) <= positions.max(4096));
-        let (prompts, streams): (Vec<_>, Vec<_>) = (prompts.collect(), streams.collect());
-        let share = budget / u32::try_from(prompts.len() + streams.len()).unwrap_or(1).max(1);
-        let mut measurements = Vec::new();
-        for tokens in prompts {
-            let measure = async |run| self.prefill(&model, tokens, run).await;
-            measurements
-                .push(repeat(self.clock, format!("prompt of {tokens} tokens"), "tokens/s", share, measure).await?);
-        }
-        for count in streams {
-            let what =
-                if count == 1 { "generation".to_owned() } else { format!("generation, {count} requests at once") };
-            let measure = async |run| self.generate(&model, count, run).await;
-            measurements.push(repeat(self.clock, what, "tokens/s", share, measure).await?);
-        }
-        Ok(measurements)
+        let fits = |requests: &usize| requests * (STREAM_PROMPT + MAX_GENERATED as usize) <= positions.max(4096);
+        let generation = STREAMS.into_iter().filter(fits).map(|requests| ChatCase::Generation { requests });
+        // The long prompt takes longest, so it is the first to be skipped if the model is slow.
+        let cases: Vec<_> = prompt(SHORT_PROMPT).into_iter().chain(generation).chain(prompt(LONG_PROMPT)).collect();
+        let warm_up = self.generate(&model, 1, MIN_GENERATED, u64::from(u32::MAX)).await?;
+        let affordable = warm_up.count / warm_up.seconds * self.budget.as_secs_f64() * GENERATION_SHARE;
+        let generated = (affordable as u32).clamp(MIN_GENERATED, MAX_GENERATED);
+        measure(self.clock, self.budget, &cases, report, async |case, run| match case {
+            ChatCase::Prompt { tokens } => self.prefill(&model, tokens, run).await,
+            ChatCase::Generation { requests } => self.generate(&model, requests, generated, run).await,
+        })
+        .await
     }
 
     /// The time until the first token of a request.
@@ -171,10 +285,16 @@ impl Bench<'_> {
     }
 
     /// The tokens that requests generate at the same time, from the first token of the last one that begins on.
-    async fn generate(&self, model: &Arc<TextModel>, count: usize, run: u64) -> Result<Run, Box<dyn Error>> {
+    async fn generate(
+        &self,
+        model: &Arc<TextModel>,
+        count: usize,
+        generated: u32,
+        run: u64,
+    ) -> Result<Run, Box<dyn Error>> {
         let began = Stopwatch::start(self.clock);
         let requests = (0..count as u64).map(|stream| {
-            let request = request(model, STREAM_PROMPT, GENERATED, run << 32 | stream << 16 | 1);
+            let request = request(model, STREAM_PROMPT, generated, run << 32 | stream << 16 | 1);
             self.engine.submit(model, request)
         });
         let requests = requests.collect::<Result<Vec<_>, _>>()?;
@@ -201,29 +321,20 @@ impl Bench<'_> {
         Ok(Run { count: generated, seconds: (to - from).max(f64::MIN_POSITIVE), first_token: None })
     }
 
-    async fn texts(&self, model: Arc<EncoderModel>, budget: Duration) -> Result<Vec<Measurement>, Box<dyn Error>> {
+    async fn embedding(&self, model: Arc<EncoderModel>, report: &mut Report<'_>) -> Outcome {
         let mut lengths = TEXTS.map(|length| length.min(model.limit())).to_vec();
         lengths.dedup();
-        let mut cases: Vec<(usize, usize)> = lengths.iter().map(|length| (1, *length)).collect();
-        cases.extend(lengths.iter().map(|length| (TEXTS_AT_ONCE, *length)));
-        let share = budget / u32::try_from(cases.len()).unwrap_or(1).max(1);
-        let mut measurements = Vec::new();
-        for (count, length) in cases {
-            let measure = async |run: u64| {
-                let text =
-                    |index: usize| Tokenized::new(random_tokens(model.vocabulary(), length, run << 32 | index as u64));
-                let began = Stopwatch::start(self.clock);
-                let vectors = self.engine.embed(&model, 0, (0..count).map(text).collect())?;
-                vectors.await?.map_err(|failure| failure.to_string())?;
-                Ok(Run { count: count as f64, seconds: began.elapsed().as_secs_f64(), first_token: None })
-            };
-            let what = match count {
-                1 => format!("a text of {length} tokens"),
-                count => format!("{count} texts of {length} tokens at once"),
-            };
-            measurements.push(repeat(self.clock, what, "texts/s", share, measure).await?);
-        }
-        Ok(measurements)
+        let cases = |texts| lengths.iter().map(move |tokens| EmbeddingCase { texts, tokens: *tokens });
+        let cases: Vec<_> = cases(1).chain(cases(TEXTS_AT_ONCE)).collect();
+        measure(self.clock, self.budget, &cases, report, async |EmbeddingCase { texts, tokens }, run| {
+            let text =
+                |index: usize| Tokenized::new(random_tokens(model.vocabulary(), tokens, run << 32 | index as u64));
+            let began = Stopwatch::start(self.clock);
+            let vectors = self.engine.embed(&model, 0, (0..texts).map(text).collect())?;
+            vectors.await?.map_err(|failure| failure.to_string())?;
+            Ok(Run { count: texts as f64, seconds: began.elapsed().as_secs_f64(), first_token: None })
+        })
+        .await
     }
 }
 
@@ -246,4 +357,71 @@ fn random_tokens(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut random = SplitMix::new(seed);
     let limit = u64::try_from(vocabulary).unwrap_or(1).max(1);
     (0..count).map(|_| u32::try_from(random.next_bits() % limit).unwrap_or_default()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::{ChatCase, Report, Run, measure};
+    use crate::clock_rng::{ClockRng, Timestamp};
+
+    /// Stands still between runs.
+    #[derive(Debug, Default)]
+    struct Clock(Mutex<Duration>);
+
+    impl ClockRng for Clock {
+        fn now(&self) -> Timestamp {
+            Timestamp::ORIGIN
+        }
+
+        fn uptime(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        fn fill(&self, _: &mut [u8]) {}
+    }
+
+    /// Measures the cases in a minute if a generation of one request takes `seconds`, and a prompt takes ten times as
+    /// long. Returns what is printed, and the time that passed.
+    fn measured(seconds: f64) -> (String, f64) {
+        let clock = Clock::default();
+        let cases = [
+            ChatCase::Prompt { tokens: 512 },
+            ChatCase::Generation { requests: 1 },
+            ChatCase::Generation { requests: 4 },
+            ChatCase::Prompt { tokens: 2048 },
+        ];
+        let mut out = Vec::new();
+        let mut report = Report { rows: Vec::new(), out: Some(&mut out) };
+        let run = async |case, _| {
+            let seconds = match case {
+                ChatCase::Prompt { tokens } => seconds * 10. * tokens as f64 / 512.,
+                ChatCase::Generation { requests } => seconds * requests as f64,
+            };
+            *clock.0.lock().unwrap() += Duration::from_secs_f64(seconds);
+            Ok(Run { count: 10., seconds, first_token: None })
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(measure(&clock, Duration::from_secs(60), &cases, &mut report, run)).unwrap();
+        (String::from_utf8(out).unwrap(), clock.uptime().as_secs_f64())
+    }
+
+    #[test]
+    fn a_slow_model_is_measured_in_the_same_time_with_fewer_runs() {
+        let (text, seconds) = measured(0.1);
+        assert!(text.lines().all(|line| line.contains("tokens/s (") && line.ends_with(" runs)")), "{text}");
+        assert!((60. ..66.).contains(&seconds), "{seconds}");
+
+        let (text, seconds) = measured(2.);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("prompt of 512 tokens ") && lines[0].ends_with("0.5 tokens/s (1 run)"), "{text}");
+        assert!(lines[1].ends_with("5.0 tokens/s (6 runs)") && lines[2].contains("requests at once"), "{text}");
+        assert!(
+            lines[3].starts_with("prompt of 2048 tokens ") && lines[3].contains("try a longer --seconds"),
+            "{text}"
+        );
+        assert!((30. ..66.).contains(&seconds), "{seconds}");
+    }
 }

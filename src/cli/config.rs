@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::output::Outcome;
+use super::output::{Outcome, counted};
 use crate::config::{
     self, Config, ConfigFile, DEFAULT_FILE, DataPaths, Effective, ServeArgs, ValueOrigin, effective, settings_command,
     settings_from, with_defaults,
@@ -78,8 +78,7 @@ fn check(chosen: Option<&Path>, out: &mut dyn Write) -> Outcome {
     }
     let (paths, args) = settings_from(&matches)?;
     Config::new(paths, &args).map_err(|error| format!("{path}: {error}"))?;
-    let count = file.settings.len();
-    writeln!(out, "{path} is valid: {count} {}", if count == 1 { "setting" } else { "settings" })?;
+    writeln!(out, "{path} is valid: {}", counted(file.settings.len(), "setting"))?;
     Ok(())
 }
 

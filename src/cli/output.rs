@@ -10,6 +10,11 @@ use crate::display::format_count;
 /// The error is shown to the user.
 pub(super) type Outcome = Result<(), Box<dyn Error>>;
 
+/// A number of things, such as `1 model` and `2 models`.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 /// The number of records: `12,431 records`. With `verbose`, a line per table is printed first.
 pub(super) fn count_records(
     records: &BTreeMap<String, u64>,

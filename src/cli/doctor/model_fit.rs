@@ -34,7 +34,7 @@ struct KnownModel {
 
 /// Sizes from the models' `config.json`.
 const MODELS: [KnownModel; 9] = [
-    KnownModel { name: "Qwen2.5 0.5B", sizes: [24, 896, 4864, 14, 2, 64, 151_936], tied_embeddings: true },
+    KnownModel { name: "Qwen3 0.6B", sizes: [28, 1024, 3072, 16, 8, 128, 151_936], tied_embeddings: true },
     KnownModel { name: "Llama 3.2 1B", sizes: [16, 2048, 8192, 32, 8, 64, 128_256], tied_embeddings: true },
     KnownModel { name: "Llama 3.2 3B", sizes: [28, 3072, 8192, 24, 8, 128, 128_256], tied_embeddings: true },
     KnownModel { name: "Qwen3 4B", sizes: [36, 2560, 9728, 32, 8, 128, 151_936], tied_embeddings: true },
