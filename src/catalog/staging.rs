@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::FolderError;
+use super::import::SETTINGS;
 use crate::file_lock::FileLock;
 use crate::new_folder::{exchange, remove};
 
@@ -80,8 +81,13 @@ impl Staging {
     }
 
     /// Installs the model under its name; `replace` allows replacing another, which is deleted with the working folder.
+    /// The operator's settings of the other one are kept.
     pub fn publish(self, replace: bool) -> Result<PathBuf, FolderError> {
         let (files, target) = (self.files(), self.target());
+        let settings = target.join(SETTINGS);
+        if replace && settings.symlink_metadata().is_ok_and(|file| file.is_file()) {
+            fs::copy(&settings, files.join(SETTINGS)).map_err(FolderError::at(&settings))?;
+        }
         sync_tree(&files).map_err(FolderError::at(&files))?;
         match replace && target.symlink_metadata().is_ok() {
             true => exchange(&files, &target).map_err(FolderError::at(&target))?,
@@ -137,4 +143,26 @@ fn sync_tree(dir: &Path) -> io::Result<()> {
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::Staging;
+
+    #[test]
+    fn a_model_that_is_installed_again_keeps_its_settings() {
+        let dir = tempfile::tempdir().unwrap();
+        for version in ["one", "two"] {
+            let staging = Staging::open(dir.path(), "model").unwrap();
+            fs::write(staging.files().join("weights"), version).unwrap();
+            let installed = staging.publish(version == "two").unwrap();
+            if version == "one" {
+                fs::write(installed.join("model.toml"), "pinned = true").unwrap();
+            }
+        }
+        let read = |name: &str| fs::read_to_string(dir.path().join("model").join(name)).unwrap();
+        assert_eq!((read("weights"), read("model.toml")), ("two".to_owned(), "pinned = true".to_owned()));
+    }
 }
