@@ -57,8 +57,8 @@ impl FileSpec {
         self.checksum != Checksum::None || self.request.etag.is_some()
     }
 
-    /// Names the file among unfinished ones.
-    fn key(&self) -> String {
+    /// Names the content in a folder of unfinished files. The names of its files there are the key, a dot and an ending.
+    pub fn key(&self) -> String {
         let version = || {
             let (location, etag) = (&self.request.location, self.request.etag.as_deref().unwrap_or_default());
             let text = format!("{location}\n{etag}\n{}", self.name);
