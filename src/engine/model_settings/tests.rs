@@ -248,12 +248,55 @@ fn a_file_with_an_error_changes_nothing_until_it_is_repaired() {
     assert!(files.refresh());
     let repaired = files.settings();
     assert_eq!((target(&repaired, "a"), target(&repaired, "b"), repaired.problems().len()), (None, Some("tiny"), 0));
-    fs::remove_file(folder.path().join("tiny/model.toml")).unwrap();
-    assert!(files.refresh() && !files.settings().is_pinned("tiny"));
     fs::remove_file(folder.path().join("models.toml")).unwrap();
     fs::create_dir(folder.path().join("models.toml")).unwrap();
     assert!(files.refresh());
     assert_eq!(files.settings().problems(), ["models.toml: it is not a regular file; replace it by one, or remove it"]);
+    assert_eq!(target(&files.settings(), "b"), Some("tiny"));
+}
+
+#[test]
+fn settings_of_a_file_that_is_missing_for_a_moment_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = SettingsFiles::new(folder.path().to_owned());
+    let (all, own) = (folder.path().join("models.toml"), folder.path().join("tiny/model.toml"));
+    write(folder.path(), "models.toml", "[aliases]\na = 'tiny'");
+    write(folder.path(), "tiny/model.toml", "pinned = true");
+    assert!(files.refresh());
+    fs::remove_file(&all).unwrap();
+    fs::remove_file(&own).unwrap();
+    assert!(!files.refresh(), "an editor may be about to write them");
+    assert_eq!((target(&files.settings(), "a"), files.settings().is_pinned("tiny")), (Some("tiny"), true));
+    write(folder.path(), "models.toml", "[aliases]\nb = 'tiny'");
+    assert!(files.refresh());
+    assert_eq!((target(&files.settings(), "b"), files.settings().is_pinned("tiny")), (Some("tiny"), false));
+    fs::remove_file(&all).unwrap();
+    assert!(!files.refresh() && files.refresh() && !files.refresh());
+    assert!(files.settings().is_empty());
+    write(folder.path(), "tiny/model.toml", "pinned = true");
+    assert!(files.refresh());
+    fs::remove_dir_all(folder.path().join("tiny")).unwrap();
+    assert!(files.refresh() && files.settings().is_empty(), "the model was removed");
+}
+
+#[test]
+fn settings_of_a_file_that_cannot_be_read_for_a_moment_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = SettingsFiles::new(folder.path().to_owned());
+    write(folder.path(), "tiny/model.toml", "pinned = true");
+    assert!(files.refresh());
+    let (tiny, aside) = (folder.path().join("tiny"), folder.path().join(".tiny"));
+    fs::rename(&tiny, &aside).unwrap();
+    // A link to itself cannot be followed, whoever reads it.
+    std::os::unix::fs::symlink("tiny", &tiny).unwrap();
+    assert!(files.refresh() && !files.refresh(), "the error is new once");
+    let unreadable = files.settings();
+    assert!(unreadable.is_pinned("tiny"));
+    assert!(unreadable.problems()[0].starts_with("tiny/model.toml: it cannot be read: "), "{unreadable:?}");
+    fs::remove_file(&tiny).unwrap();
+    fs::rename(&aside, &tiny).unwrap();
+    assert!(files.refresh() && !files.refresh());
+    assert_eq!((files.settings().is_pinned("tiny"), files.settings().problems().len()), (true, 0));
 }
 
 /// Pieces of which broken and valid files are made.
