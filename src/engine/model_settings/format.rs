@@ -135,7 +135,13 @@ fn models<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> BTreeMap<String, Mo
         if let Err(what) = check_name(id) {
             reader.error(value.span(), format!("the model '{}' {what}", crate::display::shorten(id)));
         } else if let Some(table) = reader.section(&path, value) {
-            models.insert(id.to_string(), model(reader, &format!("{path}."), table, KEYS_OF_MODEL));
+            let settings = model(reader, &format!("{path}."), table, KEYS_OF_MODEL);
+            let pin = table.iter().find(|(key, _)| key.get_ref() == "pinned");
+            if let Some((_, value)) = pin.filter(|_| settings.pinned == Some(true) && id.starts_with(TUNED_PREFIX)) {
+                let text = "is true, but a model that a project has trained cannot be pinned; remove it";
+                reader.error(value.span(), format!("{path}.pinned {text}"));
+            }
+            models.insert(id.to_string(), settings);
         }
     }
     models

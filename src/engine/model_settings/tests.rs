@@ -168,6 +168,14 @@ qwen2.5-1.5b.pinned = true
 }
 
 #[test]
+fn a_model_that_a_project_has_trained_cannot_be_pinned() {
+    let expected =
+        "2: models.\"ft:a:b::1\".pinned is true, but a model that a project has trained cannot be pinned; remove it";
+    assert_eq!(errors("[models.'ft:a:b::1']\npinned = true"), [expected]);
+    assert!(all_models("[models.'ft:a:b::1']\npinned = false\nunload_after = '1m'").is_ok());
+}
+
+#[test]
 fn sizes_are_bounded() {
     let name = "x".repeat(257);
     assert!(errors(&format!("[aliases]\n{name} = \"a\""))[0].contains("has 257 bytes; at most 256"));
