@@ -176,6 +176,15 @@ fn a_model_that_a_project_has_trained_cannot_be_pinned() {
 }
 
 #[test]
+fn many_errors_are_located_quickly() {
+    let keys: String = (0..25_000).map(|index| format!("k{index} = 1\n")).collect();
+    let unknown = all_models(&keys).unwrap_err();
+    assert_eq!((unknown.len(), unknown[24_999].0), (25_000, 25_000));
+    let twice = all_models(&"x = 1\n".repeat(25_000)).unwrap_err();
+    assert_eq!(twice.last().unwrap().0, 25_000);
+}
+
+#[test]
 fn sizes_are_bounded() {
     let name = "x".repeat(257);
     assert!(errors(&format!("[aliases]\n{name} = \"a\""))[0].contains("has 257 bytes; at most 256"));
