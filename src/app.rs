@@ -366,7 +366,10 @@ async fn prune(api: Data<Api>, retention: Arc<ArcSwap<Retention>>) {
 async fn record_run(record: Arc<RunRecord>) {
     loop {
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
-        record.refresh();
+        let record = record.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || record.refresh()).await {
+            tracing::warn!(%error, "the record of this run is out of date");
+        }
     }
 }
 

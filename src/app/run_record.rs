@@ -11,6 +11,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,7 @@ pub struct RunRecord {
     data: PathBuf,
     clock: Arc<dyn ClockRng>,
     run: Mutex<Run>,
+    has_ended: AtomicBool,
 }
 
 /// A run of the server.
@@ -79,15 +81,18 @@ impl RunRecord {
             memory_total: total,
             panic: None,
         };
-        let record = Self { data: data.to_owned(), clock, run: Mutex::new(run) };
+        let record = Self { data: data.to_owned(), clock, run: Mutex::new(run), has_ended: AtomicBool::new(false) };
         log_failure(record.save(&record.lock()));
         record
     }
 
-    /// Records the time and the memory that is left. Call it every minute.
+    /// Records the time and the memory that is left, unless the run has ended. Blocks. Call it every minute.
     pub fn refresh(&self) {
         let SystemMemoryLeft { left, total } = SystemMemoryLeft::read();
         let mut run = self.lock();
+        if self.has_ended.load(Ordering::Relaxed) {
+            return;
+        }
         (run.seen, run.memory_left, run.memory_total) = (self.clock.now(), left, total);
         log_failure(self.save(&run));
     }
@@ -106,6 +111,7 @@ impl RunRecord {
     /// Removes the record: the server has stopped normally.
     pub fn end(&self) {
         let _one = self.lock();
+        self.has_ended.store(true, Ordering::Relaxed);
         match fs::remove_file(self.data.join(RUNNING_FILE)) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             outcome => log_failure(outcome),
@@ -214,6 +220,8 @@ mod tests {
         let run = begin(data.path());
         run.refresh();
         run.end();
+        // On another thread, it may be late.
+        run.refresh();
         begin(data.path()).end();
         assert_eq!(last_crash(data.path()), None);
         assert!(!data.path().join(RUNNING_FILE).exists());

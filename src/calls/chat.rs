@@ -278,7 +278,7 @@ impl Chat {
     /// Loads a chat model without generating anything.
     pub async fn load(&self, access: &Access, id: &str, recorder: &UsageRecorder) -> Result<()> {
         let mut id = id.to_owned();
-        self.models().resolve_alias(&mut id);
+        self.generation.resolve_alias(access, &mut id).await?;
         let id = id.as_str();
         if let Some(model) = self.generation.upstream_model(access, id).await? {
             recorder.set_model(&model.id);
@@ -296,7 +296,7 @@ impl Chat {
     /// Resolves agent, conversation, model and output of a request.
     async fn resolve(&self, access: &Access, call: &mut ChatCall) -> Result<Resolved> {
         let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
-        self.models().resolve_alias(&mut context.model);
+        self.generation.resolve_alias(access, &mut context.model).await?;
         let request = std::mem::take(&mut call.output);
         let tools_bytes = request.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
         let output = request.resolve(context.tools.take(), self.strict_schemas)?;

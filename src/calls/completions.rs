@@ -107,7 +107,7 @@ impl Completions {
         mut call: CompletionCall,
         recorder: Arc<UsageRecorder>,
     ) -> Result<RunningCompletion> {
-        self.generation.engine.models().resolve_alias(&mut call.model);
+        self.generation.resolve_alias(access, &mut call.model).await?;
         call.fill_in(&self.generation.engine.models().generation_defaults(&call.model));
         if let Some(model) = self.generation.upstream_model(access, &call.model).await? {
             return self.start_upstream(access, &model, call, recorder).await;

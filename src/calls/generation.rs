@@ -65,6 +65,11 @@ impl TextGeneration {
         Ok(loaded)
     }
 
+    /// Replaces an alias by the ID of its model, which may be one that the project has trained.
+    pub(super) async fn resolve_alias(&self, access: &Access, name: &mut String) -> Result<()> {
+        self.tuned.resolve_alias(access, name).await
+    }
+
     /// Checks the key's permission for the model `id`, which may be one that the project has trained.
     pub(super) async fn authorize(&self, access: &Access, id: &str) -> Result<()> {
         access.require_model(id)?;

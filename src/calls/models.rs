@@ -102,19 +102,20 @@ impl Models {
 
     /// The parameters for requests to the model that do not set them.
     pub fn generation_defaults(&self, name: &str) -> Arc<GenerationDefaults> {
-        self.engine.models().generation_defaults(&self.resolve(name))
+        let models = self.engine.models();
+        models.generation_defaults(models.alias_target(name).as_deref().unwrap_or(name))
     }
 
     /// The ID of the model with this name.
-    pub fn resolve(&self, name: &str) -> String {
+    pub async fn resolve(&self, access: &Access, name: &str) -> Result<String> {
         let mut id = name.to_owned();
-        self.engine.models().resolve_alias(&mut id);
-        id
+        self.tuned.resolve_alias(access, &mut id).await?;
+        Ok(id)
     }
 
     /// One model, by its ID or an alias. 404 if it is not installed, 403 if the key may not use it.
     pub async fn get(&self, access: &Access, name: &str) -> Result<ModelInfo> {
-        let id = &*self.resolve(name);
+        let id = &*self.resolve(access, name).await?;
         if let Some(model) = self.tuned.get(access, id).await? {
             access.require_listed(id)?;
             return Ok(model);
@@ -162,7 +163,7 @@ impl Models {
     /// Loads a model into memory. Needs the scope `admin`.
     pub async fn load(&self, access: &Access, name: &str) -> Result<ModelInfo> {
         access.require_admin()?;
-        let id = &*self.resolve(name);
+        let id = &*self.resolve(access, name).await?;
         access.require_listed(id)?;
         self.tuned.register(access, id).await?;
         let tenant = access.project().to_u128();

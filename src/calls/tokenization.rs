@@ -125,7 +125,7 @@ impl Tokenization {
         recorder: &UsageRecorder,
         work: impl FnOnce(&LoadedModel, TokenizeLimits) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        self.generation.engine.models().resolve_alias(&mut id);
+        self.generation.resolve_alias(access, &mut id).await?;
         self.generation.authorize(access, &id).await?;
         let tenant = access.project().to_u128();
         let prepared = self.generation.prepare(access, bytes, move |errors, bound| {

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use super::keys::{KEYS, Key};
 use super::values::{argument_text, settings_command};
 use crate::spelling::nearest;
-use crate::toml_text;
+use crate::toml_text::{self, Lines};
 
 /// The file that is read if none is named, and it exists.
 pub const DEFAULT_FILE: &str = "/etc/outpost/config.toml";
@@ -123,7 +123,7 @@ fn check_owner(owner: u32, mode: u32, user: u32) -> Result<(), String> {
 
 /// Reads the settings of a file, or lists all errors by line.
 fn parse(path: &Path, text: &str) -> Result<ConfigFile, Vec<String>> {
-    let mut reader = Reader { text, settings: Vec::new(), errors: Vec::new() };
+    let mut reader = Reader { lines: Lines::new(text), settings: Vec::new(), errors: Vec::new() };
     match toml_text::parse(text) {
         Ok(table) => reader.read(table.get_ref()),
         Err(errors) => reader.errors = errors,
@@ -137,18 +137,18 @@ fn parse(path: &Path, text: &str) -> Result<ConfigFile, Vec<String>> {
     }
 }
 
-struct Reader<'a> {
-    text: &'a str,
+struct Reader {
+    lines: Lines,
     settings: Vec<Setting>,
     /// With their lines.
     errors: Vec<(usize, String)>,
 }
 
-impl Reader<'_> {
+impl Reader {
     fn read(&mut self, table: &DeTable<'_>) {
         let command = settings_command();
         for (section, value) in table {
-            let line = toml_text::line_of(self.text, section.span().start);
+            let line = self.lines.line_of(section.span().start);
             let is_section = KEYS.iter().any(|key| key.parts().0 == section.get_ref());
             match value.get_ref() {
                 DeValue::Table(keys) => {
@@ -168,7 +168,7 @@ impl Reader<'_> {
     }
 
     fn setting<T>(&mut self, command: &clap::Command, name: &str, at: &Spanned<T>, value: &Spanned<DeValue<'_>>) {
-        let line = toml_text::line_of(self.text, at.span().start);
+        let line = self.lines.line_of(at.span().start);
         let known = Key::find(name).and_then(|key| {
             let argument = command.get_arguments().find(|one| one.get_id() == key.argument);
             argument.map(|argument| (key, argument))

@@ -12,7 +12,7 @@ use http1::StatusCode;
 use http1::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use hyper::body::Incoming;
 use hyper_util::client::proxy::matcher::Matcher;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use super::address_policy::AddressPolicy;
 use super::body_reader::{BodyReader, read_all};
@@ -35,7 +35,9 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Gets answers and files. Everything blocks the calling thread.
 pub struct Downloader {
-    runtime: Runtime,
+    handle: Handle,
+    /// Taken when it is dropped.
+    runtime: Option<Runtime>,
     client: Arc<Client>,
     clock_rng: Arc<dyn ClockRng>,
 }
@@ -57,8 +59,8 @@ impl FileSpec {
         self.checksum != Checksum::None || self.request.etag.is_some()
     }
 
-    /// Names the file among unfinished ones.
-    fn key(&self) -> String {
+    /// Names the content in a folder of unfinished files. The names of its files there are the key, a dot and an ending.
+    pub fn key(&self) -> String {
         let version = || {
             let (location, etag) = (&self.request.location, self.request.etag.as_deref().unwrap_or_default());
             let text = format!("{location}\n{etag}\n{}", self.name);
@@ -109,7 +111,8 @@ impl Downloader {
             .enable_all()
             .build();
         let runtime = built.map_err(|error| DownloadError::Setup(error.to_string()))?;
-        Ok(Self { runtime, client: Arc::new(Client::new(policy, proxies, settings)), clock_rng })
+        let (handle, runtime) = (runtime.handle().clone(), Some(runtime));
+        Ok(Self { handle, runtime, client: Arc::new(Client::new(policy, proxies, settings)), clock_rng })
     }
 
     /// Gets an answer of at most `limit` bytes.
@@ -244,7 +247,7 @@ impl Downloader {
         let is_git = matches!(spec.checksum, Checksum::GitBlob(_));
         let shared = Arc::new(Shared::default());
         let (counted, length) = (Arc::clone(&shared), spec.length);
-        let hashing = self.runtime.spawn_blocking(move || {
+        let hashing = self.handle.spawn_blocking(move || {
             digests(&reader, length, is_git, |bytes| {
                 counted.bytes.fetch_add(bytes, Ordering::Relaxed);
                 match counted.is_cancelled.load(Ordering::Relaxed) {
@@ -319,7 +322,7 @@ impl Downloader {
             let notes = std::mem::take(&mut *shared.notes.lock().unwrap_or_else(PoisonError::into_inner));
             notes.iter().for_each(|note| progress.note(note));
         };
-        self.runtime.block_on(async {
+        self.handle.block_on(async {
             tokio::pin!(work);
             loop {
                 if let Ok(done) = tokio::time::timeout(REPORT_INTERVAL, &mut work).await {
@@ -333,5 +336,38 @@ impl Downloader {
                 }
             }
         })
+    }
+}
+
+impl Drop for Downloader {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Dropping it would wait for lookups of names, which cannot be cancelled.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::clock_rng::StoppedClock;
+
+    #[test]
+    fn a_dropped_downloader_waits_for_no_lookup() {
+        let downloader = Downloader::new(AddressPolicy::default(), Settings::default(), Arc::new(StoppedClock));
+        let downloader = downloader.unwrap();
+        let (started, has_started) = channel();
+        let (end, ended) = channel();
+        // Lookups run in such tasks.
+        downloader.handle.spawn_blocking(move || {
+            started.send(()).unwrap();
+            let _ = ended.recv_timeout(Duration::from_secs(10));
+        });
+        has_started.recv().unwrap();
+        drop(downloader);
+        assert!(end.send(()).is_ok(), "the task still runs");
     }
 }

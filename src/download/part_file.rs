@@ -36,8 +36,8 @@ pub(super) struct PartFile {
     length: u64,
     part_bytes: u64,
     progress: Mutex<Written>,
-    /// One thread at a time writes the record.
-    recording: Mutex<()>,
+    /// The number of parts in the record. One thread at a time writes it.
+    recorded: Mutex<usize>,
 }
 
 #[derive(Default)]
@@ -72,8 +72,9 @@ impl PartFile {
             // A file system may keep what it has found before the disk was full.
             reserved.inspect_err(|_| drop(file.set_len(0))).map_err(DownloadError::at(&path))?;
         }
+        let recorded = Mutex::new(done.len());
         let progress = Mutex::new(Written { done, unrecorded: 0 });
-        Ok(Self { file, path, state_path, length, part_bytes, progress, recording: Mutex::new(()) })
+        Ok(Self { file, path, state_path, length, part_bytes, progress, recorded })
     }
 
     /// Begins the file `key` in `folder` anew, as one part.
@@ -117,16 +118,23 @@ impl PartFile {
         is_time
     }
 
-    /// Syncs the file and then records its finished parts.
+    /// Syncs the file and then records its finished parts. Does nothing if they are recorded: a thread that is late must not
+    /// disturb the next download of the file.
     pub fn record(&self) -> Result<(), DownloadError> {
-        let _alone = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         let done = self.written().done.clone();
+        let count = done.len();
+        if count == *recorded {
+            return Ok(());
+        }
         self.file.sync_data().map_err(DownloadError::at(&self.path))?;
         let state = State { version: VERSION, length: self.length, part_bytes: self.part_bytes, done };
         let text = serde_json::to_vec(&state).map_err(|error| DownloadError::at(&self.state_path)(error.into()))?;
         let new = self.state_path.with_extension("state.new");
         let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.state_path));
-        written.map_err(DownloadError::at(&self.state_path))
+        written.map_err(DownloadError::at(&self.state_path))?;
+        *recorded = count;
+        Ok(())
     }
 
     /// The file from its beginning.
@@ -200,6 +208,21 @@ mod tests {
         drop(open(10));
         fs::write(folder.path().join("k.state"), "{").unwrap();
         assert_eq!(open(10).done_bytes(), 0, "a damaged record is none");
+    }
+
+    #[test]
+    fn a_record_without_new_parts_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("k.state");
+        let file = PartFile::open(folder.path(), "k", 10, 4).unwrap();
+        file.finish(1, 100);
+        file.record().unwrap();
+        fs::write(&state, "of the next download").unwrap();
+        file.record().unwrap();
+        assert_eq!(fs::read(&state).unwrap(), b"of the next download");
+        file.finish(2, 100);
+        file.record().unwrap();
+        assert_eq!(read_state(&state).unwrap().done, [1, 2]);
     }
 
     #[test]

@@ -5,6 +5,8 @@ use super::repository::HubFile;
 
 /// Max files of a model.
 const MAX_FILES: usize = 512;
+/// Max components that a `model_index.json` may name.
+const MAX_COMPONENTS: usize = 64;
 /// Files of a transformers, sentence-transformers or adapter folder.
 const ROOT_FILES: [&str; 18] = [
     "config.json",
@@ -80,6 +82,9 @@ pub(super) fn select_folder(
     let mut chosen = match kind {
         FolderKind::Transformers => [named("", &ROOT_FILES), weights(files, "", variant)].concat(),
         FolderKind::Adapter => [named("", &ROOT_FILES), named("", &["adapter_model.safetensors"])].concat(),
+        FolderKind::Diffusers if components.len() > MAX_COMPONENTS => {
+            return Err(format!("it has {} components; a model may have {MAX_COMPONENTS}", components.len()));
+        }
         FolderKind::Diffusers => {
             let mut chosen = named("", &["model_index.json"]);
             for component in components.iter().filter(|it| !UNUSED_COMPONENTS.contains(&it.as_str())) {
@@ -248,5 +253,12 @@ mod tests {
         assert_eq!(select(&names, &components, None).1, full);
         let half = [&rest[..], &["unet/diffusion_pytorch_model.fp16.safetensors"], &vae].concat();
         assert_eq!(select(&names, &components, Some("fp16")).1, half);
+    }
+    #[test]
+    fn the_number_of_components_is_bounded() {
+        let list = files(&["model_index.json"]);
+        let select = |count| select_folder(&list, FolderKind::Diffusers, &vec!["unet".to_owned(); count], None);
+        assert!(select(MAX_COMPONENTS).is_ok());
+        assert_eq!(select(65).unwrap_err(), "it has 65 components; a model may have 64");
     }
 }

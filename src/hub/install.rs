@@ -1,5 +1,6 @@
 //! Downloads the chosen files and gives the model its place.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -98,20 +99,19 @@ impl Hub {
         progress: &mut dyn Progress,
     ) -> Result<(Vec<SourceEntry>, u64), HubError> {
         let parts = staging.path(PARTS);
-        staging.check_space(plan.bytes().saturating_sub(allocated(&parts)).saturating_add(RESERVE_BYTES))?;
+        let specs: Vec<FileSpec> = plan.files.iter().map(spec).collect();
+        let missing = keep_parts_of(&specs, &parts);
+        staging.check_space(missing.saturating_add(RESERVE_BYTES))?;
         let (mut files, mut resumed) = (Vec::new(), 0);
-        for PlannedFile { local, bytes, checksum, request, .. } in &plan.files {
-            let (name, checksum) = (local.clone(), checksum.clone());
-            let spec = FileSpec { name, request: request.clone(), length: *bytes, checksum };
+        for spec in &specs {
             // The file stays with the parts until all are complete, so that an interruption loses none.
-            let finished_path = parts.join(finished_name(local));
-            let fetched = self.downloader.fetch(&spec, &parts, &finished_path, progress);
+            let fetched = self.downloader.fetch(spec, &parts, &parts.join(finished_name(spec)), progress);
             let finished = fetched.map_err(|error| self.explain(error, &plan.reference))?;
             resumed += finished.resumed;
-            files.push(SourceEntry { name: local.clone(), bytes: *bytes, sha256: finished.sha256 });
+            files.push(SourceEntry { name: spec.name.clone(), bytes: spec.length, sha256: finished.sha256 });
         }
-        for file in &plan.files {
-            let (from, to) = (parts.join(finished_name(&file.local)), staging.make_path(&file.local)?);
+        for spec in &specs {
+            let (from, to) = (parts.join(finished_name(spec)), staging.make_path(&spec.name)?);
             fs::rename(&from, &to).map_err(|source| HubError::Io { path: from, source })?;
         }
         check_model(plan, &staging.files(), options.force)?;
@@ -130,10 +130,16 @@ impl Hub {
     }
 }
 
-/// The name of a finished file among the parts: a hash, because the file may be in a folder.
-fn finished_name(local: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, local.as_bytes());
-    format!("{}.finished", crate::display::hex(digest.as_ref()))
+fn spec(file: &PlannedFile) -> FileSpec {
+    let PlannedFile { local, bytes, checksum, request, .. } = file.clone();
+    FileSpec { name: local, request, length: bytes, checksum }
+}
+
+/// The name of a finished file among the parts. It has a hash of the path, because the file may be in a folder, and because
+/// several files may have the same content.
+fn finished_name(spec: &FileSpec) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, spec.name.as_bytes());
+    format!("{}.{}.finished", spec.key(), crate::display::hex(digest.as_ref()))
 }
 
 /// Examines the files that have arrived: they may differ from the headers that were read first.
@@ -196,8 +202,59 @@ fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubErro
     }
 }
 
-/// The space that unfinished parts take already, in bytes.
-fn allocated(parts: &Path) -> u64 {
-    let entries = fs::read_dir(parts).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).map(|it| it.blocks().saturating_mul(512)).sum()
+/// Removes the parts that an earlier attempt has left of other files, such as those of another version of the model. Returns
+/// the space that these files still need, in bytes.
+fn keep_parts_of(specs: &[FileSpec], parts: &Path) -> u64 {
+    let mut missing: HashMap<String, u64> = HashMap::new();
+    for spec in specs {
+        let bytes = missing.entry(spec.key()).or_default();
+        *bytes = bytes.saturating_add(spec.length);
+    }
+    for entry in fs::read_dir(parts).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let key = name.to_str().and_then(|name| name.split('.').next()).unwrap_or_default();
+        match missing.get_mut(key) {
+            Some(bytes) => {
+                let allocated = entry.metadata().map_or(0, |it| it.blocks().saturating_mul(512));
+                *bytes = bytes.saturating_sub(allocated);
+            }
+            None => {
+                let _costs_space_only = fs::remove_file(entry.path());
+            }
+        }
+    }
+    missing.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::download::{Location, Request};
+
+    fn file(name: &str, digit: &str, length: u64) -> FileSpec {
+        let request = Request::new(Location::parse("https://hub.example/f").unwrap(), None);
+        FileSpec { name: name.to_owned(), request, length, checksum: Checksum::Sha256(digit.repeat(64)) }
+    }
+
+    #[test]
+    fn parts_of_other_files_are_removed_and_save_no_space() {
+        let parts = tempfile::tempdir().unwrap();
+        let write = |name: String| {
+            let path = parts.path().join(name);
+            fs::write(&path, vec![1; 1 << 20]).unwrap();
+            path.metadata().unwrap().blocks() * 512
+        };
+        let [old, first, second] = [file("a", "1", 9 << 20), file("a", "2", 4 << 20), file("b", "3", 1 << 10)];
+        let allocated = write(format!("{}.part", old.key())) + write(finished_name(&old));
+        assert_eq!(keep_parts_of(std::slice::from_ref(&old), parts.path()), old.length - allocated);
+        let allocated = write(format!("{}.part", first.key()));
+        write(finished_name(&second));
+        let new = [first.clone(), second.clone()];
+        assert_eq!(keep_parts_of(&new, parts.path()), first.length - allocated, "a file counts only for itself");
+        let mut left: Vec<_> = fs::read_dir(parts.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [format!("{}.part", first.key()).as_str(), finished_name(&second).as_str()]);
+        let copies = [first.clone(), FileSpec { name: "folder/a".to_owned(), ..first }];
+        assert_eq!(keep_parts_of(&copies, &parts.path().join("missing")), 8 << 20);
+    }
 }

@@ -1,5 +1,6 @@
 //! The GGUF files and Whisper's `ggml-*.bin` files of a source, and which of them suits a machine.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::repository::HubFile;
@@ -57,15 +58,20 @@ impl Candidate {
 
 /// The candidates, from the largest to the smallest.
 pub(super) fn candidates(files: &[HubFile]) -> Vec<Candidate> {
+    let bytes = |file: &HubFile| file.size.unwrap_or(0);
+    let mut split_bytes: HashMap<(&str, usize), u64> = HashMap::new();
+    for file in files {
+        if let Some(SplitPart { stem, count, .. }) = split_part(&file.path) {
+            *split_bytes.entry((stem, count)).or_default() += bytes(file);
+        }
+    }
     let mut found: Vec<Candidate> = Vec::new();
     for file in files.iter().filter(|file| is_model(&file.path)) {
-        let bytes = file.size.unwrap_or(0);
         match split_part(&file.path) {
-            None => found.push(candidate(file, bytes, 1)),
-            Some((1, parts)) => {
-                let stem = file.path.rsplit_once("-00001-of-").map_or("", |(stem, _)| stem);
-                let others = files.iter().filter(|it| it.path.starts_with(stem) && split_part(&it.path).is_some());
-                found.push(candidate(file, others.filter_map(|it| it.size).sum(), parts));
+            None => found.push(candidate(file, bytes(file), 1)),
+            Some(SplitPart { stem, number: 1, count }) => {
+                let all = split_bytes.get(&(stem, count)).copied();
+                found.push(candidate(file, all.unwrap_or_default(), count));
             }
             Some(_) => {}
         }
@@ -89,15 +95,22 @@ fn is_model(path: &str) -> bool {
     is_whole || is_ggml(Path::new(path))
 }
 
-/// The number and count of a part such as `model-00001-of-00003.gguf`.
-fn split_part(path: &str) -> Option<(usize, usize)> {
+/// A part of a split file, such as `model-00001-of-00003.gguf`.
+struct SplitPart<'p> {
+    /// What comes before the number.
+    stem: &'p str,
+    number: usize,
+    count: usize,
+}
+
+fn split_part(path: &str) -> Option<SplitPart<'_>> {
     let (rest, count) = path.strip_suffix(".gguf")?.rsplit_once("-of-")?;
-    let (_, number) = rest.rsplit_once('-')?;
+    let (stem, number) = rest.rsplit_once('-')?;
     let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
     if !is_number(number) || !is_number(count) {
         return None;
     }
-    Some((number.parse().ok()?, count.parse().ok()?))
+    Some(SplitPart { stem, number: number.parse().ok()?, count: count.parse().ok()? })
 }
 
 /// The quantisation in the name of a file: the last of the words between `-`, `.` and `/` that is one.
@@ -201,6 +214,16 @@ mod tests {
         assert_eq!(select(&found, "q6_k"), [2]);
         assert_eq!(select(&found, "m-Q2_K.gguf"), [4]);
         assert!(select(&found, "Q5_K_M").is_empty());
+    }
+
+    #[test]
+    fn a_list_of_split_files_is_read_quickly() {
+        let names: Vec<String> = (1..=50_000).map(|count| format!("m-00001-of-{count:05}.gguf")).collect();
+        let mut list: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        list.extend([("m-00002-of-00002.gguf", 5), ("m-Q8_0-00002-of-00002.gguf", 9)]);
+        let found = candidates(&files(&list));
+        assert_eq!(found.len(), 50_000);
+        assert_eq!((found[0].file.path.as_str(), found[0].bytes, found[0].parts), ("m-00001-of-00002.gguf", 6, 2));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! ModelPack (<https://github.com/modelpack/model-spec>) and of ORAS name the layer's file by an annotation. Layers that are
 //! archives are not read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Deserialize;
 
@@ -151,13 +151,14 @@ impl Manifest {
         let license = self.annotations.as_ref().and_then(|it| it.get(LICENSES));
         let license = license.filter(|text| !text.trim().is_empty()).map(|text| shorten(&one_line(text)));
         let mut artifact = Artifact { license, ..Artifact::default() };
-        self.layers.iter().flatten().try_for_each(|layer| artifact.add(layer, name))?;
+        let mut paths = Paths::default();
+        self.layers.iter().flatten().try_for_each(|layer| artifact.add(layer, name, &mut paths))?;
         Ok(artifact)
     }
 }
 
 impl Artifact {
-    fn add(&mut self, layer: &Descriptor, name: &str) -> Result<(), String> {
+    fn add(&mut self, layer: &Descriptor, name: &str, paths: &mut Paths) -> Result<(), String> {
         let media_type = layer.media_type.as_str();
         let find = |list: &[(&'static str, &'static str)]| list.iter().find(|it| it.0 == media_type).map(|it| it.1);
         if let Some(why) = find(&REFUSED) {
@@ -178,27 +179,46 @@ impl Artifact {
         let path = match media_type {
             _ if GGUF.contains(&media_type) => {
                 let named = named.filter(|path| path.ends_with(".gguf"));
-                Some(named.unwrap_or_else(|| self.free_name(name, ".gguf")))
+                Some(named.unwrap_or_else(|| paths.free(name, ".gguf")))
             }
-            _ if LICENSE.contains(&media_type) => Some(self.free_name("LICENSE", "")),
+            _ if LICENSE.contains(&media_type) => Some(paths.free("LICENSE", "")),
             _ => named.or_else(|| find(&NAMED).map(str::to_owned)),
         };
         match path.filter(|path| is_usable(path, Some(layer.size))) {
             Some(path) if path.starts_with("LICENSE") && layer.size > MAX_LICENSE_BYTES => Ok(()),
             Some(path) => {
                 let sha256 = layer.sha256()?.to_owned();
+                paths.taken.insert(path.clone());
                 self.files.push(LayerFile { path, bytes: layer.size, sha256 });
                 Ok(())
             }
             None => Ok(()),
         }
     }
+}
 
-    /// `stem` and `ending`, with a number if an earlier file has that name.
-    fn free_name(&self, stem: &str, ending: &str) -> String {
-        let is_free = |name: &String| self.files.iter().all(|file| file.path != *name);
-        let numbered = (2..=MAX_LAYERS).map(|number| format!("{stem}-{number}{ending}"));
-        std::iter::once(format!("{stem}{ending}")).chain(numbered).find(is_free).unwrap_or_default()
+/// The paths of the files that an artifact has so far.
+#[derive(Default)]
+struct Paths {
+    taken: HashSet<String>,
+    /// The number at which the next search of a free path begins, for each stem.
+    numbers: HashMap<String, usize>,
+}
+
+impl Paths {
+    /// `stem` and `ending`, with a number if an earlier file has that path.
+    fn free(&mut self, stem: &str, ending: &str) -> String {
+        let number = self.numbers.entry(stem.to_owned()).or_insert(1);
+        loop {
+            let path = match *number {
+                1 => format!("{stem}{ending}"),
+                number => format!("{stem}-{number}{ending}"),
+            };
+            if !self.taken.contains(&path) {
+                return path;
+            }
+            *number += 1;
+        }
     }
 }
 
@@ -246,6 +266,17 @@ mod tests {
         assert_eq!(found.unused, ["the registry's template", "the default parameters"]);
         assert!(artifact(&[of("model", 1), of("adapter", 2)]).unwrap_err().contains("adapter"));
         assert!(artifact(&[of("tensor", 1)]).unwrap_err().contains("safetensors in Ollama's format"));
+    }
+
+    #[test]
+    fn every_license_gets_a_path_of_its_own() {
+        let title = Some(("org.opencontainers.image.title", "LICENSE-2"));
+        let mut layers = vec![layer("application/octet-stream", 1, title)];
+        layers.resize_with(MAX_LAYERS, || layer("application/vnd.ollama.image.license", 2, None));
+        let found = artifact(&layers).unwrap();
+        let paths: Vec<&str> = found.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(paths[..4], ["LICENSE-2", "LICENSE", "LICENSE-3", "LICENSE-4"]);
+        assert_eq!((paths.len(), paths[MAX_LAYERS - 1]), (MAX_LAYERS, "LICENSE-1024"));
     }
 
     #[test]

@@ -142,10 +142,18 @@ fn a_job_trains_a_model_that_its_project_can_call() {
     let folder = server.stop();
     let usage = quota_usage_of(folder.path(), &project);
     assert_eq!((usage.jobs, usage.files), (1, 2));
+    std::fs::write(folder.path().join("models/models.toml"), format!("[aliases]\nmine = '{model}'")).unwrap();
     let server = Server::start_in(folder);
-    let chat =
-        json!({ "model": checkpoint, "messages": [{ "role": "user", "content": "question 3" }], "max_tokens": 1 });
-    server.call(Method::POST, "/v1/chat/completions", Some(&key), Some(&chat)).ok();
+    let chat = |key: &str, model: &str| {
+        let messages = json!([{ "role": "user", "content": "question 3" }]);
+        let body = json!({ "model": model, "messages": messages, "max_tokens": 1 });
+        server.call(Method::POST, "/v1/chat/completions", Some(key), Some(&body))
+    };
+    chat(&key, checkpoint).ok();
+    assert_eq!(chat(&key, "mine").ok()["model"], model);
+    let refused = chat(&stranger, "mine");
+    assert_eq!(refused.error_fields().0, 404);
+    assert!(refused.text.contains("'mine'") && !refused.text.contains("ft:"), "{}", refused.text);
 }
 
 #[test]

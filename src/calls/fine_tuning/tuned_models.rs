@@ -61,6 +61,17 @@ impl TunedModels {
         Ok(())
     }
 
+    /// Replaces an alias by the ID of its model, unless that is a tuned model that the key may not use. Errors then name the
+    /// alias, because the ID names another project.
+    pub async fn resolve_alias(&self, access: &Access, name: &mut String) -> Result<()> {
+        let Some(target) = self.engine.models().alias_target(name) else { return Ok(()) };
+        let is_tuned = target.starts_with(TUNED_PREFIX);
+        if !is_tuned || access.lists(&target) && self.jobs.tuned_model(access, &target).await?.is_some() {
+            *name = target;
+        }
+        Ok(())
+    }
+
     async fn add(&self, model: TunedModel) -> Result<()> {
         let registration = AdapterRegistration {
             id: model.name.clone(),

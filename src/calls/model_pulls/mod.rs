@@ -99,7 +99,7 @@ impl ModelPulls {
     pub async fn start(&self, access: &Access, request: PullRequest) -> Result<PullWatch> {
         self.admit(access)?;
         let _one = self.0.queueing.lock().await;
-        if let Some(job) = self.0.queue.find_equal(&request) {
+        if let Some(job) = self.0.queue.find_equal(&request, access) {
             return Ok(PullWatch::new(job));
         }
         self.0.queue.require_room()?;

@@ -7,6 +7,7 @@ use super::job::Job;
 use super::request::PullRequest;
 use crate::error::{Code, Error, Result};
 use crate::ids::PullId;
+use crate::service::access::Access;
 
 /// Pulls that may wait.
 const MAX_QUEUED: usize = 16;
@@ -40,9 +41,11 @@ impl Pulls {
 }
 
 impl PullQueue {
-    /// The pull of an equal request that has not ended.
-    pub fn find_equal(&self, request: &PullRequest) -> Option<Arc<Job>> {
-        self.with(|pulls| pulls.all.iter().find(|job| job.request == *request && job.goes_on()).cloned())
+    /// The pull of an equal request that has not ended. Its key must be restricted to the same models, because that decides
+    /// what the pull may install.
+    pub fn find_equal(&self, request: &PullRequest, access: &Access) -> Option<Arc<Job>> {
+        let is_equal = |job: &Arc<Job>| job.request == *request && job.access.models() == access.models();
+        self.with(|pulls| pulls.all.iter().find(|job| is_equal(job) && job.goes_on()).cloned())
     }
 
     /// # Errors
@@ -112,14 +115,17 @@ mod tests {
     use crate::calls::model_pulls::job::PullState;
     use crate::clock_rng::Timestamp;
     use crate::ids::{KeyId, ProjectId};
-    use crate::service::access::{Access, Scopes};
+    use crate::service::access::Scopes;
     use crate::service::pull_log::PullEnd;
 
+    fn access(models: Option<&str>) -> Access {
+        let (key, project) = (KeyId::from_bytes([1; 16]), ProjectId::from_bytes([1; 16]));
+        Access::for_tests(key, project, Scopes::ALL, models.map(|model| vec![model.to_owned()]))
+    }
+
     fn job(number: u8) -> Arc<Job> {
-        let id = |byte: u8| [byte; 16];
-        let access = Access::for_tests(KeyId::from_bytes(id(1)), ProjectId::from_bytes(id(1)), Scopes::ALL, None);
         let request = PullRequest::new(&format!("hf:u/r{number}"), None, false, None).unwrap();
-        Arc::new(Job::new(PullId::from_bytes(id(number)), request, access, Timestamp::ORIGIN))
+        Arc::new(Job::new(PullId::from_bytes([number; 16]), request, access(None), Timestamp::ORIGIN))
     }
 
     #[test]
@@ -157,9 +163,10 @@ mod tests {
         let queue = PullQueue::default();
         let first = job(1);
         queue.push(Arc::clone(&first)).unwrap();
-        assert!(queue.find_equal(&first.request).is_some());
-        assert!(queue.find_equal(&job(2).request).is_none());
+        let is_found = |job: &Job, models| queue.find_equal(&job.request, &access(models)).is_some();
+        assert!(is_found(&first, None) && !is_found(&job(2), None));
+        assert!(!is_found(&first, Some("r1")), "a restricted key does not join the pull of one that is not");
         first.cancel(None);
-        assert!(queue.find_equal(&first.request).is_none());
+        assert!(!is_found(&first, None));
     }
 }

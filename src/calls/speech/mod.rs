@@ -16,7 +16,7 @@ pub use running::RunningSpeech;
 
 use super::blocking::run_blocking;
 use super::errors::{self, ModelErrors};
-use super::model_name::authorize_name;
+use super::model_name::{authorize_name, resolve_alias};
 use super::upstream::byte_stream::ByteStream;
 use super::upstream::errors::{from_failure, unsupported};
 use super::upstream::models::UpstreamModels;
@@ -122,7 +122,7 @@ impl Speeches {
     /// The voices of all models that the key may use, or of one model. Sorted by model and name. Loads no model.
     pub async fn voices(&self, access: &Access, mut model: Option<String>) -> Result<Vec<ListedVoice>> {
         if let Some(model) = &mut model {
-            self.engine.models().resolve_alias(model);
+            resolve_alias(&self.engine, model);
             access.require_listed(model)?;
         }
         let (engine, access) = (self.engine.clone(), access.clone());

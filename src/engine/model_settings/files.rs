@@ -1,8 +1,8 @@
 //! The settings files of a models folder. They are read again when they change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -36,11 +36,24 @@ enum FileKey {
 /// The state of a file on disk: its size, and when it or its permissions were last changed, in seconds and nanoseconds.
 type Stamp = (u64, i64, i64);
 
+#[derive(Default)]
 struct SettingsFile {
-    stamp: Stamp,
+    /// The state that was read. `None`: it could not be read, so the next look tries again.
+    stamp: Option<Stamp>,
     /// The contents when it last had no error.
     settings: FileSettings,
     errors: Vec<String>,
+    /// Whether it was missing at the last look.
+    is_missing: bool,
+}
+
+/// What a look at a file finds.
+enum Look {
+    /// The state that was read last.
+    Unchanged,
+    Changed(Stamp, String),
+    Unreadable(String),
+    Missing,
 }
 
 impl FileKey {
@@ -59,12 +72,11 @@ impl FileKey {
         }
     }
 
-    fn read(&self, folder: &Path) -> Result<FileSettings, Vec<String>> {
+    fn parse(&self, text: &str) -> Result<FileSettings, Vec<String>> {
         let name = self.name();
-        let text = read_text(&self.path(folder)).map_err(|error| vec![format!("{name}: {error}")])?;
         let read = match self {
-            Self::AllModels => all_models(&text),
-            Self::OneModel(id) => one_model(id, &text),
+            Self::AllModels => all_models(text),
+            Self::OneModel(id) => one_model(id, text),
         };
         read.map_err(|errors| {
             let more = errors.len().saturating_sub(MAX_ERRORS);
@@ -79,14 +91,13 @@ impl SettingsFiles {
         Self { folder, folder_modified: None, files: BTreeMap::new() }
     }
 
-    /// Reads the files that have changed. Returns whether any has.
+    /// Reads the files that have changed. Returns whether settings or errors may have.
     pub fn refresh(&mut self) -> bool {
-        let found = self.find();
-        let before = self.files.len();
-        self.files.retain(|key, _| found.contains_key(key));
-        let mut has_changed = self.files.len() < before;
-        for (key, stamp) in found {
-            has_changed |= self.update(key, stamp);
+        let mut keys = self.find();
+        keys.extend(self.files.keys().cloned());
+        let mut has_changed = false;
+        for key in keys {
+            has_changed |= self.update(key);
         }
         has_changed
     }
@@ -108,31 +119,43 @@ impl SettingsFiles {
         all
     }
 
-    /// Reads a file if it has changed. Returns whether it has.
-    fn update(&mut self, key: FileKey, stamp: Stamp) -> bool {
-        let former = self.files.get(&key);
-        if former.is_some_and(|file| file.stamp == stamp) {
+    /// Reads a file if it has changed. Returns whether its settings or errors may have.
+    fn update(&mut self, key: FileKey) -> bool {
+        let path = key.path(&self.folder);
+        let look = look_at(&path, self.files.get(&key));
+        let is_missing = matches!(look, Look::Missing);
+        if is_missing && !self.files.contains_key(&key) {
             return false;
         }
-        let (settings, errors) = match key.read(&self.folder) {
-            Ok(settings) => (settings, Vec::new()),
-            Err(errors) => (former.map(|file| file.settings.clone()).unwrap_or_default(), errors),
-        };
-        self.files.insert(key, SettingsFile { stamp, settings, errors });
-        true
+        let file = self.files.entry(key.clone()).or_default();
+        let was_missing = std::mem::replace(&mut file.is_missing, is_missing);
+        match look {
+            Look::Unchanged => false,
+            Look::Changed(stamp, text) => {
+                file.stamp = Some(stamp);
+                match key.parse(&text) {
+                    Ok(settings) => (file.settings, file.errors) = (settings, Vec::new()),
+                    Err(errors) => file.errors = errors,
+                }
+                true
+            }
+            Look::Unreadable(error) => {
+                let errors = vec![format!("{}: {error}", key.name())];
+                file.stamp = None;
+                std::mem::replace(&mut file.errors, errors) != file.errors
+            }
+            // Some editors remove a file before they write it again. A model is removed with its folder.
+            Look::Missing if !was_missing && path.parent().is_some_and(Path::is_dir) => false,
+            Look::Missing => self.files.remove(&key).is_some(),
+        }
     }
 
-    /// The files on disk.
-    fn find(&self) -> BTreeMap<FileKey, Stamp> {
+    /// The files that may be on disk.
+    fn find(&self) -> BTreeSet<FileKey> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let ids = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let ids = ids.filter(|id| id != LORAS && !id.starts_with('.') && !id.chars().any(char::is_control));
-        let keys = ids.map(FileKey::OneModel).chain([FileKey::AllModels]);
-        let on_disk = |key: FileKey| {
-            let metadata = fs::metadata(key.path(&self.folder)).ok()?;
-            Some((key, stamp(&metadata)))
-        };
-        keys.filter_map(on_disk).collect()
+        ids.map(FileKey::OneModel).chain([FileKey::AllModels]).collect()
     }
 }
 
@@ -149,17 +172,31 @@ fn stamp(metadata: &Metadata) -> Stamp {
     (metadata.len(), metadata.ctime(), metadata.ctime_nsec())
 }
 
-/// The text of a file, or what is wrong with it.
-fn read_text(path: &Path) -> Result<String, String> {
-    let unreadable = |cause: std::io::Error| format!("it cannot be read: {cause}");
+/// Reads a file unless its state is the one that was read last.
+fn look_at(path: &Path, former: Option<&SettingsFile>) -> Look {
+    let unreadable = |cause: std::io::Error| Look::Unreadable(format!("it cannot be read: {cause}"));
+    let is_gone = |cause: &std::io::Error| matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        // In a folder that is closed to the server, there may be no such file.
+        Err(cause) if is_gone(&cause) || former.is_none() => return Look::Missing,
+        Err(cause) => return unreadable(cause),
+    };
+    let stamp = stamp(&metadata);
+    if former.is_some_and(|file| file.stamp == Some(stamp)) {
+        return Look::Unchanged;
+    }
     // A FIFO would block.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err("it is not a regular file; replace it by one, or remove it".to_owned());
+    if !metadata.is_file() {
+        return Look::Unreadable("it is not a regular file; replace it by one, or remove it".to_owned());
     }
     let mut text = String::new();
-    File::open(path).map_err(unreadable)?.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
-    match text.len() as u64 > MAX_BYTES {
-        true => Err(format!("it is larger than {} KiB; shorten it", MAX_BYTES >> 10)),
-        false => Ok(text),
+    match File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text)) {
+        Ok(length) if length as u64 > MAX_BYTES => {
+            Look::Unreadable(format!("it is larger than {} KiB; shorten it", MAX_BYTES >> 10))
+        }
+        Ok(_) => Look::Changed(stamp, text),
+        Err(cause) if is_gone(&cause) => Look::Missing,
+        Err(cause) => unreadable(cause),
     }
 }

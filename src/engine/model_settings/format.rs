@@ -72,12 +72,12 @@ pub fn one_model(id: &str, text: &str) -> Result<FileSettings, Errors> {
 }
 
 /// The settings, unless there is an error.
-fn finish(mut reader: Reader<'_>, file: FileSettings) -> Result<FileSettings, Errors> {
+fn finish(mut reader: Reader, file: FileSettings) -> Result<FileSettings, Errors> {
     reader.errors.sort();
     if reader.errors.is_empty() { Ok(file) } else { Err(reader.errors) }
 }
 
-fn aliases<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> BTreeMap<String, String> {
+fn aliases(reader: &mut Reader, value: &Value<'_>) -> BTreeMap<String, String> {
     let Some(table) = reader.section("aliases", value) else { return BTreeMap::new() };
     if table.len() > MAX_ALIASES {
         let text = format!("aliases has {} names; at most {MAX_ALIASES} are allowed", table.len());
@@ -101,7 +101,7 @@ fn aliases<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> BTreeMap<String, S
 
 /// Adds an alias whose place is `at`.
 fn add_alias<T>(
-    reader: &mut Reader<'_>,
+    reader: &mut Reader,
     aliases: &mut BTreeMap<String, String>,
     at: &Spanned<T>,
     name: &str,
@@ -122,7 +122,7 @@ fn add_alias<T>(
     }
 }
 
-fn models<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> BTreeMap<String, ModelSettings> {
+fn models(reader: &mut Reader, value: &Value<'_>) -> BTreeMap<String, ModelSettings> {
     let Some(table) = reader.section("models", value) else { return BTreeMap::new() };
     if table.len() > MAX_MODELS {
         let text = format!("models has {} sections; at most {MAX_MODELS} are allowed", table.len());
@@ -135,7 +135,13 @@ fn models<'t>(reader: &mut Reader<'t>, value: &Value<'t>) -> BTreeMap<String, Mo
         if let Err(what) = check_name(id) {
             reader.error(value.span(), format!("the model '{}' {what}", crate::display::shorten(id)));
         } else if let Some(table) = reader.section(&path, value) {
-            models.insert(id.to_string(), model(reader, &format!("{path}."), table, KEYS_OF_MODEL));
+            let settings = model(reader, &format!("{path}."), table, KEYS_OF_MODEL);
+            let pin = table.iter().find(|(key, _)| key.get_ref() == "pinned");
+            if let Some((_, value)) = pin.filter(|_| settings.pinned == Some(true) && id.starts_with(TUNED_PREFIX)) {
+                let text = "is true, but a model that a project has trained cannot be pinned; remove it";
+                reader.error(value.span(), format!("{path}.pinned {text}"));
+            }
+            models.insert(id.to_string(), settings);
         }
     }
     models
@@ -148,7 +154,7 @@ fn toml_key(name: &str) -> String {
 }
 
 /// The settings in a section. `section`: its path with a dot at its end, or nothing.
-fn model<'t>(reader: &mut Reader<'t>, section: &str, table: &DeTable<'t>, keys: &[&str]) -> ModelSettings {
+fn model(reader: &mut Reader, section: &str, table: &DeTable<'_>, keys: &[&str]) -> ModelSettings {
     let mut settings = ModelSettings::default();
     for (key, value) in table {
         let name = &**key.get_ref();
@@ -168,7 +174,7 @@ fn model<'t>(reader: &mut Reader<'t>, section: &str, table: &DeTable<'t>, keys: 
     settings
 }
 
-fn defaults<'t>(reader: &mut Reader<'t>, section: &str, table: &DeTable<'t>) -> GenerationDefaults {
+fn defaults(reader: &mut Reader, section: &str, table: &DeTable<'_>) -> GenerationDefaults {
     let mut defaults = GenerationDefaults::default();
     for (key, value) in table {
         let name = &**key.get_ref();
@@ -192,6 +198,6 @@ fn defaults<'t>(reader: &mut Reader<'t>, section: &str, table: &DeTable<'t>) -> 
     defaults
 }
 
-fn count(reader: &mut Reader<'_>, path: &str, value: &Value<'_>, min: i64) -> Option<u32> {
+fn count(reader: &mut Reader, path: &str, value: &Value<'_>, min: i64) -> Option<u32> {
     reader.whole(path, value, min, u32::MAX.into()).and_then(|count| u32::try_from(count).ok())
 }

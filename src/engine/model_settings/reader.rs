@@ -11,7 +11,7 @@ use crate::display::{one_of, shorten};
 use crate::engine::settings::{MAX_STOP_BYTES, MAX_STOPS};
 use crate::engine::text::sampler::range::SamplingRange;
 use crate::spelling::nearest;
-use crate::toml_text::{kind_of, line_of};
+use crate::toml_text::{Lines, kind_of};
 
 /// A value with its place in the text.
 pub type Value<'t> = Spanned<DeValue<'t>>;
@@ -23,19 +23,19 @@ const IDLE_FORM: &str = "write a time such as \"90s\", \"30m\", \"2h\" or \"1d\"
 const MAX_NAME_BYTES: usize = 256;
 
 /// Reads the values of one file.
-pub struct Reader<'t> {
-    text: &'t str,
+pub struct Reader {
+    lines: Lines,
     /// With their lines.
     pub errors: Vec<(usize, String)>,
 }
 
-impl<'t> Reader<'t> {
-    pub fn new(text: &'t str) -> Self {
-        Self { text, errors: Vec::new() }
+impl Reader {
+    pub fn new(text: &str) -> Self {
+        Self { lines: Lines::new(text), errors: Vec::new() }
     }
 
     pub fn error(&mut self, at: Range<usize>, error: String) {
-        self.errors.push((line_of(self.text, at.start), error));
+        self.errors.push((self.lines.line_of(at.start), error));
     }
 
     /// The value, or `None` after an error was noted: `path` and what is wrong.
@@ -57,7 +57,7 @@ impl<'t> Reader<'t> {
         self.error(key.span(), format!("unknown key '{path}'; {remedy}"));
     }
 
-    pub fn section<'v>(&mut self, path: &str, value: &'v Value<'t>) -> Option<&'v DeTable<'t>> {
+    pub fn section<'v, 't>(&mut self, path: &str, value: &'v Value<'t>) -> Option<&'v DeTable<'t>> {
         let read = match value.get_ref() {
             DeValue::Table(table) => Ok(table),
             _ => Err(format!("is a section; write [{path}] on a line of its own")),

@@ -168,6 +168,23 @@ qwen2.5-1.5b.pinned = true
 }
 
 #[test]
+fn a_model_that_a_project_has_trained_cannot_be_pinned() {
+    let expected =
+        "2: models.\"ft:a:b::1\".pinned is true, but a model that a project has trained cannot be pinned; remove it";
+    assert_eq!(errors("[models.'ft:a:b::1']\npinned = true"), [expected]);
+    assert!(all_models("[models.'ft:a:b::1']\npinned = false\nunload_after = '1m'").is_ok());
+}
+
+#[test]
+fn many_errors_are_located_quickly() {
+    let keys: String = (0..25_000).map(|index| format!("k{index} = 1\n")).collect();
+    let unknown = all_models(&keys).unwrap_err();
+    assert_eq!((unknown.len(), unknown[24_999].0), (25_000, 25_000));
+    let twice = all_models(&"x = 1\n".repeat(25_000)).unwrap_err();
+    assert_eq!(twice.last().unwrap().0, 25_000);
+}
+
+#[test]
 fn sizes_are_bounded() {
     let name = "x".repeat(257);
     assert!(errors(&format!("[aliases]\n{name} = \"a\""))[0].contains("has 257 bytes; at most 256"));
@@ -248,12 +265,55 @@ fn a_file_with_an_error_changes_nothing_until_it_is_repaired() {
     assert!(files.refresh());
     let repaired = files.settings();
     assert_eq!((target(&repaired, "a"), target(&repaired, "b"), repaired.problems().len()), (None, Some("tiny"), 0));
-    fs::remove_file(folder.path().join("tiny/model.toml")).unwrap();
-    assert!(files.refresh() && !files.settings().is_pinned("tiny"));
     fs::remove_file(folder.path().join("models.toml")).unwrap();
     fs::create_dir(folder.path().join("models.toml")).unwrap();
     assert!(files.refresh());
     assert_eq!(files.settings().problems(), ["models.toml: it is not a regular file; replace it by one, or remove it"]);
+    assert_eq!(target(&files.settings(), "b"), Some("tiny"));
+}
+
+#[test]
+fn settings_of_a_file_that_is_missing_for_a_moment_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = SettingsFiles::new(folder.path().to_owned());
+    let (all, own) = (folder.path().join("models.toml"), folder.path().join("tiny/model.toml"));
+    write(folder.path(), "models.toml", "[aliases]\na = 'tiny'");
+    write(folder.path(), "tiny/model.toml", "pinned = true");
+    assert!(files.refresh());
+    fs::remove_file(&all).unwrap();
+    fs::remove_file(&own).unwrap();
+    assert!(!files.refresh(), "an editor may be about to write them");
+    assert_eq!((target(&files.settings(), "a"), files.settings().is_pinned("tiny")), (Some("tiny"), true));
+    write(folder.path(), "models.toml", "[aliases]\nb = 'tiny'");
+    assert!(files.refresh());
+    assert_eq!((target(&files.settings(), "b"), files.settings().is_pinned("tiny")), (Some("tiny"), false));
+    fs::remove_file(&all).unwrap();
+    assert!(!files.refresh() && files.refresh() && !files.refresh());
+    assert!(files.settings().is_empty());
+    write(folder.path(), "tiny/model.toml", "pinned = true");
+    assert!(files.refresh());
+    fs::remove_dir_all(folder.path().join("tiny")).unwrap();
+    assert!(files.refresh() && files.settings().is_empty(), "the model was removed");
+}
+
+#[test]
+fn settings_of_a_file_that_cannot_be_read_for_a_moment_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut files = SettingsFiles::new(folder.path().to_owned());
+    write(folder.path(), "tiny/model.toml", "pinned = true");
+    assert!(files.refresh());
+    let (tiny, aside) = (folder.path().join("tiny"), folder.path().join(".tiny"));
+    fs::rename(&tiny, &aside).unwrap();
+    // A link to itself cannot be followed, whoever reads it.
+    std::os::unix::fs::symlink("tiny", &tiny).unwrap();
+    assert!(files.refresh() && !files.refresh(), "the error is new once");
+    let unreadable = files.settings();
+    assert!(unreadable.is_pinned("tiny"));
+    assert!(unreadable.problems()[0].starts_with("tiny/model.toml: it cannot be read: "), "{unreadable:?}");
+    fs::remove_file(&tiny).unwrap();
+    fs::rename(&aside, &tiny).unwrap();
+    assert!(files.refresh() && !files.refresh());
+    assert_eq!((files.settings().is_pinned("tiny"), files.settings().problems().len()), (true, 0));
 }
 
 /// Pieces of which broken and valid files are made.

@@ -43,14 +43,7 @@ impl Registry {
         *known = warnings;
     }
 
-    /// Replaces a name that is an alias by what it stands for. An ID of a model is never an alias.
-    pub fn resolve_alias(&self, name: &mut String) {
-        if let Some(target) = self.alias_target(name) {
-            *name = target;
-        }
-    }
-
-    /// What a name stands for, if it is an alias. Accesses the disk only if the models folder was never scanned.
+    /// What a name stands for, if it is an alias. An ID of a model is never an alias. Accesses the disk only if the models folder was never scanned.
     pub fn alias_target(&self, name: &str) -> Option<String> {
         let settings = self.model_settings.load();
         let (alias, target) = settings.alias(name)?;

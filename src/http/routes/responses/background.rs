@@ -30,7 +30,7 @@ use crate::service::usage::{Outcome, UsageRecorder};
 /// Stores a response that is to be generated. `body`: the JSON of its request.
 pub async fn create(caller: &Caller, checked: Checked, link: ChainLink, body: &[u8], api: &Data<Api>) -> ApiResult {
     let Checked { call, settings, is_streamed, input, ignored, .. } = checked;
-    let model = api.models.resolve(&call.model.unwrap_or_default());
+    let model = api.models.resolve(&caller.access, &call.model.unwrap_or_default()).await?;
     caller.access.require_model(&model)?;
     api.models.get(&caller.access, &model).await?;
     caller.recorder.check_budget(1).await?;
