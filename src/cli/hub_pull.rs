@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::app::SystemClockRng;
-use crate::catalog::is_sha256;
+use crate::catalog::{UserError, is_sha256};
 use crate::clock_rng::ClockRng;
 use crate::config::{ComputeArgs, parse_size};
 use crate::display::{format_bytes, format_count};
@@ -95,12 +95,13 @@ pub fn pull(
 ) -> Result<(), Box<dyn std::error::Error>> {
     check_owner(models_dir, "models pull …")?;
     let clock_rng = Arc::new(SystemClockRng::new());
+    let failed = |error: HubError| error.for_command();
     let hub_settings = hub_settings(reference, args)?;
-    let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng))?;
+    let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng)).map_err(failed)?;
     let settings = Settings { threads: args.compute.threads(), ..Settings::new(models_dir, args.compute.memory()) };
     let options = PlanOptions { name: args.name.clone(), sha256: args.sha256.clone(), settings };
     let mut progress = if args.json { Box::new(Silent) } else { progress::for_stderr() };
-    let plan = hub.plan(reference, &options, progress.as_mut())?;
+    let plan = hub.plan(reference, &options, progress.as_mut()).map_err(failed)?;
     if !args.json {
         show(&plan, out)?;
     }
@@ -108,7 +109,7 @@ pub fn pull(
         return if args.json { print_json(&listed(&plan), out) } else { Ok(()) };
     }
     let options = InstallOptions { force: args.force, verify, max_bytes: args.max_size, now: clock_rng.now() };
-    let done = hub.install(&plan, models_dir, options, progress.as_mut())?;
+    let done = hub.install(&plan, models_dir, options, progress.as_mut()).map_err(failed)?;
     if args.json {
         let mut object = listed(&plan);
         object["path"] = json!(done.path);

@@ -451,7 +451,10 @@ fn the_token_is_sent_to_the_hub_and_shown_to_nobody() {
     let server = Server::start_configured(&TinyModel::default(), |config| config.api_pulls = Some(settings));
     let streamed = pull(&server, json!({ "stream": true }));
     let last = events(&streamed).pop().unwrap();
-    assert!(last["error"]["message"].as_str().unwrap().contains("is gated: accept its license"), "{last}");
+    assert!(
+        last["error"]["message"].as_str().unwrap().contains("then ask the operator to set HF_TOKEN on the server"),
+        "{last}"
+    );
     let sent = hub.server.requests();
     assert!(sent.iter().any(|request| request.header("authorization") == Some(&format!("Bearer {TOKEN}"))));
     let id = last["id"].as_str().unwrap();

@@ -36,7 +36,7 @@ impl Installer {
     pub fn install(&self, job: &Job) -> Result<u64> {
         if let Some(owner) = foreign_owner(&self.models_dir()) {
             let text = format!(
-                "The models folder belongs to the user with the ID {owner}, and the server runs as root. Run the server as that user."
+                "The models folder belongs to the user with the ID {owner}, and the server runs as root. Ask the operator to run it as that user."
             );
             return Err(Error::new(Code::StorageUnavailable, text));
         }
