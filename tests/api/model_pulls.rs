@@ -367,6 +367,7 @@ fn requests_that_cannot_be_right_are_refused_at_once() {
         (json!({ "model": "ftp://x/y" }), "model", "hf:USER/REPO"),
         (json!({ "sha256": "12" }), "sha256", "64 hexadecimal digits"),
         (json!({ "model": "all-minilm-l6-v2", "name": "n" }), "name", "not for models of the catalog"),
+        (json!({ "model": "all-minilm-l6-v2", "force": true }), "force", "not for models of the catalog"),
         (json!({ "stream": true, "dry_run": true }), "stream", "dry_run"),
         (json!({ "endpoint": "http://10.0.0.1" }), "endpoint", "endpoint"),
     ] {

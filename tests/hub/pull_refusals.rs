@@ -192,7 +192,10 @@ fn https_is_verified_and_not_left() {
 fn options_and_settings_are_checked() {
     let repository = Repository::new();
     let error = |arguments: &[&str]| repository.pull_error(arguments);
-    assert!(error(&["smollm2-135m-instruct", "--list"]).contains("--list is not for models of the catalog"));
+    for option in ["--list", "--force"] {
+        let text = format!("{option} is not for models of the catalog");
+        assert!(error(&["smollm2-135m-instruct", option]).contains(&text));
+    }
     assert!(error(&["hf:u/a", "hf:u/b", "--name", "x"]).contains("--name is only for one model"));
     assert!(error(&["hf:u"]).contains("hf:USER/REPO"));
     assert!(error(&["x:llama3.2"]).contains("neither a name of the catalog nor of a source"));
