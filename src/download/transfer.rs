@@ -28,7 +28,7 @@ const MAX_EXPIRED: u32 = 5;
 pub(super) struct Shared {
     /// Bytes received or verified; those of a repeated part are taken back.
     pub bytes: AtomicU64,
-    /// Nobody waits for the work any more.
+    /// The result is no longer wanted.
     pub is_cancelled: AtomicBool,
     pub notes: Mutex<Vec<String>>,
 }
