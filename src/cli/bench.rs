@@ -9,6 +9,7 @@ use clap::Args;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 
+use super::model_name::resolve_alias;
 use super::output::Outcome;
 use super::sandbox::this_program;
 use super::stopwatch::Stopwatch;
@@ -34,7 +35,7 @@ const TEXTS_AT_ONCE: usize = 16;
 
 #[derive(Args)]
 pub(super) struct BenchArgs {
-    /// An installed model for chat, embeddings or reranking
+    /// An installed model for chat, embeddings or reranking, or an alias of one
     model: String,
     /// How long to measure
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -77,26 +78,27 @@ pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> O
     let clock = Arc::new(SystemClockRng::new());
     let engine = app::start_engine(paths.models.clone(), &args.compute, this_program()?, clock.clone())?;
     let bench = Bench { engine: &engine, clock: &*clock };
-    let kind = engine.models().find(&args.model).map(|model| model.kind);
+    let name = resolve_alias(&args.model, &paths.models);
+    let kind = engine.models().find(&name).map(|model| model.kind);
     if !args.json && control_socket::is_listening(&paths.data) {
         writeln!(out, "A server is running, which uses the same CPU and memory. Stop it for exact results.\n")?;
     }
     let budget = Duration::from_secs(args.seconds);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let measurements = match kind {
-        Some(ModelKind::Text) => runtime.block_on(bench.text(engine.models().load(&args.model)?, budget))?,
+        Some(ModelKind::Text) => runtime.block_on(bench.text(engine.models().load(&name)?, budget))?,
         Some(kind @ (ModelKind::Embedding | ModelKind::Reranker)) => {
-            runtime.block_on(bench.texts(engine.models().load_encoder(&args.model, kind)?, budget))?
+            runtime.block_on(bench.texts(engine.models().load_encoder(&name, kind)?, budget))?
         }
-        Some(_) => return Err(format!("'{}' is no model for chat, embeddings or reranking", args.model).into()),
+        Some(_) => return Err(format!("'{name}' is no model for chat, embeddings or reranking").into()),
         None => {
-            let (name, folder) = (shorten(&args.model), engine.models().folder());
+            let (name, folder) = (shorten(&name), engine.models().folder());
             return Err(format!("no model '{name}' is in {}; see `outpost models list`", folder.display()).into());
         }
     };
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string_pretty(&measurements)?)?,
-        false => print(&args.model, args.compute.threads(), &measurements, out)?,
+        false => print(&name, args.compute.threads(), &measurements, out)?,
     }
     Ok(())
 }
