@@ -197,7 +197,7 @@ fn check_version(head: &Head, etag: Option<&str>) -> Result<(), DownloadError> {
     let found = head.headers.get(ETAG).and_then(|value| value.to_str().ok());
     match etag.is_none() || found == etag {
         true => Ok(()),
-        false => Err(DownloadError::protocol(&head.location, "the file has changed; run the same command again")),
+        false => Err(DownloadError::protocol(&head.location, "the file has changed; try again")),
     }
 }
 
