@@ -109,7 +109,8 @@ fn chat_and_embedding_models_are_measured_and_others_refused_by_name() {
             assert!(row["per_second"].as_f64().unwrap() > 0. && row["unit"] == unit && row["runs"].as_u64() > Some(0));
         }
     }
-    let text = String::from_utf8(bench(&[MODEL, "--seconds", "1"]).stdout).unwrap();
+    fs::write(folder.path().join("models/models.toml"), format!("[aliases]\ngpt-4o = '{MODEL}'")).unwrap();
+    let text = String::from_utf8(bench(&["gpt-4o", "--seconds", "1"]).stdout).unwrap();
     assert!(text.contains("prompt of 512 tokens") && text.contains("8 requests at once"), "{text}");
     let unknown = bench(&["nothing"]);
     assert_eq!(unknown.status.code(), Some(1));
