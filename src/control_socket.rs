@@ -155,7 +155,10 @@ async fn answer_connection(stream: UnixStream, context: Arc<Context>, turn: &Mut
     let mut line = String::new();
     let mut reader = tokio::io::BufReader::new(reader.take(MAX_REQUEST_BYTES));
     let read = tokio::time::timeout(Duration::from_secs(5), reader.read_line(&mut line)).await;
-    read.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    if read.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?? == 0 {
+        // See `is_listening`.
+        return Ok(());
+    }
     let answer = match serde_json::from_str::<Request>(&line) {
         Ok(request) => {
             let _turn = if request.reads_store() { Some(turn.lock().await) } else { None };

@@ -14,7 +14,7 @@ import { LiveMetrics } from "./pages/live-metrics.js";
 import { Models } from "./pages/models.js";
 import { Playground } from "./pages/playground.js";
 import { Projects } from "./pages/projects.js";
-import { SignIn, signInWith, takeToken } from "./pages/sign-in.js";
+import { SignIn, signInWith, signOut, takeToken } from "./pages/sign-in.js";
 import { GetStarted } from "./pages/get-started.js";
 import { FineTuning } from "./pages/fine-tuning.js";
 import { Usage } from "./pages/usage.js";
@@ -102,7 +102,7 @@ function Layout({ me }) {
         <${Navigation} current=${name} />
         <div class="account">
           <p><span class="muted">${t.signedInWith}</span><br />${me.name}</p>
-          <button type="button" class="text-button" onClick=${() => session.signOut()}><${Icon} name="signOut" />${t.signOut}</button>
+          <button type="button" class="text-button" onClick=${signOut}><${Icon} name="signOut" />${t.signOut}</button>
         </div>
       </div></div>
       <main>

@@ -41,7 +41,7 @@ pub struct Run {
     pub version: String,
     pub started: Timestamp,
     /// When the server last wrote this record, within a minute of its end.
-    pub seen: Timestamp,
+    pub last_seen: Timestamp,
     /// Identifies the time from one boot of the machine to the next.
     boot: Option<String>,
     /// Bytes of memory that programs could still take, and that all of them together can take.
@@ -75,7 +75,7 @@ impl RunRecord {
         let run = Run {
             version,
             started: now,
-            seen: now,
+            last_seen: now,
             boot: boot_id(),
             memory_left: left,
             memory_total: total,
@@ -93,7 +93,7 @@ impl RunRecord {
         if self.has_ended.load(Ordering::Relaxed) {
             return;
         }
-        (run.seen, run.memory_left, run.memory_total) = (self.clock.now(), left, total);
+        (run.last_seen, run.memory_left, run.memory_total) = (self.clock.now(), left, total);
         log_failure(self.save(&run));
     }
 
@@ -103,8 +103,8 @@ impl RunRecord {
         let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
         // Another thread may panic while it holds the lock, or this one.
         let Ok(mut run) = self.run.try_lock() else { return };
-        run.seen = self.clock.now();
-        run.panic = Some((run.seen, format!("{}{place}", shorten(&one_line(message)))));
+        run.last_seen = self.clock.now();
+        run.panic = Some((run.last_seen, format!("{}{place}", shorten(&one_line(message)))));
         let _not_logged_in_a_panic = self.save(&run);
     }
 
@@ -143,8 +143,8 @@ pub fn last_crash(data: &Path) -> Option<Crash> {
 
 impl std::fmt::Display for Crash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Run { version, started, seen, memory_left, memory_total, panic, .. } = &self.run;
-        write!(f, "outpost {version}, started {started}, last seen {seen}: ")?;
+        let Run { version, started, last_seen, memory_left, memory_total, panic, .. } = &self.run;
+        write!(f, "outpost {version}, started {started}, last seen {last_seen}: ")?;
         let is_short = (*memory_left as f64) < *memory_total as f64 * LITTLE_MEMORY;
         match panic {
             _ if self.machine_restarted => f.write_str("the machine restarted while the server was running")?,
@@ -155,7 +155,7 @@ impl std::fmt::Display for Crash {
                 format_bytes(*memory_total)
             )?,
             // The process survives most panics, and is seen later.
-            Some((at, _)) if at == seen => f.write_str("it ended after a panic")?,
+            Some((at, _)) if at == last_seen => f.write_str("it ended after a panic")?,
             _ => f.write_str("it was killed, or it crashed; the journal of the system may say why")?,
         }
         match panic {
@@ -243,14 +243,15 @@ mod tests {
         let record = begin(data.path());
         let run = record.lock().clone();
         let text = |change: &dyn Fn(&mut Crash)| {
-            let mut crash = Crash { run: run.clone(), found: run.seen, machine_restarted: false };
+            let mut crash = Crash { run: run.clone(), found: run.last_seen, machine_restarted: false };
             change(&mut crash);
             crash.to_string()
         };
         assert!(text(&|crash| crash.machine_restarted = true).contains("the machine restarted"));
         let short = text(&|crash| (crash.run.memory_left, crash.run.memory_total) = (100_000_000, 8_000_000_000));
         assert!(short.contains("only 100 MB of 8.0 GB"), "{short}");
-        let panic = text(&|crash| crash.run.panic = Some((run.seen, "index out of bounds at src/x.rs:1:2".to_owned())));
+        let panic =
+            text(&|crash| crash.run.panic = Some((run.last_seen, "index out of bounds at src/x.rs:1:2".to_owned())));
         assert!(panic.contains("after a panic; last panic at") && panic.contains("index out"), "{panic}");
     }
 

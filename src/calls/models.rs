@@ -181,7 +181,7 @@ impl Models {
         access.require_admin()?;
         let found = self.get(access, id).await?;
         let id = &*found.id;
-        if let Some(pinned) = self.engine.models().pinned_with(id) {
+        if let Some(pinned) = self.engine.models().unload_blocker(id) {
             let text = format!(
                 "The model '{pinned}' is pinned, so it stays loaded. The operator can set pinned = false in models.toml."
             );

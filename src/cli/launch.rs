@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::model_name::resolve_alias;
 use super::output::Outcome;
 use crate::app::ADMIN_KEY_FILE;
 use crate::config::DataPaths;
@@ -45,7 +46,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct LaunchArgs {
     /// The agent to start; it must be installed
     client: Client,
-    /// A chat model in the models folder; may be left out if there is only one
+    /// A chat model in the models folder, or an alias of one; may be left out if there is only one
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Address of the server
@@ -86,6 +87,7 @@ struct Launch {
 
 pub(super) fn run(paths: &DataPaths, args: LaunchArgs, out: &mut dyn Write) -> Outcome {
     let LaunchArgs { client, model, url, print, arguments } = args;
+    let model = model.map(|name| resolve_alias(&name, &paths.models));
     let model = find_model(&paths.models, model.as_deref())?;
     let launch = client.launch(url.trim_end_matches('/'), &model);
     if let Some(window) = model.context_window.filter(|window| *window < AMPLE_CONTEXT) {

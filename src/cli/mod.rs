@@ -12,6 +12,7 @@ mod health;
 mod hub_pull;
 mod launch;
 mod maintenance;
+mod model_name;
 pub mod models;
 mod output;
 mod reload;

@@ -13,8 +13,8 @@ use super::remove_model;
 use crate::app::SystemClockRng;
 use crate::catalog::progress;
 use crate::catalog::{
-    Catalog, CatalogModel, ImportOptions, ModelFolder, PullError, PullOptions, TransferError, export, import,
-    installed, is_model_name, model_folders, pull_with,
+    Catalog, CatalogModel, ImportOptions, ModelFolder, PullError, PullOptions, TransferError, UserError, export,
+    import, installed, is_model_name, model_folders, pull_with,
 };
 use crate::config::{ConfigFile, DataPaths};
 use crate::control_socket::{self, Reply, Request};
@@ -80,7 +80,7 @@ pub enum ModelsCommand {
 pub enum ModelsError {
     #[error("the catalog has no model '{name}'; it has: {known}, and 'starter' for the starter models")]
     Unknown { name: String, known: String },
-    #[error("{name}: {source}")]
+    #[error("{name}: {}", .source.for_command())]
     Pull { name: String, source: PullError },
     #[error("{0}")]
     Options(String),

@@ -18,7 +18,7 @@ use super::sandbox::this_program;
 use super::stop_signals::StopSignals;
 use crate::app::run_record::RunRecord;
 use crate::app::{ADMIN_KEY_FILE, App, Reloader, Stopper, SystemClockRng};
-use crate::catalog::{self, Catalog, CatalogModel, progress};
+use crate::catalog::{self, Catalog, CatalogModel, UserError, progress};
 use crate::clock_rng::ClockRng;
 use crate::config::{BadConfig, Config, DEFAULT_LISTEN, DataPaths, LogFormat, ServeArgs};
 use crate::logging;
@@ -144,8 +144,10 @@ fn pull_starter(models: &Path, systemd: &Notifier, out: &mut dyn Write) -> Outco
         false => tracing::info!("no model is installed: pulling the starter set ({names})"),
     }
     for model in starter {
-        catalog::pull(model, models, progress::for_stderr().as_mut())
-            .map_err(|cause| format!("{}: {cause}\n\nTo start without models: outpost serve --no-pull", model.name))?;
+        catalog::pull(model, models, progress::for_stderr().as_mut()).map_err(|cause| {
+            let cause = cause.for_command();
+            format!("{}: {cause}\n\nTo start without models: outpost serve --no-pull", model.name)
+        })?;
     }
     Ok(())
 }

@@ -159,7 +159,7 @@ pub struct ServeArgs {
     #[arg(long, env = "OUTPOST_ALLOW_PULL")]
     pub allow_pull: bool,
     /// HOST[:PORT] from which such a download may come although it has an address of a private network, such as a mirror to
-    /// which the hub redirects (may be repeated). The host of HF_ENDPOINT always may
+    /// which the hub redirects (may be repeated). The hosts of HF_ENDPOINT and OUTPOST_OLLAMA_REGISTRY are always allowed
     #[arg(long = "pull-allowed-host", env = "OUTPOST_PULL_ALLOWED_HOSTS", value_delimiter = ',', value_name = "HOST")]
     pub pull_allowed_hosts: Vec<AllowedHost>,
     /// Seconds that running requests may take to finish after SIGTERM

@@ -141,7 +141,7 @@ impl Config {
         }
         let store = paths.store.location().map_err(BadConfig::Store)?;
         let hub =
-            || HubSettings::from_env(args.pull_allowed_hosts.clone(), PULL_CONNECTIONS).map(HubSettings::for_requests);
+            || HubSettings::from_env(args.pull_allowed_hosts.clone(), PULL_CONNECTIONS).map(HubSettings::for_server);
         let api_pulls = args.allow_pull.then(hub).transpose().map_err(|error| BadConfig::Pulls(error.to_string()))?;
         Ok(Self {
             paths,

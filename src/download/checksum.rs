@@ -46,8 +46,8 @@ impl Checksum {
     }
 }
 
-/// Hashes a file of `length` bytes. `is_git`: also computes the ID of the git object. An error of `on_bytes`, which is told of
-/// each chunk, ends it.
+/// Hashes a file of `length` bytes. `is_git`: also computes the ID of the git object. `on_bytes` is called with the size of each
+/// chunk; an error that it returns ends the work.
 pub(super) fn digests(
     file: &File,
     length: u64,

@@ -14,9 +14,7 @@ use crate::display::{format_bytes, one_line, shorten};
 pub enum DownloadError {
     #[error("the address {url} {why}")]
     BadUrl { url: String, why: &'static str },
-    #[error(
-        "{host} has the address {address}, which is not on the public internet, so no connection was opened. If this server is yours, allow it with --allow-host {host}"
-    )]
+    #[error("{host} has the address {address}, which is not on the public internet, so no connection was opened")]
     PrivateAddress { host: String, address: IpAddr },
     #[error("{from} redirects {why}")]
     BadRedirect { from: Location, why: String },
@@ -40,9 +38,7 @@ pub enum DownloadError {
         "{name} has the hash {found}, but {expected} is expected. It was removed: the download was damaged, or a proxy, a cache or the server sent another file"
     )]
     Mismatch { name: String, expected: String, found: String },
-    #[error(
-        "the disk that holds {0} is full. Free some space and run the same command again; the download resumes where it stopped"
-    )]
+    #[error("the disk that holds {0} is full")]
     DiskFull(PathBuf),
     #[error("the download was cancelled; what has arrived is kept")]
     Cancelled,

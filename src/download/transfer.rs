@@ -28,7 +28,7 @@ const MAX_EXPIRED: u32 = 5;
 pub(super) struct Shared {
     /// Bytes received or verified; those of a repeated part are taken back.
     pub bytes: AtomicU64,
-    /// Nobody waits for the work any more.
+    /// The result is no longer wanted.
     pub is_cancelled: AtomicBool,
     pub notes: Mutex<Vec<String>>,
 }
@@ -197,7 +197,7 @@ fn check_version(head: &Head, etag: Option<&str>) -> Result<(), DownloadError> {
     let found = head.headers.get(ETAG).and_then(|value| value.to_str().ok());
     match etag.is_none() || found == etag {
         true => Ok(()),
-        false => Err(DownloadError::protocol(&head.location, "the file has changed; run the same command again")),
+        false => Err(DownloadError::protocol(&head.location, "the file has changed; try again")),
     }
 }
 

@@ -120,7 +120,7 @@ fn order(
     limit: u64,
 ) -> Result<Vec<usize>, HubError> {
     let whole: Vec<&str> = found.iter().filter(|it| it.is_possible()).map(Candidate::label).take(MAX_LISTED).collect();
-    let known = if whole.is_empty() { "nothing else".to_owned() } else { whole.join(", ") };
+    let known = if whole.is_empty() { "none".to_owned() } else { whole.join(", ") };
     let split = |candidate: &Candidate| HubError::Split {
         reference: reference.to_string(),
         file: candidate.label().to_owned(),

@@ -196,8 +196,9 @@ fn check_free(plan: &Plan, models_dir: &Path, force: bool) -> Result<(), HubErro
     let folder = models_dir.join(&plan.name);
     let files = ["gguf", "safetensors", "bin"].map(|ending| models_dir.join(format!("{}.{ending}", plan.name)));
     let taken = |path: &PathBuf| path.symlink_metadata().is_ok();
-    match files.into_iter().find(taken).or_else(|| Some(folder).filter(|it| !force && taken(it))) {
-        Some(path) => Err(HubError::Exists { path }),
+    match files.into_iter().find(taken) {
+        Some(path) => Err(HubError::Exists { path, can_replace: false }),
+        None if !force && taken(&folder) => Err(HubError::Exists { path: folder, can_replace: true }),
         None => Ok(()),
     }
 }

@@ -105,7 +105,7 @@ impl Hub {
             [only] => options.sha256.iter().try_for_each(|sha256| expect_hash(only, sha256))?,
             several if options.sha256.is_some() => {
                 let count = several.len();
-                return Err(HubError::Setting(format!("--sha256 is for one file, but the model has {count}")));
+                return Err(HubError::NotOneFile { reference: reference.to_string(), count });
             }
             _ => {}
         }

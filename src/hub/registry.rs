@@ -62,10 +62,10 @@ impl Hub {
         let access = Access { reference, base: format!("{prefix}/v2/{}", model.repository), login };
         let bad = |why: String| bad_answer(reference, &why);
         let (mut manifest, mut digest) = self.manifest(&access, &model.version, progress)?;
-        if let Some(entry) = manifest.entry().map_err(bad)? {
+        let no_model = |why| HubError::NoModel { reference: reference.to_string(), why };
+        if let Some(entry) = manifest.entry().map_err(no_model)? {
             (manifest, digest) = self.manifest(&access, &entry, progress)?;
         }
-        let no_model = |why| HubError::NoModel { reference: reference.to_string(), why };
         let artifact = manifest.artifact(&model.name()).map_err(no_model)?;
         let files = artifact.files.into_iter().map(|file| access.file(file)).collect::<Result<Vec<_>, _>>()?;
         check_names(&files).map_err(bad)?;

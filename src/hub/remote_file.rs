@@ -105,7 +105,7 @@ impl Hub {
     }
 }
 
-/// A file of a hub whose hash nobody knows is not installed.
+/// A file for which the source gives no hash is refused.
 pub(super) fn check_known(reference: &ModelReference, path: &str, checksum: &Checksum) -> Result<(), HubError> {
     match checksum {
         Checksum::None => Err(bad_answer(reference, &format!("it gives no hash of {path}"))),

@@ -72,7 +72,7 @@ impl HubSettings {
     /// The settings for a server that pulls what its admins ask for. A request may name any registry, so only the registry
     /// in `OUTPOST_OCI_REGISTRY` gets credentials.
     #[must_use]
-    pub fn for_requests(self) -> Self {
+    pub fn for_server(self) -> Self {
         let oci_credentials = self.oci_credentials.filter(|_| self.oci_credentials_host.is_some());
         Self { oci_credentials, ..self }
     }

@@ -23,10 +23,7 @@ impl Hub {
         let is_named = |it: &AllowedHost| it.host == origin.host && it.port.is_none_or(|port| port == origin.port);
         let is_allowed = origin.is_https || self.settings.allowed_hosts.iter().any(is_named);
         if !is_allowed {
-            let host = &origin.host;
-            return Err(HubError::Setting(format!(
-                "{location} is not encrypted; use https://, or allow this server with --allow-host {host}"
-            )));
+            return Err(HubError::NotEncrypted { location: location.clone() });
         }
         let mut request = Request::new(location.clone(), None);
         let probe = self.downloader.probe(&request, progress)?;

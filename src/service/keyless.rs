@@ -1,5 +1,5 @@
-//! The key that stands for requests without one, so that they are limited, metered and revoked as others. Nobody knows its
-//! secret.
+//! The key that stands for requests without one, so that they are limited, metered and revoked like others. Its secret is
+//! discarded.
 
 use std::sync::Arc;
 

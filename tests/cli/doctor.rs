@@ -1,5 +1,6 @@
 //! `outpost doctor` and `outpost bench`.
 
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::fixtures::add_fixture;
-use crate::process::{MODEL, ServerProcess, folder, run};
+use crate::process::{MODEL, ServerProcess, command, folder, run};
 use crate::tiny_model::TinyModel;
 
 const EMBEDDER: &str = "bert-mean";
@@ -27,7 +28,7 @@ fn finding(report: &Value, check: &str) -> (String, String) {
 #[test]
 fn the_doctor_changes_nothing_and_finds_what_is_wrong() {
     let folder = folder(&TinyModel::default());
-    let before: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let before: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     let address = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = address.local_addr().unwrap().port().to_string();
     let used = run(folder.path(), &["doctor", "--fast", "--json", "--listen", &port]);
@@ -37,10 +38,10 @@ fn the_doctor_changes_nothing_and_finds_what_is_wrong() {
     assert_eq!(used.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&used.stderr).contains("one check has failed"));
     drop(address);
-    let after: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let after: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(before, after);
 
-    std::fs::write(folder.path().join("models/models.toml"), "pined = true").unwrap();
+    fs::write(folder.path().join("models/models.toml"), "pined = true").unwrap();
     let (status, text) =
         finding(&report(&run(folder.path(), &["doctor", "--fast", "--json", "--listen", &port])), "settings");
     assert!(status == "warn" && text.starts_with("models.toml:1: unknown key 'pined'; "), "{text}");
@@ -54,16 +55,23 @@ fn the_doctor_changes_nothing_and_finds_what_is_wrong() {
 #[test]
 fn beside_a_running_server_its_own_port_is_fine_and_an_open_secret_is_not() {
     let folder = folder(&TinyModel::default());
-    let serving = ServerProcess::start(folder.path(), &[]);
+    let log = folder.path().join("log");
+    let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    start.stderr(File::create(&log).unwrap());
+    let mut serving = ServerProcess::start_command(folder.path(), start);
     let address = serving.url.strip_prefix("http://").unwrap().to_owned();
     let doctor = || report(&run(folder.path(), &["doctor", "--fast", "--json", "--listen", &address]));
     let found = doctor();
     assert_eq!(finding(&found, "port").0, "ok", "{found}");
     assert_eq!(finding(&found, "data").0, "ok", "{found}");
     let pepper = folder.path().join("data/pepper");
-    std::fs::set_permissions(&pepper, std::fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(&pepper, fs::Permissions::from_mode(0o644)).unwrap();
     let (status, text) = finding(&doctor(), "data");
     assert!(status == "fail" && text.contains("chmod go= ") && text.contains("pepper"), "{text}");
+    serving.signal("TERM");
+    assert_eq!(serving.wait(Duration::from_secs(30)), Some(0));
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("stopped") && !log.contains("control connection"), "{log}");
 }
 
 #[test]
@@ -101,7 +109,8 @@ fn chat_and_embedding_models_are_measured_and_others_refused_by_name() {
             assert!(row["per_second"].as_f64().unwrap() > 0. && row["unit"] == unit && row["runs"].as_u64() > Some(0));
         }
     }
-    let text = String::from_utf8(bench(&[MODEL, "--seconds", "1"]).stdout).unwrap();
+    fs::write(folder.path().join("models/models.toml"), format!("[aliases]\ngpt-4o = '{MODEL}'")).unwrap();
+    let text = String::from_utf8(bench(&["gpt-4o", "--seconds", "1"]).stdout).unwrap();
     assert!(text.contains("prompt of 512 tokens") && text.contains("8 requests at once"), "{text}");
     let unknown = bench(&["nothing"]);
     assert_eq!(unknown.status.code(), Some(1));

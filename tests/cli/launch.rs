@@ -87,7 +87,8 @@ fn the_printed_settings_start_the_agent_in_a_shell() {
     write_agent(path, "claude");
     fs::create_dir(path.join("data")).unwrap();
     fs::write(path.join("data/admin.key"), "opk_secret\n").unwrap();
-    let printed = launch(path, &["claude", "--print", "--", "-p", "it's late"]);
+    fs::write(path.join("models/models.toml"), format!("[aliases]\nopus = '{MODEL}'")).unwrap();
+    let printed = launch(path, &["claude", "--model", "opus", "--print", "--", "-p", "it's late"]);
     assert!(printed.status.success(), "{}", output_text(&printed));
     let script = String::from_utf8(printed.stdout).unwrap();
     assert!(!script.contains("opk_secret"), "{script}");
@@ -97,6 +98,7 @@ fn the_printed_settings_start_the_agent_in_a_shell() {
     let shell = output_text(&shell.unwrap());
     assert!(shell.contains("argument it's late\n"), "{shell}");
     assert!(shell.contains("ANTHROPIC_AUTH_TOKEN=opk_secret\n"), "{shell}");
+    assert!(shell.contains(&format!("ANTHROPIC_MODEL={MODEL}\n")), "{shell}");
     assert!(shell.contains("ANTHROPIC_BASE_URL=http://127.0.0.1:8080\n"), "{shell}");
 }
 

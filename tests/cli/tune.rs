@@ -247,6 +247,9 @@ fn an_existing_folder_is_replaced_only_on_request() {
     let before = read();
     let exists = fail(path, 1, &tune);
     assert!(exists.contains("models/tiny-train exists already; use --force"), "{exists}");
+    fs::write(path.join("models/models.toml"), format!("[aliases]\ngpt-4o = '{MODEL}'")).unwrap();
+    assert_eq!(fail(path, 1, &["tune", "train.jsonl", "--model", "gpt-4o"]), exists, "an alias");
+    fs::remove_file(path.join("models/models.toml")).unwrap();
     assert_eq!(read(), before);
     succeed(path, &with(&["--force"]));
     assert_ne!(read(), before, "another seed");

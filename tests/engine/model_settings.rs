@@ -106,7 +106,7 @@ fn an_adapter_is_unloaded_before_its_base() {
     folder.engine.models().load_pinned();
     folder.pass(60 * MINUTE);
     assert_eq!(folder.loaded(), ["adapter", "tiny"]);
-    assert_eq!(folder.engine.models().pinned_with("tiny").as_deref(), Some("adapter"));
+    assert_eq!(folder.engine.models().unload_blocker("tiny").as_deref(), Some("adapter"));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn a_gated_repository_needs_the_token_of_an_account_with_access() {
     repository.publish();
     let code = vec![("X-Error-Code", GATED.to_owned())];
     repository.hub.guard(&file_path("tiny-F32.gguf"), "Bearer hf_good", (401, code));
-    refused(&repository, &[], &["is gated: accept its license at http", "/u/tiny-GGUF, then set HF_TOKEN"]);
+    refused(&repository, &[], &["is gated; accept its license at http", "/u/tiny-GGUF, then set HF_TOKEN"]);
     let output = repository.command(&["hf:u/tiny-GGUF"]).env("HF_TOKEN", "hf_bad").output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("the token that is set has no access") && !error.contains("hf_bad"), "{error}");
@@ -44,14 +44,14 @@ fn a_gated_repository_needs_the_token_of_an_account_with_access() {
 #[test]
 fn missing_repositories_and_revisions_are_named() {
     let repository = Repository::new();
-    refused(&repository, &[], &["the hub has no repository 'u/tiny-GGUF'", "HF_TOKEN if it is private"]);
+    refused(&repository, &[], &["the hub has no repository 'u/tiny-GGUF'", "set HF_TOKEN if it is private"]);
     let status = |code: &str| Some(Fault::Status(404, vec![("X-Error-Code", code.to_owned())]));
     repository.hub.fail_always(API, status("RepoNotFound"));
     refused(&repository, &[], &["the hub has no repository 'u/tiny-GGUF'"]);
     repository.hub.fail_always(API, status("RevisionNotFound"));
     refused(&repository, &[], &["'u/tiny-GGUF' has no revision 'main'"]);
     repository.hub.fail_always(API, Some(Fault::Status(429, vec![("Retry-After", "1000".to_owned())])));
-    refused(&repository, &[], &["allows no more requests; run the same command later"]);
+    refused(&repository, &[], &["allows no more requests for now; try again later"]);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_model_that_does_not_fit_is_refused_with_figures() {
     refused(
         &repository,
         &["--memory", "100KB"],
-        &["tiny-f32 needs", "of memory", "weights", "the limit for models is 100 kB", "--force"],
+        &["tiny-f32 needs", "of memory", "weights", "the limit for models is 100 kB", "; use --force"],
     );
     assert!(repository.pull_ok(&["hf:u/tiny-GGUF", "--memory", "100KB", "--force"]).contains("does not fit"));
     assert_eq!(repository.installed(), ["tiny-f32"]);
@@ -123,7 +123,11 @@ fn wrong_hashes_are_refused() {
     repository.add_linked("tiny-F32.gguf", &model, &"1".repeat(64));
     refused(&repository, &[], &["has the hash", &sha256(&model), &"1".repeat(64), "It was removed"]);
     let repository = Repository::with(&[("tiny-F32.gguf", &model)]);
-    refused(&repository, &["--sha256", &"2".repeat(64)], &["--sha256 is 2222", &sha256(&model)]);
+    refused(
+        &repository,
+        &["--sha256", &"2".repeat(64)],
+        &["the given sha256 of tiny-F32.gguf is 2222", &sha256(&model)],
+    );
     repository.pull_ok(&["hf:u/tiny-GGUF", "--sha256", &sha256(&model)]);
     // The list and the file's own headers disagree.
     let mut repository = Repository::with(&[("tiny-F32.gguf", &model)]);
@@ -188,7 +192,10 @@ fn https_is_verified_and_not_left() {
 fn options_and_settings_are_checked() {
     let repository = Repository::new();
     let error = |arguments: &[&str]| repository.pull_error(arguments);
-    assert!(error(&["smollm2-135m-instruct", "--list"]).contains("--list is not for models of the catalog"));
+    for option in ["--list", "--force"] {
+        let text = format!("{option} is not for models of the catalog");
+        assert!(error(&["smollm2-135m-instruct", option]).contains(&text));
+    }
     assert!(error(&["hf:u/a", "hf:u/b", "--name", "x"]).contains("--name is only for one model"));
     assert!(error(&["hf:u"]).contains("hf:USER/REPO"));
     assert!(error(&["x:llama3.2"]).contains("neither a name of the catalog nor of a source"));

@@ -81,6 +81,10 @@ fn a_model_that_is_installed_is_not_downloaded_again() {
     repository.pull_ok(&["hf:u/tiny-GGUF", "--force"]);
     assert_eq!(read(&repository.models().join("tiny-f32/tiny-f32.gguf")), other);
     assert_eq!(read(&repository.models().join("second/second.gguf")), other);
+    // A file is not replaced.
+    std::fs::write(repository.models().join("third.gguf"), "").unwrap();
+    let error = repository.pull_error(&["hf:u/tiny-GGUF", "--name", "third", "--force"]);
+    assert!(error.contains("third.gguf exists already; use --name for another name, or remove it first"), "{error}");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn missing_models_denied_access_and_rate_limits_are_told_apart() {
         refused(&registry, "", &["127.0.0.1 gives no access to oci:", "set OUTPOST_OCI_USERNAME"]);
     }
     always(429, vec![("Retry-After", "1000".to_owned())]);
-    refused(&registry, "", &["allows no more requests; run the same command later"]);
+    refused(&registry, "", &["allows no more requests for now; try again later"]);
     registry.hub.fail_always(&path, None);
     registry.hub.fail_next(&path, [Fault::Status(429, vec![("Retry-After", "0".to_owned())])]);
     registry.pull_ok(&[&registry.oci("")]);
@@ -56,7 +56,7 @@ fn a_realm_that_refuses_or_is_unsafe_ends_the_pull() {
     assert!(error.contains("OUTPOST_OCI_PASSWORD is wrong") && !error.contains("s3cret"), "{error}");
     challenge("http://auth.example/token");
     refused(&registry, "", &["http://auth.example/token, is not encrypted"]);
-    // An address of this machine that nobody named.
+    // The reference does not name this address of this machine.
     challenge("http://127.0.0.2:1/token");
     refused(&registry, "", &["127.0.0.2", "--allow-host"]);
 }

@@ -83,7 +83,7 @@ fn addresses_that_are_not_safe_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let pull = |url: &str| failed(pull_command(folder.path(), &[url]).output().unwrap());
     let error = pull("http://mirror.invalid/m.gguf");
-    assert!(error.contains("is not encrypted; use https://, or allow this server with --allow-host"), "{error}");
+    assert!(error.contains("is not encrypted; use https://, or allow this host with --allow-host"), "{error}");
     let error = pull("https://10.0.0.1/m.gguf");
     assert!(error.contains("10.0.0.1") && error.contains("--allow-host"), "{error}");
     for other in ["https://h.example/m.bin", "https://h.example/m.zip"] {

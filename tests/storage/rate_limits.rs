@@ -64,7 +64,7 @@ async fn sixty_four_threads_get_exactly_the_burst_and_the_rate() {
         let got =
             1 + tokio::task::block_in_place(|| admitted_in_ten_minutes(&fixture, &limits, Duration::from_millis(step)));
         let exact = u64::try_from(burst + 10 * requests).unwrap();
-        // Over a shared store, a lease that arrives after its requests were refused ends with the step, and nobody uses it.
+        // Over a shared store, a lease may arrive after its requests were refused. It then ends unused with the step.
         let least = if limits.are_shared() { exact * 9 / 10 } else { exact };
         assert!((least..=exact).contains(&got), "{requests} a minute, burst {burst}: {got} of {exact}");
     }

@@ -1,10 +1,13 @@
 // Sign-in with an API key, or with a link that `outpost serve` or `outpost sign-in` has printed: `/#sign-in=TOKEN`.
 
 import { html, useState } from "../html.js";
-import { get, post } from "../api.js";
+import { apiPath, get, post, remove } from "../api.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
 import { ErrorAlert, TextField, useAction } from "../ui.js";
+
+/** Where the ID of the key that a link has created is kept. */
+const LINK_KEY_ID = "outpost.link-key-id";
 
 /** Takes the token of a link out of the address bar and of the tab's history. Returns null if there is none. */
 export function takeToken() {
@@ -17,7 +20,16 @@ export function takeToken() {
 /** Signs in with a new API key, which the server gives for the token of a link. */
 export async function signInWith(token) {
   const { secret } = await post("/sign-in", { token }, { mount: "", key: null });
-  session.signIn(secret, await get("/me", {}, { key: secret }));
+  const me = await get("/me", {}, { key: secret });
+  sessionStorage.setItem(LINK_KEY_ID, me.id);
+  session.signIn(secret, me);
+}
+
+/** Signs out. The key of a link is revoked; if that fails, it expires after 12 hours. */
+export function signOut() {
+  const { key, me } = session;
+  session.signOut();
+  if (me.id === sessionStorage.getItem(LINK_KEY_ID)) remove(apiPath`/api-keys/${me.id}`, { key }).catch(() => {});
 }
 
 /** `linkError`: why the link that was opened did not sign in. */

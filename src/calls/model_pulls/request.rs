@@ -38,7 +38,7 @@ impl PullRequest {
             ModelReference::Catalog(name) => PullSource::Catalog(&in_catalog(&name)?.name),
             reference => PullSource::Hub(reference),
         };
-        let given = [("name", name.is_some()), ("sha256", sha256.is_some())];
+        let given = [("name", name.is_some()), ("force", force), ("sha256", sha256.is_some())];
         if let (PullSource::Catalog(_), Some((field, _))) = (&source, given.iter().find(|one| one.1)) {
             let text = format!("'{field}' is not for models of the catalog. Leave it out.");
             return Err(Error::invalid(*field, text));
@@ -108,13 +108,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_right_is_refused() {
-        let refused = |model: &str, name: Option<&str>, sha256: Option<&str>| {
-            let error = PullRequest::new(model, name.map(str::to_owned), false, sha256.map(str::to_owned)).unwrap_err();
+        let refused = |model: &str, name: Option<&str>, force: bool, sha256: Option<&str>| {
+            let error = PullRequest::new(model, name.map(str::to_owned), force, sha256.map(str::to_owned)).unwrap_err();
             (error.code(), error.param_name().unwrap().to_owned())
         };
-        assert_eq!(refused("no-such-model", None, None), (Code::NotFound, "model".to_owned()));
-        assert_eq!(refused("ftp://a/b", None, None), (Code::InvalidParameter, "model".to_owned()));
-        assert_eq!(refused("hf:u/r", None, Some("12")), (Code::InvalidParameter, "sha256".to_owned()));
-        assert_eq!(refused("all-minilm-l6-v2", Some("n"), None), (Code::InvalidParameter, "name".to_owned()));
+        assert_eq!(refused("no-such-model", None, false, None), (Code::NotFound, "model".to_owned()));
+        assert_eq!(refused("ftp://a/b", None, false, None), (Code::InvalidParameter, "model".to_owned()));
+        assert_eq!(refused("hf:u/r", None, false, Some("12")), (Code::InvalidParameter, "sha256".to_owned()));
+        let of_catalog =
+            [(Some("n"), false, None, "name"), (None, true, None, "force"), (None, false, Some("12"), "sha256")];
+        for (name, force, sha256, field) in of_catalog {
+            let expected = (Code::InvalidParameter, field.to_owned());
+            assert_eq!(refused("all-minilm-l6-v2", name, force, sha256), expected);
+        }
     }
 }

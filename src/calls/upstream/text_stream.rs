@@ -155,7 +155,7 @@ struct Pump<R> {
 }
 
 impl<R: ChunkReader> Pump<R> {
-    /// Ends when the response does, or when nobody receives deltas any more.
+    /// Ends when the response does, or when the receiver of the deltas is dropped.
     async fn run(mut self) {
         let sender = self.sender.clone();
         let ended = tokio::select! {
@@ -190,7 +190,7 @@ impl<R: ChunkReader> Pump<R> {
                 }
                 if self.open.contains(&true) {
                     if self.sender.send(Ok(Item::Delta(Box::new(delta)))).await.is_err() {
-                        // Nobody waits: `run` notices it, too.
+                        // The receiver was dropped: `run` notices it, too.
                         return Ok(());
                     }
                 } else {

@@ -30,7 +30,7 @@ pub struct TuneArgs {
     /// Examples to learn from, one JSON object per line
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// The chat model to adapt, by its name in the models folder
+    /// The chat model to adapt, by its name in the models folder or an alias
     #[arg(long, value_name = "NAME")]
     pub model: String,
     /// Examples whose loss is only measured, in the format of FILE

@@ -15,6 +15,7 @@ pub use self::arguments::TuneArgs;
 use self::destination::Destination;
 use self::loss_curve::LossCurve;
 use self::progress::Progress;
+use super::model_name::resolve_alias;
 use super::output::Outcome;
 use super::sandbox::this_program;
 use super::stop_signals::StopSignals;
@@ -32,6 +33,7 @@ use crate::spelling;
 const MAX_LISTED: usize = 8;
 
 pub fn run(paths: &DataPaths, args: TuneArgs, out: &mut dyn Write) -> Outcome {
+    let args = TuneArgs { model: resolve_alias(&args.model, &paths.models), ..args };
     if args.beta.is_some() && args.method != Method::Dpo {
         return Err("--beta belongs to the method 'dpo'; add --method dpo, or leave --beta out".into());
     }

@@ -72,8 +72,8 @@ impl Registry {
         self.model_settings.load_full()
     }
 
-    /// The pinned model that an unload of the model `id` would unload: itself, or a loaded adapter of it.
-    pub fn pinned_with(&self, id: &str) -> Option<String> {
+    /// The pinned model that keeps the model `id` from being unloaded: itself, or a loaded adapter of it.
+    pub fn unload_blocker(&self, id: &str) -> Option<String> {
         let settings = self.model_settings.load();
         let adapters = loaded_adapters(&lock(&self.loaded), id);
         [id.to_owned()].into_iter().chain(adapters).find(|id| settings.is_pinned(id))

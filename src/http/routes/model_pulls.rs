@@ -33,7 +33,7 @@ pub struct PullModel {
     model: String,
     /// Not for the catalog: the name in the models folder. Absent: that of the file or the repository.
     name: Option<String>,
-    /// Replace a model of that name, and install it even if it does not fit into memory. No effect for the catalog.
+    /// Not for the catalog: replace a model of that name, and install it even if it does not fit into memory.
     force: Option<bool>,
     /// Not for the catalog: the sha256 that the only file must have.
     sha256: Option<String>,

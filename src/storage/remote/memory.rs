@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// A connection to it. Nobody else writes, so it needs no snapshot.
+/// A connection to it. There is no other writer, so it needs no snapshot.
 #[derive(Clone, Default)]
 pub(super) struct Memory(pub Arc<Mutex<State>>);
 
