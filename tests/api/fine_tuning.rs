@@ -142,7 +142,7 @@ fn a_job_trains_a_model_that_its_project_can_call() {
     let folder = server.stop();
     let usage = quota_usage_of(folder.path(), &project);
     assert_eq!((usage.jobs, usage.files), (1, 2));
-    std::fs::write(folder.path().join("models/models.toml"), format!("[aliases]\nmine = '{model}'")).unwrap();
+    std::fs::write(folder.path().join("models/models.toml"), format!("[aliases]\nmine = '{checkpoint}'")).unwrap();
     let server = Server::start_in(folder);
     let chat = |key: &str, model: &str| {
         let messages = json!([{ "role": "user", "content": "question 3" }]);
@@ -150,7 +150,7 @@ fn a_job_trains_a_model_that_its_project_can_call() {
         server.call(Method::POST, "/v1/chat/completions", Some(key), Some(&body))
     };
     chat(&key, checkpoint).ok();
-    assert_eq!(chat(&key, "mine").ok()["model"], model);
+    assert_eq!(chat(&key, "mine").ok()["model"], checkpoint);
     let refused = chat(&stranger, "mine");
     assert_eq!(refused.error_fields().0, 404);
     assert!(refused.text.contains("'mine'") && !refused.text.contains("ft:"), "{}", refused.text);

@@ -202,6 +202,8 @@ fn an_alias_of_a_model_of_another_project_does_not_show_its_id() {
     for (key, status) in [(&key, 404), (&restricted, 403)] {
         for path in CHAT_PATHS.into_iter().chain(others.clone()) {
             let response = call(&server, path, "lent", key);
+            // A description is refused only if there is something to describe.
+            let status = if path == "/api/show" { 404 } else { status };
             assert_eq!(response.status, status, "{path}: {}", response.text);
             assert!(response.text.contains("'lent'") && !response.text.contains("secret"), "{path}: {}", response.text);
         }
