@@ -153,8 +153,8 @@ pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> O
     if !args.json && control_socket::is_listening(&paths.data) {
         writeln!(out, "A server is running, which uses the same CPU and memory. Stop it for exact results.\n")?;
     }
-    let mut report = Report { rows: Vec::new(), out: (!args.json).then_some(&mut *out) };
-    report.header(&name, args.compute.threads())?;
+    let header = format!("{name}, {}, no speculation; medians\n", counted(args.compute.threads(), "thread"));
+    let mut report = Report { header, rows: Vec::new(), out: (!args.json).then_some(&mut *out) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match kind {
         Some(ModelKind::Text) => runtime.block_on(bench.chat(engine.models().load(&name)?, &mut report))?,
@@ -176,19 +176,18 @@ pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> O
 
 /// Collects the rows and, without `--json`, prints each as soon as it is measured.
 struct Report<'a> {
+    /// Stands above the first row.
+    header: String,
     rows: Vec<Measurement>,
     out: Option<&'a mut dyn Write>,
 }
 
 impl Report<'_> {
-    fn header(&mut self, model: &str, threads: usize) -> Outcome {
-        let Some(out) = &mut self.out else { return Ok(()) };
-        writeln!(out, "{model}, {}, no speculation; medians\n", counted(threads, "thread"))?;
-        Ok(())
-    }
-
     fn add(&mut self, row: Measurement) -> Outcome {
         if let Some(out) = &mut self.out {
+            if self.rows.is_empty() {
+                writeln!(out, "{}", self.header)?;
+            }
             let Measurement { what, unit, .. } = &row;
             let first_token = row
                 .first_token_seconds
@@ -396,7 +395,7 @@ mod tests {
             ChatCase::Prompt { tokens: 2048 },
         ];
         let mut out = Vec::new();
-        let mut report = Report { rows: Vec::new(), out: Some(&mut out) };
+        let mut report = Report { header: "model".to_owned(), rows: Vec::new(), out: Some(&mut out) };
         let run = async |case, _| {
             let seconds = match case {
                 ChatCase::Prompt { tokens } => seconds * 10. * tokens as f64 / 512.,
@@ -413,11 +412,11 @@ mod tests {
     #[test]
     fn a_slow_model_is_measured_in_the_same_time_with_fewer_runs() {
         let (text, seconds) = measured(0.1);
-        assert!(text.lines().all(|line| line.contains("tokens/s (") && line.ends_with(" runs)")), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.contains("tokens/s (") && line.ends_with(" runs)")), "{text}");
         assert!((60. ..66.).contains(&seconds), "{seconds}");
 
         let (text, seconds) = measured(2.);
-        let lines: Vec<&str> = text.lines().collect();
+        let lines: Vec<&str> = text.lines().skip(1).collect();
         assert!(lines[0].starts_with("prompt of 512 tokens ") && lines[0].ends_with("0.5 tokens/s (1 run)"), "{text}");
         assert!(lines[1].ends_with("5.0 tokens/s (6 runs)") && lines[2].contains("requests at once"), "{text}");
         assert!(
