@@ -19,7 +19,7 @@ use super::manifest::{FILES, MANIFEST, MAX_MANIFEST_BYTES, Manifest, ManifestFil
 use super::name_validation::{check_file_path, is_model_name, is_reserved};
 use super::progress::Progress;
 use super::source_file::mark_as_claimed;
-use super::staging::Staging;
+use super::staging::{SETTINGS, Staging};
 use crate::models::gguf::GgufFile;
 use crate::models::whisper::{GgmlFile, is_ggml};
 
@@ -273,8 +273,6 @@ fn check_folder(path: &Path) -> Result<u64, TransferError> {
 
 /// The file that names other servers as those that run a model.
 pub(super) const UPSTREAM: &str = "upstream.toml";
-/// The file with the operator's settings of a model.
-pub(super) const SETTINGS: &str = "model.toml";
 
 fn copy_folder(path: &Path, staging: &Staging, on_bytes: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
     visit_files(path, &mut |name, file| copy_in(staging, name, file, u64::MAX, on_bytes).map(|_| ()))

@@ -9,12 +9,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::FolderError;
-use super::import::SETTINGS;
 use crate::file_lock::FileLock;
 use crate::new_folder::{exchange, remove};
 
 /// Folder of unfinished models; the leading dot prevents it from being listed as a model.
 pub const STAGING_FOLDER: &str = ".pull";
+
+/// The file with the operator's settings of a model.
+pub(super) const SETTINGS: &str = "model.toml";
 
 /// A locked working folder for one model.
 pub struct Staging {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/script.rs"]
+mod script;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
 #[path = "../common/wait.rs"]

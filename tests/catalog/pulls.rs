@@ -4,6 +4,7 @@ use std::path::Path;
 use outpost::catalog::progress::{Progress, Silent};
 use outpost::catalog::{Catalog, PullError, PullOptions, UserError, installed, pull_with};
 
+use crate::script::write_script;
 use crate::support::{TestBench, catalog, file, part, tree, zip_of};
 use crate::wait::until;
 
@@ -187,7 +188,7 @@ fn hold_downloads(bench: &TestBench) {
     let recorded = "echo \"$1\" >> \"$here/calls\"";
     let held = format!("{recorded}\nwhile [ ! -f \"$here/go\" ]; do sleep 0.01; done");
     let pip = bench.pip_dir().join("pip");
-    fs::write(&pip, fs::read_to_string(&pip).unwrap().replace(recorded, &held)).unwrap();
+    write_script(&pip, &fs::read_to_string(&pip).unwrap().replace(recorded, &held));
 }
 
 /// Is cancelled from the beginning.

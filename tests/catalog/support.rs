@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{Cursor, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -11,6 +10,8 @@ use outpost::catalog::progress::Silent;
 use outpost::catalog::{Catalog, PullError, PullOptions, Pulled, pull_with};
 use tempfile::TempDir;
 use zip::write::SimpleFileOptions;
+
+use crate::script::write_script;
 
 /// A fake pip. It serves the wheels in its folder. If `NAME.fail` exists, it fails with the text of that file. It logs
 /// every download to `calls`.
@@ -52,9 +53,7 @@ impl TestBench {
         fs::create_dir(bench.pip_dir()).unwrap();
         fs::create_dir(bench.models()).unwrap();
         for (name, script) in [("pip", FAKE_PIP), ("npm", FAKE_NPM)] {
-            let program = bench.pip_dir().join(name);
-            fs::write(&program, script).unwrap();
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            write_script(&bench.pip_dir().join(name), script);
         }
         bench
     }

@@ -1,21 +1,20 @@
 //! `outpost launch`, with scripts in place of the agents.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
 use crate::process::{MODEL, ServerProcess, command, folder, output_text, run};
+use crate::script::write_script;
 use crate::tiny_model::{self, TinyModel};
 
 /// Writes a script with the name of an agent. It prints its arguments and its environment.
 fn write_agent(folder: &Path, name: &str) {
     let path = folder.join("bin").join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, "#!/bin/sh\nfor argument; do echo \"argument $argument\"; done\nenv\nexit 3\n").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&path, "#!/bin/sh\nfor argument; do echo \"argument $argument\"; done\nenv\nexit 3\n");
 }
 
 /// Runs `outpost launch` where the agents of [`write_agent`] are found.

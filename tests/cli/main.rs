@@ -10,6 +10,8 @@ mod fixtures;
 mod process;
 #[path = "../common/rng.rs"]
 mod rng;
+#[path = "../common/script.rs"]
+mod script;
 #[path = "../common/tiny_kokoro.rs"]
 mod tiny_kokoro;
 #[path = "../common/tiny_model.rs"]

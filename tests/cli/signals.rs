@@ -1,10 +1,10 @@
 //! SIGHUP, SIGUSR1 and SIGUSR2 do not stop the server.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::process::{ServerProcess, command, folder, output_text};
+use crate::script::write_script;
 use crate::tiny_model::TinyModel;
 use crate::wait::until;
 
@@ -29,8 +29,7 @@ fn signals_before_the_server_listens_are_harmless() {
     let folder = tempfile::tempdir().unwrap();
     let pip = folder.path().join("pip");
     // A fake pip that simulates a long pull: it reports its start, waits, and fails.
-    std::fs::write(&pip, "#!/bin/sh\ntouch begun\nsleep 2\nexit 1\n").unwrap();
-    std::fs::set_permissions(&pip, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&pip, "#!/bin/sh\ntouch begun\nsleep 2\nexit 1\n");
     let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
     let child = start.env("OUTPOST_PIP", &pip).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until(|| "the pull begins", || folder.path().join("begun").exists());
