@@ -304,7 +304,7 @@ fn settings_of_a_file_that_cannot_be_read_for_a_moment_stay() {
     assert!(files.refresh());
     let (tiny, aside) = (folder.path().join("tiny"), folder.path().join(".tiny"));
     fs::rename(&tiny, &aside).unwrap();
-    // A link to itself cannot be followed, whoever reads it.
+    // A link to itself cannot be followed, even by root.
     std::os::unix::fs::symlink("tiny", &tiny).unwrap();
     assert!(files.refresh() && !files.refresh(), "the error is new once");
     let unreadable = files.settings();

@@ -43,7 +43,8 @@ impl Registry {
         *known = warnings;
     }
 
-    /// What a name stands for, if it is an alias. An ID of a model is never an alias. Accesses the disk only if the models folder was never scanned.
+    /// What a name stands for, if it is an alias. An ID of a model is never an alias. Accesses the disk only if the models
+    /// folder was never scanned.
     pub fn alias_target(&self, name: &str) -> Option<String> {
         let settings = self.model_settings.load();
         let (alias, target) = settings.alias(name)?;
