@@ -4,12 +4,10 @@ use std::path::Path;
 
 use crate::engine::{InstalledSettings, installed_models};
 
-/// Replaces a name that is an alias by the ID of its model. An ID of an installed model is never an alias.
+/// Replaces a name that is an alias by the ID of its model.
 pub(super) fn resolve_alias(name: &str, models_dir: &Path) -> String {
-    let settings = InstalledSettings::read(models_dir);
-    let Some((alias, target)) = settings.alias(name) else { return name.to_owned() };
-    let is_model = installed_models(models_dir).iter().any(|model| [name, alias].contains(&model.id.as_str()));
-    if is_model { name } else { target }.to_owned()
+    let is_model = |id: &str| installed_models(models_dir).iter().any(|model| model.id == id);
+    InstalledSettings::read(models_dir).alias_target(name, is_model).unwrap_or(name).to_owned()
 }
 
 #[cfg(test)]

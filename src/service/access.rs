@@ -264,7 +264,8 @@ impl Access {
         scopes.iter().find(|scope| !self.is_admin() && !self.scopes.contains(*scope))
     }
 
-    fn covers_models(&self, models: Option<&[String]>) -> bool {
+    /// Whether this key may call all the models that another may; `None` means all.
+    pub fn covers_models(&self, models: Option<&[String]>) -> bool {
         match (self.models(), models) {
             (None, _) => true,
             (Some(_), None) => false,

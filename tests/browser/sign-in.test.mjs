@@ -79,6 +79,14 @@ test("a link that is opened in a tab with the dashboard signs in there", async (
   await page.evaluate((link) => (location.href = link), `${server.newSignInLink().replace(server.url, "")}`);
   await startPage(page);
   assert.equal(new URL(page.url()).hash, "");
+  // A second link revokes the key of the first.
+  const first = await storedKey(page);
+  const revoked = page.waitForResponse((response) => response.request().method() === "DELETE");
+  await page.goto(server.newSignInLink());
+  assert.equal((await revoked).status(), 200);
+  await startPage(page);
+  await assert.rejects(server.api("GET", "/me", undefined, first), /revoked/);
+  await server.api("GET", "/me", undefined, await storedKey(page));
   await context.close();
 
   // A link that has ended does not end a session.

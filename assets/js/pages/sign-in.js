@@ -6,7 +6,7 @@ import { session } from "../session.js";
 import { t } from "../strings.js";
 import { ErrorAlert, TextField, useAction } from "../ui.js";
 
-/** Where the ID of the key that a link has created is kept. */
+/** Where the ID of the last key that a link has created in this tab is kept. */
 const LINK_KEY_ID = "outpost.link-key-id";
 
 /** Takes the token of a link out of the address bar and of the tab's history. Returns null if there is none. */
@@ -17,19 +17,28 @@ export function takeToken() {
   return token;
 }
 
-/** Signs in with a new API key, which the server gives for the token of a link. */
+/** Signs in with a new API key, which the server gives for the token of a link. The key of an earlier link is revoked. */
 export async function signInWith(token) {
   const { secret } = await post("/sign-in", { token }, { mount: "", key: null });
   const me = await get("/me", {}, { key: secret });
+  const earlier = sessionStorage.getItem(LINK_KEY_ID);
   sessionStorage.setItem(LINK_KEY_ID, me.id);
   session.signIn(secret, me);
+  if (earlier) revokeLinkKey(earlier, secret);
 }
 
-/** Signs out. The key of a link is revoked; if that fails, it expires after 12 hours. */
+/** Signs out. The key of a link is revoked. */
 export function signOut() {
   const { key, me } = session;
   session.signOut();
-  if (me.id === sessionStorage.getItem(LINK_KEY_ID)) remove(apiPath`/api-keys/${me.id}`, { key }).catch(() => {});
+  if (me.id !== sessionStorage.getItem(LINK_KEY_ID)) return;
+  sessionStorage.removeItem(LINK_KEY_ID);
+  revokeLinkKey(me.id, key);
+}
+
+/** Revokes the key of a link with the secret of an admin key. If that fails, it expires after 12 hours. */
+function revokeLinkKey(id, secret) {
+  remove(apiPath`/api-keys/${id}`, { key: secret }).catch(() => {});
 }
 
 /** `linkError`: why the link that was opened did not sign in. */

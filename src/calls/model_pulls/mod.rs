@@ -107,7 +107,7 @@ impl ModelPulls {
         let recorded = self.0.log.requested(access, id, request.model()).await?;
         // A server that was restarted since, or another one, does not know the pull that a repeated request has begun.
         if recorded != id
-            && let Ok(job) = self.0.queue.find(recorded)
+            && let Ok(job) = self.0.queue.find(recorded, access)
         {
             return Ok(PullWatch::new(job));
         }
@@ -133,21 +133,21 @@ impl ModelPulls {
         run_blocking(work).await
     }
 
-    /// The pulls that wait, run or have ended, the newest first.
+    /// The pulls that wait, run or have ended, as far as the key may see them, the newest first.
     pub fn list(&self, access: &Access) -> Result<Vec<Pull>> {
         self.admit(access)?;
-        Ok(self.0.queue.list().iter().map(|job| job.snapshot()).collect())
+        Ok(self.0.queue.list(access).iter().map(|job| job.snapshot()).collect())
     }
 
     pub fn get(&self, access: &Access, id: PullId) -> Result<Pull> {
         self.admit(access)?;
-        self.0.queue.find(id).map(|job| job.snapshot())
+        self.0.queue.find(id, access).map(|job| job.snapshot())
     }
 
     /// Cancels a pull, and waits until it has ended. What has arrived is kept. 409 if it has ended.
     pub async fn cancel(&self, access: &Access, id: PullId) -> Result<Pull> {
         self.admit(access)?;
-        let job = self.0.queue.find(id)?;
+        let job = self.0.queue.find(id, access)?;
         if job.state().has_ended() {
             let text = format!("The pull has {} already.", ended_as(job.state()));
             return Err(Error::new(Code::Conflict, text));

@@ -89,13 +89,16 @@ impl PullQueue {
         self.with(|pulls| pulls.is_closed = true);
     }
 
-    /// All pulls, the newest first.
-    pub fn list(&self) -> Vec<Arc<Job>> {
-        self.with(|pulls| pulls.all.iter().rev().cloned().collect())
+    /// The pulls that a key may see, the newest first. A key that is restricted to some models sees those of keys that are
+    /// restricted to these or fewer.
+    pub fn list(&self, access: &Access) -> Vec<Arc<Job>> {
+        self.with(|pulls| pulls.all.iter().rev().filter(|job| may_see(access, job)).cloned().collect())
     }
 
-    pub fn find(&self, id: PullId) -> Result<Arc<Job>> {
-        let found = self.with(|pulls| pulls.all.iter().find(|job| job.id == id).cloned());
+    /// # Errors
+    /// If there is no such pull, or the key may not see it.
+    pub fn find(&self, id: PullId, access: &Access) -> Result<Arc<Job>> {
+        let found = self.with(|pulls| pulls.all.iter().find(|job| job.id == id && may_see(access, job)).cloned());
         found.ok_or_else(|| {
             let text = format!(
                 "No pull '{id}' exists. A server knows only its own pulls since its start, and the last {MAX_ENDED} that have ended."
@@ -107,6 +110,10 @@ impl PullQueue {
     fn with<T>(&self, work: impl FnOnce(&mut Pulls) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn may_see(access: &Access, job: &Job) -> bool {
+    access.covers_models(job.access.models())
 }
 
 #[cfg(test)]
@@ -153,9 +160,28 @@ mod tests {
             queue.next();
             job.status.send_modify(|status| status.state = PullState::Ended(PullEnd::Failed));
         }
-        assert_eq!(queue.list().len(), 51);
-        assert!(queue.find(running.id).is_ok() && queue.find(PullId::from_bytes([99; 16])).is_ok());
-        assert_eq!(queue.find(PullId::from_bytes([40; 16])).err().map(|error| error.code()), Some(Code::NotFound));
+        let find = |id| queue.find(id, &access(None)).map(|job| job.id);
+        assert_eq!(queue.list(&access(None)).len(), 51);
+        assert!(find(running.id).is_ok() && find(PullId::from_bytes([99; 16])).is_ok());
+        assert_eq!(find(PullId::from_bytes([40; 16])).unwrap_err().code(), Code::NotFound);
+    }
+
+    #[test]
+    fn a_restricted_key_sees_only_pulls_of_keys_with_its_models() {
+        let queue = PullQueue::default();
+        let id = |number| PullId::from_bytes([number; 16]);
+        for (number, models) in [(1, None), (2, Some("a")), (3, Some("b"))] {
+            let request = PullRequest::new("hf:u/r", None, false, None).unwrap();
+            queue.push(Arc::new(Job::new(id(number), request, access(models), Timestamp::ORIGIN))).unwrap();
+        }
+        for (models, visible) in [(None, [3, 2, 1].as_slice()), (Some("a"), &[2]), (Some("c"), &[])] {
+            let access = access(models);
+            let listed: Vec<_> = queue.list(&access).iter().map(|job| job.id).collect();
+            assert_eq!(listed, visible.iter().map(|number| id(*number)).collect::<Vec<_>>());
+            for number in 1..=3 {
+                assert_eq!(queue.find(id(number), &access).is_ok(), visible.contains(&number));
+            }
+        }
     }
 
     #[test]

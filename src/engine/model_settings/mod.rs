@@ -110,10 +110,12 @@ pub struct InstalledSettings {
 }
 
 impl InstalledSettings {
-    /// The alias that a name is, without the tag `:latest`, and what it stands for, whether that is installed or not.
-    pub fn alias(&self, name: &str) -> Option<(&str, &str)> {
-        let name = name.strip_suffix(LATEST).unwrap_or(name);
-        self.aliases.get_key_value(name).map(|(alias, target)| (alias.as_str(), target.as_str()))
+    /// What a name stands for, if it is an alias, with or without the tag `:latest`. An ID of a model, of which `is_model` says
+    /// whether it is one, is never an alias. What an alias stands for need not be installed.
+    pub fn alias_target(&self, name: &str, is_model: impl Fn(&str) -> bool) -> Option<&str> {
+        let alias = name.strip_suffix(LATEST).unwrap_or(name);
+        let target = self.aliases.get(alias)?;
+        (!is_model(name) && !is_model(alias)).then_some(target)
     }
 
     /// The aliases with what they stand for, sorted.

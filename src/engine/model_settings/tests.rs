@@ -47,7 +47,7 @@ fn settings(files: &[(&str, &str)]) -> InstalledSettings {
 }
 
 fn target<'s>(settings: &'s InstalledSettings, name: &str) -> Option<&'s str> {
-    settings.alias(name).map(|(_, target)| target)
+    settings.alias_target(name, |_| false)
 }
 
 fn write(folder: &Path, name: &str, text: &str) {

@@ -46,14 +46,13 @@ impl Registry {
     /// What a name stands for, if it is an alias. An ID of a model is never an alias. Accesses the disk only if the models
     /// folder was never scanned.
     pub fn alias_target(&self, name: &str) -> Option<String> {
-        let settings = self.model_settings.load();
-        let (alias, target) = settings.alias(name)?;
-        if self.snapshot.load().at.is_none() {
-            self.refresh();
-        }
-        let snapshot = self.snapshot.load();
-        let is_model = [name, alias].iter().any(|id| snapshot.models.contains_key(*id));
-        (!is_model).then(|| target.to_owned())
+        let is_model = |id: &str| {
+            if self.snapshot.load().at.is_none() {
+                self.refresh();
+            }
+            self.snapshot.load().models.contains_key(id)
+        };
+        self.model_settings.load().alias_target(name, is_model).map(str::to_owned)
     }
 
     /// The aliases with what they stand for, sorted. Those that models of the folder have as IDs are left out.
