@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
@@ -16,6 +17,12 @@ pub enum Checksum {
     /// The ID of a git object, which is all that a hub knows of small files: SHA-1 of `blob`, the size and the content. It
     /// detects damage, not a forgery.
     GitBlob(String),
+    /// The sha256 of a tar archive with one file, and the archive's bytes before and after the content of that file.
+    InTar {
+        sha256: String,
+        before: Arc<[u8]>,
+        after: Arc<[u8]>,
+    },
     /// Nothing is known.
     None,
 }
@@ -23,43 +30,51 @@ pub enum Checksum {
 /// The digests of a file's content.
 pub(super) struct Digests {
     pub sha256: String,
-    pub git_blob: String,
+    /// What the digest of the checksum must be.
+    compared: String,
 }
 
 impl Checksum {
     /// A key for files in a folder of unfinished downloads.
     pub(super) fn key(&self) -> Option<&str> {
         match self {
-            Self::Sha256(digest) | Self::GitBlob(digest) => Some(digest),
+            Self::Sha256(digest) | Self::GitBlob(digest) | Self::InTar { sha256: digest, .. } => Some(digest),
             Self::None => None,
         }
     }
 
-    /// The digest that was found instead, if the content is not the expected one.
+    /// The expected digest and the one that was found, if the content is not the expected one.
     pub(super) fn mismatch(&self, found: &Digests) -> Option<(String, String)> {
-        let (expected, found) = match self {
-            Self::Sha256(expected) => (expected, &found.sha256),
-            Self::GitBlob(expected) => (expected, &found.git_blob),
-            Self::None => return None,
+        let expected = self.key()?;
+        (!expected.eq_ignore_ascii_case(&found.compared)).then(|| (expected.to_owned(), found.compared.clone()))
+    }
+
+    /// A hash that continues with a content of `length` bytes, and what follows the content. `None`: the hash is that of the
+    /// content alone.
+    fn begin(&self, length: u64) -> Option<(Context, Arc<[u8]>)> {
+        let (algorithm, before, after) = match self {
+            Self::GitBlob(_) => {
+                (&SHA1_FOR_LEGACY_USE_ONLY, format!("blob {length}\0").into_bytes().into(), Arc::default())
+            }
+            Self::InTar { before, after, .. } => (&SHA256, Arc::clone(before), Arc::clone(after)),
+            Self::Sha256(_) | Self::None => return None,
         };
-        (!expected.eq_ignore_ascii_case(found)).then(|| (expected.clone(), found.clone()))
+        let mut context = Context::new(algorithm);
+        context.update(&before);
+        Some((context, after))
     }
 }
 
-/// Hashes a file of `length` bytes. `is_git`: also computes the ID of the git object. `on_bytes` is called with the size of each
-/// chunk; an error that it returns ends the work.
+/// Hashes a file of `length` bytes, for the comparison with a checksum. `on_bytes` is called with the size of each chunk; an error
+/// that it returns ends the work.
 pub(super) fn digests(
     file: &File,
     length: u64,
-    is_git: bool,
+    checksum: &Checksum,
     on_bytes: impl Fn(u64) -> io::Result<()>,
 ) -> io::Result<Digests> {
     let mut sha256 = Context::new(&SHA256);
-    let mut git = is_git.then(|| {
-        let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
-        context.update(format!("blob {length}\0").as_bytes());
-        context
-    });
+    let mut other = checksum.begin(length);
     let mut chunk = vec![0; CHUNK];
     let mut reader = file;
     loop {
@@ -71,11 +86,19 @@ pub(super) fn digests(
         };
         let bytes = chunk.get(..read).unwrap_or_default();
         sha256.update(bytes);
-        if let Some(git) = &mut git {
-            git.update(bytes);
+        if let Some((context, _)) = &mut other {
+            context.update(bytes);
         }
         on_bytes(bytes.len() as u64)?;
     }
     let text = |digest: Digest| hex(digest.as_ref());
-    Ok(Digests { sha256: text(sha256.finish()), git_blob: git.map(|git| text(git.finish())).unwrap_or_default() })
+    let sha256 = text(sha256.finish());
+    let compared = match other {
+        Some((mut context, after)) => {
+            context.update(&after);
+            text(context.finish())
+        }
+        None => sha256.clone(),
+    };
+    Ok(Digests { sha256, compared })
 }

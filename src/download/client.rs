@@ -38,11 +38,29 @@ pub struct Request {
     pub accept: Option<&'static str>,
     /// The strong ETag that all parts of the file must have.
     pub etag: Option<String>,
+    /// The file is this part of what the server has at the location.
+    pub section: Option<Section>,
+}
+
+/// A part of what a server has, such as a file in an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    pub range: Range<u64>,
+    /// The length of the whole, in bytes.
+    pub whole: u64,
+}
+
+impl Section {
+    /// A range of the section, as a range of the whole; `None`: all of the section.
+    pub(super) fn absolute(&self, range: Option<&Range<u64>>) -> Range<u64> {
+        let at = |offset: u64| self.range.start.saturating_add(offset);
+        range.map_or_else(|| self.range.clone(), |range| at(range.start)..at(range.end))
+    }
 }
 
 impl Request {
     pub fn new(location: Location, authorization: Option<Authorization>) -> Self {
-        Self { location, authorization, login: None, accept: None, etag: None }
+        Self { location, authorization, login: None, accept: None, etag: None, section: None }
     }
 
     /// The same request for the target of a redirect. Another origin must not see the token.
@@ -52,7 +70,7 @@ impl Request {
             true => (self.authorization.clone(), self.login.clone()),
             false => (None, None),
         };
-        Self { location: location.clone(), authorization, login, accept: self.accept, etag: self.etag.clone() }
+        Self { location: location.clone(), authorization, login, ..self.clone() }
     }
 }
 
@@ -85,8 +103,21 @@ impl Client {
     }
 
     /// Sends a GET request and follows redirects. Only 200 and 206 are answers; other statuses are errors. If a registry
-    /// wants a token, gets one and sends the request again, once.
+    /// wants a token, gets one and sends the request again, once. `range`: of the section, if the request names one.
     pub async fn send(&self, request: &Request, range: Option<&Range<u64>>) -> Result<(Head, Incoming), DownloadError> {
+        let Some(section) = &request.section else { return self.send_with_login(request, range).await };
+        let (head, body) = self.send_with_login(request, Some(&section.absolute(range))).await?;
+        match head.status {
+            StatusCode::PARTIAL_CONTENT => Ok((head, body)),
+            _ => Err(DownloadError::protocol(&head.location, "it has no ranges")),
+        }
+    }
+
+    async fn send_with_login(
+        &self,
+        request: &Request,
+        range: Option<&Range<u64>>,
+    ) -> Result<(Head, Incoming), DownloadError> {
         let Some(login) = &request.login else {
             return self.send_as(request, request.authorization.as_ref(), range).await;
         };

@@ -244,11 +244,11 @@ impl Downloader {
     /// Hashes the whole file from the disk. Returns its sha256.
     fn verify(&self, spec: &FileSpec, reader: File, progress: &mut dyn Progress) -> Result<String, DownloadError> {
         progress.start(&format!("verifying {}", spec.name), spec.length);
-        let is_git = matches!(spec.checksum, Checksum::GitBlob(_));
+        let checksum = spec.checksum.clone();
         let shared = Arc::new(Shared::default());
         let (counted, length) = (Arc::clone(&shared), spec.length);
         let hashing = self.handle.spawn_blocking(move || {
-            digests(&reader, length, is_git, |bytes| {
+            digests(&reader, length, &checksum, |bytes| {
                 counted.bytes.fetch_add(bytes, Ordering::Relaxed);
                 match counted.is_cancelled.load(Ordering::Relaxed) {
                     true => Err(std::io::ErrorKind::Interrupted.into()),

@@ -26,7 +26,7 @@ mod transfer;
 pub use address_policy::{AddressPolicy, AllowedHost};
 pub use authorization::Authorization;
 pub use checksum::Checksum;
-pub use client::{Head, Request};
+pub use client::{Head, Request, Section};
 pub use downloader::{Downloader, FileSpec, Finished, Probe};
 pub use error::{DownloadError, Refusal};
 pub use location::{Location, Origin};

@@ -148,12 +148,19 @@ impl Transfer {
                 self.begin_again(done);
                 0
             }
-            _ => check_range(&head, &range, self.length)?,
+            _ => self.check_range(&head, &range)?,
         };
         *self.resolved.lock().unwrap_or_else(PoisonError::into_inner) =
             (head.location != self.request.location).then(|| head.location.clone());
         check_length(&head, part.start + part.length - start)?;
         self.receive(&head.location, body, part, done).await
+    }
+
+    /// Checks a 206 answer. Returns its first byte in the file.
+    fn check_range(&self, head: &Head, range: &Range<u64>) -> Result<u64, DownloadError> {
+        let section = self.request.section.as_ref().map(|section| (section.absolute(Some(range)), section.whole));
+        let (asked, whole) = section.unwrap_or_else(|| (range.clone(), self.length));
+        check_range(head, &asked, whole).map(|()| range.start)
     }
 
     fn begin_again(&self, done: &mut u64) {
@@ -201,8 +208,8 @@ fn check_version(head: &Head, etag: Option<&str>) -> Result<(), DownloadError> {
     }
 }
 
-/// Checks a 206 answer. Returns its first byte.
-fn check_range(head: &Head, range: &Range<u64>, length: u64) -> Result<u64, DownloadError> {
+/// Checks that the answer has exactly this range.
+fn check_range(head: &Head, range: &Range<u64>, length: u64) -> Result<(), DownloadError> {
     let wrong = |why: String| DownloadError::protocol(&head.location, why);
     if head.status != StatusCode::PARTIAL_CONTENT {
         return Err(wrong(format!("it has no ranges: it answers with status {}", head.status)));
@@ -210,7 +217,7 @@ fn check_range(head: &Head, range: &Range<u64>, length: u64) -> Result<u64, Down
     let text = head.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let expected = format!("bytes {}-{}/{length}", range.start, range.end - 1);
     match text == expected {
-        true => Ok(range.start),
+        true => Ok(()),
         false => Err(wrong(format!("Content-Range is '{text}', not '{expected}'"))),
     }
 }

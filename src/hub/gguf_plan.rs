@@ -163,7 +163,10 @@ fn no_model(reference: &ModelReference, repository: &Repository) -> HubError {
     };
     let why = match (count(&[".safetensors"]), count(&[".bin", ".pt", ".pth", ".ckpt"])) {
         (0, 0) if !repository.unread.is_empty() => {
-            format!("its content is in archives, which are not unpacked ({})", repository.unread.join(", "))
+            let types = repository.unread.join(", ");
+            format!(
+                "its content is in archives that are compressed, or large with several files, which are not unpacked ({types})"
+            )
         }
         (0, 0) => "it has no GGUF and no safetensors files".to_owned(),
         (0, pickles) => format!("it has {pickles} pickle files (.bin, .pt), which are never read"),

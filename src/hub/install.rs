@@ -163,8 +163,8 @@ fn installed(plan: &Plan, models_dir: &Path) -> Option<SourceFile> {
         let is_there = folder.join(&file.local).metadata().is_ok_and(|it| it.len() == file.bytes);
         let has_hash = |entry: &SourceEntry| match &file.checksum {
             Checksum::Sha256(sha256) => *sha256 == entry.sha256,
-            // Then the commit must be the same.
-            Checksum::GitBlob(_) => source.revision == plan.repository.revision,
+            // Then the version must be the same.
+            Checksum::GitBlob(_) | Checksum::InTar { .. } => source.revision == plan.repository.revision,
             Checksum::None => is_same_version,
         };
         is_there && entry.is_some_and(has_hash)

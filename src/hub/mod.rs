@@ -22,6 +22,7 @@ mod plan;
 mod quantization;
 mod reference;
 mod registry;
+mod registry_archive;
 mod registry_manifest;
 mod registry_reference;
 mod remote_file;

@@ -24,8 +24,8 @@ application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.
 application/vnd.docker.distribution.manifest.list.v2+json";
 
 /// A repository of a registry, and access to it.
-struct Access<'a> {
-    reference: &'a ModelReference,
+pub(super) struct Access<'a> {
+    pub reference: &'a ModelReference,
     base: String,
     login: Arc<RegistryLogin>,
 }
@@ -38,8 +38,13 @@ impl Access<'_> {
         Ok(Request { login: Some(Arc::clone(&self.login)), ..Request::new(location, None) })
     }
 
+    /// The request for the content of a layer.
+    pub(super) fn blob(&self, sha256: &str) -> Result<Request, HubError> {
+        self.request(&format!("blobs/sha256:{sha256}"))
+    }
+
     fn file(&self, LayerFile { path, bytes, sha256 }: LayerFile) -> Result<HubFile, HubError> {
-        let request = self.request(&format!("blobs/sha256:{sha256}"))?;
+        let request = self.blob(&sha256)?;
         Ok(HubFile { path, size: Some(bytes), checksum: Checksum::Sha256(sha256), request })
     }
 }
@@ -66,8 +71,10 @@ impl Hub {
         if let Some(entry) = manifest.entry().map_err(no_model)? {
             (manifest, digest) = self.manifest(&access, &entry, progress)?;
         }
-        let artifact = manifest.artifact(&model.name()).map_err(no_model)?;
-        let files = artifact.files.into_iter().map(|file| access.file(file)).collect::<Result<Vec<_>, _>>()?;
+        let mut artifact = manifest.artifact(&model.name()).map_err(no_model)?;
+        let layers = std::mem::take(&mut artifact.files);
+        let mut files = layers.into_iter().map(|file| access.file(file)).collect::<Result<Vec<_>, _>>()?;
+        files.extend(self.files_in_archives(&access, &mut artifact, progress)?);
         check_names(&files).map_err(bad)?;
         let license = match artifact.license {
             Some(license) => Some(license),

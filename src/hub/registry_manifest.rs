@@ -1,8 +1,8 @@
 //! Manifests of registries (<https://github.com/opencontainers/image-spec/blob/main/manifest.md>): which files a model has.
 //!
 //! Three kinds of artifacts are understood. Ollama's and Docker's name the purpose of a layer by its media type. Those of
-//! ModelPack (<https://github.com/modelpack/model-spec>) and of ORAS name the layer's file by an annotation. Layers that are
-//! archives are not read.
+//! ModelPack (<https://github.com/modelpack/model-spec>) and of ORAS name the layer's file by an annotation. Layers may also
+//! be tar archives ([`registry_archive`](super::registry_archive)), which is all that is read of KitOps's artifacts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -85,7 +85,9 @@ pub struct Artifact {
     pub(super) files: Vec<LayerFile>,
     /// What is not used of it.
     pub(super) unused: Vec<&'static str>,
-    /// The media types of archives.
+    /// Layers that are uncompressed tar archives.
+    pub(super) archives: Vec<ArchiveLayer>,
+    /// The media types of archives that cannot be read; each once.
     pub(super) unread: Vec<String>,
     pub(super) license: Option<String>,
 }
@@ -94,6 +96,16 @@ pub struct Artifact {
 #[derive(Debug, PartialEq, Eq)]
 pub struct LayerFile {
     pub(super) path: String,
+    pub(super) bytes: u64,
+    /// A sha256 in lower-case hex.
+    pub(super) sha256: String,
+}
+
+/// A layer that is an archive.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ArchiveLayer {
+    /// One line of untrusted text.
+    pub(super) media_type: String,
     pub(super) bytes: u64,
     /// A sha256 in lower-case hex.
     pub(super) sha256: String,
@@ -168,11 +180,13 @@ impl Artifact {
             self.unused.push(what);
             return Ok(());
         }
+        if is_compressed(media_type) {
+            self.add_unread(shorten(&one_line(media_type)));
+            return Ok(());
+        }
         if is_archive(media_type) {
-            let media_type = shorten(&one_line(media_type));
-            if !self.unread.contains(&media_type) {
-                self.unread.push(media_type);
-            }
+            let (media_type, sha256) = (shorten(&one_line(media_type)), layer.sha256()?.to_owned());
+            self.archives.push(ArchiveLayer { media_type, bytes: layer.size, sha256 });
             return Ok(());
         }
         let named = layer.path().map(str::to_owned);
@@ -184,8 +198,7 @@ impl Artifact {
             _ if LICENSE.contains(&media_type) => Some(paths.free("LICENSE", "")),
             _ => named.or_else(|| find(&NAMED).map(str::to_owned)),
         };
-        match path.filter(|path| is_usable(path, Some(layer.size))) {
-            Some(path) if path.starts_with("LICENSE") && layer.size > MAX_LICENSE_BYTES => Ok(()),
+        match path.filter(|path| is_wanted(path, layer.size)) {
             Some(path) => {
                 let sha256 = layer.sha256()?.to_owned();
                 paths.taken.insert(path.clone());
@@ -193,6 +206,13 @@ impl Artifact {
                 Ok(())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Notes the media type of an archive that cannot be read.
+    pub(super) fn add_unread(&mut self, media_type: String) {
+        if !self.unread.contains(&media_type) {
+            self.unread.push(media_type);
         }
     }
 }
@@ -234,8 +254,17 @@ impl Descriptor {
     }
 }
 
+/// Whether a file has a usable path and size. A license that is too long is left out.
+pub(super) fn is_wanted(path: &str, bytes: u64) -> bool {
+    is_usable(path, Some(bytes)) && !(path.starts_with("LICENSE") && bytes > MAX_LICENSE_BYTES)
+}
+
 fn is_archive(media_type: &str) -> bool {
-    [".tar", "+tar", "+gzip", "+zstd", ".gzip", ".zstd"].iter().any(|ending| media_type.ends_with(ending))
+    media_type.ends_with(".tar") || media_type.ends_with("+tar")
+}
+
+fn is_compressed(media_type: &str) -> bool {
+    ["+gzip", "+zstd", ".gzip", ".zstd"].iter().any(|ending| media_type.ends_with(ending))
 }
 
 #[cfg(test)]
@@ -291,8 +320,10 @@ mod tests {
                 4,
                 Some(("org.cncf.model.filepath", "model.safetensors")),
             ),
-            layer("application/vnd.oci.image.layer.v1.tar", 5, Some((title, "x.gguf"))),
+            layer("application/vnd.cncf.model.weight.v1.tar", 5, Some((title, "x.gguf"))),
             layer("application/vnd.cncf.model.weight.v1.tar+gzip", 6, None),
+            layer("application/vnd.cncf.model.weight.v1.tar+gzip", 6, None),
+            layer("application/vnd.oci.image.layer.v1.tar+zstd", 6, None),
             layer("application/octet-stream", 7, Some((title, "../evil.gguf"))),
             layer("application/octet-stream", u64::MAX, Some((title, "huge.gguf"))),
             layer("application/octet-stream", 8, None),
@@ -300,7 +331,9 @@ mod tests {
         let found = found.unwrap();
         let expected = [("m-1b.gguf", 1), ("a-Q8_0.gguf", 2), ("m-1b-2.gguf", 3), ("model.safetensors", 4)];
         assert_eq!(files(&found), expected);
-        let unread = ["application/vnd.oci.image.layer.v1.tar", "application/vnd.cncf.model.weight.v1.tar+gzip"];
+        let archives: Vec<_> = found.archives.iter().map(|it| (it.media_type.as_str(), it.bytes)).collect();
+        assert_eq!(archives, [("application/vnd.cncf.model.weight.v1.tar", 5)]);
+        let unread = ["application/vnd.cncf.model.weight.v1.tar+gzip", "application/vnd.oci.image.layer.v1.tar+zstd"];
         assert_eq!(found.unread, unread);
     }
 

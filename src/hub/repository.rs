@@ -18,7 +18,7 @@ pub struct Repository {
     /// Whether its license must be accepted first.
     pub is_gated: bool,
     pub files: Vec<HubFile>,
-    /// Media types of layers that cannot be read; each once.
+    /// Media types of archives that cannot be read; each once.
     pub unread: Vec<String>,
     /// What the user should know, such as parts of the model that are not used.
     pub notes: Vec<String>,

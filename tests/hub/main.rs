@@ -26,6 +26,7 @@ mod pull_options;
 mod pull_refusals;
 mod pulls;
 mod registry;
+mod registry_archives;
 mod registry_pulls;
 mod registry_refusals;
 mod removal;
