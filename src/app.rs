@@ -510,7 +510,11 @@ fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
     choices.iter().map(|choice| (choice.model.clone(), choice.precision.into())).collect()
 }
 
-fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
+/// Finds the devices of these choices.
+///
+/// # Errors
+/// If one cannot be used.
+pub fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
     let choices = choices.iter().map(|choice| (choice.model.clone(), choice.device));
     engine::Devices::select(choices).map_err(StartError::Device)
 }

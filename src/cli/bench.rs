@@ -153,7 +153,8 @@ pub(super) fn run(paths: &DataPaths, args: &BenchArgs, out: &mut dyn Write) -> O
     if !args.json && control_socket::is_listening(&paths.data) {
         writeln!(out, "A server is running, which uses the same CPU and memory. Stop it for exact results.\n")?;
     }
-    let header = format!("{name}, {}, no speculation; medians\n", counted(args.compute.threads(), "thread"));
+    let device = engine.models().describe_device(&name);
+    let header = format!("{name} on {device}; no speculation, medians\n");
     let mut report = Report { header, rows: Vec::new(), out: (!args.json).then_some(&mut *out) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match kind {

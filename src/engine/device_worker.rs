@@ -103,26 +103,34 @@ impl DeviceWorker {
     }
 }
 
-/// Opens a device, and adapts the settings to it.
-///
-/// # Errors
-/// If it cannot be opened, with the reason.
-pub fn open(selected: &Selected, settings: Settings) -> Result<(DeviceBackend, Settings), String> {
+/// The settings, adapted to a device.
+pub fn settings_for(selected: &Selected, settings: Settings) -> Settings {
     if let Selected::Cpu { .. } = selected {
-        return Ok((DeviceBackend::Cpu(Cpu::new(settings.threads)), settings));
+        return settings;
     }
     // The host samples tokens for the device.
     let threads = settings.threads.min(MAX_HOST_THREADS);
     // candle has no 8-bit keys and values.
     let kv_type = if settings.kv_type == KvType::Q8 { KvType::F16 } else { settings.kv_type };
     let settings = Settings { threads, kv_type, ..settings };
-    let settings = match selected {
+    match selected {
         Selected::Gpu(gpu) => Settings {
             memory_bytes: gpu.free_memory / 10 * 9,
             prefill_chunk: settings.prefill_chunk.max(GPU_PREFILL_CHUNK),
             ..settings
         },
         _ => settings,
-    };
-    Ok((DeviceBackend::Candle(Candle::new(selected.open()?, Cpu::new(threads))), settings))
+    }
+}
+
+/// Opens a device. `settings`: adapted to it.
+///
+/// # Errors
+/// If it cannot be opened, with the reason.
+pub fn open(selected: &Selected, settings: &Settings) -> Result<DeviceBackend, String> {
+    let host = Cpu::new(settings.threads);
+    match selected {
+        Selected::Cpu { .. } => Ok(DeviceBackend::Cpu(host)),
+        _ => Ok(DeviceBackend::Candle(Candle::new(selected.open()?, host))),
+    }
 }

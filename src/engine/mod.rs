@@ -42,6 +42,7 @@ pub use crate::models::kv::KvType;
 pub use crate::models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_language, language_name};
 
 use device_worker::DeviceWorker;
+pub use device_worker::{DeviceBackend, open as open_device, settings_for};
 pub use devices::Devices;
 pub use discovery::{AdapterFiles, AdapterSource, installed_models, model_entry};
 use embedding::Vectors;
@@ -335,7 +336,8 @@ fn start_devices(
         if let Some(index) = devices.iter().position(|device| device.name() == name) {
             return Ok(index);
         }
-        let (backend, settings) = device_worker::open(selected, settings.clone()).map_err(std::io::Error::other)?;
+        let settings = settings_for(selected, settings.clone());
+        let backend = open_device(selected, &settings).map_err(std::io::Error::other)?;
         let info = DeviceInfo { index: devices.len(), name };
         let runtime = Arc::new(Runtime::new(settings, info, Arc::clone(metrics), Arc::clone(clock)));
         devices.push(DeviceWorker::start(backend, runtime)?);

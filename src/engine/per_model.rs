@@ -9,9 +9,15 @@ pub struct PerModel<T> {
     pub models: BTreeMap<String, T>,
 }
 
+impl<T> PerModel<T> {
+    pub fn get(&self, id: &str) -> &T {
+        self.models.get(id).unwrap_or(&self.usual)
+    }
+}
+
 impl<T: Copy> PerModel<T> {
     pub fn of(&self, id: &str) -> T {
-        self.models.get(id).copied().unwrap_or(self.usual)
+        *self.get(id)
     }
 }
 

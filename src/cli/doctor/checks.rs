@@ -35,11 +35,13 @@ const RECENT: Duration = Duration::from_secs(7 * 86_400);
 /// Files of the data folder that only its owner may read.
 const SECRETS: [&str; 3] = ["pepper", "admin.key", "outpost.redb"];
 
-/// Runs all checks. `measures`: whether to measure, which takes a second.
+/// Runs all checks. `no_device`: why a device that the server is to use cannot be used. `measures`: whether to measure, which
+/// takes a second.
 pub(super) fn all(
     paths: &DataPaths,
     listen: SocketAddr,
     compute: &ComputeArgs,
+    no_device: Option<&String>,
     clock_rng: &dyn ClockRng,
     measures: bool,
 ) -> Vec<Finding> {
@@ -55,7 +57,10 @@ pub(super) fn all(
         (None, true) => syncs(machine::sync_rate(data, SYNC_TIME, clock_rng)),
     });
     findings.extend([
-        gpus(devices::present()),
+        match no_device {
+            Some(reason) => Finding::fail("GPU", reason, "choose another device, or leave out the option"),
+            None => gpus(devices::present()),
+        },
         port(listen, TcpListener::bind(listen).map(drop), is_served(&paths.data)),
         files(&paths.data),
         models_folder(models),

@@ -8,14 +8,18 @@ mod product_speed;
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
 
 use super::output::Outcome;
-use crate::app::SystemClockRng;
+use crate::app::{self, SystemClockRng};
 use crate::config::{ComputeArgs, DEFAULT_LISTEN, DataPaths, parse_listen};
 use crate::display::one_line;
+use crate::engine::{self, DeviceBackend};
+use crate::models::backend::Cpu;
+use crate::models::devices::Selected;
 use findings::{Finding, Status};
 use model_fit::ModelFit;
 
@@ -38,7 +42,9 @@ pub(super) struct DoctorArgs {
 #[derive(Serialize)]
 struct Report {
     checks: Vec<Finding>,
-    /// Bytes that models may use.
+    /// What models run on unless a device of their own is named: `cpu`, `cuda:0` or `metal`.
+    device: String,
+    /// Bytes that models may use on this device.
     memory_for_models: u64,
     models: Vec<ModelFit>,
 }
@@ -48,16 +54,22 @@ struct Report {
 pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> Outcome {
     let clock_rng = SystemClockRng::new();
     let DoctorArgs { listen, compute, fast, json } = args;
-    let checks = checks::all(paths, *listen, compute, &clock_rng, !fast);
-    let speeds = if *fast { None } else { Some(product_speed::measure(compute.threads(), &clock_rng)?) };
-    let report = Report {
-        checks,
-        memory_for_models: compute.memory(),
-        models: model_fit::table(compute.memory(), compute.threads(), speeds.as_ref()),
+    let device = open_device(compute);
+    let checks = checks::all(paths, *listen, compute, device.as_ref().err(), &clock_rng, !fast);
+    let Device { selected, settings, backend } = device.unwrap_or_else(|_is_reported| Device::cpu(compute));
+    let (models, speeds) = match &backend {
+        DeviceBackend::Cpu(cpu) => {
+            let speeds = if *fast { None } else { Some(product_speed::measure(cpu, &clock_rng)?) };
+            (model_fit::table(&settings, cpu, speeds.as_ref()), speeds)
+        }
+        DeviceBackend::Candle(candle) => (model_fit::table(&settings, candle, None), None),
     };
-    match json {
-        true => writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?,
-        false => print(&report, speeds.is_some(), out)?,
+    let report = Report { checks, device: selected.name(), memory_for_models: settings.memory_bytes, models };
+    if *json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        print_findings(&report.checks, out)?;
+        model_fit::print(&report.models, report.memory_for_models, speeds.is_some(), &selected, out)?;
     }
     match report.checks.iter().filter(|finding| finding.status == Status::Fail).count() {
         0 => Ok(()),
@@ -66,12 +78,39 @@ pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> 
     }
 }
 
-fn print(report: &Report, has_speeds: bool, out: &mut dyn Write) -> Outcome {
-    let width = report.checks.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
-    for Finding { check, status, found, remedy } in &report.checks {
+/// The device that models run on unless one of their own is named.
+struct Device {
+    selected: Selected,
+    settings: engine::Settings,
+    backend: DeviceBackend,
+}
+
+impl Device {
+    fn cpu(compute: &ComputeArgs) -> Self {
+        let backend = DeviceBackend::Cpu(Cpu::new(compute.threads()));
+        Self { selected: Selected::default(), settings: settings(compute), backend }
+    }
+}
+
+fn settings(compute: &ComputeArgs) -> engine::Settings {
+    engine::Settings { threads: compute.threads(), ..engine::Settings::new(PathBuf::new(), compute.memory()) }
+}
+
+/// # Errors
+/// Why the server could not use the devices that it is to use.
+fn open_device(compute: &ComputeArgs) -> Result<Device, String> {
+    let selected = app::devices(&compute.device).map_err(|error| error.to_string())?.usual;
+    let settings = engine::settings_for(&selected, settings(compute));
+    let backend = engine::open_device(&selected, &settings)?;
+    Ok(Device { selected, settings, backend })
+}
+
+fn print_findings(findings: &[Finding], out: &mut dyn Write) -> Outcome {
+    let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
+    for Finding { check, status, found, remedy } in findings {
         let remedy = remedy.as_deref().map(|remedy| format!(": {remedy}")).unwrap_or_default();
         writeln!(out, "{check:width$}  {:4}  {}", status.name(), one_line(&format!("{found}{remedy}")))?;
     }
     writeln!(out)?;
-    model_fit::print(&report.models, report.memory_for_models, has_speeds, out)
+    Ok(())
 }

@@ -1,7 +1,6 @@
 //! Which well-known models fit into the memory of this machine, and how quickly they would generate.
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -10,9 +9,10 @@ use super::machine;
 use super::product_speed::ProductSpeeds;
 use crate::display::format_bytes;
 use crate::engine;
-use crate::models::backend::{Cpu, DType};
+use crate::models::backend::{Backend, DType};
 use crate::models::decoder_config::DecoderSizes;
 use crate::models::dense_decoder::{DenseDecoder, Quantization};
+use crate::models::devices::Selected;
 use crate::models::kv::KvType;
 
 const QUANTIZATIONS: [(&str, Quantization); 3] =
@@ -65,24 +65,27 @@ impl KnownModel {
     }
 }
 
-/// A row for each model, quantization and context, if models may use `memory` bytes. The needs are those that the server
-/// reserves.
-pub(super) fn table(memory: u64, threads: usize, speeds: Option<&ProductSpeeds>) -> Vec<ModelFit> {
-    let backend = Cpu::new(threads);
-    let limits = engine::Settings::new(PathBuf::new(), memory).step_limits();
+/// A row for each model, quantization and context. The needs are those that the server reserves with these settings on this
+/// backend.
+pub(super) fn table<B: Backend>(
+    settings: &engine::Settings,
+    backend: &B,
+    speeds: Option<&ProductSpeeds>,
+) -> Vec<ModelFit> {
+    let limits = settings.step_limits();
     let mut table = Vec::new();
     for known in &MODELS {
         for (name, quantization) in QUANTIZATIONS {
             let decoder = known.decoder(quantization);
             for context in CONTEXTS {
-                let memory_bytes = decoder.memory(context, KvType::F16, &limits, &backend).total();
+                let memory_bytes = decoder.memory(context, KvType::F16, &limits, backend).total();
                 table.push(ModelFit {
                     model: known.name,
                     quantization: name,
                     context,
                     memory_bytes,
-                    fits: memory_bytes <= memory,
-                    tokens_per_second: speeds.map(|speeds| tokens_per_second(&decoder, context / 2, speeds, &backend)),
+                    fits: memory_bytes <= settings.memory_bytes,
+                    tokens_per_second: speeds.map(|speeds| tokens_per_second(&decoder, context / 2, speeds, backend)),
                 });
             }
         }
@@ -91,19 +94,29 @@ pub(super) fn table(memory: u64, threads: usize, speeds: Option<&ProductSpeeds>)
 }
 
 /// The predicted speed of one request with so many tokens in its context.
-fn tokens_per_second(decoder: &DenseDecoder, positions: usize, speeds: &ProductSpeeds, backend: &Cpu) -> f64 {
+fn tokens_per_second<B: Backend>(decoder: &DenseDecoder, positions: usize, speeds: &ProductSpeeds, backend: &B) -> f64 {
     let weights = decoder.bytes_read_per_token(backend);
     let products: f64 = weights.into_iter().map(|(dtype, bytes)| speeds.seconds(dtype, bytes)).sum();
     let attention = speeds.seconds(DType::F16, decoder.kv_bytes(positions, KvType::F16));
     (products + attention + SECONDS_PER_LAYER * decoder.sizes.layers as f64).recip()
 }
 
-/// Prints the table. Without speeds, the memory stands in their place.
-pub(super) fn print(table: &[ModelFit], memory: u64, has_speeds: bool, out: &mut dyn Write) -> Outcome {
+/// Prints the table. `memory`: what models may use on the device, in bytes. Without speeds, the memory stands in their place.
+pub(super) fn print(
+    table: &[ModelFit],
+    memory: u64,
+    has_speeds: bool,
+    device: &Selected,
+    out: &mut dyn Write,
+) -> Outcome {
+    let place = match device {
+        Selected::Gpu(gpu) => format!(" of {gpu}"),
+        Selected::Cpu { .. } | Selected::Candle => String::new(),
+    };
     let shown = if has_speeds { "tokens per second of one request, predicted" } else { "memory" };
     writeln!(
         out,
-        "Models that fit into {} ({shown}; '-' does not fit), by tokens of context:\n",
+        "Models that fit into {}{place} ({shown}; '-' does not fit), by tokens of context:\n",
         format_bytes(memory)
     )?;
     let name_width = MODELS.iter().map(|known| known.name.len()).max().unwrap_or_default();
@@ -116,6 +129,9 @@ pub(super) fn print(table: &[ModelFit], memory: u64, has_speeds: bool, out: &mut
         let name = rows.first().map_or("", |row| row.model);
         let cells: String = rows.iter().map(|row| format!("{:>9}", cell(row))).collect();
         writeln!(out, "{name:name_width$}{cells}")?;
+    }
+    if let Selected::Gpu(_) = device {
+        writeln!(out, "\nSpeeds of a GPU are not predicted. 'outpost bench MODEL' measures an installed model.")?;
     }
     if has_speeds && machine::load() > BUSY {
         writeln!(
@@ -138,18 +154,27 @@ fn cell(row: &ModelFit) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::super::product_speed::ProductSpeeds;
-    use super::{MODELS, table};
-    use crate::models::backend::DType;
+    use super::{MODELS, ModelFit};
+    use crate::device_choice::DeviceChoice;
+    use crate::engine::Settings;
+    use crate::models::backend::{Cpu, DType};
+    use crate::models::devices::{Gpu, Selected};
+
+    fn table(memory: u64, speeds: Option<&ProductSpeeds>) -> Vec<ModelFit> {
+        super::table(&Settings::new(PathBuf::new(), memory), &Cpu::new(2), speeds)
+    }
 
     #[test]
     fn more_memory_fits_more_models_and_smaller_ones_are_faster() {
         let speeds =
             ProductSpeeds::of(&[(DType::Q4K, 2e10), (DType::Q6K, 2e10), (DType::Q8_0, 2e10), (DType::F16, 2e10)]);
-        let small = table(8_000_000_000, 2, Some(&speeds));
-        let large = table(64_000_000_000, 2, Some(&speeds));
+        let small = table(8_000_000_000, Some(&speeds));
+        let large = table(64_000_000_000, Some(&speeds));
         assert_eq!(small.len(), MODELS.len() * 6);
-        let fitting = |table: &[super::ModelFit]| table.iter().filter(|row| row.fits).count();
+        let fitting = |table: &[ModelFit]| table.iter().filter(|row| row.fits).count();
         assert!(fitting(&small) > 6 && fitting(&small) < fitting(&large) && fitting(&large) < large.len());
         for (row, other) in small.iter().zip(&large) {
             assert_eq!(row.memory_bytes, other.memory_bytes);
@@ -166,12 +191,22 @@ mod tests {
 
     #[test]
     fn without_speeds_the_memory_is_printed() {
-        let mut out = Vec::new();
-        let rows = table(8_000_000_000, 2, None);
-        super::print(&rows, 8_000_000_000, false, &mut out).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4 + MODELS.len(), "{text}");
-        assert!(lines[8].starts_with("Llama 3.1 8B") && lines[8].trim_end().ends_with('-'), "{text}");
+        let text = |device: &Selected| {
+            let mut out = Vec::new();
+            super::print(&table(8_000_000_000, None), 8_000_000_000, false, device, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let printed = text(&Selected::default());
+        let lines: Vec<&str> = printed.lines().collect();
+        assert_eq!(lines.len(), 4 + MODELS.len(), "{printed}");
+        assert!(lines[8].starts_with("Llama 3.1 8B") && lines[8].trim_end().ends_with('-'), "{printed}");
+        let (choice, name) = (DeviceChoice::Cuda(0), "NVIDIA L4".to_owned());
+        let gpu = Selected::Gpu(Gpu { choice, name, total_memory: 24 << 30, free_memory: 23 << 30 });
+        let printed = text(&gpu);
+        assert!(
+            printed.starts_with("Models that fit into 8.0 GB of cuda:0 (NVIDIA L4, 23.0 GiB free) (memory"),
+            "{printed}"
+        );
+        assert!(printed.contains("outpost bench MODEL"), "{printed}");
     }
 }

@@ -35,15 +35,14 @@ impl ProductSpeeds {
     }
 }
 
-/// Measures all types with so many threads.
+/// Measures all types.
 ///
 /// # Errors
 /// If a kernel fails, which is a bug.
-pub(super) fn measure(threads: usize, clock: &dyn ClockRng) -> Result<ProductSpeeds, ModelError> {
-    let backend = Cpu::new(threads);
+pub(super) fn measure(backend: &Cpu, clock: &dyn ClockRng) -> Result<ProductSpeeds, ModelError> {
     TYPES
         .into_iter()
-        .map(|dtype| Ok((dtype, measure_type(&backend, dtype, clock)?)))
+        .map(|dtype| Ok((dtype, measure_type(backend, dtype, clock)?)))
         .collect::<Result<_, _>>()
         .map(ProductSpeeds)
 }

@@ -255,6 +255,11 @@ impl Registry {
         self.lookup_on_disk(id).map(|found| self.describe(&found))
     }
 
+    /// The device of a model, such as `the CPU (2 threads, avx512)`.
+    pub fn describe_device(&self, id: &str) -> String {
+        self.settings.devices.get(id).describe(self.settings.threads)
+    }
+
     /// The chat template in the files of a model of the folder, as text. Reads them.
     pub fn chat_template(&self, id: &str) -> Option<String> {
         let found = self.lookup_on_disk(id)?;
