@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::error::{FolderError, TransferError};
 use super::folder_walk::{Visit, visit_files};
 use super::hashing;
-use super::import::UPSTREAM;
+use super::installed::UPSTREAM;
 use super::manifest::{FILES, MANIFEST, Manifest, ManifestFile};
 use super::name_validation::{is_model_name, is_reserved};
 use super::progress::Progress;

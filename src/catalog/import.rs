@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags, open};
 use super::error::{FolderError, TransferError};
 use super::folder_walk::visit_files;
 use super::hashing::{self, Copied};
-use super::installed::is_model;
+use super::installed::{UPSTREAM, is_model};
 use super::manifest::{FILES, MANIFEST, MAX_MANIFEST_BYTES, Manifest, ManifestFile};
 use super::name_validation::{check_file_path, is_model_name, is_reserved};
 use super::progress::Progress;
@@ -270,9 +270,6 @@ fn check_folder(path: &Path) -> Result<u64, TransferError> {
     })?;
     if is_model(names.iter().map(String::as_str)) { Ok(total) } else { Err(TransferError::NoWeights(path.to_owned())) }
 }
-
-/// The file that names other servers as those that run a model.
-pub(super) const UPSTREAM: &str = "upstream.toml";
 
 fn copy_folder(path: &Path, staging: &Staging, on_bytes: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
     visit_files(path, &mut |name, file| copy_in(staging, name, file, u64::MAX, on_bytes).map(|_| ()))

@@ -6,17 +6,22 @@ use std::path::Path;
 
 use super::catalog_toml::{Catalog, CatalogModel};
 use super::hashing;
-use super::name_validation::{is_model_name, is_reserved};
+use super::name_validation::is_reserved;
 use super::progress::Progress;
 use crate::models::diffusion::pipeline::MODEL_INDEX;
 use crate::models::whisper::is_ggml;
 
-/// A folder in the models folder.
+/// The file that names other servers as those that run a model.
+pub(super) const UPSTREAM: &str = "upstream.toml";
+
+/// A model in the models folder: a folder or a file.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ModelFolder {
+pub struct ModelOnDisk {
     pub name: String,
     /// Sum of its files.
     pub bytes: u64,
+    /// Whether other servers run it.
+    pub is_upstream: bool,
 }
 
 /// State of a catalog model on disk.
@@ -32,19 +37,29 @@ pub fn installed<'c>(catalog: &'c Catalog, models_dir: &Path) -> Vec<&'c Catalog
     catalog.models().iter().filter(|model| matches!(install_state(model, models_dir), InstallState::Complete)).collect()
 }
 
-/// Every folder that holds weights, sorted by name. An unreadable models folder holds none.
-pub fn model_folders(models_dir: &Path) -> Vec<ModelFolder> {
+/// Every file of weights, and every folder that has weights or describes an upstream model, sorted by name. An unreadable models
+/// folder has none.
+pub fn models_on_disk(models_dir: &Path) -> Vec<ModelOnDisk> {
     let Ok(entries) = fs::read_dir(models_dir) else { return Vec::new() };
-    let mut found: Vec<ModelFolder> = entries.flatten().filter_map(|entry| measure(&entry)).collect();
+    let mut found: Vec<ModelOnDisk> = entries.flatten().filter_map(|entry| measure(&entry.path())).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
 
-fn measure(entry: &fs::DirEntry) -> Option<ModelFolder> {
-    let name = entry.file_name().into_string().ok().filter(|name| is_model_name(name) && !is_reserved(name))?;
+fn measure(path: &Path) -> Option<ModelOnDisk> {
+    let metadata = fs::metadata(path).ok()?;
+    let name = if metadata.is_dir() { path.file_name()? } else { path.file_stem()? }.to_str()?;
+    if name.starts_with('.') || name.chars().any(char::is_control) || is_reserved(name) {
+        return None;
+    }
+    let (name, is_upstream) = (name.to_owned(), metadata.is_dir() && path.join(UPSTREAM).is_file());
     let mut sum = Sum::default();
-    sum.add(&entry.path(), 0);
-    sum.weights.then_some(ModelFolder { name, bytes: sum.bytes })
+    if metadata.is_dir() {
+        sum.add(path, 0);
+    } else if is_weights(path) {
+        sum = Sum { bytes: metadata.len(), weights: true };
+    }
+    (is_upstream || sum.weights).then_some(ModelOnDisk { name, bytes: sum.bytes, is_upstream })
 }
 
 #[derive(Default)]

@@ -37,7 +37,7 @@ pub use convert::Converter;
 pub use error::{FolderError, PullError, TransferError};
 pub use export::{Exported, export};
 pub use import::{ImportOptions, Imported, import};
-pub use installed::{ModelFolder, installed, model_folders};
+pub use installed::{ModelOnDisk, installed, models_on_disk};
 pub use name_validation::{check_file_path, is_model_name, is_reserved, is_sha256};
 pub use pull::{PullOptions, Pulled, pull, pull_command, pull_with};
 pub use remedy::{Remedy, UserError};

@@ -24,6 +24,7 @@ mod stop_signals;
 mod stopwatch;
 mod tune;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
@@ -43,9 +44,12 @@ use generate::{GenerateCommand, Shell};
 use health::HealthArgs;
 use launch::LaunchArgs;
 use models::ModelsCommand;
-use output::Outcome;
+use output::{Outcome, PipeWriter};
 use reload::{ConfigReload, ServeSettings};
 use tune::TuneArgs;
+
+/// The exit code if nobody reads the output any more: that of a program which SIGPIPE has ended.
+const WITHOUT_READER: u8 = 128 + 13;
 
 #[derive(Parser)]
 #[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
@@ -150,8 +154,9 @@ const WITHOUT_FILE: [&[&str]; 4] = [&["sandbox"], &["audio-decoder"], &["config"
 /// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let has_no_reader = Cell::new(false);
     let outcome = match arguments::parse::<Cli>(&arguments, &WITHOUT_FILE) {
-        Ok(parsed) => dispatch(parsed, arguments),
+        Ok(parsed) => dispatch(parsed, arguments, &has_no_reader),
         Err(ParseError::Arguments(help)) => {
             // --help and --version come this way too; clap knows the exit code and the stream.
             let printed = help.print().is_ok();
@@ -161,6 +166,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(_) if has_no_reader.get() => ExitCode::from(WITHOUT_READER),
         Err(cause) => {
             // If stderr is closed, the error cannot be reported.
             let _gone = writeln!(SanitizedWriter(stderr()), "outpost: {cause}");
@@ -169,14 +175,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn dispatch(Parsed { cli, matches, file }: Parsed<Cli>, arguments: Vec<OsString>) -> Outcome {
+/// `has_no_reader`: set if nobody reads the output any more.
+fn dispatch(
+    Parsed { cli, matches, file }: Parsed<Cli>,
+    arguments: Vec<OsString>,
+    has_no_reader: &Cell<bool>,
+) -> Outcome {
     let Cli { config: chosen, paths, command } = cli;
     match command {
         Command::Sandbox => return Ok(sandbox::run()?),
         Command::AudioDecoder(args) => return Ok(audio_decoder::run(&args)?),
         _ => {}
     }
-    let out = &mut SanitizedWriter(stdout().lock());
+    let out = &mut SanitizedWriter(PipeWriter { writer: stdout().lock(), has_no_reader });
     match command {
         Command::Sandbox | Command::AudioDecoder(_) => Ok(()),
         Command::Serve(args) => {

@@ -13,8 +13,8 @@ use super::remove_model;
 use crate::app::SystemClockRng;
 use crate::catalog::progress;
 use crate::catalog::{
-    Catalog, CatalogModel, ImportOptions, ModelFolder, PullError, PullOptions, TransferError, UserError, export,
-    import, installed, is_model_name, model_folders, pull_with,
+    Catalog, CatalogModel, ImportOptions, ModelOnDisk, PullError, PullOptions, TransferError, UserError, export,
+    import, installed, is_model_name, models_on_disk, pull_with,
 };
 use crate::config::{ConfigFile, DataPaths};
 use crate::control_socket::{self, Reply, Request};
@@ -211,7 +211,7 @@ fn unknown(catalog: &Catalog, name: &str) -> ModelsError {
 
 fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
     let mut rows = vec![["NAME", "SIZE", "LICENSE", "STATE", "SOURCE", "DESCRIPTION"].map(str::to_owned)];
-    let (complete, folders) = (installed(catalog, models_dir), model_folders(models_dir));
+    let (complete, on_disk) = (installed(catalog, models_dir), models_on_disk(models_dir));
     let settings = InstalledSettings::read(models_dir);
     let with_pin = |name: &str, state: &str| match settings.is_pinned(name) {
         true => format!("{state}, pinned"),
@@ -220,7 +220,7 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
     for model in catalog.models() {
         let state = match () {
             () if complete.iter().any(|found| found.name == model.name) => "installed",
-            () if folders.iter().any(|found| found.name == model.name) => "other on disk",
+            () if on_disk.iter().any(|found| found.name == model.name) => "other on disk",
             () => "can be pulled",
         };
         rows.push(
@@ -235,8 +235,12 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
             .map(|s| s.to_string()),
         );
     }
-    let unlisted = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
-    rows.extend(unlisted.map(|ModelFolder { name, bytes }| {
+    let unlisted = on_disk.into_iter().filter(|found| catalog.find(&found.name).is_none());
+    rows.extend(unlisted.map(|ModelOnDisk { name, bytes, is_upstream }| {
+        if is_upstream {
+            let state = with_pin(&name, "upstream");
+            return [name, "-".to_owned(), "?".to_owned(), state, "upstream.toml".to_owned(), String::new()];
+        }
         let pulled = read_source(&models_dir.join(&name)).map(|file| file.source);
         let license = pulled.as_ref().and_then(|source| source.license.clone()).unwrap_or_else(|| "?".to_owned());
         let (state, source) = match pulled {

@@ -133,7 +133,7 @@ fn record_panics(record: Arc<RunRecord>) {
 fn pull_starter(models: &Path, systemd: &Notifier, out: &mut dyn Write) -> Outcome {
     let catalog = Catalog::builtin();
     let is_embedded = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_embedded);
-    if catalog::model_folders(models).iter().any(|found| !is_embedded(&found.name)) {
+    if catalog::models_on_disk(models).iter().any(|found| !is_embedded(&found.name)) {
         return Ok(());
     }
     let starter: Vec<_> = catalog.starter().iter().filter_map(|name| catalog.find(name)).collect();

@@ -212,7 +212,7 @@ fn names_of_other_entries_in_the_models_folder_are_refused() {
     let bench = TestBench::new();
     fs::write(bench.models().join("catalog.toml"), "kept").unwrap();
     write_folder(&bench.models().join("loras"), &[("style.safetensors", b"w")]);
-    assert!(outpost::catalog::model_folders(&bench.models()).is_empty(), "adapters are no model");
+    assert!(outpost::catalog::models_on_disk(&bench.models()).is_empty(), "adapters are no model");
     let error = export(&bench.models(), "loras", &bench.path("out.tar"), &mut Silent).unwrap_err();
     assert!(matches!(error, TransferError::NoModel(_)), "{error}");
     for name in ["loras", "catalog.toml", "LoRAs", "Catalog.TOML"] {

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixtures::add_fixture;
 use crate::process::{MODEL, ServerProcess, command, folder, run};
@@ -50,6 +50,17 @@ fn the_doctor_changes_nothing_and_finds_what_is_wrong() {
     let text = String::from_utf8(free.stdout).unwrap();
     assert!(free.status.success(), "{text}");
     assert!(text.contains("kernels: ") && text.contains("Llama 3.1 8B") && text.contains("Q4_K_M"), "{text}");
+}
+
+#[test]
+fn the_doctor_names_the_device_and_what_is_wrong_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let doctor = |device| run(folder.path(), &["doctor", "--fast", "--json", "--listen", "0", "--device", device]);
+    let found = report(&doctor("cpu"));
+    assert_eq!((&found["device"], found["models"][0]["tokens_per_second"].is_null()), (&json!("cpu"), true), "{found}");
+    let absent = doctor("cuda:99");
+    let (status, text) = finding(&report(&absent), "GPU");
+    assert!(status == "fail" && text.contains("--device cuda:99: ") && !absent.status.success(), "{text}");
 }
 
 #[test]

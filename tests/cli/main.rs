@@ -42,6 +42,7 @@ mod http2;
 mod idempotency;
 mod large_texts;
 mod launch;
+mod models_list;
 mod reload;
 mod sandbox;
 mod secrets;

@@ -131,7 +131,7 @@ pub(super) fn print(
         writeln!(out, "{name:name_width$}{cells}")?;
     }
     if let Selected::Gpu(_) = device {
-        writeln!(out, "\nSpeeds of a GPU are not predicted. 'outpost bench MODEL' measures an installed model.")?;
+        writeln!(out, "\nThe speed on a GPU is not predicted. 'outpost bench MODEL' measures an installed model.")?;
     }
     if has_speeds && machine::load() > BUSY {
         writeln!(
