@@ -510,13 +510,18 @@ fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
     choices.iter().map(|choice| (choice.model.clone(), choice.precision.into())).collect()
 }
 
-/// Finds the devices of these choices.
-///
-/// # Errors
-/// If one cannot be used.
-pub fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
+fn devices(choices: &[ModelDevice]) -> Result<engine::Devices, StartError> {
     let choices = choices.iter().map(|choice| (choice.model.clone(), choice.device));
     engine::Devices::select(choices).map_err(StartError::Device)
+}
+
+/// The settings of a command that uses models without a server.
+///
+/// # Errors
+/// If a device cannot be used.
+pub fn command_settings(models: PathBuf, compute: &ComputeArgs) -> Result<engine::Settings, StartError> {
+    let (threads, devices) = (compute.threads(), devices(&compute.device)?);
+    Ok(engine::Settings { threads, devices, ..engine::Settings::new(models, compute.memory()) })
 }
 
 /// Starts an engine without a server, for a training or a measurement. It does not speculate.
@@ -527,13 +532,11 @@ pub fn start_engine(
     clock_rng: Arc<dyn ClockRng>,
 ) -> Result<Engine, StartError> {
     let settings = engine::Settings {
-        threads: compute.threads(),
-        devices: devices(&compute.device)?,
         sandbox: Some(sandbox),
         // A training has no use for them, and a measurement shall not depend on how predictable a text is.
         speculate: false,
         drafts: engine::Drafts { auto: false, ..engine::Drafts::default() },
-        ..engine::Settings::new(models, compute.memory())
+        ..command_settings(models, compute)?
     };
     Ok(Engine::start(settings, clock_rng)?)
 }
@@ -561,17 +564,7 @@ fn api(
         ConversationContextLoader { conversations: services.conversations.clone(), agents: services.agents.clone() };
     let tuned = TunedModels::new(engine.clone(), services.jobs.clone());
     let models = Models::new(engine.clone(), tuned.clone(), upstream.clone());
-    let settings = engine::Settings {
-        threads: config.threads,
-        ..engine::Settings::new(config.paths.models.clone(), config.memory)
-    };
-    let pulls = ModelPulls::new(
-        config.api_pulls.clone(),
-        settings,
-        engine.clone(),
-        services.pull_log.clone(),
-        clock_rng.clone(),
-    );
+    let pulls = ModelPulls::new(config.api_pulls.clone(), engine.clone(), services.pull_log.clone(), clock_rng.clone());
     let upstream_models = UpstreamModels::new(engine.clone(), upstream.clone());
     let generation = TextGeneration::new(engine.clone(), clock_rng.clone(), tuned, upstream_models.clone());
     Api {

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::json;
 
-use crate::app::SystemClockRng;
+use crate::app::{self, SystemClockRng};
 use crate::catalog::{UserError, is_sha256};
 use crate::clock_rng::ClockRng;
 use crate::config::{ComputeArgs, parse_size};
 use crate::display::{format_bytes, format_count};
 use crate::download::AllowedHost;
-use crate::engine::{ModelKind, Settings};
+use crate::engine::ModelKind;
 use crate::hub::{
     Candidate, Hub, HubError, HubSettings, InstallOptions, ModelReference, Plan, PlanOptions, SourceEntry, State,
     foreign_owner,
@@ -99,7 +99,7 @@ pub fn pull(
     let failed = |error: HubError| error.for_command();
     let hub_settings = hub_settings(reference, args)?;
     let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng)).map_err(failed)?;
-    let settings = Settings { threads: args.compute.threads(), ..Settings::new(models_dir, args.compute.memory()) };
+    let settings = app::command_settings(models_dir.into(), &args.compute)?.for_default_device();
     let options = PlanOptions { name: args.name.clone(), sha256: args.sha256.clone(), settings };
     let mut progress = if args.json { Box::new(Silent) } else { progress::for_stderr() };
     let plan = hub.plan(reference, &options, progress.as_mut()).map_err(failed)?;
@@ -232,12 +232,13 @@ fn show_files(plan: &Plan, out: &mut dyn Write) -> std::io::Result<()> {
 
 /// What the memory is counted for.
 fn counted(plan: &Plan) -> String {
+    let device = plan.settings.devices.usual.in_sentence();
     match plan.info.kind {
         ModelKind::Text if plan.need.context > 0 => {
             let context = format_count(u64::try_from(plan.need.context).unwrap_or(u64::MAX));
-            format!("on the CPU, with {context} tokens of context")
+            format!("on {device}, with {context} tokens of context")
         }
-        _ => "on the CPU".to_owned(),
+        _ => format!("on {device}"),
     }
 }
 

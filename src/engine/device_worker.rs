@@ -123,6 +123,14 @@ pub fn settings_for(selected: &Selected, settings: Settings) -> Settings {
     }
 }
 
+impl Settings {
+    /// Adapted to the device of models that are not named with one of their own.
+    #[must_use]
+    pub fn for_default_device(self) -> Self {
+        settings_for(&self.devices.usual.clone(), self)
+    }
+}
+
 /// Opens a device. `settings`: adapted to it.
 ///
 /// # Errors
@@ -132,5 +140,32 @@ pub fn open(selected: &Selected, settings: &Settings) -> Result<DeviceBackend, S
     match selected {
         Selected::Cpu { .. } => Ok(DeviceBackend::Cpu(host)),
         _ => Ok(DeviceBackend::Candle(Candle::new(selected.open()?, host))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{MAX_HOST_THREADS, Settings};
+    use crate::device_choice::DeviceChoice;
+    use crate::engine::Devices;
+    use crate::models::devices::{Gpu, Selected};
+    use crate::models::kv::KvType;
+
+    #[test]
+    fn the_memory_of_a_gpu_replaces_that_of_the_machine() {
+        let settings = |usual: Selected| {
+            let devices = Devices { usual, ..Devices::default() };
+            let settings =
+                Settings { threads: 64, kv_type: KvType::Q8, devices, ..Settings::new(PathBuf::new(), 1000) };
+            let adapted = settings.for_default_device();
+            (adapted.threads, adapted.kv_type, adapted.memory_bytes)
+        };
+        let (choice, name) = (DeviceChoice::Cuda(0), "NVIDIA L4".to_owned());
+        let gpu = Gpu { choice, name, total_memory: 24 << 30, free_memory: 20 << 30 };
+        assert_eq!(settings(Selected::default()), (64, KvType::Q8, 1000));
+        assert_eq!(settings(Selected::Candle), (MAX_HOST_THREADS, KvType::F16, 1000));
+        assert_eq!(settings(Selected::Gpu(gpu)), (MAX_HOST_THREADS, KvType::F16, 18 << 30));
     }
 }

@@ -41,8 +41,8 @@ use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 pub use crate::models::whisper::{LANGUAGES as TRANSCRIPTION_LANGUAGES, find_language, language_name};
 
-use device_worker::DeviceWorker;
-pub use device_worker::{DeviceBackend, open as open_device, settings_for};
+pub use device_worker::{DeviceBackend, open as open_device};
+use device_worker::{DeviceWorker, settings_for};
 pub use devices::Devices;
 pub use discovery::{AdapterFiles, AdapterSource, installed_models, model_entry};
 use embedding::Vectors;

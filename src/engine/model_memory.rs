@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::checkpoint::Checkpoint;
+use super::device_worker::{DeviceBackend, open as open_device};
 use super::discovery::inspect;
 use super::image;
 use super::model_info::{ModelInfo, ModelKind};
@@ -13,14 +14,14 @@ use super::runtime::catch_panic::catch_load_panic;
 use super::settings::Settings;
 use super::speech::SpeechCheckpoint;
 use super::transcription::WhisperCheckpoint;
-use crate::models::backend::Cpu;
+use crate::models::backend::Backend;
 use crate::models::kv::{KvShape, blocks_for};
 use crate::models::weights::Footprint;
 
 /// The context for which the KV cache is counted, in tokens, unless the model has a shorter one.
 const COUNTED_CONTEXT: usize = 8192;
 
-/// Memory on the CPU, in bytes.
+/// Memory of a device, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryNeed {
     pub weights: u64,
@@ -43,37 +44,44 @@ impl MemoryNeed {
     }
 }
 
-/// Describes the model at `path`, a file or a folder as in the models folder, and the memory that it needs. Reads only small
-/// files and headers, so the rest of the weights may be missing, if the lengths of files are right.
+/// Describes the model at `path`, a file or a folder as in the models folder, and the memory that it needs on the default device
+/// of `settings`, to which they must be [adapted](Settings::for_default_device). Reads only small files and headers, so the rest of the weights may
+/// be missing, if the lengths of files are right.
 ///
 /// # Errors
 /// Why the model cannot be served.
 pub fn model_memory(path: &Path, settings: &Settings) -> Result<(ModelInfo, MemoryNeed), String> {
+    match open_device(&settings.devices.usual, settings)? {
+        DeviceBackend::Cpu(cpu) => memory_on(&cpu, path, settings),
+        DeviceBackend::Candle(candle) => memory_on(&candle, path, settings),
+    }
+}
+
+fn memory_on<B: Backend>(backend: &B, path: &Path, settings: &Settings) -> Result<(ModelInfo, MemoryNeed), String> {
     let found = inspect(path).ok_or("it is not a model in a format that is supported")?;
     let (info, path) = (found.info, found.path.as_path());
     if let Some(problem) = info.problem {
         return Err(problem);
     }
-    let backend = Cpu::new(settings.threads);
     let need = catch_load_panic(|| match info.kind {
         // The memory of an adapter is that of its file. Its base model is another model.
         _ if found.adapter.is_some() => Ok(MemoryNeed::of(Footprint { weights: info.bytes, loading: 0 }, 0)),
-        ModelKind::Text => text_memory(path, &backend, settings),
+        ModelKind::Text => text_memory(path, backend, settings),
         ModelKind::Embedding | ModelKind::Reranker => {
-            let (footprint, scratch) = Checkpoint::open(path)?.encoder_needs(&backend)?;
+            let (footprint, scratch) = Checkpoint::open(path)?.encoder_needs(backend)?;
             Ok(MemoryNeed::of(footprint, scratch))
         }
-        ModelKind::Image => Ok(MemoryNeed::of(image::footprint(&image::open(path)?, &backend, Precision::Full), 0)),
+        ModelKind::Image => Ok(MemoryNeed::of(image::footprint(&image::open(path)?, backend, Precision::Full), 0)),
         ModelKind::Transcription => {
-            Ok(MemoryNeed::of(WhisperCheckpoint::open(path)?.footprint(&backend, Precision::Full), 0))
+            Ok(MemoryNeed::of(WhisperCheckpoint::open(path)?.footprint(backend, Precision::Full), 0))
         }
-        ModelKind::Speech => Ok(MemoryNeed::of(SpeechCheckpoint::open(path)?.footprint(&backend, Precision::Full), 0)),
+        ModelKind::Speech => Ok(MemoryNeed::of(SpeechCheckpoint::open(path)?.footprint(backend, Precision::Full), 0)),
         ModelKind::Unknown => Err(format!("the architecture {} is not supported", info.architecture)),
     })?;
     Ok((info, need))
 }
 
-fn text_memory(path: &Path, backend: &Cpu, settings: &Settings) -> Result<MemoryNeed, String> {
+fn text_memory<B: Backend>(path: &Path, backend: &B, settings: &Settings) -> Result<MemoryNeed, String> {
     let checkpoint = Checkpoint::open_text(path)?;
     let (footprint, scratch) = text_needs(&checkpoint, backend, settings)?;
     let config = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?;

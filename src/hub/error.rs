@@ -45,8 +45,9 @@ pub enum HubError {
     Split { reference: String, file: String, known: String },
     #[error("{file} cannot be served: {why}")]
     Unsupported { file: String, why: String },
-    #[error("{}", too_large(.name, .need, *.limit, .smaller))]
-    TooLarge { name: String, need: Box<MemoryNeed>, limit: u64, smaller: Option<String> },
+    /// `limit`: the memory for models on the device, in bytes.
+    #[error("{}", too_large(.name, .need, *.limit, .device, .smaller))]
+    TooLarge { name: String, need: Box<MemoryNeed>, limit: u64, device: String, smaller: Option<String> },
     #[error("'{0}' cannot be the name of a model")]
     BadName(String),
     #[error("{path} exists already")]
@@ -141,7 +142,7 @@ fn access(reference: &str, had_credentials: bool) -> Remedy {
     }
 }
 
-fn too_large(name: &str, need: &MemoryNeed, limit: u64, smaller: &Option<String>) -> String {
+fn too_large(name: &str, need: &MemoryNeed, limit: u64, device: &str, smaller: &Option<String>) -> String {
     let MemoryNeed { weights, loading, scratch, kv, context } = *need;
     let more = match kv >= loading {
         true => format!("{} for {context} tokens of context", format_bytes(kv)),
@@ -149,7 +150,7 @@ fn too_large(name: &str, need: &MemoryNeed, limit: u64, smaller: &Option<String>
     };
     let smaller = smaller.as_ref().map(|text| format!(", and {text}")).unwrap_or_default();
     format!(
-        "{name} needs {} of memory ({} weights, {more}, {} scratch); the limit for models is {}{smaller}",
+        "{name} needs {} of memory ({} weights, {more}, {} scratch); the limit for models on {device} is {}{smaller}",
         format_bytes(need.total()),
         format_bytes(weights),
         format_bytes(scratch),

@@ -75,7 +75,8 @@ impl Plan {
         let smaller = self.candidates.iter().find(fits);
         let smaller = smaller.map(|it| format!("{} needs about {}", it.label(), format_bytes(self.estimate(it))));
         let (name, need, limit) = (self.name.clone(), Box::new(self.need), self.limit());
-        Err(HubError::TooLarge { name, need, limit, smaller })
+        let device = self.settings.devices.usual.in_sentence();
+        Err(HubError::TooLarge { name, need, limit, device, smaller })
     }
 }
 

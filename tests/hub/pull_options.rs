@@ -3,8 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::process;
 use crate::repository::*;
+use crate::tiny_model::{self, TinyModel};
 
 fn folder_of(repository: &Repository, name: &str) -> std::path::PathBuf {
     repository.models().join(name)
@@ -90,6 +93,20 @@ fn files_of_whisper_cpp_are_pulled() {
     assert!(repository.installed().is_empty());
     let repository = Repository::with(&[("ggml-old.bin", b"not a model")]);
     assert!(repository.pull_error(&["hf:u/tiny-GGUF"]).contains("cannot be served"));
+}
+
+/// candle on the CPU stands for a GPU: it keeps a second copy of quantized weights.
+#[test]
+fn the_memory_is_that_of_the_device() {
+    let quantized = tiny_model::bytes(&TinyModel { quantized: true, width: 256, ..TinyModel::default() });
+    let repository = Repository::with(&[("tiny-Q8_0.gguf", &quantized)]);
+    let memory = |device: &str| {
+        let listed = repository.pull_ok(&["hf:u/tiny-GGUF", "--list", "--json", "--device", device]);
+        serde_json::from_str::<Value>(&listed).unwrap()["memory_bytes"].as_u64().unwrap()
+    };
+    assert_ne!(memory("cpu"), memory("candle"));
+    let error = repository.pull_error(&["hf:u/tiny-GGUF", "--device", "cuda:99"]);
+    assert!(error.contains("--device cuda:99: "), "{error}");
 }
 
 #[test]

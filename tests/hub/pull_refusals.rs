@@ -95,7 +95,7 @@ fn a_model_that_does_not_fit_is_refused_with_figures() {
     refused(
         &repository,
         &["--memory", "100KB"],
-        &["tiny-f32 needs", "of memory", "weights", "the limit for models is 100 kB", "; use --force"],
+        &["tiny-f32 needs", "of memory", "weights", "the limit for models on the CPU is 100 kB", "; use --force"],
     );
     assert!(repository.pull_ok(&["hf:u/tiny-GGUF", "--memory", "100KB", "--force"]).contains("does not fit"));
     assert_eq!(repository.installed(), ["tiny-f32"]);

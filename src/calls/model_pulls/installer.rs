@@ -26,7 +26,6 @@ use crate::service::access::Access;
 pub(super) struct Installer {
     pub hub: HubSettings,
     /// Threads, memory and the models folder of the server.
-    pub settings: Settings,
     pub engine: Engine,
     pub clock_rng: Arc<dyn ClockRng>,
 }
@@ -90,7 +89,7 @@ impl Installer {
         match &request.source {
             PullSource::Catalog(name) => {
                 access.require_listed(name)?;
-                Ok(PullPlan::of_catalog(find(name)?, self.settings.memory_bytes, &models_dir))
+                Ok(PullPlan::of_catalog(find(name)?, self.settings().memory_bytes, &models_dir))
             }
             PullSource::Hub(model) => {
                 let failed = |error| from_hub(&error);
@@ -104,7 +103,12 @@ impl Installer {
     }
 
     fn options(&self, request: &PullRequest) -> PlanOptions {
-        PlanOptions { name: request.name.clone(), sha256: request.sha256.clone(), settings: self.settings.clone() }
+        PlanOptions { name: request.name.clone(), sha256: request.sha256.clone(), settings: self.settings() }
+    }
+
+    /// For the device that the model will run on, if it is not named with a device of its own.
+    fn settings(&self) -> Settings {
+        self.engine.models().default_device_settings()
     }
 
     fn models_dir(&self) -> PathBuf {

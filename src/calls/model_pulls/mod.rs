@@ -34,7 +34,7 @@ use self::queue::PullQueue;
 pub use self::request::PullRequest;
 use super::blocking::run_blocking;
 use crate::clock_rng::ClockRng;
-use crate::engine::{Engine, Settings};
+use crate::engine::Engine;
 use crate::error::{Code, Error, Result};
 use crate::hub::HubSettings;
 use crate::ids::PullId;
@@ -65,15 +65,9 @@ struct Inner {
 }
 
 impl ModelPulls {
-    /// `hub`: where models of hubs come from; `None`: pulls are not allowed. `settings`: threads, memory and the models folder.
-    pub fn new(
-        hub: Option<HubSettings>,
-        settings: Settings,
-        engine: Engine,
-        log: PullLog,
-        clock_rng: Arc<dyn ClockRng>,
-    ) -> Self {
-        let installer = hub.map(|hub| Installer { hub, settings, engine, clock_rng: clock_rng.clone() });
+    /// `hub`: where models of hubs come from; `None`: pulls are not allowed.
+    pub fn new(hub: Option<HubSettings>, engine: Engine, log: PullLog, clock_rng: Arc<dyn ClockRng>) -> Self {
+        let installer = hub.map(|hub| Installer { hub, engine, clock_rng: clock_rng.clone() });
         Self(Arc::new(Inner {
             installer,
             queue: PullQueue::default(),

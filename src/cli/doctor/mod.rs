@@ -87,20 +87,18 @@ struct Device {
 
 impl Device {
     fn cpu(compute: &ComputeArgs) -> Self {
-        let backend = DeviceBackend::Cpu(Cpu::new(compute.threads()));
-        Self { selected: Selected::default(), settings: settings(compute), backend }
+        let threads = compute.threads();
+        let settings = engine::Settings { threads, ..engine::Settings::new(PathBuf::new(), compute.memory()) };
+        Self { selected: Selected::default(), settings, backend: DeviceBackend::Cpu(Cpu::new(threads)) }
     }
-}
-
-fn settings(compute: &ComputeArgs) -> engine::Settings {
-    engine::Settings { threads: compute.threads(), ..engine::Settings::new(PathBuf::new(), compute.memory()) }
 }
 
 /// # Errors
 /// Why the server could not use the devices that it is to use.
 fn open_device(compute: &ComputeArgs) -> Result<Device, String> {
-    let selected = app::devices(&compute.device).map_err(|error| error.to_string())?.usual;
-    let settings = engine::settings_for(&selected, settings(compute));
+    let settings = app::command_settings(PathBuf::new(), compute).map_err(|error| error.to_string())?;
+    let settings = settings.for_default_device();
+    let selected = settings.devices.usual.clone();
     let backend = engine::open_device(&selected, &settings)?;
     Ok(Device { selected, settings, backend })
 }

@@ -255,6 +255,11 @@ impl Registry {
         self.lookup_on_disk(id).map(|found| self.describe(&found))
     }
 
+    /// The settings, adapted to the device of models that are not named with one of their own.
+    pub fn default_device_settings(&self) -> Settings {
+        self.settings.clone().for_default_device()
+    }
+
     /// The device of a model, such as `the CPU (2 threads, avx512)`.
     pub fn describe_device(&self, id: &str) -> String {
         self.settings.devices.get(id).describe(self.settings.threads)

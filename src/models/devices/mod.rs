@@ -137,6 +137,14 @@ impl Selected {
         }
     }
 
+    /// As part of a sentence: `the CPU`, `cuda:0` or `metal`.
+    pub fn in_sentence(&self) -> String {
+        match self {
+            Self::Cpu { .. } | Self::Candle => "the CPU".to_owned(),
+            Self::Gpu(gpu) => gpu.choice.to_string(),
+        }
+    }
+
     /// Opens the device for candle.
     ///
     /// # Errors
