@@ -37,29 +37,40 @@ pub fn installed<'c>(catalog: &'c Catalog, models_dir: &Path) -> Vec<&'c Catalog
     catalog.models().iter().filter(|model| matches!(install_state(model, models_dir), InstallState::Complete)).collect()
 }
 
-/// Every file of weights, and every folder that has weights or describes an upstream model, sorted by name. An unreadable models
-/// folder has none.
+/// Every file of weights, and every folder that has weights or describes an upstream model, sorted by name. A folder hides a file
+/// of its name. An unreadable models folder has none.
 pub fn models_on_disk(models_dir: &Path) -> Vec<ModelOnDisk> {
     let Ok(entries) = fs::read_dir(models_dir) else { return Vec::new() };
-    let mut found: Vec<ModelOnDisk> = entries.flatten().filter_map(|entry| measure(&entry.path())).collect();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    found
+    let found = entries.flatten().filter_map(|entry| {
+        let metadata = fs::metadata(entry.path()).ok()?;
+        let found =
+            if metadata.is_dir() { measure_folder(&entry.path()) } else { measure_file(&entry.path(), &metadata) };
+        Some((!metadata.is_dir(), found?))
+    });
+    let mut found: Vec<(bool, ModelOnDisk)> = found.collect();
+    found.sort_by(|(is_file, one), (is_other_file, other)| (&one.name, is_file).cmp(&(&other.name, is_other_file)));
+    found.dedup_by(|(_, later), (_, earlier)| later.name == earlier.name);
+    found.into_iter().map(|(_, found)| found).collect()
 }
 
-fn measure(path: &Path) -> Option<ModelOnDisk> {
-    let metadata = fs::metadata(path).ok()?;
-    let name = if metadata.is_dir() { path.file_name()? } else { path.file_stem()? }.to_str()?;
-    if name.starts_with('.') || name.chars().any(char::is_control) || is_reserved(name) {
-        return None;
-    }
-    let (name, is_upstream) = (name.to_owned(), metadata.is_dir() && path.join(UPSTREAM).is_file());
+fn measure_folder(path: &Path) -> Option<ModelOnDisk> {
+    let (name, is_upstream) = (listed_name(path.file_name()?)?, path.join(UPSTREAM).is_file());
     let mut sum = Sum::default();
-    if metadata.is_dir() {
-        sum.add(path, 0);
-    } else if is_weights(path) {
-        sum = Sum { bytes: metadata.len(), weights: true };
-    }
+    sum.add(path, 0);
     (is_upstream || sum.weights).then_some(ModelOnDisk { name, bytes: sum.bytes, is_upstream })
+}
+
+fn measure_file(path: &Path, metadata: &fs::Metadata) -> Option<ModelOnDisk> {
+    let is_model = is_ggml(path) || path.extension().is_some_and(|ending| ending == "gguf" || ending == "safetensors");
+    let name = listed_name(path.file_stem()?)?;
+    (is_model && metadata.is_file()).then_some(ModelOnDisk { name, bytes: metadata.len(), is_upstream: false })
+}
+
+/// The name of a model in the models folder; `None` for what is not a model.
+fn listed_name(name: &OsStr) -> Option<String> {
+    let name = name.to_str()?;
+    let is_other = name.starts_with('.') || name.chars().any(char::is_control) || is_reserved(name);
+    (!is_other).then(|| name.to_owned())
 }
 
 #[derive(Default)]
@@ -73,8 +84,9 @@ impl Sum {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() && depth < 8 => self.add(&entry.path(), depth + 1),
-                Ok(kind) if kind.is_file() => {
-                    self.bytes += entry.metadata().map_or(0, |meta| meta.len());
+                // A link to a file counts as one; a link to a folder could lead in a circle.
+                Ok(kind) if kind.is_file() || kind.is_symlink() && entry.path().is_file() => {
+                    self.bytes += fs::metadata(entry.path()).map_or(0, |metadata| metadata.len());
                     self.weights |= is_weights(&entry.path());
                 }
                 _ => {}

@@ -99,7 +99,7 @@ pub fn pull(
     let failed = |error: HubError| error.for_command();
     let hub_settings = hub_settings(reference, args)?;
     let hub = Hub::new(hub_settings, Arc::<SystemClockRng>::clone(&clock_rng)).map_err(failed)?;
-    let settings = app::command_settings(models_dir.into(), &args.compute)?.for_default_device();
+    let settings = app::command_settings(models_dir.into(), &args.compute)?.for_planning();
     let options = PlanOptions { name: args.name.clone(), sha256: args.sha256.clone(), settings };
     let mut progress = if args.json { Box::new(Silent) } else { progress::for_stderr() };
     let plan = hub.plan(reference, &options, progress.as_mut()).map_err(failed)?;

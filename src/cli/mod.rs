@@ -151,7 +151,7 @@ enum StoreCommand {
 /// Subcommands that do not read the configuration file before they run.
 const WITHOUT_FILE: [&[&str]; 4] = [&["sandbox"], &["audio-decoder"], &["config", "check"], &["config", "init"]];
 
-/// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments.
+/// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 141 nobody reads the output.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let has_no_reader = Cell::new(false);
@@ -192,6 +192,8 @@ fn dispatch(
         Command::Sandbox | Command::AudioDecoder(_) => Ok(()),
         Command::Serve(args) => {
             let settings = serve_settings(paths, *args, &matches, file.as_ref());
+            // A server that ends says why.
+            let out = &mut SanitizedWriter(stdout().lock());
             serve::run(settings, ConfigReload::new(move || reread(&arguments)), out)
         }
         Command::Config(command) => config::run(command, chosen.as_deref(), paths, &matches, file.as_ref(), out),

@@ -36,9 +36,6 @@ pub enum RemoveError {
 /// Removes a model. A running server notices it at the next use or listing. `file`: the configuration file, which may name
 /// the model.
 pub fn remove(name: &str, models_dir: &Path, file: Option<&ConfigFile>, out: &mut dyn Write) -> Outcome {
-    if !is_model_name(name) || is_reserved(name) {
-        return Err(RemoveError::BadName(shorten(&one_line(name))).into());
-    }
     check_owner(models_dir, "models remove NAME")?;
     let models = installed_models(models_dir);
     let found = models.iter().find(|model| model.id == name).zip(model_entry(models_dir, name));
@@ -52,6 +49,9 @@ pub fn remove(name: &str, models_dir: &Path, file: Option<&ConfigFile>, out: &mu
 
 /// Why there is no model of that name.
 fn no_model(name: &str, models_dir: &Path) -> RemoveError {
+    if !is_model_name(name) || is_reserved(name) {
+        return RemoveError::BadName(shorten(&one_line(name)));
+    }
     let files = FILE_ENDINGS.map(|ending| models_dir.join(format!("{name}.{ending}")));
     match std::iter::once(models_dir.join(name)).chain(files).find(|path| is_there(path)) {
         Some(path) => RemoveError::NoModel(path),

@@ -30,13 +30,13 @@ pub enum Checksum {
 /// The digests of a file's content.
 pub(super) struct Digests {
     pub sha256: String,
-    /// What the digest of the checksum must be.
+    /// The digest to compare with that of the checksum.
     compared: String,
 }
 
 impl Checksum {
-    /// A key for files in a folder of unfinished downloads.
-    pub(super) fn key(&self) -> Option<&str> {
+    /// The digest, which names the content.
+    pub fn key(&self) -> Option<&str> {
         match self {
             Self::Sha256(digest) | Self::GitBlob(digest) | Self::InTar { sha256: digest, .. } => Some(digest),
             Self::None => None,

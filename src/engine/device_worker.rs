@@ -129,6 +129,16 @@ impl Settings {
     pub fn for_default_device(self) -> Self {
         settings_for(&self.devices.usual.clone(), self)
     }
+
+    /// Like [`Self::for_default_device`], as if no program used the device: a server that runs on it may have loaded other models,
+    /// which it will unload.
+    #[must_use]
+    pub fn for_planning(mut self) -> Self {
+        if let Selected::Gpu(gpu) = &mut self.devices.usual {
+            gpu.free_memory = gpu.total_memory;
+        }
+        self.for_default_device()
+    }
 }
 
 /// Opens a device. `settings`: adapted to it.
@@ -155,15 +165,17 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_gpu_replaces_that_of_the_machine() {
-        let settings = |usual: Selected| {
+        let of = |usual: Selected| {
             let devices = Devices { usual, ..Devices::default() };
-            let settings =
-                Settings { threads: 64, kv_type: KvType::Q8, devices, ..Settings::new(PathBuf::new(), 1000) };
-            let adapted = settings.for_default_device();
+            Settings { threads: 64, kv_type: KvType::Q8, devices, ..Settings::new(PathBuf::new(), 1000) }
+        };
+        let settings = |usual: Selected| {
+            let adapted = of(usual).for_default_device();
             (adapted.threads, adapted.kv_type, adapted.memory_bytes)
         };
         let (choice, name) = (DeviceChoice::Cuda(0), "NVIDIA L4".to_owned());
-        let gpu = Gpu { choice, name, total_memory: 24 << 30, free_memory: 20 << 30 };
+        let gpu = Gpu { choice, name, total_memory: 40 << 30, free_memory: 20 << 30 };
+        assert_eq!(of(Selected::Gpu(gpu.clone())).for_planning().memory_bytes, 36 << 30);
         assert_eq!(settings(Selected::default()), (64, KvType::Q8, 1000));
         assert_eq!(settings(Selected::Candle), (MAX_HOST_THREADS, KvType::F16, 1000));
         assert_eq!(settings(Selected::Gpu(gpu)), (MAX_HOST_THREADS, KvType::F16, 18 << 30));

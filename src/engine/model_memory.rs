@@ -45,7 +45,7 @@ impl MemoryNeed {
 }
 
 /// Describes the model at `path`, a file or a folder as in the models folder, and the memory that it needs on the default device
-/// of `settings`, to which they must be [adapted](Settings::for_default_device). Reads only small files and headers, so the rest of the weights may
+/// of `settings`, to which they must be [adapted](Settings::for_planning). Reads only small files and headers, so the rest of the weights may
 /// be missing, if the lengths of files are right.
 ///
 /// # Errors

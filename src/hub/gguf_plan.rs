@@ -165,7 +165,7 @@ fn no_model(reference: &ModelReference, repository: &Repository) -> HubError {
         (0, 0) if !repository.unread.is_empty() => {
             let types = repository.unread.join(", ");
             format!(
-                "its content is in archives that are compressed, or large with several files, which are not unpacked ({types})"
+                "its layers cannot be read: they are compressed archives, large archives with several files, or no archives ({types})"
             )
         }
         (0, 0) => "it has no GGUF and no safetensors files".to_owned(),

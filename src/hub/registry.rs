@@ -43,7 +43,7 @@ impl Access<'_> {
         self.request(&format!("blobs/sha256:{sha256}"))
     }
 
-    fn file(&self, LayerFile { path, bytes, sha256 }: LayerFile) -> Result<HubFile, HubError> {
+    pub(super) fn file(&self, LayerFile { path, bytes, sha256 }: LayerFile) -> Result<HubFile, HubError> {
         let request = self.blob(&sha256)?;
         Ok(HubFile { path, size: Some(bytes), checksum: Checksum::Sha256(sha256), request })
     }

@@ -106,6 +106,8 @@ pub struct LayerFile {
 pub struct ArchiveLayer {
     /// One line of untrusted text.
     pub(super) media_type: String,
+    /// The name that it has if it is a file instead.
+    pub(super) path: Option<String>,
     pub(super) bytes: u64,
     /// A sha256 in lower-case hex.
     pub(super) sha256: String,
@@ -186,7 +188,8 @@ impl Artifact {
         }
         if is_archive(media_type) {
             let (media_type, sha256) = (shorten(&one_line(media_type)), layer.sha256()?.to_owned());
-            self.archives.push(ArchiveLayer { media_type, bytes: layer.size, sha256 });
+            let path = layer.path().map(str::to_owned);
+            self.archives.push(ArchiveLayer { media_type, path, bytes: layer.size, sha256 });
             return Ok(());
         }
         let named = layer.path().map(str::to_owned);

@@ -16,11 +16,21 @@ fn files_and_upstream_models_are_listed() {
     fs::write(models.join("tiny Q4.gguf"), tiny_model::bytes(&TinyModel::default())).unwrap();
     fs::write(models.join("catalog.toml"), "").unwrap();
     fs::write(models.join(".hidden.gguf"), "").unwrap();
+    // A folder hides a file of its name.
+    fs::write(models.join("far.gguf"), tiny_model::bytes(&TinyModel::default())).unwrap();
+    // Files that the server does not take for models.
+    fs::write(models.join("upper.GGUF"), "").unwrap();
+    fs::create_dir(models.join("linked")).unwrap();
+    std::os::unix::fs::symlink("../tiny Q4.gguf", models.join("linked/model.gguf")).unwrap();
     let listed = output_text(&run(folder.path(), &["models", "list"]));
     let row = |name: &str| listed.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
     assert!(row("tiny Q4 ").contains("other on disk"), "{listed}");
     assert!(row("far ").contains("upstream") && row("far ").contains("upstream.toml"), "{listed}");
-    assert!(!listed.contains("hidden") && row("catalog").is_empty(), "{listed}");
+    assert!(row("linked ").contains("other on disk"), "{listed}");
+    assert!(["hidden", "upper"].iter().all(|name| !listed.contains(name)) && row("catalog").is_empty(), "{listed}");
+    assert_eq!(listed.lines().filter(|line| line.starts_with("far ")).count(), 1, "{listed}");
+    let removed = run(folder.path(), &["models", "remove", "tiny Q4"]);
+    assert!(removed.status.success() && !models.join("tiny Q4.gguf").exists(), "{}", output_text(&removed));
 }
 
 #[test]

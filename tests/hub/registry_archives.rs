@@ -11,7 +11,7 @@ use crate::support::sha256;
 use crate::tiny_model::{self, TinyModel};
 
 const TAR: &str = "application/vnd.cncf.model.weight.v1.tar";
-/// Longer than what is read while the model is planned.
+/// Too long for the name in a header.
 const LONG_NAME: &str =
     "a-folder-with-a-name/and-another-folder-with-a-longer-name/and-a-third-one-so-that-a-header-is-too-short/m.gguf";
 
@@ -102,17 +102,23 @@ fn a_folder_is_installed_from_an_archive_of_its_small_files_and_layers_of_weight
 fn the_file_of_a_large_archive_is_resumed_verified_and_recorded() {
     let archive = tar(&[("a-folder-with-a-name/", b""), (LONG_NAME, &LARGE)]);
     let registry = with_archives(std::slice::from_ref(&archive));
-    // The header, the end and the header of the file are read, and then the second part breaks.
-    registry.cdn.fail_next(&blob(&archive), [1 << 30, 1 << 30, 1 << 30, 2 << 20].map(Fault::CutAfter));
+    // Three reads while the model is planned, and one byte for the length; then each part breaks once.
+    let cuts = [1 << 30, 1 << 30, 1 << 30, 1 << 30, 2 << 20, 3 << 20].map(Fault::CutAfter);
+    registry.cdn.fail_next(&blob(&archive), cuts);
     let text = pull(&registry);
     assert!(text.contains("is the expected one"), "{text}");
     let folder = registry.folder.path().join("models/m");
     assert_eq!(read(&folder.join("m.gguf")), *LARGE);
     let source = fs::read_to_string(folder.join("source.toml")).unwrap();
     assert!(source.contains("integrity = \"verified\"") && source.contains(&sha256(&LARGE)), "{source}");
-    // Only what is needed is read, and never the whole archive.
+    // Only the content is downloaded, and the parts go on where they broke.
     let requests = registry.cdn.requests_for(&blob(&archive));
-    assert!(requests.iter().all(|request| request.range().is_some()));
+    let ranges: Vec<(usize, usize)> = requests.iter().map(|request| request.range().unwrap()).collect();
+    let content = archive.windows(4).position(|bytes| bytes == b"GGUF").unwrap();
+    let is_resumed =
+        |(first, _): &&(usize, usize)| [2 << 20, 3 << 20].contains(&(first.saturating_sub(content) % (32 << 20)));
+    assert_eq!(ranges.iter().filter(is_resumed).count(), 2, "{content}: {ranges:?}");
+    assert!(ranges.iter().all(|(_, last)| *last < content + LARGE.len() || *last == archive.len() - 1), "{ranges:?}");
     registry.cdn.forget_requests();
     assert!(pull(&registry).contains("installed already"));
     let read: usize =
@@ -139,8 +145,56 @@ fn damaged_archives_are_refused() {
 }
 
 #[test]
+fn a_registry_without_ranges_is_refused() {
+    let archive = tar(&[("m.gguf", &LARGE)]);
+    for (fault, error) in [(Fault::IgnoreRange, "it has no ranges"), (Fault::WrongRange, "Content-Range is")] {
+        let registry = with_archives(std::slice::from_ref(&archive));
+        // Reads of the start, of the end and of the header; then every answer is wrong.
+        registry.cdn.fail_next(&blob(&archive), [1 << 30, 1 << 30, 1 << 30, 1 << 30].map(Fault::CutAfter));
+        registry.cdn.fail_always(&blob(&archive), Some(fault));
+        refused(&registry, &[error]);
+    }
+}
+
+/// ORAS gives files the media type of archives.
+#[test]
+fn a_named_file_with_the_media_type_of_an_archive_is_a_file() {
+    let mut registry = Registry::new("u/m");
+    let media_type = "application/vnd.oci.image.layer.v1.tar";
+    registry.layer(media_type, Some((TITLE, "m.gguf")), &LARGE);
+    registry.layer(media_type, Some((TITLE, "LICENSE")), b"MIT");
+    registry.publish("latest");
+    assert!(pull(&registry).contains("its 2 files have the expected hashes"));
+    assert_eq!(read(&registry.folder.path().join("models/m/m.gguf")), *LARGE);
+}
+
+/// The tar crate's own reader panics at this one.
+#[test]
+fn a_sparse_file_of_an_absurd_size_is_left_out() {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNUSparse);
+    header.set_path("m.gguf").unwrap();
+    let gnu = header.as_gnu_mut().unwrap();
+    gnu.isextended = [1];
+    gnu.size = [0; 12];
+    gnu.size[0] = 0x80;
+    gnu.size[4..].copy_from_slice(&(u64::MAX - 1023).to_be_bytes());
+    header.set_cksum();
+    let archive = [header.as_bytes().as_slice(), &[0; 512]].concat();
+    refused(&with_archives(&[archive]), &["it has no GGUF"]);
+}
+
+#[test]
+fn the_files_of_archives_have_a_limit() {
+    let names: Vec<String> = (0..1025).map(|index| format!("LICENSE-{index}")).collect();
+    let files: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), b"MIT".as_slice())).collect();
+    refused(&with_archives(&[tar(&files)]), &["its archives have more than 1024 files"]);
+}
+
+#[test]
 fn archives_that_cannot_be_read_say_why() {
-    let why = "archives that are compressed, or large with several files";
+    let why =
+        "its layers cannot be read: they are compressed archives, large archives with several files, or no archives";
     let large = |entries: &[(&str, &[u8])]| refused(&with_archives(&[tar(entries)]), &[why, TAR]);
     large(&[("m.gguf", &LARGE), ("config.json", b"{}")]);
     large(&[("config.json", b"{}"), ("m.gguf", &LARGE)]);

@@ -95,7 +95,7 @@ fn manifests_that_cannot_be_used_say_why() {
     refused(
         &layers(&[("application/vnd.cncf.model.weight.v1.tar+gzip", Some((FILE_PATH, "m.gguf")))]),
         "",
-        &["archives that are compressed", "application/vnd.cncf.model.weight.v1.tar+gzip"],
+        &["they are compressed archives", "application/vnd.cncf.model.weight.v1.tar+gzip"],
     );
     refused(&layers(&[(&ollama("model"), None), (&ollama("adapter"), None)]), "", &["a model with an adapter"]);
     refused(&layers(&[(&ollama("tensor"), None)]), "", &["safetensors in Ollama's format"]);

@@ -120,11 +120,11 @@ fn find(name: &str) -> Result<&'static CatalogModel> {
     Catalog::builtin().find(name).ok_or_else(|| Error::internal("the catalog has lost a model"))
 }
 
-/// The sha256 of the only file, or else a hash of the names and hashes of all.
+/// The sha256 of the only file, if it is known, or else a hash of the names and hashes of all.
 fn digest_of(plan: &Plan) -> String {
     match plan.files.as_slice() {
         [PlannedFile { checksum: Checksum::Sha256(digest), .. }] => digest.clone(),
-        several => hash(several.iter().map(|file| format!("{} {:?}\n", file.path, file.checksum))),
+        several => hash(several.iter().map(|file| format!("{} {}\n", file.path, file.checksum.key().unwrap_or("?")))),
     }
 }
 

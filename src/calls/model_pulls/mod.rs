@@ -100,10 +100,8 @@ impl ModelPulls {
         let id = PullId::generate(&*self.0.clock_rng);
         let recorded = self.0.log.requested(access, id, request.model()).await?;
         // A server that was restarted since, or another one, does not know the pull that a repeated request has begun.
-        if recorded != id
-            && let Ok(job) = self.0.queue.find(recorded, access)
-        {
-            return Ok(PullWatch::new(job));
+        if recorded != id && self.0.queue.has(recorded) {
+            return self.0.queue.find(recorded, access).map(PullWatch::new);
         }
         let job = Arc::new(Job::new(recorded, request, access.clone(), self.0.clock_rng.now()));
         self.0.queue.push(Arc::clone(&job))?;

@@ -95,6 +95,11 @@ impl PullQueue {
         self.with(|pulls| pulls.all.iter().rev().filter(|job| may_see(access, job)).cloned().collect())
     }
 
+    /// Whether there is such a pull, whoever may see it.
+    pub fn has(&self, id: PullId) -> bool {
+        self.with(|pulls| pulls.all.iter().any(|job| job.id == id))
+    }
+
     /// # Errors
     /// If there is no such pull, or the key may not see it.
     pub fn find(&self, id: PullId, access: &Access) -> Result<Arc<Job>> {

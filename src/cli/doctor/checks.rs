@@ -41,7 +41,7 @@ pub(super) fn all(
     paths: &DataPaths,
     listen: SocketAddr,
     compute: &ComputeArgs,
-    no_device: Option<&String>,
+    no_device: Option<&str>,
     clock_rng: &dyn ClockRng,
     measures: bool,
 ) -> Vec<Finding> {

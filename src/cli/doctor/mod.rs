@@ -42,8 +42,9 @@ pub(super) struct DoctorArgs {
 #[derive(Serialize)]
 struct Report {
     checks: Vec<Finding>,
-    /// What models run on unless a device of their own is named: `cpu`, `cuda:0` or `metal`.
-    device: String,
+    /// What models run on unless a device of their own is named: `cpu`, `cuda:0` or `metal`. `None` if it cannot be used; then
+    /// the rest is about the CPU.
+    device: Option<String>,
     /// Bytes that models may use on this device.
     memory_for_models: u64,
     models: Vec<ModelFit>,
@@ -55,7 +56,8 @@ pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> 
     let clock_rng = SystemClockRng::new();
     let DoctorArgs { listen, compute, fast, json } = args;
     let device = open_device(compute);
-    let checks = checks::all(paths, *listen, compute, device.as_ref().err(), &clock_rng, !fast);
+    let checks = checks::all(paths, *listen, compute, device.as_ref().err().map(String::as_str), &clock_rng, !fast);
+    let name = device.as_ref().ok().map(|device| device.selected.name());
     let Device { selected, settings, backend } = device.unwrap_or_else(|_is_reported| Device::cpu(compute));
     let (models, speeds) = match &backend {
         DeviceBackend::Cpu(cpu) => {
@@ -64,7 +66,7 @@ pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> 
         }
         DeviceBackend::Candle(candle) => (model_fit::table(&settings, candle, None), None),
     };
-    let report = Report { checks, device: selected.name(), memory_for_models: settings.memory_bytes, models };
+    let report = Report { checks, device: name, memory_for_models: settings.memory_bytes, models };
     if *json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
@@ -97,7 +99,7 @@ impl Device {
 /// Why the server could not use the devices that it is to use.
 fn open_device(compute: &ComputeArgs) -> Result<Device, String> {
     let settings = app::command_settings(PathBuf::new(), compute).map_err(|error| error.to_string())?;
-    let settings = settings.for_default_device();
+    let settings = settings.for_planning();
     let selected = settings.devices.usual.clone();
     let backend = engine::open_device(&selected, &settings)?;
     Ok(Device { selected, settings, backend })
