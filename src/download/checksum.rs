@@ -49,8 +49,8 @@ impl Checksum {
         (!expected.eq_ignore_ascii_case(&found.compared)).then(|| (expected.to_owned(), found.compared.clone()))
     }
 
-    /// A hash that continues with a content of `length` bytes, and what follows the content. `None`: the hash is that of the
-    /// content alone.
+    /// A hash that has begun with what stands before a content of `length` bytes, and what stands after it. `None`: the digest is
+    /// of the content alone.
     fn begin(&self, length: u64) -> Option<(Context, Arc<[u8]>)> {
         let (algorithm, before, after) = match self {
             Self::GitBlob(_) => {

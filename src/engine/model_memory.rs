@@ -45,8 +45,8 @@ impl MemoryNeed {
 }
 
 /// Describes the model at `path`, a file or a folder as in the models folder, and the memory that it needs on the default device
-/// of `settings`, to which they must be [adapted](Settings::for_planning). Reads only small files and headers, so the rest of the weights may
-/// be missing, if the lengths of files are right.
+/// of `settings`, to which they must be [adapted](Settings::for_planning). Reads only small files and headers, so the rest of the
+/// weights may be missing, if the lengths of files are right.
 ///
 /// # Errors
 /// Why the model cannot be served.
