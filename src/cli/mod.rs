@@ -48,7 +48,7 @@ use output::{Outcome, PipeWriter};
 use reload::{ConfigReload, ServeSettings};
 use tune::TuneArgs;
 
-/// The exit code if nobody reads the output any more: that of a program which SIGPIPE has ended.
+/// The exit code if the reader of the output has closed the pipe: that of a program that SIGPIPE has ended.
 const WITHOUT_READER: u8 = 128 + 13;
 
 #[derive(Parser)]
@@ -151,7 +151,8 @@ enum StoreCommand {
 /// Subcommands that do not read the configuration file before they run.
 const WITHOUT_FILE: [&[&str]; 4] = [&["sandbox"], &["audio-decoder"], &["config", "check"], &["config", "init"]];
 
-/// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 141 nobody reads the output.
+/// Parses `arguments` and runs the command. Exit codes: 0 done, 1 failed, 2 wrong arguments, 141 the reader of the output
+/// has closed the pipe.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let has_no_reader = Cell::new(false);
@@ -175,7 +176,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// `has_no_reader`: set if nobody reads the output any more.
+/// `has_no_reader`: set if the reader of the output has closed the pipe.
 fn dispatch(
     Parsed { cli, matches, file }: Parsed<Cli>,
     arguments: Vec<OsString>,

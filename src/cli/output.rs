@@ -11,7 +11,7 @@ use crate::display::format_count;
 /// The error is shown to the user.
 pub(super) type Outcome = Result<(), Box<dyn Error>>;
 
-/// A writer that notes when the reader of its pipe has left, as `head` does.
+/// A writer that notes when the reader of its pipe has closed it, as `head` does.
 pub(super) struct PipeWriter<'a, W> {
     pub writer: W,
     pub has_no_reader: &'a Cell<bool>,

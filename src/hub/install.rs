@@ -10,6 +10,7 @@ use super::client::Hub;
 use super::error::HubError;
 use super::plan::Plan;
 use super::remote_file::PlannedFile;
+use super::repository::sha256;
 use crate::catalog::{
     ChangedFile, FolderError, Integrity, ModelSource, SOURCE_FILE, SourceEntry, SourceFile, Staging, read_source,
 };
@@ -138,8 +139,7 @@ fn spec(file: &PlannedFile) -> FileSpec {
 /// The name of a finished file among the parts. It has a hash of the path, because the file may be in a folder, and because
 /// several files may have the same content.
 fn finished_name(spec: &FileSpec) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, spec.name.as_bytes());
-    format!("{}.{}.finished", spec.key(), crate::display::hex(digest.as_ref()))
+    format!("{}.{}.finished", spec.key(), sha256(spec.name.as_bytes()))
 }
 
 /// Examines the files that have arrived: they may differ from the headers that were read first.

@@ -9,8 +9,8 @@ use super::reference::ModelReference;
 use super::registry_manifest::{LayerFile, Manifest};
 use super::registry_reference::RegistryModel;
 use super::remote_file::bad_answer;
-use super::repository::{HubFile, Repository, check_names};
-use crate::display::{hex, one_line, shorten};
+use super::repository::{HubFile, Repository, check_names, sha256};
+use crate::display::{one_line, shorten};
 use crate::download::{Checksum, DownloadError, Location, RegistryLogin, Request};
 use crate::progress::Progress;
 
@@ -109,7 +109,7 @@ impl Hub {
         let request = Request { accept: Some(MANIFEST_TYPES), ..access.request(&format!("manifests/{version}"))? };
         let got = self.downloader.get(&request, MAX_MANIFEST_BYTES, progress);
         let (head, text) = got.map_err(|error| self.explain(error, access.reference))?;
-        let found = format!("sha256:{}", hex(ring::digest::digest(&ring::digest::SHA256, &text).as_ref()));
+        let found = format!("sha256:{}", sha256(&text));
         let stated = head.headers.get(DIGEST_HEADER).and_then(|value| value.to_str().ok());
         let stated = stated.filter(|digest| digest.starts_with("sha256:"));
         let expected = if version.starts_with("sha256:") { Some(version) } else { stated };

@@ -17,8 +17,7 @@ use super::error::HubError;
 use super::registry::Access;
 use super::registry_manifest::{ArchiveLayer, Artifact, LayerFile, is_wanted};
 use super::remote_file::bad_answer;
-use super::repository::HubFile;
-use crate::display::hex;
+use super::repository::{HubFile, sha256};
 use crate::download::{Checksum, Request, Section};
 use crate::progress::Progress;
 
@@ -154,10 +153,6 @@ fn section(entry: Entry, archive: &ArchiveLayer, request: &Request, checksum: Ch
         checksum,
         request: Request { section: Some(section), ..request.clone() },
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
 fn as_usize(range: &Range<u64>) -> Option<Range<usize>> {

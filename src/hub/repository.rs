@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::catalog::check_file_path;
+use crate::display::hex;
 use crate::download::{Checksum, Request};
 
 /// Max size of a file; prevents overflows of sums.
@@ -40,6 +41,11 @@ pub struct HubFile {
     pub size: Option<u64>,
     pub checksum: Checksum,
     pub request: Request,
+}
+
+/// The sha256 of these bytes, in lower-case hex.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
 /// Whether a file has a usable path and size. Others are as good as absent.

@@ -25,7 +25,6 @@ use crate::service::access::Access;
 #[derive(Clone)]
 pub(super) struct Installer {
     pub hub: HubSettings,
-    /// Threads, memory and the models folder of the server.
     pub engine: Engine,
     pub clock_rng: Arc<dyn ClockRng>,
 }

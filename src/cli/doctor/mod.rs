@@ -19,7 +19,6 @@ use crate::config::{ComputeArgs, DEFAULT_LISTEN, DataPaths, parse_listen};
 use crate::display::one_line;
 use crate::engine::{self, DeviceBackend};
 use crate::models::backend::Cpu;
-use crate::models::devices::Selected;
 use findings::{Finding, Status};
 use model_fit::ModelFit;
 
@@ -57,8 +56,8 @@ pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> 
     let DoctorArgs { listen, compute, fast, json } = args;
     let device = open_device(compute);
     let checks = checks::all(paths, *listen, compute, device.as_ref().err().map(String::as_str), &clock_rng, !fast);
-    let name = device.as_ref().ok().map(|device| device.selected.name());
-    let Device { selected, settings, backend } = device.unwrap_or_else(|_is_reported| Device::cpu(compute));
+    let name = device.as_ref().ok().map(|(settings, _)| settings.devices.usual.name());
+    let (settings, backend) = device.unwrap_or_else(|_is_reported| cpu(compute));
     let (models, speeds) = match &backend {
         DeviceBackend::Cpu(cpu) => {
             let speeds = if *fast { None } else { Some(product_speed::measure(cpu, &clock_rng)?) };
@@ -71,7 +70,7 @@ pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> 
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
     } else {
         print_findings(&report.checks, out)?;
-        model_fit::print(&report.models, report.memory_for_models, speeds.is_some(), &selected, out)?;
+        model_fit::print(&report.models, &settings, speeds.is_some(), out)?;
     }
     match report.checks.iter().filter(|finding| finding.status == Status::Fail).count() {
         0 => Ok(()),
@@ -80,29 +79,22 @@ pub(super) fn run(paths: &DataPaths, args: &DoctorArgs, out: &mut dyn Write) -> 
     }
 }
 
-/// The device that models run on unless one of their own is named.
-struct Device {
-    selected: Selected,
-    settings: engine::Settings,
-    backend: DeviceBackend,
-}
-
-impl Device {
-    fn cpu(compute: &ComputeArgs) -> Self {
-        let threads = compute.threads();
-        let settings = engine::Settings { threads, ..engine::Settings::new(PathBuf::new(), compute.memory()) };
-        Self { selected: Selected::default(), settings, backend: DeviceBackend::Cpu(Cpu::new(threads)) }
-    }
-}
-
+/// The device that models run on unless one of their own is named, and the settings for it.
+///
 /// # Errors
 /// Why the server could not use the devices that it is to use.
-fn open_device(compute: &ComputeArgs) -> Result<Device, String> {
+fn open_device(compute: &ComputeArgs) -> Result<(engine::Settings, DeviceBackend), String> {
     let settings = app::command_settings(PathBuf::new(), compute).map_err(|error| error.to_string())?;
     let settings = settings.for_planning();
-    let selected = settings.devices.usual.clone();
-    let backend = engine::open_device(&selected, &settings)?;
-    Ok(Device { selected, settings, backend })
+    let backend = engine::open_device(&settings.devices.usual, &settings)?;
+    Ok((settings, backend))
+}
+
+/// In its place if it cannot be used.
+fn cpu(compute: &ComputeArgs) -> (engine::Settings, DeviceBackend) {
+    let threads = compute.threads();
+    let settings = engine::Settings { threads, ..engine::Settings::new(PathBuf::new(), compute.memory()) };
+    (settings, DeviceBackend::Cpu(Cpu::new(threads)))
 }
 
 fn print_findings(findings: &[Finding], out: &mut dyn Write) -> Outcome {

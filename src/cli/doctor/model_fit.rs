@@ -101,14 +101,9 @@ fn tokens_per_second<B: Backend>(decoder: &DenseDecoder, positions: usize, speed
     (products + attention + SECONDS_PER_LAYER * decoder.sizes.layers as f64).recip()
 }
 
-/// Prints the table. `memory`: what models may use on the device, in bytes. Without speeds, the memory stands in their place.
-pub(super) fn print(
-    table: &[ModelFit],
-    memory: u64,
-    has_speeds: bool,
-    device: &Selected,
-    out: &mut dyn Write,
-) -> Outcome {
+/// Prints the table of [`table`]. Without speeds, the memory stands in their place.
+pub(super) fn print(table: &[ModelFit], settings: &engine::Settings, has_speeds: bool, out: &mut dyn Write) -> Outcome {
+    let device = &settings.devices.usual;
     let place = match device {
         Selected::Gpu(gpu) => format!(" of {} ({})", gpu.choice, gpu.name),
         Selected::Cpu { .. } | Selected::Candle => String::new(),
@@ -117,7 +112,7 @@ pub(super) fn print(
     writeln!(
         out,
         "Models that fit into {}{place} ({shown}; '-' does not fit), by tokens of context:\n",
-        format_bytes(memory)
+        format_bytes(settings.memory_bytes)
     )?;
     let name_width = MODELS.iter().map(|known| known.name.len()).max().unwrap_or_default();
     let columns = QUANTIZATIONS.len() * CONTEXTS.len();
@@ -159,7 +154,7 @@ mod tests {
     use super::super::product_speed::ProductSpeeds;
     use super::{MODELS, ModelFit};
     use crate::device_choice::DeviceChoice;
-    use crate::engine::Settings;
+    use crate::engine::{Devices, Settings};
     use crate::models::backend::{Cpu, DType};
     use crate::models::devices::{Gpu, Selected};
 
@@ -193,7 +188,9 @@ mod tests {
     fn without_speeds_the_memory_is_printed() {
         let text = |device: &Selected| {
             let mut out = Vec::new();
-            super::print(&table(8_000_000_000, None), 8_000_000_000, false, device, &mut out).unwrap();
+            let devices = Devices { usual: device.clone(), ..Devices::default() };
+            let settings = Settings { devices, ..Settings::new(PathBuf::new(), 8_000_000_000) };
+            super::print(&table(8_000_000_000, None), &settings, false, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let printed = text(&Selected::default());
